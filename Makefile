@@ -1,0 +1,32 @@
+# Every target sets up what it needs: a fresh clone plus `make serve` or `make test` is enough.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+ARGS ?=
+
+.PHONY: install serve test check bench clean
+
+install: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,bench]'
+	touch $(READY)
+
+serve: $(READY)
+	$(BIN)/radixlm serve $(ARGS)
+
+test: $(READY)
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -m 'not slow' $(ARGS)
+
+bench: $(READY)
+	$(BIN)/radixlm bench shared-prefix $(ARGS)
+
+clean:
+	rm -rf .venv

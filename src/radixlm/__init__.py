@@ -1,0 +1,1 @@
+"""RadixLM: shared prefixes are computed once, read once, and never a mystery."""

@@ -1,0 +1,1 @@
+"""Floor 3: attention over the KV pool, planned once per step."""

@@ -1,0 +1,1 @@
+"""Floor 7: workloads, reports, random checkpoints."""

@@ -1,0 +1,1 @@
+"""Floor 1: which slots hold which tokens; no torch."""

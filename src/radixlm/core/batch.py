@@ -1,0 +1,101 @@
+"""What one step computes (ScheduledBatch) and what came of it (StepResult): values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
+
+from radixlm.core.keys import Key, Slots
+from radixlm.core.request import Request, TokenLogprob
+
+
+class Extent(NamedTuple):
+    """A run of slots [start, stop) that hold consecutive tokens."""
+
+    start: int
+    stop: int
+
+
+class Segment(NamedTuple):
+    """A stretch [start, stop) of a row's context that lies in one node of the tree.
+
+    node_id: equal ids mean the very same slots, in whichever row; None is the row's private tail.
+    extents: where its keys and values lie, in token order.
+    """
+
+    node_id: int | None
+    start: int
+    stop: int
+    extents: tuple[Extent, ...]
+
+
+class Remap(NamedTuple):
+    """From now on the row's tokens [start, start + len(slots)) lie in `slots`."""
+
+    start: int
+    slots: Slots
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScheduledRow:
+    """One request's part of a step: compute tokens[start : start + n_new].
+
+        tokens   |  cached or computed before  |  n_new  |
+                 0                           start     stop = len(tokens)
+
+    row: its row in the request table, the same for as long as it runs.
+    tokens: (stop,) every token up to the end of this step's part; a view, not to be kept.
+    prompt_length: the request's own prompt; tokens after it were generated.
+    remaps: to be applied, in order, before new_slots; the first one brings the cached prefix.
+    new_slots: (n_new,) where the new tokens' keys and values go.
+    segments: cover [0, stop) in order.
+    samples: whether the logits of the last token are wanted and a token is drawn from them.
+    """
+
+    request: Request
+    row: int
+    tokens: Key
+    start: int
+    prompt_length: int
+    new_slots: Slots
+    remaps: tuple[Remap, ...]
+    segments: tuple[Segment, ...]
+    samples: bool
+
+    @property
+    def stop(self) -> int:
+        return self.tokens.size
+
+    @property
+    def n_new(self) -> int:
+        return self.tokens.size - self.start
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScheduledBatch:
+    """The rows of one step, in depth-first order of the tree: readers of a node are neighbours."""
+
+    rows: tuple[ScheduledRow, ...]
+
+    @property
+    def n_tokens(self) -> int:
+        return sum(row.n_new for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepResult:
+    """What a step gave, by the rows' order in the batch.
+
+    tokens: the sampled token, or None for a row that does not sample.
+    logprobs: by row position, for rows that sample and asked for them.
+    prompt_logprobs: by row position: of the prompt tokens start + 1 ... (as far as they are
+        prompt), for rows that asked for them.
+    """
+
+    tokens: tuple[int | None, ...]
+    logprobs: Mapping[int, TokenLogprob] = field(default_factory=lambda: MappingProxyType({}))
+    prompt_logprobs: Mapping[int, tuple[TokenLogprob, ...]] = field(
+        default_factory=lambda: MappingProxyType({})
+    )

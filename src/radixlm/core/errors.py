@@ -1,0 +1,79 @@
+"""Every error RadixLM raises on purpose. One tree, so that a caller can catch as much as it wants.
+
+RadixLMError
+├── InvalidRequestError    the caller's input is wrong; names the field            HTTP 400
+│   └── RequestTooLargeError   it can never fit the context or the pool            HTTP 400
+├── QueueFullError         too many requests wait; try again later                 HTTP 429
+├── EngineDeadError        the engine loop crashed or was shut down                HTTP 503
+├── ConfigError            a flag or a combination of flags is wrong
+├── ModelError             a checkpoint folder cannot be used
+│   ├── UnsupportedModelError  names the config field that is not supported
+│   └── CheckpointError        missing shard, wrong shape, truncated file
+└── CacheError             misuse of the cache; the cache is unchanged
+    ├── InvalidKeyError        not a non-empty 1-D array of ids that fit int32
+    ├── StaleMatchError        the tree changed since the match was made
+    ├── LeaseClosedError       the lease was released before
+    └── SlotError              double free, or a slot that was never handed out
+"""
+
+from __future__ import annotations
+
+
+class RadixLMError(Exception):
+    """Base of every error that RadixLM raises on purpose."""
+
+
+class InvalidRequestError(RadixLMError, ValueError):
+    """The request is wrong. `param` names the field, in the words of the caller's interface."""
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class RequestTooLargeError(InvalidRequestError):
+    """The request can never fit the model's context or the KV pool."""
+
+
+class QueueFullError(RadixLMError):
+    """Too many requests wait already; nothing was queued."""
+
+
+class EngineDeadError(RadixLMError):
+    """The engine loop is gone, so no request can be answered."""
+
+
+class ConfigError(RadixLMError, ValueError):
+    """A flag, or a combination of flags, is wrong."""
+
+
+class ModelError(RadixLMError):
+    """A model folder cannot be used."""
+
+
+class UnsupportedModelError(ModelError):
+    """The model asks for something that is not supported; the message names the config field."""
+
+
+class CheckpointError(ModelError):
+    """The checkpoint's files are missing, truncated or of the wrong shape."""
+
+
+class CacheError(RadixLMError):
+    """The cache was used wrongly; it is unchanged."""
+
+
+class InvalidKeyError(CacheError, ValueError):
+    """A key must be a non-empty one-dimensional array of ids that fit a non-negative int32."""
+
+
+class StaleMatchError(CacheError):
+    """The tree changed since this match was made; match again."""
+
+
+class LeaseClosedError(CacheError):
+    """The lease was released before; it holds nothing any more."""
+
+
+class SlotError(CacheError):
+    """A slot was freed twice, or was never handed out."""

@@ -1,0 +1,58 @@
+"""Keys: token ids as one contiguous int32 buffer, made once and only sliced after that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from radixlm.core.errors import InvalidKeyError
+
+Key = npt.NDArray[np.int32]
+Slots = npt.NDArray[np.int32]
+KeyLike = Sequence[int] | npt.NDArray[np.integer]
+
+_INT32_MAX = int(np.iinfo(np.int32).max)
+
+
+def as_key(tokens: KeyLike) -> Key:
+    """Return `tokens` as a key; an int32 array that is contiguous already is returned as it is.
+
+    Raises InvalidKeyError for anything but a non-empty 1-D sequence of ids in [0, 2**31).
+
+    >>> as_key([3, 1, 2]).dtype
+    dtype('int32')
+    """
+    array: Key
+    if isinstance(tokens, np.ndarray) and tokens.dtype == np.int32 and tokens.flags.c_contiguous:
+        array = tokens.view(np.int32)
+    else:
+        try:
+            wide = np.asarray(tokens)
+        except ValueError as error:
+            raise InvalidKeyError(f"token ids do not form one row: {error}") from None
+        if wide.ndim == 1 and wide.size and not np.issubdtype(wide.dtype, np.integer):
+            raise InvalidKeyError(f"token ids must be integers, got dtype {wide.dtype}")
+        if wide.size and int(wide.max()) > _INT32_MAX:
+            raise InvalidKeyError(f"token id {int(wide.max())} does not fit int32")
+        array = np.ascontiguousarray(wide, dtype=np.int32)
+    if array.ndim != 1:
+        raise InvalidKeyError(f"a key has one dimension, got shape {array.shape}")
+    if not array.size:
+        raise InvalidKeyError("a key needs at least one token, got none")
+    if array.min() < 0:
+        raise InvalidKeyError(f"token ids must not be negative, got {int(array.min())}")
+    return array
+
+
+def common_prefix(left: Key, right: Key) -> int:
+    """Tokens that both keys begin with. O(length), one memcmp when they agree.
+
+    >>> common_prefix(as_key([1, 2, 3]), as_key([1, 2, 4, 5]))
+    2
+    """
+    length = min(left.size, right.size)
+    if left[:length].tobytes() == right[:length].tobytes():
+        return length
+    return int(np.argmax(left[:length] != right[:length]))

@@ -1,0 +1,104 @@
+"""What comes in (Request) and what goes out (RequestOutput)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from radixlm.core.keys import Key
+from radixlm.core.sampling import SamplingParams
+
+
+class Namespace(NamedTuple):
+    """What must match besides the tokens. Requests of different namespaces never share."""
+
+    adapter_id: str = ""
+    cache_salt: str = ""
+    extra_key: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """One prompt to be continued.
+
+    key: (prompt_tokens,) int32, at least one id.
+    max_tokens: resolved against the context and the pool, never None.
+    seed: resolved, so that a retracted request draws the same numbers again.
+    stop_token_ids: the end-of-sequence ids included, unless they are to be ignored.
+    """
+
+    request_id: str
+    key: Key
+    params: SamplingParams
+    max_tokens: int
+    seed: int
+    stop_token_ids: frozenset[int] = frozenset()
+    namespace: Namespace = field(default_factory=Namespace)
+    priority: int = 0
+
+
+class FinishReason(StrEnum):
+    """Why a request ended, in OpenAI's words where it has them."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """log p of one token, and of the most likely ones, best first, from the unfiltered softmax."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOutput:
+    """What is new of one request since its last output; `joined` puts a request's outputs together.
+
+    token_ids: the new output tokens; a stop token that ended the request is the last of them.
+    logprobs: one per new token when asked for, else empty.
+    prompt_logprobs: on the first output only, one per prompt token after the first.
+    matched_stop: the stop string or stop token id that ended it.
+    cached_tokens: prompt tokens that came from the cache when the request was first admitted.
+    """
+
+    request_id: str
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    finish_reason: FinishReason | None = None
+    matched_stop: str | int | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    error: str | None = None
+
+    @property
+    def finished(self) -> bool:
+        return self.finish_reason is not None
+
+    @staticmethod
+    def joined(outputs: Iterable[RequestOutput]) -> RequestOutput:
+        """Join one request's outputs, in order, into one that holds everything."""
+        parts = list(outputs)
+        if not parts:
+            raise ValueError("no outputs to join")
+        last = parts[-1]
+        return RequestOutput(
+            request_id=last.request_id,
+            text="".join(part.text for part in parts),
+            token_ids=tuple(token for part in parts for token in part.token_ids),
+            prompt_tokens=last.prompt_tokens,
+            cached_tokens=last.cached_tokens,
+            finish_reason=last.finish_reason,
+            matched_stop=last.matched_stop,
+            logprobs=tuple(entry for part in parts for entry in part.logprobs),
+            prompt_logprobs=tuple(entry for part in parts for entry in part.prompt_logprobs),
+            error=last.error,
+        )

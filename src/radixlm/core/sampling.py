@@ -1,0 +1,148 @@
+"""How a request's tokens are chosen and when it ends. Validated when made, never after."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from radixlm.core.errors import InvalidRequestError
+
+MAX_STOP_STRINGS = 64
+MAX_STOP_LENGTH = 1_000
+MAX_STOP_TOKENS = 1_024
+MAX_LOGPROBS = 20
+MAX_LOGIT_BIAS = 1_024
+_MAX_SEED = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """One request's sampling, with the field's standard names and defaults.
+
+    max_tokens: None means until the context or the pool ends.
+    temperature: 0 is greedy.
+    top_k: 0 or -1 means all tokens.
+    seed: None draws one when the request is submitted.
+    stop: text before the first of these strings is the answer; they are not part of it.
+    min_tokens: neither stop strings nor stop tokens (end of sequence included) end it before.
+    logprobs: None gives none; k >= 0 gives the chosen token's and the k best.
+    prompt_logprobs: the same for the prompt's own tokens (`echo`); they are computed, not cached.
+
+    Raises InvalidRequestError that names the field and the value.
+    """
+
+    max_tokens: int | None = 128
+    min_tokens: int = 0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    min_p: float = 0.0
+    seed: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    stop: tuple[str, ...] = ()
+    stop_token_ids: frozenset[int] = frozenset()
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    skip_special_tokens: bool = True
+
+    def __post_init__(self) -> None:
+        if isinstance(self.stop, str):
+            object.__setattr__(self, "stop", (self.stop,))
+        object.__setattr__(self, "stop", tuple(self.stop))
+        object.__setattr__(self, "stop_token_ids", frozenset(self.stop_token_ids))
+        object.__setattr__(self, "logit_bias", MappingProxyType(dict(self.logit_bias)))
+        self._check_numbers()
+        self._check_stops()
+        self._check_biases()
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0.0
+
+    @property
+    def has_penalties(self) -> bool:
+        """True when the tokens so far change the next token's logits."""
+        return (
+            self.presence_penalty != 0.0
+            or self.frequency_penalty != 0.0
+            or self.repetition_penalty != 1.0
+        )
+
+    def _check_numbers(self) -> None:
+        if self.max_tokens is not None:
+            _integer("max_tokens", self.max_tokens, 1, 2**31 - 1)
+        _integer("min_tokens", self.min_tokens, 0, 2**31 - 1)
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise InvalidRequestError(
+                f"min_tokens {self.min_tokens} is more than max_tokens {self.max_tokens}",
+                param="min_tokens",
+            )
+        _number("temperature", self.temperature, 0.0, 100.0)
+        _number("top_p", self.top_p, 0.0, 1.0, open_below=True)
+        _integer("top_k", self.top_k, -1, 2**31 - 1)
+        _number("min_p", self.min_p, 0.0, 1.0)
+        if self.seed is not None:
+            _integer("seed", self.seed, -(2**63), _MAX_SEED)
+        _number("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        _number("repetition_penalty", self.repetition_penalty, 0.0, 10.0, open_below=True)
+        for name, value in (
+            ("logprobs", self.logprobs),
+            ("prompt_logprobs", self.prompt_logprobs),
+        ):
+            if value is not None:
+                _integer(name, value, 0, MAX_LOGPROBS)
+
+    def _check_stops(self) -> None:
+        if len(self.stop) > MAX_STOP_STRINGS:
+            raise InvalidRequestError(
+                f"stop holds {len(self.stop)} strings, at most {MAX_STOP_STRINGS} are allowed",
+                param="stop",
+            )
+        for text in self.stop:
+            if not isinstance(text, str) or not text or len(text) > MAX_STOP_LENGTH:
+                raise InvalidRequestError(
+                    f"each stop string needs 1 to {MAX_STOP_LENGTH} characters, got {text!r:.80}",
+                    param="stop",
+                )
+        if len(self.stop_token_ids) > MAX_STOP_TOKENS:
+            raise InvalidRequestError(
+                f"stop_token_ids holds {len(self.stop_token_ids)} ids, "
+                f"at most {MAX_STOP_TOKENS} are allowed",
+                param="stop_token_ids",
+            )
+        for token in self.stop_token_ids:
+            _integer("stop_token_ids", token, 0, 2**31 - 1)
+
+    def _check_biases(self) -> None:
+        if len(self.logit_bias) > MAX_LOGIT_BIAS:
+            raise InvalidRequestError(
+                f"logit_bias holds {len(self.logit_bias)} tokens, "
+                f"at most {MAX_LOGIT_BIAS} are allowed",
+                param="logit_bias",
+            )
+        for token, bias in self.logit_bias.items():
+            _integer("logit_bias", token, 0, 2**31 - 1)
+            _number("logit_bias", bias, -100.0, 100.0)
+
+
+def _integer(name: str, value: object, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise InvalidRequestError(
+            f"{name} must be an integer from {low} to {high}, got {value!r:.80}", param=name
+        )
+
+
+def _number(name: str, value: object, low: float, high: float, *, open_below: bool = False) -> None:
+    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not good or not low <= value <= high or (open_below and value == low):  # type: ignore[operator]
+        start = f"more than {low}" if open_below else f"from {low}"
+        raise InvalidRequestError(
+            f"{name} must be a number {start} to {high}, got {value!r:.80}", param=name
+        )

@@ -1,0 +1,1 @@
+"""Floor 3: linear, norm, rotary, embedding."""

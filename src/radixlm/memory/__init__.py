@@ -1,0 +1,1 @@
+"""Floor 3: where the bytes of keys and values lie."""

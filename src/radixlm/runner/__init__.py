@@ -1,0 +1,1 @@
+"""Floor 5: a ScheduledBatch in, sampled tokens out."""

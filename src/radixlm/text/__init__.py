@@ -1,0 +1,1 @@
+"""Floor 1: tokenizer, detokenizer, chat templates; no torch."""

@@ -77,3 +77,7 @@ class LeaseClosedError(CacheError):
 
 class SlotError(CacheError):
     """A slot was freed twice, or was never handed out."""
+
+
+class InvariantError(CacheError):
+    """`check()` found an invariant broken: a bug in RadixLM, please report it."""

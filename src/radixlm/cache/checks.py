@@ -1,0 +1,80 @@
+"""What must hold between any two calls, walked in full. For tests and for idle moments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from radixlm.cache.node import TOKEN_BYTES, RootNode, TreeNode
+from radixlm.core.errors import InvariantError
+from radixlm.core.keys import Slots
+
+
+class Counts(NamedTuple):
+    nodes: int
+    locked: int
+    evictable: int
+
+
+def require(holds: bool, what: str) -> None:
+    """Raise InvariantError unless `holds`."""
+    if not holds:
+        raise InvariantError(what)
+
+
+def check_nodes(nodes: Iterable[TreeNode], page_size: int) -> Counts:
+    """Check every node of a tree against its neighbours and count what they hold.
+
+    root (no tokens) ── node: whole pages, as many slots as tokens, its key in the parent is
+                        its first page, lock_ref >= the sum of its children's,
+                        an unlocked leaf has its entry in the eviction order
+    """
+    count = locked = evictable = 0
+    for node in nodes:
+        count += 1
+        _check_place(node, page_size)
+        _check_children(node, page_size)
+        if node.lock_ref:
+            locked += len(node)
+        else:
+            evictable += len(node)
+        needed = node.lock_ref == 0 and not node.children
+        require(node.queued or not needed, f"unlocked leaf {node.id} is in no eviction order")
+    return Counts(count, locked, evictable)
+
+
+def _check_place(node: TreeNode, page_size: int) -> None:
+    name = f"node {node.id}"
+    require(node.slots.size == len(node), f"{name}: {len(node)} tokens, {node.slots.size} slots")
+    require(len(node.edge) % (page_size * TOKEN_BYTES) == 0, f"{name}: torn page")
+    require(node.lock_ref >= 0, f"{name}: lock_ref {node.lock_ref}")
+    if node.parent is None:
+        require(isinstance(node, RootNode) and not node.edge, f"{name} hangs on nothing")
+        require(bool(node.lock_ref or node.children), f"{name}: an empty root was kept")
+        return
+    require(len(node) > 0, f"{name} is empty")
+    require(node.end == node.parent.end + len(node), f"{name}: end {node.end}")
+    require(node.last_used <= node.parent.last_used, f"{name} is younger than its parent")
+
+
+def _check_children(node: TreeNode, page_size: int) -> None:
+    for page, child in node.children.items():
+        require(child.parent is node, f"node {child.id} does not know its parent {node.id}")
+        first = child.edge[: page_size * TOKEN_BYTES]
+        require(page == first, f"node {child.id} is filed under another page")
+    below = sum(child.lock_ref for child in node.children.values())
+    require(node.lock_ref >= below, f"node {node.id}: {node.lock_ref} locks, {below} below it")
+
+
+def check_slots(capacity: int, owners: Iterable[tuple[str, Slots]]) -> None:
+    """Check that every slot of a pool has exactly one of `owners`."""
+    seen = np.zeros(capacity, dtype=np.int64)
+    for name, slots in owners:
+        inside = bool(slots.size == 0 or (slots.min() >= 0 and slots.max() < capacity))
+        require(inside, f"{name} holds slots outside of the pool")
+        np.add.at(seen, slots, 1)
+        require(bool((seen <= 1).all()), f"{name} holds slots that somebody else holds too")
+    lost = np.flatnonzero(seen == 0)
+    require(not lost.size, f"{lost.size} slots are lost, the first is {lost[:1]}")

@@ -1,0 +1,132 @@
+"""A node of the radix tree, and what a match says of where it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import NamedTuple
+
+import numpy as np
+
+from radixlm.cache.allocator import split_runs
+from radixlm.core.batch import Extent
+from radixlm.core.keys import Slots
+
+TOKEN_BYTES = 4
+NO_SLOTS: Slots = np.empty(0, dtype=np.int32)
+
+
+class TreeNode:
+    """The tokens on the edge into it, their slots, and who uses them.
+
+    edge: the tokens' int32 bytes, a copy of its own (a view would keep whole prompts alive).
+    slots: (len(edge) / 4,) where each token's keys and values lie.
+    end: tokens from the root to the end of this node.
+    lock_ref: leases whose path runs through here; 0 means it may be evicted.
+    last_used: the tree's counter when the path was last locked, unlocked or inserted.
+    hits: leases that found it.
+    queued: it has an entry in the eviction order.
+    """
+
+    __slots__ = (
+        "_extents",
+        "children",
+        "edge",
+        "end",
+        "hits",
+        "id",
+        "last_used",
+        "lock_ref",
+        "parent",
+        "queued",
+        "slots",
+    )
+
+    def __init__(self, node_id: int, edge: bytes, slots: Slots, parent: TreeNode | None) -> None:
+        self.id = node_id
+        self.edge = edge
+        self.slots = slots
+        self.parent = parent
+        self.end: int = (parent.end if parent else 0) + len(edge) // TOKEN_BYTES
+        self.children: dict[bytes, TreeNode] = {}
+        self.lock_ref = 0
+        self.last_used = 0
+        self.hits = 0
+        self.queued = False
+        self._extents: tuple[Extent, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self.edge) // TOKEN_BYTES
+
+    def __bool__(self) -> bool:
+        return True
+
+    @property
+    def start(self) -> int:
+        """Tokens from the root to the beginning of this node."""
+        return self.end - len(self)
+
+    @property
+    def extents(self) -> tuple[Extent, ...]:
+        """The runs that its slots form; computed once for as long as they stay."""
+        if self._extents is None:
+            self._extents = split_runs(self.slots)
+        return self._extents
+
+    def set_edge(self, edge: bytes, slots: Slots) -> None:
+        """Replace tokens and slots together, so that they can not part."""
+        self.edge = edge
+        self.slots = slots
+        self._extents = None
+
+    def tokens(self) -> Slots:
+        """(len,) int32 token ids of the edge, read-only."""
+        return np.frombuffer(self.edge, dtype=np.int32)
+
+
+class RootNode(TreeNode):
+    """The empty node at the top of one namespace."""
+
+    __slots__ = ("namespace",)
+
+    def __init__(self, node_id: int, namespace: Hashable) -> None:
+        super().__init__(node_id, b"", NO_SLOTS, None)
+        self.namespace = namespace
+
+
+class Match(NamedTuple):
+    """Where the longest match of a key ends: `offset` tokens into `node`.
+
+    length: matched tokens. node: None when the namespace is empty.
+    version: the tree's, when the match was made; a later change makes the match stale.
+    """
+
+    length: int
+    node: TreeNode | None
+    offset: int
+    namespace: Hashable
+    version: int
+
+    def slots(self) -> Slots:
+        """(length,) slots of the matched tokens; a copy. O(length)."""
+        if self.node is None:
+            return NO_SLOTS
+        return path_slots(self.node, 0, self.length)
+
+
+class Inserted(NamedTuple):
+    """already_there: tokens of the key that the tree held before. node: where the key ends."""
+
+    already_there: int
+    node: TreeNode
+
+
+def path_slots(node: TreeNode, start: int, stop: int) -> Slots:
+    """Slots of tokens [start, stop) of the path that ends in `node`; a copy. O(stop - start)."""
+    parts = []
+    at: TreeNode | None = node
+    while at is not None and at.end > start:
+        begin = at.start
+        if begin < stop:
+            parts.append(at.slots[max(start - begin, 0) : stop - begin])
+        at = at.parent
+    return np.concatenate(parts[::-1]) if parts else NO_SLOTS

@@ -1,0 +1,45 @@
+"""What the scheduler tells of a step, and what it counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from radixlm.core.request import FinishReason, TokenLogprob
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One request's news: a token, the end, or both."""
+
+    request_id: str
+    token: int | None
+    prompt_tokens: int
+    cached_tokens: int
+    finish_reason: FinishReason | None = None
+    matched_stop: str | int | None = None
+    logprob: TokenLogprob | None = None
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(slots=True)
+class Counters:
+    """Totals since the start, in requests or tokens.
+
+    prompt_tokens, cached_tokens: of requests admitted for the first time; their ratio is the hit
+    rate. readmitted_*: the same after retractions. computed_tokens: tokens that went through the
+    model.
+    """
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    readmitted_tokens: int = 0
+    readmitted_cached: int = 0
+    computed_tokens: int = 0
+    output_tokens: int = 0
+    finished: int = 0
+    aborted: int = 0
+    retractions: int = 0
+
+    @property
+    def hit_rate(self) -> float:
+        return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else 0.0

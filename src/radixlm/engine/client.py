@@ -1,0 +1,190 @@
+"""The near side of the seam: submits requests to the engine's thread and hands out the replies."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from concurrent.futures import Future
+from queue import SimpleQueue
+
+from radixlm.core.clock import Clock, WallClock
+from radixlm.core.errors import EngineDeadError, InvalidRequestError, QueueFullError
+from radixlm.core.request import FinishReason, Request, RequestOutput
+from radixlm.engine.core import EngineCore
+from radixlm.engine.loop import EngineThread
+from radixlm.engine.mailbox import Mailbox, TaskMailbox, ThreadMailbox
+from radixlm.engine.messages import (
+    Abort,
+    Died,
+    Flush,
+    Flushed,
+    Inbound,
+    Outbound,
+    Outputs,
+    Stop,
+    Submit,
+)
+from radixlm.engine.stats import EngineStats
+
+
+class EngineClient:
+    """Owns the engine's thread. Every method may be called from any thread.
+
+    max_queued_requests: how many may wait or run at a time; more are refused, so that neither
+    queue nor memory grows without bound.
+    """
+
+    def __init__(
+        self, core: EngineCore, *, max_queued_requests: int, clock: Clock | None = None
+    ) -> None:
+        self._max_queued = max_queued_requests
+        self._lock = threading.Lock()
+        self._mailboxes: dict[str, Mailbox] = {}
+        self._flushes: dict[int, Future[Flushed]] = {}
+        self._tickets = 0
+        self._dead: str | None = None
+        self._inbox: SimpleQueue[Inbound] = SimpleQueue()
+        self._thread = EngineThread(core, self._inbox, self, clock or WallClock())
+        self._thread.start()
+
+    def submit(self, requests: Sequence[Request], mailbox: Mailbox) -> None:
+        """Queue all of `requests`, or none. Raises QueueFullError, EngineDeadError,
+        InvalidRequestError for an id that is in use.
+        """
+        with self._lock:
+            self._check_alive()
+            if len(self._mailboxes) + len(requests) > self._max_queued:
+                raise QueueFullError(
+                    f"{len(self._mailboxes)} requests are under way, {len(requests)} more exceed "
+                    f"--max-queued-requests {self._max_queued}; try again later"
+                )
+            for request in requests:
+                if request.request_id in self._mailboxes:
+                    raise InvalidRequestError(
+                        f"a request with the id {request.request_id!r} is under way",
+                        param="request_id",
+                    )
+            for request in requests:
+                self._mailboxes[request.request_id] = mailbox
+        self._inbox.put(Submit(tuple(requests)))
+
+    def abort(self, request_id: str) -> None:
+        """End a request within one step; nothing happens when it is over already."""
+        self._inbox.put(Abort(request_id))
+
+    def generate(self, requests: Sequence[Request]) -> list[RequestOutput]:
+        """Run all of them to the end and return their outputs in order. Blocks.
+
+        No more than max_queued_requests are under way at a time. Raises EngineDeadError when the
+        engine dies. A caller that is interrupted leaves nothing running.
+        """
+        mailbox = ThreadMailbox()
+        parts: dict[str, list[RequestOutput]] = {item.request_id: [] for item in requests}
+        ahead = list(requests)[::-1]
+        under_way = 0
+        try:
+            while ahead or under_way:
+                room = self._max_queued - under_way
+                if ahead and room:
+                    window = ahead[-room:][::-1]
+                    self.submit(window, mailbox)
+                    del ahead[-len(window) :]
+                    under_way += len(window)
+                output = mailbox.get()
+                parts[output.request_id].append(output)
+                if output.finished:
+                    under_way -= 1
+        except BaseException:
+            for name in parts:
+                self.abort(name)
+            raise
+        joined = [RequestOutput.joined(parts[item.request_id]) for item in requests]
+        self._raise_if_died(joined)
+        return joined
+
+    async def stream(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
+        """Yield the request's outputs as they come. Leaving early aborts it."""
+        mailbox = TaskMailbox(asyncio.get_running_loop())
+        self.submit((request,), mailbox)
+        finished = False
+        try:
+            while not finished:
+                output = await mailbox.get()
+                finished = output.finished
+                self._raise_if_died((output,))
+                yield output
+        finally:
+            if not finished:
+                self.abort(request.request_id)
+
+    def flush(self) -> Future[Flushed]:
+        """Drop every cached token that no request uses."""
+        with self._lock:
+            self._check_alive()
+            self._tickets += 1
+            ticket = self._tickets
+            future: Future[Flushed] = Future()
+            self._flushes[ticket] = future
+        self._inbox.put(Flush(ticket))
+        return future
+
+    def stats(self) -> EngineStats:
+        """As of the last step."""
+        return self._thread.stats
+
+    def check_health(self) -> None:
+        """Raise EngineDeadError, with the reason, when the loop is gone."""
+        with self._lock:
+            self._check_alive()
+
+    def close(self) -> None:
+        """Stop the thread after the step in flight; what is under way ends with an error."""
+        self._inbox.put(Stop())
+        self._thread.join()
+
+    def put(self, message: Outbound) -> None:
+        """The outbox: called by the engine's thread."""
+        match message:
+            case Outputs(outputs):
+                self._deliver(outputs)
+            case Flushed(ticket):
+                with self._lock:
+                    future = self._flushes.pop(ticket)
+                future.set_result(message)
+            case Died(reason):
+                self._bury(reason)
+
+    def _deliver(self, outputs: Iterable[RequestOutput]) -> None:
+        addressed: dict[Mailbox, list[RequestOutput]] = {}
+        with self._lock:
+            for output in outputs:
+                mailbox = self._mailboxes.get(output.request_id)
+                if mailbox is not None:
+                    addressed.setdefault(mailbox, []).append(output)
+                    if output.finished:
+                        del self._mailboxes[output.request_id]
+        for mailbox, batch in addressed.items():
+            mailbox.deliver(batch)
+
+    def _bury(self, reason: str) -> None:
+        with self._lock:
+            self._dead = reason
+            names = list(self._mailboxes)
+            flushes, self._flushes = list(self._flushes.values()), {}
+        self._deliver(
+            RequestOutput(name, finish_reason=FinishReason.ERROR, error=reason) for name in names
+        )
+        for future in flushes:
+            future.set_exception(EngineDeadError(reason))
+
+    def _raise_if_died(self, outputs: Iterable[RequestOutput]) -> None:
+        for output in outputs:
+            if output.finish_reason is FinishReason.ERROR:
+                if self._dead is not None:
+                    raise EngineDeadError(output.error)
+                raise InvalidRequestError(output.error or "the request failed")
+
+    def _check_alive(self) -> None:
+        if self._dead is not None:
+            raise EngineDeadError(self._dead)

@@ -1,0 +1,130 @@
+"""The loop's body: schedule, execute, detokenize, update."""
+
+from __future__ import annotations
+
+import logging
+
+from radixlm.cache import RadixCache
+from radixlm.core.batch import ScheduledBatch, StepResult
+from radixlm.core.request import Request, RequestOutput
+from radixlm.engine.runner import Runner
+from radixlm.engine.stats import EngineStats
+from radixlm.scheduler import Progress, Scheduler
+from radixlm.text.detokenizer import Detokenizer, Piece
+from radixlm.text.tokenizer import Tokenizer
+
+_logger = logging.getLogger("radixlm.engine")
+
+# Enough to complete a character or a space that the prompt's last tokens begin.
+PROMPT_TAIL = 8
+
+
+class EngineCore:
+    """Everything that one step touches, in one thread. It knows neither threads nor clients.
+
+    Text is made before `update`, so that a stop string ends its request in the step in which it
+    is complete.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, cache: RadixCache, runner: Runner, tokenizer: Tokenizer
+    ) -> None:
+        self._scheduler = scheduler
+        self._cache = cache
+        self._runner = runner
+        self._tokenizer = tokenizer
+        self._texts: dict[str, Detokenizer] = {}
+        self._steps = 0
+        self._leaks = 0
+
+    @property
+    def has_work(self) -> bool:
+        return self._scheduler.has_work
+
+    def add(self, request: Request) -> None:
+        """Queue a request. Raises InvalidRequestError; then nothing of it is kept."""
+        self._scheduler.add(request)
+        params = request.params
+        self._texts[request.request_id] = Detokenizer(
+            self._tokenizer,
+            stop=params.stop,
+            min_tokens=params.min_tokens,
+            skip_special_tokens=params.skip_special_tokens,
+            prompt_tail=request.key[-PROMPT_TAIL:].tolist(),
+        )
+
+    def abort(self, request_id: str) -> RequestOutput | None:
+        """End a request now; its last output, or None when it is not under way."""
+        news = self._scheduler.abort(request_id)
+        return self._output(news, Piece("")) if news else None
+
+    def step(self) -> list[RequestOutput]:
+        """One forward pass and what it means for every request in it."""
+        batch = self._scheduler.schedule()
+        result = self._runner.execute(batch)
+        pieces = self._detokenize(batch, result)
+        stops = {name: piece.stop for name, piece in pieces.items() if piece.stop is not None}
+        news = self._scheduler.update(batch, result, stops)
+        self._steps += 1
+        return [self._output(item, pieces[item.request_id]) for item in news]
+
+    def flush(self) -> int:
+        """Drop every cached token that no request uses; returns how many."""
+        return self._cache.flush()
+
+    def check_idle(self) -> None:
+        """With nothing under way every slot must be free or evictable; else log and count it."""
+        usage = self._cache.usage()
+        if usage.free + usage.evictable != self._cache.capacity:
+            self._leaks += 1
+            _logger.error("slots leaked: %s of %d while idle", usage, self._cache.capacity)
+
+    def stats(self) -> EngineStats:
+        usage = self._cache.usage()
+        counters = self._scheduler.counters
+        return EngineStats(
+            running=self._scheduler.n_running,
+            waiting=self._scheduler.n_waiting,
+            kv_capacity=self._cache.capacity,
+            kv_free=usage.free,
+            kv_private=usage.private,
+            kv_locked=usage.locked,
+            kv_evictable=usage.evictable,
+            prompt_tokens=counters.prompt_tokens,
+            cached_tokens=counters.cached_tokens,
+            readmitted_tokens=counters.readmitted_tokens,
+            readmitted_cached=counters.readmitted_cached,
+            computed_tokens=counters.computed_tokens,
+            output_tokens=counters.output_tokens,
+            requests_finished=counters.finished,
+            requests_aborted=counters.aborted,
+            retractions=counters.retractions,
+            steps=self._steps,
+            leaks=self._leaks,
+            hit_rate=counters.hit_rate,
+        )
+
+    def _detokenize(self, batch: ScheduledBatch, result: StepResult) -> dict[str, Piece]:
+        pieces = {}
+        for row, token in zip(batch.rows, result.tokens, strict=True):
+            if token is not None:
+                name = row.request.request_id
+                ends = token in row.request.stop_token_ids
+                pieces[name] = Piece("") if ends else self._texts[name].push(token)
+        return pieces
+
+    def _output(self, news: Progress, piece: Piece) -> RequestOutput:
+        text = piece.text
+        if news.finish_reason is not None:
+            text += self._texts.pop(news.request_id).flush()
+        return RequestOutput(
+            request_id=news.request_id,
+            text=text,
+            token_ids=() if news.token is None else (news.token,),
+            prompt_tokens=news.prompt_tokens,
+            cached_tokens=news.cached_tokens,
+            finish_reason=news.finish_reason,
+            matched_stop=news.matched_stop,
+            logprobs=() if news.logprob is None else (news.logprob,),
+            prompt_logprobs=news.prompt_logprobs,
+        )

@@ -1,0 +1,76 @@
+"""A runner without a model: for tests and for trying the scheduler without weights."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from radixlm.core.batch import ScheduledBatch, ScheduledRow, StepResult
+from radixlm.core.errors import InvariantError
+from radixlm.core.keys import Key
+from radixlm.core.request import Namespace
+
+_MASK = np.uint64(0x7FFF_FFFF_FFFF_FFFF)
+
+
+class FakeRunner:
+    """Answers with a token that depends on every token before it, and on nothing else.
+
+    Instead of keys and values a slot holds a fingerprint of the whole prefix up to its token.
+    Before a row is computed, the fingerprints of all its earlier tokens are compared with what
+    they must be: a slot that is shared wrongly, overwritten or remapped wrongly is found in the
+    step that reads it, and raises InvariantError.
+    """
+
+    def __init__(self, capacity: int, n_rows: int, vocab_size: int) -> None:
+        self._memory: npt.NDArray[np.uint64] = np.zeros(capacity, dtype=np.uint64)
+        self._tables: list[npt.NDArray[np.int64]] = [
+            np.empty(0, dtype=np.int64) for _ in range(n_rows)
+        ]
+        self._vocab_size = vocab_size
+
+    def execute(self, batch: ScheduledBatch) -> StepResult:
+        prints = [self._write(row) for row in batch.rows]
+        for row, print_ in zip(batch.rows, prints, strict=True):
+            self._compare(row, print_)
+        return StepResult(
+            tuple(
+                int(print_[-1]) % self._vocab_size if row.samples else None
+                for row, print_ in zip(batch.rows, prints, strict=True)
+            )
+        )
+
+    def _write(self, row: ScheduledRow) -> npt.NDArray[np.uint64]:
+        table = self._tables[row.row]
+        if table.size < row.stop:
+            table = np.concatenate((table, np.empty(row.stop, dtype=np.int64)))
+            self._tables[row.row] = table
+        for start, slots in row.remaps:
+            table[start : start + slots.size] = slots
+        table[row.start : row.stop] = row.new_slots
+        prints = fingerprints(row.tokens, row.request.namespace)
+        self._memory[row.new_slots] = prints[row.start :]
+        return prints
+
+    def _compare(self, row: ScheduledRow, prints: npt.NDArray[np.uint64]) -> None:
+        slots = self._tables[row.row][: row.stop]
+        wrong = np.flatnonzero(self._memory[slots] != prints)
+        if wrong.size:
+            at = int(wrong[0])
+            raise InvariantError(
+                f"{row.request.request_id}: slot {slots[at]} does not hold token {at}"
+            )
+        listed = np.concatenate(
+            [np.arange(*extent) for segment in row.segments for extent in segment.extents]
+        )
+        if not np.array_equal(listed, slots):
+            raise InvariantError(f"{row.request.request_id}: segments and table differ")
+
+
+def fingerprints(tokens: Key, namespace: Namespace) -> npt.NDArray[np.uint64]:
+    """(len(tokens),) one number for each prefix of `tokens`, the namespace mixed in."""
+    salt = np.uint64(hash(namespace) & int(_MASK))
+    weights = np.arange(1, tokens.size + 1, dtype=np.uint64) * np.uint64(0x9E37_79B9_7F4A_7C15)
+    mixed = (tokens.astype(np.uint64) + np.uint64(1)) * weights
+    mixed ^= mixed >> np.uint64(29)
+    return (np.cumsum(mixed * np.uint64(0xBF58_476D_1CE4_E5B9), dtype=np.uint64) ^ salt) & _MASK

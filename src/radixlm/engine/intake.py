@@ -1,0 +1,46 @@
+"""From a prompt's ids and its parameters to a Request that is sure to fit."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+
+from radixlm.core.errors import InvalidKeyError, InvalidRequestError
+from radixlm.core.keys import KeyLike, as_key
+from radixlm.core.request import Namespace, Request
+from radixlm.core.sampling import SamplingParams
+from radixlm.scheduler import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """Resolves what a request left open: its length, its seed, what ends it."""
+
+    limits: Limits
+    eos_token_ids: frozenset[int]
+
+    def make(
+        self,
+        prompt: KeyLike,
+        params: SamplingParams,
+        *,
+        request_id: str | None = None,
+        namespace: Namespace | None = None,
+        priority: int = 0,
+    ) -> Request:
+        """Raises InvalidRequestError that names the field; RequestTooLargeError with numbers."""
+        try:
+            key = as_key(prompt)
+        except InvalidKeyError as error:
+            raise InvalidRequestError(f"prompt: {error}", param="prompt") from None
+        ends = params.stop_token_ids
+        return Request(
+            request_id=request_id or f"req-{secrets.token_hex(12)}",
+            key=key,
+            params=params,
+            max_tokens=self.limits.resolve_max_tokens(key, params),
+            seed=params.seed if params.seed is not None else secrets.randbits(63),
+            stop_token_ids=ends if params.ignore_eos else ends | self.eos_token_ids,
+            namespace=namespace or Namespace(),
+            priority=priority,
+        )

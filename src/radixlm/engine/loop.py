@@ -1,0 +1,111 @@
+"""The engine's own thread: messages in, one step after another, messages out."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from queue import Empty, SimpleQueue
+from typing import Protocol
+
+from radixlm.core.clock import Clock
+from radixlm.core.errors import InvalidRequestError
+from radixlm.core.request import FinishReason, Request, RequestOutput
+from radixlm.engine.core import EngineCore
+from radixlm.engine.messages import (
+    Abort,
+    Died,
+    Flush,
+    Flushed,
+    Inbound,
+    Outbound,
+    Outputs,
+    Stop,
+    Submit,
+)
+from radixlm.engine.stats import EngineStats
+from radixlm.engine.step_log import StepLog
+
+_logger = logging.getLogger("radixlm.engine")
+
+
+class Outbox(Protocol):
+    def put(self, message: Outbound, /) -> None: ...
+
+
+class EngineThread(threading.Thread):
+    """Runs an EngineCore. Messages take effect between steps, so an abort within one step.
+
+    A crash ends the thread with a Died message, never silently: whoever waits is told.
+    stats: as of the last step; read from any thread.
+    """
+
+    def __init__(
+        self, core: EngineCore, inbox: SimpleQueue[Inbound], outbox: Outbox, clock: Clock
+    ) -> None:
+        super().__init__(name="radixlm-engine", daemon=True)
+        self.stats: EngineStats = core.stats()
+        self._core = core
+        self._inbox = inbox
+        self._outbox = outbox
+        self._log = StepLog(clock)
+        self._stopping = False
+
+    def run(self) -> None:
+        reason = "the engine was shut down"
+        try:
+            while not self._stopping:
+                self._receive()
+                if self._core.has_work:
+                    self._step()
+        except Exception as error:
+            _logger.exception("the engine loop crashed")
+            reason = f"the engine loop crashed: {type(error).__name__}: {error}"
+        self._outbox.put(Died(reason))
+
+    def _step(self) -> None:
+        outputs = self._core.step()
+        if not self._core.has_work:
+            self._core.check_idle()
+        self.stats = self._core.stats()
+        self._log.record(self.stats)
+        if outputs:
+            self._outbox.put(Outputs(tuple(outputs)))
+
+    def _receive(self) -> None:
+        """Handle all messages there are; wait for one when there is nothing else to do."""
+        if not self._core.has_work:
+            self._handle(self._inbox.get())
+        while not self._stopping:
+            try:
+                message = self._inbox.get_nowait()
+            except Empty:
+                return
+            self._handle(message)
+
+    def _handle(self, message: Inbound) -> None:
+        match message:
+            case Submit(requests):
+                for request in requests:
+                    self._add(request)
+            case Abort(request_id):
+                output = self._core.abort(request_id)
+                if output is not None:
+                    self._outbox.put(Outputs((output,)))
+            case Flush(ticket):
+                idle = not self._core.has_work
+                self._outbox.put(Flushed(ticket, self._core.flush(), idle))
+            case Stop():
+                self._stopping = True
+        self.stats = self._core.stats()
+
+    def _add(self, request: Request) -> None:
+        try:
+            self._core.add(request)
+        except InvalidRequestError as error:
+            refused = RequestOutput(
+                request.request_id,
+                prompt_tokens=request.key.size,
+                finish_reason=FinishReason.ERROR,
+                error=str(error),
+            )
+            self._outbox.put(Outputs((refused,)))

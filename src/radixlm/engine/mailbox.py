@@ -1,0 +1,59 @@
+"""Where a request's outputs wait for whoever asked: a thread, or a coroutine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Protocol
+
+from radixlm.core.request import RequestOutput
+
+
+class Mailbox(Protocol):
+    """Takes outputs from the engine's thread; must not block it and must not raise."""
+
+    def deliver(self, outputs: Iterable[RequestOutput], /) -> None: ...
+
+
+class ThreadMailbox:
+    """For a thread that waits for the outputs of many requests."""
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[RequestOutput] = SimpleQueue()
+
+    def deliver(self, outputs: Iterable[RequestOutput]) -> None:
+        for output in outputs:
+            self._queue.put(output)
+
+    def get(self) -> RequestOutput:
+        """Wait for the next output."""
+        return self._queue.get()
+
+
+class TaskMailbox:
+    """For a coroutine that streams one request. A slow reader finds what came meanwhile joined
+    into one output, so that it never holds more than the request's own text.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: list[RequestOutput] = []
+        self._arrived = asyncio.Event()
+
+    def deliver(self, outputs: Iterable[RequestOutput]) -> None:
+        """From the engine's thread. When the loop is closed nobody reads any more."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._accept, list(outputs))
+
+    async def get(self) -> RequestOutput:
+        """Wait for output; all there is, as one."""
+        await self._arrived.wait()
+        self._arrived.clear()
+        outputs, self._waiting = self._waiting, []
+        return outputs[0] if len(outputs) == 1 else RequestOutput.joined(outputs)
+
+    def _accept(self, outputs: list[RequestOutput]) -> None:
+        self._waiting.extend(outputs)
+        self._arrived.set()

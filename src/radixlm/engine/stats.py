@@ -1,0 +1,40 @@
+"""The engine in numbers, as they were after the last step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """A snapshot; sizes in tokens (slots), the rest are totals since the start.
+
+    kv_free + kv_private + kv_locked + kv_evictable == kv_capacity.
+    hit_rate: cached_tokens / prompt_tokens over admitted requests, re-admissions counted apart.
+    leaks: how often the books did not balance when the engine was idle; 0 unless there is a bug.
+    """
+
+    running: int = 0
+    waiting: int = 0
+    kv_capacity: int = 0
+    kv_free: int = 0
+    kv_private: int = 0
+    kv_locked: int = 0
+    kv_evictable: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    readmitted_tokens: int = 0
+    readmitted_cached: int = 0
+    computed_tokens: int = 0
+    output_tokens: int = 0
+    requests_finished: int = 0
+    requests_aborted: int = 0
+    retractions: int = 0
+    steps: int = 0
+    leaks: int = 0
+    hit_rate: float = 0.0
+
+    @property
+    def kv_in_use(self) -> int:
+        """Slots that running requests hold."""
+        return self.kv_private + self.kv_locked

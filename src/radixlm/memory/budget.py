@@ -1,0 +1,40 @@
+"""How many tokens the KV pool may hold when the user does not say."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+# Of what is free once the weights are loaded. On a CPU the rest of the machine lives there too.
+CPU_SHARE = 0.4
+CUDA_SHARE = 0.85
+MOST_TOKENS = 1_048_576
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def default_kv_tokens(bytes_per_token: int, device: torch.device) -> int:
+    """Tokens that fit a fair share of the free memory, at most MOST_TOKENS."""
+    if device.type == "cuda":
+        free, _total = torch.cuda.mem_get_info(device)
+        share = CUDA_SHARE
+    else:
+        free, share = free_host_memory(), CPU_SHARE
+    return min(MOST_TOKENS, int(free * share) // bytes_per_token)
+
+
+def free_host_memory() -> int:
+    """Bytes that this process could still take, by the system and by its control group."""
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit, used = _number(_CGROUP / "memory.max"), _number(_CGROUP / "memory.current")
+    if limit is None or used is None:
+        return free
+    return max(0, min(free, limit - used))
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None

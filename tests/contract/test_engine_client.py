@@ -1,0 +1,172 @@
+"""The seam: what callers in threads and coroutines may rely on, crash included."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from radixlm.core.batch import ScheduledBatch, StepResult
+from radixlm.core.errors import EngineDeadError, InvalidRequestError, QueueFullError
+from radixlm.core.request import FinishReason, Request
+from radixlm.engine import EngineClient, EngineCore
+from radixlm.engine.mailbox import ThreadMailbox
+from tests.engines import Bench, byte_tokenizer, make_request
+
+
+class _Gate:
+    """A runner that waits before each step until it is let go, and can be told to crash."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self.open = threading.Event()
+        self.open.set()
+        self.crash = False
+
+    def execute(self, batch: ScheduledBatch) -> StepResult:
+        assert self.open.wait(10)
+        if self.crash:
+            raise RuntimeError("the device is gone")
+        return self._bench.runner.execute(batch)
+
+
+class _Engine:
+    def __init__(self, max_queued: int = 64) -> None:
+        self.bench = Bench(capacity=512, budget=64)
+        self.gate = _Gate(self.bench)
+        core = EngineCore(self.bench.scheduler, self.bench.cache, self.gate, byte_tokenizer())
+        self.client = EngineClient(core, max_queued_requests=max_queued)
+
+
+@pytest.fixture
+def engine() -> Iterator[_Engine]:
+    made = _Engine()
+    yield made
+    made.gate.open.set()
+    made.client.close()
+
+
+def _requests(count: int, max_tokens: int = 4) -> list[Request]:
+    return [make_request(f"r{index}", [1, 2, 3, index], max_tokens) for index in range(count)]
+
+
+def test_generate_returns_outputs_in_order(engine: _Engine) -> None:
+    requests = _requests(5)
+    outputs = engine.client.generate(requests)
+    assert [output.request_id for output in outputs] == [f"r{index}" for index in range(5)]
+    for request, output in zip(requests, outputs, strict=True):
+        assert list(output.token_ids) == engine.bench.expected(request)
+
+
+def test_generate_goes_beyond_the_queue_limit_by_waiting() -> None:
+    engine = _Engine(max_queued=3)
+    outputs = engine.client.generate(_requests(10))
+    assert all(output.finish_reason is FinishReason.LENGTH for output in outputs)
+    engine.client.close()
+
+
+def test_stream_gives_the_same_as_generate(engine: _Engine) -> None:
+    [request] = _requests(1, 8)
+
+    async def read() -> list[int]:
+        return [
+            token async for output in engine.client.stream(request) for token in output.token_ids
+        ]
+
+    assert asyncio.run(read()) == engine.bench.expected(request)
+
+
+def test_leaving_a_stream_aborts_within_a_step(engine: _Engine) -> None:
+    request = make_request("r", [1, 2, 3], 300)
+
+    async def leave() -> None:
+        outputs = engine.client.stream(request)
+        await anext(outputs)
+        await outputs.aclose()
+
+    asyncio.run(leave())
+    engine.client.flush().result(10)
+    stats = engine.client.stats()
+    assert stats.requests_aborted == 1
+    assert stats.running == stats.waiting == 0
+    assert stats.kv_free == stats.kv_capacity
+
+
+def test_a_full_queue_refuses_at_once_and_queues_nothing() -> None:
+    engine = _Engine(max_queued=2)
+    engine.gate.open.clear()
+    mailbox = ThreadMailbox()
+    engine.client.submit(_requests(2), mailbox)
+    with pytest.raises(QueueFullError, match="2 requests are under way"):
+        engine.client.submit([make_request("more", [1])], mailbox)
+    engine.gate.open.set()
+    for _ in range(8):
+        mailbox.get()
+    engine.client.generate([make_request("more", [1])])
+    engine.client.close()
+
+
+def test_an_id_in_use_is_refused(engine: _Engine) -> None:
+    engine.gate.open.clear()
+    mailbox = ThreadMailbox()
+    engine.client.submit(_requests(1), mailbox)
+    with pytest.raises(InvalidRequestError, match="'r0' is under way"):
+        engine.client.submit(_requests(1), mailbox)
+
+
+def test_a_crash_fails_what_runs_and_shows_in_health() -> None:
+    engine = _Engine()
+    engine.client.check_health()
+    engine.gate.crash = True
+    with pytest.raises(EngineDeadError, match="crashed: RuntimeError: the device is gone"):
+        engine.client.generate(_requests(3))
+    with pytest.raises(EngineDeadError, match="the device is gone"):
+        engine.client.check_health()
+    with pytest.raises(EngineDeadError, match="the device is gone"):
+        engine.client.generate(_requests(1))
+    with pytest.raises(EngineDeadError):
+        engine.client.flush()
+
+
+def test_closing_ends_what_runs_with_an_error() -> None:
+    engine = _Engine()
+    engine.gate.open.clear()
+    failures: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            engine.client.generate([make_request("r", [1, 2, 3], 400)])
+        except EngineDeadError as error:
+            failures.append(error)
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    while not engine.client.stats().waiting and not engine.client.stats().running:
+        engine.gate.open.wait(0.01)
+        if engine.bench.scheduler.has_work:
+            break
+    closer = threading.Thread(target=engine.client.close)
+    closer.start()
+    engine.gate.open.set()
+    closer.join(10)
+    waiter.join(10)
+    assert not waiter.is_alive()
+    assert "shut down" in str(failures[0])
+
+
+def test_a_slow_reader_finds_everything_joined(engine: _Engine) -> None:
+    [request] = _requests(1, 50)
+
+    async def read() -> tuple[int, list[int]]:
+        count, tokens = 0, []
+        async for output in engine.client.stream(request):
+            count += 1
+            tokens += output.token_ids
+            await asyncio.sleep(0.02)
+        return count, tokens
+
+    count, tokens = asyncio.run(read())
+    assert tokens == engine.bench.expected(request)
+    assert count < 50

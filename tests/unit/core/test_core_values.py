@@ -1,0 +1,110 @@
+"""Values check themselves when they are made."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from radixlm.core.config import EngineConfig
+from radixlm.core.errors import ConfigError, InvalidKeyError, InvalidRequestError
+from radixlm.core.keys import as_key, common_prefix
+from radixlm.core.request import FinishReason, RequestOutput
+from radixlm.core.sampling import SamplingParams
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", -0.1),
+        ("temperature", math.nan),
+        ("temperature", math.inf),
+        ("temperature", "1"),
+        ("top_p", 0.0),
+        ("top_p", 1.1),
+        ("top_k", -2),
+        ("top_k", 1.5),
+        ("min_p", -0.1),
+        ("max_tokens", 0),
+        ("max_tokens", True),
+        ("min_tokens", -1),
+        ("min_tokens", 999),
+        ("presence_penalty", 2.5),
+        ("frequency_penalty", math.nan),
+        ("repetition_penalty", 0.0),
+        ("logprobs", 21),
+        ("prompt_logprobs", -1),
+        ("seed", 2**64),
+        ("stop", ("",)),
+        ("stop", tuple("x" for _ in range(65))),
+        ("stop", ("x" * 1_001,)),
+        ("stop_token_ids", frozenset({-1})),
+        ("logit_bias", {1: 101.0}),
+        ("logit_bias", {-1: 1.0}),
+        ("logit_bias", {1: math.nan}),
+        ("logit_bias", dict.fromkeys(range(1_025), 0.0)),
+    ],
+)
+def test_a_bad_parameter_is_named(field: str, value: Any) -> None:
+    with pytest.raises(InvalidRequestError, match=field) as caught:
+        SamplingParams(**{field: value})
+    assert caught.value.param == field
+
+
+def test_stop_may_be_one_string() -> None:
+    assert SamplingParams(stop="END").stop == ("END",)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        ([], "at least one token"),
+        ([1, -2], "got -2"),
+        ([2**31], "2147483648 does not fit"),
+        ([1.5], "float64"),
+        ([[1, 2]], "shape"),
+        (["a"], "integers"),
+        ([[1], [2, 3]], "one row"),
+    ],
+)
+def test_a_bad_key_is_refused(tokens: Any, message: str) -> None:
+    with pytest.raises(InvalidKeyError, match=message):
+        as_key(tokens)
+
+
+def test_a_key_is_not_copied() -> None:
+    key = np.arange(5, dtype=np.int32)
+    assert np.shares_memory(as_key(key), key)
+    assert as_key(key[::2]).tolist() == [0, 2, 4]
+
+
+def test_common_prefix() -> None:
+    assert common_prefix(as_key([1, 2, 3]), as_key([1, 2, 3, 4])) == 3
+    assert common_prefix(as_key([5]), as_key([6])) == 0
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"page_size": 3},
+        {"page_size": 0},
+        {"kv_tokens": 1},
+        {"chunked_prefill_size": 0},
+        {"dtype": "int8"},
+        {"schedule_policy": "best"},
+        {"schedule_conservativeness": -1.0},
+        {"pagesize": 4},
+    ],
+)
+def test_a_bad_flag_is_refused(flags: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        EngineConfig.from_flags(**flags)
+
+
+def test_outputs_join() -> None:
+    first = RequestOutput("r", "ab", (1, 2), prompt_tokens=3, cached_tokens=1)
+    last = RequestOutput("r", "c", (3,), 3, 1, FinishReason.LENGTH)
+    joined = RequestOutput.joined([first, last])
+    assert (joined.text, joined.token_ids, joined.finished) == ("abc", (1, 2, 3), True)

@@ -1,0 +1,82 @@
+"""Text, stop strings and ends, step by step."""
+
+from __future__ import annotations
+
+from radixlm.core.request import FinishReason, RequestOutput
+from radixlm.core.sampling import SamplingParams
+from tests.engines import Bench, byte_tokenizer, make_request
+
+
+def _full(seed: list[int], max_tokens: int) -> RequestOutput:
+    bench = Bench()
+    bench.core.add(make_request("r", seed, max_tokens))
+    return bench.run()["r"]
+
+
+def test_text_is_the_tokens_text() -> None:
+    output = _full([7, 8], 12)
+    tokenizer = byte_tokenizer()
+    whole = tokenizer.decode([8, *output.token_ids])
+    assert whole.endswith(output.text)
+    assert output.finish_reason is FinishReason.LENGTH
+    assert (output.prompt_tokens, output.cached_tokens, len(output.token_ids)) == (2, 0, 12)
+
+
+def test_a_stop_string_ends_its_request_in_the_same_step() -> None:
+    free = _full([7, 8], 12)
+    stop = free.text[4:6]
+    bench = Bench()
+    params = SamplingParams(max_tokens=12, temperature=0, stop=(stop,))
+    bench.core.add(make_request("r", [7, 8], 12, params=params))
+    output = bench.run()["r"]
+    assert output.text == free.text[: free.text.index(stop)]
+    assert output.finish_reason is FinishReason.STOP
+    assert output.matched_stop == stop
+    assert stop in byte_tokenizer().decode(output.token_ids)
+    assert bench.core.stats().steps == len(output.token_ids)
+
+
+def test_a_stop_token_ends_it_and_is_not_in_the_text() -> None:
+    free = _full([7, 8], 12)
+    end = free.token_ids[5]
+    bench = Bench()
+    bench.core.add(make_request("r", [7, 8], 12, stop_token_ids=frozenset({end})))
+    output = bench.run()["r"]
+    cut = free.token_ids.index(end) + 1
+    assert output.token_ids == free.token_ids[:cut]
+    assert output.matched_stop == end
+    assert free.text.startswith(output.text.rstrip("\ufffd"))
+
+
+def test_stats_add_up() -> None:
+    bench = Bench()
+    for index in range(3):
+        bench.core.add(make_request(f"r{index}", [1, 2, 3, index], 2))
+    bench.run()
+    stats = bench.core.stats()
+    assert stats.kv_free + stats.kv_evictable == stats.kv_capacity
+    assert stats.requests_finished == 3
+    assert stats.prompt_tokens == 12
+    assert stats.cached_tokens == 6
+    assert stats.hit_rate == 0.5
+    assert stats.output_tokens == 6
+    assert stats.computed_tokens == 12 - 6 + 3  # the last token of each answer is never computed
+
+
+def test_flush_drops_what_nobody_uses() -> None:
+    bench = Bench()
+    bench.core.add(make_request("r", [1, 2, 3], 2))
+    bench.run()
+    assert bench.core.flush() == 4
+    assert bench.cache.usage().free == bench.cache.capacity
+
+
+def test_a_leak_is_counted_and_logged_not_fatal(caplog: object) -> None:
+    bench = Bench()
+    lease = bench.cache.acquire([1, 2, 3])
+    lease.extend(3)
+    bench.core.check_idle()
+    assert bench.core.stats().leaks == 1
+    lease.release()
+    bench.core.check_idle()
+    assert bench.core.stats().leaks == 1

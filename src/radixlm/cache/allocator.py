@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from radixlm.core.batch import Extent
-from radixlm.core.errors import SlotError
+from radixlm.core.errors import InvariantError, SlotError
 from radixlm.core.keys import Slots
 
 
@@ -35,6 +36,8 @@ class SlotAllocator:
         """Hand out (n_pages * page_size,) slots: one run where one is long enough (the first),
         else the longest runs there are. O(runs). Raises SlotError when too few are free.
         """
+        if n_pages < 1:
+            raise SlotError(f"at least one page is handed out, got {n_pages}")
         if n_pages * self.page_size > self.free_size:
             raise SlotError(f"{n_pages * self.page_size} slots wanted, {self.free_size} are free")
         self.free_size -= n_pages * self.page_size
@@ -59,6 +62,9 @@ class SlotAllocator:
         runs = self._page_runs(slots)
         for start, stop in runs:
             self._check_in_use(start, stop)
+        for (_, stop), (start, _) in pairwise(runs):
+            if start < stop:
+                raise SlotError(f"page {start} is freed twice in one call")
         for start, stop in runs:
             self._join(start, stop)
         self.free_size += slots.size
@@ -70,6 +76,14 @@ class SlotAllocator:
             (start * size, stop * size)
             for start, stop in zip(self._starts, self._stops, strict=True)
         ]
+
+    def check(self) -> None:
+        """Raise InvariantError unless the runs ascend, none is empty and none touch."""
+        edges = [edge for run in self.runs() for edge in run]
+        if any(left >= right for left, right in pairwise(edges)):
+            raise InvariantError(f"free runs {self.runs()} are not maximal and ascending")
+        if sum(stop - start for start, stop in self.runs()) != self.free_size:
+            raise InvariantError(f"free runs {self.runs()}, books say {self.free_size}")
 
     def _take(self, index: int, n_pages: int) -> tuple[int, int]:
         start = self._starts[index]

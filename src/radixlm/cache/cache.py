@@ -99,6 +99,7 @@ class Lease:
             return None
         start = self.committed
         there, self._node = self._cache.insert(self, upto)
+        self._path = (-1, ())
         self.committed = upto
         remap = None
         if there > start:
@@ -270,6 +271,7 @@ class RadixCache:
         one owner. Raises InvariantError. O(capacity).
         """
         self._tree.check()
+        self._allocator.check()
         usage = self.usage()
         require(sum(usage) == self.capacity, f"{usage} does not add up to {self.capacity}")
         private = sum(lease.private_size for lease in self._leases)

@@ -13,7 +13,8 @@ RadixLMError
     ├── InvalidKeyError        not a non-empty 1-D array of ids that fit int32
     ├── StaleMatchError        the tree changed since the match was made
     ├── LeaseClosedError       the lease was released before
-    └── SlotError              double free, or a slot that was never handed out
+    ├── SlotError              double free, or a slot that was never handed out
+    └── InvariantError         `check()` found a broken invariant: a bug in RadixLM
 """
 
 from __future__ import annotations

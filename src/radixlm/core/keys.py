@@ -32,10 +32,13 @@ def as_key(tokens: KeyLike) -> Key:
             wide = np.asarray(tokens)
         except ValueError as error:
             raise InvalidKeyError(f"token ids do not form one row: {error}") from None
-        if wide.ndim == 1 and wide.size and not np.issubdtype(wide.dtype, np.integer):
+        if wide.ndim != 1:
+            raise InvalidKeyError(f"a key has one dimension, got shape {wide.shape}")
+        if wide.size and not np.issubdtype(wide.dtype, np.integer):
             raise InvalidKeyError(f"token ids must be integers, got dtype {wide.dtype}")
-        if wide.size and int(wide.max()) > _INT32_MAX:
-            raise InvalidKeyError(f"token id {int(wide.max())} does not fit int32")
+        for value in (int(wide.max()), int(wide.min())) if wide.size else ():
+            if abs(value) > _INT32_MAX:
+                raise InvalidKeyError(f"token id {value} does not fit int32")
         array = np.ascontiguousarray(wide, dtype=np.int32)
     if array.ndim != 1:
         raise InvalidKeyError(f"a key has one dimension, got shape {array.shape}")

@@ -1,0 +1,402 @@
+"""RadixTree: match, insert with split, path locks, eviction from the leaves' ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from radixlm.cache import RadixTree, TreeNode
+from radixlm.core.errors import (
+    CacheError,
+    ConfigError,
+    InvalidKeyError,
+    InvariantError,
+    StaleMatchError,
+)
+from radixlm.core.events import Event, Evicted, Split
+
+PAGE_SIZES = [1, 4, 16]
+
+
+def shape(tree: RadixTree) -> list[tuple[list[int], list[int]]]:
+    """(tokens, slots) of every node but the roots, sorted."""
+    return sorted(
+        (node.tokens().tolist(), node.slots.tolist()) for node in tree.nodes() if node.parent
+    )
+
+
+def lock(tree: RadixTree, *tokens: int) -> TreeNode:
+    return tree.inc_lock_ref(tree.match_prefix(tokens))
+
+
+@pytest.fixture
+def classic() -> RadixTree:
+    """root - [1 2] 10 11 - [3 4] 12 13 and [9] 22."""
+    tree = RadixTree()
+    tree.insert([1, 2, 3, 4], [10, 11, 12, 13])
+    tree.insert([1, 2, 9], [20, 21, 22])
+    return tree
+
+
+class TestMatchAndInsert:
+    def test_classic_split(self, classic: RadixTree) -> None:
+        assert shape(classic) == [([1, 2], [10, 11]), ([3, 4], [12, 13]), ([9], [22])]
+        assert (classic.node_count, classic.evictable_size) == (4, 5)
+        classic.check()
+
+    @pytest.mark.parametrize(
+        ("key", "slots"),
+        [
+            ([1], [10]),
+            ([1, 2], [10, 11]),
+            ([1, 2, 3], [10, 11, 12]),
+            ([1, 2, 3, 4, 5], [10, 11, 12, 13]),
+            ([1, 2, 9, 9], [10, 11, 22]),
+            ([1, 9], [10]),
+            ([2], []),
+        ],
+    )
+    def test_longest_match(self, classic: RadixTree, key: list[int], slots: list[int]) -> None:
+        match = classic.match_prefix(key)
+        assert match.length == len(slots)
+        assert match.slots().tolist() == slots
+
+    def test_match_leaves_no_trace(self, classic: RadixTree) -> None:
+        before = (classic.version, [(n.id, n.last_used, n.hits) for n in classic.nodes()])
+        classic.match_prefix([1, 2, 3])
+        classic.match_prefix([7], "nobody")
+        assert before == (classic.version, [(n.id, n.last_used, n.hits) for n in classic.nodes()])
+
+    def test_insert_of_a_prefix_splits_and_adds_nothing(self, classic: RadixTree) -> None:
+        inserted = classic.insert([1, 2, 3], [7, 7, 7])
+        assert (inserted.already_there, inserted.node.end) == (3, 3)
+        assert shape(classic)[1:3] == [([3], [12]), ([4], [13])]
+        classic.check()
+
+    def test_insert_again_keeps_the_first_slots(self, classic: RadixTree) -> None:
+        assert classic.insert([1, 2, 9], [7, 8, 9]).already_there == 3
+        assert classic.match_prefix([1, 2, 9]).slots().tolist() == [10, 11, 22]
+
+    def test_a_free_leaf_grows_in_place(self, classic: RadixTree) -> None:
+        leaf = classic.match_prefix([1, 2, 9]).node
+        inserted = classic.insert([1, 2, 9, 8, 7], [0, 0, 0, 23, 24])
+        assert inserted == (3, leaf)
+        assert leaf is not None
+        assert leaf.slots.tolist() == [22, 23, 24]
+        classic.check()
+
+    def test_a_locked_leaf_grows_only_for_its_holder(self, classic: RadixTree) -> None:
+        held = lock(classic, 1, 2, 9)
+        stranger = classic.insert([1, 2, 9, 8], [0, 0, 0, 23]).node
+        assert (stranger is held, stranger.parent) == (False, held)
+        assert classic.evict(3).tolist() == [12, 13, 23]
+        assert classic.insert([1, 2, 9, 8], [0, 0, 0, 24], start=held).node is held
+        assert classic.protected_size == 4
+        classic.check()
+
+    def test_a_leaf_with_two_holders_does_not_grow(self, classic: RadixTree) -> None:
+        held = lock(classic, 1, 2, 9)
+        lock(classic, 1, 2, 9)
+        assert classic.insert([1, 2, 9, 8], [0, 0, 0, 23], start=held).node is not held
+
+    def test_start_spares_the_comparison_above(self, classic: RadixTree) -> None:
+        held = lock(classic, 1, 2)
+        inserted = classic.insert([1, 2, 3, 4, 5], [0, 0, 0, 0, 14], start=held)
+        assert inserted.already_there == 4
+        assert classic.match_prefix([1, 2, 3, 4, 5]).slots().tolist() == [10, 11, 12, 13, 14]
+        classic.check()
+
+    @pytest.mark.parametrize("page_size", PAGE_SIZES)
+    def test_only_whole_pages_are_kept_and_matched(self, page_size: int) -> None:
+        tree = RadixTree(page_size)
+        key = list(range(3 * page_size + page_size // 2))
+        inserted = tree.insert(key, key)
+        assert (inserted.node.end, tree.evictable_size) == (3 * page_size, 3 * page_size)
+        other = [*key[: 2 * page_size - 1], 999]
+        assert tree.match_prefix(other).length == (1 if page_size == 1 else page_size)
+        tree.insert(other, other)
+        tree.check()
+
+    @pytest.mark.parametrize("page_size", PAGE_SIZES[1:])
+    def test_less_than_a_page_leaves_nothing_behind(self, page_size: int) -> None:
+        tree = RadixTree(page_size)
+        assert tree.insert([5], [0]).already_there == 0
+        assert (tree.node_count, tree.evictable_size) == (0, 0)
+        tree.check()
+
+    def test_pages_that_begin_alike_are_different_children(self) -> None:
+        tree = RadixTree(4)
+        tree.insert([1, 1, 1, 1], [0, 1, 2, 3])
+        tree.insert([1, 1, 1, 2], [4, 5, 6, 7])
+        assert (tree.evictable_size, tree.node_count) == (8, 3)
+
+    def test_a_difference_deep_in_a_long_edge_is_found(self) -> None:
+        key = np.arange(100_000, dtype=np.int32)
+        tree = RadixTree()
+        tree.insert(key, key)
+        other = key.copy()
+        other[77_777] = 1
+        assert tree.match_prefix(other).length == 77_777
+
+    def test_an_edge_does_not_keep_the_prompt_alive(self) -> None:
+        key = np.arange(8, dtype=np.int32)
+        slots = key.copy()
+        tree = RadixTree()
+        tree.insert(key, slots)
+        key[:], slots[:] = 0, 0
+        assert tree.match_prefix(range(8)).slots().tolist() == list(range(8))
+
+
+class TestNamespaces:
+    def test_namespaces_never_share(self) -> None:
+        tree = RadixTree()
+        tree.insert([1, 2], [0, 1])
+        tree.insert([1, 2, 3], [2, 3, 4], "adapter")
+        assert tree.match_prefix([1, 2, 3]).slots().tolist() == [0, 1]
+        assert tree.match_prefix([1, 2, 3], "adapter").slots().tolist() == [2, 3, 4]
+        assert tree.match_prefix([1, 2, 3], "other").length == 0
+
+    def test_empty_namespaces_leave_no_root(self) -> None:
+        tree = RadixTree()
+        for name in range(5):
+            tree.insert([1, 2], [2 * name, 2 * name + 1], name)
+        node = tree.inc_lock_ref(tree.match_prefix([1], "only looked at"))
+        assert tree.node_count == 11
+        tree.evict(10)
+        tree.dec_lock_ref(node)
+        assert (tree.node_count, list(tree.nodes())) == (0, [])
+        tree.check()
+
+    def test_a_locked_root_stays_until_it_is_let_go(self) -> None:
+        tree = RadixTree()
+        node = lock(tree, 5)
+        tree.insert([5], [0], start=node)
+        tree.evict(1)
+        assert tree.node_count == 1
+        tree.dec_lock_ref(node)
+        assert tree.node_count == 0
+
+
+class TestLocks:
+    def test_a_lock_covers_the_path_and_splits_at_its_end(self, classic: RadixTree) -> None:
+        node = lock(classic, 1, 2, 3)
+        assert (classic.protected_size, classic.evictable_size) == (3, 2)
+        assert [n.lock_ref for n in (node, node.parent, node.parent.parent)] == [1, 1, 1]
+        classic.check()
+        classic.dec_lock_ref(node)
+        assert (classic.protected_size, classic.evictable_size) == (0, 5)
+        classic.check()
+
+    def test_a_split_of_a_locked_edge_locks_both_halves(self, classic: RadixTree) -> None:
+        low = lock(classic, 1, 2, 3, 4)
+        high = lock(classic, 1)
+        assert (high.lock_ref, low.parent.lock_ref, low.lock_ref) == (2, 1, 1)
+        classic.dec_lock_ref(low)
+        assert (classic.protected_size, classic.evictable_size) == (1, 4)
+        classic.check()
+
+    def test_the_tail_of_a_split_edge_keeps_its_age(self) -> None:
+        tree = RadixTree()
+        tail = tree.insert([1, 2, 3, 4], [0, 1, 2, 3]).node
+        age = tail.last_used
+        upper = lock(tree, 1, 2)
+        assert (tail.last_used, upper.last_used > age) == (age, True)
+
+    def test_moving_a_lock_goes_deeper_only(self, classic: RadixTree) -> None:
+        high = lock(classic, 1, 2)
+        low = classic.insert([1, 2, 3, 4], [0] * 4, start=high).node
+        classic.move_lock(high, low)
+        assert (high.lock_ref, low.lock_ref, classic.protected_size) == (1, 1, 4)
+        classic.check()
+
+    def test_unlocked_on_path(self, classic: RadixTree) -> None:
+        assert classic.unlocked_on_path(classic.match_prefix([1, 2, 3])) == 3
+        lock(classic, 1)
+        assert classic.unlocked_on_path(classic.match_prefix([1, 2, 3])) == 2
+        assert classic.unlocked_on_path(classic.match_prefix([1])) == 0
+        assert classic.unlocked_on_path(classic.match_prefix([1], "nobody")) == 0
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda tree: tree.insert([8], [80]),
+            lambda tree: tree.insert([1, 2, 3, 4, 5], [0, 0, 0, 0, 14]),
+            lambda tree: tree.insert([1], [0]),
+            lambda tree: tree.evict(1),
+            lambda tree: lock(tree, 1),
+        ],
+    )
+    def test_a_stale_match_raises(
+        self, classic: RadixTree, change: Callable[[RadixTree], object]
+    ) -> None:
+        match = classic.match_prefix([1, 2, 3])
+        change(classic)
+        protected = classic.protected_size
+        with pytest.raises(StaleMatchError, match=f"match of version {match.version}"):
+            classic.inc_lock_ref(match)
+        assert classic.protected_size == protected
+        classic.check()
+
+    def test_letting_go_of_what_is_not_held_raises(self, classic: RadixTree) -> None:
+        node = lock(classic, 1, 2)
+        classic.dec_lock_ref(node)
+        with pytest.raises(CacheError, match=f"node {node.id} is not locked"):
+            classic.dec_lock_ref(node)
+        classic.check()
+
+
+class TestEviction:
+    def test_leaf_first_and_oldest_first(self, classic: RadixTree) -> None:
+        assert classic.evict(2).tolist() == [12, 13]
+        assert classic.evict(1).tolist() == [22]
+        assert classic.evict(2).tolist() == [10, 11]
+        assert classic.node_count == 0
+        classic.check()
+
+    def test_the_end_of_a_leaf_goes_first(self, classic: RadixTree) -> None:
+        assert classic.evict(1).tolist() == [13]
+        assert classic.match_prefix([1, 2, 3, 4]).slots().tolist() == [10, 11, 12]
+        classic.check()
+
+    def test_use_makes_young(self, classic: RadixTree) -> None:
+        classic.dec_lock_ref(lock(classic, 1, 2, 3, 4))
+        assert classic.evict(3).tolist() == [22, 12, 13]
+
+    @pytest.mark.parametrize("page_size", PAGE_SIZES)
+    def test_whole_pages(self, page_size: int) -> None:
+        tree = RadixTree(page_size)
+        key = list(range(4 * page_size))
+        tree.insert(key, key)
+        assert tree.evict(1).tolist() == key[3 * page_size :]
+        assert tree.evict(page_size + 1 if page_size > 1 else 2).size == 2 * page_size
+        assert tree.evictable_size == page_size
+        tree.check()
+
+    def test_locked_is_never_evicted(self, classic: RadixTree) -> None:
+        held = lock(classic, 1, 2, 3)
+        assert sorted(classic.evict(2).tolist()) == [13, 22]
+        with pytest.raises(CacheError, match="1 tokens to evict, 0 are evictable"):
+            classic.evict(1)
+        assert shape(classic) == [([1, 2], [10, 11]), ([3], [12])]
+        classic.check()
+        classic.dec_lock_ref(held)
+        assert classic.evict(3).size == 3
+
+    def test_too_much_raises_and_changes_nothing(self, classic: RadixTree) -> None:
+        before = (classic.version, shape(classic))
+        with pytest.raises(CacheError, match="6 tokens to evict, 5 are evictable"):
+            classic.evict(6)
+        assert (classic.version, shape(classic)) == before
+
+    def test_nothing_to_evict_is_nothing(self, classic: RadixTree) -> None:
+        assert classic.evict(0).size == 0
+        assert classic.evictable_size == 5
+
+    def test_events(self) -> None:
+        events: list[Event] = []
+        tree = RadixTree(sink=events.append)
+        node = tree.insert([1, 2, 3], [0, 1, 2]).node
+        upper = tree.insert([1], [0]).node
+        tree.evict(1)
+        tree.evict(1)
+        assert events == [
+            Split(node.id, upper.id, 1),
+            Evicted(node.id, 1, gone=False),
+            Evicted(node.id, 1, gone=True),
+        ]
+
+    def test_a_policy_is_one_method(self) -> None:
+        class Shortest:
+            def key(self, node: TreeNode) -> int:
+                return node.end
+
+        tree = RadixTree(policy=Shortest())
+        tree.insert([1, 1, 1], [0, 1, 2])
+        tree.insert([2], [3])
+        assert tree.evict(1).tolist() == [3]
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("key", "message"),
+        [
+            ([], "at least one token"),
+            ([[1, 2]], r"got shape \(1, 2\)"),
+            (7, r"got shape \(\)"),
+            ([-1], "got -1"),
+            ([2**31], "2147483648 does not fit"),
+            ([-(2**40)], "-1099511627776 does not fit"),
+            ([2**70], "dtype object"),
+            ([1.5], "dtype float64"),
+            (["a"], "dtype <U1"),
+            ([[1], [1, 2]], "do not form one row"),
+        ],
+    )
+    def test_bad_key(self, classic: RadixTree, key: object, message: str) -> None:
+        before = (classic.version, shape(classic))
+        with pytest.raises(InvalidKeyError, match=message):
+            classic.match_prefix(key)  # type: ignore[arg-type]
+        with pytest.raises(InvalidKeyError, match=message):
+            classic.insert(key, [1])  # type: ignore[arg-type]
+        assert (classic.version, shape(classic)) == before
+        classic.check()
+
+    def test_slots_must_fit_the_key(self, classic: RadixTree) -> None:
+        with pytest.raises(InvalidKeyError, match=r"2 tokens but slots of shape \(1,\)"):
+            classic.insert([1, 2], [5])
+        classic.check()
+
+    @pytest.mark.parametrize("page_size", [0, -1, 3, 12])
+    def test_page_size_must_be_a_power_of_two(self, page_size: int) -> None:
+        with pytest.raises(ConfigError, match=f"got {page_size}"):
+            RadixTree(page_size)
+
+    @pytest.mark.parametrize("offset", [0, 2, -1])
+    def test_a_split_outside_of_a_node(self, classic: RadixTree, offset: int) -> None:
+        node = classic.match_prefix([1, 2]).node
+        assert node is not None
+        with pytest.raises(CacheError, match=f"of 2 tokens can not be cut at {offset}"):
+            classic._split(node, offset)
+        classic.check()
+
+
+class TestCheck:
+    """`check()` bites: each invariant, broken by hand, is named."""
+
+    @pytest.mark.parametrize(
+        ("spoil", "message"),
+        [
+            (lambda _, n: setattr(n, "slots", n.slots[:-1]), "2 tokens, 1 slots"),
+            (lambda _, n: setattr(n, "lock_ref", -1), "lock_ref -1"),
+            (lambda _, n: setattr(n, "lock_ref", 1), "locks"),
+            (lambda _, n: setattr(n, "end", 9), "end 9"),
+            (lambda _, n: setattr(n, "last_used", 99), "younger than its parent"),
+            (lambda _, n: setattr(n, "queued", False), "in no eviction order"),
+            (lambda _, n: setattr(n, "parent", None), "hangs on nothing|does not know"),
+            (lambda _, n: n.set_edge(n.edge[::-1], n.slots), "another page"),
+            (lambda t, _: setattr(t, "evictable_size", 4), "its books say"),
+            (lambda t, _: setattr(t, "protected_size", 1), "its books say"),
+            (lambda t, _: setattr(t, "node_count", 3), "its books say"),
+            (lambda t, _: t._add_root("empty"), "an empty root"),
+        ],
+    )
+    def test_broken_by_hand(
+        self,
+        classic: RadixTree,
+        spoil: Callable[[RadixTree, TreeNode], object],
+        message: str,
+    ) -> None:
+        node = classic.match_prefix([1, 2, 3, 4]).node
+        assert node is not None
+        spoil(classic, node)
+        with pytest.raises(InvariantError, match=message):
+            classic.check()
+
+    def test_torn_page(self) -> None:
+        tree = RadixTree(4)
+        node = tree.insert(range(8), range(8)).node
+        node.set_edge(node.edge[:24], node.slots[:6])
+        with pytest.raises(InvariantError, match=f"node {node.id}: torn page"):
+            tree.check()

@@ -1,0 +1,204 @@
+"""Print how big the house is and who imports whom: `python scripts/code_size.py`.
+
+Lines of code are lines that are neither blank nor only a comment; docstrings count. The reading
+of the source tree is shared with `tests/arch`, which enforces the limits.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+TOP = "radixlm"
+
+
+class Function(NamedTuple):
+    name: str
+    line: int
+    lines: int
+
+
+class OwnImport(NamedTuple):
+    """An import of ours. at_top: it is a plain statement of the module, in nothing else."""
+
+    target: str
+    line: int
+    at_top: bool
+
+
+@dataclass(frozen=True)
+class Module:
+    """One source file. name: dotted, the top package first."""
+
+    name: str
+    path: Path
+    is_package: bool
+    text: str
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text, filename=str(self.path))
+
+    @property
+    def package(self) -> str | None:
+        """Its row in the table; None for the top package's own `__init__`."""
+        parts = self.name.split(".")
+        if len(parts) == 1:
+            return None
+        return "cli" if len(parts) == 2 and parts[1].startswith("cli") else parts[1]
+
+    @property
+    def lines(self) -> int:
+        return len(self.text.splitlines())
+
+    @property
+    def code_lines(self) -> int:
+        skipped = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT}
+        skipped |= {tokenize.DEDENT, tokenize.ENDMARKER, tokenize.ENCODING}
+        used: set[int] = set()
+        for token in tokenize.generate_tokens(io.StringIO(self.text).readline):
+            if token.type not in skipped:
+                used.update(range(token.start[0], token.end[0] + 1))
+        source = self.text.splitlines()
+        return sum(1 for line in used if line <= len(source) and source[line - 1].strip())
+
+    def functions(self) -> Iterator[Function]:
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                yield Function(node.name, node.lineno, lines)
+
+    def own_imports(self) -> Iterator[OwnImport]:
+        """Imports of ours, wherever they stand; `from a import b` names a.b."""
+        top_level = {id(node) for node in self.tree.body}
+        for node in ast.walk(self.tree):
+            for target in self._targets(node):
+                if target == TOP or target.startswith(TOP + "."):
+                    yield OwnImport(target, getattr(node, "lineno", 0), id(node) in top_level)
+
+    def _targets(self, node: ast.AST) -> list[str]:
+        if isinstance(node, ast.Import):
+            return [alias.name for alias in node.names]
+        if not isinstance(node, ast.ImportFrom):
+            return []
+        base = node.module or ""
+        if node.level:
+            above = self.name.split(".")
+            above = above[: len(above) - node.level + self.is_package]
+            base = ".".join([*above, base] if base else above)
+        return [f"{base}.{alias.name}" for alias in node.names]
+
+
+@dataclass(frozen=True)
+class House:
+    """All modules below src/radixlm, and the table of what may import what."""
+
+    modules: Mapping[str, Module]
+    may_import: Mapping[str, list[str]]
+
+    @classmethod
+    def read(cls, root: Path) -> House:
+        settings: dict[str, Any] = tomllib.loads((root / "pyproject.toml").read_text())
+        source = root / "src" / TOP
+        modules = {}
+        for path in sorted(source.rglob("*.py")):
+            parts = [TOP, *path.relative_to(source).with_suffix("").parts]
+            is_package = parts[-1] == "__init__"
+            name = ".".join(parts[:-1] if is_package else parts)
+            modules[name] = Module(name, path.relative_to(root), is_package, path.read_text())
+        return cls(modules, settings["tool"]["radixlm"]["may_import"])
+
+    def packages(self) -> list[str]:
+        """The rows that have source, in the table's order, then those it does not know."""
+        found = {module.package for module in self.modules.values()} - {None}
+        known = [name for name in self.may_import if name in found]
+        return known + sorted(str(name) for name in found if name not in self.may_import)
+
+    def of_package(self, package: str | None) -> list[Module]:
+        return [module for module in self.modules.values() if module.package == package]
+
+    def module_of(self, target: str) -> str | None:
+        """The module that holds the imported name `target`; None when there is no such module."""
+        for name in (target, target.rpartition(".")[0]):
+            if name in self.modules:
+                return name
+        return None
+
+    def does_import(self, package: str) -> set[str]:
+        """The packages that a package's modules import, itself left out."""
+        found = set()
+        for module in self.of_package(package):
+            for target in (item.target for item in module.own_imports()):
+                other = self.modules.get(self.module_of(target) or "")
+                found.add(target if other is None else other.package or TOP)
+        return found - {package}
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    """A plain text table; columns of numbers stand right."""
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    lines = []
+    for row in [header, ["-" * width for width in widths], *rows]:
+        cells = [
+            cell.rjust(width) if cell[:1].isdigit() else cell.ljust(width)
+            for cell, width in zip(row, widths, strict=True)
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def size_rows(house: House) -> list[list[str]]:
+    rows = []
+    named = [(name, house.of_package(name)) for name in house.packages()]
+    everything = list(house.modules.values())
+    for name, modules in [*named, ("__init__", house.of_package(None)), ("total", everything)]:
+        longest = max((f.lines for module in modules for f in module.functions()), default=0)
+        code = sum(module.code_lines for module in modules)
+        longest_file = max((module.lines for module in modules), default=0)
+        rows.append([name, f"{len(modules)}", f"{code:,}", f"{longest_file}", f"{longest}"])
+    return rows
+
+
+def longest(house: House) -> str:
+    """The longest file and the longest function, by all their lines."""
+    file = max(house.modules.values(), key=lambda module: module.lines)
+    functions = [(f, module) for module in house.modules.values() for f in module.functions()]
+    lines = [f"longest file      {file.path}: {file.lines} lines"]
+    if functions:
+        function, module = max(functions, key=lambda pair: pair[0].lines)
+        place = f"{module.path}:{function.line} {function.name}"
+        lines.append(f"longest function  {place}: {function.lines} lines")
+    return "\n".join(lines)
+
+
+def arch_rows(house: House) -> list[list[str]]:
+    rows = []
+    for name in house.packages():
+        may = house.may_import.get(name, [])
+        does = house.does_import(name)
+        both = [other for other in may if other in does]
+        both += [f"{other} (!)" for other in sorted(does - set(may))]
+        rows.append([name, ", ".join(may) or "-", ", ".join(both) or "-"])
+    return rows
+
+
+def main() -> None:
+    house = House.read(ROOT)
+    header = ["package", "files", "lines of code", "longest file", "longest function"]
+    print(table(header, size_rows(house)))
+    print()
+    print(longest(house))
+    print()
+    print(table(["package", "may import", "does import"], arch_rows(house)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""The rules of the house. Each takes a House and yields what breaks it, one line per place."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+
+from scripts.code_size import TOP, House, Module
+
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 60
+
+
+def imports_follow_the_table(house: House) -> Iterator[str]:
+    """A package imports only itself and what its row names."""
+    for module in house.modules.values():
+        if module.package is None:
+            continue
+        allowed = {module.package, *house.may_import.get(module.package, [])}
+        for item in module.own_imports():
+            other = house.modules.get(house.module_of(item.target) or "")
+            where = f"{module.path}:{item.line}"
+            if other is None:
+                yield f"{where}: {item.target} does not exist"
+            elif other.package is None:
+                yield f"{where}: {module.package} imports the top package"
+            elif other.package not in allowed:
+                yield f"{where}: {module.package} may not import {other.package}"
+
+
+def every_package_is_in_the_table(house: House) -> Iterator[str]:
+    for name in house.packages():
+        if name not in house.may_import:
+            yield f"{name} has no row in [tool.radixlm.may_import]"
+
+
+def the_table_points_down(house: House) -> Iterator[str]:
+    """Rows name known packages, and nothing leads back to where it came from."""
+    for name, others in house.may_import.items():
+        for other in others:
+            if other not in house.may_import:
+                yield f"row {name} names {other}, which has no row"
+    yield from _cycle({name: set(others) for name, others in house.may_import.items()})
+
+
+def own_imports_stand_at_the_top(house: House) -> Iterator[str]:
+    """No import of ours inside a function, an `if TYPE_CHECKING`, a `try`, nor by its name."""
+    for module in house.modules.values():
+        if module.package is None:
+            continue
+        for item in module.own_imports():
+            if not item.at_top:
+                yield f"{module.path}:{item.line}: {item.target} is not imported at the top"
+        if module.package != "cli":
+            yield from _imports_by_name(module)
+
+
+def modules_form_no_cycle(house: House) -> Iterator[str]:
+    graph: dict[str, set[str]] = {}
+    for name, module in house.modules.items():
+        if module.package is not None:
+            found = {house.module_of(item.target) for item in module.own_imports()}
+            graph[name] = {other for other in found if other and other != TOP}
+    yield from _cycle(graph)
+
+
+def nothing_is_global(house: House) -> Iterator[str]:
+    for module in house.modules.values():
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Global):
+                yield f"{module.path}:{node.lineno}: global {', '.join(node.names)}"
+
+
+def files_are_short(house: House) -> Iterator[str]:
+    for module in house.modules.values():
+        if module.lines > MAX_FILE_LINES:
+            yield f"{module.path}: {module.lines} lines, {MAX_FILE_LINES} are allowed"
+
+
+def functions_are_short(house: House) -> Iterator[str]:
+    for module in house.modules.values():
+        for function in module.functions():
+            if function.lines > MAX_FUNCTION_LINES:
+                yield (
+                    f"{module.path}:{function.line}: {function.name} has {function.lines} lines, "
+                    f"{MAX_FUNCTION_LINES} are allowed"
+                )
+
+
+RULES = (
+    imports_follow_the_table,
+    every_package_is_in_the_table,
+    the_table_points_down,
+    own_imports_stand_at_the_top,
+    modules_form_no_cycle,
+    nothing_is_global,
+    files_are_short,
+    functions_are_short,
+)
+
+
+def _cycle(graph: dict[str, set[str]]) -> Iterator[str]:
+    for name, others in graph.items():
+        if name in others:
+            yield f"cycle: {name} -> {name}"
+    sorter = TopologicalSorter({name: others - {name} for name, others in graph.items()})
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        yield "cycle: " + " -> ".join(error.args[1][::-1])
+
+
+def _imports_by_name(module: Module) -> Iterator[str]:
+    """import_module("radixlm.x"), __import__("radixlm.x"), and relative ones."""
+    for node in ast.walk(module.tree):
+        if not isinstance(node, ast.Call) or not node.args:
+            continue
+        called = node.func
+        name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+        if name not in ("import_module", "__import__"):
+            continue
+        target = node.args[0]
+        known = isinstance(target, ast.Constant) and isinstance(target.value, str)
+        text = str(target.value) if isinstance(target, ast.Constant) else ast.unparse(target)
+        if not known or text.startswith(".") or text.split(".")[0] == TOP:
+            yield f"{module.path}:{node.lineno}: {name}({text}) imports by name"

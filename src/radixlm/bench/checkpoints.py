@@ -1,0 +1,259 @@
+"""Checkpoints of known shapes with random weights: for measurements, nothing to download.
+
+A folder holds all that serving needs. Its tokenizer has a token per byte, the ChatML marks, and
+made-up words for the rest of the vocabulary, so that whatever such a model samples reads as text.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from torch import Tensor
+
+from radixlm.core.errors import ConfigError
+from radixlm.models import CausalLM, ModelConfig
+
+END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+SPECIAL_TOKENS = (END_OF_TEXT, TURN_START, TURN_END)
+FIRST_WORD_ID = 256 + len(SPECIAL_TOKENS)
+EOS_TOKEN_ID = FIRST_WORD_ID - 1
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+_SHARD_BYTES = 1 << 30
+
+
+def _shape(model_type: str, architecture: str, **fields: Any) -> Mapping[str, Any]:
+    common = {
+        "architectures": [architecture],
+        "model_type": model_type,
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "eos_token_id": EOS_TOKEN_ID,
+        "bos_token_id": None,
+    }
+    return MappingProxyType(common | fields)
+
+
+# As published, save for the token ids: {HuggingFaceTB/SmolLM2-135M,
+# Qwen/Qwen3-0.6B, meta-llama/Llama-3.2-1B, Qwen/Qwen3-8B}. SmolLM2 has SmolLM's sizes and four
+# times its context.
+SHAPES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "tiny": _shape(
+            "llama",
+            "LlamaForCausalLM",
+            vocab_size=512,
+            hidden_size=64,
+            intermediate_size=192,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=16,
+            max_position_embeddings=8192,
+            rms_norm_eps=1e-5,
+            rope_theta=10_000.0,
+            tie_word_embeddings=True,
+        ),
+        "smollm-135m": _shape(
+            "llama",
+            "LlamaForCausalLM",
+            vocab_size=49_152,
+            hidden_size=576,
+            intermediate_size=1536,
+            num_hidden_layers=30,
+            num_attention_heads=9,
+            num_key_value_heads=3,
+            max_position_embeddings=8192,
+            rms_norm_eps=1e-5,
+            rope_theta=100_000.0,
+            tie_word_embeddings=True,
+        ),
+        "qwen3-0.6b": _shape(
+            "qwen3",
+            "Qwen3ForCausalLM",
+            vocab_size=151_936,
+            hidden_size=1024,
+            intermediate_size=3072,
+            num_hidden_layers=28,
+            num_attention_heads=16,
+            num_key_value_heads=8,
+            head_dim=128,
+            max_position_embeddings=40_960,
+            rms_norm_eps=1e-6,
+            rope_theta=1_000_000.0,
+            tie_word_embeddings=True,
+        ),
+        "llama-3.2-1b": _shape(
+            "llama",
+            "LlamaForCausalLM",
+            vocab_size=128_256,
+            hidden_size=2048,
+            intermediate_size=8192,
+            num_hidden_layers=16,
+            num_attention_heads=32,
+            num_key_value_heads=8,
+            head_dim=64,
+            max_position_embeddings=131_072,
+            rms_norm_eps=1e-5,
+            rope_theta=500_000.0,
+            rope_scaling={
+                "rope_type": "llama3",
+                "factor": 32.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 8192,
+            },
+            tie_word_embeddings=True,
+        ),
+        "qwen3-8b": _shape(
+            "qwen3",
+            "Qwen3ForCausalLM",
+            vocab_size=151_936,
+            hidden_size=4096,
+            intermediate_size=12_288,
+            num_hidden_layers=36,
+            num_attention_heads=32,
+            num_key_value_heads=8,
+            head_dim=128,
+            max_position_embeddings=40_960,
+            rms_norm_eps=1e-6,
+            rope_theta=1_000_000.0,
+            tie_word_embeddings=False,
+        ),
+    }
+)
+
+
+def write_random_checkpoint(
+    shape: str,
+    folder: Path | str,
+    *,
+    dtype: Literal["bfloat16", "float32"] = "bfloat16",
+    seed: int = 0,
+    shard_bytes: int = _SHARD_BYTES,
+) -> Path:
+    """Write a model of one of SHAPES into `folder`, which is new or empty; returns the folder.
+
+    Equal seeds give equal weights. Memory: one shard, which holds `shard_bytes` or one tensor.
+    config.json is written last, so that a folder that has one is complete.
+    Raises ConfigError for an unknown shape or dtype, and for a folder that holds something.
+    """
+    if shape not in SHAPES:
+        raise ConfigError(f"unknown shape {shape!r}; known are {', '.join(SHAPES)}")
+    if dtype not in ("bfloat16", "float32"):
+        raise ConfigError(f"dtype is bfloat16 or float32, got {dtype!r}")
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise ConfigError(f"{folder} is not empty; a checkpoint is written into a new folder")
+    config = dict(SHAPES[shape]) | {"torch_dtype": dtype}
+    write_byte_tokenizer(folder, config["vocab_size"], config["max_position_embeddings"])
+    _write_weights(folder, ModelConfig.from_hf(config), seed, shard_bytes)
+    _write_json(folder / "generation_config.json", {"eos_token_id": EOS_TOKEN_ID})
+    _write_json(folder / "config.json", config)
+    return folder
+
+
+def write_byte_tokenizer(folder: Path, vocab_size: int, context_length: int) -> None:
+    """Write tokenizer.json and tokenizer_config.json for a vocabulary of `vocab_size` ids.
+
+    Ids 0 to 255 are the bytes, then SPECIAL_TOKENS, then words that only decoding can give.
+    """
+    if vocab_size < FIRST_WORD_ID:
+        raise ConfigError(f"a byte tokenizer needs {FIRST_WORD_ID} ids, got {vocab_size}")
+    vocab = {char: index for index, char in enumerate(_byte_chars())}
+    vocab |= {token: 256 + index for index, token in enumerate(SPECIAL_TOKENS)}
+    vocab |= {f"Ġw{index}": index for index in range(FIRST_WORD_ID, vocab_size)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(text, special=True) for text in SPECIAL_TOKENS])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    _write_json(
+        folder / "tokenizer_config.json",
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_max_length": context_length,
+            "eos_token": TURN_END,
+            "pad_token": END_OF_TEXT,
+            "chat_template": CHAT_TEMPLATE,
+        },
+    )
+
+
+def _byte_chars() -> list[str]:
+    """The character that stands for each byte in a byte-level vocabulary, by byte (GPT-2's map).
+
+    Printable Latin-1 stands for itself; the others take the code points from 256 up, in order.
+    """
+    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    spare = iter(range(256, 512))
+    return [chr(byte if byte in printable else next(spare)) for byte in range(256)]
+
+
+def _write_weights(folder: Path, config: ModelConfig, seed: int, shard_bytes: int) -> None:
+    dtype = config.dtype
+    shapes = CausalLM(config, dtype=dtype, device=torch.device("meta")).weights()
+    shards = _planned(shapes, shard_bytes)
+    generator = torch.Generator().manual_seed(seed)
+    weight_map: dict[str, str] = {}
+    for index, names in enumerate(shards, start=1):
+        file = f"model-{index:05d}-of-{len(shards):05d}.safetensors"
+        if len(shards) == 1:
+            file = "model.safetensors"
+        tensors = {
+            name: _random(name, shapes[name].shape, config.hidden_size, dtype, generator)
+            for name in names
+        }
+        save_file(tensors, folder / file, metadata={"format": "pt"})
+        weight_map |= dict.fromkeys(names, file)
+    if len(shards) > 1:
+        total = sum(tensor.nbytes for tensor in shapes.values())
+        index_json = {"metadata": {"total_size": total}, "weight_map": weight_map}
+        _write_json(folder / "model.safetensors.index.json", index_json)
+
+
+def _planned(shapes: Mapping[str, Tensor], shard_bytes: int) -> list[list[str]]:
+    """Names by shard, in order; a shard ends before it would outgrow `shard_bytes`."""
+    shards: list[list[str]] = [[]]
+    size = 0
+    for name, tensor in shapes.items():
+        if shards[-1] and size + tensor.nbytes > shard_bytes:
+            shards.append([])
+            size = 0
+        shards[-1].append(name)
+        size += tensor.nbytes
+    return shards
+
+
+def _random(
+    name: str,
+    shape: Iterable[int],
+    hidden_size: int,
+    dtype: torch.dtype,
+    generator: torch.Generator,
+) -> Tensor:
+    """Weights that keep activations at unit scale and give logits a spread of about 2."""
+    tensor = torch.empty(tuple(shape), dtype=dtype)
+    if tensor.dim() == 1:
+        return tensor.fill_(1.0)
+    vocabulary = name in ("model.embed_tokens.weight", "lm_head.weight")
+    std = 2 / math.sqrt(hidden_size) if vocabulary else 1 / math.sqrt(tensor.shape[1])
+    return tensor.normal_(0.0, std, generator=generator)
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

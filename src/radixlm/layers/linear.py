@@ -1,0 +1,72 @@
+"""Projections: plain frozen weights, fused where the same input meets several matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+class Linear:
+    """One matrix product for several projections of the same input, stacked by rows.
+
+    parts: output size of each projection, by the name that the checkpoint gives it; a checkpoint's
+        tensors are copied straight into the rows that `named_weights` shows.
+    The memory is not initialised: the loader fills it.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        parts: Mapping[str, int],
+        *,
+        bias: bool,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.parts = dict(parts)
+        rows = sum(self.parts.values())
+        self.weight = torch.empty(rows, in_features, dtype=dtype, device=device)
+        self.bias = torch.empty(rows, dtype=dtype, device=device) if bias else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(tokens, in_features) -> (tokens, sum of the parts)."""
+        return functional.linear(x, self.weight, self.bias)
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Each part's `<name>.weight` and `<name>.bias`, as views of the stacked memory."""
+        start = 0
+        for name, size in self.parts.items():
+            yield f"{name}.weight", self.weight[start : start + size]
+            if self.bias is not None:
+                yield f"{name}.bias", self.bias[start : start + size]
+            start += size
+
+
+class GatedMLP:
+    """down(silu(gate(x)) * up(x)), with gate and up as one product."""
+
+    def __init__(
+        self,
+        hidden_size: int,
+        intermediate_size: int,
+        *,
+        bias: bool,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        both = {"gate_proj": intermediate_size, "up_proj": intermediate_size}
+        self.gate_up = Linear(hidden_size, both, bias=bias, dtype=dtype, device=device)
+        down = {"down_proj": hidden_size}
+        self.down = Linear(intermediate_size, down, bias=bias, dtype=dtype, device=device)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(tokens, hidden_size) -> (tokens, hidden_size)."""
+        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        return self.down(functional.silu(gate).mul_(up))
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        yield from self.gate_up.named_weights()
+        yield from self.down.named_weights()

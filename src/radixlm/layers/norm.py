@@ -1,0 +1,47 @@
+"""Root-mean-square norms; the mean is taken in float32 whatever the type of the input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+class RMSNorm:
+    """x / rms(x) * weight over the last dimension (Zhang and Sennrich, 2019)."""
+
+    def __init__(self, size: int, eps: float, *, dtype: torch.dtype, device: torch.device) -> None:
+        self.eps = eps
+        self.weight = torch.empty(size, dtype=dtype, device=device)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(tokens, size) -> (tokens, size)."""
+        return functional.rms_norm(x, self.weight.shape, self.weight, self.eps)
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        yield "weight", self.weight
+
+
+class QueryKeyNorm:
+    """RMSNorm of every query head and every key head by itself, as Qwen3 does before rotary."""
+
+    def __init__(
+        self, n_heads: int, head_dim: int, eps: float, *, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.n_heads = n_heads
+        self.eps = eps
+        self.q_weight = torch.empty(head_dim, dtype=dtype, device=device)
+        self.k_weight = torch.empty(head_dim, dtype=dtype, device=device)
+
+    def __call__(self, qk: Tensor) -> Tensor:
+        """(tokens, n_heads + n_kv_heads, head_dim), query heads first -> the same shape, new."""
+        normed = functional.rms_norm(qk, self.q_weight.shape, None, self.eps)
+        normed[:, : self.n_heads].mul_(self.q_weight)
+        normed[:, self.n_heads :].mul_(self.k_weight)
+        return normed
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        yield "q_norm.weight", self.q_weight
+        yield "k_norm.weight", self.k_weight

@@ -1,0 +1,146 @@
+"""The decoder that all architectures share: pre-norm layers of attention and a gated MLP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+import torch
+from torch import Tensor
+
+from radixlm.attention.interface import Attend
+from radixlm.layers.embedding import LMHead, TokenEmbedding
+from radixlm.layers.linear import GatedMLP, Linear
+from radixlm.layers.norm import QueryKeyNorm, RMSNorm
+from radixlm.layers.rotary import Rotary, Rotation
+from radixlm.models.config import ModelConfig
+
+NamedWeights = Iterator[tuple[str, Tensor]]
+
+
+class SelfAttention:
+    """Projections around the attention of one layer; queries and keys are turned as one tensor."""
+
+    def __init__(
+        self, config: ModelConfig, layer: int, *, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.layer = layer
+        self.heads = (config.n_heads, config.n_kv_heads, config.n_kv_heads)
+        self.head_dim = config.head_dim
+        q, kv = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
+        self.qkv = Linear(
+            config.hidden_size,
+            {"q_proj": q, "k_proj": kv, "v_proj": kv},
+            bias=config.qkv_bias,
+            dtype=dtype,
+            device=device,
+        )
+        self.norm = (
+            QueryKeyNorm(
+                config.n_heads, config.head_dim, config.rms_norm_eps, dtype=dtype, device=device
+            )
+            if config.qk_norm
+            else None
+        )
+        self.output = Linear(
+            q, {"o_proj": config.hidden_size}, bias=config.output_bias, dtype=dtype, device=device
+        )
+
+    def __call__(self, x: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
+        """(tokens, hidden_size) -> (tokens, hidden_size)."""
+        n_q, n_k, n_v = self.heads
+        qkv = self.qkv(x).view(x.shape[0], n_q + n_k + n_v, self.head_dim)
+        qk, v = qkv.split_with_sizes((n_q + n_k, n_v), dim=1)
+        if self.norm is not None:
+            qk = self.norm(qk)
+        q, k = rotation.apply(qk).split_with_sizes((n_q, n_k), dim=1)
+        return self.output(attend(self.layer, q, k, v).flatten(1))
+
+    def named_weights(self) -> NamedWeights:
+        yield from self.qkv.named_weights()
+        yield from self.output.named_weights()
+        if self.norm is not None:
+            yield from self.norm.named_weights()
+
+
+class DecoderLayer:
+    """x + attention(norm(x)), then x + mlp(norm(x))."""
+
+    def __init__(
+        self, config: ModelConfig, layer: int, *, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        hidden, eps = config.hidden_size, config.rms_norm_eps
+        self.attention_norm = RMSNorm(hidden, eps, dtype=dtype, device=device)
+        self.attention = SelfAttention(config, layer, dtype=dtype, device=device)
+        self.mlp_norm = RMSNorm(hidden, eps, dtype=dtype, device=device)
+        self.mlp = GatedMLP(
+            hidden, config.intermediate_size, bias=config.mlp_bias, dtype=dtype, device=device
+        )
+
+    def add_to(self, hidden: Tensor, rotation: Rotation, attend: Attend) -> None:
+        """Add this layer's part to `hidden` (tokens, hidden_size), in place."""
+        hidden.add_(self.attention(self.attention_norm(hidden), rotation, attend))
+        hidden.add_(self.mlp(self.mlp_norm(hidden)))
+
+    def named_weights(self) -> NamedWeights:
+        yield from _under("input_layernorm", self.attention_norm.named_weights())
+        yield from _under("self_attn", self.attention.named_weights())
+        yield from _under("post_attention_layernorm", self.mlp_norm.named_weights())
+        yield from _under("mlp", self.mlp.named_weights())
+
+
+class CausalLM:
+    """A decoder with its head. The memory of its weights is allocated here and filled by a loader.
+
+    dtype: type of weights and activations; norms and logits are float32 whatever it is.
+    """
+
+    def __init__(self, config: ModelConfig, *, dtype: torch.dtype, device: torch.device) -> None:
+        self.config = config
+        self.embedding = TokenEmbedding(
+            config.vocab_size, config.hidden_size, dtype=dtype, device=device
+        )
+        self.rotary = Rotary(
+            config.rope, config.head_dim, config.context_length, dtype=dtype, device=device
+        )
+        self.layers = [
+            DecoderLayer(config, layer, dtype=dtype, device=device)
+            for layer in range(config.n_layers)
+        ]
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype=dtype, device=device)
+        self.head = LMHead.for_embedding(self.embedding, tied=config.tie_word_embeddings)
+
+    def forward(
+        self, token_ids: Tensor, positions: Tensor, attend: Attend, logit_rows: Tensor
+    ) -> Tensor:
+        """Compute one step's new tokens, whichever requests they belong to.
+
+        token_ids, positions: (tokens,) int64; a position is below `config.context_length`.
+        attend: called once per layer, in order.
+        logit_rows: (n,) int64, the tokens whose next token is wanted.
+        Returns (n, vocab_size) float32 logits.
+        """
+        hidden = self.embedding(token_ids)
+        rotation = self.rotary.at(positions)
+        for layer in self.layers:
+            layer.add_to(hidden, rotation, attend)
+        return self.head(self.norm(hidden.index_select(0, logit_rows)))
+
+    def weights(self) -> dict[str, Tensor]:
+        """Every weight by its checkpoint name, as the (view of) memory to be filled."""
+        layers = (
+            _under(f"model.layers.{index}", layer.named_weights())
+            for index, layer in enumerate(self.layers)
+        )
+        return dict(
+            chain(
+                _under("model.embed_tokens", self.embedding.named_weights()),
+                *layers,
+                _under("model.norm", self.norm.named_weights()),
+                _under("lm_head", self.head.named_weights()),
+            )
+        )
+
+
+def _under(prefix: str, weights: NamedWeights) -> NamedWeights:
+    return ((f"{prefix}.{name}", tensor) for name, tensor in weights)

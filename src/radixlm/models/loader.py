@@ -1,0 +1,85 @@
+"""A checkpoint's tensors, one by one, straight into the model's preallocated memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from radixlm.core.errors import CheckpointError
+from radixlm.models.config import ModelConfig
+from radixlm.models.decoder import CausalLM
+from radixlm.models.shards import StoredTensor, open_shard, survey
+
+_HARMLESS = ".rotary_emb.inv_freq"  # old checkpoints store what the config says anyway
+_NAMES_SHOWN = 5
+
+
+def load_model(
+    folder: Path,
+    config: ModelConfig,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    progress: bool = True,
+) -> CausalLM:
+    """Build the model that `config` describes and fill it from the folder's safetensors files.
+
+    dtype: the type on the device; stored tensors of another one are converted on the way.
+    progress: show a bar, in bytes, on stderr.
+    Memory: the weights and one tensor. All names and shapes are checked before any data is read.
+    Raises CheckpointError that names the tensor or the file.
+    """
+    stored = survey(folder)
+    model = CausalLM(config, dtype=dtype, device=device)
+    weights = model.weights()
+    wanted = _matched(stored, weights, tied=config.tie_word_embeddings)
+    total = sum(weight.nbytes for weight in weights.values())
+    with tqdm(
+        total=total, desc="loading weights", unit="B", unit_scale=True, disable=not progress
+    ) as bar:
+        for name, tensor in wanted.items():
+            # Opened anew for each tensor: a handle keeps every page that was read through it
+            # mapped, so at its end a second copy of the shard would be resident.
+            with open_shard(tensor.shard) as file:
+                weights[name].copy_(file.get_tensor(name))
+            bar.update(weights[name].nbytes)
+    return model
+
+
+def _matched(
+    stored: Mapping[str, StoredTensor], weights: Mapping[str, Tensor], *, tied: bool
+) -> dict[str, StoredTensor]:
+    """The stored tensors that fill `weights`: each exactly once and of the right shape."""
+    missing = [name for name in weights if name not in stored]
+    if missing:
+        raise CheckpointError(f"the checkpoint lacks {_listed(missing)}")
+    unexpected = [
+        name
+        for name in stored
+        if name not in weights
+        and not name.endswith(_HARMLESS)
+        and not (tied and name == "lm_head.weight")
+    ]
+    if unexpected:
+        raise CheckpointError(
+            f"the checkpoint holds {_listed(unexpected)}, which a model of this config.json has not"
+        )
+    wanted = {name: tensor for name, tensor in stored.items() if name in weights}
+    for name, tensor in wanted.items():
+        shape = tuple(weights[name].shape)
+        if tensor.shape != shape:
+            raise CheckpointError(
+                f"tensor {name!r} in {tensor.shard.name} has shape {tensor.shape}, "
+                f"config.json asks for {shape}"
+            )
+    return wanted
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(names[:_NAMES_SHOWN])
+    more = len(names) - _NAMES_SHOWN
+    return f"{len(names)} tensor(s): {shown}" + (f" and {more} more" if more > 0 else "")

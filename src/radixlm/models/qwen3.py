@@ -1,0 +1,18 @@
+"""Qwen3, dense: a norm on each query and key head took the place of Qwen2's biases."""
+
+from __future__ import annotations
+
+from radixlm.models.fields import Fields
+from radixlm.models.qwen2 import sliding_window
+from radixlm.models.traits import Traits
+
+
+def qwen3(config: Fields) -> Traits:
+    bias = config.flag("attention_bias")
+    return Traits(
+        qkv_bias=bias,
+        output_bias=bias,
+        qk_norm=True,
+        head_dim=128,
+        sliding_window=sliding_window(config),
+    )

@@ -1,0 +1,90 @@
+"""Tiny random checkpoints, written and run by transformers: the reference for our own models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+from torch.nn import functional
+
+from radixlm.bench.checkpoints import EOS_TOKEN_ID, write_byte_tokenizer
+
+ARCHITECTURES = {
+    "llama": transformers.LlamaConfig,
+    "mistral": transformers.MistralConfig,
+    "qwen2": transformers.Qwen2Config,
+    "qwen3": transformers.Qwen3Config,
+}
+
+
+def make_checkpoint(
+    folder: Path,
+    architecture: str,
+    *,
+    seed: int = 0,
+    max_shard_size: str = "5GB",
+    **overrides: Any,
+) -> Path:
+    """Write a float32 checkpoint of 3 layers with tokenizer; `overrides` are config fields.
+
+    Weights are wide enough that greedy output wanders, yet not so wide that attention turns into
+    a choice of one token, which magnifies rounding. Biases and norms are random too: transformers'
+    zeros and ones would hide a mistake. Returns the folder.
+    """
+    fields: dict[str, Any] = {
+        "vocab_size": 320,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "max_position_embeddings": 2048,
+        "initializer_range": 0.2,
+        "eos_token_id": EOS_TOKEN_ID,
+        "bos_token_id": None,
+        "dtype": "float32",
+    }
+    if architecture == "mistral":
+        fields["sliding_window"] = None
+    config = ARCHITECTURES[architecture](**(fields | overrides))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 1:
+                mean = 0.0 if name.endswith("bias") else 1.0
+                torch.nn.init.normal_(parameter, mean, 0.3)
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(folder, max_shard_size=max_shard_size)
+    write_byte_tokenizer(folder, config.vocab_size, config.max_position_embeddings)
+    return folder
+
+
+def load_reference(folder: Path) -> transformers.PreTrainedModel:
+    """The folder's model as transformers runs it, float32, ready for inference."""
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+@torch.inference_mode()
+def reference_logits(
+    model: transformers.PreTrainedModel, token_ids: Sequence[int], first_position: int = 0
+) -> Tensor:
+    """(tokens, vocab_size) logits of one sequence that begins at `first_position`."""
+    positions = torch.arange(first_position, first_position + len(token_ids))[None]
+    ids = torch.tensor([token_ids])
+    output = model(input_ids=ids, position_ids=positions, use_cache=False)
+    return output.logits[0].float()
+
+
+class DenseAttend:
+    """Causal attention among one sequence's tokens, each step all of them: no cache at all."""
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
+        out = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return out[0].transpose(0, 1)

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional
+
+from radixlm.layers.embedding import LMHead, TokenEmbedding
+from radixlm.layers.linear import GatedMLP, Linear
+from radixlm.layers.norm import QueryKeyNorm, RMSNorm
+from radixlm.layers.rope_scaling import LinearScaling, RopeConfig, YarnScaling
+from radixlm.layers.rotary import Rotary
+
+CPU = torch.device("cpu")
+F32 = torch.float32
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_fused_projection_equals_its_parts(bias: bool) -> None:
+    fused = Linear(8, {"a": 3, "b": 5}, bias=bias, dtype=F32, device=CPU)
+    own = {name: torch.randn(view.shape) for name, view in fused.named_weights()}
+    for name, view in fused.named_weights():
+        view.copy_(own[name])
+    assert set(own) == (
+        {"a.weight", "a.bias", "b.weight", "b.bias"} if bias else {"a.weight", "b.weight"}
+    )
+    x = torch.randn(4, 8)
+    parts = [functional.linear(x, own[f"{n}.weight"], own.get(f"{n}.bias")) for n in ("a", "b")]
+    torch.testing.assert_close(fused(x), torch.cat(parts, dim=-1))
+
+
+def test_gated_mlp() -> None:
+    mlp = GatedMLP(8, 6, bias=False, dtype=F32, device=CPU)
+    weights = dict(mlp.named_weights())
+    for view in weights.values():
+        view.normal_()
+    x = torch.randn(4, 8)
+    gate, up = x @ weights["gate_proj.weight"].T, x @ weights["up_proj.weight"].T
+    expected = (functional.silu(gate) * up) @ weights["down_proj.weight"].T
+    torch.testing.assert_close(mlp(x), expected)
+
+
+@pytest.mark.parametrize("dtype", [F32, torch.bfloat16])
+def test_rms_norm_takes_the_mean_in_float32(dtype: torch.dtype) -> None:
+    norm = RMSNorm(64, 1e-6, dtype=dtype, device=CPU)
+    norm.weight.normal_(1.0, 0.3)
+    x = (torch.randn(5, 64) * 300).to(dtype)  # squares of it overflow nothing but lose bits
+    wide = x.double()
+    expected = wide / (wide.square().mean(-1, keepdim=True) + 1e-6).sqrt() * norm.weight.double()
+    tolerance = 1e-5 if dtype == F32 else 2**-8
+    torch.testing.assert_close(norm(x).double(), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_query_key_norm_works_on_each_head() -> None:
+    norm = QueryKeyNorm(3, 16, 1e-6, dtype=F32, device=CPU)
+    for _, view in norm.named_weights():
+        view.normal_(1.0, 0.3)
+    qk = torch.randn(5, 4, 16)
+    before = qk.clone()
+    q = functional.rms_norm(qk[:, :3], (16,), norm.q_weight, 1e-6)
+    k = functional.rms_norm(qk[:, 3:], (16,), norm.k_weight, 1e-6)
+    torch.testing.assert_close(norm(qk), torch.cat((q, k), dim=1))
+    assert torch.equal(qk, before)
+
+
+def _turned(x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
+    """x (tokens, heads, dim) as complex pairs (i, i + dim / 2), turned by (tokens, dim / 2)."""
+    first, second = x.double().chunk(2, dim=-1)
+    turned = torch.complex(first, second) * torch.polar(torch.ones_like(angles), angles)[:, None]
+    return torch.cat((turned.real, turned.imag), dim=-1)
+
+
+def test_rotary_turns_pairs_by_position() -> None:
+    rotary = Rotary(RopeConfig(100.0), 8, 64, dtype=F32, device=CPU)
+    positions = torch.tensor([0, 63, 5, 5])
+    x = torch.randn(4, 3, 8)
+    rates = 100.0 ** (-torch.arange(0, 8, 2, dtype=torch.float64) / 8)
+    expected = _turned(x, positions[:, None] * rates)
+    torch.testing.assert_close(
+        rotary.at(positions).apply(x).double(), expected, rtol=1e-5, atol=1e-5
+    )
+    assert torch.equal(rotary.at(positions).apply(x)[0], x[0])
+
+
+def test_rotary_of_strided_input_leaves_it_alone() -> None:
+    rotary = Rotary(RopeConfig(100.0), 8, 64, dtype=F32, device=CPU)
+    wide = torch.randn(4, 5, 8)
+    before = wide.clone()
+    rotation = rotary.at(torch.arange(4))
+    assert torch.equal(rotation.apply(wide[:, :3]), rotation.apply(wide[:, :3].contiguous()))
+    assert torch.equal(wide, before)
+
+
+def test_rotary_refuses_positions_past_the_context() -> None:
+    rotary = Rotary(RopeConfig(100.0), 8, 64, dtype=F32, device=CPU)
+    with pytest.raises(IndexError):
+        rotary.at(torch.tensor([64]))
+
+
+def test_scaling_slows_turns() -> None:
+    plain = RopeConfig(10_000.0).frequencies(64)
+    assert torch.equal(RopeConfig(10_000.0, LinearScaling(4.0)).frequencies(64), plain / 4)
+    yarn = RopeConfig(10_000.0, YarnScaling(4.0, 2048, 1.1)).frequencies(64)
+    assert torch.equal(yarn[:4], plain[:4])
+    torch.testing.assert_close(yarn[-4:], plain[-4:] / 4)
+    assert bool((yarn.diff() < 0).all())
+
+
+def test_tied_head_reads_the_embedding() -> None:
+    embedding = TokenEmbedding(10, 4, dtype=torch.bfloat16, device=CPU)
+    embedding.weight.normal_()
+    tied = LMHead.for_embedding(embedding, tied=True)
+    own = LMHead.for_embedding(embedding, tied=False)
+    assert tied.weight is embedding.weight
+    assert list(tied.named_weights()) == []
+    assert own.weight is not embedding.weight
+    assert [name for name, _ in own.named_weights()] == ["weight"]
+    logits = tied(embedding(torch.tensor([3, 1])))
+    assert logits.dtype == F32
+    assert logits.shape == (2, 10)

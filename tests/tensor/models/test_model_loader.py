@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from radixlm.core.errors import CheckpointError
+from radixlm.models import CausalLM, load_config, load_model
+from tests.reference import make_checkpoint
+
+Tensors = dict[str, Tensor]
+
+
+def load(folder: Path, dtype: torch.dtype = torch.float32) -> CausalLM:
+    cpu = torch.device("cpu")
+    return load_model(folder, load_config(folder), dtype=dtype, device=cpu, progress=False)
+
+
+def edit(folder: Path, change: Callable[[Tensors], object]) -> None:
+    path = folder / "model.safetensors"
+    tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}
+    change(tensors)
+    save_file(tensors, path)
+
+
+@pytest.fixture
+def single(tmp_path: Path) -> Path:
+    return make_checkpoint(tmp_path / "single", "llama")
+
+
+@pytest.fixture
+def sharded(tmp_path: Path) -> Path:
+    folder = make_checkpoint(tmp_path / "sharded", "llama", max_shard_size="100KB")
+    assert len(list(folder.glob("model-*.safetensors"))) > 2
+    return folder
+
+
+def index_of(folder: Path) -> Path:
+    return folder / "model.safetensors.index.json"
+
+
+def test_sharded_equals_single_equals_the_file(single: Path, sharded: Path) -> None:
+    stored = load_file(single / "model.safetensors")
+    one, many = load(single).weights(), load(sharded).weights()
+    assert one.keys() == many.keys() == stored.keys()
+    for name, tensor in stored.items():
+        assert torch.equal(one[name], tensor), name
+        assert torch.equal(many[name], tensor), name
+
+
+def test_weights_are_converted_on_the_way(single: Path) -> None:
+    stored = load_file(single / "model.safetensors")
+    for name, tensor in load(single, torch.bfloat16).weights().items():
+        assert torch.equal(tensor, stored[name].bfloat16()), name
+
+
+def test_a_bar_in_bytes(single: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    load_model(single, load_config(single), dtype=torch.float32, device=torch.device("cpu"))
+    written = capsys.readouterr().err
+    assert "loading weights: 100%" in written
+    assert "B/s" in written
+
+
+def test_harmless_extras_are_ignored(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path, "llama", tie_word_embeddings=True)
+
+    def add(tensors: Tensors) -> None:
+        assert "lm_head.weight" not in tensors
+        tensors["lm_head.weight"] = torch.zeros(3)
+        tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.zeros(8)
+
+    edit(folder, add)
+    load(folder)
+
+
+def test_missing_tensor(single: Path) -> None:
+    edit(single, lambda tensors: tensors.pop("model.layers.1.mlp.up_proj.weight"))
+    with pytest.raises(CheckpointError, match=r"lacks.*model\.layers\.1\.mlp\.up_proj\.weight"):
+        load(single)
+
+
+def test_many_missing_tensors_are_not_all_listed(single: Path) -> None:
+    edit(single, lambda tensors: [tensors.pop(name) for name in list(tensors) if "mlp" in name])
+    with pytest.raises(CheckpointError, match=r"9 tensor\(s\).* and 4 more"):
+        load(single)
+
+
+def test_unexpected_tensor(single: Path) -> None:
+    edit(single, lambda tensors: tensors.update({"model.layers.3.extra": torch.zeros(1)}))
+    with pytest.raises(CheckpointError, match=r"model\.layers\.3\.extra"):
+        load(single)
+
+
+def test_wrong_shape_names_both(single: Path) -> None:
+    edit(single, lambda tensors: tensors.update({"model.norm.weight": torch.zeros(63)}))
+    with pytest.raises(CheckpointError, match=r"model\.norm\.weight.*\(63,\).*\(64,\)"):
+        load(single)
+
+
+def test_quantized_tensors_are_refused(single: Path) -> None:
+    name = "model.norm.weight"
+    edit(single, lambda tensors: tensors.update({name: torch.zeros(64, dtype=torch.int8)}))
+    with pytest.raises(CheckpointError, match=r"model\.norm\.weight.*I8"):
+        load(single)
+
+
+@pytest.mark.parametrize("keep", [0, 4, 100, -1000, -1])
+def test_truncated_file(single: Path, keep: int) -> None:
+    path = single / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(CheckpointError, match=r"model\.safetensors is truncated or not"):
+        load(single)
+
+
+def test_corrupt_header(single: Path) -> None:
+    (single / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1\n" * 4)
+    with pytest.raises(CheckpointError, match="not a safetensors file"):
+        load(single)
+
+
+def test_missing_shard(sharded: Path) -> None:
+    shard = sorted(sharded.glob("model-*.safetensors"))[1]
+    shard.unlink()
+    with pytest.raises(CheckpointError, match=shard.name):
+        load(sharded)
+
+
+def test_tensor_in_two_shards(sharded: Path) -> None:
+    first, second = sorted(sharded.glob("model-*.safetensors"))[:2]
+    save_file(load_file(first) | load_file(second), second)
+    with pytest.raises(CheckpointError, match=f"{first.name} and in {second.name}"):
+        load(sharded)
+
+
+@pytest.mark.parametrize(
+    "name", ["../single/model.safetensors", "/etc/passwd", "a\\..\\..\\b", "C:\\x"]
+)
+def test_index_that_leaves_the_folder(sharded: Path, single: Path, name: str) -> None:
+    index = json.loads(index_of(sharded).read_text())
+    index["weight_map"]["model.norm.weight"] = name
+    index_of(sharded).write_text(json.dumps(index))
+    with pytest.raises(CheckpointError, match="outside of its folder"):
+        load(sharded)
+
+
+@pytest.mark.parametrize("content", ["{", "{}", '{"weight_map": {}}', "[]"])
+def test_broken_index(sharded: Path, content: str) -> None:
+    index_of(sharded).write_text(content)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors\.index\.json"):
+        load(sharded)
+
+
+def test_shards_may_be_links_to_elsewhere(sharded: Path, tmp_path: Path) -> None:
+    for shard in sharded.glob("model-*.safetensors"):
+        blob = tmp_path / f"blob-{shard.name}"
+        shard.rename(blob)
+        shard.symlink_to(blob)
+    load(sharded)
+
+
+def test_pickled_weights_are_refused(single: Path) -> None:
+    (single / "model.safetensors").rename(single / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin.*save_pretrained"):
+        load(single)
+
+
+def test_no_weights_at_all(single: Path) -> None:
+    (single / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"neither model\.safetensors nor"):
+        load(single)

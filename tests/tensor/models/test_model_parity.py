@@ -1,0 +1,145 @@
+"""Our models against transformers: tiny random checkpoints, float32, logits within 1e-4."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from radixlm.models import CausalLM, load_config, load_model
+from tests.reference import DenseAttend, load_reference, make_checkpoint, reference_logits
+
+CPU = torch.device("cpu")
+TOLERANCE = 1e-4
+
+
+def load(folder: Path, dtype: torch.dtype = torch.float32) -> CausalLM:
+    return load_model(folder, load_config(folder), dtype=dtype, device=CPU, progress=False)
+
+
+@torch.inference_mode()
+def logits(model: CausalLM, token_ids: list[int], first_position: int = 0) -> Tensor:
+    rows = torch.arange(len(token_ids))
+    return model.forward(torch.tensor(token_ids), rows + first_position, DenseAttend(), rows)
+
+
+def tokens(n: int) -> list[int]:
+    return torch.randint(0, 320, (n,), generator=torch.Generator().manual_seed(1)).tolist()
+
+
+@pytest.mark.parametrize(
+    ("architecture", "overrides"),
+    [
+        ("llama", {}),
+        ("llama", {"num_key_value_heads": 1}),
+        ("llama", {"num_key_value_heads": 4}),
+        ("llama", {"attention_bias": True, "mlp_bias": True}),
+        ("llama", {"tie_word_embeddings": True}),
+        ("llama", {"head_dim": 32}),
+        ("llama", {"rms_norm_eps": 1e-2}),
+        ("mistral", {}),
+        ("mistral", {"head_dim": 32, "sliding_window": 2048}),
+        ("qwen2", {}),
+        ("qwen2", {"tie_word_embeddings": True}),
+        ("qwen3", {}),
+        ("qwen3", {"head_dim": 32, "attention_bias": True, "tie_word_embeddings": True}),
+    ],
+)
+def test_logits_equal_transformers(
+    tmp_path: Path, architecture: str, overrides: dict[str, Any]
+) -> None:
+    folder = make_checkpoint(tmp_path, architecture, **overrides)
+    token_ids = tokens(150)
+    expected = reference_logits(load_reference(folder), token_ids)
+    found = logits(load(folder), token_ids)
+    assert found.dtype == torch.float32
+    assert (found - expected).abs().max() <= TOLERANCE
+    assert expected.argmax(-1).unique().numel() > 30, "the reference says the same all the time"
+
+
+@pytest.mark.parametrize(
+    ("rope", "first_position"),
+    [
+        ({"rope_type": "default", "rope_theta": 500_000.0}, 1800),
+        ({"rope_type": "linear", "factor": 4.0}, 8000),
+        ({"rope_type": "dynamic", "factor": 4.0}, 1850),
+        (
+            {
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 256,
+            },
+            1800,
+        ),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}, 1800),
+        (
+            {
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "original_max_position_embeddings": 512,
+                "beta_fast": 16.0,
+                "beta_slow": 2.0,
+                "attention_factor": 1.3,
+                "truncate": False,
+            },
+            1800,
+        ),
+        (
+            {
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "original_max_position_embeddings": 512,
+                "mscale": 1.0,
+                "mscale_all_dim": 0.5,
+            },
+            1800,
+        ),
+    ],
+    ids=lambda value: value.get("rope_type") if isinstance(value, dict) else str(value),
+)
+def test_rope_scaling_equals_transformers(
+    tmp_path: Path, rope: dict[str, Any], first_position: int
+) -> None:
+    rope = {"rope_theta": 10_000.0} | rope
+    folder = make_checkpoint(tmp_path, "llama", head_dim=64, rope_parameters=rope)
+    model, reference = load(folder), load_reference(folder)
+    for first in (0, first_position):
+        token_ids = tokens(190)
+        expected = reference_logits(reference, token_ids, first)
+        assert (logits(model, token_ids, first) - expected).abs().max() <= TOLERANCE
+
+
+def test_one_long_sequence_past_the_original_length(tmp_path: Path) -> None:
+    rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}
+    rope |= {"rope_theta": 10_000.0}
+    folder = make_checkpoint(tmp_path, "qwen3", rope_parameters=rope, max_position_embeddings=1024)
+    token_ids = tokens(1000)
+    expected = reference_logits(load_reference(folder), token_ids)
+    assert (logits(load(folder), token_ids) - expected).abs().max() <= TOLERANCE
+
+
+def test_logits_only_for_the_rows_asked_for(tmp_path: Path) -> None:
+    model = load(make_checkpoint(tmp_path, "qwen3"))
+    token_ids = tokens(20)
+    everything = logits(model, token_ids)
+    rows = torch.tensor([19, 3, 3])
+    with torch.inference_mode():
+        some = model.forward(torch.tensor(token_ids), torch.arange(20), DenseAttend(), rows)
+        none = model.forward(torch.tensor(token_ids), torch.arange(20), DenseAttend(), rows[:0])
+    torch.testing.assert_close(some, everything[rows])
+    assert none.shape == (0, 320)
+
+
+def test_bfloat16_stays_close(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path, "llama", initializer_range=0.1)
+    token_ids = tokens(50)
+    wide, narrow = (
+        logits(load(folder, dtype), token_ids) for dtype in (torch.float32, torch.bfloat16)
+    )
+    assert narrow.dtype == torch.float32
+    assert (wide - narrow).abs().mean() < 0.05 * wide.std()

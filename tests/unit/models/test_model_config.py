@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from radixlm.core.errors import CheckpointError, UnsupportedModelError
+from radixlm.layers.rope_scaling import LinearScaling, Llama3Scaling, RopeConfig, YarnScaling
+from radixlm.models.config import ModelConfig, load_config
+
+
+def hf(model_type: str = "llama", **fields: Any) -> dict[str, Any]:
+    base = {
+        "model_type": model_type,
+        "vocab_size": 320,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "max_position_embeddings": 2048,
+    }
+    return base | fields
+
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 512,
+}
+
+
+def test_defaults() -> None:
+    config = ModelConfig.from_hf(hf())
+    assert (config.n_kv_heads, config.head_dim, config.context_length) == (4, 16, 2048)
+    assert config.rms_norm_eps == 1e-6
+    assert config.rope == RopeConfig(10_000.0)
+    assert config.dtype == torch.float32
+    assert not config.tie_word_embeddings
+    assert config.eos_token_ids == frozenset()
+    assert config.bos_token_id is None
+
+
+def test_both_spellings_mean_the_same() -> None:
+    old = hf(rope_theta=5e5, rope_scaling=LLAMA3, torch_dtype="bfloat16")
+    new = hf(rope_parameters=LLAMA3 | {"rope_theta": 5e5}, dtype="bfloat16", rope_scaling=None)
+    assert ModelConfig.from_hf(old) == ModelConfig.from_hf(new)
+    assert ModelConfig.from_hf(old).dtype == torch.bfloat16
+    assert ModelConfig.from_hf(old).rope == RopeConfig(5e5, Llama3Scaling(8.0, 1.0, 4.0, 512))
+
+
+def test_the_older_name_of_the_rope_type() -> None:
+    config = ModelConfig.from_hf(hf(rope_scaling={"type": "linear", "factor": 4}))
+    assert config.rope.scaling == LinearScaling(4.0)
+
+
+@pytest.mark.parametrize(
+    ("rope", "length"),
+    [
+        ({"rope_type": "default"}, 2048),
+        ({"rope_type": "linear", "factor": 4.0}, 8192),
+        (LLAMA3, 2048),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}, 4096),
+        ({"rope_type": "yarn", "factor": None, "original_max_position_embeddings": 1024}, 2048),
+        ({"rope_type": "dynamic", "factor": 4.0}, 2048),
+        ({"rope_type": "dynamic", "factor": 4, "original_max_position_embeddings": 512}, 512),
+    ],
+)
+def test_context_length(rope: dict[str, Any], length: int) -> None:
+    assert ModelConfig.from_hf(hf(rope_scaling=rope)).context_length == length
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, 0.1 * 1.3862943611198906 + 1),
+        ({"attention_factor": 1.5}, 1.5),
+        ({"mscale": 1.0, "mscale_all_dim": 1.0}, 1.0),
+        ({"mscale": 1.0}, 0.1 * 1.3862943611198906 + 1),
+        ({"factor": 1.0}, 1.0),
+    ],
+)
+def test_yarn_attention_factor(fields: dict[str, Any], expected: float) -> None:
+    config = ModelConfig.from_hf(hf(rope_scaling={"rope_type": "yarn", "factor": 4.0} | fields))
+    assert isinstance(config.rope.scaling, YarnScaling)
+    assert config.rope.attention_factor == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("config", "traits"),
+    [
+        (hf("llama"), (False, False, False, False)),
+        (hf("llama", attention_bias=True), (True, True, False, False)),
+        (hf("llama", mlp_bias=True), (False, False, True, False)),
+        (hf("mistral", sliding_window=None), (False, False, False, False)),
+        (hf("qwen2", attention_bias=False), (True, False, False, False)),
+        (hf("qwen3"), (False, False, False, True)),
+        (hf("qwen3", attention_bias=True), (True, True, False, True)),
+    ],
+)
+def test_what_sets_architectures_apart(config: dict[str, Any], traits: tuple[bool, ...]) -> None:
+    made = ModelConfig.from_hf(config)
+    assert (made.qkv_bias, made.output_bias, made.mlp_bias, made.qk_norm) == traits
+
+
+def test_qwen3_names_its_head_dim_or_has_128() -> None:
+    assert ModelConfig.from_hf(hf("qwen3")).head_dim == 128
+    assert ModelConfig.from_hf(hf("qwen3", head_dim=32)).head_dim == 32
+
+
+@pytest.mark.parametrize(
+    ("own", "generation", "expected"),
+    [
+        (7, None, {7}),
+        ([7, 8], None, {7, 8}),
+        (7, {"eos_token_id": [7, 9]}, {7, 9}),
+        (None, {"eos_token_id": 9}, {9}),
+        (7, {}, {7}),
+    ],
+)
+def test_eos_token_ids(own: Any, generation: Any, expected: set[int]) -> None:
+    assert ModelConfig.from_hf(hf(eos_token_id=own), generation).eos_token_ids == expected
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        hf("mistral", sliding_window=2048),
+        hf("qwen2", sliding_window=64, use_sliding_window=False),
+        hf("qwen2", sliding_window=None, use_sliding_window=True),
+        hf("qwen2", sliding_window=64, use_sliding_window=True, max_window_layers=3),
+        hf("qwen2", sliding_window=64, use_sliding_window=True, layer_types=["full_attention"] * 3),
+        hf("qwen3", sliding_window=2048, use_sliding_window=True, max_window_layers=0),
+    ],
+)
+def test_a_sliding_window_that_cuts_nothing_off_is_fine(config: dict[str, Any]) -> None:
+    assert ModelConfig.from_hf(config).context_length == 2048
+
+
+YARN = {"rope_type": "yarn", "factor": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("config", "field", "value"),
+    [
+        (hf("gpt2"), "model_type", "gpt2"),
+        (hf("qwen3_moe"), "model_type", "qwen3_moe"),
+        (hf(model_type=["llama"]), "model_type", "llama"),
+        (hf(hidden_act="gelu"), "hidden_act", "gelu"),
+        (hf(quantization_config={"quant_method": "awq"}), "quantization_config", "awq"),
+        (hf(num_local_experts=8), "num_local_experts", "8"),
+        (hf(architectures=["LlamaForSequenceClassification"]), "architectures", "Sequence"),
+        (hf(partial_rotary_factor=0.5), "partial_rotary_factor", "0.5"),
+        (
+            hf(rope_parameters={"partial_rotary_factor": 0.5}),
+            "rope_parameters.partial_rotary_factor",
+            "0.5",
+        ),
+        (hf(rope_scaling={"type": "longrope"}), "rope_scaling.type", "longrope"),
+        (hf(rope_scaling={"rope_type": "su"}), "rope_scaling.rope_type", "su"),
+        (hf(rope_scaling={"mrope_section": [1, 2]}), "rope_scaling.mrope_section", "[1, 2]"),
+        (hf(rope_parameters={"full_attention": {}}), "rope_parameters.full_attention", "{}"),
+        (hf(rope_scaling={"rope_type": "linear"}), "rope_scaling.factor", "missing"),
+        (hf(rope_scaling=YARN | {"factor": -1}), "rope_scaling.factor", "-1"),
+        (hf(rope_scaling=YARN | {"truncate": 3}), "rope_scaling.truncate", "3"),
+        (hf(rope_scaling=LLAMA3 | {"high_freq_factor": 1.0}), "high_freq_factor", "1.0"),
+        (hf(rope_scaling="linear"), "rope_scaling", "linear"),
+        (hf(rope_theta=float("nan")), "rope_theta", "nan"),
+        (hf("mistral", max_position_embeddings=8192), "sliding_window", "4096"),
+        (hf("mistral", sliding_window=64), "sliding_window", "64"),
+        (
+            hf("qwen2", sliding_window=64, use_sliding_window=True, max_window_layers=2),
+            "sliding_window",
+            "64",
+        ),
+        (
+            hf(
+                "qwen3",
+                sliding_window=64,
+                use_sliding_window=True,
+                layer_types=["sliding_attention"],
+            ),
+            "sliding_window",
+            "64",
+        ),
+        (
+            hf(
+                "qwen2",
+                sliding_window=2048,
+                use_sliding_window=True,
+                max_window_layers=0,
+                rope_scaling=YARN,
+            ),
+            "sliding_window",
+            "8192",
+        ),
+        (hf("qwen2", layer_types=["linear_attention"]), "layer_types", "linear_attention"),
+        (hf(hidden_size=None), "hidden_size", "missing"),
+        (hf(hidden_size="64"), "hidden_size", "64"),
+        (hf(vocab_size=0), "vocab_size", "0"),
+        (hf(vocab_size=True), "vocab_size", "True"),
+        (hf(num_key_value_heads=3), "num_key_value_heads", "3"),
+        (hf(head_dim=15), "head_dim", "15"),
+        (hf(attention_bias="yes"), "attention_bias", "yes"),
+        (hf(torch_dtype="int8"), "torch_dtype", "int8"),
+        (hf(dtype="float8_e4m3fn"), "dtype", "float8"),
+        (hf(eos_token_id=[1, 2.5]), "eos_token_id", "2.5"),
+        (hf(bos_token_id=-1.5), "bos_token_id", "-1.5"),
+    ],
+)
+def test_what_is_not_supported_is_named(config: dict[str, Any], field: str, value: str) -> None:
+    with pytest.raises(UnsupportedModelError) as caught:
+        ModelConfig.from_hf(config)
+    assert field in str(caught.value)
+    assert value in str(caught.value)
+
+
+def test_load_config_reads_both_files(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(hf(eos_token_id=1)))
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": 2}))
+    assert load_config(tmp_path) == ModelConfig.from_hf(hf(eos_token_id=[1, 2]))
+
+
+@pytest.mark.parametrize("content", [None, "{", "[]", "\xff"])
+def test_load_config_names_the_file_it_cannot_read(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "config.json").write_text(content, encoding="latin-1")
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        load_config(tmp_path)
+
+
+def test_load_config_of_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="not a folder"):
+        load_config(tmp_path / "nowhere")

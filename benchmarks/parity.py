@@ -1,0 +1,83 @@
+"""The parity table: every architecture against transformers, in every way the engine can run.
+
+    python -m benchmarks.parity [--prompts 64] [--tokens 64] [--device cuda]
+
+Ends in one JSON line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.parity import (
+    SETTINGS,
+    Outcome,
+    largest_logit_difference,
+    make_prompts,
+    reference,
+    run_setting,
+)
+from tests.reference import ARCHITECTURES, load_reference, make_checkpoint
+
+VOCAB = 320
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--prompts", type=int, default=64)
+    options.add_argument("--tokens", type=int, default=64)
+    options.add_argument("--device", default="cpu")
+    args = options.parse_args()
+    started = time.monotonic()
+    prompts = make_prompts(args.prompts, VOCAB)
+    report: dict[str, Any] = {"prompts": args.prompts, "tokens": args.tokens}
+    console = Console()
+    good = True
+    with tempfile.TemporaryDirectory() as scratch:
+        for architecture in ARCHITECTURES:
+            folder = make_checkpoint(Path(scratch) / architecture, architecture)
+            difference = largest_logit_difference(folder, prompts, args.device)
+            expected = reference(load_reference(folder), prompts, args.tokens)
+            outcomes = [
+                run_setting(folder, setting, prompts, expected, args.device) for setting in SETTINGS
+            ]
+            console.print(_table(architecture, difference, outcomes))
+            good &= difference <= 1e-4 and _all_good(outcomes)
+            report[architecture] = {
+                "largest_logit_difference": difference,
+                "settings": {outcome.setting: vars(outcome) for outcome in outcomes},
+            }
+    report["passed"] = good
+    report["seconds"] = round(time.monotonic() - started, 1)
+    print(json.dumps(report))
+    return 0 if good else 1
+
+
+def _all_good(outcomes: list[Outcome]) -> bool:
+    wanted = {setting.name: setting.retracts for setting in SETTINGS}
+    return all(
+        not outcome.different and (outcome.retractions > 0) == wanted[outcome.setting]
+        for outcome in outcomes
+    )
+
+
+def _table(architecture: str, difference: float, outcomes: list[Outcome]) -> Table:
+    table = Table(title=f"{architecture}: largest logit difference {difference:.1e}")
+    for name in ("setting", "equal", "ties", "different", "retractions", "cached tokens"):
+        table.add_column(name, justify="left" if name == "setting" else "right")
+    for outcome in outcomes:
+        table.add_row(*(str(value) for value in vars(outcome).values()))
+    return table
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,190 @@
+"""The same greedy tokens as transformers, however they are computed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+from radixlm import Engine, SamplingParams
+from radixlm.attention.plan import make_plan
+from radixlm.attention.torch_backend import TorchAttention, group_tokens
+from radixlm.cache import RadixCache
+from radixlm.core.batch import ScheduledBatch, ScheduledRow
+from radixlm.core.keys import as_key
+from radixlm.engine import Intake
+from radixlm.memory.kv_pool import KVPool
+from radixlm.memory.req_to_token import ReqToTokenPool
+from radixlm.models import load_config, load_model
+from radixlm.runner.forward_batch import ForwardBatch
+from radixlm.scheduler import Limits
+from tests.reference import load_reference, reference_logits
+
+# Two tokens whose reference logits are closer than this are equally good.
+TIE = 1e-5
+SMALL_POOL = 480
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to run the engine. again: take the second of two runs, the cache being warm."""
+
+    name: str
+    flags: dict[str, Any]
+    again: bool = False
+    retracts: bool = False
+
+
+SETTINGS = (
+    Setting("cache off", {"disable_radix_cache": True}),
+    Setting("cache on, cold", {}),
+    Setting("cache on, warm", {}, again=True),
+    Setting("cache on, fcfs", {"schedule_policy": "fcfs"}),
+    Setting("chunked prefill 16", {"chunked_prefill_size": 16}),
+    Setting("batch of 1", {"max_running_requests": 1}),
+    Setting("batch of 8", {"max_running_requests": 8}),
+    Setting("batch of 32", {"max_running_requests": 32}),
+    Setting("page size 16, cold", {"page_size": 16}),
+    Setting("page size 16, warm", {"page_size": 16}, again=True),
+    Setting(
+        "small pool",
+        {"kv_tokens": SMALL_POOL, "schedule_conservativeness": 0.0},
+        retracts=True,
+    ),
+    Setting(
+        "small pool, pages of 16",
+        {"kv_tokens": SMALL_POOL, "schedule_conservativeness": 0.0, "page_size": 16},
+        retracts=True,
+    ),
+    Setting(
+        "small pool, cache off",
+        {
+            "kv_tokens": SMALL_POOL,
+            "schedule_conservativeness": 0.0,
+            "disable_radix_cache": True,
+        },
+        retracts=True,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What transformers generates: (prompts, steps) tokens, and the gap between the two best
+    logits of each step.
+    """
+
+    tokens: list[list[int]]
+    gaps: list[list[float]]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """equal + ties + different == prompts. ties: first difference where the gap is below TIE."""
+
+    setting: str
+    equal: int
+    ties: int
+    different: int
+    retractions: int
+    cached: int
+
+
+def make_prompts(count: int, vocab_size: int, seed: int = 0) -> list[list[int]]:
+    """Families of 8 that share 24 tokens and sub-families that share more; 25 to 48 tokens."""
+    draw = np.random.default_rng(seed)
+    prompts = []
+    for index in range(count):
+        family = np.random.default_rng((seed, index // 8)).integers(0, vocab_size, 24)
+        branch = np.random.default_rng((seed, index // 8, index % 3)).integers(0, vocab_size, 6)
+        own = draw.integers(0, vocab_size, int(draw.integers(1, 18)))
+        prompts.append([*family.tolist(), *branch.tolist(), *own.tolist()])
+    return prompts
+
+
+@torch.inference_mode()
+def reference(
+    model: transformers.PreTrainedModel, prompts: Sequence[Sequence[int]], steps: int
+) -> Reference:
+    """Greedy decoding by transformers, one prompt at a time."""
+    tokens, gaps = [], []
+    for prompt in prompts:
+        ids = torch.tensor([list(prompt)])
+        out = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=steps,
+            min_new_tokens=steps,
+            eos_token_id=None,
+            pad_token_id=0,
+            output_logits=True,
+            return_dict_in_generate=True,
+        )
+        tokens.append(out.sequences[0, len(prompt) :].tolist())
+        best = torch.stack([step[0] for step in out.logits]).topk(2).values
+        gaps.append((best[:, 0] - best[:, 1]).tolist())
+    return Reference(tokens, gaps)
+
+
+def run_setting(
+    folder: Path, setting: Setting, prompts: list[list[int]], expected: Reference, device: str
+) -> Outcome:
+    """Run the engine in one setting and compare every token."""
+    steps = len(expected.tokens[0])
+    params = SamplingParams(max_tokens=steps, temperature=0, ignore_eos=True)
+    flags = {"kv_tokens": 20_000, "dtype": "float32", "device": device} | setting.flags
+    with Engine(str(folder), **flags) as engine:
+        outputs = engine.generate(prompts, params)
+        if setting.again:
+            outputs = engine.generate(prompts, params)
+        stats = engine.stats()
+    assert stats.leaks == 0
+    assert stats.kv_free + stats.kv_evictable == stats.kv_capacity
+    equal = ties = different = 0
+    for output, tokens, gaps in zip(outputs, expected.tokens, expected.gaps, strict=True):
+        given = list(output.token_ids)
+        if given == tokens:
+            equal += 1
+            continue
+        pairs = zip(given, tokens, strict=True)
+        first = next(index for index, (ours, theirs) in enumerate(pairs) if ours != theirs)
+        if gaps[first] < TIE:
+            ties += 1
+        else:
+            different += 1
+    return Outcome(setting.name, equal, ties, different, stats.retractions, stats.cached_tokens)
+
+
+@torch.inference_mode()
+def largest_logit_difference(folder: Path, prompts: Sequence[Sequence[int]], device: str) -> float:
+    """Our logits of whole prompts, through pool, plan and backend, against transformers'."""
+    config = load_config(folder)
+    where = torch.device(device)
+    model = load_model(folder, config, dtype=torch.float32, device=where, progress=False)
+    theirs = load_reference(folder)
+    pool = KVPool(config.n_layers, 4_096, config.n_kv_heads, config.head_dim, torch.float32, where)
+    table = ReqToTokenPool(1, config.context_length, where)
+    intake = Intake(Limits(config.context_length, 4_096, config.vocab_size), frozenset())
+    largest = 0.0
+    for prompt in prompts:
+        key = as_key(prompt)
+        lease = RadixCache(4_096).acquire(key)
+        slots = lease.extend(key.size)
+        assert slots is not None
+        request = intake.make(key, SamplingParams(temperature=0))
+        row = ScheduledRow(request, 0, key, 0, key.size, slots, (), lease.segments(), True)
+        table.apply(row)
+        batch = ForwardBatch.from_scheduled(ScheduledBatch((row,)), where)
+        plan = make_plan((row,), group_tokens(pool))
+        attend = TorchAttention(pool, table.table, plan, batch.slots)
+        every = torch.arange(key.size, device=where)
+        ours = model.forward(batch.token_ids, batch.positions, attend, every).cpu()
+        difference = (ours - reference_logits(theirs, list(prompt))).abs().max().item()
+        largest = max(largest, difference)
+    return largest

@@ -1,0 +1,105 @@
+"""Who reads what in one step: made once from the batch, used by every layer. No tensors here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from radixlm.core.batch import Extent, ScheduledRow
+
+# Rows are padded to the longest of their group: a row joins while it fills 3/4 of it, or misses
+# so few tokens that a call of its own would cost more.
+_LEAST_FILL = 0.75
+_FREE_PADDING = 64
+
+
+class RowSpan(NamedTuple):
+    """One row's part of the step: its new tokens, and the context they attend to.
+
+    token: index of its first new token among all tokens of the step.
+    context: tokens to read, the new ones included; they are the last n_new of it.
+    table_row: where the request table lists the slots of the context.
+    extents: the same slots as runs, in token order, neighbours merged.
+    """
+
+    token: int
+    n_new: int
+    context: int
+    table_row: int
+    extents: tuple[Extent, ...]
+
+    @property
+    def view(self) -> Extent | None:
+        """The run of slots that is the whole context, when there is just one."""
+        return self.extents[0] if len(self.extents) == 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionPlan:
+    """The step's rows, by the way in which they are computed.
+
+        tokens of the step   | c c c c | d | d | c c c | d |
+                               chunk 0   |   |   chunk 1  |
+                                         +---+---- ... ---+  groups of similar context
+
+    chunks: rows with several new tokens, each on its own, causal among its new tokens.
+    groups: rows with one new token, those with similar contexts together as one padded batch.
+    """
+
+    chunks: tuple[RowSpan, ...]
+    groups: tuple[tuple[RowSpan, ...], ...]
+
+
+def make_plan(rows: Iterable[ScheduledRow], group_tokens: int) -> AttentionPlan:
+    """Plan one step. A group reads at most `group_tokens` padded tokens, unless it is one row.
+
+    Raises ValueError when a row's segments do not cover exactly its tokens.
+    O(extents + rows log rows).
+    """
+    chunks: list[RowSpan] = []
+    singles: list[RowSpan] = []
+    token = 0
+    for row in rows:
+        span = _span(row, token)
+        (singles if span.n_new == 1 else chunks).append(span)
+        token += span.n_new
+    return AttentionPlan(tuple(chunks), tuple(_grouped(singles, group_tokens)))
+
+
+def _span(row: ScheduledRow, token: int) -> RowSpan:
+    extents = _merged(extent for segment in row.segments for extent in segment.extents)
+    covered = sum(extent.stop - extent.start for extent in extents)
+    if covered != row.stop:
+        raise ValueError(
+            f"segments of request {row.request.request_id} cover {covered} of {row.stop} tokens"
+        )
+    return RowSpan(token, row.n_new, row.stop, row.row, extents)
+
+
+def _merged(extents: Iterable[Extent]) -> tuple[Extent, ...]:
+    merged: list[Extent] = []
+    for extent in extents:
+        if merged and merged[-1].stop == extent.start:
+            merged[-1] = Extent(merged[-1].start, extent.stop)
+        elif extent.start < extent.stop:
+            merged.append(extent)
+    return tuple(merged)
+
+
+def _grouped(spans: Sequence[RowSpan], group_tokens: int) -> list[tuple[RowSpan, ...]]:
+    """Longest first, so that a group's first row gives its width and waste is easy to bound."""
+    groups: list[list[RowSpan]] = []
+    for span in sorted(spans, key=lambda span: -span.context):
+        if groups and _fits(groups[-1], span.context, group_tokens):
+            groups[-1].append(span)
+        else:
+            groups.append([span])
+    return [tuple(group) for group in groups]
+
+
+def _fits(group: list[RowSpan], context: int, group_tokens: int) -> bool:
+    width = group[0].context
+    if (len(group) + 1) * width > group_tokens:
+        return False
+    return context >= _LEAST_FILL * width or width - context <= _FREE_PADDING

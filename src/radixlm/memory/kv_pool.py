@@ -1,0 +1,67 @@
+"""The bytes of keys and values: one pair of tensors per layer, addressed by slot."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def bytes_per_token(n_layers: int, n_kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
+    """Bytes that one slot takes: its keys and values in all layers.
+
+    >>> bytes_per_token(30, 3, 64, torch.bfloat16)
+    23040
+    """
+    return 2 * n_layers * n_kv_heads * head_dim * dtype.itemsize
+
+
+class KVPool:
+    """Keys and values of `capacity` tokens.
+
+        keys[layer][slot]    (n_kv_heads, head_dim) of the token that lies in `slot`
+        values[layer][slot]  likewise
+
+    A token's heads lie side by side, so that a run of slots is one stretch of memory and a gather
+    copies whole tokens. Which slots are in use is not known here: `cache.RadixCache` owns that.
+    The memory starts as zeros (on CPU the system hands it out only when it is first written).
+    """
+
+    def __init__(
+        self,
+        n_layers: int,
+        capacity: int,
+        n_kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        shape = (capacity, n_kv_heads, head_dim)
+        self.capacity = capacity
+        self.n_kv_heads = n_kv_heads
+        self.head_dim = head_dim
+        self.dtype = dtype
+        self.device = torch.device(device)
+        self.keys = tuple(
+            torch.zeros(shape, dtype=dtype, device=self.device) for _ in range(n_layers)
+        )
+        self.values = tuple(
+            torch.zeros(shape, dtype=dtype, device=self.device) for _ in range(n_layers)
+        )
+
+    @property
+    def n_layers(self) -> int:
+        return len(self.keys)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all layers together."""
+        per_token = bytes_per_token(self.n_layers, self.n_kv_heads, self.head_dim, self.dtype)
+        return self.capacity * per_token
+
+    def write(self, layer: int, slots: Tensor, k: Tensor, v: Tensor) -> None:
+        """Store tokens: slots (tokens,) int64, all different; k, v (tokens, n_kv_heads, head_dim).
+
+        Raises IndexError for a slot outside the pool (on CUDA: the device's own assertion).
+        """
+        self.keys[layer].index_copy_(0, slots, k)
+        self.values[layer].index_copy_(0, slots, v)

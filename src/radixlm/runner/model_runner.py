@@ -1,0 +1,110 @@
+"""The runner that computes with a model in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import MappingProxyType
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from radixlm.attention.interface import Attend
+from radixlm.attention.plan import make_plan
+from radixlm.attention.torch_backend import TorchAttention, group_tokens
+from radixlm.core.batch import ScheduledBatch, ScheduledRow, StepResult
+from radixlm.core.request import TokenLogprob
+from radixlm.memory.kv_pool import KVPool
+from radixlm.memory.req_to_token import ReqToTokenPool
+from radixlm.models.config import ModelConfig
+from radixlm.runner.forward_batch import ForwardBatch
+from radixlm.runner.logprobs import token_logprobs
+from radixlm.runner.sampler import sample
+
+
+class Model(Protocol):
+    """What a model must be: one call that goes through all layers."""
+
+    @property
+    def config(self) -> ModelConfig: ...
+
+    def forward(
+        self, token_ids: Tensor, positions: Tensor, attend: Attend, logit_rows: Tensor
+    ) -> Tensor:
+        """(tokens,), (tokens,), ..., (n,) int64 -> (n, vocab) float32 logits."""
+        ...
+
+
+class ModelRunner:
+    """Computes one step: request table -> plan -> model -> tokens (an engine's `Runner`).
+
+    It keeps nothing of a request but its row of the table and its keys and values. Prompt
+    log-probabilities need the logits of a whole chunk at once, 4 bytes x chunk x vocabulary:
+    `--chunked-prefill-size` bounds them.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        kv_pool: KVPool,
+        req_to_token: ReqToTokenPool,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self._model = model
+        self._kv_pool = kv_pool
+        self._req_to_token = req_to_token
+        self._device = torch.device(device)
+        self._group_tokens = group_tokens(kv_pool)
+
+    @torch.inference_mode()
+    def execute(self, batch: ScheduledBatch) -> StepResult:
+        """Compute the batch's new tokens and sample where rows ask for it.
+
+        Raises ModelError when a row's logits are not finite.
+        """
+        if not batch.rows:
+            return StepResult(tokens=())
+        for row in batch.rows:
+            self._req_to_token.apply(row)
+        forward = ForwardBatch.from_scheduled(batch, self._device)
+        plan = make_plan(batch.rows, self._group_tokens)
+        attend = TorchAttention(self._kv_pool, self._req_to_token.table, plan, forward.slots)
+        logits = self._model.forward(
+            forward.token_ids, forward.positions, attend, forward.logit_rows
+        )
+        return _result(batch, forward, logits)
+
+
+def _result(batch: ScheduledBatch, forward: ForwardBatch, logits: Tensor) -> StepResult:
+    rows = [batch.rows[i] for i in forward.sampling]
+    sampled = sample(logits[: len(rows)], rows)
+    tokens: list[int | None] = [None] * len(batch.rows)
+    for place, token in zip(forward.sampling, sampled, strict=True):
+        tokens[place] = token
+    return StepResult(
+        tokens=tuple(tokens),
+        logprobs=MappingProxyType(_logprobs(forward.sampling, rows, logits, sampled)),
+        prompt_logprobs=MappingProxyType(_prompt_logprobs(batch, forward, logits)),
+    )
+
+
+def _logprobs(
+    places: Sequence[int], rows: Sequence[ScheduledRow], logits: Tensor, sampled: Sequence[int]
+) -> dict[int, TokenLogprob]:
+    asked = {i: k for i, row in enumerate(rows) if (k := row.request.params.logprobs) is not None}
+    if not asked:
+        return {}
+    picked = list(asked)
+    made = token_logprobs(logits[picked], [sampled[i] for i in picked], list(asked.values()))
+    return {places[i]: entry for i, entry in zip(picked, made, strict=True)}
+
+
+def _prompt_logprobs(
+    batch: ScheduledBatch, forward: ForwardBatch, logits: Tensor
+) -> dict[int, tuple[TokenLogprob, ...]]:
+    made = {}
+    for prompt in forward.prompts:
+        part = logits[prompt.first : prompt.first + len(prompt.targets)]
+        top = batch.rows[prompt.row].request.params.prompt_logprobs or 0
+        made[prompt.row] = token_logprobs(part, prompt.targets, [top] * len(prompt.targets))
+    return made

@@ -1,0 +1,128 @@
+"""Logits to tokens, each row by its own request's parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from radixlm.core.batch import ScheduledRow
+from radixlm.core.errors import ModelError
+from radixlm.runner.adjust import adjusted
+from radixlm.runner.truncation import min_p_threshold, top_k_threshold, top_p_threshold
+from radixlm.runner.uniform import uniform
+
+_BLOCK_BYTES = 64 << 20
+_DRAW_BLOCK = 128
+# Temperatures below the smallest normal float32 would divide 0 by 0.
+_COLDEST = torch.finfo(torch.float32).tiny
+
+
+def sample(logits: Tensor, rows: Sequence[ScheduledRow]) -> list[int]:
+    """Choose one token per row: greedy at temperature 0 (ties: lowest id), else drawn.
+
+    logits: (rows, vocab) float32, unchanged.
+    A drawn token hangs on its row's logits, parameters, seed and number of tokens alone; whatever
+    else is in the batch changes nothing.
+    Raises ModelError that names the request whose logits are not finite.
+    """
+    if not rows:
+        return []
+    logits = adjusted(logits, rows)
+    best = _argmax(logits)
+    peaks = logits.gather(1, best[:, None])
+    _refuse_not_finite(peaks, rows)
+    drawn = [i for i, row in enumerate(rows) if not row.request.params.greedy]
+    # Drawing makes a few copies of the logits: bounded, some rows at a time.
+    block = max(1, _BLOCK_BYTES // (4 * logits.shape[1]))
+    for first in range(0, len(drawn), block):
+        part = drawn[first : first + block]
+        scores = _rows_of(logits, part) - _rows_of(peaks, part)
+        best[part] = _draw(scores, [rows[i] for i in part])
+    chosen: list[int] = best.tolist()
+    return chosen
+
+
+def _draw(scores: Tensor, rows: Sequence[ScheduledRow]) -> Tensor:
+    """Draw one token per row; scores: (rows, vocab) logits less their largest, overwritten.
+
+    Temperature first, then top-k, top-p, min-p, each over what the one before has left.
+    """
+    params = [row.request.params for row in rows]
+    temperatures = [max(p.temperature, _COLDEST) for p in params]
+    scores.div_(torch.tensor(temperatures, device=scores.device)[:, None])
+    probs = torch.softmax(scores, dim=-1)
+    vocab = probs.shape[1]
+    _cut(probs, top_k_threshold, [p.top_k if 0 < p.top_k < vocab else None for p in params])
+    _cut(probs, top_p_threshold, [p.top_p if p.top_p < 1 else None for p in params])
+    _cut(probs, min_p_threshold, [p.min_p if p.min_p > 0 else None for p in params])
+    numbers = [uniform(row.request.seed, row.stop) for row in rows]
+    return _invert(probs, torch.tensor(numbers, dtype=torch.float64, device=probs.device))
+
+
+def _invert(probs: Tensor, numbers: Tensor) -> Tensor:
+    """The token at which the running sum, in the order of ids, passes number x total.
+
+    Two levels, since a running sum is the slowest thing one can do to a vocabulary:
+
+        sums of 128 tokens each   | .1 | .3 | .2 | ... |     find the block,
+                                         |
+                                  | tokens of it |           then the token in it
+
+    probs: (rows, vocab), not negative, each row's sum above 0; numbers: (rows,) in [0, 1).
+    """
+    rows, vocab = probs.shape
+    blocks = functional.pad(probs, (0, -vocab % _DRAW_BLOCK)).view(rows, -1, _DRAW_BLOCK)
+    sums = blocks.sum(-1).double()
+    mass = sums.cumsum(-1)
+    point = numbers[:, None] * mass[:, -1:]
+    block = torch.searchsorted(mass, point, right=True)
+    point = (point - (mass - sums).gather(1, block)).clamp(min=0.0)
+    inner = blocks[torch.arange(rows, device=probs.device), block[:, 0]].double().cumsum(-1)
+    token = torch.searchsorted(inner, point, right=True)
+    # A block's sum is rounded: the point may lie just past the last token that has a probability.
+    last = (inner < inner[:, -1:]).sum(-1, keepdim=True)
+    return (block * _DRAW_BLOCK + torch.minimum(token, last)).flatten()
+
+
+def _cut(
+    probs: Tensor,
+    threshold: Callable[[Tensor, Tensor], Tensor],
+    limits: Sequence[int | float | None],
+) -> None:
+    """Set to 0, in place, what lies below the threshold in the rows that have a limit."""
+    part = [i for i, limit in enumerate(limits) if limit is not None]
+    if not part:
+        return
+    values = [limit for limit in limits if limit is not None]
+    dtype = torch.int64 if isinstance(values[0], int) else torch.float64
+    limit = torch.tensor(values, dtype=dtype, device=probs.device)
+    # Nothing is below 0: rows without a limit stay as they are.
+    floor = torch.zeros((len(probs), 1), device=probs.device)
+    floor[part] = threshold(_rows_of(probs, part), limit)
+    probs.masked_fill_(probs < floor, 0.0)
+
+
+def _rows_of(tensor: Tensor, part: Sequence[int]) -> Tensor:
+    """The rows in `part`, which is rising; no copy when they are all."""
+    return tensor if len(part) == len(tensor) else tensor[torch.tensor(part, device=tensor.device)]
+
+
+def _argmax(logits: Tensor) -> Tensor:
+    """(rows,) ids of the best tokens, the lowest of equals; NaN counts as best."""
+    if logits.device.type == "cpu":
+        # numpy's is vectorised: 0.4 ms for 64 rows of 49,152, torch's 2.9 ms.
+        return torch.from_numpy(logits.numpy().argmax(-1))
+    return logits.argmax(-1)
+
+
+def _refuse_not_finite(peaks: Tensor, rows: Sequence[ScheduledRow]) -> None:
+    finite = peaks.isfinite().flatten().tolist()
+    if not all(finite):
+        row = rows[finite.index(False)]
+        raise ModelError(
+            f"the model gave logits that are not finite for request {row.request.request_id} "
+            f"at token {row.stop}; its weights may be broken, or too large for this dtype"
+        )

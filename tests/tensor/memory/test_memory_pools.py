@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from radixlm.core.batch import Remap
+from radixlm.memory import KVPool, ReqToTokenPool, bytes_per_token
+from tests.tensor.rows import make_row
+
+
+def test_written_tokens_lie_in_their_slots_of_their_layer() -> None:
+    pool = KVPool(2, capacity=10, n_kv_heads=3, head_dim=4, dtype=torch.float32)
+    k, v = torch.randn(3, 3, 4), torch.randn(3, 3, 4)
+    slots = torch.tensor([7, 0, 4])
+    pool.write(1, slots, k, v)
+    assert torch.equal(pool.keys[1][slots], k)
+    assert torch.equal(pool.values[1][slots], v)
+    others = torch.tensor([1, 2, 3, 5, 6, 8, 9])
+    assert not pool.keys[1][others].any()
+    assert not pool.keys[0].any()
+
+
+def test_a_slot_outside_the_pool_raises() -> None:
+    pool = KVPool(1, capacity=4, n_kv_heads=1, head_dim=2, dtype=torch.float32)
+    with pytest.raises((IndexError, RuntimeError)):
+        pool.write(0, torch.tensor([4]), torch.zeros(1, 1, 2), torch.zeros(1, 1, 2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_nbytes_is_what_the_tensors_take(dtype: torch.dtype) -> None:
+    pool = KVPool(3, capacity=7, n_kv_heads=2, head_dim=4, dtype=dtype)
+    assert pool.nbytes == sum(t.nbytes for t in (*pool.keys, *pool.values))
+    assert pool.nbytes == 7 * bytes_per_token(3, 2, 4, dtype)
+
+
+def test_the_table_follows_remaps_in_order_then_new_slots() -> None:
+    pool = ReqToTokenPool(4, 8)
+    row = make_row(range(5), slots=[9, 8, 7, 6, 5], start=3, table_row=2)
+    later = Remap(1, np.array([20, 21], dtype=np.int32))
+    object.__setattr__(row, "remaps", (*row.remaps, later))
+    pool.apply(row)
+    assert pool.table[2, :5].tolist() == [9, 20, 21, 6, 5]
+    assert not pool.table[[0, 1, 3]].any()
+
+
+@pytest.mark.parametrize(("table_row", "length"), [(1, 4), (0, 5)])
+def test_a_row_outside_the_table_is_refused(table_row: int, length: int) -> None:
+    pool = ReqToTokenPool(1, 4)
+    with pytest.raises(IndexError, match="lie outside a table of 1 rows and 4 tokens"):
+        pool.apply(make_row(range(length), start=0, table_row=table_row))

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from radixlm.runner import logprobs
+from radixlm.runner.logprobs import token_logprobs
+from tests.tensor.sampling_cases import random_logits
+
+
+def test_values_equal_log_softmax_best_first() -> None:
+    logits = random_logits(4, seed=1)
+    made = token_logprobs(logits, [3, 0, 9, 2499], [5, 0, 1, 20])
+    wanted = logits.double().log_softmax(-1)
+    for i, (entry, target, top) in enumerate(
+        zip(made, [3, 0, 9, 2499], [5, 0, 1, 20], strict=True)
+    ):
+        assert entry.token == target
+        assert math.isclose(entry.logprob, wanted[i, target], abs_tol=1e-5)
+        values, ids = wanted[i].topk(top)
+        assert [token for token, _ in entry.top] == ids.tolist()
+        assert [value for _, value in entry.top] == pytest.approx(values.tolist(), abs=1e-5)
+
+
+def test_equals_stand_in_the_order_of_ids() -> None:
+    logits = torch.tensor([[-1.0, -3.0, -1.0, -2.0, -1.0, -3.0]])
+    (entry,) = token_logprobs(logits, [0], [5])
+    assert [token for token, _ in entry.top] == [0, 2, 4, 3, 1]
+
+
+def test_more_than_the_vocabulary_gives_the_vocabulary() -> None:
+    (entry,) = token_logprobs(torch.zeros(1, 3), [1], [20])
+    assert len(entry.top) == 3
+
+
+def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = random_logits(7, seed=2)
+    targets, tops = list(range(7)), [2] * 7
+    whole = token_logprobs(logits, targets, tops)
+    monkeypatch.setattr(logprobs, "_BLOCK_BYTES", 8 * logits.shape[1] * 2)
+    assert token_logprobs(logits, targets, tops) == whole
+
+
+def test_no_rows() -> None:
+    assert token_logprobs(torch.empty(0, 5), [], []) == ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from tqdm import tqdm
 
 from radixlm.cache import RadixCache
 from radixlm.core.config import EngineConfig
@@ -18,7 +19,7 @@ from radixlm.core.errors import ConfigError, InvalidRequestError, ModelError
 from radixlm.core.keys import KeyLike
 from radixlm.core.request import Namespace, Request, RequestOutput
 from radixlm.core.sampling import SamplingParams
-from radixlm.engine import EngineClient, EngineCore, EngineStats, Intake
+from radixlm.engine import EngineClient, EngineCore, EngineStats, Intake, collect
 from radixlm.memory.budget import default_kv_tokens
 from radixlm.memory.kv_pool import KVPool, bytes_per_token
 from radixlm.memory.req_to_token import ReqToTokenPool
@@ -203,10 +204,12 @@ class Engine:
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         namespace: Namespace | None = None,
+        progress: bool = False,
     ) -> list[RequestOutput]:
         """Continue a prompt, or each of a list, and return the outputs in order.
 
         prompts: text, token ids, or a list of either. params: for all, or one for each.
+        progress: show a bar on stderr.
         Raises InvalidRequestError before anything is run, EngineDeadError.
         """
         items = _as_list(prompts)
@@ -215,7 +218,8 @@ class Engine:
             self._loaded.request(prompt, own, namespace=namespace)
             for prompt, own in zip(items, each, strict=True)
         ]
-        return self._loaded.client.generate(requests)
+        outputs = self._loaded.client.run(requests)
+        return collect(requests, _with_bar(outputs, len(requests)) if progress else outputs)
 
     async def stream(
         self,
@@ -331,6 +335,18 @@ def _as_prompt(item: Prompt | int) -> Prompt:
             param="prompt",
         )
     return item
+
+
+def _with_bar(outputs: Iterator[RequestOutput], count: int) -> Iterator[RequestOutput]:
+    tokens = cached = 0
+    with tqdm(total=count, unit=" requests", dynamic_ncols=True) as bar:
+        for output in outputs:
+            tokens += len(output.token_ids)
+            if output.finished:
+                cached += output.cached_tokens
+                bar.set_postfix(new_tokens=tokens, cached_tokens=cached, refresh=False)
+                bar.update()
+            yield output
 
 
 def _params_for(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
 
@@ -73,35 +73,35 @@ class EngineClient:
         """End a request within one step; nothing happens when it is over already."""
         self._inbox.put(Abort(request_id))
 
-    def generate(self, requests: Sequence[Request]) -> list[RequestOutput]:
-        """Run all of them to the end and return their outputs in order. Blocks.
+    def run(self, requests: Sequence[Request]) -> Iterator[RequestOutput]:
+        """Run all of them and yield their outputs as they come. Blocks.
 
         No more than max_queued_requests are under way at a time. Raises EngineDeadError when the
-        engine dies. A caller that is interrupted leaves nothing running.
+        engine dies. Leaving early, or being interrupted, aborts what is not finished.
         """
         mailbox = ThreadMailbox()
-        parts: dict[str, list[RequestOutput]] = {item.request_id: [] for item in requests}
         ahead = list(requests)[::-1]
-        under_way = 0
+        under_way: set[str] = set()
         try:
             while ahead or under_way:
-                room = self._max_queued - under_way
+                room = self._max_queued - len(under_way)
                 if ahead and room:
                     window = ahead[-room:][::-1]
                     self.submit(window, mailbox)
                     del ahead[-len(window) :]
-                    under_way += len(window)
+                    under_way.update(request.request_id for request in window)
                 output = mailbox.get()
-                parts[output.request_id].append(output)
                 if output.finished:
-                    under_way -= 1
-        except BaseException:
-            for name in parts:
+                    under_way.remove(output.request_id)
+                self._raise_if_died((output,))
+                yield output
+        finally:
+            for name in under_way:
                 self.abort(name)
-            raise
-        joined = [RequestOutput.joined(parts[item.request_id]) for item in requests]
-        self._raise_if_died(joined)
-        return joined
+
+    def generate(self, requests: Sequence[Request]) -> list[RequestOutput]:
+        """Run all of them to the end and return their outputs in order. Blocks; see `run`."""
+        return collect(requests, self.run(requests))
 
     async def stream(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
         """Yield the request's outputs as they come. Leaving early aborts it."""
@@ -188,3 +188,11 @@ class EngineClient:
     def _check_alive(self) -> None:
         if self._dead is not None:
             raise EngineDeadError(self._dead)
+
+
+def collect(requests: Sequence[Request], outputs: Iterable[RequestOutput]) -> list[RequestOutput]:
+    """Join the outputs of several requests, interleaved as they come, in the requests' order."""
+    parts: dict[str, list[RequestOutput]] = {request.request_id: [] for request in requests}
+    for output in outputs:
+        parts[output.request_id].append(output)
+    return [RequestOutput.joined(items) for items in parts.values()]

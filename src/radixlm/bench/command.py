@@ -1,0 +1,104 @@
+"""`radixlm bench`: workloads and random checkpoints."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal, get_args
+
+import click
+
+from radixlm.bench.checkpoints import SHAPES, write_random_checkpoint
+from radixlm.bench.report import on_off_ratio, save, show
+from radixlm.bench.shared_prefix import SharedPrefix, measure
+
+Dtype = Literal["bfloat16", "float32"]
+
+
+@click.group("bench")
+def command() -> None:
+    """Measure workloads, write random checkpoints."""
+
+
+@command.command("make-checkpoint")
+@click.argument("shape", type=click.Choice(list(SHAPES)))
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--dtype", type=click.Choice(get_args(Dtype)), default="bfloat16", show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True)
+def make_checkpoint(shape: str, folder: Path, dtype: Dtype, seed: int) -> None:
+    """Write a checkpoint of a known SHAPE with random weights into FOLDER.
+
+    It can be served and measured; what it says means nothing.
+    """
+    write_random_checkpoint(shape, folder, dtype=dtype, seed=seed)
+    click.echo(f"wrote {shape} to {folder}; try: radixlm serve {folder}")
+
+
+@command.command("shared-prefix")
+@click.argument("model", required=False)
+@click.option(
+    "--shape",
+    type=click.Choice(list(SHAPES)),
+    default="smollm-135m",
+    show_default=True,
+    help="Random model to measure with, when no MODEL folder is given.",
+)
+@click.option("--dtype", type=click.Choice(get_args(Dtype)), default="bfloat16", show_default=True)
+@click.option("--requests", type=click.IntRange(1), default=64, show_default=True)
+@click.option("--shared", type=click.IntRange(1), default=1_000, show_default=True, help="Tokens.")
+@click.option("--own", type=click.IntRange(1), default=50, show_default=True, help="Tokens.")
+@click.option("--out", type=click.IntRange(1), default=32, show_default=True, help="Tokens.")
+@click.option("--page-size", type=int, default=1, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--json", "path", type=click.Path(path_type=Path), help="Write JSON lines here.")
+def shared_prefix(
+    model: str | None,
+    shape: str,
+    dtype: Dtype,
+    requests: int,
+    shared: int,
+    own: int,
+    out: int,
+    page_size: int,
+    seed: int,
+    path: Path | None,
+) -> None:
+    """Requests over one shared prefix, with the cache on and off in one run."""
+    workload = SharedPrefix(requests=requests, shared=shared, own=own, out=out, seed=seed)
+    with _model_folder(model, shape, dtype) as folder:
+        rows = list(measure(workload, folder, dtype=dtype, page_size=page_size))
+    name = Path(model).name if model else shape
+    show(
+        f"{requests} requests x ({shared:,} shared + {own} own tokens), {out} out: {name}, {dtype}",
+        rows,
+    )
+    if path is not None:
+        save(path, rows)
+    ratio = on_off_ratio(rows)
+    click.echo(f"with the cache off it takes {ratio} times as long")
+    modes = {
+        row.mode: {
+            "wall_s": row.wall_s,
+            "computed_tokens": row.computed_tokens,
+            "hit_rate": row.hit_rate,
+            "best_hit_rate": row.best_hit_rate,
+        }
+        for row in rows
+    }
+    summary = {"workload": "shared-prefix", "model": name, "dtype": dtype, "off_over_on": ratio}
+    click.echo(json.dumps(summary | modes))
+
+
+@contextmanager
+def _model_folder(model: str | None, shape: str, dtype: Dtype) -> Iterator[str]:
+    """The folder given, or a random checkpoint that lives as long as the measurement."""
+    if model is not None:
+        yield model
+        return
+    with tempfile.TemporaryDirectory(prefix="radixlm-bench-") as scratch:
+        folder = Path(scratch) / shape
+        write_random_checkpoint(shape, folder, dtype=dtype)
+        yield str(folder)

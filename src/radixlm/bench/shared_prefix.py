@@ -1,0 +1,115 @@
+"""N requests over one prefix: what sharing it is worth."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from radixlm.build import Engine
+from radixlm.core.errors import ConfigError
+from radixlm.core.sampling import SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedPrefix:
+    """The workload. Sizes in tokens; every request has `shared` + `own` of prompt."""
+
+    requests: int = 64
+    shared: int = 1_000
+    own: int = 50
+    out: int = 32
+    seed: int = 0
+
+    def prompts(self, vocab_size: int) -> list[list[int]]:
+        """Random ids; the own parts differ in their first token, so nothing else is shared."""
+        if self.requests > vocab_size:
+            raise ConfigError(f"{self.requests} requests need as many token ids, not {vocab_size}")
+        draw = np.random.default_rng(self.seed)
+        shared = draw.integers(0, vocab_size, self.shared).tolist()
+        firsts = draw.permutation(vocab_size)[: self.requests].tolist()
+        rest = draw.integers(0, vocab_size, (self.requests, self.own - 1)).tolist()
+        return [[*shared, first, *own] for first, own in zip(firsts, rest, strict=True)]
+
+    @property
+    def prompt_tokens(self) -> int:
+        return self.requests * (self.shared + self.own)
+
+    def best_cached(self, page_size: int) -> int:
+        """Prompt tokens that need not be computed, at the best: the prefix, but once."""
+        return (self.requests - 1) * (self.shared - self.shared % page_size)
+
+    @property
+    def kv_tokens(self) -> int:
+        """A pool that holds everything, so that nothing is evicted or retracted."""
+        return self.requests * (self.shared + self.own + self.out) + 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One run. cached, computed: tokens; wall_s: first submission to last token."""
+
+    workload: str
+    mode: str
+    dtype: str
+    requests: int
+    prompt_tokens: int
+    cached_tokens: int
+    expected_cached_tokens: int
+    computed_tokens: int
+    output_tokens: int
+    hit_rate: float
+    best_hit_rate: float
+    wall_s: float
+    output_tokens_per_s: float
+
+
+def measure(
+    workload: SharedPrefix, model: str, *, dtype: str, page_size: int
+) -> Iterator[Measurement]:
+    """Run the workload with the cache on, then off, one engine each."""
+    for mode in ("on", "off"):
+        yield _run(workload, model, mode=mode, dtype=dtype, page_size=page_size)
+
+
+def _run(
+    workload: SharedPrefix, model: str, *, mode: str, dtype: str, page_size: int
+) -> Measurement:
+    params = SamplingParams(max_tokens=workload.out, temperature=0, ignore_eos=True)
+    with Engine(
+        model,
+        dtype=dtype,
+        page_size=page_size,
+        kv_tokens=workload.kv_tokens,
+        disable_radix_cache=mode == "off",
+    ) as engine:
+        prompts = workload.prompts(engine.info.vocab_size)
+        # Thread pools and kernels start with the first step; they are not what is measured.
+        engine.generate([[1, 2, 3]] * 2, SamplingParams(max_tokens=4, temperature=0))
+        engine.flush_cache()
+        before = engine.stats()
+        started = time.perf_counter()
+        engine.generate(prompts, params, progress=True)
+        wall = time.perf_counter() - started
+        after = engine.stats()
+        name = engine.info.dtype
+    output = after.output_tokens - before.output_tokens
+    cached = after.cached_tokens - before.cached_tokens
+    best = workload.best_cached(page_size)
+    return Measurement(
+        workload="shared-prefix",
+        mode=mode,
+        dtype=name,
+        requests=workload.requests,
+        prompt_tokens=after.prompt_tokens - before.prompt_tokens,
+        cached_tokens=cached,
+        expected_cached_tokens=best if mode == "on" else 0,
+        computed_tokens=after.computed_tokens - before.computed_tokens,
+        output_tokens=output,
+        hit_rate=round(cached / workload.prompt_tokens, 6),
+        best_hit_rate=round(best / workload.prompt_tokens, 6),
+        wall_s=round(wall, 3),
+        output_tokens_per_s=round(output / wall, 2),
+    )

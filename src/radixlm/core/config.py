@@ -48,7 +48,9 @@ class EngineConfig:
     chunked_prefill_size: int = _flag(
         2048, "Token budget of a step; a longer prompt is computed in chunks between others."
     )
-    max_running_requests: int = _flag(256, "Requests that run at the same time.")
+    max_running_requests: int = _flag(
+        256, "Requests that run at the same time; never more than --chunked-prefill-size."
+    )
     max_queued_requests: int = _flag(10_000, "Requests that wait or run; more are refused.")
 
     def __post_init__(self) -> None:

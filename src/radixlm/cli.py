@@ -1,0 +1,64 @@
+"""The command `radixlm`. Subcommands are modules, imported only when they are called."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import NamedTuple
+
+import click
+
+from radixlm.core.errors import ConfigError, RadixLMError
+
+
+class Subcommand(NamedTuple):
+    """A module whose `command` is the click command, and its line in `radixlm --help`."""
+
+    module: str
+    help: str
+
+
+SUBCOMMANDS = {
+    "serve": Subcommand("radixlm.cli_serve", "Serve a model over HTTP, as OpenAI's API."),
+    "chat": Subcommand("radixlm.cli_chat", "Talk to a model in the terminal."),
+    "generate": Subcommand("radixlm.cli_generate", "Continue prompts and print the answers."),
+    "bench": Subcommand("radixlm.bench.command", "Measure workloads, write random checkpoints."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands by name: importing them all would cost seconds."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(SUBCOMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in SUBCOMMANDS:
+            return None
+        command: click.Command = importlib.import_module(SUBCOMMANDS[cmd_name].module).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.help) for name, entry in SUBCOMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="radixlm", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Language models whose shared prefixes are computed once.
+
+    Start with `radixlm serve` or `radixlm chat`: without MODEL they take the embedded demo model.
+    """
+
+
+def main() -> None:
+    """Run the command line. An error of ours is one line, without a traceback.
+
+    Exits with 0, with 1 when something failed, with 2 when the command line was wrong.
+    """
+    try:
+        cli(prog_name="radixlm")
+    except RadixLMError as error:
+        click.secho(f"radixlm: {' '.join(str(error).split())}", fg="red", err=True)
+        sys.exit(2 if isinstance(error, ConfigError) else 1)

@@ -1,0 +1,102 @@
+"""From a job to its HTTP answer, whole or streamed; the shapes of the two APIs are plugged in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any, Protocol
+
+from fastapi import Request
+from fastapi.responses import JSONResponse, Response
+
+from radixlm.core.request import RequestOutput
+from radixlm.server.generation import Job, Part, run_to_end, stream_parts
+from radixlm.server.service import Service, service_of
+from radixlm.server.sse import DONE, ClientGoneError, EventStream, event, until_disconnect
+from radixlm.server.usage import UsageMeter
+
+Choice = dict[str, Any]
+
+
+class Shape(Protocol):
+    """How one API writes choices. Made for one job; it may remember what it has written.
+
+    whole_kind, chunk_kind: `object` of an answer and of a stream's chunk.
+    """
+
+    whole_kind: str
+    chunk_kind: str
+
+    def whole(self, choice: int, output: RequestOutput) -> Choice:
+        """An entry of `choices` for all of a choice's output."""
+
+    def chunks(self, choice: int, output: RequestOutput) -> Sequence[Choice]:
+        """Entries for new output, one per chunk; none when there is nothing to tell."""
+
+
+async def answer(
+    request: Request, job: Job, shape: Shape, *, stream: bool, include_usage: bool
+) -> Response:
+    """Run the job. Errors raise for as long as the status line has not been sent.
+
+    The client's leaving cancels the work, which aborts its requests.
+    """
+    service = service_of(request)
+    try:
+        if stream:
+            parts = await _begin(request, stream_parts(service, job))
+            return EventStream(_events(service, job, shape, parts, include_usage))
+        outputs = await until_disconnect(request.receive, run_to_end(service, job))
+    except ClientGoneError:
+        return Response(status_code=499)  # nobody reads it
+    choices = [shape.whole(choice, output) for choice, output in enumerate(outputs)]
+    usage = UsageMeter.of(outputs, job.n).as_json()
+    return JSONResponse(
+        {**_head(service, job, shape.whole_kind), "choices": choices, "usage": usage}
+    )
+
+
+async def _events(
+    service: Service,
+    job: Job,
+    shape: Shape,
+    parts: AsyncGenerator[Part, None],
+    include_usage: bool,
+) -> AsyncGenerator[bytes, None]:
+    head = _head(service, job, shape.chunk_kind)
+    no_usage: dict[str, Any] = {"usage": None} if include_usage else {}
+    meter = UsageMeter(job.n)
+    async with aclosing(parts):
+        async for choice, output in parts:
+            meter.add(choice, output)
+            for entry in shape.chunks(choice, output):
+                yield event({**head, "choices": [entry], **no_usage})
+    if include_usage:
+        yield event({**head, "choices": [], "usage": meter.as_json()})
+    yield DONE
+
+
+async def _begin(request: Request, parts: AsyncGenerator[Part, None]) -> AsyncGenerator[Part, None]:
+    """Wait for the first part, so that a refused request still gets its own status code."""
+
+    async def first() -> Part:
+        return await anext(parts)
+
+    return _with_head(await until_disconnect(request.receive, first()), parts)
+
+
+async def _with_head(head: Part, parts: AsyncGenerator[Part, None]) -> AsyncGenerator[Part, None]:
+    async with aclosing(parts):
+        yield head
+        async for part in parts:
+            yield part
+
+
+def _head(service: Service, job: Job, kind: str) -> dict[str, Any]:
+    return {
+        "id": job.request_id,
+        "object": kind,
+        "created": int(time.time()),
+        "model": service.model_name,
+    }

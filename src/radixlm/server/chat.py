@@ -1,0 +1,85 @@
+"""/v1/chat/completions: messages to a job, outputs to `choices`."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from radixlm.core.request import FinishReason, RequestOutput
+from radixlm.server.generation import Job
+from radixlm.server.logprobs import chat_logprobs
+from radixlm.server.protocol import ChatBody
+from radixlm.server.service import Service
+from radixlm.text.chat_template import require_template
+from radixlm.text.tokenizer import Tokenizer
+
+
+def chat_job(service: Service, body: ChatBody) -> Job:
+    """Render and tokenize. Takes time in proportion to the messages: call it off the event loop.
+
+    Raises InvalidRequestError that names the field.
+    """
+    service.check_model(body.model)
+    params = body.to_params()
+    template = require_template(service.engine.chat_template)
+    text = template.render(body.to_messages(), **body.template_variables())
+    key = service.engine.tokenizer.encode(text, add_special_tokens=bool(body.add_special_tokens))
+    return Job(
+        request_id=f"chatcmpl-{uuid.uuid4().hex}",
+        prompts=[key],
+        n=body.n or 1,
+        params=params,
+        namespace=body.namespace,
+        priority=body.priority or 0,
+    )
+
+
+class ChatShape:
+    """OpenAI's chat choices. Source: https://platform.openai.com/docs/api-reference/chat."""
+
+    whole_kind = "chat.completion"
+    chunk_kind = "chat.completion.chunk"
+
+    def __init__(self, tokenizer: Tokenizer, job: Job) -> None:
+        self._tokenizer = tokenizer
+        self._with_logprobs = job.params.logprobs is not None
+        self._begun: set[int] = set()
+
+    def whole(self, choice: int, output: RequestOutput) -> dict[str, Any]:
+        return {
+            "index": choice,
+            "message": {"role": "assistant", "content": output.text, "refusal": None},
+            "logprobs": self._logprobs(output),
+            "finish_reason": output.finish_reason,
+        }
+
+    def chunks(self, choice: int, output: RequestOutput) -> list[dict[str, Any]]:
+        """The role comes first and alone, the finish reason last and alone."""
+        entries = []
+        if choice not in self._begun:
+            self._begun.add(choice)
+            entries.append(_chunk(choice, {"role": "assistant", "content": ""}))
+        logprobs = self._logprobs(output) if output.logprobs else None
+        if output.text or logprobs:
+            entries.append(_chunk(choice, {"content": output.text}, logprobs=logprobs))
+        if output.finish_reason is not None:
+            entries.append(_chunk(choice, {}, finish_reason=output.finish_reason))
+        return entries
+
+    def _logprobs(self, output: RequestOutput) -> dict[str, Any] | None:
+        return chat_logprobs(self._tokenizer, output.logprobs) if self._with_logprobs else None
+
+
+def _chunk(
+    choice: int,
+    delta: dict[str, Any],
+    *,
+    logprobs: dict[str, Any] | None = None,
+    finish_reason: FinishReason | None = None,
+) -> dict[str, Any]:
+    return {
+        "index": choice,
+        "delta": delta,
+        "logprobs": logprobs,
+        "finish_reason": finish_reason,
+    }

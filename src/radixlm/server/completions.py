@@ -1,0 +1,108 @@
+"""/v1/completions: prompts to a job, outputs to `choices`."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from radixlm.core.errors import InvalidKeyError, InvalidRequestError
+from radixlm.core.keys import Key, as_key
+from radixlm.core.request import RequestOutput
+from radixlm.server.generation import Job
+from radixlm.server.logprobs import CompletionLogprobs, joined
+from radixlm.server.protocol import CompletionBody
+from radixlm.server.service import Service
+from radixlm.text.tokenizer import Tokenizer
+
+# Enough to know what a first space or half a character at the prompt's end belongs to.
+_TAIL = 8
+
+
+def completion_job(service: Service, body: CompletionBody) -> Job:
+    """Tokenize. Takes time in proportion to the prompts: call it off the event loop.
+
+    Raises InvalidRequestError that names the field.
+    """
+    service.check_model(body.model)
+    params = body.to_params()
+    special = True if body.add_special_tokens is None else body.add_special_tokens
+    return Job(
+        request_id=f"cmpl-{uuid.uuid4().hex}",
+        prompts=[_key(service.engine.tokenizer, item, special) for item in body.to_prompts()],
+        n=body.n or 1,
+        params=params,
+        namespace=body.namespace,
+        priority=body.priority or 0,
+    )
+
+
+class CompletionShape:
+    """OpenAI's text choices. Source: https://platform.openai.com/docs/api-reference/completions."""
+
+    whole_kind = chunk_kind = "text_completion"
+
+    def __init__(self, tokenizer: Tokenizer, job: Job, body: CompletionBody) -> None:
+        self._tokenizer = tokenizer
+        self._job = job
+        self._echoed = body.to_prompts() if body.echo else None
+        self._logprobs: dict[int, CompletionLogprobs] = {}
+        self._begun: set[int] = set()
+
+    def whole(self, choice: int, output: RequestOutput) -> dict[str, Any]:
+        return self._entry(choice, output)
+
+    def chunks(self, choice: int, output: RequestOutput) -> list[dict[str, Any]]:
+        first = self._echoed is not None and choice not in self._begun
+        if first or output.text or output.logprobs or output.finished:
+            return [self._entry(choice, output)]
+        return []
+
+    def _entry(self, choice: int, output: RequestOutput) -> dict[str, Any]:
+        """The echo, if asked for, goes in front of a choice's first entry."""
+        prompt = None
+        if self._echoed is not None and choice not in self._begun:
+            prompt = self._echoed[choice // self._job.n]
+        self._begun.add(choice)
+        text = output.text
+        if prompt is not None:
+            text = self._text_of(prompt) + text
+        return {
+            "index": choice,
+            "text": text,
+            "logprobs": self._logprobs_of(choice, output, echo=prompt is not None),
+            "finish_reason": output.finish_reason,
+        }
+
+    def _text_of(self, prompt: str | list[int]) -> str:
+        if isinstance(prompt, str):
+            return prompt
+        return self._tokenizer.decode(
+            prompt, skip_special_tokens=self._job.params.skip_special_tokens
+        )
+
+    def _logprobs_of(
+        self, choice: int, output: RequestOutput, *, echo: bool
+    ) -> dict[str, Any] | None:
+        if self._job.params.logprobs is None:
+            return None
+        key = self._job.prompts[choice // self._job.n]
+        writer = self._logprobs.get(choice)
+        if writer is None:
+            writer = self._logprobs[choice] = CompletionLogprobs(
+                self._tokenizer,
+                skip_special_tokens=self._job.params.skip_special_tokens,
+                prompt_tail=() if echo else key[-_TAIL:].tolist(),
+            )
+        if not echo:
+            return writer.of_output(output.logprobs)
+        of_prompt = writer.of_prompt(int(key[0]), output.prompt_logprobs)
+        return joined(of_prompt, writer.of_output(output.logprobs))
+
+
+def _key(tokenizer: Tokenizer, prompt: str | list[int], add_special_tokens: bool) -> Key:
+    if isinstance(prompt, str):
+        return tokenizer.encode(prompt, add_special_tokens=add_special_tokens)
+    try:
+        return as_key(prompt)
+    except InvalidKeyError as error:
+        raise InvalidRequestError(f"prompt: {error}", param="prompt") from None

@@ -1,0 +1,134 @@
+"""One HTTP request's work: its prompts and choices, run side by side."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from radixlm.core.errors import InvalidRequestError
+from radixlm.core.keys import Key
+from radixlm.core.request import FinishReason, Namespace, RequestOutput
+from radixlm.core.sampling import SamplingParams
+from radixlm.server.errors import GenerationFailedError
+from radixlm.server.service import Service
+
+MAX_CHOICES = 2048
+_QUEUED_OUTPUTS = 1024
+_SEEDS = 2**64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Job:
+    """Choice p * n + i is answer i of prompt p; its seed is the request's plus i.
+
+    Raises InvalidRequestError when there are more than MAX_CHOICES choices, or none.
+    """
+
+    request_id: str
+    prompts: Sequence[Key]
+    n: int
+    params: SamplingParams
+    namespace: Namespace
+    priority: int
+
+    def __post_init__(self) -> None:
+        if self.choices > MAX_CHOICES:
+            raise InvalidRequestError(
+                f"{len(self.prompts)} prompts times n {self.n} is more than {MAX_CHOICES}",
+                param="n",
+            )
+        if any(not prompt.size for prompt in self.prompts):
+            raise InvalidRequestError("a prompt has no tokens", param="prompt")
+
+    @property
+    def choices(self) -> int:
+        return len(self.prompts) * self.n
+
+    def params_of(self, choice: int) -> SamplingParams:
+        """The parameters of one choice: the same but for the seed."""
+        place, seed = choice % self.n, self.params.seed
+        if seed is None or not place:
+            return self.params
+        return replace(self.params, seed=seed + place if seed + place < _SEEDS else place - 1)
+
+
+class Part(NamedTuple):
+    """New output of one choice."""
+
+    choice: int
+    output: RequestOutput
+
+
+async def stream_parts(service: Service, job: Job) -> AsyncGenerator[Part, None]:
+    """Outputs of all choices as they come, each choice's in order. Closing it aborts the rest.
+
+    Raises what the engine raises, and GenerationFailedError for a request it gave up on.
+    """
+    if job.choices == 1:
+        async with aclosing(_one(service, job, 0)) as parts:
+            async for part in parts:
+                yield part
+        return
+    queue: asyncio.Queue[Part | BaseException | None] = asyncio.Queue(_QUEUED_OUTPUTS)
+    pumps = [
+        asyncio.create_task(_pump(service, job, choice, queue)) for choice in range(job.choices)
+    ]
+    try:
+        running = len(pumps)
+        while running:
+            item = await queue.get()
+            if item is None:
+                running -= 1
+            elif isinstance(item, BaseException):
+                raise item
+            else:
+                yield item
+    finally:
+        for pump in pumps:
+            pump.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
+
+
+async def run_to_end(service: Service, job: Job) -> list[RequestOutput]:
+    """Every choice's whole output, in order of the choices."""
+    outputs: list[list[RequestOutput]] = [[] for _ in range(job.choices)]
+    async with aclosing(stream_parts(service, job)) as parts:
+        async for part in parts:
+            outputs[part.choice].append(part.output)
+    return [RequestOutput.joined(each) for each in outputs]
+
+
+async def _pump(
+    service: Service, job: Job, choice: int, queue: asyncio.Queue[Part | BaseException | None]
+) -> None:
+    try:
+        async with aclosing(_one(service, job, choice)) as parts:
+            async for part in parts:
+                await queue.put(part)
+        await queue.put(None)
+    except Exception as error:  # handed over to the task that answers the client
+        await queue.put(error)
+
+
+async def _one(service: Service, job: Job, choice: int) -> AsyncGenerator[Part, None]:
+    begun = service.clock.now()
+    waits_for_first = True
+    stream = service.engine.stream(
+        job.prompts[choice // job.n],
+        job.params_of(choice),
+        request_id=f"{job.request_id}-{choice}",
+        namespace=job.namespace,
+        priority=job.priority,
+    )
+    async with aclosing(stream) as outputs:
+        async for output in outputs:
+            if output.finish_reason is FinishReason.ERROR:
+                raise GenerationFailedError(output.error or "the request failed")
+            if waits_for_first and output.token_ids:
+                waits_for_first = False
+                service.metrics.time_to_first_token.observe(service.clock.now() - begun)
+            yield Part(choice, output)
+    service.metrics.request_latency.observe(service.clock.now() - begun)

@@ -1,0 +1,86 @@
+"""Log-probabilities in OpenAI's two shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from radixlm.core.request import TokenLogprob
+from radixlm.text.detokenizer import Detokenizer
+from radixlm.text.tokenizer import Tokenizer
+
+# JSON has no infinity; OpenAI writes this for tokens that cannot be.
+_LOWEST = -9999.0
+
+
+def chat_logprobs(tokenizer: Tokenizer, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
+    """`choices[].logprobs` of chat: one object per token, with its bytes."""
+    content = [
+        {
+            **_token(tokenizer, entry.token, entry.logprob),
+            "top_logprobs": [_token(tokenizer, token, logprob) for token, logprob in entry.top],
+        }
+        for entry in entries
+    ]
+    return {"content": content, "refusal": None}
+
+
+class CompletionLogprobs:
+    """`choices[].logprobs` of text completions: parallel lists, with offsets into the text.
+
+    One per choice: it remembers how long the text is so far. An offset is where the token's text
+    begins; tokens that make one character together share theirs.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, *, skip_special_tokens: bool, prompt_tail: Sequence[int] = ()
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._text = Detokenizer(
+            tokenizer, skip_special_tokens=skip_special_tokens, prompt_tail=prompt_tail
+        )
+        self._offset = 0
+
+    def of_prompt(self, first: int, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
+        """For an echoed prompt: nothing is known of its first token."""
+        shape = self._shape([first, *(entry.token for entry in entries)], entries)
+        for name in ("token_logprobs", "top_logprobs"):
+            shape[name].insert(0, None)
+        return shape
+
+    def of_output(self, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
+        """For generated tokens."""
+        return self._shape([entry.token for entry in entries], entries)
+
+    def _shape(self, tokens: Sequence[int], entries: Sequence[TokenLogprob]) -> dict[str, Any]:
+        return {
+            "tokens": [self._tokenizer.token_text(token) for token in tokens],
+            "token_logprobs": [max(entry.logprob, _LOWEST) for entry in entries],
+            "top_logprobs": [self._best(entry) for entry in entries],
+            "text_offset": [self._next_offset(token) for token in tokens],
+        }
+
+    def _best(self, entry: TokenLogprob) -> dict[str, float]:
+        # Best first, so of several tokens with one text the most likely is kept.
+        best: dict[str, float] = {}
+        for token, logprob in entry.top:
+            best.setdefault(self._tokenizer.token_text(token), max(logprob, _LOWEST))
+        return best
+
+    def _next_offset(self, token: int) -> int:
+        offset = self._offset
+        self._offset += len(self._text.push(token).text)
+        return offset
+
+
+def _token(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:
+    return {
+        "token": tokenizer.token_text(token),
+        "logprob": max(logprob, _LOWEST),
+        "bytes": list(tokenizer.token_bytes(token)),
+    }
+
+
+def joined(left: dict[str, Any], right: dict[str, Any]) -> dict[str, Any]:
+    """Two stretches of completion log-probabilities, one after the other."""
+    return {name: left[name] + right[name] for name in left}

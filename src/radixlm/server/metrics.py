@@ -1,0 +1,84 @@
+"""/metrics: the engine's numbers for Prometheus, under SGLang's names with our own prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from radixlm.engine.stats import EngineStats
+
+_PREFIX = "radixlm:"
+_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+
+
+class Metrics:
+    """One server's metrics, in a registry of their own.
+
+    time_to_first_token, request_latency: in seconds, observed by the routes.
+    """
+
+    def __init__(self, stats: Callable[[], EngineStats], model_name: str) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(_EngineCollector(stats, model_name))
+        self.time_to_first_token = self._histogram(
+            "time_to_first_token_seconds",
+            "From a request's arrival to its first output.",
+            model_name,
+        )
+        self.request_latency = self._histogram(
+            "e2e_request_latency_seconds", "From a request's arrival to its end.", model_name
+        )
+
+    def render(self) -> bytes:
+        """The text exposition format."""
+        return generate_latest(self._registry)
+
+    def _histogram(self, name: str, text: str, model_name: str) -> Histogram:
+        family = Histogram(
+            _PREFIX + name, text, ["model_name"], registry=self._registry, buckets=_SECONDS
+        )
+        return family.labels(model_name)
+
+
+class _EngineCollector(Collector):
+    """Reads the engine's snapshot when it is asked: nothing is counted twice."""
+
+    def __init__(self, stats: Callable[[], EngineStats], model_name: str) -> None:
+        self._stats = stats
+        self._model_name = model_name
+
+    def collect(self) -> Iterator[Metric]:
+        stats = self._stats()
+        used = stats.kv_private + stats.kv_locked
+        for name, text, value in (
+            ("num_running_reqs", "Requests that run.", stats.running),
+            ("num_queue_reqs", "Requests that wait.", stats.waiting),
+            ("num_used_tokens", "KV slots that running requests hold.", used),
+            (
+                "num_evictable_tokens",
+                "KV slots of cached tokens that none uses.",
+                stats.kv_evictable,
+            ),
+            ("max_total_num_tokens", "KV slots in all.", stats.kv_capacity),
+            ("token_usage", "Share of KV slots in use.", used / max(stats.kv_capacity, 1)),
+            ("cache_hit_rate", "Cached prompt tokens / prompt tokens.", stats.hit_rate),
+        ):
+            gauge = GaugeMetricFamily(_PREFIX + name, text, labels=["model_name"])
+            gauge.add_metric([self._model_name], value)
+            yield gauge
+        for name, text, total in (
+            ("prompt_tokens", "Prompt tokens of admitted requests.", stats.prompt_tokens),
+            ("cached_tokens", "Prompt tokens that came from the cache.", stats.cached_tokens),
+            ("computed_tokens", "Tokens that went through the model.", stats.computed_tokens),
+            ("generation_tokens", "Tokens that were generated.", stats.output_tokens),
+            ("num_requests", "Requests that finished.", stats.requests_finished),
+            ("num_aborted_requests", "Requests that were aborted.", stats.requests_aborted),
+            ("num_retractions", "Times a running request had to make room.", stats.retractions),
+            ("num_steps", "Forward passes.", stats.steps),
+        ):
+            counter = CounterMetricFamily(_PREFIX + name, text, labels=["model_name"])
+            counter.add_metric([self._model_name], total)
+            yield counter

@@ -1,0 +1,219 @@
+"""What clients may send, and what it means to the engine: validation ends here."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from radixlm.core.errors import InvalidRequestError
+from radixlm.core.request import Namespace
+from radixlm.core.sampling import MAX_LOGPROBS, SamplingParams
+from radixlm.server.body import named
+
+MAX_N = 128
+COMPLETION_MAX_TOKENS = 16
+_SAMPLING_FIELDS = (
+    "min_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "ignore_eos",
+    "skip_special_tokens",
+)
+
+
+class _Body(BaseModel):
+    # Unknown fields are kept, so that `check_extras` can say what is wrong with each.
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True, protected_namespaces=())
+
+
+class StreamOptions(_Body):
+    include_usage: bool = False
+
+
+class GenerationBody(_Body):
+    """Fields that chat and text completions share. Null is the default, as in OpenAI's API.
+
+    Source: https://platform.openai.com/docs/api-reference; from min_tokens on as SGLang and vLLM
+    name them.
+    """
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    min_tokens: int | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    add_special_tokens: bool | None = None
+    cache_salt: str | None = None
+    extra_key: str | None = None
+    priority: int | None = None
+
+    @property
+    def include_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def namespace(self) -> Namespace:
+        return Namespace(cache_salt=self.cache_salt or "", extra_key=self.extra_key or "")
+
+    def sampling(self, **more: Any) -> SamplingParams:
+        """The engine's parameters. Raises InvalidRequestError that names the field."""
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        given = named({name: getattr(self, name) for name in _SAMPLING_FIELDS})
+        return SamplingParams(
+            **given,
+            **more,
+            stop=stop,
+            stop_token_ids=frozenset(self.stop_token_ids or ()),
+            logit_bias=_biases(self.logit_bias or {}),
+        )
+
+
+class TextPart(_Body):
+    type: str
+    text: str | None = None
+
+
+class ChatMessage(_Body):
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[TextPart] | None = None
+    name: str | None = None
+
+
+class ChatBody(GenerationBody):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    def to_params(self) -> SamplingParams:
+        """Raise InvalidRequestError that names the field."""
+        if self.top_logprobs is not None:
+            if not self.logprobs:
+                raise InvalidRequestError(
+                    "top_logprobs needs logprobs to be true", param="top_logprobs"
+                )
+            if not 0 <= self.top_logprobs <= MAX_LOGPROBS:
+                raise InvalidRequestError(
+                    f"top_logprobs must be from 0 to {MAX_LOGPROBS}, got {self.top_logprobs}",
+                    param="top_logprobs",
+                )
+        logprobs = (self.top_logprobs or 0) if self.logprobs else None
+        if self.max_completion_tokens is None:
+            return self.sampling(max_tokens=self.max_tokens, logprobs=logprobs)
+        try:
+            return self.sampling(max_tokens=self.max_completion_tokens, logprobs=logprobs)
+        except InvalidRequestError as error:
+            if error.param != "max_tokens":
+                raise
+            text = str(error).replace("max_tokens", "max_completion_tokens")
+            raise InvalidRequestError(text, param="max_completion_tokens") from None
+
+    def to_messages(self) -> list[dict[str, Any]]:
+        """Messages for the template. Raises InvalidRequestError for what only tools have."""
+        return [_message(message, f"messages[{i}]") for i, message in enumerate(self.messages)]
+
+    def template_variables(self) -> dict[str, Any]:
+        """Keyword arguments of `ChatTemplate.render`."""
+        variables = dict(self.chat_template_kwargs or {})
+        for name in ("messages", "add_generation_prompt", "continue_final_message"):
+            if name in variables:
+                raise InvalidRequestError(
+                    f"chat_template_kwargs must not hold {name}", param="chat_template_kwargs"
+                )
+        return {
+            **variables,
+            "add_generation_prompt": self.add_generation_prompt,
+            "continue_final_message": bool(self.continue_final_message),
+        }
+
+
+class CompletionBody(GenerationBody):
+    """POST /v1/completions."""
+
+    prompt: str | list[str] | list[int] | list[list[int]]
+    logprobs: int | None = None
+    echo: bool | None = None
+    best_of: int | None = None
+
+    def to_params(self) -> SamplingParams:
+        """Raise InvalidRequestError that names the field."""
+        if self.best_of not in (None, 1, self.n or 1):
+            raise InvalidRequestError(
+                f"best_of {self.best_of} other than n is not supported", param="best_of"
+            )
+        limit = COMPLETION_MAX_TOKENS if self.max_tokens is None else self.max_tokens
+        return self.sampling(
+            max_tokens=limit,
+            logprobs=self.logprobs,
+            prompt_logprobs=self.logprobs if self.echo else None,
+        )
+
+    def to_prompts(self) -> list[str | list[int]]:
+        """One entry per prompt. Raises InvalidRequestError when there is none."""
+        match self.prompt:
+            case str():
+                return [self.prompt]
+            case [int(), *_]:
+                return [[token for token in self.prompt if isinstance(token, int)]]
+            case []:
+                raise InvalidRequestError("prompt is empty", param="prompt")
+            case _:
+                return [entry for entry in self.prompt if not isinstance(entry, int)]
+
+
+def _message(message: ChatMessage, path: str) -> dict[str, Any]:
+    if message.role in ("tool", "function"):
+        raise InvalidRequestError(
+            f"{path}.role {message.role!r} is not supported yet", param=f"{path}.role"
+        )
+    if message.content is None:
+        raise InvalidRequestError(f"{path}.content is missing", param=f"{path}.content")
+    # Templates know the older name only; it means the same.
+    plain: dict[str, Any] = {"role": "system" if message.role == "developer" else message.role}
+    if message.name is not None:
+        plain["name"] = message.name
+    if isinstance(message.content, str):
+        return {**plain, "content": message.content}
+    for place, part in enumerate(message.content):
+        if part.type != "text":
+            where = f"{path}.content[{place}].type"
+            raise InvalidRequestError(f"{where} {part.type!r} is not supported yet", param=where)
+        if part.text is None:
+            where = f"{path}.content[{place}].text"
+            raise InvalidRequestError(f"{where} is missing", param=where)
+    return {**plain, "content": [{"type": "text", "text": part.text} for part in message.content]}
+
+
+def _biases(biases: dict[str, float]) -> dict[int, float]:
+    try:
+        return {int(token): bias for token, bias in biases.items()}
+    except ValueError:
+        raise InvalidRequestError(
+            f"logit_bias needs token ids as keys, got {list(biases)!r:.80}", param="logit_bias"
+        ) from None

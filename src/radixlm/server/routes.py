@@ -1,0 +1,98 @@
+"""The HTTP routes. Each reads its request, hands it on, and shapes nothing itself."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+
+from radixlm.server.answer import answer
+from radixlm.server.body import parse_body, read_body
+from radixlm.server.chat import ChatShape, chat_job
+from radixlm.server.completions import CompletionShape, completion_job
+from radixlm.server.protocol import ChatBody, CompletionBody
+from radixlm.server.service import Service, service_of
+
+router = APIRouter()
+
+
+@router.post("/v1/chat/completions")
+async def chat_completions(request: Request) -> Response:
+    """OpenAI's chat completions."""
+    service = service_of(request)
+    body = parse_body(ChatBody, await read_body(request))
+    job = await asyncio.to_thread(chat_job, service, body)
+    shape = ChatShape(service.engine.tokenizer, job)
+    return await answer(
+        request, job, shape, stream=bool(body.stream), include_usage=body.include_usage
+    )
+
+
+@router.post("/v1/completions")
+async def completions(request: Request) -> Response:
+    """OpenAI's text completions."""
+    service = service_of(request)
+    body = parse_body(CompletionBody, await read_body(request))
+    job = await asyncio.to_thread(completion_job, service, body)
+    shape = CompletionShape(service.engine.tokenizer, job, body)
+    return await answer(
+        request, job, shape, stream=bool(body.stream), include_usage=body.include_usage
+    )
+
+
+@router.get("/v1/models")
+async def models(request: Request) -> Response:
+    """The one model that is served, as a list."""
+    return JSONResponse({"object": "list", "data": [_model_card(service_of(request))]})
+
+
+@router.get("/v1/models/{name:path}")
+async def model(request: Request, name: str) -> Response:
+    """The model that is served, by its name."""
+    service = service_of(request)
+    service.check_model(name)
+    return JSONResponse(_model_card(service))
+
+
+@router.get("/health")
+async def health(request: Request) -> Response:
+    """200 for as long as the engine's loop runs, else 503 with the reason."""
+    service_of(request).engine.health()
+    return JSONResponse({"status": "ok"})
+
+
+@router.get("/get_model_info")
+async def get_model_info(request: Request) -> Response:
+    """What was loaded, and how."""
+    service = service_of(request)
+    info = asdict(service.engine.info)
+    info["eos_token_ids"] = sorted(info["eos_token_ids"])
+    return JSONResponse({"served_model_name": service.model_name, "is_generation": True, **info})
+
+
+@router.api_route("/flush_cache", methods=["GET", "POST"])
+async def flush_cache(request: Request) -> Response:
+    """Drop every cached token; 400 when requests run, since theirs stay."""
+    if await service_of(request).engine.flush_cache():
+        return PlainTextResponse("The cache is empty.\n")
+    text = "Requests are running: only what they do not use was dropped.\n"
+    return PlainTextResponse(text, status_code=400)
+
+
+@router.get("/metrics")
+async def metrics(request: Request) -> Response:
+    """Prometheus' text format."""
+    return Response(service_of(request).metrics.render(), media_type="text/plain; version=0.0.4")
+
+
+def _model_card(service: Service) -> dict[str, Any]:
+    return {
+        "id": service.model_name,
+        "object": "model",
+        "created": service.created,
+        "owned_by": "radixlm",
+        "max_model_len": service.engine.info.context_length,
+    }

@@ -1,0 +1,46 @@
+"""How many tokens a request took, and how many of them were cached."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from radixlm.core.request import RequestOutput
+
+
+class UsageMeter:
+    """Adds up a request's outputs as they come.
+
+    A prompt counts once however many choices it has; what counts as cached is what its first
+    choice found, since the others share that one's own work.
+    """
+
+    def __init__(self, n: int) -> None:
+        self._n = n
+        self._prompts: dict[int, tuple[int, int]] = {}
+        self._completion_tokens = 0
+
+    @classmethod
+    def of(cls, outputs: Sequence[RequestOutput], n: int) -> UsageMeter:
+        """The meter after whole outputs, in order of the choices."""
+        meter = cls(n)
+        for choice, output in enumerate(outputs):
+            meter.add(choice, output)
+        return meter
+
+    def add(self, choice: int, output: RequestOutput) -> None:
+        """Count one output of a choice."""
+        self._completion_tokens += len(output.token_ids)
+        if choice % self._n == 0:
+            self._prompts[choice // self._n] = (output.prompt_tokens, output.cached_tokens)
+
+    def as_json(self) -> dict[str, Any]:
+        """OpenAI's `usage`."""
+        prompt = sum(tokens for tokens, _ in self._prompts.values())
+        cached = sum(tokens for _, tokens in self._prompts.values())
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": self._completion_tokens,
+            "total_tokens": prompt + self._completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": cached},
+        }

@@ -1,0 +1,180 @@
+"""Messages to prompt text, by the model's own Jinja template, run in a sandbox."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from radixlm.core.errors import InvalidRequestError, ModelError
+from radixlm.text.sandbox import Budget, make_environment
+from radixlm.text.tokenizer import read_tokenizer_config, special_token_text
+
+MAX_RENDERED = 32 * 2**20
+_SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token")
+
+Message = Mapping[str, Any]
+
+
+class ChatTemplate:
+    """A compiled template. Message content is only ever a value in it, never evaluated.
+
+    Content that spells a special token is still read as that token when the text is tokenized:
+    text templates cannot tell the two apart.
+    """
+
+    def __init__(self, source: str, special_tokens: Mapping[str, str] | None = None) -> None:
+        """Raise ModelError when `source` is not a valid template."""
+        self.source = source
+        self._variables = dict(special_tokens or {})
+        try:
+            self._template = make_environment().from_string(source)
+        except jinja2.TemplateError as error:
+            raise ModelError(f"the chat template is not valid Jinja: {error}") from error
+
+    @classmethod
+    def load(cls, folder: Path, override: Path | None = None) -> ChatTemplate | None:
+        """The folder's template, or the file `override` with the folder's special tokens.
+
+        chat_template.jinja goes before `chat_template` in tokenizer_config.json, which is a text
+        or a list of named ones. None when the folder has no template. Raises ModelError when a
+        file cannot be read.
+        """
+        config = read_tokenizer_config(folder)
+        source = _find_source(folder, override, config)
+        if source is None:
+            return None
+        texts = {name: special_token_text(config, name) for name in _SPECIAL_NAMES}
+        return cls(source, {name: text for name, text in texts.items() if text is not None})
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        /,
+        *,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool = False,
+        **kwargs: Any,
+    ) -> str:
+        """The prompt's text, special tokens included: tokenize it without adding more.
+
+        messages: each has `role` and `content`, a text or a list of {"type": "text", "text": …}.
+        add_generation_prompt: end with the opening of the assistant's turn; the default, unless
+            continue_final_message leaves the last message open to be gone on with.
+        kwargs: more variables for the template, such as enable_thinking.
+
+        Raises InvalidRequestError with the template's own message when it refuses the messages.
+        """
+        if add_generation_prompt is None:
+            add_generation_prompt = not continue_final_message
+        plain = [{**message, "content": _plain(message.get("content"))} for message in messages]
+        marker = ""
+        if continue_final_message:
+            if add_generation_prompt:
+                raise InvalidRequestError(
+                    "continue_final_message and add_generation_prompt exclude each other",
+                    param="continue_final_message",
+                )
+            marker = _mark_end(plain)
+        text = self._run({**kwargs, "messages": plain}, add_generation_prompt)
+        if not marker:
+            return text
+        head, found, _ = text.rpartition(marker)
+        if not found:
+            raise InvalidRequestError(
+                "the chat template leaves out the last message, so it cannot be continued",
+                param="continue_final_message",
+            )
+        return head
+
+    def _run(self, variables: Mapping[str, Any], add_generation_prompt: bool) -> str:
+        budget = Budget(MAX_RENDERED)
+        context = {
+            "tools": None,
+            "documents": None,
+            **self._variables,
+            **variables,
+            "add_generation_prompt": add_generation_prompt,
+            "raise_exception": _refuse,
+            "strftime_now": _strftime_now,
+            "range": budget.range,
+        }
+        try:
+            return "".join(map(budget.spend_text, self._template.generate(context)))
+        except InvalidRequestError:
+            raise
+        except Exception as error:  # a template is a program: anything may come out of it
+            raise InvalidRequestError(
+                f"the chat template refuses these messages: {str(error) or type(error).__name__}",
+                param="messages",
+            ) from error
+
+
+def require_template(template: ChatTemplate | None) -> ChatTemplate:
+    """The template, or InvalidRequestError that says how to give the model one."""
+    if template is None:
+        raise InvalidRequestError(
+            "this model has no chat template; start with --chat-template FILE.jinja, "
+            "or send a prompt to /v1/completions",
+            param="messages",
+        )
+    return template
+
+
+def _find_source(folder: Path, override: Path | None, config: Mapping[str, Any]) -> str | None:
+    path = override or folder / "chat_template.jinja"
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        if override is not None:
+            raise ModelError(f"--chat-template {override}: no such file") from None
+    except (OSError, ValueError) as error:
+        raise ModelError(f"chat template {path} cannot be read: {error}") from error
+    source = config.get("chat_template")
+    if isinstance(source, list):
+        named = {entry["name"]: entry["template"] for entry in source}
+        source = named.get("default")
+        if source is None and named:
+            raise ModelError(
+                f"{folder}: no chat template is named default, only {', '.join(sorted(named))}; "
+                "choose one with --chat-template FILE.jinja"
+            )
+    if source is not None and not isinstance(source, str):
+        raise ModelError(f"{folder}: chat_template is {type(source).__name__}, not a text")
+    return source
+
+
+def _plain(content: Any) -> Any:
+    """Text parts as one text, a line each; templates that know no parts are the many."""
+    if not isinstance(content, list):
+        return content
+    for part in content:
+        if not isinstance(part, Mapping) or part.get("type") != "text":
+            raise InvalidRequestError(
+                f"only text parts are supported in message content, got {part!r:.80}",
+                param="messages",
+            )
+    return "\n".join(str(part.get("text", "")) for part in content)
+
+
+def _mark_end(messages: list[dict[str, Any]]) -> str:
+    """Append a mark to the last message's text, to find where it ends in the rendered text."""
+    if not messages or not isinstance(messages[-1]["content"], str):
+        raise InvalidRequestError(
+            "continue_final_message needs a last message with text", param="continue_final_message"
+        )
+    marker = uuid.uuid4().hex
+    messages[-1]["content"] += marker
+    return marker
+
+
+def _refuse(message: str) -> None:
+    raise InvalidRequestError(f"the chat template refuses: {message}", param="messages")
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.now().astimezone().strftime(form)

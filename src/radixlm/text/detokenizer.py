@@ -1,0 +1,100 @@
+"""New text per new token: whole characters only, and nothing that may become a stop string."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from radixlm.text.stops import StopScanner
+from radixlm.text.tokenizer import Tokenizer
+
+
+class Piece(NamedTuple):
+    """What one token made certain. `stop` is the stop string that ends the request here."""
+
+    text: str
+    stop: str | None = None
+
+
+class Detokenizer:
+    """One request's output text, token by token.
+
+    All pieces and the flush, joined, are `tokenizer.decode` of all pushed ids (given no prompt and
+    no stop). A token costs time in proportion to its own bytes, however long the text is.
+
+        bytes of the token -> UTF-8 decoder (keeps half a character) -> stop scanner (keeps what
+        may become a stop string) -> piece
+
+    stop: texts before the first of these to be complete are the output; they are not part of it.
+    min_tokens: a stop string that is complete with an earlier token than this one is plain text.
+    prompt_tail: the last prompt ids, where the output continues a prompt: then a first space is
+        kept, and a character that begins in the prompt is completed.
+    """
+
+    __slots__ = (
+        "_decoder",
+        "_drop_space",
+        "_ended",
+        "_held",
+        "_min_tokens",
+        "_pushed",
+        "_scanner",
+        "_skipped",
+        "_tokenizer",
+    )
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        stop: tuple[str, ...] = (),
+        min_tokens: int = 0,
+        skip_special_tokens: bool = True,
+        prompt_tail: Sequence[int] = (),
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._drop_space = tokenizer.drops_first_space
+        for token in prompt_tail:
+            self._decode(int(token))
+        self._scanner = StopScanner(stop) if stop else None
+        self._min_tokens = min_tokens
+        self._pushed = 0
+        self._held = ""
+        self._ended = False
+
+    def push(self, token: int) -> Piece:
+        """Take the next output token; give the text that is certain now. Nothing after a stop."""
+        if self._ended:
+            return Piece("")
+        self._pushed += 1
+        fresh = self._decode(token)
+        if self._scanner is None:
+            return Piece(fresh)
+        hit = self._scanner.feed(fresh, armed=self._pushed >= self._min_tokens)
+        text = self._held + fresh
+        if hit:
+            self._ended = True
+            end = len(self._held) + hit.end
+            return Piece(text[: end - len(hit.stop)], hit.stop)
+        certain = len(text) - self._scanner.pending
+        self._held = text[certain:]
+        return Piece(text[:certain])
+
+    def flush(self) -> str:
+        """What was held back, when the request ends for another reason than a stop string."""
+        if self._ended:
+            return ""
+        self._ended = True
+        return self._held + self._decoder.decode(b"", final=True)
+
+    def _decode(self, token: int) -> str:
+        if token in self._skipped:
+            return ""
+        data = self._tokenizer.token_bytes(token)
+        if self._drop_space and data:
+            self._drop_space = False
+            data = data.removeprefix(b" ")
+        return self._decoder.decode(data)

@@ -1,0 +1,164 @@
+"""Text to token ids and back, on the `tokenizers` library."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+
+from radixlm.core.errors import InvalidRequestError, ModelError
+from radixlm.core.keys import Key
+from radixlm.text.token_bytes import read_decoder
+
+
+class Tokenizer:
+    """A model's tokenizer. Safe to use from several threads.
+
+    vocab_size: one more than the highest id, added tokens included. The model's own vocabulary may
+        be larger (padded); ids beyond are decoded to nothing.
+    eos_token_id, bos_token_id: as tokenizer_config.json names them, None where it does not.
+    special_ids: ids that `skip_special_tokens` leaves out.
+    """
+
+    def __init__(self, backend: tokenizers.Tokenizer, config: Mapping[str, Any]) -> None:
+        backend.no_truncation()
+        backend.no_padding()
+        self._backend = backend
+        added = backend.get_added_tokens_decoder()
+        self._added = {token: entry.content for token, entry in added.items()}
+        self._bytes_of = read_decoder(_decoder_state(backend))
+        self._known_bytes: dict[int, bytes] = {}
+        ids = backend.get_vocab(with_added_tokens=True).values()
+        self.vocab_size = max([*ids, *added, -1]) + 1
+        self.special_ids = frozenset(token for token, entry in added.items() if entry.special)
+        self.eos_token_id = self._named(config, "eos_token")
+        self.bos_token_id = self._named(config, "bos_token")
+
+    @classmethod
+    def load(cls, folder: Path) -> Tokenizer:
+        """Load a folder's tokenizer.json; without one, what `transformers` makes of the folder.
+
+        Raises ModelError that says what is missing or broken.
+        """
+        config = read_tokenizer_config(folder)
+        path = folder / "tokenizer.json"
+        if not path.is_file():
+            return cls(_through_transformers(folder), config)
+        try:
+            backend = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises bare Exception
+            raise ModelError(f"{path} cannot be read: {error}") from error
+        return cls(backend, config)
+
+    @property
+    def drops_first_space(self) -> bool:
+        """Whether one space at the very beginning of a text is the tokenizer's own."""
+        return self._bytes_of.drops_first_space
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> Key:
+        """(n,) int32 ids of `text`, which may be none; the post-processor adds special tokens.
+
+        Raises InvalidRequestError for text that is not valid Unicode.
+        """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequestError(f"the text is not valid Unicode: {error}") from None
+        ids = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        return np.array(ids, dtype=np.int32)
+
+    def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
+        """Text of `ids`; each invalid byte sequence becomes U+FFFD.
+
+        The same as the library's own, but for byte tokens: it gives up the valid characters too
+        where one byte of a run is not valid, which no decoding step by step could know.
+        """
+        skipped = self.special_ids if skip_special_tokens else frozenset()
+        data = b"".join(self.token_bytes(int(token)) for token in ids if token not in skipped)
+        if self.drops_first_space:
+            data = data.removeprefix(b" ")
+        return data.decode(errors="replace")
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes that `token` adds to a text; none for an id that the vocabulary lacks."""
+        known = self._known_bytes.get(token)
+        if known is None:
+            known = self._known_bytes[token] = self._make_bytes(token)
+        return known
+
+    def token_text(self, token: int) -> str:
+        """`token` on its own as text; bytes that are no whole character become U+FFFD."""
+        return self.token_bytes(token).decode(errors="replace")
+
+    def token_id(self, spelling: str) -> int | None:
+        """The id of a token by its spelling in the vocabulary, None where there is none."""
+        return self._backend.token_to_id(spelling)
+
+    def _make_bytes(self, token: int) -> bytes:
+        if token in self._added:
+            return self._bytes_of.of(self._added[token], added=True)
+        spelling = self._backend.id_to_token(token) if 0 <= token < self.vocab_size else None
+        return b"" if spelling is None else self._bytes_of.of(spelling, added=False)
+
+    def _named(self, config: Mapping[str, Any], name: str) -> int | None:
+        text = special_token_text(config, name)
+        return None if text is None else self.token_id(text)
+
+
+def read_tokenizer_config(folder: Path) -> dict[str, Any]:
+    """The folder's tokenizer_config.json, empty when there is none. Raises ModelError if broken."""
+    path = folder / "tokenizer_config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read: {error}") from error
+    if not isinstance(config, dict):
+        raise ModelError(f"{path} holds {type(config).__name__}, not an object")
+    return config
+
+
+def special_token_text(config: Mapping[str, Any], name: str) -> str | None:
+    """A special token's text: files give it as a string or as an object with `content`."""
+    entry = config.get(name)
+    text = entry.get("content") if isinstance(entry, dict) else entry
+    return text if isinstance(text, str) else None
+
+
+def _decoder_state(backend: tokenizers.Tokenizer) -> dict[str, Any] | None:
+    """The `decoder` of tokenizer.json, without writing out the whole vocabulary to get at it."""
+    if backend.decoder is None:
+        return None
+    state: dict[str, Any] = json.loads(backend.decoder.__getstate__())
+    return state
+
+
+def _through_transformers(folder: Path) -> tokenizers.Tokenizer:
+    if not folder.is_dir():
+        raise ModelError(f"tokenizer folder {folder} does not exist")
+    try:
+        # Only now: importing it costs seconds, and few folders need it.
+        transformers = importlib.import_module("transformers")
+    except ImportError:
+        raise ModelError(
+            f"{folder} has no tokenizer.json; put one there, name a folder that has one with "
+            "--tokenizer, or `pip install transformers` so that other formats can be read"
+        ) from None
+    try:
+        loaded = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+    except Exception as error:  # whatever it raises, the folder is of no use
+        raise ModelError(
+            f"{folder} has no tokenizer.json, and transformers cannot read its tokenizer: {error}"
+        ) from error
+    backend = getattr(loaded, "backend_tokenizer", None)
+    if not isinstance(backend, tokenizers.Tokenizer):
+        raise ModelError(
+            f"{folder}: {type(loaded).__name__} has no fast form; save it as tokenizer.json"
+        )
+    return backend

@@ -1,0 +1,304 @@
+"""Whatever a client gets wrong: an OpenAI-shaped error that names the field, and nothing leaks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from tests.server_support import Client, fake_engine, idle_and_whole, until
+
+COMPLETIONS = "/v1/completions"
+CHAT = "/v1/chat/completions"
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+def refused(response, status: int = 400) -> dict:
+    """The error's object, its shape checked."""
+    assert response.status_code == status, response.text
+    error = response.json()["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    return error
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": "10"}, "max_tokens"),
+        ({"max_tokens": 1.5}, "max_tokens"),
+        ({"max_tokens": True}, "max_tokens"),
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"top_p": 1.1}, "top_p"),
+        ({"top_k": -2}, "top_k"),
+        ({"min_p": 2}, "min_p"),
+        ({"n": 0}, "n"),
+        ({"n": 129}, "n"),
+        ({"best_of": 3}, "best_of"),
+        ({"seed": 2**64}, "seed"),
+        ({"seed": 0.5}, "seed"),
+        ({"stop": ""}, "stop"),
+        ({"stop": [1]}, "stop[0]"),
+        ({"stop": ["x"] * 65}, "stop"),
+        ({"stop_token_ids": [-1]}, "stop_token_ids"),
+        ({"logit_bias": {"one": 1}}, "logit_bias"),
+        ({"logit_bias": {"1": 101}}, "logit_bias"),
+        ({"logit_bias": [1]}, "logit_bias"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"logprobs": True}, "logprobs"),
+        ({"presence_penalty": 3}, "presence_penalty"),
+        ({"frequency_penalty": -3}, "frequency_penalty"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"min_tokens": 17}, "min_tokens"),
+        ({"stream": "yes"}, "stream"),
+        ({"stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
+        ({"stream_options": {"what": 1}}, "stream_options.what"),
+        ({"prompt": None}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": [""]}, "prompt"),
+        ({"prompt": [[]]}, "prompt"),
+        ({"prompt": ["a", [1]]}, "prompt[1]"),
+        ({"prompt": [-1]}, "prompt"),
+        ({"prompt": [2**31]}, "prompt"),
+        ({"prompt": [100_000]}, "prompt"),
+        ({"prompt": {"text": "a"}}, "prompt"),
+        ({"prompt": ["a"] * 20, "n": 128}, "n"),
+        ({"suffix": "end"}, "suffix"),
+        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"nonsense": 1}, "nonsense"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_wrong_fields_are_named(fake, fields, param, stream):
+    body = {"prompt": "hello", "stream": stream, **fields}
+    error = refused(fake.request("POST", COMPLETIONS, json=body))
+    assert error["param"] == param
+    assert param.split("[")[0].split(".")[-1] in error["message"]
+    assert error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": "hello"}, "messages"),
+        ({"messages": None}, "messages"),
+        ({"messages": [{"content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "pope", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": 7}]}, "messages[0].content"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "x"}]}]},
+            "messages[0].content[0].type",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+            "messages[0].content[0].text",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+            "messages[0].content[0].image_url",
+        ),
+        (
+            {"messages": [*HELLO, {"role": "assistant", "content": "", "tool_calls": [{}]}]},
+            "messages[1].tool_calls",
+        ),
+        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"functions": [{}]}, "functions"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"modalities": ["audio"]}, "modalities"),
+        ({"audio": {}}, "audio"),
+        ({"reasoning_effort": "high"}, "reasoning_effort"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"logprobs": 2}, "logprobs"),
+        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
+        (
+            {"continue_final_message": True, "add_generation_prompt": True},
+            "continue_final_message",
+        ),
+        ({"max_completion_tokens": 0}, "max_completion_tokens"),
+        ({"echo": True}, "echo"),
+    ],
+)
+def test_wrong_chat_fields_are_named(fake, fields, param):
+    error = refused(fake.request("POST", CHAT, json={"messages": HELLO, **fields}))
+    assert error["param"] == param
+
+
+def test_unsupported_fields_say_so(fake):
+    error = refused(fake.chat(tools=[{"type": "function"}]))
+    assert "tools is not supported yet" in error["message"]
+    assert "not a field" in refused(fake.chat(tols=[]))["message"]
+
+
+def test_fields_that_ask_for_nothing_are_taken(fake):
+    harmless = {
+        "user": "me",
+        "metadata": {"a": "b"},
+        "store": False,
+        "service_tier": "auto",
+        "tools": None,
+        "tool_choice": "none",
+        "response_format": {"type": "text"},
+        "modalities": ["text"],
+        "parallel_tool_calls": True,
+        "prompt_cache_key": "k",
+        "n": None,
+        "temperature": None,
+        "stop": None,
+        "ignore_eos": True,
+        "priority": 3,
+        "extra_key": "e",
+        "min_p": 0.1,
+        "top_k": 5,
+        "repetition_penalty": 1.1,
+        "min_tokens": 1,
+    }
+    assert fake.chat(max_tokens=1, **harmless).status_code == 200
+    assert fake.complete(max_tokens=1, best_of=1, suffix=None, user="u").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"nonsense", b'{"prompt": "a"', b"[]", b"7", b"\xff", b'{"prompt": "\\ud800"}'],
+)
+def test_malformed_json_is_a_400(fake, content):
+    assert refused(fake.request("POST", COMPLETIONS, content=content))["message"]
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_numbers_that_are_none(fake, number):
+    content = f'{{"prompt": "a", "temperature": {number}}}'
+    assert refused(fake.request("POST", COMPLETIONS, content=content))["param"] == "temperature"
+
+
+def test_deep_json_is_refused(fake):
+    content = '{"prompt": ' + "[" * 100_000 + "]" * 100_000 + "}"
+    refused(fake.request("POST", COMPLETIONS, content=content))
+
+
+def test_the_message_does_not_repeat_a_whole_prompt(fake):
+    error = refused(fake.complete(["x" * 100_000, 7]))
+    assert len(error["message"]) < 500
+
+
+def test_too_large_a_body_is_a_413(fake):
+    refused(fake.request("POST", COMPLETIONS, content=b" " * (32 * 2**20 + 1)), 413)
+
+    async def pieces():
+        for _ in range(33):
+            yield b" " * 2**20
+
+    refused(fake.request("POST", COMPLETIONS, content=pieces()), 413)
+
+
+def test_unknown_models_are_a_404(fake):
+    for answer in (
+        fake.complete(model="gpt-9"),
+        fake.chat(model="gpt-9", stream=True),
+        fake.get("/v1/models/gpt-9"),
+    ):
+        error = refused(answer, 404)
+        assert error["code"] == "model_not_found"
+        assert "'gpt-9'" in error["message"]
+
+
+def test_a_prompt_that_can_never_fit_is_refused_with_numbers(fake):
+    error = refused(fake.complete("x" * 2001, stream=True))
+    assert error["code"] == "context_length_exceeded"
+    assert "2001" in error["message"]
+    assert "2000" in error["message"]
+
+
+def test_routes_that_are_none_have_the_same_shape(fake):
+    refused(fake.get("/v1/nothing"), 404)
+    refused(fake.get(COMPLETIONS), 405)
+
+
+def test_a_full_queue_is_a_429_with_a_time_to_wait():
+    engine, _ = fake_engine(max_queued_requests=2)
+    for stream in (False, True):
+        answer = Client(engine).complete(["a"] * 3, stream=stream)
+        error = refused(answer, 429)
+        assert error["type"] == "rate_limit_error"
+        assert int(answer.headers["retry-after"]) >= 1
+        assert until(lambda: idle_and_whole(engine))
+    asyncio.run(engine.close())
+
+
+def test_a_crash_ends_requests_with_an_error_and_shows_in_health():
+    engine, runner = fake_engine()
+    client = Client(engine)
+    assert client.get("/health").status_code == 200
+    runner.broken = True
+    assert "the fuse blew" in refused(client.complete(), 503)["message"]
+    error = refused(client.get("/health"), 503)
+    assert "the fuse blew" in error["message"]
+    assert error["code"] == "engine_dead"
+    refused(client.chat(stream=True), 503)
+    refused(client.get("/flush_cache"), 503)
+    asyncio.run(engine.close())
+
+
+def test_a_crash_in_mid_stream_becomes_the_last_event():
+    engine, runner = fake_engine(seconds=0.01)
+    client = Client(engine)
+
+    async def breaking() -> list[str]:
+        sent: list[dict] = []
+        body = json.dumps({"prompt": "a", "max_tokens": 500, "stream": True}).encode()
+        received = iter([{"type": "http.request", "body": body}])
+
+        async def receive():
+            message = next(received, None)
+            if message is None:
+                await asyncio.sleep(60)
+            return message
+
+        async def send(message):
+            sent.append(message)
+            if len(sent) == 4:
+                runner.broken = True
+
+        scope = {"type": "http", "method": "POST", "path": COMPLETIONS}
+        await client.app({**scope, "query_string": b"", "headers": []}, receive, send)
+        assert sent[0]["status"] == 200
+        return b"".join(message.get("body", b"") for message in sent).decode().split("\n\n")
+
+    *_, error, done, end = asyncio.run(breaking())
+    assert "the fuse blew" in json.loads(error.removeprefix("data: "))["error"]["message"]
+    assert (done, end) == ("data: [DONE]", "")
+    asyncio.run(engine.close())
+
+
+def test_a_client_that_leaves_while_it_sends_is_no_error(fake):
+    sent = []
+    received = iter([{"type": "http.request", "body": b"{", "more_body": True}])
+
+    async def receive():
+        return next(received, {"type": "http.disconnect"})
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": COMPLETIONS}
+    asyncio.run(fake.app({**scope, "query_string": b"", "headers": []}, receive, send))
+    assert sent[0]["status"] == 499
+
+
+def test_errors_nobody_meant_are_shaped_and_tell_no_secrets(fake, monkeypatch):
+    def broken(*_args, **_options):
+        raise KeyError("secret")
+
+    monkeypatch.setattr(fake.engine.tokenizer, "encode", broken)
+    error = refused(fake.complete(), 500)
+    assert error["type"] == "server_error"
+    assert "secret" not in error["message"]

@@ -1,0 +1,158 @@
+"""Engines without weights, and clients, for the server's tests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import uvicorn
+
+from radixlm.build import AsyncEngine, Loaded, ModelInfo
+from radixlm.cache import RadixCache
+from radixlm.core.batch import ScheduledBatch, StepResult
+from radixlm.core.config import EngineConfig
+from radixlm.engine import EngineClient, EngineCore, Intake
+from radixlm.engine.fake_runner import FakeRunner
+from radixlm.scheduler import Limits, Scheduler, make_order
+from radixlm.server.app import create_app
+from radixlm.server.serve import Server, bind
+from radixlm.text.chat_template import ChatTemplate
+from radixlm.text.tokenizer import Tokenizer
+from tests.text_samples import byte_level
+
+NAME = "test-model"
+CHATML = (
+    "{% for m in messages %}<|start|>{{ m.role }}\n{{ m.content }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
+)
+
+
+class SlowRunner:
+    """A FakeRunner that takes its time, and breaks when told to."""
+
+    def __init__(self, runner: FakeRunner, seconds: float) -> None:
+        self._runner = runner
+        self._seconds = seconds
+        self.broken = False
+
+    def execute(self, batch: ScheduledBatch) -> StepResult:
+        time.sleep(self._seconds)
+        if self.broken:
+            raise RuntimeError("the fuse blew")
+        return self._runner.execute(batch)
+
+
+def fake_engine(
+    *, seconds: float = 0.0, template: str | None = CHATML, **flags: Any
+) -> tuple[AsyncEngine, SlowRunner]:
+    """A real AsyncEngine over a runner without a model; a step takes `seconds`."""
+    config = EngineConfig(kv_tokens=4000, **flags)
+    tokenizer = Tokenizer(byte_level(), {})
+    cache = RadixCache(4000, 1)
+    vocab_size = 97  # ASCII bytes' ids only, so that every answer is plain text
+    runner = SlowRunner(FakeRunner(4000, config.max_running_requests, vocab_size), seconds)
+    scheduler = Scheduler(
+        cache,
+        make_order("lpm"),
+        chunked_prefill_size=config.chunked_prefill_size,
+        max_running_requests=config.max_running_requests,
+        schedule_conservativeness=1.0,
+    )
+    client = EngineClient(
+        EngineCore(scheduler, cache, runner, tokenizer),
+        max_queued_requests=config.max_queued_requests,
+    )
+    info = ModelInfo(
+        name=NAME,
+        model_path="nowhere",
+        model_type="fake",
+        vocab_size=tokenizer.vocab_size,
+        context_length=2000,
+        kv_tokens=4000,
+        kv_bytes=0,
+        page_size=1,
+        dtype="float32",
+        device="cpu",
+        eos_token_ids=(),
+    )
+    intake = Intake(Limits(2000, 4000, tokenizer.vocab_size), frozenset())
+    chat = ChatTemplate(template) if template is not None else None
+    return AsyncEngine(Loaded(config, info, tokenizer, chat, intake, client)), runner
+
+
+class Client:
+    """Sends requests to an application in this process, one at a time."""
+
+    def __init__(self, engine: AsyncEngine, name: str = NAME) -> None:
+        self.engine = engine
+        self.app = create_app(engine, served_model_name=name)
+
+    def request(self, method: str, path: str, **options: Any) -> httpx.Response:
+        async def send() -> httpx.Response:
+            transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
+            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+                return await client.request(method, path, **options)
+
+        return asyncio.run(send())
+
+    def get(self, path: str) -> httpx.Response:
+        return self.request("GET", path)
+
+    def complete(self, prompt: Any = "hello", **fields: Any) -> httpx.Response:
+        return self.request("POST", "/v1/completions", json={"prompt": prompt, **fields})
+
+    def chat(self, content: Any = "hello", **fields: Any) -> httpx.Response:
+        messages = [{"role": "user", "content": content}]
+        return self.request("POST", "/v1/chat/completions", json={"messages": messages, **fields})
+
+
+def events(response: httpx.Response) -> list[dict[str, Any]]:
+    """The JSON of each event; fails on any line that is not data, or without [DONE] at the end."""
+    assert response.headers["content-type"].startswith("text/event-stream")
+    blocks = response.text.split("\n\n")
+    assert blocks[-2:] == ["data: [DONE]", ""]
+    assert all(block.startswith("data: ") and "\n" not in block for block in blocks[:-1])
+    return [json.loads(block.removeprefix("data: ")) for block in blocks[:-2]]
+
+
+@contextmanager
+def live(engine: AsyncEngine, name: str = NAME) -> Iterator[str]:
+    """Serve over a real socket; gives the URL."""
+    listener = bind("127.0.0.1", 0)
+    ready = threading.Event()
+    config = uvicorn.Config(
+        create_app(engine, served_model_name=name), log_level="critical", lifespan="off"
+    )
+    server = Server(config, ready.set)
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
+    thread.start()
+    try:
+        assert ready.wait(10)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+        listener.close()
+
+
+def until(condition: Any, seconds: float = 5.0) -> bool:
+    """Wait until `condition()` holds; whether it did in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def idle_and_whole(engine: AsyncEngine) -> bool:
+    """Nothing runs, and no slot is lost."""
+    stats = engine.stats()
+    whole = stats.kv_free + stats.kv_evictable == stats.kv_capacity
+    return stats.running == stats.waiting == stats.leaks == 0 and whole

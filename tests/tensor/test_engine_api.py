@@ -1,0 +1,211 @@
+"""The public Engine on a tiny model: what it promises, and what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import radixlm
+from radixlm import AsyncEngine, Engine, EngineConfig, Namespace, SamplingParams
+from radixlm.bench import write_random_checkpoint
+from radixlm.core.errors import (
+    ConfigError,
+    InvalidRequestError,
+    ModelError,
+    RequestTooLargeError,
+)
+from radixlm.core.request import FinishReason
+
+GREEDY = SamplingParams(max_tokens=6, temperature=0, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_random_checkpoint("tiny", tmp_path_factory.mktemp("m") / "tiny", dtype="float32")
+
+
+@pytest.fixture
+def engine(folder: Path) -> Iterator[Engine]:
+    with Engine(str(folder), kv_tokens=2_000) as made:
+        yield made
+        stats = made.stats()
+        assert stats.leaks == 0
+        assert stats.kv_free + stats.kv_evictable == stats.kv_capacity
+
+
+def test_every_kind_of_prompt(engine: Engine) -> None:
+    ids = engine.tokenizer.encode("hello")
+    [one] = engine.generate("hello", GREEDY)
+    [two] = engine.generate(ids.tolist(), GREEDY)
+    [three] = engine.generate(np.asarray(ids, dtype=np.int64), GREEDY)
+    four, five = engine.generate(["hello", ids.tolist()], GREEDY)
+    assert one.token_ids == two.token_ids == three.token_ids == four.token_ids == five.token_ids
+    assert one.prompt_tokens == 5
+    assert engine.generate([], GREEDY) == []
+
+
+def test_the_second_prompt_finds_the_shared_part(engine: Engine) -> None:
+    shared = list(range(100, 200))
+    engine.generate([[*shared, 1]], GREEDY)
+    [second] = engine.generate([[*shared, 2, 3]], GREEDY)
+    assert second.cached_tokens == 100
+    [other] = engine.generate([[*shared, 2]], GREEDY, namespace=Namespace(cache_salt="mine"))
+    assert other.cached_tokens == 0
+    assert engine.flush_cache() > 0
+    [cold] = engine.generate([[*shared, 2, 3]], GREEDY)
+    assert cold.cached_tokens == 0
+    assert cold.token_ids == second.token_ids
+
+
+def test_sampling_does_not_depend_on_batch_or_cache(folder: Path) -> None:
+    prompts = [[*range(50, 80), index] for index in range(6)]
+    params = [
+        SamplingParams(max_tokens=12, temperature=0.9, top_p=0.95, seed=index, ignore_eos=True)
+        for index in range(6)
+    ]
+    runs = []
+    for flags in (
+        {"kv_tokens": 2_000},
+        {"kv_tokens": 2_000, "disable_radix_cache": True},
+        {"kv_tokens": 2_000, "max_running_requests": 1},
+        {"kv_tokens": 96, "schedule_conservativeness": 0.0},
+    ):
+        with Engine(str(folder), **flags) as engine:
+            outputs = engine.generate(prompts, params)
+            runs.append([output.token_ids for output in outputs])
+            if flags["kv_tokens"] == 96:
+                assert engine.stats().retractions > 0
+    assert runs[1:] == runs[:-1]
+    assert len(set(runs[0])) == 6
+
+
+def test_without_a_seed_answers_differ(engine: Engine) -> None:
+    params = SamplingParams(max_tokens=12, temperature=1.5, ignore_eos=True)
+    outputs = engine.generate([[1, 2, 3]] * 4, params)
+    assert len({output.token_ids for output in outputs}) > 1
+
+
+def test_prompt_logprobs_are_the_same_warm_and_cold(engine: Engine) -> None:
+    prompt = list(range(60, 90))
+    params = SamplingParams(max_tokens=2, temperature=0, prompt_logprobs=2, logprobs=1)
+    [cold] = engine.generate([prompt], params)
+    [warm] = engine.generate([prompt], params)
+    assert [entry.token for entry in cold.prompt_logprobs] == prompt[1:]
+    assert all(len(entry.top) == 2 for entry in cold.prompt_logprobs)
+    assert warm.cached_tokens == 0  # their logits are wanted, so they are computed
+    for one, two in zip(cold.prompt_logprobs, warm.prompt_logprobs, strict=True):
+        assert one.logprob == pytest.approx(two.logprob, abs=1e-5)
+    assert len(cold.logprobs) == 2
+
+
+def test_prompt_logprobs_survive_chunks_and_retraction(folder: Path) -> None:
+    prompts = [list(range(60 + index, 90 + index)) for index in range(4)]
+    params = SamplingParams(max_tokens=20, temperature=0, prompt_logprobs=0, ignore_eos=True)
+    with Engine(str(folder), kv_tokens=2_000) as engine:
+        whole = engine.generate(prompts, params)
+    with Engine(
+        str(folder), kv_tokens=96, chunked_prefill_size=7, schedule_conservativeness=0.0
+    ) as engine:
+        pieces = engine.generate(prompts, params)
+        assert engine.stats().retractions > 0
+    for one, two in zip(whole, pieces, strict=True):
+        assert one.token_ids == two.token_ids
+        assert [item.token for item in one.prompt_logprobs] == [
+            item.token for item in two.prompt_logprobs
+        ]
+        for left, right in zip(one.prompt_logprobs, two.prompt_logprobs, strict=True):
+            assert left.logprob == pytest.approx(right.logprob, abs=1e-5)
+
+
+def test_streams_are_deltas_that_join(engine: Engine) -> None:
+    [whole] = engine.generate("hello", GREEDY)
+
+    async def read() -> list[radixlm.RequestOutput]:
+        return [output async for output in engine.stream("hello", GREEDY)]
+
+    joined = radixlm.RequestOutput.joined(asyncio.run(read()))
+    assert joined.token_ids == whole.token_ids
+    assert joined.text == whole.text
+    assert joined.finish_reason is FinishReason.LENGTH
+
+
+def test_async_engine(folder: Path) -> None:
+    async def use() -> None:
+        engine = AsyncEngine.from_config(EngineConfig(model=str(folder), kv_tokens=500))
+        outputs = await asyncio.gather(
+            *(engine.generate([*range(40), index], GREEDY) for index in range(4))
+        )
+        assert sum(output.cached_tokens for output in outputs) == 3 * 40
+        assert await engine.flush_cache()
+        engine.health()
+        await engine.close()
+        with pytest.raises(radixlm.core.errors.EngineDeadError, match="shut down"):
+            engine.health()
+
+    asyncio.run(use())
+
+
+@pytest.mark.parametrize(
+    ("prompt", "params", "error", "message"),
+    [
+        ("", GREEDY, InvalidRequestError, "at least one token"),
+        ([], GREEDY, InvalidRequestError, "at least one token"),
+        ([512], GREEDY, InvalidRequestError, "token id 512.*end at 511"),
+        ([-1], GREEDY, InvalidRequestError, "got -1"),
+        ([1.5], GREEDY, InvalidRequestError, "integers"),
+        ([1] * 300, GREEDY, RequestTooLargeError, "has 300 tokens.*KV pool holds 200"),
+        ([1] * 150, SamplingParams(max_tokens=51), RequestTooLargeError, "150 tokens and.*51"),
+        ([1], SamplingParams(logit_bias={600: 1.0}), InvalidRequestError, "logit_bias.*600"),
+    ],
+)
+def test_bad_prompts_are_refused_before_they_cost_anything(
+    folder: Path, prompt: object, params: SamplingParams, error: type[Exception], message: str
+) -> None:
+    with Engine(str(folder), kv_tokens=200) as engine:
+        with pytest.raises(error, match=message):
+            engine.generate([prompt], params)  # type: ignore[list-item]
+        assert engine.stats().kv_free == 200
+        assert engine.generate([[1, 2]], GREEDY)[0].finish_reason is FinishReason.LENGTH
+
+
+def test_longer_than_the_context(folder: Path) -> None:
+    with (
+        Engine(str(folder), kv_tokens=500, context_length=64) as engine,
+        pytest.raises(RequestTooLargeError, match="context is 64"),
+    ):
+        engine.generate([[1] * 64], GREEDY)
+
+
+@pytest.mark.parametrize(
+    ("model", "flags", "error", "message"),
+    [
+        ("/no/such/folder", {}, ModelError, "no folder '/no/such/folder'"),
+        (None, {"device": "tpu"}, ConfigError, "tpu"),
+        (None, {"device": "xpu"}, ConfigError, "only cpu and cuda"),
+        (None, {"context_length": 10**9}, ConfigError, "more than the model's"),
+        (None, {"kv_tokens": 10, "page_size": 16}, ConfigError, "holds no page of 16"),
+        (None, {"kv_token": 10}, ConfigError, "unknown flag 'kv_token'"),
+    ],
+)
+def test_bad_flags_say_what_is_wrong(
+    folder: Path, model: str | None, flags: dict[str, object], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        Engine(model or str(folder), **flags)
+
+
+def test_mixed_lists_are_refused(engine: Engine) -> None:
+    with pytest.raises(InvalidRequestError, match="not both"):
+        engine.generate([1, "a"], GREEDY)  # type: ignore[list-item]
+
+
+def test_public_names_are_there() -> None:
+    for name in radixlm.__all__:
+        assert getattr(radixlm, name).__name__ == name
+    assert radixlm.__version__
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = radixlm.Nothing

@@ -1,0 +1,230 @@
+"""The command: help without torch, errors in one line, answers, a chat that can be stopped."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+import httpx
+import pytest
+from click.testing import CliRunner
+
+from radixlm import cli
+from radixlm.bench.checkpoints import write_random_checkpoint
+from radixlm.cli_chat import command as chat
+from radixlm.cli_flags import engine_options, sampling_options, take_sampling
+from radixlm.cli_generate import command as generate
+from radixlm.cli_serve import command as serve
+from radixlm.core.config import EngineConfig
+from radixlm.core.errors import ConfigError, InvalidRequestError, ModelError
+from radixlm.core.sampling import SamplingParams
+
+PROGRAM = [sys.executable, "-c", "from radixlm.cli import main; main()"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("cli") / "tiny"
+    write_random_checkpoint("tiny", folder)
+    return str(folder)
+
+
+def invoke(command, *arguments: str, **options):
+    result = CliRunner().invoke(command, arguments, catch_exceptions=False, **options)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def test_help_names_every_command_and_imports_no_torch():
+    program = (
+        "import sys\nfrom radixlm.cli import cli\n"
+        "try: cli(['--help'])\nfinally: assert 'torch' not in sys.modules, 'torch'"
+    )
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    for name, entry in cli.SUBCOMMANDS.items():
+        assert re.search(rf"^  {name} +{re.escape(entry.help)}$", done.stdout, re.M)
+
+
+@pytest.mark.parametrize("command", [serve, chat, generate])
+def test_every_flag_is_in_the_help(command):
+    text = invoke(command, "--help", terminal_width=200).output
+    flags = EngineConfig.__dataclass_fields__.keys() - {"model"}
+    for name in flags:
+        assert "--" + name.replace("_", "-") in text
+
+
+def test_options_fill_the_dataclasses():
+    seen: list[tuple[EngineConfig, SamplingParams]] = []
+
+    @click.command()
+    @sampling_options(max_tokens=7)
+    @engine_options
+    def command(**options):
+        params = take_sampling(options)
+        seen.append((EngineConfig.from_flags(**options), params))
+
+    invoke(command)
+    invoke(
+        command,
+        *["--page-size", "16", "--disable-radix-cache", "--dtype", "float32", "--kv-tokens", "9"],
+    )
+    invoke(
+        command,
+        *["--stop", "a", "--stop", "b", "--temperature", "0", "--seed", "3", "--max-tokens", "2"],
+    )
+    assert seen[0] == (EngineConfig(), SamplingParams(max_tokens=7))
+    assert seen[1][0] == EngineConfig(
+        page_size=16, disable_radix_cache=True, dtype="float32", kv_tokens=9
+    )
+    assert seen[2][1] == SamplingParams(max_tokens=2, temperature=0.0, seed=3, stop=("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(ModelError("no\nsuch"), 1), (InvalidRequestError("no such"), 1), (ConfigError("no such"), 2)],
+)
+def test_our_errors_are_one_line_without_traceback(monkeypatch, capsys, error, code):
+    def fail(**_options):
+        raise error
+
+    monkeypatch.setattr(cli, "cli", fail)
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    assert caught.value.code == code
+    assert capsys.readouterr().err == "radixlm: no such\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["generate", "/no/where", "hi"], 1, "there is no folder '/no/where'"),
+        (["serv"], 2, "No such command 'serv'"),
+    ],
+)
+def test_errors_from_the_shell(arguments, code, text):
+    done = subprocess.run(  # noqa: S603
+        [*PROGRAM, *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code
+    assert text in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_flags_are_checked_before_anything_is_loaded():
+    with pytest.raises(ConfigError, match="--page-size must be a power of two, got 3"):
+        CliRunner().invoke(serve, ["--page-size", "3"], catch_exceptions=False)
+    result = CliRunner().invoke(serve, ["--dtype", "int3"])
+    assert result.exit_code == 2
+    assert "'int3' is not one of" in result.output
+
+
+def test_generate_prints_answers(folder: str):
+    options = ["--max-tokens", "4", "--temperature", "0", "--kv-tokens", "500"]
+    alone = invoke(generate, folder, "hello", *options)
+    assert "[5 prompt tokens, 0 of them cached; 4 new, ended by length]" in alone.stderr
+    piped = invoke(generate, folder, *options, input="hello\n")
+    assert piped.stdout == alone.stdout
+    both = invoke(generate, folder, "hello", "-", *options, input="you")
+    assert both.stdout.startswith(alone.stdout)
+    assert "--- 'you'" in both.stderr
+
+
+def test_generate_takes_a_first_argument_that_is_no_folder_as_prompt(monkeypatch):
+    asked = []
+
+    class FakeEngine:
+        def __init__(self, model, **flags):
+            asked.append(model)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            return None
+
+        def generate(self, prompts, params):
+            asked.append(prompts)
+            return []
+
+    monkeypatch.setattr("radixlm.cli_generate.Engine", FakeEngine)
+    for first in ("hello", "/ is a slash", "x" * 5000):
+        CliRunner().invoke(generate, [first, "two"])
+        assert asked[-2:] == [None, [first, "two"]]
+    CliRunner().invoke(generate, ["./nowhere", "two"])
+    assert asked[-2:] == ["./nowhere", ["two"]]
+
+
+def test_chat_remembers_and_shows_what_was_cached(folder: str):
+    lines = "hello\n\n/clear\nhello\nmore\n"
+    options = ["--max-tokens", "3", "--temperature", "0", "--system", "Be kind."]
+    done = invoke(chat, folder, *options, input=lines)
+    turns = re.findall(r"\[(\d+) prompt tokens, (\d+) of them cached; 3 new", done.output)
+    prompts, cached = zip(*((int(a), int(b)) for a, b in turns), strict=True)
+    assert prompts[0] == prompts[1] < prompts[2]
+    assert cached[:2] == (0, prompts[0] - 1)
+    assert cached[2] >= prompts[1]
+
+
+def test_chat_goes_on_after_a_question_that_is_too_long(folder: str):
+    lines = "x" * 300 + "\nhi\n"
+    done = invoke(chat, folder, "--max-tokens", "3", "--kv-tokens", "200", input=lines)
+    assert "/clear starts anew" in done.stderr
+    assert "3 new" in done.output
+
+
+def wait_for(path: Path, text: str) -> str:
+    deadline = time.monotonic() + 60
+    while text not in (seen := path.read_text(errors="replace")):
+        assert time.monotonic() < deadline, seen
+        time.sleep(0.02)
+    return seen
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_an_answer_and_not_the_chat(folder: str, tmp_path: Path):
+    out = tmp_path / "out"
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    arguments = [*PROGRAM, "chat", folder, "--max-tokens", "8000"]
+    with (
+        out.open("wb") as sink,
+        subprocess.Popen(  # noqa: S603
+            arguments, stdin=subprocess.PIPE, stdout=sink, stderr=sink, env=environment
+        ) as process,
+    ):
+        process.stdin.write(b"hello\n")
+        process.stdin.flush()
+        before = wait_for(out, "> ")
+        deadline = time.monotonic() + 20
+        while out.stat().st_size < len(before) + 200 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        wait_for(out, "[stopped]")
+        process.stdin.close()
+        assert process.wait(30) == 0, out.read_text(errors="replace")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_serve_answers_and_ends_in_good_order(folder: str, tmp_path: Path, number):
+    out = tmp_path / "out"
+    arguments = [*PROGRAM, "serve", folder, "--port", "0", "--kv-tokens", "500"]
+    with (
+        out.open("wb") as sink,
+        subprocess.Popen(arguments, stdout=sink, stderr=sink) as process,  # noqa: S603
+    ):
+        seen = wait_for(out, "try:")
+        url = re.search(r"RadixLM serves tiny on (http://127\.0\.0\.1:\d+)", seen)[1]
+        assert httpx.get(f"{url}/health").status_code == 200
+        process.send_signal(number)
+        code = process.wait(30)
+    assert code in (0, -number), out.read_text()
+    assert "Traceback" not in out.read_text()

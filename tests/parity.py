@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import transformers
 
 from radixlm import Engine, SamplingParams
 from radixlm.attention.plan import make_plan
@@ -108,10 +107,8 @@ def make_prompts(count: int, vocab_size: int, seed: int = 0) -> list[list[int]]:
 
 
 @torch.inference_mode()
-def reference(
-    model: transformers.PreTrainedModel, prompts: Sequence[Sequence[int]], steps: int
-) -> Reference:
-    """Greedy decoding by transformers, one prompt at a time."""
+def reference(model: Any, prompts: Sequence[Sequence[int]], steps: int) -> Reference:
+    """Greedy decoding by transformers' `model`, one prompt at a time."""
     tokens, gaps = [], []
     for prompt in prompts:
         ids = torch.tensor([list(prompt)])

@@ -67,7 +67,11 @@ def make_checkpoint(
 
 def load_reference(folder: Path) -> transformers.PreTrainedModel:
     """The folder's model as transformers runs it, float32, ready for inference."""
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model: transformers.PreTrainedModel = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32
+    )
+    model.eval()
+    return model
 
 
 @torch.inference_mode()
@@ -77,8 +81,8 @@ def reference_logits(
     """(tokens, vocab_size) logits of one sequence that begins at `first_position`."""
     positions = torch.arange(first_position, first_position + len(token_ids))[None]
     ids = torch.tensor([token_ids])
-    output = model(input_ids=ids, position_ids=positions, use_cache=False)
-    return output.logits[0].float()
+    logits: Tensor = model(input_ids=ids, position_ids=positions, use_cache=False).logits
+    return logits[0].float()
 
 
 class DenseAttend:

@@ -122,9 +122,7 @@ def test_the_same_id_twice_is_refused() -> None:
 
 def test_what_can_never_fit_is_refused_with_the_numbers() -> None:
     limits = Limits(context_length=100, capacity=40, vocab_size=50)
-    with pytest.raises(
-        RequestTooLargeError, match=r"max_tokens 31 make 41.*holds 40"
-    ):
+    with pytest.raises(RequestTooLargeError, match=r"max_tokens 31 make 41.*holds 40"):
         limits.resolve_max_tokens(as_key([1] * 10), SamplingParams(max_tokens=31))
     with pytest.raises(RequestTooLargeError, match=r"has 40 tokens.*at most 39"):
         limits.resolve_max_tokens(as_key([1] * 40), SamplingParams(max_tokens=None))

@@ -1,0 +1,108 @@
+"""Put measured numbers into the README: the table, the picture, the demo model's scores.
+
+    python scripts/update_readme.py
+
+Reads benchmarks/results/shared-prefix-*.jsonl (written by `radixlm bench shared-prefix --json`) and
+the demo model's metrics.json. Nothing in those parts of the README is written by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib import pyplot as plt
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+PICTURE = ROOT / "docs" / "img" / "shared-prefix.png"
+METRICS = ROOT / "src" / "radixlm" / "demo_model" / "metrics.json"
+
+Run = dict[str, Any]
+
+
+def main() -> None:
+    runs = [
+        [json.loads(line) for line in path.read_text().splitlines()]
+        for path in sorted(RESULTS.glob("shared-prefix-*.jsonl"))
+    ]
+    readme = ROOT / "README.md"
+    text = replace_part(readme.read_text(), "numbers", numbers_table(runs))
+    text = replace_part(text, "demo", demo_table(json.loads(METRICS.read_text())))
+    readme.write_text(text)
+    draw(runs)
+
+
+def replace_part(text: str, name: str, content: str) -> str:
+    """Put `content` between the markers of that name."""
+    pattern = rf"(<!-- {name}:[^>]*-->\n).*?(<!-- /{name} -->)"
+    replaced, count = re.subn(
+        pattern, lambda match: match[1] + content + match[2], text, flags=re.DOTALL
+    )
+    if count != 1:
+        raise SystemExit(f"README.md has {count} parts called {name!r}, not one")
+    return replaced
+
+
+def numbers_table(runs: list[list[Run]]) -> str:
+    """One row for each dtype: both wall times and their ratio."""
+    lines = [
+        "| model, dtype | requests | cache off | cache on | ratio | computed off / on | hit rate |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for pair in runs:
+        on, off = by_mode(pair)
+        prompt = on["prompt_tokens"] // on["requests"]
+        lines.append(
+            f"| random SmolLM-135M shape, {on['dtype']} | {on['requests']} x {prompt:,} tokens "
+            f"| {off['wall_s']:.1f} s | {on['wall_s']:.1f} s "
+            f"| **{off['wall_s'] / on['wall_s']:.1f}x** "
+            f"| {off['computed_tokens']:,} / {on['computed_tokens']:,} "
+            f"| {100 * on['hit_rate']:.2f} %, best possible {100 * on['best_hit_rate']:.2f} % |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def demo_table(metrics: dict[str, Any]) -> str:
+    """How often the demo model is right, on what was kept out of its training."""
+    lines = ["| kept out of training | right |", "|---|---|"]
+    lines += [f"| {name} | {100 * value:.0f} % |" for name, value in metrics["accuracy"].items()]
+    size = metrics["parameters"] / 1e6
+    head = f"A Llama of {size:.1f} M parameters, {metrics['context']:,} tokens of context.\n\n"
+    return head + "\n".join(lines) + "\n"
+
+
+def by_mode(pair: list[Run]) -> tuple[Run, Run]:
+    modes = {run["mode"]: run for run in pair}
+    return modes["on"], modes["off"]
+
+
+def draw(runs: list[list[Run]]) -> None:
+    """Two bars for each dtype, the ratio above them."""
+    mpl.use("Agg")
+    figure, axes = plt.subplots(figsize=(7, 2.6), layout="constrained")
+    for index, pair in enumerate(runs):
+        on, off = by_mode(pair)
+        for place, run, colour in ((0.2, off, "#b8bfc6"), (-0.2, on, "#2f7d4f")):
+            axes.barh(index + place, run["wall_s"], height=0.36, color=colour)
+            label = f" {run['wall_s']:.1f} s, cache {run['mode']}"
+            if run is on:
+                label += f": {off['wall_s'] / on['wall_s']:.1f}x faster"
+            axes.text(run["wall_s"], index + place, label, va="center", fontsize=9)
+    axes.set_yticks(range(len(runs)), [pair[0]["dtype"] for pair in runs])
+    axes.set_xlim(0, 1.3 * max(run["wall_s"] for pair in runs for run in pair))
+    first = runs[0][0]
+    axes.set_title(
+        f"{first['requests']} requests over one shared prefix, 135M shape, 2 CPU cores (wall time)",
+        fontsize=10,
+        loc="left",
+    )
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(PICTURE, dpi=150)
+
+
+if __name__ == "__main__":
+    main()

@@ -2,7 +2,7 @@
 
     python benchmarks/tree_ops.py [--only a,b,...] [--scale 1.0]
 
-Per request: match, lock (take hold, splitting), insert (from the held node, and moving the lock),
+Per request: match, lock (take hold, splitting), insert (from the held node, the lock moves along),
 unlock, and evict where the pool is full. Microseconds, median and p99. The index is what the tree
 keeps beside the keys and values: bytes per cached token, by tracemalloc. Ends in one JSON line.
 """
@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from radixlm.cache import RadixTree, SlotAllocator
+from radixlm.cache.node import NO_SLOTS
 from radixlm.core.keys import Key
 
 OPERATIONS = ("match", "lock", "insert", "unlock", "evict")
@@ -57,7 +58,7 @@ class Index:
         """One request from admission to end."""
         spent = self.timings.spent
         t0 = clock()
-        match = self.tree.match_prefix(key[:-1])
+        match = self.tree.match_prefix(key)
         t1 = clock()
         held = self.tree.inc_lock_ref(match)
         t2 = clock()
@@ -70,10 +71,10 @@ class Index:
             freed = self.tree.evict(short)
             spent["evict"].append((clock() - t0) / freed.size)
             self.slots.free(freed)
-        slots = np.concatenate((match.slots(), self.slots.allocate(new)))
+        fresh = self.slots.allocate(new) if new else NO_SLOTS
+        slots = np.concatenate((match.slots(), fresh))
         t0 = clock()
         node = self.tree.insert(key, slots, start=held).node
-        self.tree.move_lock(held, node)
         t1 = clock()
         self.tree.dec_lock_ref(node)
         t2 = clock()

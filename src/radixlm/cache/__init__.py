@@ -5,20 +5,25 @@ behind one door, with a Lease for each user.
 """
 
 from radixlm.cache.allocator import SlotAllocator
-from radixlm.cache.cache import Lease, RadixCache, Usage
-from radixlm.cache.eviction import EvictionPolicy, LeastRecentlyUsed
+from radixlm.cache.cache import RadixCache, Usage
+from radixlm.cache.eviction import POLICIES, EvictionPolicy, LeastRecentlyUsed, make_policy
+from radixlm.cache.lease import Lease
 from radixlm.cache.node import Inserted, Match, TreeNode
+from radixlm.cache.pins import Pin
 from radixlm.cache.tree import RadixTree
 
 __all__ = [
+    "POLICIES",
     "EvictionPolicy",
     "Inserted",
     "Lease",
     "LeastRecentlyUsed",
     "Match",
+    "Pin",
     "RadixCache",
     "RadixTree",
     "SlotAllocator",
     "TreeNode",
     "Usage",
+    "make_policy",
 ]

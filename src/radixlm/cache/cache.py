@@ -8,15 +8,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from radixlm.cache.allocator import SlotAllocator, split_runs
+from radixlm.cache.allocator import SlotAllocator
 from radixlm.cache.checks import check_slots, require
+from radixlm.cache.eviction import EvictionPolicy
+from radixlm.cache.explain import Ending
+from radixlm.cache.lease import Lease
 from radixlm.cache.node import Match, TreeNode, path_slots
+from radixlm.cache.pins import Pin, PinBoard
+from radixlm.cache.snapshot import take_snapshot
+from radixlm.cache.stats import TreeStats
 from radixlm.cache.tree import RadixTree
-from radixlm.core.batch import Extent, Remap, Segment
+from radixlm.core.clock import Clock, WallClock
 from radixlm.core.config import check_page_size
-from radixlm.core.errors import CacheError, ConfigError, LeaseClosedError
+from radixlm.core.errors import ConfigError
 from radixlm.core.events import EventSink, Inserted, Matched
-from radixlm.core.keys import Key, KeyLike, Slots, as_key
+from radixlm.core.keys import KeyLike, Slots, as_trusted_key
+from radixlm.core.reports import TreeSnapshot
 
 
 class Usage(NamedTuple):
@@ -26,141 +33,6 @@ class Usage(NamedTuple):
     private: int
     locked: int
     evictable: int
-
-
-class Lease:
-    """A running request's hold on the cache: its locked path and its private slots.
-
-        tokens    0            cached        committed       length      allocated
-                  | found at acquire | committed | private ... | reserved  )
-                  | <----- in the tree, locked -----> | <- the lease's own -> |
-
-    key: the tokens, prompt first; it may be a longer buffer that the caller fills as tokens come.
-    cached: tokens that were found at acquire. committed: tokens whose slots belong to the tree.
-    length: tokens that have slots; the rest of the last page is reserved for the next ones.
-    """
-
-    def __init__(self, cache: RadixCache, key: Key, node: TreeNode) -> None:
-        self.key = key
-        self.cached = self.committed = self.length = node.end
-        self._cache = cache
-        self._node = node
-        self._allocated = node.end
-        self._slots: Slots = np.empty(cache.round_up(max(key.size, node.end)), dtype=np.int32)
-        self._slots[: node.end] = path_slots(node, 0, node.end)
-        self._tail: list[Extent] = []
-        self._path: tuple[int, tuple[Segment, ...]] = (-1, ())
-        self.closed = False
-
-    @property
-    def slots(self) -> Slots:
-        """(length,) where each token's keys and values lie; a view, valid until the next call."""
-        return self._slots[: self.length]
-
-    @property
-    def private_size(self) -> int:
-        """Slots that only this lease uses, the reserved ones included."""
-        return self._allocated - self.committed
-
-    def extend(self, n_tokens: int) -> Slots | None:
-        """Give the next `n_tokens` slots, evicting leaf-first only what is needed.
-
-        Returns (n_tokens,) slots, or None when free and evictable slots do not suffice; then
-        nothing has changed. Raises LeaseClosedError, CacheError for a count below 1.
-        """
-        self._check_open()
-        if n_tokens < 1:
-            raise CacheError(f"a lease is extended by at least one token, got {n_tokens}")
-        end = self.length + n_tokens
-        missing = self._cache.round_up(end) - self._allocated
-        if missing > 0:
-            more = self._cache.take_private(missing)
-            if more is None:
-                return None
-            self._append(more)
-        start, self.length = self.length, end
-        return self._slots[start:end]
-
-    def commit(self, upto: int) -> Remap | None:
-        """Put the tokens key[:upto], whose keys and values are computed, into the tree.
-
-        Called between steps. Whole pages only. Where another request committed the same tokens
-        first, the tree's slots win: the duplicates return to free, and the Remap says where these
-        tokens lie now. O(new tokens). Raises LeaseClosedError, and CacheError for tokens that
-        have no slots or are not in the key.
-        """
-        self._check_open()
-        if upto > min(self.length, self.key.size):
-            raise CacheError(
-                f"commit of {upto} tokens: {self.length} have slots, the key has {self.key.size}"
-            )
-        upto = self._cache.round_down(upto)
-        if upto <= self.committed or not self._cache.enabled:
-            return None
-        start = self.committed
-        there, self._node = self._cache.insert(self, upto)
-        self._path = (-1, ())
-        self.committed = upto
-        remap = None
-        if there > start:
-            slots = path_slots(self._node, start, there)
-            self._cache.give_back(self._slots[start:there].copy())
-            self._slots[start:there] = slots
-            remap = Remap(start, slots)
-        self._tail = list(split_runs(self._slots[upto : self._allocated]))
-        return remap
-
-    def release(self) -> None:
-        """Unlock the path and free the private slots. Raises LeaseClosedError the second time."""
-        self._check_open()
-        self.closed = True
-        self._cache.drop(self)
-
-    def segments(self) -> tuple[Segment, ...]:
-        """The nodes that hold tokens [0, length), then the private tail, in token order."""
-        version = self._cache.version
-        if self._path[0] != version:
-            self._path = (version, tuple(_path_segments(self._node)))
-        if self.length == self.committed:
-            return self._path[1]
-        return (
-            *self._path[1],
-            Segment(None, self.committed, self.length, self._tail_extents()),
-        )
-
-    @property
-    def node(self) -> TreeNode:
-        """Where the committed tokens end. For the cache and its tests, not for callers."""
-        return self._node
-
-    def private_slots(self) -> Slots:
-        """(private_size,) the slots that only this lease uses; a copy."""
-        return self._slots[self.committed : self._allocated].copy()
-
-    def _append(self, more: Slots) -> None:
-        end = self._allocated + more.size
-        if end > self._slots.size:
-            grown = np.empty(max(end, 2 * self._slots.size), dtype=np.int32)
-            grown[: self._allocated] = self._slots[: self._allocated]
-            self._slots = grown
-        self._slots[self._allocated : end] = more
-        self._allocated = end
-        for run in split_runs(more):
-            if self._tail and self._tail[-1].stop == run.start:
-                self._tail[-1] = Extent(self._tail[-1].start, run.stop)
-            else:
-                self._tail.append(run)
-
-    def _tail_extents(self) -> tuple[Extent, ...]:
-        reserved = self._allocated - self.length
-        if not reserved:
-            return tuple(self._tail)
-        last = self._tail[-1]
-        return (*self._tail[:-1], Extent(last.start, last.stop - reserved))
-
-    def _check_open(self) -> None:
-        if self.closed:
-            raise LeaseClosedError("this lease was released before")
 
 
 class RadixCache:
@@ -190,16 +62,33 @@ class RadixCache:
         page_size: int = 1,
         *,
         enabled: bool = True,
+        policy: EvictionPolicy | None = None,
+        ghost_budget: int | None = None,
+        pin_budget: int | None = None,
+        clock: Clock | None = None,
         sink: EventSink | None = None,
     ) -> None:
+        """capacity: slots. policy: LRU by default. ghost_budget: evicted tokens to remember, four
+        times the capacity by default. pin_budget: tokens that may be pinned, half the capacity by
+        default. Raises ConfigError.
+        """
         check_page_size(page_size)
         if capacity < page_size:
             raise ConfigError(f"a pool of {capacity} slots holds no page of {page_size}")
         self.capacity = capacity - capacity % page_size
         self.page_size = page_size
         self.enabled = enabled
-        self._tree = RadixTree(page_size, sink=sink)
+        self._clock = clock or WallClock()
+        self._tree = RadixTree(
+            page_size,
+            policy=policy,
+            ghost_budget=4 * self.capacity if ghost_budget is None else ghost_budget,
+            clock=self._clock,
+            sink=sink,
+        )
         self._allocator = SlotAllocator(self.capacity, page_size)
+        budget = self.capacity // 2 if pin_budget is None else pin_budget
+        self._pins = PinBoard(self._tree, budget, self._clock, sink)
         self._leases: set[Lease] = set()
         self._private = 0
         self._sink = sink
@@ -218,6 +107,21 @@ class RadixCache:
     def node_count(self) -> int:
         return self._tree.node_count
 
+    @property
+    def pinned_size(self) -> int:
+        """Tokens that pins hold; they count as locked."""
+        return self._tree.pinned_size
+
+    @property
+    def ghost_size(self) -> int:
+        """Evicted tokens that are remembered."""
+        return self._tree.ghost_size
+
+    @property
+    def stats(self) -> TreeStats:
+        """What the tree has counted so far; live, not a copy."""
+        return self._tree.stats
+
     def usage(self) -> Usage:
         return Usage(
             self._allocator.free_size,
@@ -230,7 +134,7 @@ class RadixCache:
         self, key: KeyLike, namespace: Hashable = None, *, max_match: int | None = None
     ) -> Match:
         """What `acquire` would find now; leaves no trace."""
-        array = as_key(key)
+        array = as_trusted_key(key)
         limit = array.size - 1 if max_match is None else max_match
         if limit < 1 or not self.enabled:
             return Match(0, None, 0, namespace, self._tree.version)
@@ -241,30 +145,74 @@ class RadixCache:
         return self.available - self._tree.unlocked_on_path(match)
 
     def acquire(
-        self, key: KeyLike, namespace: Hashable = None, *, max_match: int | None = None
+        self,
+        key: KeyLike,
+        namespace: Hashable = None,
+        *,
+        n_tokens: int | None = None,
+        max_match: int | None = None,
+        priority: int = 0,
     ) -> Lease:
         """Take the longest cached prefix of `key` and lock it.
 
-        max_match: tokens that may be matched; by default all but the last, whose logits are
-        wanted. Raises InvalidKeyError.
+        n_tokens: how many tokens of the key are known, all by default; the rest is room for those
+        to come. max_match: how many may be matched; by default all known ones but the last, whose
+        logits are wanted. priority: for the policy of that name. Raises InvalidKeyError.
         """
-        array = as_key(key)
-        match = self.match(array, namespace, max_match=max_match)
-        lease = Lease(self, array, self._tree.inc_lock_ref(match))
+        array = as_trusted_key(key)
+        known = array.size if n_tokens is None else n_tokens
+        limit = known - 1 if max_match is None else max_match
+        self._pins.expire()
+        match = self.match(array, namespace, max_match=limit)
+        ending = Ending(match, array, limit, self.page_size) if self.enabled else None
+        node = self._tree.inc_lock_ref(match, priority)
+        lease = Lease(self, array, node, ending, known)
         self._leases.add(lease)
         if self._sink is not None:
-            self._sink(Matched(array.size if max_match is None else max_match, lease.cached))
+            self._sink(Matched(known, lease.cached))
         return lease
+
+    def pin(self, key: KeyLike, namespace: Hashable = None, *, ttl: float | None = None) -> Pin:
+        """Keep the cached prefix of `key` from eviction for `ttl` seconds, or until `unpin`.
+
+        Raises PinError when nothing of it is cached, or over the budget; then nothing has changed.
+        """
+        self._pins.expire()
+        return self._pins.add(self._tree.match_prefix(key, namespace), ttl)
+
+    def unpin(self, pin_id: int) -> None:
+        """Let go of a pin. Raises PinError when there is none of that id (any more)."""
+        self._pins.expire()
+        self._pins.remove(pin_id)
+
+    def holders(self, key: KeyLike) -> dict[Hashable, int]:
+        """For operators: how many tokens of `key` each namespace holds. No request may ask."""
+        found = {name: self._tree.match_prefix(key, name).length for name in self._tree.roots()}
+        return {name: length for name, length in found.items() if length}
+
+    def set_policy(self, policy: EvictionPolicy) -> None:
+        """Evict by another policy from now on. O(nodes), once."""
+        self._tree.set_policy(policy)
+
+    def snapshot(self, *, max_depth: int | None = None, min_tokens: int = 0) -> TreeSnapshot:
+        """The tree as it is now, whole or pruned. O(nodes)."""
+        return take_snapshot(self._tree, max_depth=max_depth, min_tokens=min_tokens)
 
     def depth_first(self, leases: Iterable[Lease]) -> list[Lease]:
         """Order leases by their place in the tree, so that those below a node are neighbours."""
         return sorted(leases, key=_path_ids)
 
     def flush(self) -> int:
-        """Drop everything that no lease uses; returns how many tokens that were."""
+        """Drop all that no lease and no pin holds, ghosts too; returns how many tokens it was."""
+        self._pins.expire()
         freed = self._tree.evict(self._tree.evictable_size)
         self._allocator.free(freed)
+        self._tree.forget_ghosts()
         return freed.size
+
+    def now(self) -> float:
+        """Seconds by the cache's clock."""
+        return self._clock.now()
 
     def check(self) -> None:
         """Walk every invariant: the tree's, the conservation law, and that each slot has exactly
@@ -277,6 +225,7 @@ class RadixCache:
         private = sum(lease.private_size for lease in self._leases)
         require(private == self._private, f"leases hold {private}, books say {self._private}")
         ends: Counter[TreeNode] = Counter(lease.node for lease in self._leases)
+        ends.update(self._pins.nodes())
         for node in self._tree.nodes():
             held = ends[node] + sum(child.lock_ref for child in node.children.values())
             require(node.lock_ref == held, f"node {node.id}: {node.lock_ref} locks for {held}")
@@ -307,7 +256,9 @@ class RadixCache:
     def take_private(self, n_slots: int) -> Slots | None:
         """Slots in whole pages for a lease, or None."""
         if n_slots > self.available:
-            return None
+            self._pins.expire()
+            if n_slots > self.available:
+                return None
         short = n_slots - self._allocator.free_size
         if short > 0:
             self._allocator.free(self._tree.evict(short))
@@ -318,9 +269,7 @@ class RadixCache:
         """Hand a lease's slots up to `upto` to the tree; the new path is locked before the old
         one is let go. Returns how many tokens the tree had before, and where the path ends now.
         """
-        held = lease.node
-        there, node = self._tree.insert(lease.key[:upto], lease.slots[:upto], start=held)
-        self._tree.move_lock(held, node)
+        there, node = self._tree.insert(lease.key[:upto], lease.slots[:upto], start=lease.node)
         self._private -= upto - there
         if self._sink is not None:
             self._sink(Inserted(node.id, upto - there, there - lease.committed))
@@ -336,15 +285,6 @@ class RadixCache:
         self._leases.remove(lease)
         self.give_back(lease.private_slots())
         self._tree.dec_lock_ref(lease.node)
-
-
-def _path_segments(node: TreeNode) -> list[Segment]:
-    segments = []
-    at: TreeNode | None = node
-    while at is not None and at.end:
-        segments.append(Segment(at.id, at.start, at.end, at.extents))
-        at = at.parent
-    return segments[::-1]
 
 
 def _path_ids(lease: Lease) -> list[int]:

@@ -16,6 +16,8 @@ class Counts(NamedTuple):
     nodes: int
     locked: int
     evictable: int
+    pinned: int
+    ghosts: int
 
 
 def require(holds: bool, what: str) -> None:
@@ -27,29 +29,40 @@ def require(holds: bool, what: str) -> None:
 def check_nodes(nodes: Iterable[TreeNode], page_size: int) -> Counts:
     """Check every node of a tree against its neighbours and count what they hold.
 
-    root (no tokens) ── node: whole pages, as many slots as tokens, its key in the parent is
-                        its first page, lock_ref >= the sum of its children's,
-                        an unlocked leaf has its entry in the eviction order
+        root                 no tokens; in use, or it has children
+         └─ node             whole pages; its key in the parent is its first page
+             ├─ node         lock_ref >= the sum of its children's; pins likewise
+             │   └─ ghost    below a token that is not resident nothing is, and nothing is locked
+             └─ leaf         unlocked, nothing resident below: it is in the eviction order
+
+    A node's first `resident` tokens have slots. No node is used later than its parent.
     """
-    count = locked = evictable = 0
+    count = locked = evictable = pinned = ghosts = 0
     for node in nodes:
         count += 1
         _check_place(node, page_size)
         _check_children(node, page_size)
+        ghosts += node.ghosts
         if node.lock_ref:
-            locked += len(node)
+            locked += node.resident
         else:
-            evictable += len(node)
-        needed = node.lock_ref == 0 and not node.children
-        require(node.queued or not needed, f"unlocked leaf {node.id} is in no eviction order")
-    return Counts(count, locked, evictable)
+            evictable += node.resident
+        if node.pins:
+            pinned += node.resident
+        queued = node.queued_key is not None
+        waits = not node.lock_ref and not node.live and node.resident > 0
+        require(queued or not waits, f"unlocked leaf {node.id} is in no eviction order")
+    return Counts(count, locked, evictable, pinned, ghosts)
 
 
 def _check_place(node: TreeNode, page_size: int) -> None:
     name = f"node {node.id}"
-    require(node.slots.size == len(node), f"{name}: {len(node)} tokens, {node.slots.size} slots")
-    require(len(node.edge) % (page_size * TOKEN_BYTES) == 0, f"{name}: torn page")
-    require(node.lock_ref >= 0, f"{name}: lock_ref {node.lock_ref}")
+    require(node.slots.size == node.resident, f"{name}: {node.resident} resident, not its slots")
+    require(node.resident <= len(node), f"{name}: {len(node)} tokens, {node.resident} resident")
+    for length in (len(node), node.resident):
+        require(length % page_size == 0, f"{name}: torn page")
+    require(node.lock_ref >= node.pins >= 0, f"{name}: lock_ref {node.lock_ref}, {node.pins} pins")
+    require(not node.lock_ref or not node.ghosts, f"{name} is locked but not resident")
     if node.parent is None:
         require(isinstance(node, RootNode) and not node.edge, f"{name} hangs on nothing")
         require(bool(node.lock_ref or node.children), f"{name}: an empty root was kept")
@@ -57,15 +70,25 @@ def _check_place(node: TreeNode, page_size: int) -> None:
     require(len(node) > 0, f"{name} is empty")
     require(node.end == node.parent.end + len(node), f"{name}: end {node.end}")
     require(node.last_used <= node.parent.last_used, f"{name} is younger than its parent")
+    require(
+        node.priority <= node.parent.priority or isinstance(node.parent, RootNode),
+        f"{name} has more priority than its parent",
+    )
 
 
 def _check_children(node: TreeNode, page_size: int) -> None:
+    children = node.children.values()
     for page, child in node.children.items():
         require(child.parent is node, f"node {child.id} does not know its parent {node.id}")
         first = child.edge[: page_size * TOKEN_BYTES]
         require(page == first, f"node {child.id} is filed under another page")
-    below = sum(child.lock_ref for child in node.children.values())
+        require(not child.resident or not node.ghosts, f"node {child.id} outlived its parent")
+    below = sum(child.lock_ref for child in children)
     require(node.lock_ref >= below, f"node {node.id}: {node.lock_ref} locks, {below} below it")
+    pins = sum(child.pins for child in children)
+    require(node.pins >= pins, f"node {node.id}: {node.pins} pins, {pins} below it")
+    live = sum(1 for child in children if child.resident)
+    require(node.live == live, f"node {node.id}: {node.live} live children, it has {live}")
 
 
 def check_slots(capacity: int, owners: Iterable[tuple[str, Slots]]) -> None:

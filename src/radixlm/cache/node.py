@@ -16,28 +16,43 @@ NO_SLOTS: Slots = np.empty(0, dtype=np.int32)
 
 
 class TreeNode:
-    """The tokens on the edge into it, their slots, and who uses them.
+    """The tokens on the edge into it, the slots of those that are resident, and who uses them.
+
+        edge   [ t0 t1 t2 t3 t4 t5 ]        tokens, all of them known
+        slots  [ 17 18 19 40 )              the first `resident` have keys and values,
+                             t4 t5          the rest is a ghost: known, but evicted
+
+    Ghosts lie below what is resident: a node that is not resident to its end has only ghosts for
+    children, since eviction works from the leaves up.
 
     edge: the tokens' int32 bytes, a copy of its own (a view would keep whole prompts alive).
-    slots: (len(edge) / 4,) where each token's keys and values lie.
     end: tokens from the root to the end of this node.
-    lock_ref: leases whose path runs through here; 0 means it may be evicted.
+    live: children with resident tokens; 0 makes it a leaf for eviction.
+    lock_ref: leases and pins whose path runs through here; 0 means that it may be evicted.
     last_used: the tree's counter when the path was last locked, unlocked or inserted.
-    hits: leases that found it.
-    queued: it has an entry in the eviction order.
+    created: the same when it was made. hits: leases that found it. priority: the highest of those.
+    pins: pins whose path runs through here; they are locks, too.
+    queued_key: its place in the eviction order, None while it has none.
+    evicted_at: seconds, by the tree's clock, when it last lost tokens.
     """
 
     __slots__ = (
         "_extents",
         "children",
+        "created",
         "edge",
         "end",
+        "evicted_at",
         "hits",
         "id",
         "last_used",
+        "live",
         "lock_ref",
         "parent",
-        "queued",
+        "pins",
+        "priority",
+        "queued_key",
+        "resident",
         "slots",
     )
 
@@ -45,13 +60,19 @@ class TreeNode:
         self.id = node_id
         self.edge = edge
         self.slots = slots
+        self.resident: int = slots.size
         self.parent = parent
         self.end: int = (parent.end if parent else 0) + len(edge) // TOKEN_BYTES
         self.children: dict[bytes, TreeNode] = {}
+        self.live = 0
         self.lock_ref = 0
         self.last_used = 0
+        self.created = node_id
         self.hits = 0
-        self.queued = False
+        self.priority = 0
+        self.pins = 0
+        self.queued_key: tuple[int, ...] | None = None
+        self.evicted_at = 0.0
         self._extents: tuple[Extent, ...] | None = None
 
     def __len__(self) -> int:
@@ -66,6 +87,11 @@ class TreeNode:
         return self.end - len(self)
 
     @property
+    def ghosts(self) -> int:
+        """Tokens that are known but not resident."""
+        return len(self) - self.resident
+
+    @property
     def extents(self) -> tuple[Extent, ...]:
         """The runs that its slots form; computed once for as long as they stay."""
         if self._extents is None:
@@ -75,7 +101,12 @@ class TreeNode:
     def set_edge(self, edge: bytes, slots: Slots) -> None:
         """Replace tokens and slots together, so that they can not part."""
         self.edge = edge
+        self.set_slots(slots)
+
+    def set_slots(self, slots: Slots) -> None:
+        """Make the first len(slots) tokens resident."""
         self.slots = slots
+        self.resident = slots.size
         self._extents = None
 
     def tokens(self) -> Slots:
@@ -96,7 +127,7 @@ class RootNode(TreeNode):
 class Match(NamedTuple):
     """Where the longest match of a key ends: `offset` tokens into `node`.
 
-    length: matched tokens. node: None when the namespace is empty.
+    length: matched tokens, all resident. node: None when the namespace is empty.
     version: the tree's, when the match was made; a later change makes the match stale.
     """
 
@@ -114,7 +145,7 @@ class Match(NamedTuple):
 
 
 class Inserted(NamedTuple):
-    """already_there: tokens of the key that the tree held before. node: where the key ends."""
+    """already_there: tokens of the key that were resident before. node: where the key ends."""
 
     already_there: int
     node: TreeNode

@@ -1,25 +1,26 @@
-"""The radix tree: longest match, insert with split, path locks, leaf-first eviction."""
+"""The radix tree: longest match, insert, path locks and pins, leaf-first eviction, ghosts."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable, Iterator
 
 import numpy as np
 
 from radixlm.cache.checks import Counts, check_nodes, require
 from radixlm.cache.eviction import EvictionOrder, EvictionPolicy, LeastRecentlyUsed
-from radixlm.cache.node import (
-    NO_SLOTS,
-    TOKEN_BYTES,
-    Inserted,
-    Match,
-    RootNode,
-    TreeNode,
-)
+from radixlm.cache.ghosts import Ghosts
+from radixlm.cache.node import NO_SLOTS, TOKEN_BYTES, Inserted, Match, RootNode, TreeNode
+from radixlm.cache.stats import TreeStats
+from radixlm.cache.structure import Structure
+from radixlm.core.clock import Clock, WallClock
 from radixlm.core.config import check_page_size
 from radixlm.core.errors import CacheError, InvalidKeyError, StaleMatchError
-from radixlm.core.events import Event, EventSink, Evicted, Split
-from radixlm.core.keys import Key, KeyLike, Slots, as_key
+from radixlm.core.events import EventSink
+from radixlm.core.keys import Key, KeyLike, Slots, as_trusted_key
+
+# Where an int32's sign bit lies, as a byte of the buffer.
+_SIGN_BYTE = TOKEN_BYTES - 1 if sys.byteorder == "little" else 0
 
 
 class RadixTree:
@@ -35,6 +36,10 @@ class RadixTree:
 
     Locks run from a node up to its root: lock_ref(node) = locks that end there + its children's.
     So an unlocked node has only unlocked descendants, and `evict` can always work leaf-first.
+    A pin is a lock that is counted apart.
+
+    Evicted tokens stay as ghosts, within `ghost_budget` tokens: they are not matched, but they
+    explain misses, and KV that is computed again returns to the same node.
 
     >>> tree = RadixTree()
     >>> _ = tree.insert([1, 2, 3, 4], [10, 11, 12, 13])
@@ -49,32 +54,71 @@ class RadixTree:
         page_size: int = 1,
         *,
         policy: EvictionPolicy | None = None,
+        ghost_budget: int = 0,
+        clock: Clock | None = None,
         sink: EventSink | None = None,
     ) -> None:
         check_page_size(page_size)
+        if ghost_budget < 0:
+            raise CacheError(f"a ghost budget is not negative, got {ghost_budget}")
         self.page_size = page_size
-        self.version = 0
-        self.evictable_size = 0
-        self.protected_size = 0
-        self.node_count = 0
         self._page_bytes = page_size * TOKEN_BYTES
-        self._roots: dict[Hashable, RootNode] = {}
         self._order = EvictionOrder(policy or LeastRecentlyUsed())
-        self._sink = sink
-        self._next_id = 0
+        self._ghosts = Ghosts(ghost_budget)
+        self._shape = Structure(page_size, self._order, self._ghosts, clock or WallClock(), sink)
+        self._roots = self._shape.roots
         self._uses = 0
 
-    def match_prefix(self, key: KeyLike, namespace: Hashable = None) -> Match:
-        """Find the longest prefix of `key` in whole pages. Changes nothing, not even recency.
+    @property
+    def version(self) -> int:
+        """Changes whenever a node, or what is resident of it, does."""
+        return self._shape.version
 
-        O(matched bytes + nodes on the path). Raises InvalidKeyError.
+    @property
+    def evictable_size(self) -> int:
+        """Resident tokens that no lock holds."""
+        return self._shape.evictable
+
+    @property
+    def protected_size(self) -> int:
+        """Resident tokens under a lock."""
+        return self._shape.protected
+
+    @property
+    def pinned_size(self) -> int:
+        """Resident tokens under a pin; they are protected, too."""
+        return self._shape.pinned
+
+    @property
+    def ghost_size(self) -> int:
+        """Tokens that are remembered but not resident."""
+        return self._ghosts.size
+
+    @property
+    def node_count(self) -> int:
+        return self._shape.node_count
+
+    @property
+    def stats(self) -> TreeStats:
+        """Totals so far; live, not a copy."""
+        return self._shape.stats
+
+    def match_prefix(self, key: KeyLike, namespace: Hashable = None) -> Match:
+        """Find the longest resident prefix of `key` in whole pages. Changes nothing, not even
+        recency. O(matched bytes + nodes on the path). Raises InvalidKeyError.
         """
-        key = as_key(key)
+        key = as_trusted_key(key)
         root = self._roots.get(namespace)
         if root is None:
-            return Match(0, None, 0, namespace, self.version)
+            return Match(0, None, 0, namespace, self._shape.version)
         node, offset = self._descend(root, key.data.cast("B"), self._floor(key.size))
-        return Match(node.end - len(node) + offset, node, offset, namespace, self.version)
+        if offset > node.resident:
+            offset = node.resident
+        while not offset and node.parent is not None:
+            node = node.parent
+            offset = node.resident
+        start = node.end - len(node.edge) // TOKEN_BYTES
+        return Match(start + offset, node, offset, namespace, self._shape.version)
 
     def insert(
         self,
@@ -83,111 +127,168 @@ class RadixTree:
         namespace: Hashable = None,
         start: TreeNode | None = None,
     ) -> Inserted:
-        """Put the whole pages of `key` into the tree; what is there keeps its own slots.
+        """Put the whole pages of `key` into the tree; what is resident keeps its own slots, what is
+        a ghost becomes resident again.
 
         slots: one per token of the whole key. start: a node on the key's path that the caller
-        holds locked; nothing above it is compared again. A leaf that nobody but the caller holds
-        grows in place. O(compared + new bytes). Raises InvalidKeyError.
+        holds; nothing above it is compared again, and the caller's lock moves from it down to
+        where the key ends. A leaf that nobody but the caller holds grows in place.
+        O(compared + new bytes). Raises InvalidKeyError; then nothing has changed.
         """
-        key = as_key(key)
+        key = as_trusted_key(key)
         values = np.asarray(slots, dtype=np.int32)
         if values.shape != key.shape:
             raise InvalidKeyError(f"{key.size} tokens but slots of shape {values.shape}")
+        shape = self._shape
         stop = self._floor(key.size)
-        top = start or self._roots.get(namespace) or self._add_root(namespace)
+        top = start or self._roots.get(namespace) or shape.add_root(namespace)
         node, offset = self._descend(top, key.data.cast("B"), stop)
+        known = node.end - len(node) + offset
+        edge = key[known:stop].tobytes()
+        if not edge[_SIGN_BYTE::TOKEN_BYTES].isascii():  # a sign bit: far cheaper than a minimum
+            shape.settle(top)
+            raise InvalidKeyError(f"token ids must not be negative, got {int(key.min())}")
         if offset < len(node):
-            node = self._split(node, offset)
-        there = node.end
-        if there < stop:
-            new_edge, new_slots = key[there:stop].tobytes(), values[there:stop].copy()
-            holders = 1 if node is start else 0
-            if node.parent and not node.children and node.lock_ref == holders:
-                self._grow(node, new_edge, new_slots)
-            else:
-                node = self._add_leaf(node, new_edge, new_slots)
+            node = shape.split(node, offset)
+        there = self._revive(node, values) if node.ghosts else known
+        if edge:
+            node = self._extend(node, start, edge, values[known:stop].copy())
+        shape.stats.inserts += 1
+        shape.stats.inserted_tokens += stop - there
         self._touch(node)
-        if isinstance(node, RootNode):
-            self._settle(node)
+        if start is not None and start is not node:
+            self._move_lock(start, node)
+        elif not node.lock_ref:
+            shape.settle(node)
         return Inserted(there, node)
 
-    def inc_lock_ref(self, match: Match) -> TreeNode:
+    def inc_lock_ref(self, match: Match, priority: int = 0) -> TreeNode:
         """Take hold of a match: split where it ends inside an edge, touch and lock its path.
 
-        O(nodes on the path). Raises StaleMatchError when the tree has changed since.
+        priority: raises that of the whole path. O(nodes on the path). Raises StaleMatchError when
+        the tree has changed since.
         """
-        if match.version != self.version:
-            raise StaleMatchError(f"match of version {match.version}, tree is at {self.version}")
-        node = match.node or self._roots.get(match.namespace) or self._add_root(match.namespace)
-        if match.offset < len(node):
-            node = self._split(node, match.offset)
-        self._lock(node, None)
+        node = self._end_of(match)
+        stats = self._shape.stats
+        stats.matches += 1
+        stats.matched_tokens += match.length
+        self._uses = uses = self._uses + 1
+        if match.length:
+            stats.reuse_age.add(uses - node.last_used)
         at: TreeNode | None = node
         while at is not None:
+            if not at.lock_ref:
+                self._protect(at)
+            at.lock_ref += 1
             at.hits += 1
+            at.last_used = uses
+            if at.priority < priority:
+                at.priority = priority
             at = at.parent
-        self._touch(node)
         return node
-
-    def move_lock(self, held: TreeNode, deeper: TreeNode) -> None:
-        """Turn a lock on `held` into one on its descendant `deeper`. O(nodes between)."""
-        self._lock(deeper, held)
 
     def dec_lock_ref(self, node: TreeNode) -> None:
         """Let go of a path. O(nodes on the path). Raises CacheError if it is not locked."""
         if node.lock_ref < 1:
             raise CacheError(f"node {node.id} is not locked")
-        self._touch(node)
+        shape = self._shape
+        self._uses = uses = self._uses + 1
         at: TreeNode | None = node
         while at is not None:
+            parent = at.parent
+            at.last_used = uses
             at.lock_ref -= 1
-            if at.lock_ref == 0:
-                self.protected_size -= len(at)
-                self.evictable_size += len(at)
-                self._settle(at)
+            if not at.lock_ref:
+                shape.protected -= at.resident
+                shape.evictable += at.resident
+                if not at.live:
+                    shape.settle(at)
+            if len(at.children) == 1:
+                shape.merge(at)
+            at = parent
+
+    def pin(self, match: Match) -> TreeNode:
+        """Lock a match's path as a pin. As `inc_lock_ref`, but no use and no hit is counted."""
+        node = self._end_of(match)
+        at: TreeNode | None = node
+        while at is not None:
+            if not at.lock_ref:
+                self._protect(at)
+            at.lock_ref += 1
+            if not at.pins:
+                self._shape.pinned += at.resident
+            at.pins += 1
             at = at.parent
+        return node
+
+    def unpin(self, node: TreeNode) -> None:
+        """Undo `pin`. Raises CacheError if the node is not pinned."""
+        if node.pins < 1:
+            raise CacheError(f"node {node.id} is not pinned")
+        at: TreeNode | None = node
+        while at is not None:
+            at.pins -= 1
+            if not at.pins:
+                self._shape.pinned -= at.resident
+            at = at.parent
+        self.dec_lock_ref(node)
+
+    def unpinned_on_path(self, match: Match) -> int:
+        """How many of the matched tokens no pin holds yet."""
+        return self._count_free(match, pins=True)
+
+    def unlocked_on_path(self, match: Match) -> int:
+        """How many of the matched tokens are evictable: locking the match takes them away."""
+        return self._count_free(match, pins=False)
 
     def evict(self, n_tokens: int) -> Slots:
-        """Cut at least `n_tokens` from unlocked leaves, in whole pages, and return their slots.
+        """Evict at least `n_tokens` from unlocked leaves, in whole pages, and return their slots.
 
-        The end of a leaf goes first; a parent left without children and locks is next in line by
-        its own age. O(log leaves) per leaf. Raises CacheError, and changes nothing, when fewer
-        are evictable.
+        The end of a leaf goes first; a parent left without resident children and locks is next in
+        line by its own key. O(log leaves) per leaf. Raises CacheError, and changes nothing, when
+        fewer are evictable.
         """
-        if n_tokens > self.evictable_size:
-            raise CacheError(f"{n_tokens} tokens to evict, {self.evictable_size} are evictable")
+        if n_tokens > self._shape.evictable:
+            raise CacheError(f"{n_tokens} tokens to evict, {self._shape.evictable} are evictable")
         freed = []
         while n_tokens > 0:
             leaf = self._order.pop()
             if leaf is None:
                 raise CacheError(f"{n_tokens} tokens to evict, but no unlocked leaf is left")
-            freed.append(self._trim(leaf, n_tokens))
+            freed.append(self._shape.trim(leaf, n_tokens))
             n_tokens -= freed[-1].size
+        if len(freed) == 1:
+            return freed[0]
         return np.concatenate(freed) if freed else NO_SLOTS
 
-    def unlocked_on_path(self, match: Match) -> int:
-        """How many of the matched tokens are evictable: locking the match takes them away."""
-        if match.node is None or match.node.lock_ref:
-            return 0
-        unlocked, at = match.offset, match.node.parent
-        while at is not None and not at.lock_ref:
-            unlocked += len(at)
-            at = at.parent
-        return unlocked
+    def set_policy(self, policy: EvictionPolicy) -> None:
+        """Evict by another policy from now on. O(nodes), once."""
+        self._order.rebuild(self.nodes(), policy)
+
+    def forget_ghosts(self) -> None:
+        """Drop every ghost. O(ghost nodes)."""
+        budget, self._ghosts.budget = self._ghosts.budget, 0
+        self._shape.forget_excess()
+        self._ghosts.budget = budget
 
     def check(self) -> None:
         """Walk every invariant; raises InvariantError. O(nodes)."""
         counts = check_nodes(self.nodes(), self.page_size)
-        kept = Counts(self.node_count, self.protected_size, self.evictable_size)
+        shape = self._shape
+        kept = Counts(
+            shape.node_count, shape.protected, shape.evictable, shape.pinned, self._ghosts.size
+        )
         require(counts == kept, f"the tree holds {counts}, its books say {kept}")
+        within = self._ghosts.size <= self._ghosts.budget
+        require(within, f"{self._ghosts.size} ghost tokens, the budget is {self._ghosts.budget}")
 
     def nodes(self) -> Iterator[TreeNode]:
         """Every node, roots included, each before its children."""
-        stack: list[TreeNode] = list(self._roots.values())
-        while stack:
-            node = stack.pop()
-            yield node
-            stack.extend(node.children.values())
+        return self._shape.nodes()
+
+    def roots(self) -> dict[Hashable, RootNode]:
+        """The root of every namespace; a copy of the dictionary."""
+        return dict(self._roots)
 
     def _descend(self, node: TreeNode, key: memoryview, stop: int) -> tuple[TreeNode, int]:
         """Walk down from `node` while the key agrees; return the last node and the tokens of it
@@ -199,127 +300,82 @@ class RadixTree:
             if child is None:
                 break
             edge = child.edge
-            span = min(len(edge), end - at)
-            if not edge.startswith(key[at : at + span]):
-                same = _first_difference(edge, key[at : at + span])
+            upto = at + len(edge)
+            if upto > end:
+                upto = end
+            if not edge.startswith(key[at:upto]):
+                same = _first_difference(edge, key[at:upto])
                 return child, self._floor(same)
-            if span < len(edge):
-                return child, span // TOKEN_BYTES
+            if upto - at < len(edge):
+                return child, (upto - at) // TOKEN_BYTES
             node = child
-            at += span
-        return node, len(node)
+            at = upto
+        return node, len(node.edge) // TOKEN_BYTES
 
-    def _split(self, node: TreeNode, offset: int) -> TreeNode:
-        """Cut `node` after `offset` tokens; return the new upper part. The lower one keeps its
-        identity, its age and its place in the eviction order.
-        """
-        parent = node.parent
-        if parent is None or not 0 < offset < len(node):
-            raise CacheError(f"node {node.id} of {len(node)} tokens can not be cut at {offset}")
-        cut = offset * TOKEN_BYTES
-        upper = self._new_node(node.edge[:cut], node.slots[:offset].copy(), parent)
-        upper.lock_ref, upper.last_used, upper.hits = node.lock_ref, node.last_used, node.hits
-        parent.children[self._page(node.edge)] = upper
-        node.set_edge(node.edge[cut:], node.slots[offset:].copy())
-        node.parent = upper
-        upper.children[self._page(node.edge)] = node
-        self._emit(Split(node.id, upper.id, offset))
-        return upper
+    def _end_of(self, match: Match) -> TreeNode:
+        """The node at whose end a match ends; made by a split where there is none."""
+        shape = self._shape
+        if match.version != shape.version:
+            raise StaleMatchError(f"match of version {match.version}, tree is at {shape.version}")
+        node = match.node or self._roots.get(match.namespace) or shape.add_root(match.namespace)
+        if match.offset < len(node.edge) // TOKEN_BYTES:
+            node = shape.split(node, match.offset)
+        return node
 
-    def _add_leaf(self, parent: TreeNode, edge: bytes, slots: Slots) -> TreeNode:
-        leaf = self._new_node(edge, slots, parent)
-        parent.children[self._page(edge)] = leaf
-        self.evictable_size += len(leaf)
-        self._settle(leaf)
-        return leaf
+    def _revive(self, node: TreeNode, values: Slots) -> int:
+        """Make the path down to `node` resident; return how many of its tokens were before."""
+        chain = [node]
+        while (parent := chain[-1].parent) is not None and parent.ghosts:
+            chain.append(parent)
+        there = chain[-1].start + chain[-1].resident
+        for ghost in reversed(chain):
+            self._shape.revive(ghost, values[ghost.start + ghost.resident : ghost.end].copy())
+        return there
 
-    def _grow(self, leaf: TreeNode, edge: bytes, slots: Slots) -> None:
-        leaf.set_edge(leaf.edge + edge, np.concatenate((leaf.slots, slots)))
-        leaf.end += slots.size
-        self.version += 1
-        if leaf.lock_ref:
-            self.protected_size += slots.size
-        else:
-            self.evictable_size += slots.size
+    def _extend(
+        self, node: TreeNode, start: TreeNode | None, edge: bytes, slots: Slots
+    ) -> TreeNode:
+        """Add tokens below `node`, in place where nobody but the caller can be holding its end."""
+        holders = 1 if node is start else 0
+        if node.parent and not node.children and node.lock_ref == holders:
+            self._shape.grow(node, edge, slots)
+            return node
+        return self._shape.add_leaf(node, edge, slots)
 
-    def _trim(self, leaf: TreeNode, n_tokens: int) -> Slots:
-        """Cut up to `n_tokens`, rounded up to a page, from the end of an unlocked leaf."""
-        pages = -(-n_tokens // self.page_size)
-        keep = max(len(leaf) - pages * self.page_size, 0)
-        freed = leaf.slots[keep:]
-        self.evictable_size -= freed.size
-        self.version += 1
-        leaf.end -= freed.size
-        if keep:
-            leaf.set_edge(leaf.edge[: keep * TOKEN_BYTES], leaf.slots[:keep].copy())
-            self._settle(leaf)
-        else:
-            self._remove(leaf)
-        self._emit(Evicted(leaf.id, freed.size, gone=not keep))
-        return freed
-
-    def _remove(self, leaf: TreeNode) -> None:
-        parent = leaf.parent
-        if parent is None:
-            raise CacheError(f"node {leaf.id} is a root")
-        del parent.children[self._page(leaf.edge)]
-        leaf.parent = None
-        self.node_count -= 1
-        self._settle(parent)
-
-    def _settle(self, node: TreeNode) -> None:
-        """What becomes of a node that nobody holds and that has no children: a leaf waits for
-        eviction, an empty root goes, so that namespaces do not pile up.
-        """
-        if node.lock_ref or node.children:
-            return
-        if isinstance(node, RootNode):
-            del self._roots[node.namespace]
-            self.node_count -= 1
-            self.version += 1
-        else:
-            self._order.offer(node)
-
-    def _lock(self, node: TreeNode, held: TreeNode | None) -> None:
-        """Add a lock to `node` and everything above it, up to but without `held`."""
-        at: TreeNode | None = node
+    def _move_lock(self, held: TreeNode, deeper: TreeNode) -> None:
+        """Turn a lock on `held` into one on its descendant: only what is new gets locked."""
+        at: TreeNode | None = deeper
         while at is not held and at is not None:
-            if at.lock_ref == 0:
-                self.evictable_size -= len(at)
-                self.protected_size += len(at)
+            if not at.lock_ref:
+                self._protect(at)
             at.lock_ref += 1
+            if at.priority < held.priority:
+                at.priority = held.priority
             at = at.parent
+        if len(held.children) == 1:
+            self._shape.merge(held)
+
+    def _protect(self, node: TreeNode) -> None:
+        self._shape.evictable -= node.resident
+        self._shape.protected += node.resident
 
     def _touch(self, node: TreeNode) -> None:
-        self._uses += 1
+        self._uses = uses = self._uses + 1
         at: TreeNode | None = node
         while at is not None:
-            at.last_used = self._uses
+            at.last_used = uses
             at = at.parent
 
-    def _add_root(self, namespace: Hashable) -> RootNode:
-        root = RootNode(self._take_id(), namespace)
-        self._roots[namespace] = root
-        return root
-
-    def _new_node(self, edge: bytes, slots: Slots, parent: TreeNode) -> TreeNode:
-        return TreeNode(self._take_id(), edge, slots, parent)
-
-    def _take_id(self) -> int:
-        self._next_id += 1
-        self.version += 1
-        self.node_count += 1
-        return self._next_id
+    def _count_free(self, match: Match, *, pins: bool) -> int:
+        free, at, offset = 0, match.node, match.offset
+        while at is not None and not (at.pins if pins else at.lock_ref):
+            free += offset
+            at = at.parent
+            offset = at.resident if at is not None else 0
+        return free
 
     def _floor(self, n_tokens: int) -> int:
         return n_tokens - n_tokens % self.page_size
-
-    def _page(self, edge: bytes) -> bytes:
-        return edge[: self._page_bytes]
-
-    def _emit(self, event: Event) -> None:
-        if self._sink is not None:
-            self._sink(event)
 
 
 def _first_difference(edge: bytes, key: memoryview) -> int:

@@ -76,6 +76,10 @@ class LeaseClosedError(CacheError):
     """The lease was released before; it holds nothing any more."""
 
 
+class PinError(CacheError):
+    """More would be pinned than the budget allows, nothing is there to pin, or no such pin is."""
+
+
 class SlotError(CacheError):
     """A slot was freed twice, or was never handed out."""
 

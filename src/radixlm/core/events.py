@@ -39,8 +39,31 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
+class Merged:
+    """A node and its only child became one: `upper_id` is gone, `node_id` has `tokens` now."""
+
+    node_id: int
+    upper_id: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """A prefix is held until it is unpinned or its time ends."""
+
+    pin_id: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unpinned:
+    pin_id: int
+    expired: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Evicted:
-    """`tokens` were cut from the end of a leaf; `gone` when nothing of it is left."""
+    """`tokens` at the end of a leaf lost their slots; `gone` when none of it is resident."""
 
     node_id: int
     tokens: int
@@ -70,7 +93,19 @@ class Finished:
     output_tokens: int
 
 
-Event = Arrived | Matched | Inserted | Split | Evicted | Scheduled | Retracted | Finished
+Event = (
+    Arrived
+    | Matched
+    | Inserted
+    | Split
+    | Merged
+    | Evicted
+    | Pinned
+    | Unpinned
+    | Scheduled
+    | Retracted
+    | Finished
+)
 EventSink = Callable[[Event], None]
 
 

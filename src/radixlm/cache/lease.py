@@ -1,0 +1,192 @@
+"""A running request's hold on the cache."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from radixlm.cache.allocator import split_runs
+from radixlm.cache.explain import Ending
+from radixlm.cache.node import TreeNode, path_slots
+from radixlm.core.batch import Extent, Remap, Segment
+from radixlm.core.errors import CacheError, LeaseClosedError
+from radixlm.core.keys import Key, Slots
+from radixlm.core.reports import MissReason, MissReport
+
+
+class Keeper(Protocol):
+    """What a lease needs of the cache that gave it."""
+
+    page_size: int
+    enabled: bool
+
+    @property
+    def version(self) -> int: ...
+    def now(self) -> float: ...
+    def round_up(self, n_tokens: int) -> int: ...
+    def round_down(self, n_tokens: int) -> int: ...
+    def take_private(self, n_slots: int) -> Slots | None: ...
+    def insert(self, lease: Lease, upto: int) -> tuple[int, TreeNode]: ...
+    def give_back(self, slots: Slots) -> None: ...
+    def drop(self, lease: Lease) -> None: ...
+
+
+class Lease:
+    """A running request's hold on the cache: its locked path and its private slots.
+
+        tokens    0            cached        committed       length      allocated
+                  | found at acquire | committed | private ... | reserved  )
+                  | <----- in the tree, locked -----> | <- the lease's own -> |
+
+    key: the tokens, prompt first; it may be a longer buffer that the caller fills as tokens come.
+    cached: tokens that were found at acquire. committed: tokens whose slots belong to the tree.
+    length: tokens that have slots; the rest of the last page is reserved for the next ones.
+    """
+
+    def __init__(
+        self, keeper: Keeper, key: Key, node: TreeNode, ending: Ending | None, wanted: int
+    ) -> None:
+        self.key = key
+        self.wanted = wanted
+        self.cached = self.committed = self.length = node.end
+        self._keeper = keeper
+        self._ending = ending
+        self._acquired_at = keeper.now()
+        self._node = node
+        self._allocated = node.end
+        self._slots: Slots = np.empty(keeper.round_up(max(key.size, node.end)), dtype=np.int32)
+        self._slots[: node.end] = path_slots(node, 0, node.end)
+        self._tail: list[Extent] = []
+        self._path: tuple[int, tuple[Segment, ...]] = (-1, ())
+        self.closed = False
+
+    @property
+    def slots(self) -> Slots:
+        """(length,) where each token's keys and values lie; a view, valid until the next call."""
+        return self._slots[: self.length]
+
+    def why(self) -> MissReport:
+        """Why no more was found when the lease was acquired; the tree as it was then."""
+        if self._ending is None:
+            return MissReport(self.wanted, 0, MissReason.DISABLED, 0)
+        return self._ending.report(self.wanted, self._acquired_at)
+
+    def block_table(self) -> Slots:
+        """(pages,) the page of every page_size tokens, as a paged attention kernel wants it."""
+        size = self._keeper.page_size
+        return self._slots[: self._allocated : size] // size
+
+    @property
+    def private_size(self) -> int:
+        """Slots that only this lease uses, the reserved ones included."""
+        return self._allocated - self.committed
+
+    def extend(self, n_tokens: int) -> Slots | None:
+        """Give the next `n_tokens` slots, evicting leaf-first only what is needed.
+
+        Returns (n_tokens,) slots, or None when free and evictable slots do not suffice; then
+        nothing has changed. Raises LeaseClosedError, CacheError for a count below 1.
+        """
+        self._check_open()
+        if n_tokens < 1:
+            raise CacheError(f"a lease is extended by at least one token, got {n_tokens}")
+        end = self.length + n_tokens
+        missing = self._keeper.round_up(end) - self._allocated
+        if missing > 0:
+            more = self._keeper.take_private(missing)
+            if more is None:
+                return None
+            self._append(more)
+        start, self.length = self.length, end
+        return self._slots[start:end]
+
+    def commit(self, upto: int) -> Remap | None:
+        """Put the tokens key[:upto], whose keys and values are computed, into the tree.
+
+        Called between steps. Whole pages only. Where another request committed the same tokens
+        first, the tree's slots win: the duplicates return to free, and the Remap says where these
+        tokens lie now. O(new tokens). Raises LeaseClosedError, and CacheError for tokens that
+        have no slots or are not in the key.
+        """
+        self._check_open()
+        if upto > min(self.length, self.key.size):
+            raise CacheError(
+                f"commit of {upto} tokens: {self.length} have slots, the key has {self.key.size}"
+            )
+        upto = self._keeper.round_down(upto)
+        if upto <= self.committed or not self._keeper.enabled:
+            return None
+        start = self.committed
+        there, self._node = self._keeper.insert(self, upto)
+        self._path = (-1, ())
+        self.committed = upto
+        remap = None
+        if there > start:
+            slots = path_slots(self._node, start, there)
+            self._keeper.give_back(self._slots[start:there].copy())
+            self._slots[start:there] = slots
+            remap = Remap(start, slots)
+        self._tail = list(split_runs(self._slots[upto : self._allocated]))
+        return remap
+
+    def release(self) -> None:
+        """Unlock the path and free the private slots. Raises LeaseClosedError the second time."""
+        self._check_open()
+        self.closed = True
+        self._keeper.drop(self)
+
+    def segments(self) -> tuple[Segment, ...]:
+        """The nodes that hold tokens [0, length), then the private tail, in token order."""
+        version = self._keeper.version
+        if self._path[0] != version:
+            self._path = (version, tuple(_path_segments(self._node)))
+        if self.length == self.committed:
+            return self._path[1]
+        return (
+            *self._path[1],
+            Segment(None, self.committed, self.length, self._tail_extents()),
+        )
+
+    @property
+    def node(self) -> TreeNode:
+        """Where the committed tokens end. For the cache and its tests, not for callers."""
+        return self._node
+
+    def private_slots(self) -> Slots:
+        """(private_size,) the slots that only this lease uses; a copy."""
+        return self._slots[self.committed : self._allocated].copy()
+
+    def _append(self, more: Slots) -> None:
+        end = self._allocated + more.size
+        if end > self._slots.size:
+            grown = np.empty(max(end, 2 * self._slots.size), dtype=np.int32)
+            grown[: self._allocated] = self._slots[: self._allocated]
+            self._slots = grown
+        self._slots[self._allocated : end] = more
+        self._allocated = end
+        for run in split_runs(more):
+            if self._tail and self._tail[-1].stop == run.start:
+                self._tail[-1] = Extent(self._tail[-1].start, run.stop)
+            else:
+                self._tail.append(run)
+
+    def _tail_extents(self) -> tuple[Extent, ...]:
+        reserved = self._allocated - self.length
+        if not reserved:
+            return tuple(self._tail)
+        last = self._tail[-1]
+        return (*self._tail[:-1], Extent(last.start, last.stop - reserved))
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise LeaseClosedError("this lease was released before")
+
+
+def _path_segments(node: TreeNode) -> list[Segment]:
+    segments = []
+    at: TreeNode | None = node
+    while at is not None and at.end:
+        segments.append(Segment(at.id, at.start, at.end, at.extents))
+        at = at.parent
+    return segments[::-1]

@@ -1,0 +1,52 @@
+"""What the tree counts as it goes: plain integers, cheap enough to be always on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+_BUCKETS = 40
+
+
+class Histogram:
+    """Counts of non-negative integers by powers of two: 0, 1, 2-3, 4-7, 8-15, ...
+
+    >>> ages = Histogram()
+    >>> ages.add(0); ages.add(5); ages.add(7)
+    >>> ages.buckets()
+    ((0, 1), (4, 2))
+    """
+
+    __slots__ = ("_counts",)
+
+    def __init__(self) -> None:
+        self._counts = [0] * _BUCKETS
+
+    def add(self, value: int) -> None:
+        self._counts[min(value.bit_length(), _BUCKETS - 1)] += 1
+
+    def buckets(self) -> tuple[tuple[int, int], ...]:
+        """(smallest value, count) of every bucket that is not empty."""
+        return tuple((1 << bits >> 1, count) for bits, count in enumerate(self._counts) if count)
+
+
+@dataclass(slots=True)
+class TreeStats:
+    """Totals since the tree was made, in nodes or tokens.
+
+    matched_tokens: found when a match was locked. revived_tokens: ghosts that became resident.
+    reuse_age: when a prefix was found, how many uses of the tree lay since its last one.
+    hits_at_eviction: how often a leaf had been found when tokens of it were evicted.
+    """
+
+    matches: int = 0
+    matched_tokens: int = 0
+    inserts: int = 0
+    inserted_tokens: int = 0
+    revived_tokens: int = 0
+    splits: int = 0
+    merges: int = 0
+    evictions: int = 0
+    evicted_tokens: int = 0
+    forgotten_tokens: int = 0
+    reuse_age: Histogram = field(default_factory=Histogram)
+    hits_at_eviction: Histogram = field(default_factory=Histogram)

@@ -1,0 +1,238 @@
+"""The tree's shape: the only code that adds, cuts, joins and removes nodes, and counts them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+
+import numpy as np
+
+from radixlm.cache.eviction import EvictionOrder
+from radixlm.cache.ghosts import Ghosts
+from radixlm.cache.node import TOKEN_BYTES, RootNode, TreeNode
+from radixlm.cache.stats import TreeStats
+from radixlm.core.clock import Clock
+from radixlm.core.errors import CacheError
+from radixlm.core.events import Event, EventSink, Evicted, Merged, Split
+from radixlm.core.keys import Slots
+
+
+class Structure:
+    """Nodes and their books. Every method leaves both consistent.
+
+    evictable, protected: resident tokens under no lock, and under one. pinned: under a pin.
+    version: grows with every change of shape or residency.
+    """
+
+    def __init__(
+        self,
+        page_size: int,
+        order: EvictionOrder,
+        ghosts: Ghosts,
+        clock: Clock,
+        sink: EventSink | None,
+    ) -> None:
+        self.page_size = page_size
+        self.page_bytes = page_size * TOKEN_BYTES
+        self.roots: dict[Hashable, RootNode] = {}
+        self.order = order
+        self.ghosts = ghosts
+        self.stats = TreeStats()
+        self.version = 0
+        self.node_count = 0
+        self.evictable = 0
+        self.protected = 0
+        self.pinned = 0
+        self._clock = clock
+        self._sink = sink
+        self._next_id = 0
+
+    def nodes(self) -> Iterator[TreeNode]:
+        """Every node, roots included, each before its children."""
+        stack: list[TreeNode] = list(self.roots.values())
+        while stack:
+            node = stack.pop()
+            yield node
+            stack.extend(node.children.values())
+
+    def add_root(self, namespace: Hashable) -> RootNode:
+        root = RootNode(self._take_id(), namespace)
+        self.roots[namespace] = root
+        return root
+
+    def add_leaf(self, parent: TreeNode, edge: bytes, slots: Slots) -> TreeNode:
+        """Hang a new resident leaf below a node that is resident to its end."""
+        leaf = TreeNode(self._take_id(), edge, slots, parent)
+        parent.children[edge[: self.page_bytes]] = leaf
+        parent.live += 1
+        self.evictable += leaf.resident
+        return leaf
+
+    def grow(self, leaf: TreeNode, edge: bytes, slots: Slots) -> None:
+        """Add resident tokens to the end of a resident node without children."""
+        leaf.set_edge(leaf.edge + edge, np.concatenate((leaf.slots, slots)))
+        leaf.end += slots.size
+        self.version += 1
+        if leaf.lock_ref:
+            self.protected += slots.size
+        else:
+            self.evictable += slots.size
+
+    def revive(self, node: TreeNode, slots: Slots) -> None:
+        """Give slots to all ghost tokens of a node whose parent is resident to its end."""
+        parent = node.parent
+        if parent is None or node.lock_ref:
+            raise CacheError(f"node {node.id} can hold no ghosts")
+        if not node.resident:
+            parent.live += 1
+        node.set_slots(np.concatenate((node.slots, slots)))
+        self.evictable += slots.size
+        self.stats.revived_tokens += slots.size
+        self.version += 1
+        self.ghosts.update(node)
+
+    def split(self, node: TreeNode, offset: int) -> TreeNode:
+        """Cut `node` after `offset` tokens; return the new upper part. The lower one keeps its
+        identity, its age and its place in the eviction order.
+        """
+        parent = node.parent
+        if parent is None or not 0 < offset < len(node):
+            raise CacheError(f"node {node.id} of {len(node)} tokens can not be cut at {offset}")
+        cut = offset * TOKEN_BYTES
+        edge, slots = node.edge, node.slots
+        upper = TreeNode(self._take_id(), edge[:cut], slots[:offset].copy(), parent)
+        upper.lock_ref, upper.pins, upper.priority = node.lock_ref, node.pins, node.priority
+        upper.last_used, upper.hits, upper.created = node.last_used, node.hits, node.created
+        upper.evicted_at = node.evicted_at
+        parent.children[edge[: self.page_bytes]] = upper
+        node.set_edge(edge[cut:], slots[offset:].copy())
+        node.parent = upper
+        upper.children[node.edge[: self.page_bytes]] = node
+        upper.live = 1 if node.resident else 0
+        self.ghosts.update(node)
+        self.ghosts.update(upper)
+        self.settle(upper)
+        self.stats.splits += 1
+        self._emit(Split(node.id, upper.id, offset))
+        return upper
+
+    def merge(self, node: TreeNode) -> None:
+        """Join `node` with its only child when nothing tells them apart: as many locks (so that no
+        lease and no pin ends between them), the same priority, no resident token after a ghost.
+        The child keeps its identity, since that is what leases below hold.
+        """
+        if not is_mergeable(node):
+            return
+        [child] = node.children.values()
+        parent = node.parent
+        if parent is None:
+            return
+        child.set_edge(node.edge + child.edge, np.concatenate((node.slots, child.slots)))
+        child.parent = parent
+        parent.children[node.edge[: self.page_bytes]] = child
+        child.last_used = max(node.last_used, child.last_used)
+        child.created = min(node.created, child.created)
+        child.hits = max(node.hits, child.hits)
+        child.evicted_at = max(node.evicted_at, child.evicted_at)
+        node.parent = None
+        self.node_count -= 1
+        self.version += 1
+        self.ghosts.forget(node)
+        self.ghosts.update(child)
+        self.settle(child)
+        self.stats.merges += 1
+        self._emit(Merged(child.id, node.id, len(child)))
+
+    def trim(self, leaf: TreeNode, n_tokens: int) -> Slots:
+        """Evict up to `n_tokens`, rounded up to a page, from the end of an unlocked leaf. Their
+        keys stay as ghosts, within the budget. Returns the slots.
+        """
+        pages = -(-n_tokens // self.page_size)
+        keep = max(leaf.resident - pages * self.page_size, 0)
+        freed = leaf.slots[keep:]
+        leaf.set_slots(leaf.slots[:keep].copy())
+        leaf.evicted_at = self._clock.now()
+        self.evictable -= freed.size
+        self.version += 1
+        self.stats.evictions += 1
+        self.stats.evicted_tokens += freed.size
+        self.stats.hits_at_eviction.add(leaf.hits)
+        self._emit(Evicted(leaf.id, freed.size, gone=not keep))
+        if keep:
+            self.settle(leaf)
+        elif leaf.parent is not None:
+            leaf.parent.live -= 1
+            self.settle(leaf.parent)
+        self.ghosts.update(leaf, fresh=True)
+        self.forget_excess()
+        return freed
+
+    def forget_excess(self) -> None:
+        """Drop the longest evicted ghosts until the rest is within the budget."""
+        while (node := self.ghosts.over_budget()) is not None:
+            self._forget(node)
+
+    def settle(self, node: TreeNode) -> None:
+        """What becomes of a node that nobody holds and under which nothing is resident: a resident
+        one waits for eviction, an empty root goes, so that namespaces do not pile up.
+        """
+        if node.lock_ref or node.live:
+            return
+        if node.resident:
+            self.order.offer(node)
+            if self.order.is_bloated(self.node_count):
+                self.order.rebuild(self.nodes())
+        elif isinstance(node, RootNode) and not node.children:
+            del self.roots[node.namespace]
+            self.node_count -= 1
+            self.version += 1
+
+    def _forget(self, node: TreeNode) -> None:
+        """Give up a node's ghost tokens and everything below: ghosts as well."""
+        below = list(node.children.values())
+        node.children.clear()
+        while below:
+            ghost = below.pop()
+            below.extend(ghost.children.values())
+            self._drop(ghost)
+        self.version += 1
+        if node.resident:
+            self.stats.forgotten_tokens += node.ghosts
+            node.end -= node.ghosts
+            node.edge = node.edge[: node.resident * TOKEN_BYTES]
+            self.ghosts.update(node)
+            return
+        parent = node.parent
+        if parent is None:
+            raise CacheError(f"node {node.id} is not in the tree")
+        del parent.children[node.edge[: self.page_bytes]]
+        self._drop(node)
+        self.settle(parent)
+        self.merge(parent)
+
+    def _drop(self, ghost: TreeNode) -> None:
+        self.stats.forgotten_tokens += len(ghost)
+        self.ghosts.forget(ghost)
+        ghost.parent = None
+        self.node_count -= 1
+
+    def _take_id(self) -> int:
+        self._next_id += 1
+        self.version += 1
+        self.node_count += 1
+        return self._next_id
+
+    def _emit(self, event: Event) -> None:
+        if self._sink is not None:
+            self._sink(event)
+
+
+def is_mergeable(node: TreeNode) -> bool:
+    """Whether nothing tells `node` and its only child apart."""
+    if len(node.children) != 1 or node.parent is None:
+        return False
+    [child] = node.children.values()
+    return (
+        child.lock_ref == node.lock_ref
+        and child.priority == node.priority
+        and (not child.resident or not node.ghosts)
+    )

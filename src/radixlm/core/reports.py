@@ -1,0 +1,104 @@
+"""What the cache can say of itself: why a prompt missed, and what the tree looks like."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class MissReason(StrEnum):
+    """Why a match ended where it did."""
+
+    NEW = "new"  # nothing that was ever cached goes on like this
+    DIVERGED = "diverged"  # something else follows there
+    EVICTED = "evicted"  # it was there, but had to go
+    LAST_TOKEN = "last_token"  # noqa: S105
+    # all but the last token hit, and its logits are wanted
+    HELD_BACK = "held_back"  # the caller wanted no more, say for prompt log-probabilities
+    PAGE_FLOOR = "page_floor"  # the rest is less than a page
+    DISABLED = "disabled"  # the cache is off
+
+
+@dataclass(frozen=True, slots=True)
+class MissReport:
+    """Why a prompt hit as much as it did, frozen when its lease was acquired. Sizes in tokens.
+
+    position: the first token that was not taken from the cache; `cached` of them were.
+    cached_continuation, requested_continuation: for `diverged`, token ids from `position` on.
+    evicted_ago: for `evicted`, seconds. hits: how often what is (or was) there had been found.
+    """
+
+    prompt_tokens: int
+    cached: int
+    reason: MissReason
+    position: int
+    cached_continuation: tuple[int, ...] = ()
+    requested_continuation: tuple[int, ...] = ()
+    evicted_ago: float | None = None
+    hits: int | None = None
+
+    def __str__(self) -> str:
+        head = f"{self.cached} of {self.prompt_tokens} tokens cached"
+        match self.reason:
+            case MissReason.NEW:
+                rest = f"nothing known goes on at token {self.position}"
+            case MissReason.DIVERGED:
+                rest = (
+                    f"diverged at token {self.position}: cached "
+                    f"{_ids(self.cached_continuation)}, requested "
+                    f"{_ids(self.requested_continuation)}"
+                )
+            case MissReason.EVICTED:
+                rest = (
+                    f"from token {self.position} it was evicted {self.evicted_ago:.1f} s ago, "
+                    f"after {self.hits} hits"
+                )
+            case MissReason.LAST_TOKEN:
+                rest = "the last token is always computed"
+            case MissReason.HELD_BACK:
+                rest = "no more was wanted from the cache"
+            case MissReason.PAGE_FLOOR:
+                rest = f"the tokens from {self.position} on fill no page"
+            case MissReason.DISABLED:
+                rest = "the cache is off"
+        return f"{head}; {rest}"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """One node of a snapshot. Sizes in tokens.
+
+    tokens: the edge's ids. resident: how many of them have keys and values.
+    last_used: the tree's counter. hidden: nodes below that were left out.
+    """
+
+    id: int
+    parent_id: int | None
+    namespace: Hashable
+    start: int
+    tokens: tuple[int, ...]
+    resident: int
+    lock_ref: int
+    pins: int
+    hits: int
+    priority: int
+    last_used: int
+    hidden: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TreeSnapshot:
+    """The tree at one version; every node before its children."""
+
+    version: int
+    page_size: int
+    nodes: tuple[NodeView, ...]
+
+    def children(self, node_id: int | None) -> Iterator[NodeView]:
+        """The nodes directly below one; below None: the roots."""
+        return (node for node in self.nodes if node.parent_id == node_id)
+
+
+def _ids(tokens: tuple[int, ...]) -> str:
+    return "[" + " ".join(map(str, tokens)) + " …]"

@@ -161,12 +161,12 @@ class RadixCache:
         """
         array = as_trusted_key(key)
         known = array.size if n_tokens is None else n_tokens
-        limit = known - 1 if max_match is None else max_match
+        limit = known - 1 if max_match is None else min(max_match, known)
         self._pins.expire()
         match = self.match(array, namespace, max_match=limit)
         ending = Ending(match, array, limit, self.page_size) if self.enabled else None
         node = self._tree.inc_lock_ref(match, priority)
-        lease = Lease(self, array, node, ending, known)
+        lease = Lease(self, array, node, ending, known, priority)
         self._leases.add(lease)
         if self._sink is not None:
             self._sink(Matched(known, lease.cached))
@@ -269,7 +269,9 @@ class RadixCache:
         """Hand a lease's slots up to `upto` to the tree; the new path is locked before the old
         one is let go. Returns how many tokens the tree had before, and where the path ends now.
         """
-        there, node = self._tree.insert(lease.key[:upto], lease.slots[:upto], start=lease.node)
+        there, node = self._tree.insert(
+            lease.key[:upto], lease.slots[:upto], start=lease.node, priority=lease.priority
+        )
         self._private -= upto - there
         if self._sink is not None:
             self._sink(Inserted(node.id, upto - there, there - lease.committed))

@@ -45,10 +45,17 @@ class Lease:
     """
 
     def __init__(
-        self, keeper: Keeper, key: Key, node: TreeNode, ending: Ending | None, wanted: int
+        self,
+        keeper: Keeper,
+        key: Key,
+        node: TreeNode,
+        ending: Ending | None,
+        wanted: int,
+        priority: int = 0,
     ) -> None:
         self.key = key
         self.wanted = wanted
+        self.priority = priority
         self.cached = self.committed = self.length = node.end
         self._keeper = keeper
         self._ending = ending

@@ -126,6 +126,7 @@ class RadixTree:
         slots: Slots | list[int],
         namespace: Hashable = None,
         start: TreeNode | None = None,
+        priority: int = 0,
     ) -> Inserted:
         """Put the whole pages of `key` into the tree; what is resident keeps its own slots, what is
         a ghost becomes resident again.
@@ -133,6 +134,7 @@ class RadixTree:
         slots: one per token of the whole key. start: a node on the key's path that the caller
         holds; nothing above it is compared again, and the caller's lock moves from it down to
         where the key ends. A leaf that nobody but the caller holds grows in place.
+        priority: raises that of what gets locked.
         O(compared + new bytes). Raises InvalidKeyError; then nothing has changed.
         """
         key = as_trusted_key(key)
@@ -152,12 +154,12 @@ class RadixTree:
             node = shape.split(node, offset)
         there = self._revive(node, values) if node.ghosts else known
         if edge:
-            node = self._extend(node, start, edge, values[known:stop].copy())
+            node = self._extend(node, start, edge, values[known:stop].copy(), priority)
         shape.stats.inserts += 1
         shape.stats.inserted_tokens += stop - there
         self._touch(node)
         if start is not None and start is not node:
-            self._move_lock(start, node)
+            self._move_lock(start, node, priority)
         elif not node.lock_ref:
             shape.settle(node)
         return Inserted(there, node)
@@ -333,24 +335,27 @@ class RadixTree:
         return there
 
     def _extend(
-        self, node: TreeNode, start: TreeNode | None, edge: bytes, slots: Slots
+        self, node: TreeNode, start: TreeNode | None, edge: bytes, slots: Slots, priority: int
     ) -> TreeNode:
-        """Add tokens below `node`, in place where nobody but the caller can be holding its end."""
+        """Add tokens below `node`, in place where nobody but the caller can be holding its end,
+        unless the node has more priority than what is added.
+        """
         holders = 1 if node is start else 0
-        if node.parent and not node.children and node.lock_ref == holders:
+        own = node.lock_ref == holders and node.priority <= priority
+        if own and node.parent and not node.children:
             self._shape.grow(node, edge, slots)
             return node
         return self._shape.add_leaf(node, edge, slots)
 
-    def _move_lock(self, held: TreeNode, deeper: TreeNode) -> None:
+    def _move_lock(self, held: TreeNode, deeper: TreeNode, priority: int) -> None:
         """Turn a lock on `held` into one on its descendant: only what is new gets locked."""
         at: TreeNode | None = deeper
         while at is not held and at is not None:
             if not at.lock_ref:
                 self._protect(at)
             at.lock_ref += 1
-            if at.priority < held.priority:
-                at.priority = held.priority
+            if at.priority < priority:
+                at.priority = priority
             at = at.parent
         if len(held.children) == 1:
             self._shape.merge(held)

@@ -69,6 +69,17 @@ class Loaded:
         key: KeyLike = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
         return self.intake.make(key, params, **options)
 
+    async def stream(
+        self, prompt: Prompt, params: SamplingParams, **options: Any
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Run a prompt and yield its outputs as they come; see AsyncEngine.stream."""
+        outputs = self.client.stream(self.request(prompt, params, **options))
+        try:
+            async for output in outputs:
+                yield output
+        finally:
+            await outputs.aclose()
+
 
 def load(config: EngineConfig, *, progress: bool = True) -> Loaded:
     """Load the model and start its engine. Raises ConfigError and ModelError."""
@@ -84,10 +95,16 @@ def load(config: EngineConfig, *, progress: bool = True) -> Loaded:
     shape = (model_config.n_layers, model_config.n_kv_heads, model_config.head_dim)
     capacity = config.kv_tokens or default_kv_tokens(bytes_per_token(*shape, dtype), device)
     cache = RadixCache(capacity, config.page_size, enabled=not config.disable_radix_cache)
-    pool = KVPool(shape[0], cache.capacity, shape[1], shape[2], dtype, device)
     limits = Limits(_context(config, model_config), cache.capacity, model_config.vocab_size)
     n_rows = min(config.max_running_requests, config.chunked_prefill_size)
-    table = ReqToTokenPool(n_rows, limits.longest, device)
+    try:
+        pool = KVPool(shape[0], cache.capacity, shape[1], shape[2], dtype, device)
+        table = ReqToTokenPool(n_rows, limits.longest, device)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"no memory for a KV pool of {cache.capacity} tokens (--kv-tokens) and a table of "
+            f"{n_rows} requests (--max-running-requests): {error}"
+        ) from None
     runner = ModelRunner(model, pool, table, device)
     core = EngineCore(_scheduler(config, cache), cache, runner, tokenizer)
     eos = model_config.eos_token_ids | (
@@ -126,7 +143,7 @@ class AsyncEngine:
         """Load the model (blocks). Raises ConfigError and ModelError."""
         return cls(load(config))
 
-    async def stream(
+    def stream(
         self,
         prompt: Prompt,
         params: SamplingParams,
@@ -139,15 +156,9 @@ class AsyncEngine:
 
         The first step raises InvalidRequestError, QueueFullError or EngineDeadError.
         """
-        request = self._loaded.request(
+        return self._loaded.stream(
             prompt, params, request_id=request_id, namespace=namespace, priority=priority
         )
-        outputs = self._loaded.client.stream(request)
-        try:
-            async for output in outputs:
-                yield output
-        finally:
-            await outputs.aclose()
 
     async def generate(
         self,
@@ -221,7 +232,7 @@ class Engine:
         outputs = self._loaded.client.run(requests)
         return collect(requests, _with_bar(outputs, len(requests)) if progress else outputs)
 
-    async def stream(
+    def stream(
         self,
         prompt: Prompt,
         params: SamplingParams | None = None,
@@ -229,13 +240,7 @@ class Engine:
         namespace: Namespace | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Yield what is new of one request, as it comes. Closing the iterator aborts it."""
-        request = self._loaded.request(prompt, params or SamplingParams(), namespace=namespace)
-        outputs = self._loaded.client.stream(request)
-        try:
-            async for output in outputs:
-                yield output
-        finally:
-            await outputs.aclose()
+        return self._loaded.stream(prompt, params or SamplingParams(), namespace=namespace)
 
     def flush_cache(self) -> int:
         """Drop all cached tokens that no request uses; returns how many."""
@@ -285,6 +290,10 @@ def _device(name: str) -> torch.device:
         raise ConfigError(f"--device {name!r}: only cpu and cuda are supported")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"--device {name!r}: torch sees no CUDA device on this machine")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"--device {name!r}: torch sees {torch.cuda.device_count()} CUDA devices, from cuda:0"
+        )
     return device
 
 

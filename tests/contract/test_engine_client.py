@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -12,7 +16,7 @@ from radixlm.core.batch import ScheduledBatch, StepResult
 from radixlm.core.errors import EngineDeadError, InvalidRequestError, QueueFullError
 from radixlm.core.request import FinishReason, Request
 from radixlm.engine import EngineClient, EngineCore
-from radixlm.engine.mailbox import ThreadMailbox
+from radixlm.engine.mailbox import TaskMailbox, ThreadMailbox
 from tests.engines import Bench, byte_tokenizer, make_request
 
 
@@ -114,6 +118,21 @@ def test_an_id_in_use_is_refused(engine: _Engine) -> None:
     engine.client.submit(_requests(1), mailbox)
     with pytest.raises(InvalidRequestError, match="'r0' is under way"):
         engine.client.submit(_requests(1), mailbox)
+    with pytest.raises(InvalidRequestError, match="'r0' is under way"):
+        engine.client.generate(_requests(2))
+    engine.gate.open.set()
+    last = mailbox.get()
+    while not last.finished:
+        last = mailbox.get()
+    assert last.finish_reason is FinishReason.LENGTH  # who came too late did not abort the first
+
+
+def test_an_id_twice_in_one_submission_is_refused_and_nothing_is_queued(engine: _Engine) -> None:
+    with pytest.raises(InvalidRequestError, match="'r0' is under way"):
+        engine.client.submit([*_requests(2), *_requests(1)], ThreadMailbox())
+    engine.client.flush().result(10)
+    assert engine.client.stats().running == engine.client.stats().waiting == 0
+    assert len(engine.client.generate(_requests(2))) == 2
 
 
 def test_a_crash_fails_what_runs_and_shows_in_health() -> None:
@@ -128,6 +147,117 @@ def test_a_crash_fails_what_runs_and_shows_in_health() -> None:
         engine.client.generate(_requests(1))
     with pytest.raises(EngineDeadError):
         engine.client.flush()
+
+
+def test_a_caller_who_gave_up_on_a_flush_does_not_kill_the_engine(engine: _Engine) -> None:
+    engine.gate.open.clear()
+    engine.client.submit(_requests(1), ThreadMailbox())
+    abandoned = engine.client.flush()
+    assert abandoned.cancel()
+    engine.gate.open.set()
+    engine.client.flush().result(10)
+    engine.client.check_health()
+
+
+def test_a_crash_with_an_abandoned_flush_still_tells_everybody() -> None:
+    engine = _Engine()
+    engine.gate.open.clear()
+    mailbox = ThreadMailbox()
+    engine.client.submit(_requests(1), mailbox)
+    while not engine.bench.scheduler.n_running:
+        time.sleep(0.001)
+    abandoned, waited_for = engine.client.flush(), engine.client.flush()
+    assert abandoned.cancel()
+    engine.gate.crash = True
+    engine.gate.open.set()
+    with pytest.raises(EngineDeadError):
+        waited_for.result(10)
+
+
+def test_a_late_abort_does_not_hit_a_later_request_of_the_same_id(engine: _Engine) -> None:
+    [request] = _requests(1)
+    done = ThreadMailbox()
+    engine.client.submit([request], done)
+    while not done.get().finished:
+        pass
+    engine.gate.open.clear()
+    again = ThreadMailbox()
+    engine.client.submit([request], again)
+    engine.client.abort(request.request_id, done)
+    engine.gate.open.set()
+    outputs = [again.get()]
+    while not outputs[-1].finished:
+        outputs.append(again.get())
+    assert outputs[-1].finish_reason is FinishReason.LENGTH
+
+
+def test_the_books_are_checked_when_an_abort_leaves_nothing_to_do(engine: _Engine) -> None:
+    lost = engine.bench.cache.acquire([7, 7, 7])
+    lost.extend(3)
+    engine.gate.open.clear()
+    mailbox = ThreadMailbox()
+    request = make_request("r", [1, 2, 3], 300)
+    engine.client.submit([request], mailbox)
+    engine.client.abort("r", mailbox)
+    engine.gate.open.set()
+    while not mailbox.get().finished:
+        pass
+    engine.client.flush().result(10)
+    assert engine.client.stats().requests_aborted == 1
+    assert engine.client.stats().leaks >= 1
+
+
+def test_closing_twice_and_from_several_threads_returns(engine: _Engine) -> None:
+    closers = [threading.Thread(target=engine.client.close) for _ in range(4)]
+    for closer in closers:
+        closer.start()
+    for closer in closers:
+        closer.join(10)
+        assert not closer.is_alive()
+    engine.client.close()
+
+
+_LEFT_OPEN = """
+import atexit, sys
+from radixlm.core.errors import EngineDeadError
+from tests.contract.test_engine_client import _Engine, _requests
+
+def look():  # runs last, since it is registered first
+    try:
+        engine.client.check_health()
+    except EngineDeadError as error:
+        print(error)
+
+atexit.register(look)
+engine = _Engine()
+next(engine.client.run(_requests(1, 400)))
+raise SystemExit(7)
+"""
+
+
+def test_a_program_that_forgets_to_close_still_ends_in_order() -> None:
+    command = [sys.executable, "-c", _LEFT_OPEN]
+    done = subprocess.run(  # noqa: S603
+        command, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (7, "the engine was shut down\n"), done.stderr
+
+
+def test_a_stream_whose_loop_is_gone_does_not_stop_the_others(engine: _Engine) -> None:
+    engine.gate.open.clear()
+    loop = asyncio.new_event_loop()
+    outputs = engine.client.stream(make_request("orphan", [9], 20))
+    reading = asyncio.ensure_future(anext(outputs), loop=loop)
+    loop.run_until_complete(asyncio.sleep(0.01))
+    reading.cancel()
+    mailbox = TaskMailbox(loop)
+    engine.client.submit([make_request("deaf", [8], 20)], mailbox)
+    with suppress(asyncio.CancelledError):
+        loop.run_until_complete(reading)
+    loop.close()
+    engine.gate.open.set()
+    [output] = engine.client.generate(_requests(1))
+    assert output.finish_reason is FinishReason.LENGTH
 
 
 def test_closing_ends_what_runs_with_an_error() -> None:

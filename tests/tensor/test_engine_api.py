@@ -160,6 +160,12 @@ def test_async_engine(folder: Path) -> None:
         ([1] * 300, GREEDY, RequestTooLargeError, "has 300 tokens.*KV pool holds 200"),
         ([1] * 150, SamplingParams(max_tokens=51), RequestTooLargeError, "150 tokens and.*51"),
         ([1], SamplingParams(logit_bias={600: 1.0}), InvalidRequestError, "logit_bias.*600"),
+        (
+            [1],
+            SamplingParams(min_tokens=1, stop_token_ids=frozenset(range(512))),
+            InvalidRequestError,
+            "every one of the model's 512 tokens",
+        ),
     ],
 )
 def test_bad_prompts_are_refused_before_they_cost_anything(
@@ -170,6 +176,22 @@ def test_bad_prompts_are_refused_before_they_cost_anything(
             engine.generate([prompt], params)  # type: ignore[list-item]
         assert engine.stats().kv_free == 200
         assert engine.generate([[1, 2]], GREEDY)[0].finish_reason is FinishReason.LENGTH
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(repetition_penalty=0.01, presence_penalty=-2, frequency_penalty=-2),
+        SamplingParams(repetition_penalty=10, temperature=1e-300, top_p=1e-300, min_p=1),
+        SamplingParams(temperature=100, logit_bias=dict.fromkeys(range(512), -100.0)),
+        SamplingParams(min_tokens=2, ignore_eos=True, stop_token_ids=frozenset(range(1, 512))),
+    ],
+)
+def test_no_parameter_that_is_allowed_ends_the_engine(
+    engine: Engine, params: SamplingParams
+) -> None:
+    [output] = engine.generate([[1, 2, 3]], params)
+    assert output.token_ids
 
 
 def test_longer_than_the_context(folder: Path) -> None:
@@ -188,6 +210,7 @@ def test_longer_than_the_context(folder: Path) -> None:
         (None, {"device": "xpu"}, ConfigError, "only cpu and cuda"),
         (None, {"context_length": 10**9}, ConfigError, "more than the model's"),
         (None, {"kv_tokens": 10, "page_size": 16}, ConfigError, "holds no page of 16"),
+        (None, {"kv_tokens": 10**13}, ConfigError, "no memory for a KV pool of 10000000000000"),
         (None, {"kv_token": 10}, ConfigError, "unknown flag 'kv_token'"),
     ],
 )

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from radixlm.core.batch import Extent, ScheduledRow
+from radixlm.core.batch import Extent, ScheduledRow, Segment
 
 # Rows are padded to the longest of their group: a row joins while it fills 3/4 of it, or misses
 # so few tokens that a call of its own would cost more.
@@ -20,19 +20,14 @@ class RowSpan(NamedTuple):
     token: index of its first new token among all tokens of the step.
     context: tokens to read, the new ones included; they are the last n_new of it.
     table_row: where the request table lists the slots of the context.
-    extents: the same slots as runs, in token order, neighbours merged.
+    view: the run of slots that is the whole context, when it is just one.
     """
 
     token: int
     n_new: int
     context: int
     table_row: int
-    extents: tuple[Extent, ...]
-
-    @property
-    def view(self) -> Extent | None:
-        """The run of slots that is the whole context, when there is just one."""
-        return self.extents[0] if len(self.extents) == 1 else None
+    view: Extent | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +50,7 @@ def make_plan(rows: Iterable[ScheduledRow], group_tokens: int) -> AttentionPlan:
     """Plan one step. A group reads at most `group_tokens` padded tokens, unless it is one row.
 
     Raises ValueError when a row's segments do not cover exactly its tokens.
-    O(extents + rows log rows).
+    O(segments + rows log rows).
     """
     chunks: list[RowSpan] = []
     singles: list[RowSpan] = []
@@ -68,23 +63,24 @@ def make_plan(rows: Iterable[ScheduledRow], group_tokens: int) -> AttentionPlan:
 
 
 def _span(row: ScheduledRow, token: int) -> RowSpan:
-    extents = _merged(extent for segment in row.segments for extent in segment.extents)
-    covered = sum(extent.stop - extent.start for extent in extents)
+    covered = sum(segment.stop - segment.start for segment in row.segments)
     if covered != row.stop:
         raise ValueError(
             f"segments of request {row.request.request_id} cover {covered} of {row.stop} tokens"
         )
-    return RowSpan(token, row.n_new, row.stop, row.row, extents)
+    return RowSpan(token, row.n_new, row.stop, row.row, _view(row.segments))
 
 
-def _merged(extents: Iterable[Extent]) -> tuple[Extent, ...]:
-    merged: list[Extent] = []
-    for extent in extents:
-        if merged and merged[-1].stop == extent.start:
-            merged[-1] = Extent(merged[-1].start, extent.stop)
-        elif extent.start < extent.stop:
-            merged.append(extent)
-    return tuple(merged)
+def _view(segments: Sequence[Segment]) -> Extent | None:
+    """The one run that all segments form, if they do. A segment's extents never touch, so one
+    that has several of them (a long answer can have thousands) settles it.
+    """
+    start = stop = segments[0].extents[0].start
+    for segment in segments:
+        if len(segment.extents) > 1 or segment.extents[0].start != stop:
+            return None
+        stop = segment.extents[0].stop
+    return Extent(start, stop)
 
 
 def _grouped(spans: Sequence[RowSpan], group_tokens: int) -> list[tuple[RowSpan, ...]]:

@@ -41,10 +41,9 @@ class SharedPrefix:
         """Prompt tokens that need not be computed, at the best: the prefix, but once."""
         return (self.requests - 1) * (self.shared - self.shared % page_size)
 
-    @property
-    def kv_tokens(self) -> int:
+    def kv_tokens(self, page_size: int) -> int:
         """A pool that holds everything, so that nothing is evicted or retracted."""
-        return self.requests * (self.shared + self.own + self.out) + 1_024
+        return self.requests * (self.shared + self.own + self.out + page_size) + 1_024
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,7 @@ def _run(
         model,
         dtype=dtype,
         page_size=page_size,
-        kv_tokens=workload.kv_tokens,
+        kv_tokens=workload.kv_tokens(page_size),
         disable_radix_cache=mode == "off",
     ) as engine:
         prompts = workload.prompts(engine.info.vocab_size)

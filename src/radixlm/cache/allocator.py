@@ -34,7 +34,8 @@ class SlotAllocator:
 
     def allocate(self, n_pages: int) -> Slots:
         """Hand out (n_pages * page_size,) slots: one run where one is long enough (the first),
-        else the longest runs there are. O(runs). Raises SlotError when too few are free.
+        else the longest runs there are. O(runs), O(runs log runs) when none is long enough.
+        Raises SlotError when too few are free.
         """
         if n_pages < 1:
             raise SlotError(f"at least one page is handed out, got {n_pages}")
@@ -44,14 +45,7 @@ class SlotAllocator:
         for index, start in enumerate(self._starts):
             if self._stops[index] - start >= n_pages:
                 return self._slots(*self._take(index, n_pages))
-        parts = []
-        while n_pages:
-            lengths = [stop - start for start, stop in zip(self._starts, self._stops, strict=True)]
-            longest = max(range(len(lengths)), key=lengths.__getitem__)
-            count = min(n_pages, lengths[longest])
-            parts.append(self._slots(*self._take(longest, count)))
-            n_pages -= count
-        return np.concatenate(parts)
+        return np.concatenate([self._slots(*run) for run in self._take_longest(n_pages)])
 
     def free(self, slots: Slots) -> None:
         """Take whole pages back. O(n log n + runs). Raises SlotError on a double free, a foreign
@@ -92,6 +86,28 @@ class SlotAllocator:
         else:
             self._starts[index] = start + n_pages
         return start, start + n_pages
+
+    def _take_longest(self, n_pages: int) -> list[tuple[int, int]]:
+        """Take the longest runs (of equals the first), and of the last one only what is needed;
+        that many pages are free.
+        """
+        runs = list(zip(self._starts, self._stops, strict=True))
+        taken = []
+        gone = set()
+        for index in sorted(range(len(runs)), key=lambda index: runs[index][0] - runs[index][1]):
+            start, stop = runs[index]
+            if stop - start > n_pages:
+                break
+            taken.append(runs[index])
+            gone.add(index)
+            n_pages -= stop - start
+        if n_pages:
+            taken.append((start, start + n_pages))
+            runs[index] = (start + n_pages, stop)
+        left = [run for place, run in enumerate(runs) if place not in gone]
+        self._starts = [start for start, _ in left]
+        self._stops = [stop for _, stop in left]
+        return taken
 
     def _slots(self, start: int, stop: int) -> Slots:
         return np.arange(start * self.page_size, stop * self.page_size, dtype=np.int32)
@@ -145,6 +161,8 @@ def split_runs(slots: Slots) -> tuple[Extent, ...]:
     if not slots.size:
         return ()
     first, last = int(slots[0]), int(slots[-1])
+    if slots.size == 1:  # of every decoding row in every step
+        return (Extent(first, first + 1),)
     breaks = np.flatnonzero(np.diff(slots) != 1)
     if not breaks.size:
         return (Extent(first, last + 1),)

@@ -22,7 +22,7 @@ class Segment(NamedTuple):
     """A stretch [start, stop) of a row's context that lies in one node of the tree.
 
     node_id: equal ids mean the very same slots, in whichever row; None is the row's private tail.
-    extents: where its keys and values lie, in token order.
+    extents: where its keys and values lie, in token order; maximal runs, at least one.
     """
 
     node_id: int | None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -65,15 +64,6 @@ class SamplingParams:
     def greedy(self) -> bool:
         return self.temperature == 0.0
 
-    @property
-    def has_penalties(self) -> bool:
-        """True when the tokens so far change the next token's logits."""
-        return (
-            self.presence_penalty != 0.0
-            or self.frequency_penalty != 0.0
-            or self.repetition_penalty != 1.0
-        )
-
     def _check_numbers(self) -> None:
         if self.max_tokens is not None:
             _integer("max_tokens", self.max_tokens, 1, 2**31 - 1)
@@ -91,7 +81,8 @@ class SamplingParams:
             _integer("seed", self.seed, -(2**63), _MAX_SEED)
         _number("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        _number("repetition_penalty", self.repetition_penalty, 0.0, 10.0, open_below=True)
+        # Logits are divided by it: with a smaller one they would leave float32.
+        _number("repetition_penalty", self.repetition_penalty, 0.01, 10.0)
         for name, value in (
             ("logprobs", self.logprobs),
             ("prompt_logprobs", self.prompt_logprobs),
@@ -140,7 +131,7 @@ def _integer(name: str, value: object, low: int, high: int) -> None:
 
 
 def _number(name: str, value: object, low: float, high: float, *, open_below: bool = False) -> None:
-    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    good = isinstance(value, int | float) and not isinstance(value, bool)
     if not good or not low <= value <= high or (open_below and value == low):  # type: ignore[operator]
         start = f"more than {low}" if open_below else f"from {low}"
         raise InvalidRequestError(

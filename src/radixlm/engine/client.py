@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import threading
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
@@ -39,7 +40,8 @@ class EngineClient:
         self, core: EngineCore, *, max_queued_requests: int, clock: Clock | None = None
     ) -> None:
         self._max_queued = max_queued_requests
-        self._lock = threading.Lock()
+        # Reentrant: the collector may close an abandoned `run`, which aborts, at any allocation.
+        self._lock = threading.RLock()
         self._mailboxes: dict[str, Mailbox] = {}
         self._flushes: dict[int, Future[Flushed]] = {}
         self._tickets = 0
@@ -47,6 +49,8 @@ class EngineClient:
         self._inbox: SimpleQueue[Inbound] = SimpleQueue()
         self._thread = EngineThread(core, self._inbox, self, clock or WallClock())
         self._thread.start()
+        # A thread that is inside of torch when the interpreter goes takes the process down with it.
+        atexit.register(self.close)
 
     def submit(self, requests: Sequence[Request], mailbox: Mailbox) -> None:
         """Queue all of `requests`, or none. Raises QueueFullError, EngineDeadError,
@@ -59,25 +63,33 @@ class EngineClient:
                     f"{len(self._mailboxes)} requests are under way, {len(requests)} more exceed "
                     f"--max-queued-requests {self._max_queued}; try again later"
                 )
+            added: dict[str, Mailbox] = {}
             for request in requests:
-                if request.request_id in self._mailboxes:
+                if request.request_id in self._mailboxes or request.request_id in added:
                     raise InvalidRequestError(
                         f"a request with the id {request.request_id!r} is under way",
                         param="request_id",
                     )
-            for request in requests:
-                self._mailboxes[request.request_id] = mailbox
-        self._inbox.put(Submit(tuple(requests)))
+                added[request.request_id] = mailbox
+            self._mailboxes |= added
+            self._inbox.put(Submit(tuple(requests)))
 
-    def abort(self, request_id: str) -> None:
-        """End a request within one step; nothing happens when it is over already."""
-        self._inbox.put(Abort(request_id))
+    def abort(self, request_id: str, mailbox: Mailbox) -> None:
+        """End a request within one step; nothing happens when it is over already.
+
+        mailbox: the one it was submitted with; so a late abort never hits a later request that
+        was given the same id.
+        """
+        with self._lock:
+            if self._mailboxes.get(request_id) is mailbox:
+                self._inbox.put(Abort(request_id))
 
     def run(self, requests: Sequence[Request]) -> Iterator[RequestOutput]:
         """Run all of them and yield their outputs as they come. Blocks.
 
         No more than max_queued_requests are under way at a time. Raises EngineDeadError when the
-        engine dies. Leaving early, or being interrupted, aborts what is not finished.
+        engine dies, QueueFullError when other callers' requests leave no room. Leaving early, or
+        being interrupted, aborts what is not finished.
         """
         mailbox = ThreadMailbox()
         ahead = list(requests)[::-1]
@@ -87,9 +99,10 @@ class EngineClient:
                 room = self._max_queued - len(under_way)
                 if ahead and room:
                     window = ahead[-room:][::-1]
+                    # Before they are submitted, so that an interrupt in between aborts them.
+                    under_way.update(request.request_id for request in window)
                     self.submit(window, mailbox)
                     del ahead[-len(window) :]
-                    under_way.update(request.request_id for request in window)
                 output = mailbox.get()
                 if output.finished:
                     under_way.remove(output.request_id)
@@ -97,7 +110,7 @@ class EngineClient:
                 yield output
         finally:
             for name in under_way:
-                self.abort(name)
+                self.abort(name, mailbox)
 
     def generate(self, requests: Sequence[Request]) -> list[RequestOutput]:
         """Run all of them to the end and return their outputs in order. Blocks; see `run`."""
@@ -116,7 +129,7 @@ class EngineClient:
                 yield output
         finally:
             if not finished:
-                self.abort(request.request_id)
+                self.abort(request.request_id, mailbox)
 
     def flush(self) -> Future[Flushed]:
         """Drop every cached token that no request uses."""
@@ -126,7 +139,7 @@ class EngineClient:
             ticket = self._tickets
             future: Future[Flushed] = Future()
             self._flushes[ticket] = future
-        self._inbox.put(Flush(ticket))
+            self._inbox.put(Flush(ticket))
         return future
 
     def stats(self) -> EngineStats:
@@ -139,7 +152,10 @@ class EngineClient:
             self._check_alive()
 
     def close(self) -> None:
-        """Stop the thread after the step in flight; what is under way ends with an error."""
+        """Stop the thread after the step in flight; what is under way ends with an error. Called
+        again, it does nothing; when the program ends, it is called by itself.
+        """
+        atexit.unregister(self.close)
         self._inbox.put(Stop())
         self._thread.join()
 
@@ -151,7 +167,10 @@ class EngineClient:
             case Flushed(ticket):
                 with self._lock:
                     future = self._flushes.pop(ticket)
-                future.set_result(message)
+                # Whoever waited may have given up; setting a cancelled future would raise here,
+                # in the engine's thread.
+                if future.set_running_or_notify_cancel():
+                    future.set_result(message)
             case Died(reason):
                 self._bury(reason)
 
@@ -176,7 +195,8 @@ class EngineClient:
             RequestOutput(name, finish_reason=FinishReason.ERROR, error=reason) for name in names
         )
         for future in flushes:
-            future.set_exception(EngineDeadError(reason))
+            if future.set_running_or_notify_cancel():
+                future.set_exception(EngineDeadError(reason))
 
     def _raise_if_died(self, outputs: Iterable[RequestOutput]) -> None:
         for output in outputs:

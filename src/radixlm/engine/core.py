@@ -56,6 +56,7 @@ class EngineCore:
     def abort(self, request_id: str) -> RequestOutput | None:
         """End a request now; its last output, or None when it is not under way."""
         news = self._scheduler.abort(request_id)
+        self.check_idle()
         return self._output(news, Piece("")) if news else None
 
     def step(self) -> list[RequestOutput]:
@@ -66,6 +67,7 @@ class EngineCore:
         stops = {name: piece.stop for name, piece in pieces.items() if piece.stop is not None}
         news = self._scheduler.update(batch, result, stops)
         self._steps += 1
+        self.check_idle()
         return [self._output(item, pieces[item.request_id]) for item in news]
 
     def flush(self) -> int:
@@ -74,6 +76,8 @@ class EngineCore:
 
     def check_idle(self) -> None:
         """With nothing under way every slot must be free or evictable; else log and count it."""
+        if self.has_work:
+            return
         usage = self._cache.usage()
         if usage.free + usage.evictable != self._cache.capacity:
             self._leaks += 1

@@ -34,13 +34,21 @@ class Intake:
         except InvalidKeyError as error:
             raise InvalidRequestError(f"prompt: {error}", param="prompt") from None
         ends = params.stop_token_ids
+        if not params.ignore_eos:
+            ends |= self.eos_token_ids
+        if params.min_tokens and len(ends) >= self.limits.vocab_size:
+            raise InvalidRequestError(
+                f"min_tokens is {params.min_tokens}, but every one of the model's "
+                f"{self.limits.vocab_size} tokens is a stop token",
+                param="stop_token_ids",
+            )
         return Request(
             request_id=request_id or f"req-{secrets.token_hex(12)}",
             key=key,
             params=params,
             max_tokens=self.limits.resolve_max_tokens(key, params),
             seed=params.seed if params.seed is not None else secrets.randbits(63),
-            stop_token_ids=ends if params.ignore_eos else ends | self.eos_token_ids,
+            stop_token_ids=ends,
             namespace=namespace or Namespace(),
             priority=priority,
         )

@@ -64,8 +64,6 @@ class EngineThread(threading.Thread):
 
     def _step(self) -> None:
         outputs = self._core.step()
-        if not self._core.has_work:
-            self._core.check_idle()
         self.stats = self._core.stats()
         self._log.record(self.stats)
         if outputs:
@@ -74,7 +72,9 @@ class EngineThread(threading.Thread):
     def _receive(self) -> None:
         """Handle all messages there are; wait for one when there is nothing else to do."""
         if not self._core.has_work:
-            self._handle(self._inbox.get())
+            with self._log.idle():
+                message = self._inbox.get()
+            self._handle(message)
         while not self._stopping:
             try:
                 message = self._inbox.get_nowait()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from radixlm.core.clock import Clock
 from radixlm.engine.stats import EngineStats
@@ -11,13 +13,20 @@ _logger = logging.getLogger("radixlm.engine")
 
 
 class StepLog:
-    """Says what happened since its last line, at most once in `interval` seconds."""
+    """Says what happened since its last line, at most once in `interval` seconds of work."""
 
     def __init__(self, clock: Clock, interval: float = 5.0) -> None:
         self._clock = clock
         self._interval = interval
         self._since = clock.now()
         self._before = EngineStats()
+
+    @contextmanager
+    def idle(self) -> Iterator[None]:
+        """Time spent in here is no work: it counts neither for the interval nor in the rates."""
+        began = self._clock.now()
+        yield
+        self._since += self._clock.now() - began
 
     def record(self, stats: EngineStats) -> None:
         now = self._clock.now()

@@ -26,7 +26,7 @@ class Scheduler:
     A step has one budget of `chunked_prefill_size` tokens. Running requests come first, oldest
     first: one token for each that decodes, the rest for chunks of prompts; what is left admits
     waiting ones, in the policy's order. No more requests run than the budget has tokens, so every
-    running request can move in every step.
+    request that decodes moves in every step; a prompt may wait for older prompts' chunks.
 
     When the pool is full, the youngest running request is retracted: what it computed is committed
     first, so only what gets evicted meanwhile is computed again. The oldest one always goes on,
@@ -159,7 +159,6 @@ class Scheduler:
         self._sink(Retracted(state.request.request_id, state.computed))
         self._leave(state)
         state.computed = 0
-        state.retractions += 1
         self.counters.retractions += 1
         self._waiting[state.request.request_id] = state
 

@@ -29,7 +29,6 @@ class RequestState:
         "prompt_logprobs",
         "remaps",
         "request",
-        "retractions",
         "row",
         "tokens",
     )
@@ -47,7 +46,6 @@ class RequestState:
         self.remaps: list[Remap] = []
         self.cached_tokens: int | None = None
         self.prompt_logprobs: list[TokenLogprob] = []
-        self.retractions = 0
 
     @property
     def prompt_length(self) -> int:

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from radixlm.core.batch import Remap
 from radixlm.memory import KVPool, ReqToTokenPool, bytes_per_token
+from radixlm.memory.budget import free_host_memory
 from tests.tensor.rows import make_row
 
 
@@ -49,3 +52,17 @@ def test_a_row_outside_the_table_is_refused(table_row: int, length: int) -> None
     pool = ReqToTokenPool(1, 4)
     with pytest.raises(IndexError, match="lie outside a table of 1 rows and 4 tokens"):
         pool.apply(make_row(range(length), start=0, table_row=table_row))
+
+
+def test_free_memory_counts_what_the_page_cache_gives_back(tmp_path: Path) -> None:
+    meminfo, group = tmp_path / "meminfo", tmp_path / "group"
+    meminfo.write_text("MemTotal: 9000 kB\nMemFree: 10 kB\nMemAvailable: 8000 kB\n")
+    assert free_host_memory(meminfo, group) == 8000 * 1024
+    group.mkdir()
+    (group / "memory.max").write_text("5000000\n")
+    (group / "memory.current").write_text("4900000\n")
+    (group / "memory.stat").write_text("anon 900000\ninactive_file 4000000\n")
+    assert free_host_memory(meminfo, group) == 4_100_000
+    (group / "memory.max").write_text("max\n")
+    assert free_host_memory(meminfo, group) == 8000 * 1024
+    assert free_host_memory(tmp_path / "absent", group) > 0

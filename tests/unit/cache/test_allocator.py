@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
@@ -40,6 +42,19 @@ def test_takes_the_longest_runs_when_none_is_long_enough() -> None:
     allocator = fragmented()
     assert allocator.allocate(6).tolist() == [4, 5, 6, 7, 9, 10]
     assert allocator.runs() == [(0, 2), (11, 12)]
+
+
+def test_many_short_runs_are_taken_in_one_pass() -> None:
+    """2,048 slots out of 20,000 runs of one took 3 s when each run was searched for on its own."""
+    allocator = SlotAllocator(40_000)
+    odd = allocator.allocate(40_000)[1::2].copy()
+    allocator.free(odd)
+    started = time.perf_counter()
+    assert allocator.allocate(2_048).tolist() == odd[:2_048].tolist()
+    assert time.perf_counter() - started < 0.5
+    allocator.check()
+    allocator.allocate(allocator.free_size)
+    assert (allocator.free_size, allocator.runs()) == (0, [])
 
 
 def test_can_hand_out_everything_and_take_it_back_in_any_order() -> None:

@@ -22,6 +22,7 @@ from radixlm.core.sampling import SamplingParams
         ("temperature", math.nan),
         ("temperature", math.inf),
         ("temperature", "1"),
+        ("temperature", 10**400),
         ("top_p", 0.0),
         ("top_p", 1.1),
         ("top_k", -2),
@@ -34,6 +35,7 @@ from radixlm.core.sampling import SamplingParams
         ("presence_penalty", 2.5),
         ("frequency_penalty", math.nan),
         ("repetition_penalty", 0.0),
+        ("repetition_penalty", 1e-40),  # logits / 1e-40 leaves float32, which ended the engine
         ("logprobs", 21),
         ("prompt_logprobs", -1),
         ("seed", 2**64),

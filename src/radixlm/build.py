@@ -9,17 +9,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
 import torch
 from tqdm import tqdm
 
-from radixlm.cache import RadixCache
+from radixlm.cache import Pin, RadixCache, make_policy
 from radixlm.core.config import EngineConfig
-from radixlm.core.errors import ConfigError, InvalidRequestError, ModelError
-from radixlm.core.keys import KeyLike
+from radixlm.core.errors import ConfigError, ModelError
+from radixlm.core.keys import Key
+from radixlm.core.reports import TreeSnapshot
 from radixlm.core.request import Namespace, Request, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineClient, EngineCore, EngineStats, Intake, collect
+from radixlm.engine.prompts import Prompt, Prompts, as_list, params_for, prompt_key
 from radixlm.memory.budget import default_kv_tokens
 from radixlm.memory.kv_pool import KVPool, bytes_per_token
 from radixlm.memory.req_to_token import ReqToTokenPool
@@ -31,9 +32,6 @@ from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.tokenizer import Tokenizer
 
 DEMO_MODEL = Path(__file__).parent / "demo_model"
-
-Prompt = str | KeyLike
-Prompts = Prompt | Sequence[Prompt]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +64,11 @@ class Loaded:
 
     def request(self, prompt: Prompt, params: SamplingParams, **options: Any) -> Request:
         """Tokenize and resolve a prompt. Raises InvalidRequestError."""
-        key: KeyLike = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
-        return self.intake.make(key, params, **options)
+        return self.intake.make(self.key(prompt), params, **options)
+
+    def key(self, prompt: Prompt) -> Key:
+        """Tokenize a prompt. Raises InvalidRequestError."""
+        return prompt_key(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
 
     async def stream(
         self, prompt: Prompt, params: SamplingParams, **options: Any
@@ -94,8 +95,20 @@ def load(config: EngineConfig, *, progress: bool = True) -> Loaded:
     model = load_model(folder, model_config, dtype=dtype, device=device, progress=progress)
     shape = (model_config.n_layers, model_config.n_kv_heads, model_config.head_dim)
     capacity = config.kv_tokens or default_kv_tokens(bytes_per_token(*shape, dtype), device)
-    cache = RadixCache(capacity, config.page_size, enabled=not config.disable_radix_cache)
-    limits = Limits(_context(config, model_config), cache.capacity, model_config.vocab_size)
+    cache = RadixCache(
+        capacity,
+        config.page_size,
+        enabled=not config.disable_radix_cache,
+        policy=make_policy(config.eviction_policy),
+        pin_budget=config.max_pinned_tokens,
+    )
+    room = cache.round_down(cache.capacity - config.max_pinned_tokens)
+    if room < 2:
+        raise ConfigError(
+            f"--max-pinned-tokens {config.max_pinned_tokens} leaves no room in a pool of "
+            f"{cache.capacity} tokens"
+        )
+    limits = Limits(_context(config, model_config), room, model_config.vocab_size)
     n_rows = min(config.max_running_requests, config.chunked_prefill_size)
     try:
         pool = KVPool(shape[0], cache.capacity, shape[1], shape[2], dtype, device)
@@ -223,8 +236,8 @@ class Engine:
         progress: show a bar on stderr.
         Raises InvalidRequestError before anything is run, EngineDeadError.
         """
-        items = _as_list(prompts)
-        each = _params_for(params, len(items))
+        items = as_list(prompts)
+        each = params_for(params, len(items))
         requests = [
             self._loaded.request(prompt, own, namespace=namespace)
             for prompt, own in zip(items, each, strict=True)
@@ -245,6 +258,24 @@ class Engine:
     def flush_cache(self) -> int:
         """Drop all cached tokens that no request uses; returns how many."""
         return self._loaded.client.flush().result().tokens
+
+    def pin(
+        self, prompt: Prompt, *, namespace: Namespace | None = None, ttl: float | None = None
+    ) -> Pin:
+        """Keep what is cached of a prompt for `ttl` seconds, or until `unpin(pin.id)`.
+
+        Raises PinError when nothing of it is cached, or over --max-pinned-tokens.
+        """
+        key = self._loaded.key(prompt)
+        return self._loaded.client.pin(key, namespace or Namespace(), ttl).result()
+
+    def unpin(self, pin_id: int) -> None:
+        """Let go of a pin. Raises PinError when there is none of that id (any more)."""
+        self._loaded.client.unpin(pin_id).result()
+
+    def snapshot(self, *, max_depth: int | None = None, min_tokens: int = 0) -> TreeSnapshot:
+        """The radix tree as it is between two steps, whole or pruned."""
+        return self._loaded.client.snapshot(max_depth=max_depth, min_tokens=min_tokens).result()
 
     def stats(self) -> EngineStats:
         """The engine in numbers, as of its last step."""
@@ -327,25 +358,6 @@ def _scheduler(config: EngineConfig, cache: RadixCache) -> Scheduler:
     )
 
 
-def _as_list(prompts: Prompts) -> list[Prompt]:
-    """One prompt becomes a list of one; a list of ints is one prompt."""
-    if isinstance(prompts, str | np.ndarray):
-        return [prompts]
-    ids = [item for item in prompts if isinstance(item, int | np.integer)]
-    if ids and len(ids) == len(prompts):
-        return [[int(item) for item in ids]]
-    return [_as_prompt(item) for item in prompts]
-
-
-def _as_prompt(item: Prompt | int) -> Prompt:
-    if isinstance(item, int | np.integer):
-        raise InvalidRequestError(
-            "a list of prompts holds text or lists of token ids, not both ids and prompts",
-            param="prompt",
-        )
-    return item
-
-
 def _with_bar(outputs: Iterator[RequestOutput], count: int) -> Iterator[RequestOutput]:
     tokens = cached = 0
     with tqdm(total=count, unit=" requests", dynamic_ncols=True) as bar:
@@ -356,13 +368,3 @@ def _with_bar(outputs: Iterator[RequestOutput], count: int) -> Iterator[RequestO
                 bar.set_postfix(new_tokens=tokens, cached_tokens=cached, refresh=False)
                 bar.update()
             yield output
-
-
-def _params_for(
-    params: SamplingParams | Sequence[SamplingParams] | None, count: int
-) -> list[SamplingParams]:
-    if params is None or isinstance(params, SamplingParams):
-        return [params or SamplingParams()] * count
-    if len(params) != count:
-        raise ConfigError(f"{count} prompts but {len(params)} sampling parameters")
-    return list(params)

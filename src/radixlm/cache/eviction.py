@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from heapq import heapify, heappop, heappush
-from importlib import import_module
+from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import Protocol
 
@@ -85,15 +85,14 @@ def make_policy(name: str) -> EvictionPolicy:
     """
     if name in POLICIES:
         return POLICIES[name]()
-    module, colon, attribute = name.partition(":")
-    if not colon:
+    if ":" not in name:
         raise ConfigError(
             f"--eviction-policy {name!r} is none of {', '.join(POLICIES)}, "
             "nor of the form package.module:Class"
         )
     try:
-        made: EvictionPolicy = getattr(import_module(module), attribute)()
-    except (ImportError, AttributeError, TypeError) as error:
+        made: EvictionPolicy = resolve_name(name)()
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ConfigError(f"--eviction-policy {name!r} can not be made: {error}") from error
     if not callable(getattr(made, "key", None)):
         raise ConfigError(f"--eviction-policy {name!r} has no method key(node)")

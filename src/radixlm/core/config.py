@@ -37,6 +37,12 @@ class EngineConfig:
     )
     page_size: int = _flag(1, "Tokens per page of the cache, a power of two; 1 shares every token.")
     disable_radix_cache: bool = _flag(False, "Share nothing and keep nothing after a request.")
+    eviction_policy: str = _flag(
+        "lru", "lru, lfu, fifo, mru, filo, slru, priority, or package.module:Class of your own."
+    )
+    max_pinned_tokens: int = _flag(
+        0, "Tokens of the KV pool that may be pinned; no request may need them."
+    )
     schedule_policy: SchedulePolicy = _flag(
         "lpm",
         "Who is admitted first: longest prefix match, or first come first served.",
@@ -58,6 +64,7 @@ class EngineConfig:
             ("chunked_prefill_size", 1),
             ("max_running_requests", 1),
             ("max_queued_requests", 1),
+            ("max_pinned_tokens", 0),
         ):
             _at_least(name, getattr(self, name), low)
         for name in ("kv_tokens", "context_length"):

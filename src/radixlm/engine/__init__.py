@@ -10,4 +10,12 @@ from radixlm.engine.intake import Intake
 from radixlm.engine.runner import Runner
 from radixlm.engine.stats import EngineStats
 
-__all__ = ["EngineClient", "EngineCore", "EngineStats", "FakeRunner", "Intake", "Runner", "collect"]
+__all__ = [
+    "EngineClient",
+    "EngineCore",
+    "EngineStats",
+    "FakeRunner",
+    "Intake",
+    "Runner",
+    "collect",
+]

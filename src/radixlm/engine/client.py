@@ -8,23 +8,33 @@ import threading
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
+from typing import Any
 
+from radixlm.cache import Pin
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.errors import EngineDeadError, InvalidRequestError, QueueFullError
-from radixlm.core.request import FinishReason, Request, RequestOutput
+from radixlm.core.keys import Key
+from radixlm.core.reports import TreeSnapshot
+from radixlm.core.request import FinishReason, Namespace, Request, RequestOutput
 from radixlm.engine.core import EngineCore
 from radixlm.engine.loop import EngineThread
 from radixlm.engine.mailbox import Mailbox, TaskMailbox, ThreadMailbox
 from radixlm.engine.messages import (
     Abort,
+    Answer,
+    Ask,
     Died,
     Flush,
     Flushed,
     Inbound,
     Outbound,
     Outputs,
+    PinPrefix,
+    Question,
     Stop,
     Submit,
+    TakeSnapshot,
+    Unpin,
 )
 from radixlm.engine.stats import EngineStats
 
@@ -43,7 +53,7 @@ class EngineClient:
         # Reentrant: the collector may close an abandoned `run`, which aborts, at any allocation.
         self._lock = threading.RLock()
         self._mailboxes: dict[str, Mailbox] = {}
-        self._flushes: dict[int, Future[Flushed]] = {}
+        self._asked: dict[int, Future[Any]] = {}
         self._tickets = 0
         self._dead: str | None = None
         self._inbox: SimpleQueue[Inbound] = SimpleQueue()
@@ -132,15 +142,22 @@ class EngineClient:
                 self.abort(request.request_id, mailbox)
 
     def flush(self) -> Future[Flushed]:
-        """Drop every cached token that no request uses."""
-        with self._lock:
-            self._check_alive()
-            self._tickets += 1
-            ticket = self._tickets
-            future: Future[Flushed] = Future()
-            self._flushes[ticket] = future
-            self._inbox.put(Flush(ticket))
-        return future
+        """Drop every cached token that no request and no pin uses."""
+        return self._ask(Flush())
+
+    def pin(self, key: Key, namespace: Namespace, ttl: float | None) -> Future[Pin]:
+        """Keep what is cached of `key`. The future raises PinError."""
+        return self._ask(PinPrefix(key, namespace, ttl))
+
+    def unpin(self, pin_id: int) -> Future[None]:
+        """Let go of a pin. The future raises PinError when there is none (any more)."""
+        return self._ask(Unpin(pin_id))
+
+    def snapshot(
+        self, *, max_depth: int | None = None, min_tokens: int = 0
+    ) -> Future[TreeSnapshot]:
+        """The tree as it is between two steps."""
+        return self._ask(TakeSnapshot(max_depth, min_tokens))
 
     def stats(self) -> EngineStats:
         """As of the last step."""
@@ -164,13 +181,10 @@ class EngineClient:
         match message:
             case Outputs(outputs):
                 self._deliver(outputs)
-            case Flushed(ticket):
+            case Answer(ticket, value, error):
                 with self._lock:
-                    future = self._flushes.pop(ticket)
-                # Whoever waited may have given up; setting a cancelled future would raise here,
-                # in the engine's thread.
-                if future.set_running_or_notify_cancel():
-                    future.set_result(message)
+                    future = self._asked.pop(ticket)
+                _settle(future, value, error)
             case Died(reason):
                 self._bury(reason)
 
@@ -190,13 +204,21 @@ class EngineClient:
         with self._lock:
             self._dead = reason
             names = list(self._mailboxes)
-            flushes, self._flushes = list(self._flushes.values()), {}
+            asked, self._asked = list(self._asked.values()), {}
         self._deliver(
             RequestOutput(name, finish_reason=FinishReason.ERROR, error=reason) for name in names
         )
-        for future in flushes:
-            if future.set_running_or_notify_cancel():
-                future.set_exception(EngineDeadError(reason))
+        for future in asked:
+            _settle(future, None, EngineDeadError(reason))
+
+    def _ask(self, question: Question) -> Future[Any]:
+        future: Future[Any] = Future()
+        with self._lock:
+            self._check_alive()
+            self._tickets += 1
+            self._asked[self._tickets] = future
+            self._inbox.put(Ask(self._tickets, question))
+        return future
 
     def _raise_if_died(self, outputs: Iterable[RequestOutput]) -> None:
         for output in outputs:
@@ -208,6 +230,18 @@ class EngineClient:
     def _check_alive(self) -> None:
         if self._dead is not None:
             raise EngineDeadError(self._dead)
+
+
+def _settle(future: Future[Any], value: object, error: Exception | None) -> None:
+    """Whoever waited may have given up; setting a cancelled future would raise here, in the
+    engine's thread.
+    """
+    if not future.set_running_or_notify_cancel():
+        return
+    if error is None:
+        future.set_result(value)
+    else:
+        future.set_exception(error)
 
 
 def collect(requests: Sequence[Request], outputs: Iterable[RequestOutput]) -> list[RequestOutput]:

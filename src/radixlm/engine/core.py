@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 
-from radixlm.cache import RadixCache
+from radixlm.cache import Pin, RadixCache
 from radixlm.core.batch import ScheduledBatch, StepResult
+from radixlm.core.reports import TreeSnapshot
 from radixlm.core.request import Request, RequestOutput
+from radixlm.engine.messages import Flush, Flushed, PinPrefix, Question, TakeSnapshot, Unpin
 from radixlm.engine.runner import Runner
 from radixlm.engine.stats import EngineStats
 from radixlm.scheduler import Progress, Scheduler
@@ -70,16 +72,27 @@ class EngineCore:
         self.check_idle()
         return [self._output(item, pieces[item.request_id]) for item in news]
 
-    def flush(self) -> int:
-        """Drop every cached token that no request uses; returns how many."""
-        return self._cache.flush()
+    def answer(self, question: Question) -> Flushed | Pin | TreeSnapshot | None:
+        """Do what is asked of the cache. Raises CacheError; then nothing has changed."""
+        match question:
+            case Flush():
+                return Flushed(self._cache.flush(), idle=not self.has_work)
+            case PinPrefix(key, namespace, ttl):
+                return self._cache.pin(key, namespace, ttl=ttl)
+            case Unpin(pin_id):
+                self._cache.unpin(pin_id)
+                return None
+            case TakeSnapshot(max_depth, min_tokens):
+                return self._cache.snapshot(max_depth=max_depth, min_tokens=min_tokens)
 
     def check_idle(self) -> None:
-        """With nothing under way every slot must be free or evictable; else log and count it."""
+        """With nothing under way every slot must be free, evictable or pinned; else log and count
+        it.
+        """
         if self.has_work:
             return
         usage = self._cache.usage()
-        if usage.free + usage.evictable != self._cache.capacity:
+        if usage.private or usage.locked != self._cache.pinned_size:
             self._leaks += 1
             _logger.error("slots leaked: %s of %d while idle", usage, self._cache.capacity)
 
@@ -94,6 +107,7 @@ class EngineCore:
             kv_private=usage.private,
             kv_locked=usage.locked,
             kv_evictable=usage.evictable,
+            kv_pinned=self._cache.pinned_size,
             prompt_tokens=counters.prompt_tokens,
             cached_tokens=counters.cached_tokens,
             readmitted_tokens=counters.readmitted_tokens,

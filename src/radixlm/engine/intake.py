@@ -5,10 +5,11 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass
 
-from radixlm.core.errors import InvalidKeyError, InvalidRequestError
-from radixlm.core.keys import KeyLike, as_key
+from radixlm.core.errors import InvalidRequestError
+from radixlm.core.keys import KeyLike
 from radixlm.core.request import Namespace, Request
 from radixlm.core.sampling import SamplingParams
+from radixlm.engine.prompts import prompt_key
 from radixlm.scheduler import Limits
 
 
@@ -29,10 +30,7 @@ class Intake:
         priority: int = 0,
     ) -> Request:
         """Raises InvalidRequestError that names the field; RequestTooLargeError with numbers."""
-        try:
-            key = as_key(prompt)
-        except InvalidKeyError as error:
-            raise InvalidRequestError(f"prompt: {error}", param="prompt") from None
+        key = prompt_key(prompt)
         ends = params.stop_token_ids
         if not params.ignore_eos:
             ends |= self.eos_token_ids

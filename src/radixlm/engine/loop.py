@@ -8,17 +8,18 @@ from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from radixlm.core.clock import Clock
-from radixlm.core.errors import InvalidRequestError
+from radixlm.core.errors import CacheError, InvalidRequestError
 from radixlm.core.request import FinishReason, Request, RequestOutput
 from radixlm.engine.core import EngineCore
 from radixlm.engine.messages import (
     Abort,
+    Answer,
+    Ask,
     Died,
-    Flush,
-    Flushed,
     Inbound,
     Outbound,
     Outputs,
+    Question,
     Stop,
     Submit,
 )
@@ -91,12 +92,17 @@ class EngineThread(threading.Thread):
                 output = self._core.abort(request_id)
                 if output is not None:
                     self._outbox.put(Outputs((output,)))
-            case Flush(ticket):
-                idle = not self._core.has_work
-                self._outbox.put(Flushed(ticket, self._core.flush(), idle))
+            case Ask(ticket, question):
+                self._outbox.put(self._answer(ticket, question))
             case Stop():
                 self._stopping = True
         self.stats = self._core.stats()
+
+    def _answer(self, ticket: int, question: Question) -> Answer:
+        try:
+            return Answer(ticket, self._core.answer(question))
+        except CacheError as error:
+            return Answer(ticket, None, error)
 
     def _add(self, request: Request) -> None:
         try:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from radixlm.core.request import Request, RequestOutput
+from radixlm.cache import Pin
+from radixlm.core.errors import CacheError
+from radixlm.core.keys import Key
+from radixlm.core.reports import TreeSnapshot
+from radixlm.core.request import Namespace, Request, RequestOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +25,50 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """Drop all that no request uses; answered by Flushed with the same ticket."""
+    """Drop all that no request and no pin uses; answered by Flushed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """tokens: how many were dropped. idle: whether no request ran, so that only pins are left."""
+
+    tokens: int
+    idle: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PinPrefix:
+    """Keep what is cached of `key` for `ttl` seconds, or until unpinned; answered by a Pin."""
+
+    key: Key
+    namespace: Namespace
+    ttl: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unpin:
+    """Let go of a pin; answered by None."""
+
+    pin_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakeSnapshot:
+    """The tree as it is; answered by a TreeSnapshot."""
+
+    max_depth: int | None = None
+    min_tokens: int = 0
+
+
+Question = Flush | PinPrefix | Unpin | TakeSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A question to the cache; answered by Answer with the same ticket."""
 
     ticket: int
+    question: Question
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +76,7 @@ class Stop:
     """End the thread after the step in flight; requests under way are aborted."""
 
 
-Inbound = Submit | Abort | Flush | Stop
+Inbound = Submit | Abort | Ask | Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +85,12 @@ class Outputs:
 
 
 @dataclass(frozen=True, slots=True)
-class Flushed:
-    """tokens: how many were dropped. idle: whether no request ran, so that nothing is left."""
+class Answer:
+    """What was asked for, or why it could not be."""
 
     ticket: int
-    tokens: int
-    idle: bool
+    value: Flushed | Pin | TreeSnapshot | None
+    error: CacheError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,4 +100,4 @@ class Died:
     reason: str
 
 
-Outbound = Outputs | Flushed | Died
+Outbound = Outputs | Answer | Died

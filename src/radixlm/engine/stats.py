@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class EngineStats:
     """A snapshot; sizes in tokens (slots), the rest are totals since the start.
 
-    kv_free + kv_private + kv_locked + kv_evictable == kv_capacity.
+    kv_free + kv_private + kv_locked + kv_evictable == kv_capacity; kv_pinned is part of kv_locked.
     hit_rate: cached_tokens / prompt_tokens over admitted requests, re-admissions counted apart.
     leaks: how often the books did not balance when the engine was idle; 0 unless there is a bug.
     """
@@ -21,6 +21,7 @@ class EngineStats:
     kv_private: int = 0
     kv_locked: int = 0
     kv_evictable: int = 0
+    kv_pinned: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     readmitted_tokens: int = 0

@@ -187,7 +187,11 @@ class Scheduler:
     def _start(self, state: RequestState, budget: int) -> Slots | None:
         """Take a lease and the first slots; None, and nothing has changed, if there are none."""
         lease = self._cache.acquire(
-            state.tokens, state.request.namespace, max_match=state.max_match
+            state.tokens,
+            state.request.namespace,
+            n_tokens=state.n_tokens,
+            max_match=state.max_match,
+            priority=state.request.priority,
         )
         slots = lease.extend(min(state.n_tokens - lease.cached, budget))
         if slots is None:

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from radixlm import Engine, SamplingParams
+from radixlm import Engine, Namespace, RequestOutput, SamplingParams
 from radixlm.attention.plan import make_plan
 from radixlm.attention.torch_backend import TorchAttention, group_tokens
-from radixlm.cache import RadixCache
+from radixlm.cache import POLICIES, RadixCache
 from radixlm.core.batch import ScheduledBatch, ScheduledRow
 from radixlm.core.keys import as_key
 from radixlm.engine import Intake
@@ -31,12 +31,23 @@ SMALL_POOL = 480
 
 @dataclass(frozen=True)
 class Setting:
-    """One way to run the engine. again: take the second of two runs, the cache being warm."""
+    """One way to run the engine.
+
+    again: take the second of two runs, the cache being warm. retracts: it must run out of memory.
+    pinned: prefixes that are pinned between two runs. salted: every other prompt has a namespace
+    of its own kind.
+    """
 
     name: str
     flags: dict[str, Any]
     again: bool = False
     retracts: bool = False
+    pinned: int = 0
+    salted: bool = False
+
+
+def _tight(**flags: Any) -> dict[str, Any]:
+    return {"kv_tokens": SMALL_POOL, "schedule_conservativeness": 0.0, **flags}
 
 
 SETTINGS = (
@@ -50,25 +61,15 @@ SETTINGS = (
     Setting("batch of 32", {"max_running_requests": 32}),
     Setting("page size 16, cold", {"page_size": 16}),
     Setting("page size 16, warm", {"page_size": 16}, again=True),
-    Setting(
-        "small pool",
-        {"kv_tokens": SMALL_POOL, "schedule_conservativeness": 0.0},
-        retracts=True,
+    Setting("namespaces", {}, salted=True),
+    Setting("small pool, pages of 16", _tight(page_size=16), retracts=True),
+    Setting("small pool, cache off", _tight(disable_radix_cache=True), retracts=True),
+    *(
+        Setting(f"small pool, {policy}", _tight(eviction_policy=policy), retracts=True)
+        for policy in POLICIES
     ),
-    Setting(
-        "small pool, pages of 16",
-        {"kv_tokens": SMALL_POOL, "schedule_conservativeness": 0.0, "page_size": 16},
-        retracts=True,
-    ),
-    Setting(
-        "small pool, cache off",
-        {
-            "kv_tokens": SMALL_POOL,
-            "schedule_conservativeness": 0.0,
-            "disable_radix_cache": True,
-        },
-        retracts=True,
-    ),
+    Setting("small pool, pins", _tight(max_pinned_tokens=96), retracts=True, pinned=3),
+    Setting("small pool, namespaces", _tight() | {"kv_tokens": 240}, retracts=True, salted=True),
 )
 
 
@@ -137,12 +138,17 @@ def run_setting(
     params = SamplingParams(max_tokens=steps, temperature=0, ignore_eos=True)
     flags = {"kv_tokens": 20_000, "dtype": "float32", "device": device} | setting.flags
     with Engine(str(folder), **flags) as engine:
-        outputs = engine.generate(prompts, params)
-        if setting.again:
-            outputs = engine.generate(prompts, params)
+        run = _salted if setting.salted else _plain
+        outputs = run(engine, prompts, params)
+        for prompt in prompts[: 8 * setting.pinned : 8]:
+            engine.generate([prompt[:25]], params)
+            engine.pin(prompt[:24])
+        if setting.again or setting.pinned:
+            outputs = run(engine, prompts, params)
         stats = engine.stats()
     assert stats.leaks == 0
-    assert stats.kv_free + stats.kv_evictable == stats.kv_capacity
+    assert stats.kv_free + stats.kv_evictable + stats.kv_pinned == stats.kv_capacity
+    assert (stats.kv_pinned > 0) == (setting.pinned > 0)
     equal = ties = different = 0
     for output, tokens, gaps in zip(outputs, expected.tokens, expected.gaps, strict=True):
         given = list(output.token_ids)
@@ -156,6 +162,21 @@ def run_setting(
         else:
             different += 1
     return Outcome(setting.name, equal, ties, different, stats.retractions, stats.cached_tokens)
+
+
+def _plain(engine: Engine, prompts: list[list[int]], params: SamplingParams) -> list[RequestOutput]:
+    return engine.generate(prompts, params)
+
+
+def _salted(
+    engine: Engine, prompts: list[list[int]], params: SamplingParams
+) -> list[RequestOutput]:
+    """Every other prompt under a salt; the two kinds take turns in time, not in one batch."""
+    outputs: list[RequestOutput | None] = [None] * len(prompts)
+    for start, salt in ((0, ""), (1, "mine")):
+        space = Namespace(cache_salt=salt)
+        outputs[start::2] = engine.generate(prompts[start::2], params, namespace=space)
+    return [output for output in outputs if output is not None]
 
 
 @torch.inference_mode()

@@ -3,7 +3,8 @@
     python scripts/update_readme.py
 
 Reads benchmarks/results/shared-prefix-*.jsonl (written by `radixlm bench shared-prefix --json`) and
-the demo model's card (written by scripts/train_demo_model.py). Nothing in those parts of the README is written by hand.
+the demo model's card (written by scripts/train_demo_model.py). Nothing in those parts of the README
+is written by hand.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ def demo_table() -> str:
     )
     lines = ["| asked | right | of |", "|---|---:|---:|"]
     lines += [f"| {name} | {right} | {count} |" for name, right, count in rows]
-    head = f"A Llama of {facts['parameters'] / 1e6:.1f} M parameters, {context:,} tokens of context.\n\n"
+    size = facts["parameters"] / 1e6
+    head = f"A Llama of {size:.1f} M parameters, {context:,} tokens of context.\n\n"
     return head + "\n".join(lines) + "\n"
 
 

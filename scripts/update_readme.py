@@ -3,7 +3,8 @@
     python scripts/update_readme.py
 
 Reads benchmarks/results/shared-prefix-*.jsonl (written by `radixlm bench shared-prefix --json`) and
-the demo model's metrics.json. Nothing in those parts of the README is written by hand.
+the demo model's card (written by scripts/train_demo_model.py). Nothing in those parts of the README
+is written by hand.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from matplotlib import pyplot as plt
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 PICTURE = ROOT / "docs" / "img" / "shared-prefix.png"
-METRICS = ROOT / "src" / "radixlm" / "demo_model" / "metrics.json"
+DEMO = ROOT / "src" / "radixlm" / "demo_model"
 
 Run = dict[str, Any]
 
@@ -31,7 +32,7 @@ def main() -> None:
     ]
     readme = ROOT / "README.md"
     text = replace_part(readme.read_text(), "numbers", numbers_table(runs))
-    text = replace_part(text, "demo", demo_table(json.loads(METRICS.read_text())))
+    text = replace_part(text, "demo", demo_table())
     readme.write_text(text)
     draw(runs)
 
@@ -66,12 +67,17 @@ def numbers_table(runs: list[list[Run]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def demo_table(metrics: dict[str, Any]) -> str:
+def demo_table() -> str:
     """How often the demo model is right, on what was kept out of its training."""
-    lines = ["| kept out of training | right |", "|---|---|"]
-    lines += [f"| {name} | {100 * value:.0f} % |" for name, value in metrics["accuracy"].items()]
-    size = metrics["parameters"] / 1e6
-    head = f"A Llama of {size:.1f} M parameters, {metrics['context']:,} tokens of context.\n\n"
+    facts = json.loads((DEMO / "training.json").read_text())
+    context = json.loads((DEMO / "config.json").read_text())["max_position_embeddings"]
+    rows = re.findall(
+        r"^\| (.+?) \| ([\d.]+ %) \| (\d+) \|$", (DEMO / "README.md").read_text(), re.M
+    )
+    lines = ["| asked | right | of |", "|---|---:|---:|"]
+    lines += [f"| {name} | {right} | {count} |" for name, right, count in rows]
+    size = facts["parameters"] / 1e6
+    head = f"A Llama of {size:.1f} M parameters, {context:,} tokens of context.\n\n"
     return head + "\n".join(lines) + "\n"
 
 

@@ -122,20 +122,23 @@ def events(response: httpx.Response) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def live(engine: AsyncEngine, name: str = NAME) -> Iterator[str]:
-    """Serve over a real socket; gives the URL."""
+def live(
+    engine: AsyncEngine, name: str = NAME, *, grace: float = 5, force: bool = False
+) -> Iterator[str]:
+    """Serve over a real socket; gives the URL. force: end as if Ctrl-C came twice."""
     listener = bind("127.0.0.1", 0)
     ready = threading.Event()
     config = uvicorn.Config(
         create_app(engine, served_model_name=name), log_level="critical", lifespan="off"
     )
-    server = Server(config, ready.set)
+    server = Server(config, ready.set, engine.close, grace)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
     thread.start()
     try:
         assert ready.wait(10)
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
+        server.force_exit = force
         server.should_exit = True
         thread.join()
         listener.close()

@@ -64,6 +64,10 @@ def test_metrics_count():
     assert values["radixlm:num_requests_total"] == 2
     assert values["radixlm:cache_hit_rate"] == 39 / 80
     assert values["radixlm:max_total_num_tokens"] == 4000
+    assert values["radixlm:num_leaks_total"] == 0
+    kept = values["radixlm:num_evictable_tokens"]
+    assert kept > 0
+    assert values["radixlm:num_free_tokens"] + kept == 4000
     assert values["radixlm:time_to_first_token_seconds_count"] == 2
     assert values["radixlm:e2e_request_latency_seconds_count"] == 2
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 
 import pytest
 
@@ -200,6 +201,54 @@ def test_too_large_a_body_is_a_413(fake):
     refused(fake.request("POST", COMPLETIONS, content=pieces()), 413)
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (COMPLETIONS, '{"prompt": [%s]}', "prompt[0]"),
+        (COMPLETIONS, '{"prompt": [[%s]]}', "prompt[0][0]"),
+        (COMPLETIONS, '{"prompt": "a", "stop": [%s]}', "stop[0]"),
+        (COMPLETIONS, '{"prompt": "a", "stop_token_ids": [%s]}', "stop_token_ids[0]"),
+        (CHAT, '{"messages": [%s]}', "messages[0]"),
+        (CHAT, '{"messages": [{"role": "user", "content": [%s]}]}', "messages[0].content[0]"),
+    ],
+)
+def test_a_million_wrong_entries_make_one_error(fake, path, body, param):
+    content = body % ",".join(["null"] * 1_000_000)
+    begun = time.process_time()
+    assert refused(fake.request("POST", path, content=content))["param"] == param
+    assert time.process_time() - begun < 2.0  # an error for each took 10 to 40 seconds
+
+
+def test_too_many_biases_are_not_looked_at_one_by_one(fake):
+    biases = ",".join(f'"{token}": "x"' for token in range(2000))
+    error = refused(
+        fake.request("POST", COMPLETIONS, content=f'{{"prompt": "a", "logit_bias": {{{biases}}}}}')
+    )
+    assert error["param"] == "logit_bias"
+    assert "2000 tokens, at most 1024 are allowed" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "param"), [([1, "a"], "prompt[1]"), ([[1], [2, "a"]], "prompt[1][1]")]
+)
+def test_the_entry_that_does_not_fit_the_others_is_named(fake, prompt, param):
+    assert refused(fake.complete(prompt))["param"] == param
+
+
+def test_a_text_beyond_any_context_is_not_even_tokenized(fake, monkeypatch):
+    longest = 2000 * fake.engine.tokenizer.longest_token
+    assert "2001" in refused(fake.complete("x" * 2001))["message"]  # short enough to be counted
+    monkeypatch.setattr(fake.engine.tokenizer, "encode", None)
+    text = "x" * (longest + 1)
+    for error, param in (
+        (refused(fake.complete(["a" * (longest + 1)])), "prompt"),
+        (refused(fake.chat(text, stream=True)), "messages"),
+    ):
+        assert error["code"] == "context_length_exceeded"
+        assert error["param"] == param
+        assert "2000 tokens" in error["message"]
+
+
 def test_unknown_models_are_a_404(fake):
     for answer in (
         fake.complete(model="gpt-9"),
@@ -216,6 +265,21 @@ def test_a_prompt_that_can_never_fit_is_refused_with_numbers(fake):
     assert error["code"] == "context_length_exceeded"
     assert "2001" in error["message"]
     assert "2000" in error["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"content": "x" * 2001}, "messages"),
+        ({"max_tokens": 2000}, "max_tokens"),
+        ({"max_completion_tokens": 2000}, "max_completion_tokens"),
+    ],
+)
+def test_a_chat_that_can_never_fit_names_its_own_field(fake, fields, param, stream):
+    error = refused(fake.chat(**fields, stream=stream))
+    assert error["param"] == param
+    assert error["code"] == "context_length_exceeded"
 
 
 def test_routes_that_are_none_have_the_same_shape(fake):

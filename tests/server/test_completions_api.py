@@ -124,6 +124,18 @@ def test_logprobs_are_parallel_lists(real):
         assert token in best
 
 
+@pytest.mark.parametrize("count", [0, 2])
+def test_the_chosen_token_is_among_the_top_ones(real, count):
+    fields = {"max_tokens": 12, "temperature": 2.0, "seed": 5, "echo": True}
+    choice = real.complete("hello", logprobs=count, **fields).json()["choices"][0]
+    logprobs = choice["logprobs"]
+    tops = logprobs["top_logprobs"]
+    assert tops[0] is None
+    for token, best in zip(logprobs["tokens"][1:], tops[1:], strict=True):
+        assert token in best
+        assert len(best) <= count + 1
+
+
 def test_echo_with_logprobs_covers_the_prompt(real):
     fields = {"max_tokens": 4, "logprobs": 1, "echo": True, "temperature": 0}
     whole = real.complete("hello", **fields).json()["choices"][0]

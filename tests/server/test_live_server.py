@@ -14,7 +14,7 @@ import pytest
 
 from radixlm.core.errors import ConfigError
 from radixlm.server.serve import bind, ready_line
-from tests.server_support import fake_engine, idle_and_whole, live, until
+from tests.server_support import events, fake_engine, idle_and_whole, live, until
 
 STEP = 0.02
 
@@ -81,6 +81,43 @@ def test_chunks_come_one_by_one(slow):
         lines = [line for line in answer.iter_lines() if line]
     assert len(lines) == 6
     assert lines[-1] == "data: [DONE]"
+
+
+@pytest.mark.parametrize(("grace", "force"), [(0.1, False), (60, True)])
+def test_what_runs_when_the_server_ends_is_told(grace, force):
+    engine, _ = fake_engine(seconds=STEP)
+    answers: dict[bool, httpx.Response] = {}
+
+    def send(url: str, stream: bool) -> None:
+        body = {"prompt": "a", "max_tokens": 1500, "n": 2, "stream": stream}
+        answers[stream] = httpx.post(f"{url}/v1/completions", json=body, timeout=30)
+
+    with live(engine, grace=grace, force=force) as url:
+        threads = [threading.Thread(target=send, args=(url, stream)) for stream in (False, True)]
+        for thread in threads:
+            thread.start()
+        assert until(lambda: engine.stats().running == 4)
+    for thread in threads:
+        thread.join()
+    assert answers[False].status_code == 503
+    assert "shut down" in answers[False].json()["error"]["message"]
+    *_, last = events(answers[True])
+    assert "shut down" in last["error"]["message"]
+
+
+def test_what_ends_in_time_is_answered_when_the_server_ends():
+    engine, _ = fake_engine(seconds=STEP)
+    answers: list[httpx.Response] = []
+    with live(engine) as url:
+        body = {"prompt": "a", "max_tokens": 20}
+        thread = threading.Thread(
+            target=lambda: answers.append(httpx.post(f"{url}/v1/completions", json=body))
+        )
+        thread.start()
+        assert until(lambda: engine.stats().running == 1)
+    thread.join()
+    assert answers[0].json()["usage"]["completion_tokens"] == 20
+    asyncio.run(engine.close())
 
 
 @pytest.fixture(scope="module")

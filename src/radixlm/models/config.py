@@ -130,8 +130,8 @@ def _refuse_unsupported(fields: Fields) -> None:
     for name in ("num_experts", "num_local_experts", "n_routed_experts"):
         if fields.get(name) is not None:
             raise fields.wrong(name, "dense models only")
-    names = fields.get("architectures")
-    if names and not any(str(name).endswith("ForCausalLM") for name in names):
+    names = fields.names("architectures")
+    if names and not any(name.endswith("ForCausalLM") for name in names):
         raise fields.wrong("architectures", "...ForCausalLM")
 
 

@@ -44,14 +44,26 @@ class Fields:
         """A finite number above 0."""
         value = self._given(name, default)
         good = isinstance(value, int | float) and not isinstance(value, bool)
-        if not good or not math.isfinite(value) or value <= 0:
+        if not good or not 0 < value < math.inf:
             raise self.wrong(name, "a number above 0")
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise self.wrong(name, "a number that a float can hold") from None
 
     def flag(self, name: str, default: bool = False) -> bool:
         value = self._given(name, default)
         if not isinstance(value, bool):
             raise self.wrong(name, "true or false")
+        return value
+
+    def names(self, name: str) -> list[str] | None:
+        """A list of texts; None when absent."""
+        value = self.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self.wrong(name, "a list of names, or null")
         return value
 
     def section(self, name: str) -> Fields | None:

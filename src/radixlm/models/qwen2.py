@@ -18,14 +18,15 @@ def sliding_window(config: Fields) -> int | None:
     `use_sliding_window` switches it on for the layers from `max_window_layers` up, unless
     `layer_types` names the layers one by one.
     """
-    kinds = config.get("layer_types")
+    kinds = config.names("layer_types")
     if kinds is not None and any(kind not in _LAYER_KINDS for kind in kinds):
         raise config.wrong("layer_types", " and ".join(_LAYER_KINDS))
     if not config.flag("use_sliding_window") or config.get("sliding_window") is None:
         return None
     if kinds is None:
-        full = config.get("max_window_layers")
-        full = _UNWINDOWED_LAYERS_WHEN_UNNAMED if full is None else full
+        # 0, which is no positive integer, has a meaning here: every layer has the window.
+        every = config.get("max_window_layers") == 0
+        full = 0 if every else config.integer("max_window_layers", _UNWINDOWED_LAYERS_WHEN_UNNAMED)
         windowed = full < config.integer("num_hidden_layers")
     else:
         windowed = "sliding_attention" in kinds

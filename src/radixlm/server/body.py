@@ -116,16 +116,20 @@ def _check_extra(path: str, name: str, value: object) -> None:
 
 
 def _explain(errors: Sequence[ErrorDetails]) -> InvalidRequestError:
-    """One error about the first wrong field, as deep inside it as any of its types could read."""
+    """One error about the first wrong field, as far into it as any of its types could read."""
     if errors[0]["type"] == "json_invalid":
         return InvalidRequestError(f"the body is not valid JSON: {errors[0]['ctx']['error']}")
     field = [entry for entry in errors if entry["loc"][:1] == errors[0]["loc"][:1]]
-    worst = max(field, key=lambda entry: len(_field_path(entry["loc"])))
+    worst = max(field, key=lambda entry: _places(entry["loc"]))
     param = _field_path(worst["loc"])
     wishes = [entry["msg"] for entry in field if _field_path(entry["loc"]) == param]
     got = "" if worst["type"] == "missing" else f" (got {worst['input']!r:.80})"
     text = ", or ".join(dict.fromkeys(wishes))
     return InvalidRequestError(f"{param or 'the body'}: {text}{got}", param=param or None)
+
+
+def _places(location: tuple[int | str, ...]) -> tuple[int, ...]:
+    return tuple(part for part in location if isinstance(part, int))
 
 
 def _field_path(location: tuple[int | str, ...]) -> str:

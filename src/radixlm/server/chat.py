@@ -23,7 +23,8 @@ def chat_job(service: Service, body: ChatBody) -> Job:
     params = body.to_params()
     template = require_template(service.engine.chat_template)
     text = template.render(body.to_messages(), **body.template_variables())
-    key = service.engine.tokenizer.encode(text, add_special_tokens=bool(body.add_special_tokens))
+    special = bool(body.add_special_tokens)
+    key = service.encode(text, add_special_tokens=special, param="messages")
     return Job(
         request_id=f"chatcmpl-{uuid.uuid4().hex}",
         prompts=[key],

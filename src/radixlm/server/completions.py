@@ -28,7 +28,7 @@ def completion_job(service: Service, body: CompletionBody) -> Job:
     special = True if body.add_special_tokens is None else body.add_special_tokens
     return Job(
         request_id=f"cmpl-{uuid.uuid4().hex}",
-        prompts=[_key(service.engine.tokenizer, item, special) for item in body.to_prompts()],
+        prompts=[_key(service, item, special) for item in body.to_prompts()],
         n=body.n or 1,
         params=params,
         namespace=body.namespace,
@@ -99,9 +99,9 @@ class CompletionShape:
         return joined(of_prompt, writer.of_output(output.logprobs))
 
 
-def _key(tokenizer: Tokenizer, prompt: str | list[int], add_special_tokens: bool) -> Key:
+def _key(service: Service, prompt: str | list[int], add_special_tokens: bool) -> Key:
     if isinstance(prompt, str):
-        return tokenizer.encode(prompt, add_special_tokens=add_special_tokens)
+        return service.encode(prompt, add_special_tokens=add_special_tokens, param="prompt")
     try:
         return as_key(prompt)
     except InvalidKeyError as error:

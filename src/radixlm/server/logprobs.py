@@ -61,9 +61,10 @@ class CompletionLogprobs:
         }
 
     def _best(self, entry: TokenLogprob) -> dict[str, float]:
-        # Best first, so of several tokens with one text the most likely is kept.
+        # Best first, so of several tokens with one text the most likely is kept. The chosen token
+        # is always there, as in OpenAI's API, where it makes them one more than asked for.
         best: dict[str, float] = {}
-        for token, logprob in entry.top:
+        for token, logprob in (*entry.top, (entry.token, entry.logprob)):
             best.setdefault(self._tokenizer.token_text(token), max(logprob, _LOWEST))
         return best
 

@@ -57,6 +57,7 @@ class _EngineCollector(Collector):
             ("num_running_reqs", "Requests that run.", stats.running),
             ("num_queue_reqs", "Requests that wait.", stats.waiting),
             ("num_used_tokens", "KV slots that running requests hold.", used),
+            ("num_free_tokens", "KV slots that hold nothing.", stats.kv_free),
             (
                 "num_evictable_tokens",
                 "KV slots of cached tokens that none uses.",
@@ -78,6 +79,7 @@ class _EngineCollector(Collector):
             ("num_aborted_requests", "Requests that were aborted.", stats.requests_aborted),
             ("num_retractions", "Times a running request had to make room.", stats.retractions),
             ("num_steps", "Forward passes.", stats.steps),
+            ("num_leaks", "Times slots were missing when idle: a bug if not 0.", stats.leaks),
         ):
             counter = CounterMetricFamily(_PREFIX + name, text, labels=["model_name"])
             counter.add_metric([self._model_name], total)

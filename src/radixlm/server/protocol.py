@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.request import Namespace
-from radixlm.core.sampling import MAX_LOGPROBS, SamplingParams
+from radixlm.core.sampling import MAX_LOGIT_BIAS, MAX_LOGPROBS, SamplingParams
 from radixlm.server.body import named
 
 MAX_N = 128
@@ -26,6 +27,20 @@ _SAMPLING_FIELDS = (
     "ignore_eos",
     "skip_special_tokens",
 )
+
+T = TypeVar("T")
+
+# A list that is given up at its first wrong entry: an error for each of a million holds up all.
+ListOf = Annotated[list[T], Field(fail_fast=True)]
+
+
+def _few(biases: object) -> object:
+    """Refuse too many before each is looked at, for the same reason."""
+    if isinstance(biases, dict) and len(biases) > MAX_LOGIT_BIAS:
+        raise PydanticCustomError(
+            "too_many", f"holds {len(biases)} tokens, at most {MAX_LOGIT_BIAS} are allowed"
+        )
+    return biases
 
 
 class _Body(BaseModel):
@@ -53,14 +68,14 @@ class GenerationBody(_Body):
     top_p: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: Annotated[dict[str, float], BeforeValidator(_few)] | None = None
     seed: int | None = None
-    stop: str | list[str] | None = None
+    stop: str | ListOf[str] | None = None
     min_tokens: int | None = None
     top_k: int | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
-    stop_token_ids: list[int] | None = None
+    stop_token_ids: ListOf[int] | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     add_special_tokens: bool | None = None
@@ -96,14 +111,14 @@ class TextPart(_Body):
 
 class ChatMessage(_Body):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[TextPart] | None = None
+    content: str | ListOf[TextPart] | None = None
     name: str | None = None
 
 
 class ChatBody(GenerationBody):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    messages: Annotated[ListOf[ChatMessage], Field(min_length=1)]
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
@@ -134,6 +149,14 @@ class ChatBody(GenerationBody):
             text = str(error).replace("max_tokens", "max_completion_tokens")
             raise InvalidRequestError(text, param="max_completion_tokens") from None
 
+    def field_of(self, param: str | None) -> str | None:
+        """This request's field behind `param`, a field of what was made of it for the engine."""
+        if param == "prompt":
+            return "messages"
+        if param == "max_tokens" and self.max_completion_tokens is not None:
+            return "max_completion_tokens"
+        return param
+
     def to_messages(self) -> list[dict[str, Any]]:
         """Messages for the template. Raises InvalidRequestError for what only tools have."""
         return [_message(message, f"messages[{i}]") for i, message in enumerate(self.messages)]
@@ -156,7 +179,7 @@ class ChatBody(GenerationBody):
 class CompletionBody(GenerationBody):
     """POST /v1/completions."""
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: str | ListOf[str] | ListOf[int] | ListOf[ListOf[int]]
     logprobs: int | None = None
     echo: bool | None = None
     best_of: int | None = None

@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
+from radixlm.core.errors import InvalidRequestError
 from radixlm.server.answer import answer
 from radixlm.server.body import parse_body, read_body
 from radixlm.server.chat import ChatShape, chat_job
@@ -26,9 +27,13 @@ async def chat_completions(request: Request) -> Response:
     body = parse_body(ChatBody, await read_body(request))
     job = await asyncio.to_thread(chat_job, service, body)
     shape = ChatShape(service.engine.tokenizer, job)
-    return await answer(
-        request, job, shape, stream=bool(body.stream), include_usage=body.include_usage
-    )
+    try:
+        return await answer(
+            request, job, shape, stream=bool(body.stream), include_usage=body.include_usage
+        )
+    except InvalidRequestError as error:
+        error.param = body.field_of(error.param)
+        raise
 
 
 @router.post("/v1/completions")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import math
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import uvicorn
 
@@ -14,23 +16,59 @@ from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError
 from radixlm.server.app import create_app
 
+_logger = logging.getLogger("radixlm.server")
+
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 30000
 _GRACE_SECONDS = 5
+_ANSWER_SECONDS = 10
 _LAST_PORT = 65535
 
 
 class Server(uvicorn.Server):
-    """Calls `ready` when requests are accepted."""
+    """Calls `ready` when requests are accepted.
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+    At its end the requests under way have `grace` seconds; then `end` must end them with an error,
+    so that their clients are told. Uvicorn alone would cut them off.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        ready: Callable[[], None],
+        end: Callable[[], Awaitable[None]],
+        grace: float = _GRACE_SECONDS,
+    ) -> None:
+        config.timeout_graceful_shutdown = math.ceil(grace) + _ANSWER_SECONDS
         super().__init__(config)
         self._ready = ready
+        self._end = end
+        self._grace = grace
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
             self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if running := len(self.server_state.tasks):
+            _logger.info(
+                "%d requests have %g s to end; Ctrl-C again ends them now", running, self._grace
+            )
+        ending = asyncio.create_task(self._end_in_time())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            ending.cancel()
+            await asyncio.gather(ending, return_exceptions=True)
+        if self.force_exit:
+            await self._end()
+            if tasks := set(self.server_state.tasks):
+                await asyncio.wait(tasks, timeout=_ANSWER_SECONDS)
+
+    async def _end_in_time(self) -> None:
+        await asyncio.sleep(self._grace)
+        await self._end()
 
 
 def serve(
@@ -54,9 +92,10 @@ def serve(
                 uvicorn.Config(
                     create_app(engine, served_model_name=name),
                     log_level="warning",
-                    timeout_graceful_shutdown=_GRACE_SECONDS,
+                    lifespan="off",
                 ),
                 ready=lambda: print(ready_line(name, host, at), flush=True),
+                end=engine.close,
             )
             with contextlib.suppress(KeyboardInterrupt):  # uvicorn has ended in good order by then
                 asyncio.run(server.serve(sockets=[listener]))

@@ -8,6 +8,8 @@ from fastapi import Request
 
 from radixlm.build import AsyncEngine
 from radixlm.core.clock import Clock
+from radixlm.core.errors import RequestTooLargeError
+from radixlm.core.keys import Key
 from radixlm.server.errors import ModelNotFoundError
 from radixlm.server.metrics import Metrics
 
@@ -28,6 +30,22 @@ class Service:
             raise ModelNotFoundError(
                 f"the model {name!r} is not served here; {self.model_name!r} is", param="model"
             )
+
+    def encode(self, text: str, *, add_special_tokens: bool, param: str) -> Key:
+        """Tokenize a prompt, which `param` of the request made.
+
+        A text that no tokens could bring into the context is refused unread: a body full of it
+        would take a minute. Raises InvalidRequestError, RequestTooLargeError.
+        """
+        tokenizer, context = self.engine.tokenizer, self.engine.info.context_length
+        longest = context * tokenizer.longest_token
+        if len(text) > longest:
+            raise RequestTooLargeError(
+                f"the prompt has {len(text)} characters, but the model's context is {context} "
+                f"tokens, which are at most {longest} characters; shorten the prompt",
+                param=param,
+            )
+        return tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
 
 def service_of(request: Request) -> Service:

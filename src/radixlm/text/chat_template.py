@@ -136,7 +136,7 @@ def _find_source(folder: Path, override: Path | None, config: Mapping[str, Any])
         raise ModelError(f"chat template {path} cannot be read: {error}") from error
     source = config.get("chat_template")
     if isinstance(source, list):
-        named = {entry["name"]: entry["template"] for entry in source}
+        named = dict(_named_template(folder, entry) for entry in source)
         source = named.get("default")
         if source is None and named:
             raise ModelError(
@@ -146,6 +146,15 @@ def _find_source(folder: Path, override: Path | None, config: Mapping[str, Any])
     if source is not None and not isinstance(source, str):
         raise ModelError(f"{folder}: chat_template is {type(source).__name__}, not a text")
     return source
+
+
+def _named_template(folder: Path, entry: Any) -> tuple[str, str]:
+    match entry:
+        case {"name": str(name), "template": str(source)}:
+            return name, source
+    raise ModelError(
+        f"{folder}: each entry of chat_template needs a name and a template, got {entry!r:.80}"
+    )
 
 
 def _plain(content: Any) -> Any:

@@ -23,6 +23,7 @@ class Tokenizer:
         be larger (padded); ids beyond are decoded to nothing.
     eos_token_id, bos_token_id: as tokenizer_config.json names them, None where it does not.
     special_ids: ids that `skip_special_tokens` leaves out.
+    longest_token: characters of the longest spelling; no token stands for more of a text.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer, config: Mapping[str, Any]) -> None:
@@ -33,8 +34,9 @@ class Tokenizer:
         self._added = {token: entry.content for token, entry in added.items()}
         self._bytes_of = read_decoder(_decoder_state(backend))
         self._known_bytes: dict[int, bytes] = {}
-        ids = backend.get_vocab(with_added_tokens=True).values()
-        self.vocab_size = max([*ids, *added, -1]) + 1
+        vocabulary = backend.get_vocab(with_added_tokens=True)
+        self.vocab_size = max([*vocabulary.values(), *added, -1]) + 1
+        self.longest_token = max(map(len, vocabulary), default=1)
         self.special_ids = frozenset(token for token, entry in added.items() if entry.special)
         self.eos_token_id = self._named(config, "eos_token")
         self.bos_token_id = self._named(config, "bos_token")

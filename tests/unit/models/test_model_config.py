@@ -154,6 +154,8 @@ YARN = {"rope_type": "yarn", "factor": 4.0}
         (hf(quantization_config={"quant_method": "awq"}), "quantization_config", "awq"),
         (hf(num_local_experts=8), "num_local_experts", "8"),
         (hf(architectures=["LlamaForSequenceClassification"]), "architectures", "Sequence"),
+        (hf(architectures=5), "architectures", "5"),
+        (hf(rms_norm_eps=10**400), "rms_norm_eps", "1000"),
         (hf(partial_rotary_factor=0.5), "partial_rotary_factor", "0.5"),
         (
             hf(rope_parameters={"partial_rotary_factor": 0.5}),
@@ -199,6 +201,12 @@ YARN = {"rope_type": "yarn", "factor": 4.0}
             "8192",
         ),
         (hf("qwen2", layer_types=["linear_attention"]), "layer_types", "linear_attention"),
+        (hf("qwen3", layer_types=3), "layer_types", "3"),
+        (
+            hf("qwen2", sliding_window=64, use_sliding_window=True, max_window_layers="28"),
+            "max_window_layers",
+            "28",
+        ),
         (hf(hidden_size=None), "hidden_size", "missing"),
         (hf(hidden_size="64"), "hidden_size", "64"),
         (hf(vocab_size=0), "vocab_size", "0"),

@@ -149,6 +149,10 @@ def test_named_templates(tmp_path: Path):
     _config(tmp_path, [{"name": "rag", "template": "r"}])
     with pytest.raises(ModelError, match="only rag"):
         ChatTemplate.load(tmp_path)
+    for broken in (7, {"name": "default"}, {"name": 1, "template": "d"}):
+        _config(tmp_path, [broken])
+        with pytest.raises(ModelError, match="needs a name and a template"):
+            ChatTemplate.load(tmp_path)
     _config(tmp_path, 7)
     with pytest.raises(ModelError, match="not a text"):
         ChatTemplate.load(tmp_path)

@@ -62,6 +62,13 @@ def test_named_tokens_are_none_without_config():
     assert tokenizer.bos_token_id is None
 
 
+def test_no_token_stands_for_more_text_than_the_longest():
+    tokenizer = Tokenizer(byte_level(), {})
+    texts = [tokenizer.token_text(token) for token in range(tokenizer.vocab_size)]
+    assert max(map(len, texts)) <= tokenizer.longest_token
+    assert tokenizer.longest_token >= len("<|start|>")
+
+
 def test_vocab_size_counts_added_tokens_and_ids_beyond_are_nothing():
     tokenizer = Tokenizer(byte_level(), {})
     assert tokenizer.vocab_size == max(byte_level().get_vocab().values()) + 1

@@ -1,0 +1,1 @@
+"""Makes RadixLM's embedded demo model: text, tokenizer, training, evaluation."""

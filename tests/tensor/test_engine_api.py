@@ -152,8 +152,8 @@ def test_async_engine(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("prompt", "params", "error", "message"),
     [
-        ("", GREEDY, InvalidRequestError, "at least one token"),
-        ([], GREEDY, InvalidRequestError, "at least one token"),
+        ("", GREEDY, InvalidRequestError, "prompt is empty"),
+        ([], GREEDY, InvalidRequestError, "prompt is empty"),
         ([512], GREEDY, InvalidRequestError, "token id 512.*end at 511"),
         ([-1], GREEDY, InvalidRequestError, "got -1"),
         ([1.5], GREEDY, InvalidRequestError, "integers"),

@@ -20,7 +20,7 @@ from radixlm.cache.stats import TreeStats
 from radixlm.cache.tree import RadixTree
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.config import check_page_size
-from radixlm.core.errors import ConfigError
+from radixlm.core.errors import ConfigError, InvalidKeyError
 from radixlm.core.events import EventSink, Inserted, Matched
 from radixlm.core.keys import KeyLike, Slots, as_trusted_key
 from radixlm.core.reports import TreeSnapshot
@@ -161,6 +161,8 @@ class RadixCache:
         """
         array = as_trusted_key(key)
         known = array.size if n_tokens is None else n_tokens
+        if not 0 < known <= array.size:
+            raise InvalidKeyError(f"{known} tokens are known, it says, of a key of {array.size}")
         limit = known - 1 if max_match is None else min(max_match, known)
         self._pins.expire()
         match = self.match(array, namespace, max_match=limit)

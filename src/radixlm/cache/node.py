@@ -62,7 +62,7 @@ class TreeNode:
         self.slots = slots
         self.resident: int = slots.size
         self.parent = parent
-        self.end: int = (parent.end if parent else 0) + len(edge) // TOKEN_BYTES
+        self.end: int = (0 if parent is None else parent.end) + len(edge) // TOKEN_BYTES
         self.children: dict[bytes, TreeNode] = {}
         self.live = 0
         self.lock_ref = 0
@@ -156,7 +156,7 @@ def path_slots(node: TreeNode, start: int, stop: int) -> Slots:
     parts = []
     at: TreeNode | None = node
     while at is not None and at.end > start:
-        begin = at.start
+        begin = at.end - len(at.edge) // TOKEN_BYTES
         if begin < stop:
             parts.append(at.slots[max(start - begin, 0) : stop - begin])
         at = at.parent

@@ -67,7 +67,8 @@ class PinBoard:
         if self._first_end == inf or self._clock.now() < self._first_end:
             return
         now = self._clock.now()
-        ends = {pin.id: pin.expires_at for pin, _ in self._pins.values() if pin.expires_at}
+        pins = [pin for pin, _ in self._pins.values()]
+        ends = {pin.id: pin.expires_at for pin in pins if pin.expires_at is not None}
         for pin_id, end in ends.items():
             if end <= now:
                 self._remove(pin_id, expired=True)

@@ -22,7 +22,8 @@ class Histogram:
         self._counts = [0] * _BUCKETS
 
     def add(self, value: int) -> None:
-        self._counts[min(value.bit_length(), _BUCKETS - 1)] += 1
+        bits = value.bit_length()
+        self._counts[bits if bits < _BUCKETS else -1] += 1
 
     def buckets(self) -> tuple[tuple[int, int], ...]:
         """(smallest value, count) of every bucket that is not empty."""

@@ -8,11 +8,11 @@ import numpy as np
 
 from radixlm.cache.eviction import EvictionOrder
 from radixlm.cache.ghosts import Ghosts
-from radixlm.cache.node import TOKEN_BYTES, RootNode, TreeNode
+from radixlm.cache.node import NO_SLOTS, TOKEN_BYTES, RootNode, TreeNode
 from radixlm.cache.stats import TreeStats
 from radixlm.core.clock import Clock
 from radixlm.core.errors import CacheError
-from radixlm.core.events import Event, EventSink, Evicted, Merged, Split
+from radixlm.core.events import EventSink, Evicted, Merged, Split
 from radixlm.core.keys import Slots
 
 
@@ -60,8 +60,8 @@ class Structure:
         return root
 
     def add_leaf(self, parent: TreeNode, edge: bytes, slots: Slots) -> TreeNode:
-        """Hang a new resident leaf below a node that is resident to its end."""
-        leaf = TreeNode(self._take_id(), edge, slots, parent)
+        """Hang a new resident leaf, with a copy of the slots, below one resident to its end."""
+        leaf = TreeNode(self._take_id(), edge, slots.copy(), parent)
         parent.children[edge[: self.page_bytes]] = leaf
         parent.live += 1
         self.evictable += leaf.resident
@@ -112,7 +112,8 @@ class Structure:
         self.ghosts.update(upper)
         self.settle(upper)
         self.stats.splits += 1
-        self._emit(Split(node.id, upper.id, offset))
+        if self._sink is not None:
+            self._sink(Split(node.id, upper.id, offset))
         return upper
 
     def merge(self, node: TreeNode) -> None:
@@ -140,7 +141,8 @@ class Structure:
         self.ghosts.update(child)
         self.settle(child)
         self.stats.merges += 1
-        self._emit(Merged(child.id, node.id, len(child)))
+        if self._sink is not None:
+            self._sink(Merged(child.id, node.id, len(child)))
 
     def trim(self, leaf: TreeNode, n_tokens: int) -> Slots:
         """Evict up to `n_tokens`, rounded up to a page, from the end of an unlocked leaf. Their
@@ -149,14 +151,15 @@ class Structure:
         pages = -(-n_tokens // self.page_size)
         keep = max(leaf.resident - pages * self.page_size, 0)
         freed = leaf.slots[keep:]
-        leaf.set_slots(leaf.slots[:keep].copy())
+        leaf.set_slots(leaf.slots[:keep].copy() if keep else NO_SLOTS)
         leaf.evicted_at = self._clock.now()
         self.evictable -= freed.size
         self.version += 1
         self.stats.evictions += 1
         self.stats.evicted_tokens += freed.size
         self.stats.hits_at_eviction.add(leaf.hits)
-        self._emit(Evicted(leaf.id, freed.size, gone=not keep))
+        if self._sink is not None:
+            self._sink(Evicted(leaf.id, freed.size, gone=not keep))
         if keep:
             self.settle(leaf)
         elif leaf.parent is not None:
@@ -220,10 +223,6 @@ class Structure:
         self.version += 1
         self.node_count += 1
         return self._next_id
-
-    def _emit(self, event: Event) -> None:
-        if self._sink is not None:
-            self._sink(event)
 
 
 def is_mergeable(node: TreeNode) -> bool:

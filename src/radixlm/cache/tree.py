@@ -62,7 +62,6 @@ class RadixTree:
         if ghost_budget < 0:
             raise CacheError(f"a ghost budget is not negative, got {ghost_budget}")
         self.page_size = page_size
-        self._page_bytes = page_size * TOKEN_BYTES
         self._order = EvictionOrder(policy or LeastRecentlyUsed())
         self._ghosts = Ghosts(ghost_budget)
         self._shape = Structure(page_size, self._order, self._ghosts, clock or WallClock(), sink)
@@ -111,7 +110,7 @@ class RadixTree:
         root = self._roots.get(namespace)
         if root is None:
             return Match(0, None, 0, namespace, self._shape.version)
-        node, offset = self._descend(root, key.data.cast("B"), self._floor(key.size))
+        node, offset = self._descend(root, key, key.size - key.size % self.page_size)
         if offset > node.resident:
             offset = node.resident
         while not offset and node.parent is not None:
@@ -139,24 +138,26 @@ class RadixTree:
         """
         key = as_trusted_key(key)
         values = np.asarray(slots, dtype=np.int32)
-        if values.shape != key.shape:
+        if values.ndim != 1 or values.size != key.size:
             raise InvalidKeyError(f"{key.size} tokens but slots of shape {values.shape}")
         shape = self._shape
-        stop = self._floor(key.size)
-        top = start or self._roots.get(namespace) or shape.add_root(namespace)
-        node, offset = self._descend(top, key.data.cast("B"), stop)
-        known = node.end - len(node) + offset
+        stop = key.size - key.size % self.page_size
+        top = self._root(namespace) if start is None else start
+        node, offset = self._descend(top, key, stop)
+        length = len(node.edge) // TOKEN_BYTES
+        known = node.end - length + offset
         edge = key[known:stop].tobytes()
         if not edge[_SIGN_BYTE::TOKEN_BYTES].isascii():  # a sign bit: far cheaper than a minimum
             shape.settle(top)
             raise InvalidKeyError(f"token ids must not be negative, got {int(key.min())}")
-        if offset < len(node):
+        if offset < length:
             node = shape.split(node, offset)
-        there = self._revive(node, values) if node.ghosts else known
+        there = known if node.resident == offset else self._revive(node, values)
         if edge:
-            node = self._extend(node, start, edge, values[known:stop].copy(), priority)
-        shape.stats.inserts += 1
-        shape.stats.inserted_tokens += stop - there
+            node = self._extend(node, start, edge, values[known:stop], priority)
+        stats = shape.stats
+        stats.inserts += 1
+        stats.inserted_tokens += stop - there
         self._touch(node)
         if start is not None and start is not node:
             self._move_lock(start, node, priority)
@@ -171,22 +172,26 @@ class RadixTree:
         the tree has changed since.
         """
         node = self._end_of(match)
-        stats = self._shape.stats
+        shape = self._shape
+        stats = shape.stats
         stats.matches += 1
         stats.matched_tokens += match.length
         self._uses = uses = self._uses + 1
         if match.length:
             stats.reuse_age.add(uses - node.last_used)
+        fresh = 0
         at: TreeNode | None = node
         while at is not None:
             if not at.lock_ref:
-                self._protect(at)
+                fresh += at.resident
             at.lock_ref += 1
             at.hits += 1
             at.last_used = uses
             if at.priority < priority:
                 at.priority = priority
             at = at.parent
+        shape.evictable -= fresh
+        shape.protected += fresh
         return node
 
     def dec_lock_ref(self, node: TreeNode) -> None:
@@ -199,13 +204,14 @@ class RadixTree:
         while at is not None:
             parent = at.parent
             at.last_used = uses
-            at.lock_ref -= 1
-            if not at.lock_ref:
-                shape.protected -= at.resident
-                shape.evictable += at.resident
+            at.lock_ref = locks = at.lock_ref - 1
+            if not locks:
+                resident = at.resident
+                shape.protected -= resident
+                shape.evictable += resident
                 if not at.live:
                     shape.settle(at)
-            if len(at.children) == 1:
+            if parent is not None and len(at.children) == 1:
                 shape.merge(at)
             at = parent
 
@@ -215,7 +221,7 @@ class RadixTree:
         at: TreeNode | None = node
         while at is not None:
             if not at.lock_ref:
-                self._protect(at)
+                self._protect(at.resident)
             at.lock_ref += 1
             if not at.pins:
                 self._shape.pinned += at.resident
@@ -292,24 +298,26 @@ class RadixTree:
         """The root of every namespace; a copy of the dictionary."""
         return dict(self._roots)
 
-    def _descend(self, node: TreeNode, key: memoryview, stop: int) -> tuple[TreeNode, int]:
+    def _descend(self, node: TreeNode, key: Key, stop: int) -> tuple[TreeNode, int]:
         """Walk down from `node` while the key agrees; return the last node and the tokens of it
         that match (all of them, unless it ends inside that node's edge).
         """
-        at, end, width = node.end * TOKEN_BYTES, stop * TOKEN_BYTES, self._page_bytes
-        while at < end:
-            child = node.children.get(bytes(key[at : at + width]))
+        if not node.children:  # a leaf that grows: there is nothing to look up
+            return node, len(node.edge) // TOKEN_BYTES
+        at, page, tokens = node.end, self.page_size, key.data
+        while at < stop:
+            child = node.children.get(tokens[at : at + page].tobytes())
             if child is None:
                 break
-            edge = child.edge
-            upto = at + len(edge)
-            if upto > end:
-                upto = end
-            if not edge.startswith(key[at:upto]):
-                same = _first_difference(edge, key[at:upto])
-                return child, self._floor(same)
-            if upto - at < len(edge):
-                return child, (upto - at) // TOKEN_BYTES
+            upto = child.end
+            if upto > stop:
+                upto = stop
+            wanted = tokens[at:upto]
+            if not child.edge.startswith(wanted):
+                same = _first_difference(child.edge, wanted)
+                return child, same - same % page
+            if upto < child.end:
+                return child, upto - at
             node = child
             at = upto
         return node, len(node.edge) // TOKEN_BYTES
@@ -319,7 +327,7 @@ class RadixTree:
         shape = self._shape
         if match.version != shape.version:
             raise StaleMatchError(f"match of version {match.version}, tree is at {shape.version}")
-        node = match.node or self._roots.get(match.namespace) or shape.add_root(match.namespace)
+        node = self._root(match.namespace) if match.node is None else match.node
         if match.offset < len(node.edge) // TOKEN_BYTES:
             node = shape.split(node, match.offset)
         return node
@@ -342,7 +350,7 @@ class RadixTree:
         """
         holders = 1 if node is start else 0
         own = node.lock_ref == holders and node.priority <= priority
-        if own and node.parent and not node.children:
+        if own and not node.children and node.parent is not None:
             self._shape.grow(node, edge, slots)
             return node
         return self._shape.add_leaf(node, edge, slots)
@@ -352,7 +360,7 @@ class RadixTree:
         at: TreeNode | None = deeper
         while at is not held and at is not None:
             if not at.lock_ref:
-                self._protect(at)
+                self._protect(at.resident)
             at.lock_ref += 1
             if at.priority < priority:
                 at.priority = priority
@@ -360,9 +368,9 @@ class RadixTree:
         if len(held.children) == 1:
             self._shape.merge(held)
 
-    def _protect(self, node: TreeNode) -> None:
-        self._shape.evictable -= node.resident
-        self._shape.protected += node.resident
+    def _protect(self, n_tokens: int) -> None:
+        self._shape.evictable -= n_tokens
+        self._shape.protected += n_tokens
 
     def _touch(self, node: TreeNode) -> None:
         self._uses = uses = self._uses + 1
@@ -379,11 +387,11 @@ class RadixTree:
             offset = at.resident if at is not None else 0
         return free
 
-    def _floor(self, n_tokens: int) -> int:
-        return n_tokens - n_tokens % self.page_size
+    def _root(self, namespace: Hashable) -> TreeNode:
+        return self._roots.get(namespace) or self._shape.add_root(namespace)
 
 
 def _first_difference(edge: bytes, key: memoryview) -> int:
     """Tokens that `edge` and `key` share, when they are known to differ."""
-    ours: Key = np.frombuffer(edge, dtype=np.int32, count=len(key) // TOKEN_BYTES)
+    ours: Key = np.frombuffer(edge, dtype=np.int32, count=len(key))
     return int(np.argmax(ours != np.frombuffer(key, dtype=np.int32)))

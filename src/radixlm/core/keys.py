@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ Key = npt.NDArray[np.int32]
 Slots = npt.NDArray[np.int32]
 KeyLike = Sequence[int] | npt.NDArray[np.integer]
 
+_INT32 = np.dtype(np.int32)
 _INT32_MAX = int(np.iinfo(np.int32).max)
 
 
@@ -55,12 +57,12 @@ def as_trusted_key(key: KeyLike) -> Key:
     """
     if (
         isinstance(key, np.ndarray)
-        and key.dtype == np.int32
+        and key.dtype == _INT32
         and key.ndim == 1
         and key.size
         and key.flags.c_contiguous
     ):
-        return key.view(np.int32)
+        return cast("Key", key)
     return as_key(key)
 
 

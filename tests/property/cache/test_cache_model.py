@@ -1,4 +1,4 @@
-"""Hypothesis against RadixCache: several leases, any order of calls, a small pool."""
+"""Hypothesis against RadixCache: several leases and pins, any order of calls, a small pool."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from hypothesis.stateful import (
     consumes,
     initialize,
     invariant,
+    precondition,
     rule,
 )
 
-from benchmarks.cache_stress import CheckedCache, Reader
-from radixlm.core.errors import CacheError, LeaseClosedError
+from radixlm.cache import POLICIES
+from radixlm.core.errors import CacheError, InvalidKeyError, LeaseClosedError, PinError
+from tests.checked_cache import CheckedCache, Reader
 
 NAMESPACES = st.sampled_from([None, "adapter"])
 PAGES = st.lists(st.integers(0, 1), min_size=1, max_size=6)
+REST = st.integers(0, 15)
 
 
 class CacheMachine(RuleBasedStateMachine):
@@ -31,10 +34,15 @@ class CacheMachine(RuleBasedStateMachine):
         page_size=st.sampled_from([1, 4, 16]),
         pages=st.integers(4, 16),
         enabled=st.sampled_from([True, True, True, False]),
+        ghosts=st.sampled_from([0, 3, 10, 64]),
+        policy=st.sampled_from(sorted(POLICIES)),
     )
-    def start(self, page_size: int, pages: int, enabled: bool) -> None:
+    def start(self, page_size: int, pages: int, enabled: bool, ghosts: int, policy: str) -> None:
         self.page_size = page_size
-        self.checked = CheckedCache(pages * page_size, page_size, enabled=enabled)
+        self.checked = CheckedCache(
+            pages * page_size, page_size, enabled=enabled, ghost_budget=ghosts * page_size
+        )
+        self.checked.set_policy(policy)
 
     def _key(self, pages: list[int], rest: int) -> np.ndarray:
         kinds = [kind for kind in pages for _ in range(self.page_size)]
@@ -43,14 +51,15 @@ class CacheMachine(RuleBasedStateMachine):
     @rule(
         target=leases,
         pages=PAGES,
-        rest=st.integers(0, 15),
+        rest=REST,
         namespace=NAMESPACES,
         limit=st.one_of(st.none(), st.integers(0, 100)),
+        priority=st.sampled_from([0, 0, 1, 2]),
     )
     def acquire(
-        self, pages: list[int], rest: int, namespace: str | None, limit: int | None
+        self, pages: list[int], rest: int, namespace: str | None, limit: int | None, priority: int
     ) -> Reader:
-        return self.checked.acquire(self._key(pages, rest), namespace, limit)
+        return self.checked.acquire(self._key(pages, rest), namespace, limit, priority)
 
     @rule(reader=leases, share=st.floats(0, 1))
     def extend(self, reader: Reader, share: float) -> None:
@@ -70,13 +79,45 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule(reader=consumes(leases))
     def release(self, reader: Reader) -> None:
+        """In whatever state it is: nothing computed, computed, part or all of it committed."""
         self.checked.release(reader)
         with pytest.raises(LeaseClosedError):
             reader.lease.release()
 
-    @rule(pages=PAGES, rest=st.integers(0, 15), namespace=NAMESPACES)
+    @rule(pages=PAGES, rest=REST, namespace=NAMESPACES)
+    def serve(self, pages: list[int], rest: int, namespace: str | None) -> None:
+        reader = self.checked.acquire(self._key(pages, rest), namespace)
+        self.compute_all_and_commit(reader)
+        self.checked.release(reader)
+
+    @rule(pages=PAGES, rest=REST, namespace=NAMESPACES)
     def look(self, pages: list[int], rest: int, namespace: str | None) -> None:
         self.checked.look(self._key(pages, rest), namespace)
+
+    @rule(
+        pages=PAGES,
+        rest=REST,
+        namespace=NAMESPACES,
+        ttl=st.one_of(st.none(), st.sampled_from([1.0, 5.0, 20.0])),
+    )
+    def pin(self, pages: list[int], rest: int, namespace: str | None, ttl: float | None) -> None:
+        self.checked.pin(self._key(pages, rest), namespace, ttl)
+
+    @precondition(lambda self: self.checked.pins)
+    @rule(data=st.data())
+    def unpin(self, data: st.DataObject) -> None:
+        pin_id = data.draw(st.sampled_from(sorted(self.checked.pins)))
+        self.checked.unpin(pin_id)
+        with pytest.raises(PinError, match=f"no pin {pin_id}"):
+            self.checked.cache.unpin(pin_id)
+
+    @rule(seconds=st.sampled_from([0.5, 1.0, 10.0]))
+    def wait(self, seconds: float) -> None:
+        self.checked.clock.advance(seconds)
+
+    @rule(policy=st.sampled_from(sorted(POLICIES)))
+    def set_policy(self, policy: str) -> None:
+        self.checked.set_policy(policy)
 
     @rule(reader=leases)
     def misuse(self, reader: Reader) -> None:
@@ -84,6 +125,20 @@ class CacheMachine(RuleBasedStateMachine):
             reader.lease.extend(0)
         with pytest.raises(CacheError, match="have slots"):
             reader.lease.commit(len(reader.row) + 1)
+
+    @rule(reader=leases)
+    def negative_ids(self, reader: Reader) -> None:
+        """They are found when they would enter the tree, which stays as it is."""
+        done, size = len(reader.row), self.page_size
+        if not self.checked.enabled or done - done % size <= reader.committed:
+            return
+        version = self.checked.cache.version
+        key, reader.lease.key = reader.lease.key, reader.lease.key.copy()
+        reader.lease.key[reader.committed : done] = -9
+        with pytest.raises(InvalidKeyError, match="got -9"):
+            reader.lease.commit(done)
+        reader.lease.key = key
+        assert self.checked.cache.version == version
 
     @rule()
     def flush(self) -> None:
@@ -95,14 +150,8 @@ class CacheMachine(RuleBasedStateMachine):
             self.checked.verify()
 
     def teardown(self) -> None:
-        if not hasattr(self, "checked"):
-            return
-        while self.checked.readers:
-            self.checked.release(self.checked.readers[0])
-        self.checked.flush()
-        self.checked.verify()
-        assert self.checked.cache.node_count == 0
-        assert self.checked.cache.usage().free == self.checked.capacity
+        if hasattr(self, "checked"):
+            self.checked.close()
 
 
 TestCache = CacheMachine.TestCase

@@ -1,4 +1,4 @@
-"""Hypothesis against RadixTree: any order of calls, compared with a set of all prefixes."""
+"""Hypothesis against RadixTree: any order of calls, compared with a dictionary of all prefixes."""
 
 from __future__ import annotations
 
@@ -16,25 +16,40 @@ from hypothesis.stateful import (
     rule,
 )
 
-from benchmarks.cache_stress import PrefixModel, compare_tree
-from radixlm.cache import RadixTree
-from radixlm.core.errors import CacheError, StaleMatchError
+from radixlm.cache import POLICIES, RadixTree, TreeNode, make_policy
+from radixlm.core.errors import CacheError, InvalidKeyError, StaleMatchError
+from tests.cache_model import PrefixModel, Watch, codes_after, compare_tree
 
 NAMESPACES = st.sampled_from([None, "adapter"])
 PAGES = st.lists(st.integers(0, 1), min_size=0, max_size=6)
+REST = st.integers(0, 15)
+PRIORITIES = st.sampled_from([0, 0, 1, 2])
+Lock = tuple[TreeNode, list[int], list[int]]  # node, key, codes
 
 
 class TreeMachine(RuleBasedStateMachine):
-    """Keys are pages of two kinds and a torn rest, so that collisions and splits are common."""
+    """Keys are pages of two kinds and a torn rest, so that collisions and splits are common.
+
+    Every eviction and every ghost that is forgotten goes through a Watch, see there.
+    """
 
     held = Bundle("held")
+    pinned = Bundle("pinned")
 
-    @initialize(page_size=st.sampled_from([1, 4, 16]))
-    def start(self, page_size: int) -> None:
+    @initialize(
+        page_size=st.sampled_from([1, 4, 16]),
+        policy=st.sampled_from(sorted(POLICIES)),
+        ghosts=st.sampled_from([0, 2, 8, 100]),
+    )
+    def start(self, page_size: int, policy: str, ghosts: int) -> None:
         self.page_size = page_size
-        self.tree = RadixTree(page_size)
+        self.tree = RadixTree(
+            page_size, policy=make_policy(policy), ghost_budget=ghosts * page_size
+        )
         self.model = PrefixModel(page_size)
+        self.watch = Watch(self.tree, self.model)
         self.next_slot = 0
+        self.locks = 0
 
     def _key(self, pages: list[int], rest: int) -> list[int]:
         torn = [7] * (rest % self.page_size)
@@ -44,7 +59,7 @@ class TreeMachine(RuleBasedStateMachine):
         self.next_slot += n
         return list(range(self.next_slot - n, self.next_slot))
 
-    @rule(pages=PAGES, rest=st.integers(0, 15), namespace=NAMESPACES)
+    @rule(pages=PAGES, rest=REST, namespace=NAMESPACES)
     def insert(self, pages: list[int], rest: int, namespace: str | None) -> None:
         key = self._key(pages, rest) or [0]
         slots = self._fresh(len(key))
@@ -54,71 +69,72 @@ class TreeMachine(RuleBasedStateMachine):
         assert inserted.already_there == there
         assert inserted.node.end == len(key) - len(key) % self.page_size
 
-    @rule(target=held, lock=consumes(held), pages=PAGES)
-    def insert_below_a_held_node(self, lock: tuple, pages: list[int]) -> tuple:
-        """The lock stays where it is, unless its node is the leaf that grew in place."""
-        node, namespace, key = lock
-        longer = key + self._key(pages, 0)
+    @rule(target=held, lock=consumes(held), pages=PAGES, rest=REST, priority=PRIORITIES)
+    def insert_below(self, lock: Lock, pages: list[int], rest: int, priority: int) -> Lock:
+        """As a commit does: the lock moves down to where the key ends."""
+        node, key, codes = lock
+        longer = key + self._key(pages, rest)
+        whole = len(longer) - len(longer) % self.page_size
         if not longer:
             return lock
+        priority = min(priority, node.priority)  # a lease's own: its path has it already
         slots = self._fresh(len(longer))
-        codes = self.model.codes(namespace, longer)
+        codes = codes + codes_after(codes[-1], longer[len(key) :])[1:]
         there = self.model.insert(codes, slots)
-        inserted = self.tree.insert(longer, slots, namespace, start=node)
+        self.model.lock(codes, len(key), whole, priority)
+        inserted = self.tree.insert(longer, slots, start=node, priority=priority)
         assert inserted.already_there == there
-        if inserted.node is not node:
-            return lock
-        self.model.held[codes[len(key)]] -= 1
-        self.model.held[codes[-1]] += 1
-        return node, namespace, longer
+        assert inserted.node.end == whole
+        return inserted.node, longer[:whole], codes[: whole + 1]
 
-    @rule(pages=PAGES, rest=st.integers(0, 15), namespace=NAMESPACES)
+    @rule(pages=PAGES, rest=REST, namespace=NAMESPACES)
     def match(self, pages: list[int], rest: int, namespace: str | None) -> None:
         key = self._key(pages, rest) or [0]
         codes = self.model.codes(namespace, key)
         version, nodes = self.tree.version, self.tree.node_count
         match = self.tree.match_prefix(key, namespace)
         assert match.length == self.model.match(codes, len(key))
-        assert match.slots().tolist() == self.model.slots(codes[match.length])
+        assert match.slots().tolist() == self.model.slots(codes, match.length)
         assert (self.tree.version, self.tree.node_count) == (version, nodes)
 
-    @rule(target=held, pages=PAGES, namespace=NAMESPACES)
-    def lock(self, pages: list[int], namespace: str | None) -> tuple:
+    @rule(target=held, pages=PAGES, namespace=NAMESPACES, priority=PRIORITIES)
+    def lock(self, pages: list[int], namespace: str | None, priority: int) -> Lock:
         key = self._key(pages, 0) or [0] * self.page_size
         codes = self.model.codes(namespace, key)
         match = self.tree.match_prefix(key, namespace)
         unlocked = self.tree.unlocked_on_path(match)
         evictable = self.tree.evictable_size
-        node = self.tree.inc_lock_ref(match)
+        node = self.tree.inc_lock_ref(match, priority)
         assert self.tree.evictable_size == evictable - unlocked
         assert node.end == match.length
-        self.model.touch(codes[match.length])
-        self.model.held[codes[match.length]] += 1
-        return node, namespace, key[: match.length]
+        self.model.lock(codes, 0, match.length, priority)
+        self.locks += 1
+        return node, key[: match.length], codes[: match.length + 1]
 
     @rule(lock=consumes(held))
-    def unlock(self, lock: tuple) -> None:
-        node, namespace, key = lock
-        code = self.model.codes(namespace, key)[-1]
-        self.model.touch(code)
-        self.model.held[code] -= 1
+    def unlock(self, lock: Lock) -> None:
+        node, key, codes = lock
         self.tree.dec_lock_ref(node)
+        self.model.unlock(codes, len(key))
+        self.locks -= 1
 
-    @rule(target=held, lock=consumes(held), pages=PAGES)
-    def move(self, lock: tuple, pages: list[int]) -> tuple:
-        """Insert below and take the lock along, as a commit does: a leaf may grow in place."""
-        node, namespace, key = lock
-        longer = key + self._key(pages, 0)
-        if not longer:
-            return lock
-        slots = self._fresh(len(longer))
-        codes = self.model.codes(namespace, longer)
-        self.model.insert(codes, slots)
-        deeper = self.tree.insert(longer, slots, namespace, start=node).node
-        self.tree.move_lock(node, deeper)
-        self.model.held[codes[len(key)]] -= 1
-        self.model.held[codes[-1]] += 1
-        return deeper, namespace, longer
+    @rule(target=pinned, pages=PAGES, namespace=NAMESPACES)
+    def pin(self, pages: list[int], namespace: str | None) -> Lock:
+        key = self._key(pages, 0) or [0] * self.page_size
+        codes = self.model.codes(namespace, key)
+        match = self.tree.match_prefix(key, namespace)
+        assert self.tree.unpinned_on_path(match) == self.model.unpinned(codes, match.length)
+        node = self.tree.pin(match)
+        self.model.pin(codes, match.length)
+        self.locks += 1
+        return node, key[: match.length], codes[: match.length + 1]
+
+    @rule(lock=consumes(pinned))
+    def unpin(self, lock: Lock) -> None:
+        node, key, codes = lock
+        self.tree.unpin(node)
+        self.model.unpin(codes, len(key))
+        self.locks -= 1
 
     @precondition(lambda self: self.tree.evictable_size > 0)
     @rule(share=st.floats(0, 1))
@@ -126,44 +142,56 @@ class TreeMachine(RuleBasedStateMachine):
         n_tokens = int(self.tree.evictable_size * share)
         freed = self.tree.evict(n_tokens).tolist()
         assert len(freed) - n_tokens in range(self.page_size)
-        assert sorted(freed) == sorted(self.model.evict(n_tokens))
+        assert freed == self.watch.take_freed()
+
+    @rule(policy=st.sampled_from(sorted(POLICIES)))
+    def set_policy(self, policy: str) -> None:
+        self.tree.set_policy(make_policy(policy))
 
     @rule()
-    def evict_too_much(self) -> None:
+    def forget_ghosts(self) -> None:
+        self.tree.forget_ghosts()
+        assert self.tree.ghost_size == 0
+
+    @rule(pages=PAGES, namespace=NAMESPACES)
+    def misuse(self, pages: list[int], namespace: str | None) -> None:
         version = self.tree.version
         with pytest.raises(CacheError, match="are evictable"):
             self.tree.evict(self.tree.evictable_size + 1)
         assert self.tree.version == version
+        key = np.array([*self._key(pages, 0), *[-5] * self.page_size], dtype=np.int32)
+        with pytest.raises(InvalidKeyError, match="got -5"):
+            self.tree.insert(key, np.arange(key.size), namespace)
 
     @rule(pages=PAGES, namespace=NAMESPACES)
     def stale_match(self, pages: list[int], namespace: str | None) -> None:
         key = self._key(pages, 0) or [0]
         match = self.tree.match_prefix(key, namespace)
         version = self.tree.version
-        other = [9] * self.page_size
-        slots = self._fresh(self.page_size)
-        self.model.insert(self.model.codes(namespace, other), slots)
-        self.tree.insert(other, slots, namespace)
+        self.insert([1, 1, 0], 0, namespace)
         if self.tree.version == version:
             return
-        with pytest.raises(StaleMatchError):
-            self.tree.inc_lock_ref(match)
+        for hold in (self.tree.inc_lock_ref, self.tree.pin):
+            with pytest.raises(StaleMatchError):
+                hold(match)
 
     @invariant()
     def agrees(self) -> None:
         if not hasattr(self, "tree"):
             return
         self.tree.check()
-        compare_tree(self.tree, self.model)
-        locked = len(self.model.locked()) * self.page_size
+        compare_tree(self.tree, self.model, merged=False)
+        locked = self.model.locked * self.page_size
         assert self.tree.protected_size == locked
-        assert self.tree.evictable_size == len(self.model.pages) * self.page_size - locked
+        assert self.tree.evictable_size == self.model.evictable
+        assert self.tree.pinned_size == self.model.pinned * self.page_size
 
     def teardown(self) -> None:
         if not hasattr(self, "tree"):
             return
         self.tree.evict(self.tree.evictable_size)
-        if not self.tree.protected_size and not self.model.held.total():
+        self.tree.forget_ghosts()
+        if not self.locks:
             assert self.tree.node_count == 0
 
 

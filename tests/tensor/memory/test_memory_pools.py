@@ -66,3 +66,15 @@ def test_free_memory_counts_what_the_page_cache_gives_back(tmp_path: Path) -> No
     (group / "memory.max").write_text("max\n")
     assert free_host_memory(meminfo, group) == 8000 * 1024
     assert free_host_memory(tmp_path / "absent", group) > 0
+
+
+def test_a_pool_takes_memory_only_where_it_is_written() -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    before = resident()
+    pool = KVPool(4, 1_000_000, 2, 16, torch.float32)
+    assert pool.nbytes == 1_024_000_000
+    assert resident() - before < pool.nbytes // 10
+    pool.write(0, torch.tensor([7]), torch.ones(1, 2, 16), torch.ones(1, 2, 16))
+    assert pool.keys[0][6:9].sum() == 32

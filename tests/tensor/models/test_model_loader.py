@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -59,11 +60,20 @@ def test_weights_are_converted_on_the_way(single: Path) -> None:
         assert torch.equal(tensor, stored[name].bfloat16()), name
 
 
-def test_a_bar_in_bytes(single: Path, capsys: pytest.CaptureFixture[str]) -> None:
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("stderr", "shown"), [(_Terminal(), True), (io.StringIO(), False)])
+def test_a_bar_in_bytes_on_a_terminal(
+    single: Path, monkeypatch: pytest.MonkeyPatch, stderr: io.StringIO, shown: bool
+) -> None:
+    monkeypatch.setattr("sys.stderr", stderr)
     load_model(single, load_config(single), dtype=torch.float32, device=torch.device("cpu"))
-    written = capsys.readouterr().err
-    assert "loading weights: 100%" in written
-    assert "B/s" in written
+    written = stderr.getvalue()
+    assert ("loading weights: 100%" in written) == shown
+    assert ("B/s" in written) == shown
 
 
 def test_harmless_extras_are_ignored(tmp_path: Path) -> None:

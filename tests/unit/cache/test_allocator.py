@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 
 import numpy as np
@@ -160,3 +161,40 @@ def test_split_runs_keeps_the_order() -> None:
     assert split_runs(slots(3)) == ((3, 4),)
     assert split_runs(slots(4, 5, 1, 2, 9)) == ((4, 6), (1, 3), (9, 10))
     assert split_runs(slots(3, 2, 1)) == ((3, 4), (2, 3), (1, 2))
+
+
+@pytest.mark.parametrize("page_size", [1, 4])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_any_order_of_calls_agrees_with_a_set(page_size: int, seed: int) -> None:
+    """One run where one is long enough, the first; else the longest; freed in any order."""
+    pick = random.Random(seed)
+    allocator = SlotAllocator(40 * page_size, page_size)
+    free, used = set(range(40)), set()
+    for _ in range(2_000):
+        if used and pick.random() < 0.5:
+            pages = pick.sample(sorted(used), pick.randint(1, min(6, len(used))))
+            taken = [page * page_size + at for page in pages for at in range(page_size)]
+            pick.shuffle(taken)
+            allocator.free(slots(*taken))
+            free |= set(pages)
+            used -= set(pages)
+        elif free:
+            wanted = pick.randint(1, min(8, len(free)))
+            runs = allocator.runs()
+            got = allocator.allocate(wanted)
+            pages = sorted({slot // page_size for slot in got.tolist()})
+            fits = [start for start, stop in runs if stop - start >= wanted * page_size]
+            longest = sorted((start - stop for start, stop in runs))
+            parts = split_runs(got)
+            assert got.size == wanted * page_size
+            assert set(pages) <= free
+            if fits:
+                assert (parts[0].start, len(parts)) == (fits[0], 1)
+            else:
+                sizes = [part.stop - part.start for part in parts[:-1]]
+                assert sizes == [-size for size in longest[: len(sizes)]]
+            free -= set(pages)
+            used |= set(pages)
+        allocator.check()
+        mine = {s for start, stop in allocator.runs() for s in range(start, stop)}
+        assert mine == {page * page_size + at for page in free for at in range(page_size)}

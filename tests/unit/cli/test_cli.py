@@ -107,6 +107,8 @@ def test_our_errors_are_one_line_without_traceback(monkeypatch, capsys, error, c
     ("arguments", "code", "text"),
     [
         (["generate", "/no/where", "hi"], 1, "there is no folder '/no/where'"),
+        (["generate", "models/typo", "hi"], 1, "there is no folder 'models/typo'"),
+        (["serve", "--port", "0", "--model-path", "/no/where"], 1, "there is no folder"),
         (["serv"], 2, "No such command 'serv'"),
     ],
 )
@@ -228,3 +230,17 @@ def test_serve_answers_and_ends_in_good_order(folder: str, tmp_path: Path, numbe
         code = process.wait(30)
     assert code in (0, -number), out.read_text()
     assert "Traceback" not in out.read_text()
+
+
+def test_the_model_may_be_an_option(folder):
+    result = invoke(
+        generate, "--model-path", folder, "hi", "--max-tokens", "2", "--kv-tokens", "99"
+    )
+    assert "2 new" in result.stderr
+
+
+def test_chat_knows_its_commands(folder):
+    lines = "/help\n/exit\nnever read\n"
+    result = invoke(chat, folder, "--kv-tokens", "99", "--max-tokens", "2", input=lines)
+    assert "/exit leaves" in result.output
+    assert "prompt tokens" not in result.output

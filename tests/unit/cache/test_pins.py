@@ -1,0 +1,259 @@
+"""Pins: what is pinned stays until it is unpinned, or its time ends, within a budget."""
+
+from __future__ import annotations
+
+from math import inf, nan
+
+import pytest
+
+from radixlm.cache import Pin, RadixCache, Usage
+from radixlm.core.clock import VirtualClock
+from radixlm.core.errors import PinError
+from radixlm.core.events import Event, Pinned, Unpinned
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock(100.0)
+
+
+def made(clock: VirtualClock | None = None, budget: int | None = None) -> RadixCache:
+    """[1 2 3 4] and [1 2 8 9] are cached, in a pool of 12."""
+    cache = RadixCache(12, clock=clock, pin_budget=budget)
+    serve(cache, [1, 2, 3, 4])
+    serve(cache, [1, 2, 8, 9])
+    return cache
+
+
+def serve(cache: RadixCache, tokens: list[int], namespace: str | None = None) -> None:
+    lease = cache.acquire(tokens, namespace)
+    assert lease.extend(len(tokens) - lease.length) is not None
+    lease.commit(len(tokens))
+    lease.release()
+    cache.check()
+
+
+def cached(cache: RadixCache, *tokens: int) -> int:
+    return cache.match(tokens, max_match=len(tokens)).length
+
+
+def state(cache: RadixCache) -> tuple[object, ...]:
+    nodes = [(n.id, n.edge, n.lock_ref, n.pins, n.last_used) for n in cache._tree.nodes()]
+    return cache.usage(), cache.pinned_size, cache.node_count, cache.version, sorted(nodes)
+
+
+class TestLife:
+    def test_survives_eviction_and_flush(self) -> None:
+        cache = made()
+        pin = cache.pin([1, 2, 3])
+        assert (pin, cache.pinned_size) == (Pin(1, 3, None), 3)
+        assert cache.usage() == Usage(6, 0, 3, 3)
+        cache.check()
+        serve(cache, [5] * 9)
+        assert cached(cache, 1, 2, 3, 4) == 3
+        cache.flush()
+        assert (cached(cache, 1, 2, 3, 4), cache.usage()) == (3, Usage(9, 0, 3, 0))
+        cache.check()
+
+    def test_until_it_is_unpinned(self) -> None:
+        cache = made()
+        pin = cache.pin([1, 2, 3])
+        cache.unpin(pin.id)
+        assert (cache.pinned_size, cache.usage()) == (0, Usage(6, 0, 0, 6))
+        cache.check()
+        cache.flush()
+        assert cache.node_count == 0
+
+    def test_what_is_pinned_is_what_is_cached(self) -> None:
+        cache = made()
+        assert cache.pin([1, 2, 3, 7, 7]).tokens == 3
+
+    def test_a_pin_is_no_hit(self) -> None:
+        cache = made()
+        hits = {n.id: (n.hits, n.last_used) for n in cache._tree.nodes()}
+        cache.pin([1, 2])
+        assert {n.id: (n.hits, n.last_used) for n in cache._tree.nodes()} == hits
+
+    def test_in_its_own_namespace(self) -> None:
+        cache = made()
+        serve(cache, [1, 2, 3], "a")
+        assert cache.pin([1, 2, 3], "a").tokens == 3
+        cache.flush()
+        assert (cached(cache, 1, 2, 3), cache.match([1, 2, 3, 0], "a").length) == (0, 3)
+        cache.check()
+
+    def test_whole_pages(self) -> None:
+        cache = RadixCache(64, 4)
+        serve(cache, list(range(10)))
+        assert cache.pin(range(7)).tokens == cache.pinned_size == 4
+        assert cache.pin(range(4)).tokens == 4
+        cache.flush()
+        assert cache.usage() == Usage(60, 0, 4, 0)
+        cache.check()
+
+    def test_leases_work_on_under_and_above_a_pin(self) -> None:
+        cache = made()
+        pin = cache.pin([1, 2, 3, 4])
+        serve(cache, [1, 2, 3, 4, 5, 6])
+        lease = cache.acquire([1, 2, 3, 9])
+        cache.unpin(pin.id)
+        cache.check()
+        lease.release()
+        cache.check()
+        assert cache.pinned_size == 0
+
+
+class TestShared:
+    def test_tokens_of_several_pins_count_once(self) -> None:
+        cache = made(budget=6)
+        first, second = cache.pin([1, 2, 3, 4]), cache.pin([1, 2, 8, 9])
+        third = cache.pin([1, 2])
+        assert (first.tokens, second.tokens, third.tokens, cache.pinned_size) == (4, 4, 2, 6)
+        cache.check()
+        cache.unpin(first.id)
+        assert cache.pinned_size == 4
+        cache.unpin(second.id)
+        assert cache.pinned_size == 2
+        cache.check()
+        cache.unpin(third.id)
+        assert (cache.pinned_size, cache.usage().locked) == (0, 0)
+        cache.check()
+
+    def test_two_pins_of_the_same(self) -> None:
+        cache = made(budget=4)
+        first, second = cache.pin([1, 2, 3, 4]), cache.pin([1, 2, 3, 4])
+        assert first.id != second.id
+        cache.unpin(first.id)
+        cache.flush()
+        assert cached(cache, 1, 2, 3, 4) == 4
+        cache.unpin(second.id)
+        cache.check()
+
+
+class TestTimeToLive:
+    def test_ends(self, clock: VirtualClock) -> None:
+        cache = made(clock)
+        pin = cache.pin([1, 2, 3, 4], ttl=10)
+        assert pin.expires_at == 110.0
+        clock.advance(9.9)
+        cache.flush()
+        assert cached(cache, 1, 2, 3, 4) == 4
+        clock.advance(0.1)
+        cache.flush()
+        assert (cached(cache, 1, 2, 3, 4), cache.pinned_size) == (0, 0)
+        cache.check()
+        with pytest.raises(PinError, match="no pin 1; it was unpinned or has expired"):
+            cache.unpin(pin.id)
+
+    def test_each_pin_has_its_own(self, clock: VirtualClock) -> None:
+        cache = made(clock)
+        cache.pin([1, 2, 3, 4], ttl=10)
+        cache.pin([1, 2, 8], ttl=5)
+        cache.pin([1])
+        sizes = []
+        for _ in range(4):
+            cache.flush()
+            sizes.append(cache.pinned_size)
+            clock.advance(4)
+        assert sizes == [5, 5, 4, 1]
+        cache.check()
+
+    def test_room_that_an_expired_pin_held_can_be_had(self, clock: VirtualClock) -> None:
+        cache = made(clock)
+        cache.pin([1, 2, 3, 4], ttl=1)
+        lease = cache.acquire([7] * 12)
+        assert lease.extend(12) is None
+        clock.advance(1)
+        assert lease.extend(12) is not None
+        cache.check()
+
+    def test_an_expired_one_makes_room_in_the_budget(self, clock: VirtualClock) -> None:
+        cache = made(clock, budget=4)
+        cache.pin([1, 2, 3, 4], ttl=1)
+        clock.advance(2)
+        assert cache.pin([1, 2, 8, 9]).tokens == 4
+        assert cache.pinned_size == 4
+
+    def test_may_end_at_any_time_even_at_zero(self) -> None:
+        clock = VirtualClock(-5.0)
+        cache = made(clock)
+        cache.pin([1, 2, 3, 4], ttl=5)
+        clock.advance(5)
+        cache.flush()
+        assert cache.pinned_size == 0
+
+    @pytest.mark.parametrize("ttl", [0, -1, -0.5, inf, nan])
+    def test_must_be_a_positive_number(self, ttl: float) -> None:
+        cache = made()
+        before = state(cache)
+        with pytest.raises(PinError, match=f"positive number of seconds, got {ttl}"):
+            cache.pin([1, 2], ttl=ttl)
+        assert state(cache) == before
+
+
+class TestRefused:
+    def test_over_the_budget(self) -> None:
+        cache = made(budget=5)
+        cache.pin([1, 2, 3, 4])
+        before = state(cache)
+        with pytest.raises(
+            PinError, match="2 more tokens would make 6 pinned ones, the budget is 5"
+        ):
+            cache.pin([1, 2, 8, 9])
+        assert state(cache) == before
+        cache.check()
+        assert cache.pin([1, 2, 8]).tokens == 3
+
+    def test_half_the_pool_by_default(self) -> None:
+        cache = RadixCache(12)
+        serve(cache, list(range(10)))
+        assert cache.pin(range(6)).tokens == 6
+        with pytest.raises(PinError, match="the budget is 6"):
+            cache.pin(range(7))
+
+    def test_a_refused_pin_does_not_even_split(self) -> None:
+        cache = made(budget=0)
+        before = state(cache)
+        with pytest.raises(PinError, match="1 more tokens would make 1 pinned ones"):
+            cache.pin([1])
+        assert state(cache) == before
+
+    @pytest.mark.parametrize("namespace", [None, "nobody"])
+    def test_nothing_is_cached(self, namespace: str | None) -> None:
+        cache = made()
+        before = state(cache)
+        with pytest.raises(PinError, match="nothing of this prefix is cached"):
+            cache.pin([9, 9], namespace)
+        assert state(cache) == before
+        cache.check()
+
+    def test_a_ghost_can_not_be_pinned(self) -> None:
+        cache = made()
+        cache._allocator.free(cache._tree.evict(6))
+        with pytest.raises(PinError, match="nothing of this prefix"):
+            cache.pin([1, 2])
+
+    @pytest.mark.parametrize("again", [False, True])
+    def test_unpin_of_what_is_not_pinned(self, again: bool) -> None:
+        cache = made()
+        pin = cache.pin([1, 2])
+        if again:
+            cache.unpin(pin.id)
+        before = state(cache)
+        with pytest.raises(PinError, match=f"no pin {pin.id if again else 77}"):
+            cache.unpin(pin.id if again else 77)
+        assert state(cache) == before
+        cache.check()
+
+
+def test_events(clock: VirtualClock) -> None:
+    events: list[Event] = []
+    cache = RadixCache(12, clock=clock, sink=events.append)
+    serve(cache, [1, 2, 3])
+    first = cache.pin([1, 2, 3], ttl=1)
+    second = cache.pin([1])
+    cache.unpin(second.id)
+    clock.advance(1)
+    cache.flush()
+    pins = [event for event in events if isinstance(event, Pinned | Unpinned)]
+    assert pins == [Pinned(1, 3), Pinned(2, 1), Unpinned(2, False), Unpinned(first.id, True)]

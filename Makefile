@@ -9,6 +9,7 @@ ARGS ?=
 install: $(READY)
 
 $(READY): pyproject.toml constraints.txt
+	@echo 'Installing into .venv: a few minutes the first time.'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,bench]'
 	touch $(READY)

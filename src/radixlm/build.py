@@ -113,7 +113,7 @@ def load(config: EngineConfig, *, progress: bool = True) -> Loaded:
     try:
         pool = KVPool(shape[0], cache.capacity, shape[1], shape[2], dtype, device)
         table = ReqToTokenPool(n_rows, limits.longest, device)
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError, ValueError) as error:
         raise ConfigError(
             f"no memory for a KV pool of {cache.capacity} tokens (--kv-tokens) and a table of "
             f"{n_rows} requests (--max-running-requests): {error}"
@@ -301,6 +301,8 @@ def _folder(model: str | None) -> Path:
     if model is None:
         return DEMO_MODEL
     folder = Path(model).expanduser()
+    if folder.is_file():
+        raise ModelError(f"{model!r} is a file; give the folder that it is in")
     if not folder.is_dir():
         raise ModelError(
             f"there is no folder {model!r}; give the path of a model folder in Hugging Face "

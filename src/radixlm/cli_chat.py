@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from radixlm.build import Engine
-from radixlm.cli_flags import engine_options, sampling_options, take_sampling
+from radixlm.cli_flags import engine_options, model_path_option, sampling_options, take_sampling
 from radixlm.cli_generate import summary
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.request import RequestOutput
@@ -23,18 +23,19 @@ from radixlm.text.chat_template import require_template
 @click.command("chat")
 @click.argument("model", required=False)
 @click.option("--system", help="Instruction that stands in front of the conversation.")
+@model_path_option
 @sampling_options(max_tokens=512)
 @engine_options
-def command(model: str | None, system: str | None, **options: Any) -> None:
+def command(model: str | None, model_path: str | None, system: str | None, **options: Any) -> None:
     """Talk to MODEL, a folder in Hugging Face format; without it, to the embedded demo model.
 
     Each answer is followed by how much of the conversation came from the cache. Ctrl-C stops an
-    answer, /clear forgets the conversation, Ctrl-D leaves.
+    answer, /clear forgets the conversation, Ctrl-D or /exit leaves.
     """
     params = take_sampling(options)
     with contextlib.suppress(ImportError):  # line editing, where the system has it
         importlib.import_module("readline")
-    with Engine(model, **options) as engine:
+    with Engine(model or model_path, **options) as engine:
         conversation = Conversation(engine, params, system)
         click.secho(
             f"{engine.info.name}: Ctrl-C stops an answer, /clear forgets, Ctrl-D leaves.", dim=True
@@ -42,6 +43,10 @@ def command(model: str | None, system: str | None, **options: Any) -> None:
         while (line := _read_line()) is not None:
             if line == "/clear":
                 conversation.clear()
+            elif line in ("/exit", "/quit"):
+                break
+            elif line.startswith("/"):
+                click.secho("commands: /clear forgets, /exit leaves", dim=True)
             elif line:
                 _take_turn(conversation, line)
 

@@ -34,6 +34,13 @@ def engine_options(command: F) -> F:
     return command
 
 
+def model_path_option(command: F) -> F:
+    """The model as an option, for hands that are used to it; the argument is the short way."""
+    return click.option(
+        "--model-path", "--model", "model_path", help="The same as MODEL, as other engines name it."
+    )(command)
+
+
 def sampling_options(**defaults: Any) -> Callable[[F], F]:
     """Add options for how tokens are chosen; `defaults` replace those of SamplingParams."""
     hints = get_type_hints(SamplingParams)

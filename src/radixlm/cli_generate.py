@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from radixlm.build import Engine
-from radixlm.cli_flags import engine_options, sampling_options, take_sampling
+from radixlm.cli_flags import engine_options, model_path_option, sampling_options, take_sampling
 from radixlm.core.request import RequestOutput
 
 _FOLDER_MARKS = ("/", "./", "../", "~")
@@ -17,9 +17,10 @@ _FOLDER_MARKS = ("/", "./", "../", "~")
 
 @click.command("generate")
 @click.argument("arguments", metavar="[MODEL] [PROMPT]...", nargs=-1)
+@model_path_option
 @sampling_options()
 @engine_options
-def command(arguments: tuple[str, ...], **options: Any) -> None:
+def command(arguments: tuple[str, ...], model_path: str | None, **options: Any) -> None:
     """Continue each PROMPT and print what MODEL adds.
 
     MODEL is a folder in Hugging Face format; a first argument that is no folder and does not look
@@ -27,7 +28,7 @@ def command(arguments: tuple[str, ...], **options: Any) -> None:
     input is the prompt.
     """
     params = take_sampling(options)
-    model, given = _split(arguments)
+    model, given = (model_path, arguments) if model_path else _split(arguments)
     prompts = [_read_input() if text == "-" else text for text in given or ("-",)]
     with Engine(model, **options) as engine:
         outputs = engine.generate(prompts, params)
@@ -51,7 +52,9 @@ def _split(arguments: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
         return None, ()
     first = arguments[0]
     # So that a mistyped folder is not taken for a prompt; a text with spaces may begin as one.
-    looks_like_folder = first.startswith(_FOLDER_MARKS) and not any(map(str.isspace, first))
+    spaced = any(map(str.isspace, first))
+    named = "/" in first and len(arguments) > 1
+    looks_like_folder = not spaced and (named or first.startswith(_FOLDER_MARKS))
     if looks_like_folder or _is_folder(first):
         return first, arguments[1:]
     return None, arguments
@@ -59,7 +62,7 @@ def _split(arguments: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
 
 def _is_folder(text: str) -> bool:
     try:
-        return Path(text).is_dir()
+        return bool(text) and Path(text).is_dir()
     except (OSError, ValueError):  # too long, or not possible as a name at all
         return False
 

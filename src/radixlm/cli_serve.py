@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from radixlm.cli_flags import engine_options
+from radixlm.cli_flags import engine_options, model_path_option
 from radixlm.core.config import EngineConfig
 from radixlm.server.serve import DEFAULT_HOST, DEFAULT_PORT, serve
 
@@ -25,9 +25,15 @@ from radixlm.server.serve import DEFAULT_HOST, DEFAULT_PORT, serve
 @click.option(
     "--served-model-name", help="Name that clients ask for. Default: the model folder's name."
 )
+@model_path_option
 @engine_options
 def command(
-    model: str | None, host: str, port: int, served_model_name: str | None, **flags: Any
+    model: str | None,
+    model_path: str | None,
+    host: str,
+    port: int,
+    served_model_name: str | None,
+    **flags: Any,
 ) -> None:
     """Serve MODEL, a folder in Hugging Face format, as OpenAI's API.
 
@@ -35,5 +41,5 @@ def command(
     """
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     logging.getLogger("radixlm").setLevel(logging.INFO)
-    config = EngineConfig.from_flags(model=model, **flags)
+    config = EngineConfig.from_flags(model=model or model_path, **flags)
     serve(config, host=host, port=port, served_model_name=served_model_name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -39,6 +39,10 @@ def params_for(
     """One for each prompt: the one given for all, or the list. Raises ConfigError."""
     if params is None or isinstance(params, SamplingParams):
         return [params or SamplingParams()] * count
+    if isinstance(params, Mapping):
+        raise ConfigError(
+            "sampling parameters are a SamplingParams, not a dict: SamplingParams(**params)"
+        )
     if len(params) != count:
         raise ConfigError(f"{count} prompts but {len(params)} sampling parameters")
     return list(params)
@@ -46,6 +50,8 @@ def params_for(
 
 def prompt_key(prompt: KeyLike) -> Key:
     """A prompt's ids as a key. Raises InvalidRequestError: it is the caller's input."""
+    if len(prompt) == 0:
+        raise InvalidRequestError("the prompt is empty; give at least one token", param="prompt")
     try:
         return as_key(prompt)
     except InvalidKeyError as error:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -41,12 +44,8 @@ class KVPool:
         self.head_dim = head_dim
         self.dtype = dtype
         self.device = torch.device(device)
-        self.keys = tuple(
-            torch.zeros(shape, dtype=dtype, device=self.device) for _ in range(n_layers)
-        )
-        self.values = tuple(
-            torch.zeros(shape, dtype=dtype, device=self.device) for _ in range(n_layers)
-        )
+        self.keys = tuple(_zeros(shape, dtype, self.device) for _ in range(n_layers))
+        self.values = tuple(_zeros(shape, dtype, self.device) for _ in range(n_layers))
 
     @property
     def n_layers(self) -> int:
@@ -65,3 +64,13 @@ class KVPool:
         """
         self.keys[layer].index_copy_(0, slots, k)
         self.values[layer].index_copy_(0, slots, v)
+
+
+def _zeros(shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros. On the CPU they come from numpy, whose zeros are pages that the system has promised
+    but not handed out yet; torch writes its zeros, and a pool would take all its memory at once.
+    """
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    bytes_ = np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
+    return torch.from_numpy(bytes_).view(dtype).view(shape)

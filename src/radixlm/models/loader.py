@@ -29,7 +29,7 @@ def load_model(
     """Build the model that `config` describes and fill it from the folder's safetensors files.
 
     dtype: the type on the device; stored tensors of another one are converted on the way.
-    progress: show a bar, in bytes, on stderr.
+    progress: show a bar, in bytes, on stderr when that is a terminal.
     Memory: the weights and one tensor. All names and shapes are checked before any data is read.
     Raises CheckpointError that names the tensor or the file.
     """
@@ -38,9 +38,9 @@ def load_model(
     weights = model.weights()
     wanted = _matched(stored, weights, tied=config.tie_word_embeddings)
     total = sum(weight.nbytes for weight in weights.values())
-    with tqdm(
-        total=total, desc="loading weights", unit="B", unit_scale=True, disable=not progress
-    ) as bar:
+    # disable=None: no bar where stderr is no terminal, so that logs stay readable.
+    off = None if progress else True
+    with tqdm(total=total, desc="loading weights", unit="B", unit_scale=True, disable=off) as bar:
         for name, tensor in wanted.items():
             # Opened anew for each tensor: a handle keeps every page that was read through it
             # mapped, so at its end a second copy of the shard would be resident.

@@ -64,6 +64,7 @@ class Structure:
         leaf = TreeNode(self._take_id(), edge, slots.copy(), parent)
         parent.children[edge[: self.page_bytes]] = leaf
         parent.live += 1
+        leaf.last_used = parent.last_used
         self.evictable += leaf.resident
         return leaf
 

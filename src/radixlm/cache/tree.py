@@ -158,11 +158,12 @@ class RadixTree:
         stats = shape.stats
         stats.inserts += 1
         stats.inserted_tokens += stop - there
-        self._touch(node)
-        if start is not None and start is not node:
+        if start is None:
+            self._touch(node)
+            if not node.lock_ref:
+                shape.settle(node)
+        elif start is not node:  # touched when it was locked, and again when it is let go
             self._move_lock(start, node, priority)
-        elif not node.lock_ref:
-            shape.settle(node)
         return Inserted(there, node)
 
     def inc_lock_ref(self, match: Match, priority: int = 0) -> TreeNode:

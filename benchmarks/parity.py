@@ -43,8 +43,8 @@ def main() -> int:
     console = Console()
     good = True
     with tempfile.TemporaryDirectory() as scratch:
-        for architecture in ARCHITECTURES:
-            folder = make_checkpoint(Path(scratch) / architecture, architecture)
+        for seed, architecture in enumerate(ARCHITECTURES):
+            folder = make_checkpoint(Path(scratch) / architecture, architecture, seed=seed)
             difference = largest_logit_difference(folder, prompts, args.device)
             expected = reference(load_reference(folder), prompts, args.tokens)
             outcomes = [

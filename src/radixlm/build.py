@@ -84,6 +84,7 @@ class Loaded:
 
 def load(config: EngineConfig, *, progress: bool = True) -> Loaded:
     """Load the model and start its engine. Raises ConfigError and ModelError."""
+    policy = make_policy(config.eviction_policy)
     folder = _folder(config.model)
     model_config = load_config(folder)
     device = _device(config.device)
@@ -99,16 +100,10 @@ def load(config: EngineConfig, *, progress: bool = True) -> Loaded:
         capacity,
         config.page_size,
         enabled=not config.disable_radix_cache,
-        policy=make_policy(config.eviction_policy),
+        policy=policy,
         pin_budget=config.max_pinned_tokens,
     )
-    room = cache.round_down(cache.capacity - config.max_pinned_tokens)
-    if room < 2:
-        raise ConfigError(
-            f"--max-pinned-tokens {config.max_pinned_tokens} leaves no room in a pool of "
-            f"{cache.capacity} tokens"
-        )
-    limits = Limits(_context(config, model_config), room, model_config.vocab_size)
+    limits = Limits(_context(config, model_config), cache.largest_request, model_config.vocab_size)
     n_rows = min(config.max_running_requests, config.chunked_prefill_size)
     try:
         pool = KVPool(shape[0], cache.capacity, shape[1], shape[2], dtype, device)

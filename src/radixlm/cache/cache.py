@@ -13,14 +13,14 @@ from radixlm.cache.checks import check_slots, require
 from radixlm.cache.eviction import EvictionPolicy
 from radixlm.cache.explain import Ending
 from radixlm.cache.lease import Lease
-from radixlm.cache.node import Match, TreeNode, path_slots
+from radixlm.cache.node import Match, TreeNode, path_slots, walk
 from radixlm.cache.pins import Pin, PinBoard
 from radixlm.cache.snapshot import take_snapshot
 from radixlm.cache.stats import TreeStats
 from radixlm.cache.tree import RadixTree
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.config import check_page_size
-from radixlm.core.errors import ConfigError, InvalidKeyError
+from radixlm.core.errors import ConfigError, InvalidKeyError, PinError
 from radixlm.core.events import EventSink, Inserted, Matched
 from radixlm.core.keys import KeyLike, Slots, as_trusted_key
 from radixlm.core.reports import TreeSnapshot
@@ -88,6 +88,8 @@ class RadixCache:
         )
         self._allocator = SlotAllocator(self.capacity, page_size)
         budget = self.capacity // 2 if pin_budget is None else pin_budget
+        if not 0 <= budget <= self.capacity:
+            raise ConfigError(f"a pin budget of {budget} in a pool of {self.capacity} tokens")
         self._pins = PinBoard(self._tree, budget, self._clock, sink)
         self._leases: set[Lease] = set()
         self._private = 0
@@ -106,6 +108,11 @@ class RadixCache:
     @property
     def node_count(self) -> int:
         return self._tree.node_count
+
+    @property
+    def largest_request(self) -> int:
+        """Tokens that one request can get even when all that may be pinned is pinned."""
+        return self.round_down(self.capacity - self._pins.budget)
 
     @property
     def pinned_size(self) -> int:
@@ -179,6 +186,8 @@ class RadixCache:
 
         Raises PinError when nothing of it is cached, or over the budget; then nothing has changed.
         """
+        if not self.enabled:
+            raise PinError("the cache is off, so there is nothing to pin")
         self._pins.expire()
         return self._pins.add(self._tree.match_prefix(key, namespace), ttl)
 
@@ -191,6 +200,15 @@ class RadixCache:
         """For operators: how many tokens of `key` each namespace holds. No request may ask."""
         found = {name: self._tree.match_prefix(key, name).length for name in self._tree.roots()}
         return {name: length for name, length in found.items() if length}
+
+    def usage_by_namespace(self) -> dict[Hashable, tuple[int, int]]:
+        """For operators: (resident, ghost) tokens of each namespace. O(nodes)."""
+        counts: dict[Hashable, tuple[int, int]] = {}
+        for namespace, root in self._tree.roots().items():
+            nodes = list(walk(root))
+            resident = sum(node.resident for node in nodes)
+            counts[namespace] = (resident, sum(node.ghosts for node in nodes))
+        return counts
 
     def set_policy(self, policy: EvictionPolicy) -> None:
         """Evict by another policy from now on. O(nodes), once."""

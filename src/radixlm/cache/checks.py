@@ -31,7 +31,7 @@ def check_nodes(nodes: Iterable[TreeNode], page_size: int) -> Counts:
 
         root                 no tokens; in use, or it has children
          └─ node             whole pages; its key in the parent is its first page
-             ├─ node         lock_ref >= the sum of its children's; pins likewise
+             ├─ node         lock_ref == held + the sum of its children's
              │   └─ ghost    below a token that is not resident nothing is, and nothing is locked
              └─ leaf         unlocked, nothing resident below: it is in the eviction order
 
@@ -84,7 +84,8 @@ def _check_children(node: TreeNode, page_size: int) -> None:
         require(page == first, f"node {child.id} is filed under another page")
         require(not child.resident or not node.ghosts, f"node {child.id} outlived its parent")
     below = sum(child.lock_ref for child in children)
-    require(node.lock_ref >= below, f"node {node.id}: {node.lock_ref} locks, {below} below it")
+    fits = node.lock_ref == below + node.held
+    require(fits, f"node {node.id}: {node.lock_ref} locks, {node.held} end here, {below} below it")
     pins = sum(child.pins for child in children)
     require(node.pins >= pins, f"node {node.id}: {node.pins} pins, {pins} below it")
     live = sum(1 for child in children if child.resident)
@@ -98,6 +99,7 @@ def check_slots(capacity: int, owners: Iterable[tuple[str, Slots]]) -> None:
         inside = bool(slots.size == 0 or (slots.min() >= 0 and slots.max() < capacity))
         require(inside, f"{name} holds slots outside of the pool")
         np.add.at(seen, slots, 1)
-        require(bool((seen <= 1).all()), f"{name} holds slots that somebody else holds too")
+        alone = bool((seen[slots] <= 1).all())
+        require(alone, f"{name} holds slots that somebody else holds too")
     lost = np.flatnonzero(seen == 0)
     require(not lost.size, f"{lost.size} slots are lost, the first is {lost[:1]}")

@@ -8,61 +8,74 @@ from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import Protocol
 
-from radixlm.cache.node import TreeNode
+from radixlm.cache.node import NO_SLOTS, TOKEN_BYTES, TreeNode
 from radixlm.core.errors import ConfigError
 
 _SPARE_ENTRIES = 1_024
+_BITS = 64
+_LOW = (1 << _BITS) - 1
 
 
 class EvictionPolicy(Protocol):
-    """The leaf with the smallest key goes first. A key is a tuple of ints, made from the node."""
+    """The leaf with the smallest key goes first. A key is one int (`pair` makes one of two) that
+    depends on the node alone: not on the time of day, not on chance.
+    """
 
-    def key(self, node: TreeNode) -> tuple[int, ...]: ...
+    def key(self, node: TreeNode) -> int: ...
+
+
+def pair(first: int, second: int) -> int:
+    """One int that orders by `first`, then by `second` (from 0 to 2**64 - 1).
+
+    >>> pair(1, 9) < pair(2, 0)
+    True
+    """
+    return (first << _BITS) + second
 
 
 class LeastRecentlyUsed:
     """The default."""
 
-    def key(self, node: TreeNode) -> tuple[int, ...]:
-        return (node.last_used,)
+    def key(self, node: TreeNode) -> int:
+        return node.last_used
 
 
 class LeastFrequentlyUsed:
     """Fewest hits first, among equals the one that was not used for longest."""
 
-    def key(self, node: TreeNode) -> tuple[int, ...]:
-        return (node.hits, node.last_used)
+    def key(self, node: TreeNode) -> int:
+        return pair(node.hits, node.last_used)
 
 
 class FirstInFirstOut:
-    def key(self, node: TreeNode) -> tuple[int, ...]:
-        return (node.created,)
+    def key(self, node: TreeNode) -> int:
+        return node.created
 
 
 class MostRecentlyUsed:
     """For scans longer than the pool, where the oldest is what comes again first."""
 
-    def key(self, node: TreeNode) -> tuple[int, ...]:
-        return (-node.last_used,)
+    def key(self, node: TreeNode) -> int:
+        return -node.last_used
 
 
 class FirstInLastOut:
-    def key(self, node: TreeNode) -> tuple[int, ...]:
-        return (-node.created,)
+    def key(self, node: TreeNode) -> int:
+        return -node.created
 
 
 class SegmentedLRU:
     """What was found at least twice is protected: all that was not goes before it."""
 
-    def key(self, node: TreeNode) -> tuple[int, ...]:
-        return (int(node.hits >= 2), node.last_used)
+    def key(self, node: TreeNode) -> int:
+        return pair(int(node.hits >= 2), node.last_used)
 
 
 class PriorityLRU:
     """Lowest priority first, the highest of the requests that used it."""
 
-    def key(self, node: TreeNode) -> tuple[int, ...]:
-        return (node.priority, node.last_used)
+    def key(self, node: TreeNode) -> int:
+        return pair(node.priority, node.last_used)
 
 
 POLICIES: Mapping[str, type[EvictionPolicy]] = MappingProxyType(
@@ -92,15 +105,19 @@ def make_policy(name: str) -> EvictionPolicy:
         )
     try:
         made: EvictionPolicy = resolve_name(name)()
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        probe = made.key(TreeNode(0, bytes(TOKEN_BYTES), NO_SLOTS, None))
+    except Exception as error:  # it is the user's code: whatever it raises is the answer
         raise ConfigError(f"--eviction-policy {name!r} can not be made: {error}") from error
-    if not callable(getattr(made, "key", None)):
-        raise ConfigError(f"--eviction-policy {name!r} has no method key(node)")
+    if not isinstance(probe, int):
+        raise ConfigError(f"--eviction-policy {name!r}: key(node) must give an int, got {probe!r}")
     return made
 
 
 class EvictionOrder:
     """Unlocked leaves, first to go first. O(log n) per leaf offered or taken.
+
+        heap     [ key << 64 | node id, ... ]     one int an entry: cheap to compare
+        nodes    node id -> node
 
     Entries are not searched for when a node is used again. An entry whose node is locked, or has
     resident children, is dropped when it comes up (the node is offered again when that ends); one
@@ -110,22 +127,26 @@ class EvictionOrder:
 
     def __init__(self, policy: EvictionPolicy) -> None:
         self._policy = policy
-        self._heap: list[tuple[tuple[int, ...], int, TreeNode]] = []
+        self._heap: list[int] = []
+        self._nodes: dict[int, TreeNode] = {}
 
     def offer(self, node: TreeNode) -> None:
         """Enter an unlocked leaf; one that is entered already keeps its place until it comes up."""
         key = self._policy.key(node)
         if node.queued_key is None or key < node.queued_key:
             node.queued_key = key
-            heappush(self._heap, (key, node.id, node))
+            self._nodes[node.id] = node
+            heappush(self._heap, pair(key, node.id))
 
     def pop(self) -> TreeNode | None:
         """Take the unlocked leaf that goes first, or None when there is none."""
         while self._heap:
-            key, _, node = heappop(self._heap)
-            if key != node.queued_key:
+            entry = heappop(self._heap)
+            key, node = entry >> _BITS, self._nodes.get(entry & _LOW)
+            if node is None or key != node.queued_key:
                 continue
             node.queued_key = None
+            del self._nodes[node.id]
             if node.lock_ref or node.live or not node.resident or node.parent is None:
                 continue
             if self._policy.key(node) == key:
@@ -135,13 +156,17 @@ class EvictionOrder:
 
     def rebuild(self, nodes: Iterable[TreeNode], policy: EvictionPolicy | None = None) -> None:
         """Enter exactly these leaves, by a new policy where one is given. O(nodes)."""
-        self._policy = policy or self._policy
-        self._heap.clear()
-        for node in nodes:
-            leaf = not (node.lock_ref or node.live or not node.resident)
-            node.queued_key = self._policy.key(node) if leaf else None
-            if node.queued_key is not None:
-                self._heap.append((node.queued_key, node.id, node))
+        policy = policy or self._policy
+        # All keys first: a policy of the user's that raises has then changed nothing.
+        keys = [
+            (node, None if node.lock_ref or node.live or not node.resident else policy.key(node))
+            for node in nodes
+        ]
+        self._policy = policy
+        self._nodes = {node.id: node for node, key in keys if key is not None}
+        self._heap = [pair(key, node.id) for node, key in keys if key is not None]
+        for node, key in keys:
+            node.queued_key = key
         heapify(self._heap)
 
     def is_bloated(self, node_count: int) -> bool:

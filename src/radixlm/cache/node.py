@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -29,8 +29,10 @@ class TreeNode:
     end: tokens from the root to the end of this node.
     live: children with resident tokens; 0 makes it a leaf for eviction.
     lock_ref: leases and pins whose path runs through here; 0 means that it may be evicted.
+    held: how many of them end here.
     last_used: the tree's counter when the path was last locked, unlocked or inserted.
-    created: the same when it was made. hits: leases that found it. priority: the highest of those.
+    created: a number that grows from node to node. hits: leases that found it.
+    priority: the highest of those.
     pins: pins whose path runs through here; they are locks, too.
     queued_key: its place in the eviction order, None while it has none.
     evicted_at: seconds, by the tree's clock, when it last lost tokens.
@@ -43,6 +45,7 @@ class TreeNode:
         "edge",
         "end",
         "evicted_at",
+        "held",
         "hits",
         "id",
         "last_used",
@@ -66,12 +69,13 @@ class TreeNode:
         self.children: dict[bytes, TreeNode] = {}
         self.live = 0
         self.lock_ref = 0
+        self.held = 0
         self.last_used = 0
         self.created = node_id
         self.hits = 0
         self.priority = 0
         self.pins = 0
-        self.queued_key: tuple[int, ...] | None = None
+        self.queued_key: int | None = None
         self.evicted_at = 0.0
         self._extents: tuple[Extent, ...] | None = None
 
@@ -161,3 +165,12 @@ def path_slots(node: TreeNode, start: int, stop: int) -> Slots:
             parts.append(at.slots[max(start - begin, 0) : stop - begin])
         at = at.parent
     return np.concatenate(parts[::-1]) if parts else NO_SLOTS
+
+
+def walk(*tops: TreeNode) -> Iterator[TreeNode]:
+    """Every node from `tops` down, each before its children."""
+    stack: list[TreeNode] = list(tops)
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(node.children.values())

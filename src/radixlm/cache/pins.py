@@ -11,6 +11,8 @@ from radixlm.core.clock import Clock
 from radixlm.core.errors import PinError
 from radixlm.core.events import EventSink, Pinned, Unpinned
 
+MAX_PINS = 10_000
+
 
 @dataclass(frozen=True, slots=True)
 class Pin:
@@ -39,15 +41,18 @@ class PinBoard:
 
     def add(self, match: Match, ttl: float | None) -> Pin:
         """Pin what was matched, for `ttl` seconds or until it is unpinned. Raises PinError."""
+        if len(self._pins) >= MAX_PINS:
+            raise PinError(f"there are {MAX_PINS} pins already; unpin something first")
         if not match.length:
             raise PinError("nothing of this prefix is cached, so there is nothing to pin")
-        if ttl is not None and not 0 < ttl < inf:
-            raise PinError(f"a time-to-live is a positive number of seconds, got {ttl}")
+        numeric = isinstance(ttl, int | float) and not isinstance(ttl, bool)
+        if ttl is not None and not (numeric and 0 < ttl < inf):
+            raise PinError(f"a time-to-live is a positive number of seconds, got {ttl!r}")
         more = self._tree.unpinned_on_path(match)
         if self._tree.pinned_size + more > self.budget:
             raise PinError(
                 f"{more} more tokens would make {self._tree.pinned_size + more} pinned ones, "
-                f"the budget is {self.budget}; unpin something first"
+                f"the budget is {self.budget} (--max-pinned-tokens); unpin something first"
             )
         ends = None if ttl is None else self._clock.now() + ttl
         self._next_id += 1
@@ -75,8 +80,8 @@ class PinBoard:
         self._first_end = min((end for end in ends.values() if end > now), default=inf)
 
     def _remove(self, pin_id: int, *, expired: bool) -> None:
-        if pin_id not in self._pins:
-            raise PinError(f"there is no pin {pin_id}; it was unpinned or has expired")
+        if not isinstance(pin_id, int) or pin_id not in self._pins:
+            raise PinError(f"there is no pin {pin_id!r}; it was unpinned or has expired")
         _, node = self._pins.pop(pin_id)
         self._tree.unpin(node)
         if self._sink is not None:

@@ -42,7 +42,7 @@ def _view(node: TreeNode, namespace: Hashable, hidden: int) -> NodeView:
         parent_id=node.parent.id if node.parent else None,
         namespace=namespace,
         start=node.start,
-        tokens=tuple(node.tokens().tolist()),
+        edge=node.edge,
         resident=node.resident,
         lock_ref=node.lock_ref,
         pins=node.pins,

@@ -8,7 +8,7 @@ import numpy as np
 
 from radixlm.cache.eviction import EvictionOrder
 from radixlm.cache.ghosts import Ghosts
-from radixlm.cache.node import NO_SLOTS, TOKEN_BYTES, RootNode, TreeNode
+from radixlm.cache.node import NO_SLOTS, TOKEN_BYTES, RootNode, TreeNode, walk
 from radixlm.cache.stats import TreeStats
 from radixlm.core.clock import Clock
 from radixlm.core.errors import CacheError
@@ -48,23 +48,20 @@ class Structure:
 
     def nodes(self) -> Iterator[TreeNode]:
         """Every node, roots included, each before its children."""
-        stack: list[TreeNode] = list(self.roots.values())
-        while stack:
-            node = stack.pop()
-            yield node
-            stack.extend(node.children.values())
+        return walk(*self.roots.values())
 
     def add_root(self, namespace: Hashable) -> RootNode:
         root = RootNode(self._take_id(), namespace)
         self.roots[namespace] = root
         return root
 
-    def add_leaf(self, parent: TreeNode, edge: bytes, slots: Slots) -> TreeNode:
+    def add_leaf(self, parent: TreeNode, edge: bytes, slots: Slots, priority: int) -> TreeNode:
         """Hang a new resident leaf, with a copy of the slots, below one resident to its end."""
         leaf = TreeNode(self._take_id(), edge, slots.copy(), parent)
         parent.children[edge[: self.page_bytes]] = leaf
         parent.live += 1
         leaf.last_used = parent.last_used
+        leaf.priority = priority
         self.evictable += leaf.resident
         return leaf
 
@@ -136,6 +133,7 @@ class Structure:
         child.hits = max(node.hits, child.hits)
         child.evicted_at = max(node.evicted_at, child.evicted_at)
         node.parent = None
+        node.lock_ref = node.pins = 0
         self.node_count -= 1
         self.version += 1
         self.ghosts.forget(node)
@@ -232,7 +230,7 @@ def is_mergeable(node: TreeNode) -> bool:
         return False
     [child] = node.children.values()
     return (
-        child.lock_ref == node.lock_ref
+        not node.held
         and child.priority == node.priority
         and (not child.resident or not node.ghosts)
     )

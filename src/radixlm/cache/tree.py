@@ -17,7 +17,7 @@ from radixlm.core.clock import Clock, WallClock
 from radixlm.core.config import check_page_size
 from radixlm.core.errors import CacheError, InvalidKeyError, StaleMatchError
 from radixlm.core.events import EventSink
-from radixlm.core.keys import Key, KeyLike, Slots, as_trusted_key
+from radixlm.core.keys import Key, KeyLike, Slots, as_trusted_key, first_difference
 
 # Where an int32's sign bit lies, as a byte of the buffer.
 _SIGN_BYTE = TOKEN_BYTES - 1 if sys.byteorder == "little" else 0
@@ -38,8 +38,8 @@ class RadixTree:
     So an unlocked node has only unlocked descendants, and `evict` can always work leaf-first.
     A pin is a lock that is counted apart.
 
-    Evicted tokens stay as ghosts, within `ghost_budget` tokens: they are not matched, but they
-    explain misses, and KV that is computed again returns to the same node.
+    Evicted tokens stay as ghosts, within `ghost_budget`: not matched, but they explain misses, and
+    KV that is computed again returns to the same node.
 
     >>> tree = RadixTree()
     >>> _ = tree.insert([1, 2, 3, 4], [10, 11, 12, 13])
@@ -133,13 +133,15 @@ class RadixTree:
         slots: one per token of the whole key. start: a node on the key's path that the caller
         holds; nothing above it is compared again, and the caller's lock moves from it down to
         where the key ends. A leaf that nobody but the caller holds grows in place.
-        priority: raises that of what gets locked.
-        O(compared + new bytes). Raises InvalidKeyError; then nothing has changed.
+        priority: raises that of the path, or of what gets locked. O(compared + new bytes).
+        Raises InvalidKeyError, CacheError for a start that is not held; nothing has changed then.
         """
         key = as_trusted_key(key)
         values = np.asarray(slots, dtype=np.int32)
         if values.ndim != 1 or values.size != key.size:
             raise InvalidKeyError(f"{key.size} tokens but slots of shape {values.shape}")
+        if start is not None and start.held < 1:
+            raise CacheError(f"node {start.id} is not locked, so nothing can start there")
         shape = self._shape
         stop = key.size - key.size % self.page_size
         top = self._root(namespace) if start is None else start
@@ -159,7 +161,7 @@ class RadixTree:
         stats.inserts += 1
         stats.inserted_tokens += stop - there
         if start is None:
-            self._touch(node)
+            self._touch(node, priority)
             if not node.lock_ref:
                 shape.settle(node)
         elif start is not node:  # touched when it was locked, and again when it is let go
@@ -191,14 +193,15 @@ class RadixTree:
             if at.priority < priority:
                 at.priority = priority
             at = at.parent
-        shape.evictable -= fresh
-        shape.protected += fresh
+        self._protect(fresh)
+        node.held += 1
         return node
 
     def dec_lock_ref(self, node: TreeNode) -> None:
-        """Let go of a path. O(nodes on the path). Raises CacheError if it is not locked."""
-        if node.lock_ref < 1:
+        """Let go of a path. O(nodes on the path). Raises CacheError if no lock ends there."""
+        if node.held < 1:
             raise CacheError(f"node {node.id} is not locked")
+        node.held -= 1
         shape = self._shape
         self._uses = uses = self._uses + 1
         at: TreeNode | None = node
@@ -217,7 +220,7 @@ class RadixTree:
             at = parent
 
     def pin(self, match: Match) -> TreeNode:
-        """Lock a match's path as a pin. As `inc_lock_ref`, but no use and no hit is counted."""
+        """Lock a match's path as a pin; no use and no hit is counted until it is unpinned."""
         node = self._end_of(match)
         at: TreeNode | None = node
         while at is not None:
@@ -228,6 +231,7 @@ class RadixTree:
                 self._shape.pinned += at.resident
             at.pins += 1
             at = at.parent
+        node.held += 1
         return node
 
     def unpin(self, node: TreeNode) -> None:
@@ -315,7 +319,7 @@ class RadixTree:
                 upto = stop
             wanted = tokens[at:upto]
             if not child.edge.startswith(wanted):
-                same = _first_difference(child.edge, wanted)
+                same = first_difference(child.edge, wanted)
                 return child, same - same % page
             if upto < child.end:
                 return child, upto - at
@@ -354,7 +358,7 @@ class RadixTree:
         if own and not node.children and node.parent is not None:
             self._shape.grow(node, edge, slots)
             return node
-        return self._shape.add_leaf(node, edge, slots)
+        return self._shape.add_leaf(node, edge, slots, priority)
 
     def _move_lock(self, held: TreeNode, deeper: TreeNode, priority: int) -> None:
         """Turn a lock on `held` into one on its descendant: only what is new gets locked."""
@@ -366,6 +370,8 @@ class RadixTree:
             if at.priority < priority:
                 at.priority = priority
             at = at.parent
+        deeper.held += 1
+        held.held -= 1
         if len(held.children) == 1:
             self._shape.merge(held)
 
@@ -373,11 +379,13 @@ class RadixTree:
         self._shape.evictable -= n_tokens
         self._shape.protected += n_tokens
 
-    def _touch(self, node: TreeNode) -> None:
+    def _touch(self, node: TreeNode, priority: int) -> None:
         self._uses = uses = self._uses + 1
         at: TreeNode | None = node
         while at is not None:
             at.last_used = uses
+            if at.priority < priority:
+                at.priority = priority
             at = at.parent
 
     def _count_free(self, match: Match, *, pins: bool) -> int:
@@ -390,9 +398,3 @@ class RadixTree:
 
     def _root(self, namespace: Hashable) -> TreeNode:
         return self._roots.get(namespace) or self._shape.add_root(namespace)
-
-
-def _first_difference(edge: bytes, key: memoryview) -> int:
-    """Tokens that `edge` and `key` share, when they are known to differ."""
-    ours: Key = np.frombuffer(edge, dtype=np.int32, count=len(key))
-    return int(np.argmax(ours != np.frombuffer(key, dtype=np.int32)))

@@ -71,6 +71,8 @@ class EngineConfig:
             if getattr(self, name) is not None:
                 _at_least(name, getattr(self, name), 2)
         check_page_size(self.page_size)
+        if self.disable_radix_cache and self.max_pinned_tokens:
+            raise ConfigError("--max-pinned-tokens has no use with --disable-radix-cache")
         for item in fields(self):
             choices = item.metadata["choices"]
             value = getattr(self, item.name)
@@ -94,8 +96,9 @@ class EngineConfig:
 
 def check_page_size(page_size: int) -> None:
     """Raise ConfigError unless `page_size` is a power of two."""
-    if page_size < 1 or page_size & (page_size - 1):
-        raise ConfigError(f"--page-size must be a power of two, got {page_size}")
+    whole = isinstance(page_size, int) and not isinstance(page_size, bool)
+    if not whole or page_size < 1 or page_size & (page_size - 1):
+        raise ConfigError(f"--page-size must be a power of two, got {page_size!r}")
 
 
 def _at_least(name: str, value: int, low: int) -> None:

@@ -24,7 +24,7 @@ class MissReason(StrEnum):
 class MissReport:
     """Why a prompt hit as much as it did, frozen when its lease was acquired. Sizes in tokens.
 
-    position: the first token that was not taken from the cache; `cached` of them were.
+    position: where it ends: `cached`, or with pages, for `diverged`, the very token that differs.
     cached_continuation, requested_continuation: for `diverged`, token ids from `position` on.
     evicted_ago: for `evicted`, seconds. hits: how often what is (or was) there had been found.
     """
@@ -69,7 +69,7 @@ class MissReport:
 class NodeView:
     """One node of a snapshot. Sizes in tokens.
 
-    tokens: the edge's ids. resident: how many of them have keys and values.
+    edge: the bytes of the int32 ids of its tokens. resident: how many have keys and values.
     last_used: the tree's counter. hidden: nodes below that were left out.
     """
 
@@ -77,7 +77,7 @@ class NodeView:
     parent_id: int | None
     namespace: Hashable
     start: int
-    tokens: tuple[int, ...]
+    edge: bytes
     resident: int
     lock_ref: int
     pins: int
@@ -85,6 +85,11 @@ class NodeView:
     priority: int
     last_used: int
     hidden: int = 0
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The edge's token ids."""
+        return tuple(memoryview(self.edge).cast("i"))
 
 
 @dataclass(frozen=True, slots=True)

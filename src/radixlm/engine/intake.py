@@ -31,6 +31,14 @@ class Intake:
     ) -> Request:
         """Raises InvalidRequestError that names the field; RequestTooLargeError with numbers."""
         key = prompt_key(prompt)
+        if isinstance(priority, bool) or not isinstance(priority, int):
+            raise InvalidRequestError(
+                f"priority must be an integer, got {priority!r}", param="priority"
+            )
+        if namespace is not None and not isinstance(namespace, Namespace):
+            raise InvalidRequestError(
+                f"namespace must be a Namespace, got {namespace!r:.80}", param="namespace"
+            )
         ends = params.stop_token_ids
         if not params.ignore_eos:
             ends |= self.eos_token_ids

@@ -103,6 +103,8 @@ class EngineThread(threading.Thread):
             return Answer(ticket, self._core.answer(question))
         except CacheError as error:
             return Answer(ticket, None, error)
+        except (TypeError, ValueError) as error:  # a question put wrongly is the asker's affair
+            return Answer(ticket, None, CacheError(f"{type(error).__name__}: {error}"))
 
     def _add(self, request: Request) -> None:
         try:

@@ -53,7 +53,7 @@ class Limits:
 
     def _limit(self) -> str:
         if self.capacity < self.context_length:
-            return f"the KV pool holds {self.capacity} (see --kv-tokens)"
+            return f"the KV pool holds {self.capacity} (see --kv-tokens, --max-pinned-tokens)"
         return f"the model's context is {self.context_length}"
 
     def _check_ids(self, key: Key, params: SamplingParams) -> None:

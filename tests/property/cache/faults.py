@@ -274,32 +274,39 @@ def trim_takes_whole_leaves(trim, self, leaf, _n_tokens):
     return trim(self, leaf, leaf.resident)
 
 
+def in_order(order: eviction.EvictionOrder) -> list[TreeNode]:
+    """The nodes that have an entry, by the key they were entered with."""
+    return sorted(order._nodes.values(), key=lambda node: (node.queued_key or 0, node.id))
+
+
+def take(order: eviction.EvictionOrder, node: TreeNode) -> TreeNode:
+    """Take a node out of the order, whatever its entry says."""
+    del order._nodes[node.id]
+    node.queued_key = None
+    return node
+
+
 @around(eviction.EvictionOrder, "pop")
 def eviction_takes_locked_leaves(pop, self):
-    for entry in sorted(self._heap, key=lambda entry: entry[0]):
-        if not entry[2].live and entry[2].resident:
-            self._heap.remove(entry)
-            entry[2].queued_key = None
-            return entry[2]
+    for node in in_order(self):
+        if not node.live and node.resident:
+            return take(self, node)
     return pop(self)
 
 
 @around(eviction.EvictionOrder, "pop")
 def eviction_takes_inner_nodes(pop, self):
-    for entry in sorted(self._heap, key=lambda entry: entry[0]):
-        if not entry[2].lock_ref and entry[2].resident and entry[2].parent:
-            self._heap.remove(entry)
-            entry[2].queued_key = None
-            return entry[2]
+    for node in in_order(self):
+        if not node.lock_ref and node.resident and node.parent:
+            return take(self, node)
     return pop(self)
 
 
 @around(eviction.EvictionOrder, "pop")
 def eviction_takes_the_one_that_was_first_once(_pop, self):
     """An entry that has become stale is taken as it stands."""
-    while self._heap:
-        node = eviction.heappop(self._heap)[2]
-        node.queued_key = None
+    for node in in_order(self):
+        take(self, node)
         if not (node.lock_ref or node.live or not node.resident or node.parent is None):
             return node
     return None
@@ -310,15 +317,15 @@ def set_policy_keeps_the_old_order(_set, self, policy):
     self._order._policy = policy
 
 
-def policy_key(name: str, key: Callable[[TreeNode], tuple[int, ...]]) -> Callable[[Patch], None]:
+def policy_key(name: str, key: Callable[[TreeNode], int]) -> Callable[[Patch], None]:
     return lambda patch: patch.setattr(eviction.POLICIES[name], "key", lambda _, node: key(node))
 
 
-FAULTS["policy_lru_takes_the_youngest"] = policy_key("lru", lambda n: (-n.last_used,))
-FAULTS["policy_lfu_ignores_hits"] = policy_key("lfu", lambda n: (n.last_used,))
-FAULTS["policy_fifo_goes_by_use"] = policy_key("fifo", lambda n: (n.last_used,))
-FAULTS["policy_filo_goes_by_use"] = policy_key("filo", lambda n: (-n.last_used,))
-FAULTS["policy_mru_is_lru"] = policy_key("mru", lambda n: (n.last_used,))
+FAULTS["policy_lru_takes_the_youngest"] = policy_key("lru", lambda n: -n.last_used)
+FAULTS["policy_lfu_ignores_hits"] = policy_key("lfu", lambda n: n.last_used)
+FAULTS["policy_fifo_goes_by_use"] = policy_key("fifo", lambda n: n.last_used)
+FAULTS["policy_filo_goes_by_use"] = policy_key("filo", lambda n: -n.last_used)
+FAULTS["policy_mru_is_lru"] = policy_key("mru", lambda n: n.last_used)
 FAULTS["policy_slru_protects_after_one_hit"] = policy_key(
     "slru", lambda n: (int(n.hits >= 1), n.last_used)
 )

@@ -316,8 +316,8 @@ class TestEviction:
 
     def test_a_policy_is_one_method(self) -> None:
         class Shortest:
-            def key(self, node: TreeNode) -> tuple[int, ...]:
-                return (node.end,)
+            def key(self, node: TreeNode) -> int:
+                return node.end
 
         tree = RadixTree(policy=Shortest())
         tree.insert([1, 1, 1], [0, 1, 2])

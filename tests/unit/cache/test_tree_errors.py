@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from radixlm.cache import RadixTree, TreeNode
+from radixlm.cache import RadixCache, RadixTree, TreeNode, make_policy
 from radixlm.core.errors import CacheError, ConfigError, InvalidKeyError, InvariantError
 
 
@@ -136,7 +136,7 @@ class TestCheck:
             (lambda _, n: setattr(n, "pins", 1), "0 pins, 1 below it"),
             (lambda _, n: setattr(n.parent, "live", 1), "1 live children, it has 2"),
             (lambda _, n: setattr(n, "priority", 1), "more priority than its parent"),
-            (lambda _, n: setattr(n, "lock_ref", -1), "lock_ref -1"),
+            (lambda _, n: setattr(n, "lock_ref", -1), "-1 below it"),
             (lambda _, n: setattr(n, "lock_ref", 1), "locks"),
             (lambda _, n: setattr(n, "end", 9), "end 9"),
             (lambda _, n: setattr(n, "last_used", 99), "younger than its parent"),
@@ -170,3 +170,36 @@ class TestCheck:
         node.set_edge(node.edge[:24], node.slots[:6])
         with pytest.raises(InvariantError, match=f"node {node.id}: torn page"):
             tree.check()
+
+
+def test_what_is_not_held_is_refused_and_nothing_changes() -> None:
+    """Unlocking twice, unlocking what is locked from below only, starting where nobody holds."""
+    tree = RadixTree()
+    tree.insert(list(range(8)), list(range(8)))
+    upper = tree.inc_lock_ref(tree.match_prefix([0, 1, 2, 3]))
+    lower = tree.inc_lock_ref(tree.match_prefix(list(range(8))))
+    tree.dec_lock_ref(upper)
+    for node in (upper, *(node for node in tree.nodes() if node is not lower)):
+        with pytest.raises(CacheError, match="not locked"):
+            tree.dec_lock_ref(node)
+        with pytest.raises(CacheError, match="nothing can start there"):
+            tree.insert(list(range(9)), list(range(9)), start=node)
+    tree.check()
+    assert (tree.protected_size, tree.evictable_size) == (8, 0)
+    tree.dec_lock_ref(lower)
+    tree.check()
+
+
+def test_a_negative_priority_counts_from_the_start() -> None:
+    cache = RadixCache(20, policy=make_policy("priority"))
+    for first, priority in ((1, -5), (50, 0)):
+        lease = cache.acquire(list(range(first, first + 10)), priority=priority)
+        lease.extend(10)
+        lease.commit(10)
+        lease.release()
+    lease = cache.acquire(list(range(80, 85)))
+    lease.extend(5)
+    lease.release()
+    assert cache.match(list(range(1, 12))).length == 5
+    assert cache.match(list(range(50, 61))).length == 10
+    assert cache.usage_by_namespace() == {None: (15, 5)}

@@ -115,10 +115,9 @@ class SlotAllocator:
     def _page_runs(self, slots: Slots) -> list[tuple[int, int]]:
         ordered = np.sort(slots)
         if self.page_size > 1:
-            pages = ordered.reshape(-1, self.page_size) if self._whole_pages(ordered) else None
-            if pages is None:
+            if not self._whole_pages(ordered):
                 raise SlotError(f"{slots.size} slots are not whole pages of {self.page_size}")
-            ordered = pages[:, 0] // self.page_size
+            ordered = ordered[:: self.page_size] // self.page_size
         return [(start, stop) for start, stop in split_runs(ordered)]
 
     def _whole_pages(self, ordered: npt.NDArray[np.int32]) -> bool:

@@ -115,16 +115,14 @@ class Structure:
         return upper
 
     def merge(self, node: TreeNode) -> None:
-        """Join `node` with its only child when nothing tells them apart: as many locks (so that no
-        lease and no pin ends between them), the same priority, no resident token after a ghost.
-        The child keeps its identity, since that is what leases below hold.
+        """Join `node` with its only child when nothing tells them apart: no lease and no pin ends
+        between them, the same priority, no resident token after a ghost. The child keeps its
+        identity, since that is what leases below hold.
         """
-        if not is_mergeable(node):
+        parent = node.parent
+        if parent is None or not is_mergeable(node):
             return
         [child] = node.children.values()
-        parent = node.parent
-        if parent is None:
-            return
         child.set_edge(node.edge + child.edge, np.concatenate((node.slots, child.slots)))
         child.parent = parent
         parent.children[node.edge[: self.page_bytes]] = child

@@ -131,8 +131,12 @@ def _integer(name: str, value: object, low: int, high: int) -> None:
 
 
 def _number(name: str, value: object, low: float, high: float, *, open_below: bool = False) -> None:
-    good = isinstance(value, int | float) and not isinstance(value, bool)
-    if not good or not low <= value <= high or (open_below and value == low):  # type: ignore[operator]
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not low <= value <= high
+        or (open_below and value == low)
+    ):
         start = f"more than {low}" if open_below else f"from {low}"
         raise InvalidRequestError(
             f"{name} must be a number {start} to {high}, got {value!r:.80}", param=name

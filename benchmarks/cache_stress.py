@@ -63,6 +63,7 @@ SMALL = (
     Setup(1, 12, ghosts=48),
     Setup(4, 24),
     Setup(16, 24, ghosts=0),
+    Setup(1, 256, kinds=3, longest=60, added=40, ghosts=256, pins=8),
     Setup(4, 24, enabled=False),
 )
 
@@ -87,7 +88,7 @@ def large(page_size: int, pages: int, share: float) -> Setup:
     )
 
 
-LARGE = (large(1, 40_000, 0.55), large(4, 40_000, 0.35))
+LARGE = (large(1, 40_000, 0.53), large(4, 40_000, 0.35))
 
 
 class Stress:

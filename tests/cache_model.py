@@ -57,10 +57,10 @@ def codes_after(code: int, tokens: Iterable[int]) -> list[int]:
 
 class Page:
     """One cached page. locks, pins: leases and pins whose path it is on. followers: cached pages
-    right behind it.
+    right behind it. used: the model's count of uses when it was last locked, unlocked or inserted.
     """
 
-    __slots__ = ("followers", "locks", "parent", "pins", "priority", "slots")
+    __slots__ = ("followers", "locks", "parent", "pins", "priority", "slots", "used")
 
     def __init__(self, parent: int, slots: list[int], priority: int) -> None:
         self.parent = parent
@@ -69,6 +69,7 @@ class Page:
         self.locks = 0
         self.pins = 0
         self.followers = 0
+        self.used = 0
 
 
 class Ghost:
@@ -92,6 +93,7 @@ class PrefixModel:
         self.behind: dict[int, set[int]] = {}
         self.locked = 0
         self.pinned = 0
+        self.uses = 0
         self._owner: dict[int, int] = {}
 
     @property
@@ -126,6 +128,12 @@ class PrefixModel:
                 self.pages[parent].followers += 1
         return there
 
+    def touch(self, codes: list[int], stop: int) -> None:
+        """A path is used: its first tokens and nothing behind them."""
+        self.uses += 1
+        for page in self._between(codes, 0, stop):
+            page.used = self.uses
+
     def lock(self, codes: list[int], start: int, stop: int, priority: int = 0) -> None:
         """A lease takes tokens [start, stop) of a path."""
         for page in self._between(codes, start, stop):
@@ -135,6 +143,7 @@ class PrefixModel:
             page.priority = max(page.priority, priority)
 
     def unlock(self, codes: list[int], stop: int) -> None:
+        self.touch(codes, stop)
         for page in self._between(codes, 0, stop):
             page.locks -= 1
             self.locked -= not page.locks
@@ -273,10 +282,10 @@ def code_at_start(node: TreeNode) -> int:
     return codes_after(root_code(getattr(at, "namespace", None)), tokens)[-1]
 
 
-def compare_tree(tree: RadixTree, model: PrefixModel, *, merged: bool = True) -> None:
+def compare_tree(tree: RadixTree, model: PrefixModel) -> None:
     """Raise Mismatch unless the tree holds and remembers exactly the model's pages: in the same
-    slots, under as many locks and pins, with the same priority. merged: nor may it hold two
-    unlocked nodes that could be one.
+    slots, under as many locks and pins, with the same priority, the unlocked ones of the same age.
+    Nor may it hold two unlocked nodes that could be one.
     """
     size, resident, ghosts = model.page_size, 0, 0
     pending: list[tuple[TreeNode, int]] = [
@@ -292,6 +301,8 @@ def compare_tree(tree: RadixTree, model: PrefixModel, *, merged: bool = True) ->
             if page is None or page.slots != slots[start : start + size]:
                 raise Mismatch(f"node {node.id} holds what the model does not, at {start}")
             same("locks, pins, priority", said, (page.locks, page.pins, page.priority))
+            if not node.lock_ref:
+                same("last use", node.last_used, page.used)
         for start in range(node.resident, len(node), size):
             ghost = model.ghosts.get(codes[start + size])
             if ghost is None:
@@ -301,7 +312,7 @@ def compare_tree(tree: RadixTree, model: PrefixModel, *, merged: bool = True) ->
                 raise Mismatch(f"node {node.id} says it was evicted before it was")
         resident += node.resident
         ghosts += node.ghosts
-        if merged and not node.lock_ref and is_mergeable(node):
+        if not node.lock_ref and is_mergeable(node):
             raise Mismatch(f"node {node.id} and its only child could be one")
         pending.extend((child, codes[-1]) for child in node.children.values())
     same("cached tokens", resident, len(model.pages) * size)

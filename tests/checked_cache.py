@@ -78,6 +78,7 @@ class CheckedCache:
             sink=self._count,
         )
         self.capacity, self.page_size, self.enabled = self.cache.capacity, page_size, enabled
+        self.quantum = self._up(max(1, min(64, self.capacity // 64)))
         self.pin_budget = self.capacity // 2 if pin_budget is None else pin_budget
         self.model = PrefixModel(page_size)
         self.watch = Watch(self.cache._tree, self.model, self.clock.now, order_every)
@@ -120,6 +121,7 @@ class CheckedCache:
         why = lease.why()
         self._explains(why, tokens, codes, limit)
         self.model.lock(codes, 0, length, priority)
+        self.model.touch(codes, length)
         reader = Reader(lease, tokens, codes, length, lease.slots.tolist(), priority, why)
         self.readers.append(reader)
         self._after(reader)
@@ -134,10 +136,11 @@ class CheckedCache:
             self._expire()
         room = len(self.free) + self.model.evictable
         short = max(missing - len(self.free), 0)
+        evicted = min(max(short, self.quantum), self.model.evictable) if short else 0
         slots = expected_to_work(lambda: reader.lease.extend(n_tokens))
         freed = self.watch.take_freed()
         same("room", slots is not None, missing <= room)
-        same("evicted tokens", len(freed), short if slots is not None else 0)
+        same("evicted tokens", len(freed), evicted if slots is not None else 0)
         self._freed(freed)
         if slots is None:
             self.counts["refused"] += 1
@@ -306,8 +309,9 @@ class CheckedCache:
         if not self.enabled:
             same("why", why.reason, MissReason.DISABLED)
         elif limit - matched < size:
-            whole = MissReason.LAST_TOKEN if limit >= known - 1 else MissReason.HELD_BACK
-            same("why", why.reason, whole if limit <= matched else MissReason.PAGE_FLOOR)
+            capped = MissReason.LAST_TOKEN if limit >= known - 1 else MissReason.HELD_BACK
+            torn = matched == known - known % size and limit > matched
+            same("why", why.reason, MissReason.PAGE_FLOOR if torn else capped)
         elif (ghost := model.ghosts.get(codes[matched + size])) is not None:
             age = self.clock.now() - ghost.evicted_at
             same("why", (why.reason, why.position), (MissReason.EVICTED, matched))

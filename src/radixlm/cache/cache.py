@@ -25,6 +25,11 @@ from radixlm.core.events import EventSink, Inserted, Matched
 from radixlm.core.keys import KeyLike, Slots, as_trusted_key
 from radixlm.core.reports import TreeSnapshot
 
+# Trimming a leaf copies what is left of it, so decoding under pressure must not do it per token.
+# A quantum is a small share of the pool: what is evicted before its time is a possible hit less.
+EVICTION_QUANTUM = 64
+_QUANTA_IN_POOL = 64
+
 
 class Usage(NamedTuple):
     """Every slot is one of these: free + private + locked + evictable == capacity."""
@@ -87,6 +92,8 @@ class RadixCache:
             sink=sink,
         )
         self._allocator = SlotAllocator(self.capacity, page_size)
+        quantum = min(EVICTION_QUANTUM, self.capacity // _QUANTA_IN_POOL)
+        self._quantum = self.round_up(max(quantum, 1))
         budget = self.capacity // 2 if pin_budget is None else pin_budget
         if not 0 <= budget <= self.capacity:
             raise ConfigError(f"a pin budget of {budget} in a pool of {self.capacity} tokens")
@@ -274,14 +281,17 @@ class RadixCache:
     # What follows is for leases.
 
     def take_private(self, n_slots: int) -> Slots | None:
-        """Slots in whole pages for a lease, or None."""
+        """Slots in whole pages for a lease, or None. Where eviction makes the room it is by a
+        quantum at least, of which the rest is free for the next ones.
+        """
         if n_slots > self.available:
             self._pins.expire()
             if n_slots > self.available:
                 return None
         short = n_slots - self._allocator.free_size
         if short > 0:
-            self._allocator.free(self._tree.evict(short))
+            evictable = self._tree.evictable_size
+            self._allocator.free(self._tree.evict(min(max(short, self._quantum), evictable)))
         self._private += n_slots
         return self._allocator.allocate(n_slots // self.page_size)
 
@@ -289,9 +299,10 @@ class RadixCache:
         """Hand a lease's slots up to `upto` to the tree; the new path is locked before the old
         one is let go. Returns how many tokens the tree had before, and where the path ends now.
         """
-        there, node = self._tree.insert(
+        inserted = self._tree.insert(
             lease.key[:upto], lease.slots[:upto], start=lease.node, priority=lease.priority
         )
+        there, node = inserted.already_there, inserted.node
         self._private -= upto - there
         if self._sink is not None:
             self._sink(Inserted(node.id, upto - there, there - lease.committed))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from radixlm.cache.node import TOKEN_BYTES, RootNode, TreeNode
+from radixlm.cache.node import RootNode, TreeNode, page_key
 from radixlm.core.errors import InvariantError
 from radixlm.core.keys import Slots
 
@@ -80,8 +80,8 @@ def _check_children(node: TreeNode, page_size: int) -> None:
     children = node.children.values()
     for page, child in node.children.items():
         require(child.parent is node, f"node {child.id} does not know its parent {node.id}")
-        first = child.edge[: page_size * TOKEN_BYTES]
-        require(page == first, f"node {child.id} is filed under another page")
+        fits = page == page_key(child.edge, page_size)
+        require(fits, f"node {child.id} is filed under another page")
         require(not child.resident or not node.ghosts, f"node {child.id} outlived its parent")
     below = sum(child.lock_ref for child in children)
     fits = node.lock_ref == below + node.held

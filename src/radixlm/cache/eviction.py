@@ -130,13 +130,17 @@ class EvictionOrder:
         self._heap: list[int] = []
         self._nodes: dict[int, TreeNode] = {}
 
-    def offer(self, node: TreeNode) -> None:
-        """Enter an unlocked leaf; one that is entered already keeps its place until it comes up."""
-        key = self._policy.key(node)
-        if node.queued_key is None or key < node.queued_key:
-            node.queued_key = key
-            self._nodes[node.id] = node
-            heappush(self._heap, pair(key, node.id))
+    def offer(self, node: TreeNode) -> bool:
+        """Enter an unlocked leaf; one that is entered already keeps its place until it comes up.
+        Returns whether an entry that no longer counts was left behind.
+        """
+        key, queued = self._policy.key(node), node.queued_key
+        if queued is not None and key >= queued:
+            return False
+        node.queued_key = key
+        self._nodes[node.id] = node
+        heappush(self._heap, (key << _BITS) + node.id)
+        return queued is not None
 
     def pop(self) -> TreeNode | None:
         """Take the unlocked leaf that goes first, or None when there is none."""

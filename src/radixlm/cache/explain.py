@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from radixlm.cache.node import TOKEN_BYTES, Match, TreeNode
+from radixlm.cache.node import TOKEN_BYTES, Match, TreeNode, page_key
 from radixlm.core.keys import Key, common_prefix
 from radixlm.core.reports import MissReason, MissReport
 
@@ -42,11 +42,7 @@ class Ending:
         """The reason, for a prompt of so many tokens; `now` by the tree's clock when it ended."""
         matched, rest = self._matched, self._limit - self._matched
         if rest < self._page:
-            reason = MissReason.PAGE_FLOOR
-            if rest <= 0:
-                whole = self._limit >= prompt_tokens - 1
-                reason = MissReason.LAST_TOKEN if whole else MissReason.HELD_BACK
-            return MissReport(prompt_tokens, matched, reason, matched)
+            return MissReport(prompt_tokens, matched, self._held_back(prompt_tokens), matched)
         if not self._edge:
             return MissReport(prompt_tokens, matched, MissReason.NEW, matched)
         cached: Key = np.frombuffer(self._edge, dtype=np.int32)[self._at :]
@@ -73,6 +69,15 @@ class Ending:
             hits=self._hits,
         )
 
+    def _held_back(self, prompt_tokens: int) -> MissReason:
+        """Less than a page was left to look for. The prompt is to blame where what follows fills
+        no page; else it is the limit, which gives up the whole page that it lies in.
+        """
+        torn = self._matched + self._page > prompt_tokens
+        if torn and self._limit > self._matched:
+            return MissReason.PAGE_FLOOR
+        return MissReason.LAST_TOKEN if self._limit >= prompt_tokens - 1 else MissReason.HELD_BACK
+
 
 def _beyond(match: Match, key: Key, page_size: int) -> TreeNode | None:
     """The node that holds what follows the match: the ghost of it if there is one, else the last
@@ -85,5 +90,5 @@ def _beyond(match: Match, key: Key, page_size: int) -> TreeNode | None:
         return node
     if not node.children:
         return None
-    page = key[match.length : match.length + page_size].tobytes()
+    page = page_key(key[match.length : match.length + page_size].tobytes(), page_size)
     return node.children.get(page) or next(reversed(node.children.values()))

@@ -89,8 +89,19 @@ class Lease:
         """Slots that only this lease uses, the reserved ones included."""
         return self._allocated - self.committed
 
+    @property
+    def own_size(self) -> int:
+        """Slots that nobody else uses: the private ones, and those of the path's nodes that this
+        lease alone has locked. They are what its release gives back. O(nodes on the path).
+        """
+        size, at = self.private_size, self._node
+        while at.lock_ref == 1 and at.parent is not None:
+            size += at.resident
+            at = at.parent
+        return size
+
     def extend(self, n_tokens: int) -> Slots | None:
-        """Give the next `n_tokens` slots, evicting leaf-first only what is needed.
+        """Give the next `n_tokens` slots, evicting leaf-first what is needed, by quanta.
 
         Returns (n_tokens,) slots, or None when free and evictable slots do not suffice; then
         nothing has changed. Raises LeaseClosedError, CacheError for a count below 1.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import struct
+import sys
 from collections.abc import Hashable, Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,6 +15,22 @@ from radixlm.core.keys import Slots
 
 TOKEN_BYTES = 4
 NO_SLOTS: Slots = np.empty(0, dtype=np.int32)
+PageKey = int | bytes
+
+# Where an int32's sign bit lies, as a byte of the buffer.
+SIGN_BYTE = TOKEN_BYTES - 1 if sys.byteorder == "little" else 0
+
+_first_token = struct.Struct("=i").unpack_from
+
+
+def page_key(edge: bytes, page_size: int) -> PageKey:
+    """What a child is found by in its parent: its first page, or the token itself where that is
+    one: it is looked up in half the time. (Pages stay bytes, whose hash nobody can foresee.)
+    """
+    if page_size == 1:
+        token: int = _first_token(edge)[0]
+        return token
+    return edge[: page_size * TOKEN_BYTES]
 
 
 class TreeNode:
@@ -66,7 +84,7 @@ class TreeNode:
         self.resident: int = slots.size
         self.parent = parent
         self.end: int = (0 if parent is None else parent.end) + len(edge) // TOKEN_BYTES
-        self.children: dict[bytes, TreeNode] = {}
+        self.children: dict[PageKey, TreeNode] = {}
         self.live = 0
         self.lock_ref = 0
         self.held = 0
@@ -128,8 +146,10 @@ class RootNode(TreeNode):
         self.namespace = namespace
 
 
-class Match(NamedTuple):
-    """Where the longest match of a key ends: `offset` tokens into `node`.
+@dataclass(slots=True)
+class Match:
+    """Where the longest match of a key ends: `offset` tokens into `node`. A value, made once and
+    not changed: it is no tuple, and not frozen, because both take twice as long to make.
 
     length: matched tokens, all resident. node: None when the namespace is empty.
     version: the tree's, when the match was made; a later change makes the match stale.
@@ -148,7 +168,8 @@ class Match(NamedTuple):
         return path_slots(self.node, 0, self.length)
 
 
-class Inserted(NamedTuple):
+@dataclass(slots=True)
+class Inserted:
     """already_there: tokens of the key that were resident before. node: where the key ends."""
 
     already_there: int
@@ -165,6 +186,16 @@ def path_slots(node: TreeNode, start: int, stop: int) -> Slots:
             parts.append(at.slots[max(start - begin, 0) : stop - begin])
         at = at.parent
     return np.concatenate(parts[::-1]) if parts else NO_SLOTS
+
+
+def count_free(match: Match, *, pins: bool) -> int:
+    """How many of the matched tokens no lock holds, or with `pins` no pin."""
+    free, at, offset = 0, match.node, match.offset
+    while at is not None and not (at.pins if pins else at.lock_ref):
+        free += offset
+        at = at.parent
+        offset = at.resident if at is not None else 0
+    return free
 
 
 def walk(*tops: TreeNode) -> Iterator[TreeNode]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from radixlm.cache.eviction import EvictionOrder
 from radixlm.cache.ghosts import Ghosts
-from radixlm.cache.node import NO_SLOTS, TOKEN_BYTES, RootNode, TreeNode, walk
+from radixlm.cache.node import NO_SLOTS, TOKEN_BYTES, RootNode, TreeNode, page_key, walk
 from radixlm.cache.stats import TreeStats
 from radixlm.core.clock import Clock
 from radixlm.core.errors import CacheError
@@ -32,7 +32,6 @@ class Structure:
         sink: EventSink | None,
     ) -> None:
         self.page_size = page_size
-        self.page_bytes = page_size * TOKEN_BYTES
         self.roots: dict[Hashable, RootNode] = {}
         self.order = order
         self.ghosts = ghosts
@@ -58,7 +57,7 @@ class Structure:
     def add_leaf(self, parent: TreeNode, edge: bytes, slots: Slots, priority: int) -> TreeNode:
         """Hang a new resident leaf, with a copy of the slots, below one resident to its end."""
         leaf = TreeNode(self._take_id(), edge, slots.copy(), parent)
-        parent.children[edge[: self.page_bytes]] = leaf
+        parent.children[page_key(edge, self.page_size)] = leaf
         parent.live += 1
         leaf.last_used = parent.last_used
         leaf.priority = priority
@@ -88,6 +87,18 @@ class Structure:
         self.version += 1
         self.ghosts.update(node)
 
+    def revive_path(self, node: TreeNode, slots: Slots) -> int:
+        """Make the path down to `node` resident, with `slots` for all of its tokens; return how
+        many of them were before.
+        """
+        chain = [node]
+        while (parent := chain[-1].parent) is not None and parent.ghosts:
+            chain.append(parent)
+        there = chain[-1].start + chain[-1].resident
+        for ghost in reversed(chain):
+            self.revive(ghost, slots[ghost.start + ghost.resident : ghost.end].copy())
+        return there
+
     def split(self, node: TreeNode, offset: int) -> TreeNode:
         """Cut `node` after `offset` tokens; return the new upper part. The lower one keeps its
         identity, its age and its place in the eviction order.
@@ -101,10 +112,10 @@ class Structure:
         upper.lock_ref, upper.pins, upper.priority = node.lock_ref, node.pins, node.priority
         upper.last_used, upper.hits, upper.created = node.last_used, node.hits, node.created
         upper.evicted_at = node.evicted_at
-        parent.children[edge[: self.page_bytes]] = upper
+        parent.children[page_key(edge, self.page_size)] = upper
         node.set_edge(edge[cut:], slots[offset:].copy())
         node.parent = upper
-        upper.children[node.edge[: self.page_bytes]] = node
+        upper.children[page_key(node.edge, self.page_size)] = node
         upper.live = 1 if node.resident else 0
         self.ghosts.update(node)
         self.ghosts.update(upper)
@@ -116,8 +127,8 @@ class Structure:
 
     def merge(self, node: TreeNode) -> None:
         """Join `node` with its only child when nothing tells them apart: no lease and no pin ends
-        between them, the same priority, no resident token after a ghost. The child keeps its
-        identity, since that is what leases below hold.
+        between them, last used together, the same priority, no resident token after a ghost. The
+        child keeps its identity, since that is what leases below hold.
         """
         parent = node.parent
         if parent is None or not is_mergeable(node):
@@ -125,8 +136,8 @@ class Structure:
         [child] = node.children.values()
         child.set_edge(node.edge + child.edge, np.concatenate((node.slots, child.slots)))
         child.parent = parent
-        parent.children[node.edge[: self.page_bytes]] = child
-        child.last_used = max(node.last_used, child.last_used)
+        parent.children[page_key(node.edge, self.page_size)] = child
+        child.last_used = node.last_used
         child.created = min(node.created, child.created)
         child.hits = max(node.hits, child.hits)
         child.evicted_at = max(node.evicted_at, child.evicted_at)
@@ -137,6 +148,7 @@ class Structure:
         self.ghosts.forget(node)
         self.ghosts.update(child)
         self.settle(child)
+        self._tidy_order()
         self.stats.merges += 1
         if self._sink is not None:
             self._sink(Merged(child.id, node.id, len(child)))
@@ -178,13 +190,17 @@ class Structure:
         if node.lock_ref or node.live:
             return
         if node.resident:
-            self.order.offer(node)
-            if self.order.is_bloated(self.node_count):
-                self.order.rebuild(self.nodes())
+            if self.order.offer(node):
+                self._tidy_order()
         elif isinstance(node, RootNode) and not node.children:
             del self.roots[node.namespace]
             self.node_count -= 1
             self.version += 1
+
+    def _tidy_order(self) -> None:
+        """Entries that no longer count come of smaller keys and of nodes that were joined."""
+        if self.order.is_bloated(self.node_count):
+            self.order.rebuild(self.nodes())
 
     def _forget(self, node: TreeNode) -> None:
         """Give up a node's ghost tokens and everything below: ghosts as well."""
@@ -204,7 +220,7 @@ class Structure:
         parent = node.parent
         if parent is None:
             raise CacheError(f"node {node.id} is not in the tree")
-        del parent.children[node.edge[: self.page_bytes]]
+        del parent.children[page_key(node.edge, self.page_size)]
         self._drop(node)
         self.settle(parent)
         self.merge(parent)
@@ -223,12 +239,15 @@ class Structure:
 
 
 def is_mergeable(node: TreeNode) -> bool:
-    """Whether nothing tells `node` and its only child apart."""
+    """Whether nothing tells `node` and its only child apart. While they are locked their age does
+    not: it is set when the lock ends.
+    """
     if len(node.children) != 1 or node.parent is None:
         return False
     [child] = node.children.values()
     return (
         not node.held
+        and (child.last_used == node.last_used or child.lock_ref > 0)
         and child.priority == node.priority
         and (not child.resident or not node.ghosts)
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Hashable, Iterator
 
 import numpy as np
@@ -10,17 +9,23 @@ import numpy as np
 from radixlm.cache.checks import Counts, check_nodes, require
 from radixlm.cache.eviction import EvictionOrder, EvictionPolicy, LeastRecentlyUsed
 from radixlm.cache.ghosts import Ghosts
-from radixlm.cache.node import NO_SLOTS, TOKEN_BYTES, Inserted, Match, RootNode, TreeNode
+from radixlm.cache.node import (
+    NO_SLOTS,
+    SIGN_BYTE,
+    TOKEN_BYTES,
+    Inserted,
+    Match,
+    RootNode,
+    TreeNode,
+    count_free,
+)
 from radixlm.cache.stats import TreeStats
 from radixlm.cache.structure import Structure
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.config import check_page_size
 from radixlm.core.errors import CacheError, InvalidKeyError, StaleMatchError
 from radixlm.core.events import EventSink
-from radixlm.core.keys import Key, KeyLike, Slots, as_trusted_key, first_difference
-
-# Where an int32's sign bit lies, as a byte of the buffer.
-_SIGN_BYTE = TOKEN_BYTES - 1 if sys.byteorder == "little" else 0
+from radixlm.core.keys import KeyLike, Slots, first_difference, token_view
 
 
 class RadixTree:
@@ -106,18 +111,23 @@ class RadixTree:
         """Find the longest resident prefix of `key` in whole pages. Changes nothing, not even
         recency. O(matched bytes + nodes on the path). Raises InvalidKeyError.
         """
-        key = as_trusted_key(key)
+        tokens = token_view(key)
+        torn = len(tokens) % self.page_size
+        if torn:
+            tokens = tokens[:-torn]
         root = self._roots.get(namespace)
         if root is None:
             return Match(0, None, 0, namespace, self._shape.version)
-        node, offset = self._descend(root, key, key.size - key.size % self.page_size)
+        node, length = self._descend(root, tokens)
+        offset = length - node.end + len(node.edge) // TOKEN_BYTES
         if offset > node.resident:
+            length -= offset - node.resident
             offset = node.resident
         while not offset and node.parent is not None:
             node = node.parent
+            length -= node.ghosts
             offset = node.resident
-        start = node.end - len(node.edge) // TOKEN_BYTES
-        return Match(start + offset, node, offset, namespace, self._shape.version)
+        return Match(length, node, offset, namespace, self._shape.version)
 
     def insert(
         self,
@@ -136,25 +146,27 @@ class RadixTree:
         priority: raises that of the path, or of what gets locked. O(compared + new bytes).
         Raises InvalidKeyError, CacheError for a start that is not held; nothing has changed then.
         """
-        key = as_trusted_key(key)
+        tokens = token_view(key)
         values = np.asarray(slots, dtype=np.int32)
-        if values.ndim != 1 or values.size != key.size:
-            raise InvalidKeyError(f"{key.size} tokens but slots of shape {values.shape}")
+        if values.ndim != 1 or values.size != len(tokens):
+            raise InvalidKeyError(f"{len(tokens)} tokens but slots of shape {values.shape}")
         if start is not None and start.held < 1:
             raise CacheError(f"node {start.id} is not locked, so nothing can start there")
         shape = self._shape
-        stop = key.size - key.size % self.page_size
+        torn = len(tokens) % self.page_size
+        if torn:
+            tokens = tokens[:-torn]
+        stop = len(tokens)
         top = self._root(namespace) if start is None else start
-        node, offset = self._descend(top, key, stop)
-        length = len(node.edge) // TOKEN_BYTES
-        known = node.end - length + offset
-        edge = key[known:stop].tobytes()
-        if not edge[_SIGN_BYTE::TOKEN_BYTES].isascii():  # a sign bit: far cheaper than a minimum
+        node, known = self._descend(top, tokens)
+        edge = tokens[known:].tobytes()
+        if not edge[SIGN_BYTE::TOKEN_BYTES].isascii():  # a sign bit: far cheaper than a minimum
             shape.settle(top)
-            raise InvalidKeyError(f"token ids must not be negative, got {int(key.min())}")
-        if offset < length:
-            node = shape.split(node, offset)
-        there = known if node.resident == offset else self._revive(node, values)
+            raise InvalidKeyError(f"token ids must not be negative, got {min(tokens)}")
+        if known < node.end:
+            node = shape.split(node, known - node.start)
+        resident = len(node.edge) == node.resident * TOKEN_BYTES
+        there = known if resident else shape.revive_path(node, values)
         if edge:
             node = self._extend(node, start, edge, values[known:stop], priority)
         stats = shape.stats
@@ -193,7 +205,8 @@ class RadixTree:
             if at.priority < priority:
                 at.priority = priority
             at = at.parent
-        self._protect(fresh)
+        shape.evictable -= fresh
+        shape.protected += fresh
         node.held += 1
         return node
 
@@ -204,20 +217,21 @@ class RadixTree:
         node.held -= 1
         shape = self._shape
         self._uses = uses = self._uses + 1
+        freed = 0
         at: TreeNode | None = node
         while at is not None:
             parent = at.parent
             at.last_used = uses
             at.lock_ref = locks = at.lock_ref - 1
             if not locks:
-                resident = at.resident
-                shape.protected -= resident
-                shape.evictable += resident
+                freed += at.resident
                 if not at.live:
                     shape.settle(at)
             if parent is not None and len(at.children) == 1:
                 shape.merge(at)
             at = parent
+        shape.protected -= freed
+        shape.evictable += freed
 
     def pin(self, match: Match) -> TreeNode:
         """Lock a match's path as a pin; no use and no hit is counted until it is unpinned."""
@@ -248,11 +262,11 @@ class RadixTree:
 
     def unpinned_on_path(self, match: Match) -> int:
         """How many of the matched tokens no pin holds yet."""
-        return self._count_free(match, pins=True)
+        return count_free(match, pins=True)
 
     def unlocked_on_path(self, match: Match) -> int:
         """How many of the matched tokens are evictable: locking the match takes them away."""
-        return self._count_free(match, pins=False)
+        return count_free(match, pins=False)
 
     def evict(self, n_tokens: int) -> Slots:
         """Evict at least `n_tokens` from unlocked leaves, in whole pages, and return their slots.
@@ -303,29 +317,26 @@ class RadixTree:
         """The root of every namespace; a copy of the dictionary."""
         return dict(self._roots)
 
-    def _descend(self, node: TreeNode, key: Key, stop: int) -> tuple[TreeNode, int]:
-        """Walk down from `node` while the key agrees; return the last node and the tokens of it
-        that match (all of them, unless it ends inside that node's edge).
-        """
+    def _descend(self, node: TreeNode, tokens: memoryview) -> tuple[TreeNode, int]:
+        """Walk down from `node`; return the last node and how many tokens agree up to there."""
+        at = node.end
         if not node.children:  # a leaf that grows: there is nothing to look up
-            return node, len(node.edge) // TOKEN_BYTES
-        at, page, tokens = node.end, self.page_size, key.data
+            return node, at
+        stop, page = len(tokens), self.page_size
         while at < stop:
-            child = node.children.get(tokens[at : at + page].tobytes())
+            child = node.children.get(tokens[at] if page == 1 else tokens[at : at + page].tobytes())
             if child is None:
                 break
-            upto = child.end
-            if upto > stop:
-                upto = stop
-            wanted = tokens[at:upto]
+            end = child.end
+            wanted = tokens[at:end]
             if not child.edge.startswith(wanted):
                 same = first_difference(child.edge, wanted)
-                return child, same - same % page
-            if upto < child.end:
-                return child, upto - at
+                return child, at + same - same % page
+            if end > stop:
+                return child, stop
             node = child
-            at = upto
-        return node, len(node.edge) // TOKEN_BYTES
+            at = end
+        return node, at
 
     def _end_of(self, match: Match) -> TreeNode:
         """The node at whose end a match ends; made by a split where there is none."""
@@ -336,16 +347,6 @@ class RadixTree:
         if match.offset < len(node.edge) // TOKEN_BYTES:
             node = shape.split(node, match.offset)
         return node
-
-    def _revive(self, node: TreeNode, values: Slots) -> int:
-        """Make the path down to `node` resident; return how many of its tokens were before."""
-        chain = [node]
-        while (parent := chain[-1].parent) is not None and parent.ghosts:
-            chain.append(parent)
-        there = chain[-1].start + chain[-1].resident
-        for ghost in reversed(chain):
-            self._shape.revive(ghost, values[ghost.start + ghost.resident : ghost.end].copy())
-        return there
 
     def _extend(
         self, node: TreeNode, start: TreeNode | None, edge: bytes, slots: Slots, priority: int
@@ -362,14 +363,16 @@ class RadixTree:
 
     def _move_lock(self, held: TreeNode, deeper: TreeNode, priority: int) -> None:
         """Turn a lock on `held` into one on its descendant: only what is new gets locked."""
+        fresh = 0
         at: TreeNode | None = deeper
         while at is not held and at is not None:
             if not at.lock_ref:
-                self._protect(at.resident)
+                fresh += at.resident
             at.lock_ref += 1
             if at.priority < priority:
                 at.priority = priority
             at = at.parent
+        self._protect(fresh)
         deeper.held += 1
         held.held -= 1
         if len(held.children) == 1:
@@ -383,18 +386,13 @@ class RadixTree:
         self._uses = uses = self._uses + 1
         at: TreeNode | None = node
         while at is not None:
+            parent = at.parent
             at.last_used = uses
             if at.priority < priority:
                 at.priority = priority
-            at = at.parent
-
-    def _count_free(self, match: Match, *, pins: bool) -> int:
-        free, at, offset = 0, match.node, match.offset
-        while at is not None and not (at.pins if pins else at.lock_ref):
-            free += offset
-            at = at.parent
-            offset = at.resident if at is not None else 0
-        return free
+            if len(at.children) == 1:
+                self._shape.merge(at)
+            at = parent
 
     def _root(self, namespace: Hashable) -> TreeNode:
         return self._roots.get(namespace) or self._shape.add_root(namespace)

@@ -51,19 +51,21 @@ def as_key(tokens: KeyLike) -> Key:
     return array
 
 
-def as_trusted_key(key: KeyLike) -> Key:
-    """As `as_key`, but what has a key's type already is taken as it is, in constant time: its ids
-    are not looked at one by one. Negative ones match nothing, and the tree refuses to add them.
+def token_view(key: KeyLike) -> memoryview:
+    """The tokens of a key, as int32s in one piece. What has a key's type already is taken as it is,
+    in constant time: its ids are not looked at one by one. Negative ones match nothing, and the
+    tree refuses to add them. Raises InvalidKeyError.
     """
-    if (
-        isinstance(key, np.ndarray)
-        and key.dtype == _INT32
-        and key.ndim == 1
-        and key.size
-        and key.flags.c_contiguous
-    ):
-        return cast("Key", key)
-    return as_key(key)
+    if isinstance(key, np.ndarray) and key.dtype == _INT32:
+        view = key.data
+        if view.ndim == 1 and view.c_contiguous and view.nbytes:
+            return view
+    return as_key(key).data
+
+
+def as_trusted_key(key: KeyLike) -> Key:
+    """As `as_key`, but what has a key's type already is trusted; see `token_view`."""
+    return cast("Key", token_view(key).obj)
 
 
 def common_prefix(left: Key, right: Key) -> int:

@@ -14,7 +14,7 @@ class MissReason(StrEnum):
     DIVERGED = "diverged"  # something else follows there
     EVICTED = "evicted"  # it was there, but had to go
     LAST_TOKEN = "last_token"  # noqa: S105
-    # all but the last token hit, and its logits are wanted
+    # all hit but the last token, or its page: its logits are wanted
     HELD_BACK = "held_back"  # the caller wanted no more, say for prompt log-probabilities
     PAGE_FLOOR = "page_floor"  # the rest is less than a page
     DISABLED = "disabled"  # the cache is off

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from radixlm.cache import RadixCache, RadixTree, TreeNode, eviction, structure
-from radixlm.cache.node import RootNode
+from radixlm.cache.node import RootNode, page_key
 from radixlm.cache.structure import Structure
 
 Patch = pytest.MonkeyPatch
@@ -124,9 +124,13 @@ def merges_if(patch: Patch, rule: Callable[[TreeNode, TreeNode], bool]) -> None:
     patch.setattr(structure, "is_mergeable", mergeable)
 
 
+def same_age(node: TreeNode, child: TreeNode) -> bool:
+    return child.lock_ref > 0 or child.last_used == node.last_used
+
+
 @fault
 def merge_across_the_end_of_a_lock(patch: Patch) -> None:
-    merges_if(patch, lambda node, child: child.priority == node.priority)
+    merges_if(patch, lambda node, child: child.priority == node.priority and same_age(node, child))
 
 
 @fault
@@ -135,6 +139,7 @@ def merge_across_the_end_of_a_pin(patch: Patch) -> None:
         patch,
         lambda node, child: (
             child.priority == node.priority
+            and same_age(node, child)
             and child.lock_ref - child.pins == node.lock_ref - node.pins
         ),
     )
@@ -142,12 +147,13 @@ def merge_across_the_end_of_a_pin(patch: Patch) -> None:
 
 @fault
 def merge_across_priorities(patch: Patch) -> None:
-    merges_if(patch, lambda node, child: child.lock_ref == node.lock_ref)
+    merges_if(patch, lambda node, child: child.lock_ref == node.lock_ref and same_age(node, child))
 
 
 @fault
-def merge_never(patch: Patch) -> None:
-    merges_if(patch, lambda _node, _child: False)
+def merge_across_ages(patch: Patch) -> None:
+    """What merge once did: a cold tail became as young as its head."""
+    merges_if(patch, lambda node, child: not node.held and child.priority == node.priority)
 
 
 @around(Structure, "merge")
@@ -155,7 +161,7 @@ def merge_leaves_the_grandparent_with_the_upper_half(merge, self, node):
     parent = node.parent
     merge(self, node)
     if node.parent is None and parent is not None:
-        parent.children[node.edge[: self.page_bytes]] = node
+        parent.children[page_key(node.edge, self.page_size)] = node
 
 
 @around(Structure, "merge")
@@ -332,6 +338,18 @@ FAULTS["policy_slru_protects_after_one_hit"] = policy_key(
 FAULTS["policy_priority_takes_the_highest"] = policy_key(
     "priority", lambda n: (-n.priority, n.last_used)
 )
+
+
+@around(RadixCache, "__init__")
+def extend_evicts_token_by_token(init, self, *args, **named):
+    init(self, *args, **named)
+    self._quantum = self.page_size
+
+
+@around(RadixCache, "__init__")
+def extend_evicts_too_much(init, self, *args, **named):
+    init(self, *args, **named)
+    self._quantum *= 2
 
 
 @around(RadixCache, "take_private")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from radixlm.cache import Lease, RadixCache, RadixTree, SlotAllocator, TreeNode, explain
 from radixlm.cache import cache as cache_module
 from radixlm.cache.ghosts import Ghosts
-from radixlm.cache.node import path_slots
+from radixlm.cache.node import page_key, path_slots
 from radixlm.cache.pins import PinBoard
 from radixlm.cache.structure import Structure
 from tests.property.cache.faults import FAULTS, Patch, around, fault
@@ -25,7 +26,7 @@ def match_counts_ghosts(match, self, key, namespace=None):
     found = match(self, key, namespace)
     beyond = found.node and found.length < len(key) and found.node.ghosts
     more = self.page_size if beyond and found.offset == found.node.resident else 0
-    return found._replace(length=found.length + more, offset=found.offset + more)
+    return replace(found, length=found.length + more, offset=found.offset + more)
 
 
 @fault
@@ -61,7 +62,7 @@ def ghosts_that_are_forgotten_stay_with_their_parent(forget, self, node):
     parent = node.parent
     forget(self, node)
     if node.parent is None:
-        parent.children[node.edge[: self.page_bytes]] = node
+        parent.children[page_key(node.edge, self.page_size)] = node
 
 
 @around(Structure, "revive")
@@ -69,9 +70,9 @@ def revive_puts_kv_into_the_wrong_place(revive, self, node, slots):
     revive(self, node, np.roll(slots, self.page_size))
 
 
-@around(RadixTree, "_revive")
+@around(Structure, "revive_path")
 def revive_leaves_the_path_above_dead(_revive, self, node, values):
-    self._shape.revive(node, values[node.start + node.resident : node.end].copy())
+    self.revive(node, values[node.start + node.resident : node.end].copy())
     return node.start
 
 
@@ -159,9 +160,9 @@ def insert_takes_negative_ids(insert, self, key, slots, *args, **named):
 
 
 @around(RadixTree, "_descend")
-def match_goes_one_page_too_far(descend, self, node, key, stop):
-    at, offset = descend(self, node, key, stop)
-    return at, max(offset, min(offset + self.page_size, len(at), stop - at.start))
+def match_goes_one_page_too_far(descend, self, node, tokens):
+    at, length = descend(self, node, tokens)
+    return at, max(length, min(length + self.page_size, at.end, len(tokens)))
 
 
 @around(RadixCache, "match")

@@ -14,6 +14,7 @@ from radixlm.core.errors import InvariantError
 from tests.cache_model import Mismatch
 from tests.property.cache.faults_of_use import FAULTS
 from tests.unit.cache import (
+    conftest,
     test_cache,
     test_cache_errors,
     test_ghosts,
@@ -88,9 +89,13 @@ def with_arguments(
     elif len(marks) == 1 and marks[0].args[0] == wanted[0] and len(wanted) == 1:
         for value in marks[0].args[1]:
             yield f"{where}[{value}]", lambda value=value: function(*receiver, value)
-    elif len(wanted) == 1 and hasattr(module, wanted[0]):
-        make = getattr(module, wanted[0]).__wrapped__
+    elif len(wanted) == 1 and (fixture := getattr(module, wanted[0], None) or shared(wanted[0])):
+        make = fixture.__wrapped__
         yield where, lambda: function(*receiver, make())
+
+
+def shared(fixture: str) -> Any:
+    return getattr(conftest, fixture, None)
 
 
 @pytest.mark.parametrize("name", FAULTS)

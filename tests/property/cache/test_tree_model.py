@@ -68,6 +68,7 @@ class TreeMachine(RuleBasedStateMachine):
         inserted = self.tree.insert(key, slots, namespace)
         assert inserted.already_there == there
         assert inserted.node.end == len(key) - len(key) % self.page_size
+        self.model.touch(codes, inserted.node.end)
 
     @rule(target=held, lock=consumes(held), pages=PAGES, rest=REST, priority=PRIORITIES)
     def insert_below(self, lock: Lock, pages: list[int], rest: int, priority: int) -> Lock:
@@ -108,6 +109,7 @@ class TreeMachine(RuleBasedStateMachine):
         assert self.tree.evictable_size == evictable - unlocked
         assert node.end == match.length
         self.model.lock(codes, 0, match.length, priority)
+        self.model.touch(codes, match.length)
         self.locks += 1
         return node, key[: match.length], codes[: match.length + 1]
 
@@ -180,7 +182,7 @@ class TreeMachine(RuleBasedStateMachine):
         if not hasattr(self, "tree"):
             return
         self.tree.check()
-        compare_tree(self.tree, self.model, merged=False)
+        compare_tree(self.tree, self.model)
         locked = self.model.locked * self.page_size
         assert self.tree.protected_size == locked
         assert self.tree.evictable_size == self.model.evictable

@@ -196,6 +196,40 @@ class TestRoom:
         assert cache.match([4, 5, 6, 0]).length == 3
         cache.check()
 
+    @pytest.mark.parametrize("page_size", [1, 4, 16, 256])
+    def test_eviction_makes_room_by_a_quantum(self, page_size: int) -> None:
+        """Decoding in a full pool evicts once in a while, not for every token."""
+        cache = RadixCache(64 * 256, page_size)
+        serve(cache, [1] * 64 * 256)
+        lease = cache.acquire([7, 8])
+        quantum = max(64, page_size)
+        for generated in range(1, 3 * quantum + 1):
+            lease.extend(1)
+            quanta = -(-generated // quantum)
+            assert cache.stats.evictions == quanta
+            assert cache.stats.evicted_tokens == quanta * quantum
+        cache.check()
+
+    @pytest.mark.parametrize(("capacity", "page_size", "quantum"), [
+        (32, 1, 1), (64 * 10, 1, 10), (64 * 10, 4, 12), (256, 16, 16), (10**6, 1, 64),
+    ])  # fmt: skip
+    def test_a_quantum_is_a_small_share_of_the_pool(
+        self, capacity: int, page_size: int, quantum: int
+    ) -> None:
+        cache = RadixCache(capacity, page_size)
+        serve(cache, [1] * cache.capacity)
+        cache.acquire([7]).extend(1)
+        assert cache.stats.evicted_tokens == quantum
+
+    def test_a_quantum_is_no_more_than_is_evictable(self) -> None:
+        cache = RadixCache(64 * 64)
+        serve(cache, [1] * 20)
+        first = cache.acquire([2] * (64 * 64))
+        assert first.extend(64 * 64 - 20) is not None
+        assert first.extend(1) is not None
+        assert cache.usage() == Usage(19, 64 * 64 - 19, 0, 0)
+        assert first.extend(20) is None
+
     def test_locked_is_never_evicted(self) -> None:
         cache = RadixCache(6)
         serve(cache, [1, 2, 3, 4])

@@ -64,7 +64,7 @@ class TestLeftBehind:
         assert (held.end, held.ghosts, leaf.parent, leaf.resident) == (2, 0, held, 0)
         tree.check()
         tree.dec_lock_ref(held)
-        assert ghosts(tree) == [([1, 2, 3, 4], 2)]
+        assert ghosts(tree) == [([3, 4], 0)]
         tree.check()
 
     def test_no_budget_no_ghosts(self) -> None:

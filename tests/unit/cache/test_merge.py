@@ -19,6 +19,10 @@ def lock(tree: RadixTree, *tokens: int, priority: int = 0) -> TreeNode:
     return tree.inc_lock_ref(tree.match_prefix(tokens), priority)
 
 
+def use(tree: RadixTree, *tokens: int, priority: int = 0) -> None:
+    tree.dec_lock_ref(lock(tree, *tokens, priority=priority))
+
+
 WHOLE = [([1, 2, 3, 4], [10, 11, 12, 13])]
 
 
@@ -31,12 +35,27 @@ def line() -> RadixTree:
 
 
 class TestMerges:
-    def test_after_an_unlock(self, line: RadixTree) -> None:
-        node = lock(line, 1, 2)
+    def test_after_a_use_of_the_whole(self, line: RadixTree) -> None:
+        use(line, 1, 2)
+        node = lock(line, 1, 2, 3, 4)
         assert len(shape(line)) == 2
         line.dec_lock_ref(node)
         assert shape(line) == WHOLE
         assert (line.stats.splits, line.stats.merges, line.node_count) == (1, 1, 2)
+        line.check()
+
+    def test_after_an_insert_of_the_whole(self, line: RadixTree) -> None:
+        line.insert([1, 2], [0, 0])
+        assert len(shape(line)) == 2
+        line.insert([1, 2, 3, 4], [0] * 4, priority=2)
+        assert shape(line) == WHOLE
+        line.check()
+
+    def test_after_an_insert_below(self, line: RadixTree) -> None:
+        line.insert([1, 2], [0, 0])
+        node = line.insert([1, 2, 3, 4, 5, 6], range(10, 16)).node
+        assert shape(line) == [([1, 2, 3, 4, 5, 6], [10, 11, 12, 13, 14, 15])]
+        assert line.match_prefix([1, 2, 3, 4, 5, 6]).node is node
         line.check()
 
     def test_after_an_aborted_lease(self) -> None:
@@ -49,27 +68,51 @@ class TestMerges:
         second.extend(2)
         assert cache.node_count == 3
         second.release()
-        assert (cache.node_count, cache.match([1, 2, 3, 4, 5]).slots().tolist()) == (
-            2,
-            [0, 1, 2, 3],
-        )
+        assert cache.node_count == 3  # [4 5] is older now
+        third = cache.acquire([1, 2, 3, 4, 5, 6])
+        third.release()
+        assert (cache.node_count, third.slots.tolist()) == (2, [0, 1, 2, 3, 4])
+        cache.check()
+
+    def test_a_repeated_prompt(self) -> None:
+        """Cached but for its last token, which is computed again: one node, held or not."""
+        cache = RadixCache(32)
+        for _ in range(3):
+            lease = cache.acquire([1, 2, 3, 4])
+            lease.extend(4 - lease.cached)
+            lease.commit(4)
+            assert (cache.node_count, len(lease.segments())) == (2, 1)
+            lease.release()
+            assert cache.node_count == 2
+        cache.check()
+
+    def test_a_chat_that_grows(self) -> None:
+        cache = RadixCache(100)
+        for turn in range(1, 9):
+            lease = cache.acquire(list(range(10 * turn)))
+            lease.extend(10 * turn - lease.cached)
+            lease.commit(10 * turn)
+            lease.release()
+            assert cache.node_count == 2
         cache.check()
 
     def test_after_a_forgotten_sibling(self, line: RadixTree) -> None:
         line.insert([1, 2, 9], [10, 11, 20])
-        line.dec_lock_ref(lock(line, 1, 2, 3, 4))
+        use(line, 1, 2, 3, 4)
         assert line.evict(1).tolist() == [20]
         assert line.node_count == 4  # the ghost of [9] is still there
         line.forget_ghosts()
         assert shape(line) == WHOLE
         line.check()
 
-    def test_a_ghost_with_what_it_followed(self, line: RadixTree) -> None:
+    def test_a_ghost_that_is_computed_again(self, line: RadixTree) -> None:
         line.evict(2)
         leaf = line.match_prefix([1]).node
-        line.dec_lock_ref(lock(line, 1, 2, 3))
-        assert shape(line) == [([1, 2, 3, 4], [10, 11])]
-        assert line.match_prefix([1]).node is leaf
+        held = lock(line, 1, 2, 3)
+        assert shape(line) == [([1, 2], [10, 11]), ([3, 4], [])]
+        held = line.insert([1, 2, 3, 4], [0, 0, 22, 23], start=held).node
+        assert (shape(line), held) == ([([1, 2, 3, 4], [10, 11, 22, 23])], leaf)
+        line.dec_lock_ref(held)
         line.check()
 
     def test_under_a_lock_that_goes_deeper(self, line: RadixTree) -> None:
@@ -92,6 +135,10 @@ class TestMerges:
         assert len(shape(line)) == 4
         for node in held[::-1]:
             line.dec_lock_ref(node)
+        assert len(shape(line)) == 4  # each was used later than the next
+        use(line, 1, 2, 3)
+        assert [tokens for tokens, _ in shape(line)] == [[1, 2, 3], [4]]
+        use(line, 1, 2, 3, 4)
         assert shape(line) == WHOLE
         line.check()
 
@@ -102,8 +149,9 @@ class TestMerges:
         upper = lock(line, 1, 2)
         assert (upper.hits, leaf.hits) == (1, 0)
         line.dec_lock_ref(upper)
+        use(line, 1, 2, 3, 4)
         assert line.match_prefix([1, 2, 3, 4]).node is leaf
-        assert (leaf.hits, leaf.created, leaf.start, leaf.end) == (1, created, 0, 4)
+        assert (leaf.hits, leaf.created, leaf.start, leaf.end) == (2, created, 0, 4)
         assert leaf.last_used == line.match_prefix([7]).node.last_used  # the root's
         assert upper.parent is None
 
@@ -113,24 +161,41 @@ class TestMerges:
         leaf = tree.insert([1, 2, 3], [0, 1, 2]).node
         upper = lock(tree, 1)
         tree.dec_lock_ref(upper)
+        use(tree, 1, 2, 3)
         assert events[-1] == Merged(leaf.id, upper.id, 3)
 
 
 class TestDoesNot:
+    def test_where_the_head_was_used_alone(self, line: RadixTree) -> None:
+        """Else a cold tail would live as long as its head, and something warmer would go."""
+        line.insert([7, 8], [17, 18])
+        use(line, 1, 2)
+        assert [tokens for tokens, _ in shape(line)] == [[1, 2], [3, 4], [7, 8]]
+        assert line.evict(2).tolist() == [12, 13]
+        line.check()
+
+    def test_where_the_head_was_inserted_alone(self, line: RadixTree) -> None:
+        line.insert([7, 8], [17, 18])
+        line.insert([1, 2], [0, 0])
+        assert line.evict(2).tolist() == [12, 13]
+        line.check()
+
     def test_where_a_lock_ends_between(self, line: RadixTree) -> None:
         low, high = lock(line, 1, 2, 3, 4), lock(line, 1, 2)
         line.dec_lock_ref(low)
         assert [tokens for tokens, _ in shape(line)] == [[1, 2], [3, 4]]
         line.check()
         line.dec_lock_ref(high)
+        use(line, 1, 2, 3, 4)
         assert shape(line) == WHOLE
 
     def test_where_a_pin_ends_between(self, line: RadixTree) -> None:
         pinned = line.pin(line.match_prefix([1, 2]))
-        line.dec_lock_ref(lock(line, 1, 2, 3, 4))
+        use(line, 1, 2, 3, 4)
         assert [tokens for tokens, _ in shape(line)] == [[1, 2], [3, 4]]
         line.check()
         line.unpin(pinned)
+        use(line, 1, 2, 3, 4)
         assert shape(line) == WHOLE
 
     def test_where_two_leases_end_at_one_place_and_one_goes(self, line: RadixTree) -> None:
@@ -138,22 +203,24 @@ class TestDoesNot:
         line.dec_lock_ref(first)
         assert len(shape(line)) == 2
         line.dec_lock_ref(second)
+        use(line, 1, 2, 3, 4)
         assert shape(line) == WHOLE
 
     def test_where_priorities_differ(self, line: RadixTree) -> None:
-        line.dec_lock_ref(lock(line, 1, 2, priority=3))
+        use(line, 1, 2, priority=3)
+        use(line, 1, 2, 3, 4)
         assert [tokens for tokens, _ in shape(line)] == [[1, 2], [3, 4]]
-        line.dec_lock_ref(lock(line, 1, 2, 3, 4, priority=3))
+        use(line, 1, 2, 3, 4, priority=3)
         assert shape(line) == WHOLE
         line.check()
 
     def test_where_there_are_two_children(self, line: RadixTree) -> None:
         line.insert([1, 2, 9], [10, 11, 20])
-        line.dec_lock_ref(lock(line, 1, 2))
+        use(line, 1, 2)
         assert len(shape(line)) == 3
 
     def test_with_the_root(self, line: RadixTree) -> None:
-        line.dec_lock_ref(lock(line, 7))
+        use(line, 7)
         assert (line.node_count, shape(line)) == (2, WHOLE)
 
     def test_a_node_does_not_grow_past_its_priority(self) -> None:

@@ -167,10 +167,10 @@ def test_every_event_of_the_cache() -> None:
     events.clear()
     lease = cache.acquire([1, 2, 9])
     lease.release()
-    assert events == [Split(2, 3, 2), Matched(3, 2), Merged(2, 3, 4)]
+    assert events == [Split(2, 3, 2), Matched(3, 2)]
     events.clear()
     cache.unpin(cache.pin([1, 2, 3, 4]).id)
-    assert events == [Pinned(1, 4), Unpinned(1, False)]
+    assert events == [Pinned(1, 4), Merged(2, 3, 4), Unpinned(1, False)]
     events.clear()
     lease = cache.acquire([7] * 8)
     lease.extend(6)

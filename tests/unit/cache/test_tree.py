@@ -29,15 +29,6 @@ def lock(tree: RadixTree, *tokens: int) -> TreeNode:
     return tree.inc_lock_ref(tree.match_prefix(tokens))
 
 
-@pytest.fixture
-def classic() -> RadixTree:
-    """root - [1 2] 10 11 - [3 4] 12 13 and [9] 22."""
-    tree = RadixTree()
-    tree.insert([1, 2, 3, 4], [10, 11, 12, 13])
-    tree.insert([1, 2, 9], [20, 21, 22])
-    return tree
-
-
 class TestMatchAndInsert:
     def test_classic_split(self, classic: RadixTree) -> None:
         assert shape(classic) == [([1, 2], [10, 11]), ([3, 4], [12, 13]), ([9], [22])]
@@ -80,7 +71,7 @@ class TestMatchAndInsert:
     def test_a_free_leaf_grows_in_place(self, classic: RadixTree) -> None:
         leaf = classic.match_prefix([1, 2, 9]).node
         inserted = classic.insert([1, 2, 9, 8, 7], [0, 0, 0, 23, 24])
-        assert inserted == (3, leaf)
+        assert (inserted.already_there, inserted.node) == (3, leaf)
         assert leaf is not None
         assert leaf.slots.tolist() == [22, 23, 24]
         classic.check()

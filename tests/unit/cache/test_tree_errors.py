@@ -18,15 +18,6 @@ def state(tree: RadixTree) -> list[tuple[object, ...]]:
     return [sizes, (tree.ghost_size, tree.version), *sorted(nodes)]
 
 
-@pytest.fixture
-def classic() -> RadixTree:
-    """root - [1 2] 10 11 - [3 4] 12 13 and [9] 22."""
-    tree = RadixTree()
-    tree.insert([1, 2, 3, 4], [10, 11, 12, 13])
-    tree.insert([1, 2, 9], [20, 21, 22])
-    return tree
-
-
 class TestErrors:
     @pytest.mark.parametrize(
         ("key", "message"),

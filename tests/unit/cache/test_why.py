@@ -150,7 +150,8 @@ class TestPages:
     def test_the_last_token_holds_a_page_back(self) -> None:
         cache = RadixCache(64, 4)
         serve(cache, pages(1, 2))
-        assert why(cache, pages(1, 2)).reason is MissReason.PAGE_FLOOR
+        assert why(cache, pages(1, 2)) == MissReport(8, 4, MissReason.LAST_TOKEN, 4)
+        assert why(cache, pages(1)) == MissReport(4, 0, MissReason.LAST_TOKEN, 0)
         assert why(cache, [*pages(1, 2), 9]) == MissReport(9, 8, MissReason.LAST_TOKEN, 8)
 
     @pytest.mark.parametrize("same", [1, 2, 3])
@@ -184,7 +185,17 @@ class TestPages:
         cache = RadixCache(64, 4)
         serve(cache, pages(1, 2))
         assert why(cache, pages(1, 2), max_match=4).reason is MissReason.HELD_BACK
-        assert why(cache, pages(1, 2), max_match=6).reason is MissReason.PAGE_FLOOR
+        assert why(cache, pages(1, 2), max_match=6).reason is MissReason.HELD_BACK
+        assert why(cache, pages(1, 2), max_match=8) == MissReport(8, 8, MissReason.LAST_TOKEN, 8)
+
+    def test_a_torn_page_is_to_blame_before_a_limit_within_it(self) -> None:
+        cache = RadixCache(64, 4)
+        serve(cache, pages(1, 2))
+        torn = pages(1, 2)[:7]
+        assert why(cache, torn, max_match=6) == MissReport(7, 4, MissReason.PAGE_FLOOR, 4)
+        assert why(cache, torn, max_match=5).reason is MissReason.PAGE_FLOOR
+        assert why(cache, torn, max_match=4).reason is MissReason.HELD_BACK
+        assert why(cache, torn, max_match=3).reason is MissReason.HELD_BACK
 
 
 class TestFrozen:

@@ -72,7 +72,7 @@ def _all_good(outcomes: list[Outcome]) -> bool:
 
 def _table(architecture: str, difference: float, outcomes: list[Outcome]) -> Table:
     table = Table(title=f"{architecture}: largest logit difference {difference:.1e}")
-    for name in ("setting", "equal", "ties", "different", "retractions", "cached tokens"):
+    for name in ("setting", "equal", "ties", "different", "retractions", "preempted", "cached"):
         table.add_column(name, justify="left" if name == "setting" else "right")
     for outcome in outcomes:
         table.add_row(*(str(value) for value in vars(outcome).values()))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import get_args
 
 import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 from radixlm.cache import RadixCache
+from radixlm.core.batch import ScheduledBatch, ScheduledRow, StepResult
 from radixlm.core.config import SchedulePolicy
+from radixlm.core.events import EventSink, ignore
 from radixlm.core.keys import KeyLike, as_key
 from radixlm.core.request import Namespace, Request, RequestOutput
 from radixlm.core.sampling import SamplingParams
@@ -19,6 +22,7 @@ from radixlm.scheduler import Scheduler, make_order
 from radixlm.text.tokenizer import Tokenizer
 
 VOCAB = 256
+ORDERS: tuple[SchedulePolicy, ...] = get_args(SchedulePolicy)
 
 
 @cache
@@ -33,8 +37,37 @@ def byte_tokenizer() -> Tokenizer:
     return Tokenizer(backend, {})
 
 
+class ChainRunner:
+    """Like FakeRunner, for runs so long that a whole prefix can not be looked at in every step: a
+    slot's fingerprint follows from what the slot of the token before it holds. So a slot that is
+    wrong makes all later tokens wrong.
+    """
+
+    def __init__(self, capacity: int, n_rows: int, vocab_size: int) -> None:
+        self._memory = [0] * capacity
+        self._tables: list[list[int]] = [[] for _ in range(n_rows)]
+        self._vocab_size = vocab_size
+
+    def execute(self, batch: ScheduledBatch) -> StepResult:
+        return StepResult(tuple(self._compute(row) for row in batch.rows))
+
+    def _compute(self, row: ScheduledRow) -> int | None:
+        table = self._tables[row.row]
+        for start, slots in row.remaps:
+            table[start : start + slots.size] = slots.tolist()
+        table[row.start :] = row.new_slots.tolist()
+        before = self._memory[table[row.start - 1]] if row.start else chain_start(row.request)
+        for slot, token in zip(table[row.start :], row.tokens[row.start :].tolist(), strict=True):
+            self._memory[slot] = before = hash((before, token))
+        return before % self._vocab_size if row.samples else None
+
+
+def chain_start(request: Request) -> int:
+    return hash(request.namespace)
+
+
 class Bench:
-    """An engine core over a FakeRunner, with its parts in reach."""
+    """An engine core over a FakeRunner or a ChainRunner, with its parts in reach."""
 
     def __init__(
         self,
@@ -47,16 +80,26 @@ class Bench:
         conservativeness: float = 0.0,
         enabled: bool = True,
         vocab_size: int = VOCAB,
+        max_wait_admissions: int = 1_000,
+        preemption_threshold: int = 1,
+        seed: int = 0,
+        chain: bool = False,
+        sink: EventSink = ignore,
     ) -> None:
-        self.cache = RadixCache(capacity, page_size, enabled=enabled)
+        self.cache = RadixCache(capacity, page_size, enabled=enabled, pin_budget=0)
         self.scheduler = Scheduler(
             self.cache,
-            make_order(policy),
+            make_order(policy, seed),
             chunked_prefill_size=budget,
             max_running_requests=max_running,
             schedule_conservativeness=conservativeness,
+            max_wait_admissions=max_wait_admissions,
+            preemption_threshold=preemption_threshold,
+            sink=sink,
         )
-        self.runner = FakeRunner(capacity, max_running, vocab_size)
+        make_runner = ChainRunner if chain else FakeRunner
+        self.runner = make_runner(capacity, max_running, vocab_size)
+        self.chain = chain
         self.core = EngineCore(self.scheduler, self.cache, self.runner, byte_tokenizer())
         self.vocab_size = vocab_size
 
@@ -76,7 +119,9 @@ class Bench:
         return {name: RequestOutput.joined(items) for name, items in parts.items()}
 
     def expected(self, request: Request) -> list[int]:
-        """The tokens the FakeRunner must give, computed without an engine."""
+        """The tokens the runner must give, computed without an engine."""
+        if self.chain:
+            return self._expected_of_chain(request)
         tokens = request.key.tolist()
         answer: list[int] = []
         while len(answer) < request.max_tokens:
@@ -88,6 +133,18 @@ class Bench:
                 break
         return answer
 
+    def _expected_of_chain(self, request: Request) -> list[int]:
+        before = chain_start(request)
+        for token in request.key.tolist():
+            before = hash((before, token))
+        answer: list[int] = []
+        while len(answer) < request.max_tokens:
+            answer.append(before % self.vocab_size)
+            if answer[-1] in request.stop_token_ids:
+                break
+            before = hash((before, answer[-1]))
+        return answer
+
 
 def make_request(
     name: str,
@@ -97,6 +154,8 @@ def make_request(
     params: SamplingParams | None = None,
     stop_token_ids: frozenset[int] = frozenset(),
     namespace: Namespace | None = None,
+    priority: int = 0,
+    tenant: str = "",
 ) -> Request:
     return Request(
         request_id=name,
@@ -106,4 +165,6 @@ def make_request(
         seed=0,
         stop_token_ids=stop_token_ids,
         namespace=namespace or Namespace(),
+        priority=priority,
+        tenant=tenant,
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -15,6 +17,7 @@ from radixlm.attention.plan import make_plan
 from radixlm.attention.torch_backend import TorchAttention, group_tokens
 from radixlm.cache import POLICIES, RadixCache
 from radixlm.core.batch import ScheduledBatch, ScheduledRow
+from radixlm.core.config import SchedulePolicy
 from radixlm.core.keys import as_key
 from radixlm.engine import Intake
 from radixlm.memory.kv_pool import KVPool
@@ -27,6 +30,7 @@ from tests.reference import load_reference, reference_logits
 # Two tokens whose reference logits are closer than this are equally good.
 TIE = 1e-5
 SMALL_POOL = 480
+WAVES = 4
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,8 @@ class Setting:
 
     again: take the second of two runs, the cache being warm. retracts: it must run out of memory.
     pinned: prefixes that are pinned between two runs. salted: every other prompt has a namespace
-    of its own kind.
+    of its own kind. ranked: the prompts come in waves, each of higher priority than the last, and
+    some must be preempted.
     """
 
     name: str
@@ -44,6 +49,7 @@ class Setting:
     retracts: bool = False
     pinned: int = 0
     salted: bool = False
+    ranked: bool = False
 
 
 def _tight(**flags: Any) -> dict[str, Any]:
@@ -67,6 +73,20 @@ SETTINGS = (
     *(
         Setting(f"small pool, {policy}", _tight(eviction_policy=policy), retracts=True)
         for policy in POLICIES
+    ),
+    *(
+        Setting(f"small pool, {order}", _tight(schedule_policy=order), retracts=True)
+        for order in get_args(SchedulePolicy)
+    ),
+    Setting(
+        "preemption",
+        {
+            "schedule_policy": "priority",
+            "priority_scheduling_preemption_threshold": 1,
+            "max_running_requests": 4,
+        },
+        retracts=True,
+        ranked=True,
     ),
     Setting("small pool, pins", _tight(max_pinned_tokens=96), retracts=True, pinned=3),
     Setting("small pool, namespaces", _tight() | {"kv_tokens": 240}, retracts=True, salted=True),
@@ -92,6 +112,7 @@ class Outcome:
     ties: int
     different: int
     retractions: int
+    preemptions: int
     cached: int
 
 
@@ -138,7 +159,7 @@ def run_setting(
     params = SamplingParams(max_tokens=steps, temperature=0, ignore_eos=True)
     flags = {"kv_tokens": 20_000, "dtype": "float32", "device": device} | setting.flags
     with Engine(str(folder), **flags) as engine:
-        run = _salted if setting.salted else _plain
+        run = _salted if setting.salted else _ranked if setting.ranked else _plain
         outputs = run(engine, prompts, params)
         for prompt in prompts[: 8 * setting.pinned : 8]:
             engine.generate([prompt[:25]], params)
@@ -149,6 +170,7 @@ def run_setting(
     assert stats.leaks == 0
     assert stats.kv_free + stats.kv_evictable + stats.kv_pinned == stats.kv_capacity
     assert (stats.kv_pinned > 0) == (setting.pinned > 0)
+    assert (stats.preemptions > 0) == setting.ranked
     equal = ties = different = 0
     for output, tokens, gaps in zip(outputs, expected.tokens, expected.gaps, strict=True):
         given = list(output.token_ids)
@@ -161,7 +183,8 @@ def run_setting(
             ties += 1
         else:
             different += 1
-    return Outcome(setting.name, equal, ties, different, stats.retractions, stats.cached_tokens)
+    counts = stats.retractions, stats.preemptions, stats.cached_tokens
+    return Outcome(setting.name, equal, ties, different, *counts)
 
 
 def _plain(engine: Engine, prompts: list[list[int]], params: SamplingParams) -> list[RequestOutput]:
@@ -176,6 +199,24 @@ def _salted(
     for start, salt in ((0, ""), (1, "mine")):
         space = Namespace(cache_salt=salt)
         outputs[start::2] = engine.generate(prompts[start::2], params, namespace=space)
+    return [output for output in outputs if output is not None]
+
+
+def _ranked(
+    engine: Engine, prompts: list[list[int]], params: SamplingParams
+) -> list[RequestOutput]:
+    """Waves of rising priority, each submitted while the one before runs."""
+    waves = [prompts[start::WAVES] for start in range(WAVES)]
+    outputs: list[RequestOutput | None] = [None] * len(prompts)
+    with ThreadPoolExecutor(WAVES) as pool:
+        futures = []
+        for priority, wave in enumerate(waves):
+            before = engine.stats().output_tokens
+            futures.append(pool.submit(engine.generate, wave, params, priority=priority))
+            while engine.stats().output_tokens < before + len(wave) and not futures[-1].done():
+                time.sleep(0.001)
+        for start, future in enumerate(futures):
+            outputs[start::WAVES] = future.result()
     return [output for output in outputs if output is not None]
 
 

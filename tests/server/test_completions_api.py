@@ -197,3 +197,22 @@ def test_biases_stop_tokens_and_namespaces_arrive(real):
     ]
     cached = [usage["prompt_tokens_details"]["cached_tokens"] for usage in counts]
     assert cached == [0, 0, 39]
+
+
+def test_the_api_key_is_the_tenant(monkeypatch, fake):
+    tenants = []
+    stream = fake.engine.stream
+
+    def spy(*args, **options):
+        tenants.append(options["tenant"])
+        return stream(*args, **options)
+
+    monkeypatch.setattr(fake.engine, "stream", spy)
+    for headers in ({"Authorization": "Bearer mine"}, {"Authorization": "Basic x"}, {}):
+        body = {"prompt": "hello", "max_tokens": 1}
+        assert fake.request("POST", "/v1/completions", json=body, headers=headers).is_success
+    messages = [{"role": "user", "content": "hello"}]
+    body = {"messages": messages, "max_tokens": 1}
+    headers = {"Authorization": "bearer yours"}
+    assert fake.request("POST", "/v1/chat/completions", json=body, headers=headers).is_success
+    assert tenants == ["mine", "", "", "yours"]

@@ -16,6 +16,7 @@ from radixlm.core.errors import (
     ConfigError,
     InvalidRequestError,
     ModelError,
+    PinError,
     RequestTooLargeError,
 )
 from radixlm.core.request import FinishReason
@@ -131,6 +132,35 @@ def test_streams_are_deltas_that_join(engine: Engine) -> None:
     assert joined.token_ids == whole.token_ids
     assert joined.text == whole.text
     assert joined.finish_reason is FinishReason.LENGTH
+
+
+def test_a_list_is_run_depth_first_whatever_its_order(folder: Path) -> None:
+    families = [[family] * 150 for family in range(1, 5)]
+    prompts = [[*family, 10 + own] for own in range(6) for family in families]
+    with Engine(
+        str(folder), kv_tokens=400, schedule_policy="fcfs", max_running_requests=2
+    ) as engine:
+        outputs = engine.generate(prompts, GREEDY)
+        assert [out.prompt_tokens for out in outputs] == [151] * 24
+        # In the list's own order the pool, which holds two families, would lose each in between.
+        assert sum(out.cached_tokens for out in outputs) == 4 * 5 * 150
+
+
+def test_pins_and_pictures_of_the_async_engine(folder: Path) -> None:
+    async def use() -> None:
+        engine = AsyncEngine.from_config(
+            EngineConfig(model=str(folder), kv_tokens=500, max_pinned_tokens=100)
+        )
+        await engine.generate([5] * 40, GREEDY, tenant="me", priority=3)
+        pin = await engine.pin([5] * 30)
+        assert sum(len(node.tokens) for node in (await engine.snapshot()).nodes) == 45
+        assert engine.stats().kv_pinned == 30
+        await engine.unpin(pin.id)
+        with pytest.raises(PinError):
+            await engine.unpin(pin.id)
+        await engine.close()
+
+    asyncio.run(use())
 
 
 def test_async_engine(folder: Path) -> None:

@@ -91,7 +91,7 @@ class StepResult:
     tokens: the sampled token, or None for a row that does not sample.
     logprobs: by row position, for rows that sample and asked for them.
     prompt_logprobs: by row position: of the prompt tokens start + 1 ... (as far as they are
-        prompt), for rows that asked for them.
+        prompt, and not before the first that is wanted), for rows that asked for them.
     """
 
     tokens: tuple[int | None, ...]

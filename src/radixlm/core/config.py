@@ -8,7 +8,9 @@ from typing import Any, Literal, get_args
 from radixlm.core.errors import ConfigError
 
 DtypeName = Literal["auto", "float32", "bfloat16"]
-SchedulePolicy = Literal["lpm", "fcfs"]
+SchedulePolicy = Literal[
+    "lpm", "fcfs", "dfs-weight", "lof", "shortest-prefill-first", "random", "priority"
+]
 
 
 def _flag(default: Any, text: str, choices: tuple[str, ...] = ()) -> Any:
@@ -45,8 +47,19 @@ class EngineConfig:
     )
     schedule_policy: SchedulePolicy = _flag(
         "lpm",
-        "Who is admitted first: longest prefix match, or first come first served.",
+        "Who is admitted first: longest cached prefix, first come, most shared branch, longest "
+        "output, fewest tokens to compute, by lot, or highest priority.",
         get_args(SchedulePolicy),
+    )
+    schedule_seed: int = _flag(0, "Seed of --schedule-policy random.")
+    max_wait_admissions: int = _flag(
+        1_000,
+        "Younger requests of its priority and tenant that may be admitted before a waiting one.",
+    )
+    priority_scheduling_preemption_threshold: int = _flag(
+        10,
+        "With --schedule-policy priority, a request takes the place of a running one whose "
+        "priority is lower by at least this.",
     )
     schedule_conservativeness: float = _flag(
         1.0, "More reserves more of the pool for running requests; 0 reserves nothing."
@@ -65,6 +78,9 @@ class EngineConfig:
             ("max_running_requests", 1),
             ("max_queued_requests", 1),
             ("max_pinned_tokens", 0),
+            ("max_wait_admissions", 1),
+            ("priority_scheduling_preemption_threshold", 1),
+            ("schedule_seed", 0),
         ):
             _at_least(name, getattr(self, name), low)
         for name in ("kv_tokens", "context_length"):

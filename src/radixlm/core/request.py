@@ -27,6 +27,8 @@ class Request:
     max_tokens: resolved against the context and the pool, never None.
     seed: resolved, so that a retracted request draws the same numbers again.
     stop_token_ids: the end-of-sequence ids included, unless they are to be ignored.
+    priority: higher is more important, to the schedule and the eviction policies of that name.
+    tenant: on whose behalf; tenants are served in turn.
     """
 
     request_id: str
@@ -37,6 +39,7 @@ class Request:
     stop_token_ids: frozenset[int] = frozenset()
     namespace: Namespace = field(default_factory=Namespace)
     priority: int = 0
+    tenant: str = ""
 
 
 class FinishReason(StrEnum):
@@ -63,7 +66,8 @@ class RequestOutput:
 
     token_ids: the new output tokens; a stop token that ended the request is the last of them.
     logprobs: one per new token when asked for, else empty.
-    prompt_logprobs: on the first output only, one per prompt token after the first.
+    prompt_logprobs: on the first output only, one per prompt token after the first, or from the
+        parameters' logprob_start_len on.
     matched_stop: the stop string or stop token id that ended it.
     cached_tokens: prompt tokens that came from the cache when the request was first admitted.
     """

@@ -28,6 +28,8 @@ class SamplingParams:
     min_tokens: neither stop strings nor stop tokens (end of sequence included) end it before.
     logprobs: None gives none; k >= 0 gives the chosen token's and the k best.
     prompt_logprobs: the same for the prompt's own tokens (`echo`); they are computed, not cached.
+    logprob_start_len: prompt_logprobs are given from this position of the prompt on, so that what
+        lies before it may come from the cache.
 
     Raises InvalidRequestError that names the field and the value.
     """
@@ -48,6 +50,7 @@ class SamplingParams:
     ignore_eos: bool = False
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    logprob_start_len: int = 0
     skip_special_tokens: bool = True
 
     def __post_init__(self) -> None:
@@ -63,6 +66,13 @@ class SamplingParams:
     @property
     def greedy(self) -> bool:
         return self.temperature == 0.0
+
+    @property
+    def first_prompt_logprob(self) -> int:
+        """Position of the first prompt token that is given a log-probability, where they are asked
+        for: nothing comes before token 0 that could predict it.
+        """
+        return max(self.logprob_start_len, 1)
 
     def _check_numbers(self) -> None:
         if self.max_tokens is not None:
@@ -89,6 +99,13 @@ class SamplingParams:
         ):
             if value is not None:
                 _integer(name, value, 0, MAX_LOGPROBS)
+        _integer("logprob_start_len", self.logprob_start_len, 0, 2**31 - 1)
+        if self.logprob_start_len and self.prompt_logprobs is None:
+            raise InvalidRequestError(
+                f"logprob_start_len is {self.logprob_start_len}, but prompt_logprobs are not "
+                "asked for",
+                param="logprob_start_len",
+            )
 
     def _check_stops(self) -> None:
         if len(self.stop) > MAX_STOP_STRINGS:

@@ -117,6 +117,7 @@ class EngineCore:
             requests_finished=counters.finished,
             requests_aborted=counters.aborted,
             retractions=counters.retractions,
+            preemptions=counters.preemptions,
             steps=self._steps,
             leaks=self._leaks,
             hit_rate=counters.hit_rate,

@@ -28,6 +28,7 @@ class Intake:
         request_id: str | None = None,
         namespace: Namespace | None = None,
         priority: int = 0,
+        tenant: str = "",
     ) -> Request:
         """Raises InvalidRequestError that names the field; RequestTooLargeError with numbers."""
         key = prompt_key(prompt)
@@ -35,9 +36,17 @@ class Intake:
             raise InvalidRequestError(
                 f"priority must be an integer, got {priority!r}", param="priority"
             )
+        if not isinstance(tenant, str):
+            raise InvalidRequestError(f"tenant must be text, got {tenant!r:.80}", param="tenant")
         if namespace is not None and not isinstance(namespace, Namespace):
             raise InvalidRequestError(
                 f"namespace must be a Namespace, got {namespace!r:.80}", param="namespace"
+            )
+        if params.logprob_start_len > key.size:
+            raise InvalidRequestError(
+                f"logprob_start_len is {params.logprob_start_len}, "
+                f"the prompt has {key.size} tokens",
+                param="logprob_start_len",
             )
         ends = params.stop_token_ids
         if not params.ignore_eos:
@@ -57,4 +66,5 @@ class Intake:
             stop_token_ids=ends,
             namespace=namespace or Namespace(),
             priority=priority,
+            tenant=tenant,
         )

@@ -31,6 +31,7 @@ class EngineStats:
     requests_finished: int = 0
     requests_aborted: int = 0
     retractions: int = 0
+    preemptions: int = 0
     steps: int = 0
     leaks: int = 0
     hit_rate: float = 0.0

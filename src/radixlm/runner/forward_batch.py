@@ -18,7 +18,7 @@ class PromptLogits:
     """Logits of one row's prompt tokens: rows [first, first + len(targets)) of all logits.
 
     row: the row's place in the batch.
-    targets: the prompt tokens that these logits predict.
+    targets: the prompt tokens that these logits predict, none before the first that is wanted.
     """
 
     row: int
@@ -56,7 +56,8 @@ class ForwardBatch:
             targets = _prompt_targets(row)
             if targets:
                 prompts.append(PromptLogits(i, count, targets))
-                first = ends[i] - row.n_new
+                # Row by row of the logits, the first one predicts the first target.
+                first = ends[i] - row.n_new + _first_target(row) - 1 - row.start
                 wanted.append(np.arange(first, first + len(targets), dtype=np.int64))
                 count += len(targets)
         return cls(
@@ -70,11 +71,17 @@ class ForwardBatch:
 
 
 def _prompt_targets(row: ScheduledRow) -> tuple[int, ...]:
-    """Prompt tokens that follow this step's; the last may lie one beyond it, in the next chunk."""
+    """Prompt tokens that follow this step's and whose log-probabilities are wanted; the last may
+    lie one beyond it, in the next chunk.
+    """
     if row.request.params.prompt_logprobs is None:
         return ()
     stop = min(row.stop + 1, row.prompt_length)
-    return tuple(row.request.key[row.start + 1 : stop].tolist())
+    return tuple(row.request.key[_first_target(row) : stop].tolist())
+
+
+def _first_target(row: ScheduledRow) -> int:
+    return max(row.start + 1, row.request.params.first_prompt_logprob)
 
 
 def _joined(parts: Iterable[npt.NDArray[np.integer]], device: torch.device) -> Tensor:

@@ -1,8 +1,16 @@
 """Floor 2: who runs next, with how many tokens. No torch."""
 
 from radixlm.scheduler.limits import Limits
-from radixlm.scheduler.orders import AdmissionOrder, make_order
+from radixlm.scheduler.orders import AdmissionOrder, depth_first, make_order
 from radixlm.scheduler.progress import Counters, Progress
 from radixlm.scheduler.scheduler import Scheduler
 
-__all__ = ["AdmissionOrder", "Counters", "Limits", "Progress", "Scheduler", "make_order"]
+__all__ = [
+    "AdmissionOrder",
+    "Counters",
+    "Limits",
+    "Progress",
+    "Scheduler",
+    "depth_first",
+    "make_order",
+]

@@ -5,26 +5,40 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+import numpy as np
+
 from radixlm.cache import Match, RadixCache
 from radixlm.scheduler.state import RequestState
 
-# How much of its allowed output a request is expected to produce: most end well before
-# max_tokens, and one that was admitted too early is retracted at little cost.
-EXPECTED_OUTPUT = 0.5
+# The share of its allowed output that a request is expected to use, before any has ended.
+FIRST_GUESS = 0.5
+# How much one ended request moves that share.
+LEARNING_RATE = 1 / 16
+# Steps that the running requests must be able to go on after a retraction before another starts.
+STEPS_AHEAD = 32
 
 
 class MemoryGuard:
     """Admission by free and evictable slots, less what the running requests will still need.
 
-    `conservativeness` scales the share of its allowed output that is reserved for each request;
-    0 reserves nothing, so that more run at once and some are retracted.
+    Each is expected to use a share of the output it is allowed. The share is measured: it follows
+    what ended requests have used, and a retraction, which shows that it was too low, raises it to
+    what those who run have used already. `conservativeness` scales it; 0 reserves nothing, so
+    that more run at once and some are retracted. Tokens that several share count once: they are
+    neither free nor evictable.
     """
 
     def __init__(self, cache: RadixCache, conservativeness: float) -> None:
         self._cache = cache
-        self._share = min(1.0, EXPECTED_OUTPUT * conservativeness)
+        self._conservativeness = conservativeness
+        self._share = FIRST_GUESS
         self._reserved = 0
         self._occupied = False
+
+    @property
+    def expected_share(self) -> float:
+        """Of the output that a request is allowed, how much is reserved for it."""
+        return min(1.0, self._share * self._conservativeness)
 
     def begin(self, running: Iterable[RequestState]) -> None:
         """Start a round of admissions beside the requests that run already."""
@@ -35,15 +49,55 @@ class MemoryGuard:
 
     def admits(self, state: RequestState, match: Match) -> bool:
         """Whether `state` fits beside all that is reserved. The only one always does."""
-        own = self._cache.round_up(state.n_tokens - match.length)
-        left = self._cache.available_after(match) - self._reserved
-        return not self._occupied or own + self._expected(state) <= left
+        return not self._occupied or self.needed(state, match) <= self.left(match)
+
+    def needed(self, state: RequestState, match: Match) -> int:
+        """Slots that `state` will need when it starts from `match`."""
+        return self._cache.round_up(state.n_tokens - match.length) + self._expected(state)
+
+    def left(self, match: Match) -> int:
+        """Slots that nobody has, or is expected to need, once `match` is locked."""
+        return self._cache.available_after(match) - self._reserved
 
     def reserve(self, state: RequestState) -> None:
         """Keep what a running request, which has some slots already, will still need."""
-        given = state.lease.length if state.lease else 0
-        self._reserved += state.n_tokens - given + self._expected(state)
+        self._reserved += self.reserved_for(state)
         self._occupied = True
 
+    def reserved_for(self, state: RequestState) -> int:
+        """What a running request will still need."""
+        given = state.lease.length if state.lease else 0
+        return state.n_tokens - given + self._expected(state)
+
+    def gain(self, victim: RequestState, state: RequestState, match: Match) -> int:
+        """Slots that are left for `state` when a running request gives way. What the two share of
+        `match` is none: `state` locks it itself.
+        """
+        lease = victim.lease
+        if lease is None:
+            return 0
+        shared = 0
+        if victim.request.namespace == state.request.namespace:
+            end = min(match.length, lease.committed)
+            differ = np.flatnonzero(victim.tokens[:end] != state.tokens[:end])
+            shared = int(differ[0]) if differ.size else end
+        own = lease.own_size
+        others = lease.committed + lease.private_size - own
+        return self.reserved_for(victim) + own - max(0, shared - others)
+
+    def learn_from_end(self, state: RequestState) -> None:
+        """A request has ended by itself: take into account how much it used."""
+        used = state.output_tokens / state.request.max_tokens
+        self._share += LEARNING_RATE * (used - self._share)
+
+    def learn_from_retraction(self, running: Iterable[RequestState]) -> None:
+        """The pool was too small for what runs: expect more than was expected."""
+        used = allowed = 0
+        for state in running:
+            used += state.output_tokens + STEPS_AHEAD
+            allowed += state.request.max_tokens
+        if allowed:
+            self._share = max(self._share, min(1.0, used / allowed))
+
     def _expected(self, state: RequestState) -> int:
-        return math.ceil(self._share * state.room)
+        return math.ceil(self.expected_share * state.room)

@@ -26,8 +26,8 @@ class Counters:
     """Totals since the start, in requests or tokens.
 
     prompt_tokens, cached_tokens: of requests admitted for the first time; their ratio is the hit
-    rate. readmitted_*: the same after retractions. computed_tokens: tokens that went through the
-    model.
+    rate. readmitted_*: the same after retractions, of which preemptions made room for requests of
+    higher priority. computed_tokens: tokens that went through the model.
     """
 
     prompt_tokens: int = 0
@@ -39,6 +39,7 @@ class Counters:
     finished: int = 0
     aborted: int = 0
     retractions: int = 0
+    preemptions: int = 0
 
     @property
     def hit_rate(self) -> float:

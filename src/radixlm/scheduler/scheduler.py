@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from radixlm.cache import RadixCache
+from radixlm.cache import Match, RadixCache
 from radixlm.core.batch import Remap, ScheduledBatch, ScheduledRow, StepResult
 from radixlm.core.errors import CacheError, InvalidRequestError
 from radixlm.core.events import Arrived, EventSink, Finished, Retracted, Scheduled, ignore
 from radixlm.core.keys import Slots
 from radixlm.core.request import FinishReason, Request, TokenLogprob
+from radixlm.scheduler.fairness import TokenFairness
 from radixlm.scheduler.memory import MemoryGuard
 from radixlm.scheduler.orders import AdmissionOrder
 from radixlm.scheduler.progress import Counters, Progress
-from radixlm.scheduler.sharing import InFlight
+from radixlm.scheduler.queue import WaitingQueue
+from radixlm.scheduler.retraction import Retraction
 from radixlm.scheduler.state import RequestState
+from radixlm.scheduler.waiting import WaitingRoom
 
 Scheduling = dict[str, tuple[RequestState, Slots]]
 
@@ -25,12 +28,12 @@ class Scheduler:
 
     A step has one budget of `chunked_prefill_size` tokens. Running requests come first, oldest
     first: one token for each that decodes, the rest for chunks of prompts; what is left admits
-    waiting ones, in the policy's order. No more requests run than the budget has tokens, so every
-    request that decodes moves in every step; a prompt may wait for older prompts' chunks.
+    waiting ones (see WaitingRoom). No more requests run than the budget has tokens, so every
+    request that decodes moves in every step, and between two of its tokens no more than the
+    budget is computed for others; the oldest prompt moves in every step, too.
 
-    When the pool is full, the youngest running request is retracted: what it computed is committed
-    first, so only what gets evicted meanwhile is computed again. The oldest one always goes on,
-    and alone it always fits (it was checked when submitted), so there is no livelock.
+    When the pool is full, running requests are retracted (see Retraction): what they computed is
+    committed first, so only what gets evicted meanwhile is computed again.
 
     Used by one thread; `abort` and `add` come between steps.
     """
@@ -43,17 +46,23 @@ class Scheduler:
         chunked_prefill_size: int,
         max_running_requests: int,
         schedule_conservativeness: float = 1.0,
+        max_wait_admissions: int = 1_000,
+        preemption_threshold: int = 10,
         sink: EventSink = ignore,
     ) -> None:
         self._cache = cache
-        self._order = order
         self._budget = chunked_prefill_size
+        self._preemption_gap = preemption_threshold if order.by_priority else None
         self._guard = MemoryGuard(cache, schedule_conservativeness)
-        self._sink = sink
-        self._waiting: dict[str, RequestState] = {}
+        self._retraction = Retraction(by_priority=order.by_priority)
+        self._fairness = TokenFairness()
+        self._waiting = WaitingRoom(
+            cache, order, WaitingQueue(order, self._fairness, max_wait_admissions)
+        )
         self._running: dict[str, RequestState] = {}
         self._free_rows = list(range(min(max_running_requests, chunked_prefill_size)))[::-1]
         self._arrivals = 0
+        self._sink = sink
         self.counters = Counters()
 
     @property
@@ -66,23 +75,28 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._waiting or self._running)
+        return bool(len(self._waiting) or self._running)
 
     def add(self, request: Request) -> None:
-        """Queue a request. Raises InvalidRequestError for an id that is in use."""
-        if request.request_id in self._waiting or request.request_id in self._running:
+        """Queue a request. Raises InvalidRequestError for an id that is in use, or a size that can
+        never fit.
+        """
+        name = request.request_id
+        if self._waiting.get(name) is not None or name in self._running:
             raise InvalidRequestError(
-                f"a request with the id {request.request_id!r} is under way", param="request_id"
+                f"a request with the id {name!r} is under way", param="request_id"
             )
-        if self._cache.round_up(request.key.size + request.max_tokens) > self._cache.capacity:
+        most = self._cache.largest_request
+        if self._cache.round_up(request.key.size + request.max_tokens) > most:
             raise InvalidRequestError(
-                f"{request.key.size} + {request.max_tokens} tokens can never fit the pool of "
-                f"{self._cache.capacity}",
+                f"{request.key.size} + {request.max_tokens} tokens can never fit the pool, which "
+                f"holds {most} beside what may be pinned",
                 param="prompt",
             )
         self._arrivals += 1
-        self._waiting[request.request_id] = RequestState(request, self._arrivals)
-        self._sink(Arrived(request.request_id, request.key.size))
+        self._fairness.enter(request.tenant)
+        self._waiting.add(RequestState(request, self._arrivals))
+        self._sink(Arrived(name, request.key.size))
 
     def abort(self, request_id: str) -> Progress | None:
         """End a request, wherever it is; None when there is none of that id."""
@@ -95,11 +109,11 @@ class Scheduler:
 
     def schedule(self) -> ScheduledBatch:
         """Choose what the next step computes; gives slots, admits, and retracts where needed."""
-        in_flight = InFlight(self._cache.page_size)
+        parts: Scheduling = {}
         retractions = self.counters.retractions
-        parts, budget = self._continue_running(in_flight)
+        budget = self._continue_running(parts)
         if self.counters.retractions == retractions:
-            self._admit(parts, budget, in_flight)
+            self._admit(parts, budget)
         leases = {state.lease: name for name, (state, _) in parts.items() if state.lease}
         ordered = self._cache.depth_first(leases)
         return ScheduledBatch(tuple(_row(*parts[leases[lease]]) for lease in ordered))
@@ -114,8 +128,9 @@ class Scheduler:
             state.computed = row.stop
             self.counters.computed_tokens += row.n_new
             if index in result.prompt_logprobs:
-                given = len(state.prompt_logprobs) - row.start
-                state.prompt_logprobs.extend(result.prompt_logprobs[index][max(given, 0) :])
+                first = max(row.start + 1, row.request.params.first_prompt_logprob)
+                given = state.next_prompt_logprob - first
+                state.prompt_logprobs.extend(result.prompt_logprobs[index][given:])
             if row.start < state.prefill_end:
                 self._commit(state)
             token = result.tokens[index]
@@ -124,57 +139,56 @@ class Scheduler:
                 news.append(self._take(state, token, stop, result.logprobs.get(index)))
         return news
 
-    def _continue_running(self, in_flight: InFlight) -> tuple[Scheduling, int]:
+    def _continue_running(self, parts: Scheduling) -> int:
         """Give every running request its part, oldest first; return the budget that is left."""
-        parts: Scheduling = {}
         decoding = sum(1 for state in self._running.values() if state.pending == 1)
         budget = self._budget - decoding
         for name, state in list(self._running.items()):
             if state.lease is None:
-                continue  # retracted for an older one just now
+                continue  # retracted for another one just now
             n_new = 1 if state.pending == 1 else min(state.pending, budget)
             if n_new < 1:
                 continue
-            slots = self._extend(state, n_new)
+            slots = self._extend(state, n_new, parts)
             if slots is None:
                 continue
             parts[name] = (state, slots)
             if state.pending > 1:
                 budget -= n_new
-            if state.computed < state.prefill_end:
-                in_flight.add(state)
-        return parts, budget
+        return budget
 
-    def _extend(self, state: RequestState, n_new: int) -> Slots | None:
-        """Slots for a running request, at the expense of the youngest; None if that is itself."""
+    def _extend(self, state: RequestState, n_new: int, parts: Scheduling) -> Slots | None:
+        """Slots for a running request, at others' expense; None if it had to give way itself."""
         while state.lease is not None:
             slots = state.lease.extend(n_new)
             if slots is not None:
                 return slots
-            self._retract(next(reversed(self._running.values())))
+            victim = self._retraction.pick(self._running.values())
+            if victim is None:
+                raise CacheError(f"request {state.request.request_id} does not fit, though alone")
+            self._guard.learn_from_retraction(self._running.values())
+            self._retract(victim, parts)
         return None
 
-    def _retract(self, state: RequestState) -> None:
+    def _retract(self, state: RequestState, parts: Scheduling) -> None:
         self._commit(state)
         self._sink(Retracted(state.request.request_id, state.computed))
         self._leave(state)
+        parts.pop(state.request.request_id, None)
         state.computed = 0
+        state.returned = True
         self.counters.retractions += 1
-        self._waiting[state.request.request_id] = state
+        self._waiting.add(state)
 
-    def _admit(self, parts: Scheduling, budget: int, in_flight: InFlight) -> None:
-        if not self._waiting or budget < 1 or not self._free_rows:
+    def _admit(self, parts: Scheduling, budget: int) -> None:
+        if not len(self._waiting) or budget < 1:
+            return
+        if not self._free_rows and self._preemption_gap is None:
             return
         self._guard.begin(self._running.values())
-        for state in self._order.sort(self._waiting.values(), self._cached_length):
-            if budget < 1 or not self._free_rows:
-                return
-            match = self._cache.match(
-                state.known, state.request.namespace, max_match=state.max_match
-            )
-            if self._cache.enabled and in_flight.is_worth_waiting(state, match.length):
-                continue
-            if not self._guard.admits(state, match):
+        while budget > 0 and (found := self._waiting.next()) is not None:
+            state, match = found
+            if not self._fits(state, match) and not self._preempt_for(state, parts):
                 return
             slots = self._start(state, budget)
             if slots is None:
@@ -182,7 +196,28 @@ class Scheduler:
             parts[state.request.request_id] = (state, slots)
             budget -= slots.size
             self._guard.reserve(state)
-            in_flight.add(state)
+
+    def _fits(self, state: RequestState, match: Match) -> bool:
+        return bool(self._free_rows) and self._guard.admits(state, match)
+
+    def _preempt_for(self, state: RequestState, parts: Scheduling) -> bool:
+        """Retract running requests of far lower priority until `state` fits, if that is enough."""
+        if self._preemption_gap is None:
+            return False
+        priority = state.request.priority - self._preemption_gap
+        lower = [s for s in self._running.values() if s.request.priority <= priority]
+        match = self._waiting.match(state)
+        gain = sum(self._guard.gain(other, state, match) for other in lower)
+        if not lower or self._guard.needed(state, match) > self._guard.left(match) + gain:
+            return False
+        while not self._fits(state, self._waiting.match(state)):
+            victim = self._retraction.pick_below(self._running.values(), priority)
+            if victim is None:
+                return False
+            self.counters.preemptions += 1
+            self._retract(victim, parts)
+            self._guard.begin(self._running.values())
+        return True
 
     def _start(self, state: RequestState, budget: int) -> Slots | None:
         """Take a lease and the first slots; None, and nothing has changed, if there are none."""
@@ -211,7 +246,9 @@ class Scheduler:
         state.row = self._free_rows.pop()
         state.remaps = [Remap(0, lease.slots[: lease.cached].copy())] if lease.cached else []
         name = state.request.request_id
-        self._running[name] = self._waiting.pop(name)
+        self._fairness.admit(state.request.tenant, state.n_tokens - lease.cached)
+        self._waiting.start(state, lease.cached)
+        self._running[name] = state
         self._sink(Scheduled(name, lease.cached, state.prompt_length, again))
         return slots
 
@@ -222,6 +259,7 @@ class Scheduler:
         first = state.output_tokens == 0
         state.append(token)
         self.counters.output_tokens += 1
+        self._fairness.charge(state.request.tenant, 1)
         reason: FinishReason | None = None
         matched: str | int | None = None
         if token in state.request.stop_token_ids:
@@ -232,6 +270,7 @@ class Scheduler:
             reason = FinishReason.LENGTH
         if reason is not None:
             self.counters.finished += 1
+            self._guard.learn_from_end(state)
             self._finish(state, reason)
         prompt_logprobs = tuple(state.prompt_logprobs) if first else ()
         return _progress(state, token, reason, matched, logprob, prompt_logprobs)
@@ -242,13 +281,15 @@ class Scheduler:
             self._commit(state)
             self._leave(state)
         else:
-            del self._waiting[name]
+            self._waiting.drop(state)
+        self._fairness.leave(state.request.tenant)
         self._sink(Finished(name, reason.value, state.output_tokens))
 
     def _leave(self, state: RequestState) -> None:
         """Give back the lease and the row of a running request."""
         if state.lease is None:
             raise CacheError(f"request {state.request.request_id} does not run")
+        self._waiting.stop_computing(state, state.lease.committed)
         state.lease.release()
         state.lease = None
         state.remaps = []
@@ -258,13 +299,14 @@ class Scheduler:
     def _commit(self, state: RequestState) -> None:
         if state.lease is None:
             return
+        before = state.lease.committed
         remap = state.lease.commit(state.computed)
         if remap is not None:
             state.remaps.append(remap)
-
-    def _cached_length(self, state: RequestState) -> int:
-        namespace = state.request.namespace
-        return self._cache.match(state.known, namespace, max_match=state.max_match).length
+        if state.lease.committed > before:
+            self._waiting.committed(state, before, state.lease.committed)
+        if state.computed >= state.prefill_end:
+            self._waiting.stop_computing(state, state.lease.committed)
 
 
 def _row(state: RequestState, slots: Slots) -> ScheduledRow:

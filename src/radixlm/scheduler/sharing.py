@@ -2,32 +2,50 @@
 
 from __future__ import annotations
 
-from radixlm.core.keys import common_prefix
 from radixlm.scheduler.state import RequestState
 
 
 class InFlight:
-    """The prefixes that get computed in this step.
+    """Who follows whom: a waiting request follows one that computes tokens which it could take
+    from the cache a step or more later.
 
-    A waiting request is held back while one of these computes tokens that it could take from the
-    cache a step later. It holds nothing while it waits, and waits only for requests that got
-    budget in this very step, so it can not wait for ever.
+    It holds nothing while it follows. Whoever is followed runs and gets budget in every step in
+    which anybody could be admitted, and followers are let go when it has computed what they share
+    or does not run any more; so none follows for ever.
     """
 
-    def __init__(self, page_size: int) -> None:
-        self._page_size = page_size
-        self._computing: list[RequestState] = []
+    def __init__(self) -> None:
+        self._followers: dict[RequestState, dict[int, dict[RequestState, None]]] = {}
 
-    def add(self, state: RequestState) -> None:
-        """`state` computes more than its last token in this step."""
-        self._computing.append(state)
+    def follow(self, state: RequestState, leader: RequestState, shared: int) -> None:
+        """`state` waits until `leader` has computed `shared` tokens."""
+        state.follows = leader
+        self._followers.setdefault(leader, {}).setdefault(shared, {})[state] = None
 
-    def is_worth_waiting(self, state: RequestState, cached: int) -> bool:
-        """Whether more than `cached` tokens of `state` will come from one that is computing."""
-        return any(self._shared(state, other) > cached for other in self._computing)
+    def let_go(self, leader: RequestState, upto: int) -> list[tuple[RequestState, int]]:
+        """The followers who share no more than `upto` tokens with `leader`; with how many."""
+        by_shared = self._followers.get(leader)
+        if by_shared is None:
+            return []
+        freed = []
+        for shared in [shared for shared in by_shared if shared <= upto]:
+            for state in by_shared.pop(shared):
+                state.follows = None
+                freed.append((state, shared))
+        if not by_shared:
+            del self._followers[leader]
+        return freed
 
-    def _shared(self, state: RequestState, other: RequestState) -> int:
-        if state.request.namespace != other.request.namespace:
-            return 0
-        shared = min(common_prefix(state.known, other.known), state.max_match)
-        return shared - shared % self._page_size
+    def forget(self, state: RequestState) -> None:
+        """A follower is gone."""
+        leader = state.follows
+        if leader is None:
+            return
+        state.follows = None
+        by_shared = self._followers[leader]
+        for shared, followers in list(by_shared.items()):
+            followers.pop(state, None)
+            if not followers:
+                del by_shared[shared]
+        if not by_shared:
+            del self._followers[leader]

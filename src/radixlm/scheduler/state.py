@@ -11,26 +11,38 @@ from radixlm.core.request import Request, TokenLogprob
 
 
 class RequestState:
-    """A request that waits or runs. It waits while `lease` is None.
+    """A request that waits or runs. It runs while it has a `lease`.
 
         tokens  0          computed                n_tokens          prompt + max_tokens
                 | has keys and values | pending    | not known yet    )
 
     prefill_end: n_tokens when it was last admitted; what lies after it was decoded since.
+    cached: while it waits, at most so many tokens are in the cache (see WaitingRoom).
+    cached_tokens: how many were, when it was first admitted.
+    computing: it runs, and its prompt is not all computed yet.
+
+    Kept for its line: waits; returned, after a retraction; follows, the request that computes
+    what it will take from the cache; stamp, which tells its present entry from dead ones.
     """
 
     __slots__ = (
         "arrival",
+        "cached",
         "cached_tokens",
         "computed",
+        "computing",
+        "follows",
         "lease",
         "n_tokens",
         "prefill_end",
         "prompt_logprobs",
         "remaps",
         "request",
+        "returned",
         "row",
+        "stamp",
         "tokens",
+        "waits",
     )
 
     def __init__(self, request: Request, arrival: int) -> None:
@@ -44,7 +56,13 @@ class RequestState:
         self.lease: Lease | None = None
         self.row = -1
         self.remaps: list[Remap] = []
+        self.cached = 0
         self.cached_tokens: int | None = None
+        self.computing = False
+        self.waits = False
+        self.returned = False
+        self.follows: RequestState | None = None
+        self.stamp = 0
         self.prompt_logprobs: list[TokenLogprob] = []
 
     @property
@@ -72,14 +90,21 @@ class RequestState:
 
     @property
     def max_match(self) -> int:
-        """Tokens that may come from the cache. The last one never: its logits are wanted. Prompt
-        log-probabilities need the logits of every prompt token that none was given for yet.
+        """Tokens that may come from the cache. The last one never: its logits are wanted. So are
+        those of the token before the first prompt token that still lacks a log-probability.
         """
         limit = self.n_tokens - 1
-        given = len(self.prompt_logprobs)
-        if self.request.params.prompt_logprobs is None or given >= self.prompt_length - 1:
+        lacking = self.next_prompt_logprob
+        if self.request.params.prompt_logprobs is None or lacking >= self.prompt_length:
             return limit
-        return min(limit, given)
+        return min(limit, lacking - 1)
+
+    @property
+    def next_prompt_logprob(self) -> int:
+        """Position of the first prompt token that lacks its log-probability, where they are asked
+        for.
+        """
+        return self.request.params.first_prompt_logprob + len(self.prompt_logprobs)
 
     def append(self, token: int) -> None:
         self.tokens[self.n_tokens] = token

@@ -14,7 +14,7 @@ from radixlm.text.chat_template import require_template
 from radixlm.text.tokenizer import Tokenizer
 
 
-def chat_job(service: Service, body: ChatBody) -> Job:
+def chat_job(service: Service, body: ChatBody, tenant: str) -> Job:
     """Render and tokenize. Takes time in proportion to the messages: call it off the event loop.
 
     Raises InvalidRequestError that names the field.
@@ -32,6 +32,7 @@ def chat_job(service: Service, body: ChatBody) -> Job:
         params=params,
         namespace=body.namespace,
         priority=body.priority or 0,
+        tenant=tenant,
     )
 
 

@@ -18,7 +18,7 @@ from radixlm.text.tokenizer import Tokenizer
 _TAIL = 8
 
 
-def completion_job(service: Service, body: CompletionBody) -> Job:
+def completion_job(service: Service, body: CompletionBody, tenant: str) -> Job:
     """Tokenize. Takes time in proportion to the prompts: call it off the event loop.
 
     Raises InvalidRequestError that names the field.
@@ -33,6 +33,7 @@ def completion_job(service: Service, body: CompletionBody) -> Job:
         params=params,
         namespace=body.namespace,
         priority=body.priority or 0,
+        tenant=tenant,
     )
 
 

@@ -33,6 +33,7 @@ class Job:
     params: SamplingParams
     namespace: Namespace
     priority: int
+    tenant: str
 
     def __post_init__(self) -> None:
         if self.choices > MAX_CHOICES:
@@ -122,6 +123,7 @@ async def _one(service: Service, job: Job, choice: int) -> AsyncGenerator[Part, 
         request_id=f"{job.request_id}-{choice}",
         namespace=job.namespace,
         priority=job.priority,
+        tenant=job.tenant,
     )
     async with aclosing(stream) as outputs:
         async for output in outputs:

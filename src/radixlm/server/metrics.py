@@ -78,6 +78,7 @@ class _EngineCollector(Collector):
             ("num_requests", "Requests that finished.", stats.requests_finished),
             ("num_aborted_requests", "Requests that were aborted.", stats.requests_aborted),
             ("num_retractions", "Times a running request had to make room.", stats.retractions),
+            ("num_preemptions", "Of these, for one of higher priority.", stats.preemptions),
             ("num_steps", "Forward passes.", stats.steps),
             ("num_leaks", "Times slots were missing when idle: a bug if not 0.", stats.leaks),
         ):

@@ -15,7 +15,7 @@ from radixlm.server.body import parse_body, read_body
 from radixlm.server.chat import ChatShape, chat_job
 from radixlm.server.completions import CompletionShape, completion_job
 from radixlm.server.protocol import ChatBody, CompletionBody
-from radixlm.server.service import Service, service_of
+from radixlm.server.service import Service, service_of, tenant_of
 
 router = APIRouter()
 
@@ -25,7 +25,7 @@ async def chat_completions(request: Request) -> Response:
     """OpenAI's chat completions."""
     service = service_of(request)
     body = parse_body(ChatBody, await read_body(request))
-    job = await asyncio.to_thread(chat_job, service, body)
+    job = await asyncio.to_thread(chat_job, service, body, tenant_of(request))
     shape = ChatShape(service.engine.tokenizer, job)
     try:
         return await answer(
@@ -41,7 +41,7 @@ async def completions(request: Request) -> Response:
     """OpenAI's text completions."""
     service = service_of(request)
     body = parse_body(CompletionBody, await read_body(request))
-    job = await asyncio.to_thread(completion_job, service, body)
+    job = await asyncio.to_thread(completion_job, service, body, tenant_of(request))
     shape = CompletionShape(service.engine.tokenizer, job, body)
     return await answer(
         request, job, shape, stream=bool(body.stream), include_usage=body.include_usage

@@ -48,6 +48,12 @@ class Service:
         return tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
 
+def tenant_of(request: Request) -> str:
+    """On whose behalf a request comes: the API key that it carries, "" without one."""
+    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else ""
+
+
 def service_of(request: Request) -> Service:
     """The service that `create_app` put into the application."""
     service: Service = request.app.state.service

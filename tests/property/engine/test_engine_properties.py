@@ -7,19 +7,27 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radixlm.core.request import FinishReason, Namespace, Request
-from tests.engines import Bench, make_request
+from radixlm.core.config import SchedulePolicy
+from radixlm.core.request import FinishReason, Namespace, Request, RequestOutput
+from radixlm.core.sampling import SamplingParams
+from tests.engines import ORDERS, Bench, make_request
 
 CAPACITY = 48
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One request of a run: what it is, when it arrives, when (if ever) it is aborted."""
+    """One request of a run: what it is, when it arrives, when (if ever) it is aborted.
+
+    scored: with log-probabilities of its prompt, so that it takes nothing from the cache.
+    """
 
     prompt: list[int]
     max_tokens: int
     salt: str
+    priority: int
+    tenant: str
+    scored: bool
     arrives: int
     aborted: int | None
 
@@ -29,34 +37,40 @@ plans = st.builds(
     prompt=st.lists(st.integers(0, 1), min_size=1, max_size=14),
     max_tokens=st.integers(1, 16),
     salt=st.sampled_from(["", "", "", "x"]),
+    priority=st.sampled_from([0, 0, 1, 2]),
+    tenant=st.sampled_from(["", "", "b"]),
+    scored=st.sampled_from([False, False, False, True]),
     arrives=st.integers(0, 6),
     aborted=st.one_of(st.none(), st.none(), st.integers(0, 12)),
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(
     plans=st.lists(plans, min_size=1, max_size=10),
     page_size=st.sampled_from([1, 4, 16]),
-    policy=st.sampled_from(["fcfs", "lpm"]),
+    policy=st.sampled_from(ORDERS),
     budget=st.integers(1, 20),
     conservativeness=st.sampled_from([0.0, 1.0]),
+    max_wait_admissions=st.sampled_from([1, 2, 1_000]),
     enabled=st.booleans(),
 )
 def test_right_tokens_and_no_slot_lost(
     plans: list[Plan],
     page_size: int,
-    policy: str,
+    policy: SchedulePolicy,
     budget: int,
     conservativeness: float,
+    max_wait_admissions: int,
     enabled: bool,
 ) -> None:
     bench = Bench(
         CAPACITY,
         page_size=page_size,
-        policy=policy,  # type: ignore[arg-type]
+        policy=policy,
         budget=budget,
         conservativeness=conservativeness,
+        max_wait_admissions=max_wait_admissions,
         enabled=enabled,
         vocab_size=3,
     )
@@ -73,10 +87,12 @@ def test_right_tokens_and_no_slot_lost(
                 if last is not None:
                     ends[request.request_id] = last.finish_reason
                 bench.cache.check()
-        for output in bench.step():
+        for output in _step_with_progress(bench, budget):
             tokens[output.request_id] += output.token_ids
             if output.finished:
                 ends[output.request_id] = output.finish_reason
+        if not any(plan.scored for plan in plans):
+            _check_what_is_known_of_waiting(bench)
         step += 1
         assert step < 2_000, "no end: a livelock"
 
@@ -97,13 +113,46 @@ def test_right_tokens_and_no_slot_lost(
             assert end is (FinishReason.STOP if stopped else FinishReason.LENGTH)
 
 
+def _step_with_progress(bench: Bench, budget: int) -> list[RequestOutput]:
+    """While there is work, every step computes something, within its budget; who decodes gets its
+    token in every step in which nobody gives way; and the conservation law holds.
+    """
+    scheduler, busy = bench.scheduler, bench.core.has_work
+    computed, retractions = scheduler.counters.computed_tokens, scheduler.counters.retractions
+    decoding = [(s, s.n_tokens) for s in scheduler._running.values() if s.pending == 1]
+    outputs = bench.step()
+    assert sum(bench.cache.usage()) == CAPACITY
+    assert busy <= scheduler.counters.computed_tokens - computed <= budget
+    if scheduler.counters.retractions == retractions:
+        assert all(state.n_tokens == before + 1 for state, before in decoding)
+    return outputs
+
+
+def _check_what_is_known_of_waiting(bench: Bench) -> None:
+    """What a request that waits (and does not follow) is ranked by never lies below what the cache
+    holds of it; and whoever is followed runs. (A scored request computes what is being computed
+    already: then those who follow the one are not told of the other.)
+    """
+    room = bench.scheduler._waiting
+    for state in room._waiting.values():
+        if state.follows is None:
+            assert state.cached >= room.match(state).length, state.request.request_id
+        else:
+            assert state.follows.lease is not None, state.request.request_id
+            assert state.follows.computing, state.request.request_id
+
+
 def _request(index: int, plan: Plan) -> Request:
+    scored = SamplingParams(max_tokens=plan.max_tokens, temperature=0, prompt_logprobs=0)
     return make_request(
         f"r{index}",
         plan.prompt,
         plan.max_tokens,
+        params=scored if plan.scored else None,
         stop_token_ids=frozenset({2}) if index % 3 == 0 else frozenset(),
         namespace=Namespace(cache_salt=plan.salt),
+        priority=plan.priority,
+        tenant=plan.tenant,
     )
 
 
@@ -120,15 +169,15 @@ def equally_long_prompts(draw: st.DrawFn) -> list[list[int]]:
     prompts=equally_long_prompts(),
     budget=st.integers(4, 40),
     page_size=st.sampled_from([1, 4]),
-    policy=st.sampled_from(["fcfs", "lpm"]),
+    policy=st.sampled_from(ORDERS),
 )
 def test_a_shared_prefix_is_computed_once(
-    prompts: list[list[int]], budget: int, page_size: int, policy: str
+    prompts: list[list[int]], budget: int, page_size: int, policy: SchedulePolicy
 ) -> None:
     """With room for everything, however the prompts arrive and are chunked: each distinct prefix
     is computed once, and of each request what can not be shared (last token, torn page).
     """
-    bench = Bench(4_096, page_size=page_size, budget=budget, max_running=12, policy=policy)  # type: ignore[arg-type]
+    bench = Bench(4_096, page_size=page_size, budget=budget, max_running=12, policy=policy)
     for index, prompt in enumerate(prompts):
         bench.core.add(make_request(f"r{index}", prompt, 1))
     bench.run()

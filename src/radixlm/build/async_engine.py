@@ -1,0 +1,111 @@
+"""The public AsyncEngine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+from radixlm.build.loading import Loaded, load
+from radixlm.cache import Pin
+from radixlm.core.config import EngineConfig
+from radixlm.core.reports import TreeSnapshot
+from radixlm.core.request import Namespace, RequestOutput
+from radixlm.core.sampling import SamplingParams
+from radixlm.engine import EngineStats
+from radixlm.engine.prompts import Prompt
+
+
+class AsyncEngine:
+    """A model behind an asyncio interface; the engine itself runs on its own thread."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self._loaded = loaded
+        self.config = loaded.config
+        self.info = loaded.info
+        self.model_name = loaded.info.name
+        self.tokenizer = loaded.tokenizer
+        self.chat_template = loaded.chat_template
+
+    @classmethod
+    def from_config(cls, config: EngineConfig) -> AsyncEngine:
+        """Load the model (blocks). Raises ConfigError and ModelError."""
+        return cls(load(config))
+
+    def stream(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        request_id: str | None = None,
+        namespace: Namespace | None = None,
+        priority: int = 0,
+        tenant: str = "",
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Yield what is new, as it comes. Closing the iterator aborts the request.
+
+        priority: higher is more important, under `priority` policies. tenant: tenants are served
+        in turn, by tokens.
+        The first step raises InvalidRequestError, QueueFullError or EngineDeadError.
+        """
+        return self._loaded.stream(
+            prompt,
+            params,
+            request_id=request_id,
+            namespace=namespace,
+            priority=priority,
+            tenant=tenant,
+        )
+
+    async def generate(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        request_id: str | None = None,
+        namespace: Namespace | None = None,
+        priority: int = 0,
+        tenant: str = "",
+    ) -> RequestOutput:
+        """Run a request to its end. Being cancelled aborts it."""
+        outputs = self.stream(
+            prompt,
+            params,
+            request_id=request_id,
+            namespace=namespace,
+            priority=priority,
+            tenant=tenant,
+        )
+        return RequestOutput.joined([output async for output in outputs])
+
+    async def flush_cache(self) -> bool:
+        """Drop all cached tokens that no request uses; False when requests were under way."""
+        return (await asyncio.wrap_future(self._loaded.client.flush())).idle
+
+    async def pin(
+        self, prompt: Prompt, *, namespace: Namespace | None = None, ttl: float | None = None
+    ) -> Pin:
+        """Keep what is cached of a prompt; see Engine.pin."""
+        key = self._loaded.key(prompt)
+        client = self._loaded.client
+        return await asyncio.wrap_future(client.pin(key, namespace or Namespace(), ttl))
+
+    async def unpin(self, pin_id: int) -> None:
+        """Let go of a pin. Raises PinError when there is none of that id (any more)."""
+        await asyncio.wrap_future(self._loaded.client.unpin(pin_id))
+
+    async def snapshot(self, *, max_depth: int | None = None, min_tokens: int = 0) -> TreeSnapshot:
+        """The radix tree as it is between two steps, whole or pruned."""
+        future = self._loaded.client.snapshot(max_depth=max_depth, min_tokens=min_tokens)
+        return await asyncio.wrap_future(future)
+
+    def health(self) -> None:
+        """Raise EngineDeadError, with the reason, when the engine is gone."""
+        self._loaded.client.check_health()
+
+    def stats(self) -> EngineStats:
+        """The engine in numbers, as of its last step."""
+        return self._loaded.client.stats()
+
+    async def close(self) -> None:
+        """Stop the engine; requests under way end with an error."""
+        await asyncio.to_thread(self._loaded.client.close)

@@ -1,0 +1,148 @@
+"""From an EngineConfig to a running engine: every part is made here, and handed what it needs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from radixlm.build.resolve import (
+    DEMO_MODEL,
+    resolve_context,
+    resolve_device,
+    resolve_dtype,
+    resolve_folder,
+)
+from radixlm.cache import RadixCache, make_policy
+from radixlm.core.config import EngineConfig
+from radixlm.core.errors import ConfigError
+from radixlm.core.keys import Key
+from radixlm.core.request import Request, RequestOutput
+from radixlm.core.sampling import SamplingParams
+from radixlm.engine import EngineClient, EngineCore, Intake
+from radixlm.engine.prompts import Prompt, prompt_key
+from radixlm.memory.budget import default_kv_tokens
+from radixlm.memory.kv_pool import KVPool, bytes_per_token
+from radixlm.memory.req_to_token import ReqToTokenPool
+from radixlm.models.config import load_config
+from radixlm.models.loader import load_model
+from radixlm.runner.model_runner import ModelRunner
+from radixlm.scheduler import Limits, Scheduler, make_order
+from radixlm.text.chat_template import ChatTemplate
+from radixlm.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What was loaded, and how. Sizes in tokens."""
+
+    name: str
+    model_path: str
+    model_type: str
+    vocab_size: int
+    context_length: int
+    kv_tokens: int
+    kv_bytes: int
+    page_size: int
+    dtype: str
+    device: str
+    eos_token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A running engine and what is needed to talk to it."""
+
+    config: EngineConfig
+    info: ModelInfo
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate | None
+    intake: Intake
+    client: EngineClient
+
+    def request(self, prompt: Prompt, params: SamplingParams, **options: Any) -> Request:
+        """Tokenize and resolve a prompt. Raises InvalidRequestError."""
+        return self.intake.make(self.key(prompt), params, **options)
+
+    def key(self, prompt: Prompt) -> Key:
+        """Tokenize a prompt. Raises InvalidRequestError."""
+        return prompt_key(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
+
+    async def stream(
+        self, prompt: Prompt, params: SamplingParams, **options: Any
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Run a prompt and yield its outputs as they come; see AsyncEngine.stream."""
+        outputs = self.client.stream(self.request(prompt, params, **options))
+        try:
+            async for output in outputs:
+                yield output
+        finally:
+            await outputs.aclose()
+
+
+def load(config: EngineConfig, *, progress: bool = True) -> Loaded:
+    """Load the model and start its engine. Raises ConfigError and ModelError."""
+    policy = make_policy(config.eviction_policy)
+    folder = resolve_folder(config.model)
+    model_config = load_config(folder)
+    device = resolve_device(config.device)
+    dtype = resolve_dtype(config, model_config)
+    tokenizer = Tokenizer.load(Path(config.tokenizer) if config.tokenizer else folder)
+    template = ChatTemplate.load(
+        folder, Path(config.chat_template) if config.chat_template else None
+    )
+    model = load_model(folder, model_config, dtype=dtype, device=device, progress=progress)
+    shape = (model_config.n_layers, model_config.n_kv_heads, model_config.head_dim)
+    capacity = config.kv_tokens or default_kv_tokens(bytes_per_token(*shape, dtype), device)
+    cache = RadixCache(
+        capacity,
+        config.page_size,
+        enabled=not config.disable_radix_cache,
+        policy=policy,
+        pin_budget=config.max_pinned_tokens,
+    )
+    limits = Limits(
+        resolve_context(config, model_config), cache.largest_request, model_config.vocab_size
+    )
+    n_rows = min(config.max_running_requests, config.chunked_prefill_size)
+    try:
+        pool = KVPool(shape[0], cache.capacity, shape[1], shape[2], dtype, device)
+        table = ReqToTokenPool(n_rows, limits.longest, device)
+    except (RuntimeError, MemoryError, ValueError) as error:
+        raise ConfigError(
+            f"no memory for a KV pool of {cache.capacity} tokens (--kv-tokens) and a table of "
+            f"{n_rows} requests (--max-running-requests): {error}"
+        ) from None
+    runner = ModelRunner(model, pool, table, device)
+    core = EngineCore(_scheduler(config, cache), cache, runner, tokenizer)
+    eos = model_config.eos_token_ids | (
+        frozenset() if tokenizer.eos_token_id is None else {tokenizer.eos_token_id}
+    )
+    info = ModelInfo(
+        name="radixlm-demo" if folder == DEMO_MODEL else folder.resolve().name,
+        model_path=str(folder),
+        model_type=model_config.model_type,
+        vocab_size=model_config.vocab_size,
+        context_length=limits.context_length,
+        kv_tokens=cache.capacity,
+        kv_bytes=pool.nbytes,
+        page_size=config.page_size,
+        dtype=str(dtype).removeprefix("torch."),
+        device=str(device),
+        eos_token_ids=tuple(sorted(eos)),
+    )
+    client = EngineClient(core, max_queued_requests=config.max_queued_requests)
+    return Loaded(config, info, tokenizer, template, Intake(limits, eos), client)
+
+
+def _scheduler(config: EngineConfig, cache: RadixCache) -> Scheduler:
+    return Scheduler(
+        cache,
+        make_order(config.schedule_policy, config.schedule_seed),
+        chunked_prefill_size=config.chunked_prefill_size,
+        max_running_requests=config.max_running_requests,
+        schedule_conservativeness=config.schedule_conservativeness,
+        max_wait_admissions=config.max_wait_admissions,
+        preemption_threshold=config.priority_scheduling_preemption_threshold,
+    )

@@ -1,0 +1,70 @@
+"""What the user left open, or asked for, against what the model and the machine have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from radixlm.core.config import EngineConfig
+from radixlm.core.errors import ConfigError, ModelError
+from radixlm.models.config import ModelConfig
+
+DEMO_MODEL = Path(__file__).parent.parent / "demo_model"
+
+
+def resolve_folder(model: str | None) -> Path:
+    """The model's folder. Raises ModelError that says what to do."""
+    if model is None:
+        return DEMO_MODEL
+    folder = Path(model).expanduser()
+    if folder.is_file():
+        raise ModelError(f"{model!r} is a file; give the folder that it is in")
+    if not folder.is_dir():
+        raise ModelError(
+            f"there is no folder {model!r}; give the path of a model folder in Hugging Face "
+            "format (download one with `hf download NAME --local-dir FOLDER`), or none at all "
+            "for the embedded demo model"
+        )
+    return folder
+
+
+def resolve_device(name: str) -> torch.device:
+    """Raises ConfigError for a device that is not there."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"--device {name!r} is not a device: {error}") from None
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"--device {name!r}: only cpu and cuda are supported")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"--device {name!r}: torch sees no CUDA device on this machine")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"--device {name!r}: torch sees {torch.cuda.device_count()} CUDA devices, from cuda:0"
+        )
+    return device
+
+
+def resolve_dtype(config: EngineConfig, model: ModelConfig) -> torch.dtype:
+    """What weights and KV are kept in."""
+    if config.dtype == "float32":
+        return torch.float32
+    if config.dtype == "bfloat16":
+        return torch.bfloat16
+    # float16 checkpoints run in bfloat16: the CPU has no float16 products worth having.
+    return torch.bfloat16 if model.dtype == torch.float16 else model.dtype
+
+
+def resolve_context(config: EngineConfig, model: ModelConfig) -> int:
+    """Most tokens of prompt and answer. Raises ConfigError for more than the model's own."""
+    wanted = config.context_length
+    if wanted is None:
+        return model.context_length
+    if wanted > model.context_length:
+        raise ConfigError(
+            f"--context-length {wanted} is more than the model's {model.context_length}"
+        )
+    return wanted

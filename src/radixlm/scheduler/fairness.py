@@ -1,0 +1,59 @@
+"""Whose turn it is, between tenants."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+# Tenants without a request whose lead over the others is remembered.
+MOST_REMEMBERED = 1_000
+
+
+class TokenFairness:
+    """Counts the tokens that were computed for each tenant, so that the least served is next.
+
+    Start-time fair queueing (Goyal et al., SIGCOMM 1996), with tokens as the virtual time, as in
+    Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024): one who comes, or comes
+    back, starts where the others are now, so that nobody saves up turns by being idle; or later,
+    where it had more than they, so that nobody is rid of that by being idle for a moment. While
+    two tenants both have requests waiting, what they were served differs by no more than one
+    request.
+    """
+
+    def __init__(self) -> None:
+        self._served: dict[str, int] = {}
+        self._ahead: dict[str, int] = {}
+        self._active: Counter[str] = Counter()
+        self._now = 0
+
+    def enter(self, tenant: str) -> None:
+        """A request of `tenant` has arrived."""
+        if not self._active[tenant]:
+            self._served[tenant] = max(self._now, self._ahead.pop(tenant, 0))
+        self._active[tenant] += 1
+
+    def leave(self, tenant: str) -> None:
+        """A request of `tenant` has ended; a tenant without any is forgotten, unless it was served
+        more than the others.
+        """
+        self._active[tenant] -= 1
+        if self._active[tenant]:
+            return
+        del self._active[tenant]
+        served = self._served.pop(tenant)
+        if served > self._now:
+            self._ahead[tenant] = served
+            if len(self._ahead) > MOST_REMEMBERED:
+                del self._ahead[next(iter(self._ahead))]
+
+    def served(self, tenant: str) -> int:
+        """Tokens computed for an active tenant, counted from where it came in."""
+        return self._served[tenant]
+
+    def admit(self, tenant: str, tokens: int) -> None:
+        """It is the turn of `tenant`, for `tokens` of a prompt."""
+        self._now = max(self._now, self._served[tenant])
+        self.charge(tenant, tokens)
+
+    def charge(self, tenant: str, tokens: int) -> None:
+        """Tokens were computed for a tenant that is active."""
+        self._served[tenant] += tokens

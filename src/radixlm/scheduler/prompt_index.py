@@ -1,0 +1,122 @@
+"""What the prompts that wait, or are being computed, share: known before any of it is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+
+import numpy as np
+
+from radixlm.cache import Match, RadixTree, TreeNode
+from radixlm.cache.node import walk
+from radixlm.core.keys import Key, Slots
+from radixlm.scheduler.state import RequestState
+
+
+class PromptIndex:
+    """A second radix tree: over the prompts that wait or are being computed, without slots.
+
+        root ── [system prompt] ─┬─ [question 1]   computing: its path is pinned
+                lock_ref 3       ├─ [question 2]   waits
+                pins 1           └─ [question 3]   waits
+
+    A lock stands for a prompt whose path runs through, a pin for one of them that is being
+    computed; so lock_ref - pins prompts wait below a node. Pages are the cache's, so whatever is
+    found to be shared can be shared there. Every method costs the path, or what it yields.
+    """
+
+    def __init__(self, page_size: int) -> None:
+        self._tree = RadixTree(page_size)
+        self._ends: dict[TreeNode, dict[RequestState, None]] = {}
+        self._places: dict[RequestState, TreeNode] = {}
+        self._computing: dict[RequestState, None] = {}
+        self._no_slots: Slots = np.zeros(0, dtype=np.int32)
+        self.arrivals = 0
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def add(self, state: RequestState) -> None:
+        """Enter what is known of a request that waits."""
+        key = state.known
+        if self._no_slots.size < key.size:
+            self._no_slots = np.zeros(2 * key.size, dtype=np.int32)
+        tree = self._tree
+        root = tree.inc_lock_ref(Match(0, None, 0, state.request.namespace, tree.version))
+        place = tree.insert(key, self._no_slots[: key.size], start=root).node
+        self._places[state] = place
+        self._ends.setdefault(place, {})[state] = None
+        self.arrivals += 1
+
+    def remove(self, state: RequestState) -> None:
+        """Take a request out, whether it waits or is being computed."""
+        place = self._places.pop(state)
+        ends = self._ends[place]
+        del ends[state]
+        if not ends:
+            del self._ends[place]
+        if state in self._computing:
+            del self._computing[state]
+            self._tree.unpin(place)
+        else:
+            self._tree.dec_lock_ref(place)
+        self._tree.evict(self._tree.evictable_size)
+
+    def start_computing(self, state: RequestState) -> None:
+        """A request does not wait any more: its prompt is being computed."""
+        place = self._places[state]
+        namespace, offset = state.request.namespace, len(place)
+        self._tree.pin(Match(place.end, place, offset, namespace, self._tree.version))
+        self._tree.dec_lock_ref(place)
+        self._computing[state] = None
+
+    def computing(self, state: RequestState, at: int) -> tuple[RequestState, int] | None:
+        """The request being computed that shares most of `state`, and how many tokens; None when
+        that is not more than `at`.
+        """
+        node: TreeNode | None = self._places[state]
+        while node is not None and node.end > at:
+            if node.pins:
+                return self._computing_below(node), node.end
+            node = node.parent
+        return None
+
+    def sharing(self, key: Key, namespace: Hashable, at: int) -> Iterator[tuple[RequestState, int]]:
+        """The waiting requests that share more than `at` tokens with `key`, and how many."""
+        match = self._tree.match_prefix(key, namespace)
+        shared, node = match.length, match.node
+        came_from: TreeNode | None = None
+        while node is not None and shared > at:
+            yield from ((state, shared) for state in self._waiting_at(node))
+            for child in node.children.values():
+                if child is not came_from:
+                    for deeper in walk(child):
+                        yield from ((state, shared) for state in self._waiting_at(deeper))
+            came_from, shared, node = node, node.start, node.parent
+
+    def heaviest_first(self) -> Iterator[RequestState]:
+        """The waiting requests, depth first, the child that most of them share before others;
+        among equals the one that came first.
+        """
+        stack = _lightest_first(self._tree.roots().values())
+        while stack:
+            node = stack.pop()
+            yield from self._waiting_at(node)
+            stack.extend(_lightest_first(node.children.values()))
+
+    def _waiting_at(self, node: TreeNode) -> list[RequestState]:
+        return [state for state in self._ends.get(node, ()) if state not in self._computing]
+
+    def _computing_below(self, node: TreeNode) -> RequestState:
+        """The first of the computing requests whose path runs through a pinned `node`."""
+        for state in self._computing:
+            at: TreeNode | None = self._places[state]
+            while at is not None and at.end > node.end:
+                at = at.parent
+            if at is node:
+                return state
+        raise KeyError(node.id)
+
+
+def _lightest_first(nodes: Iterable[TreeNode]) -> list[TreeNode]:
+    heaviest_first = sorted(nodes, key=lambda node: node.pins - node.lock_ref)
+    return heaviest_first[::-1]

@@ -1,0 +1,127 @@
+"""The requests that wait, what the cache holds of them, and who computes what they share."""
+
+from __future__ import annotations
+
+from radixlm.cache import Match, RadixCache
+from radixlm.scheduler.orders import AdmissionOrder
+from radixlm.scheduler.prompt_index import PromptIndex
+from radixlm.scheduler.queue import WaitingQueue
+from radixlm.scheduler.sharing import InFlight
+from radixlm.scheduler.state import RequestState
+
+
+class WaitingRoom:
+    """Chooses the next request to admit; told of all that waits, starts and gets committed.
+
+    `state.cached` never lies below what the cache holds of a waiting request: a commit raises it
+    for those below the new tokens, found in the prompt index. Eviction may leave it too high; so
+    the one that seems first is looked up in the cache, and put back with the right figure if it
+    was. A step costs what has changed and what is admitted, not what waits.
+    """
+
+    def __init__(self, cache: RadixCache, order: AdmissionOrder, queue: WaitingQueue) -> None:
+        self._cache = cache
+        self._order = order
+        self._queue = queue
+        self._index = PromptIndex(cache.page_size)
+        self._in_flight = InFlight()
+        self._waiting: dict[str, RequestState] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def get(self, request_id: str) -> RequestState | None:
+        return self._waiting.get(request_id)
+
+    def add(self, state: RequestState) -> None:
+        """A request arrives, or comes back after a retraction."""
+        self._waiting[state.request.request_id] = state
+        if self._cache.enabled:
+            self._index.add(state)
+            state.cached = self.match(state).length
+            self._follow_if_worth_it(state)
+        self._queue.push(state)
+
+    def drop(self, state: RequestState) -> None:
+        """A waiting request is gone."""
+        self._in_flight.forget(state)
+        self._take_out(state, admitted=False)
+        if self._cache.enabled:
+            self._index.remove(state)
+
+    def next(self) -> tuple[RequestState, Match] | None:
+        """Who is to be admitted next, and what the cache holds of it; None for nobody."""
+        if self._order.lay_out(self._index):
+            self._queue.rank_all()
+        while (state := self._queue.head()) is not None:
+            match = self.match(state)
+            was_there, state.cached = state.cached, match.length
+            follows = self._cache.enabled and self._follow_if_worth_it(state)
+            if not follows and match.length >= was_there:
+                return state, match
+            self._queue.rank(state)
+        return None
+
+    def match(self, state: RequestState) -> Match:
+        """What the cache holds of a waiting request now."""
+        return self._cache.match(state.known, state.request.namespace, max_match=state.max_match)
+
+    def start(self, state: RequestState, cached: int) -> None:
+        """A waiting request has been admitted; those who share more of it than is `cached` will
+        follow it.
+        """
+        self._take_out(state, admitted=True)
+        if not self._cache.enabled:
+            return
+        self._index.start_computing(state)
+        state.computing = True
+        sharing = self._index.sharing(state.known, state.request.namespace, cached)
+        for other, shared in list(sharing):
+            if other.follows is None and self._follow(other, state, shared):
+                self._queue.rank(other)
+
+    def committed(self, state: RequestState, before: int, upto: int) -> None:
+        """A running request's tokens from `before` to `upto` have entered the cache."""
+        self._let_go(state, upto)
+        if upto <= state.prefill_end or not self._waiting:
+            return
+        # What it generated is nobody's to follow, but others may have come with the same tokens.
+        namespace = state.request.namespace
+        for other, shared in list(self._index.sharing(state.known[:upto], namespace, before)):
+            if other.follows is None:
+                self._raise(other, shared)
+
+    def stop_computing(self, state: RequestState, computed: int) -> None:
+        """A running request has computed its prompt, or will not: it got as far as `computed`."""
+        if not state.computing:
+            return
+        state.computing = False
+        self._index.remove(state)
+        for other, shared in self._in_flight.let_go(state, state.n_tokens):
+            self._raise(other, min(shared, computed))
+
+    def _take_out(self, state: RequestState, *, admitted: bool) -> None:
+        del self._waiting[state.request.request_id]
+        self._queue.remove(state, admitted=admitted)
+
+    def _let_go(self, leader: RequestState, upto: int) -> None:
+        for other, shared in self._in_flight.let_go(leader, upto):
+            self._raise(other, shared)
+
+    def _raise(self, state: RequestState, cached: int) -> None:
+        """More of a waiting request may be in the cache now, or it does not follow any more."""
+        limit = self._cache.round_down(min(cached, state.max_match))
+        state.cached = max(state.cached, limit)
+        self._queue.rank(state)
+
+    def _follow_if_worth_it(self, state: RequestState) -> bool:
+        found = self._index.computing(state, state.cached)
+        return found is not None and self._follow(state, *found)
+
+    def _follow(self, state: RequestState, leader: RequestState, shared: int) -> bool:
+        """Let `state` follow, unless the cache holds all that it could take from the leader."""
+        usable = self._cache.round_down(min(shared, state.max_match))
+        if usable <= state.cached:
+            return False
+        self._in_flight.follow(state, leader, usable)
+        return True

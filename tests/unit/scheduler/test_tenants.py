@@ -1,0 +1,100 @@
+"""Must show 3: one tenant floods, the other's wait stays within twice what it is alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import mean
+
+import pytest
+
+from radixlm.core.config import SchedulePolicy
+from radixlm.core.request import Request
+from tests.engines import ORDERS, Bench, make_request
+
+BUDGET = 32
+OWN = 40
+OUT = 4
+FLOOD = 500
+WARM = [200] * 24
+# Tokens that one request takes: the last token of its answer is never computed.
+COST = OWN + OUT - 1
+
+
+def _modest(n: int) -> Request:
+    own = [1, n % 256, n // 256, *(255 - n * i % 50 for i in range(OWN - 3))]
+    return make_request(f"modest{n}", own, OUT, tenant="modest")
+
+
+def _flooding(n: int) -> Request:
+    """As much to compute as a modest one, but every order would prefer it: its prefix is cached
+    and shared by many, its answer a bit longer and its prompt as much shorter.
+    """
+    own = [n % 256, n // 256, *(n * i % 50 for i in range(OWN - 3))]
+    return make_request(f"flood{n}", [*WARM, *own], OUT + 1, tenant="flood")
+
+
+def _waits(policy: SchedulePolicy, arrivals: list[int], *, flood: bool) -> list[int]:
+    """Steps from arrival to the end of the answer, for every modest request."""
+    bench = Bench(8_192, policy=policy, max_running=BUDGET, budget=BUDGET, chain=True)
+    bench.core.add(make_request("warmer", WARM, 1, tenant="flood"))
+    bench.run()
+    flooding = 0
+    if flood:
+        for _ in range(FLOOD):
+            bench.core.add(_flooding(flooding))
+            flooding += 1
+        for _ in range(20):
+            bench.core.step()
+    waits: dict[str, int] = {}
+    step = sent = 0
+    while len(waits) < len(arrivals):
+        while sent < len(arrivals) and arrivals[sent] <= step:
+            bench.core.add(_modest(sent))
+            sent += 1
+        if flood:
+            bench.core.add(_flooding(flooding))
+            flooding += 1
+        step += 1
+        for output in bench.core.step():
+            if output.finished and output.request_id.startswith("modest"):
+                arrival = arrivals[int(output.request_id.removeprefix("modest"))]
+                waits[output.request_id] = step - arrival
+    assert bench.scheduler.n_waiting > 300 or not flood
+    return list(waits.values())
+
+
+def _compare(policy: SchedulePolicy, arrivals: list[int], name: str) -> tuple[list[int], list[int]]:
+    alone, flooded = (_waits(policy, arrivals, flood=flood) for flood in (False, True))
+
+    def ratio(of: Callable[[list[int]], float]) -> str:
+        return f"{of(alone):5.1f} alone, {of(flooded):5.1f} flooded, x{of(flooded) / of(alone):.2f}"
+
+    print(f"{policy:24} {name:6} mean {ratio(mean)}; largest {ratio(max)}")
+    return alone, flooded
+
+
+@pytest.mark.parametrize("policy", ORDERS)
+def test_a_modest_tenant_hardly_notices_a_flood(policy: SchedulePolicy) -> None:
+    """It sends a request every three steps, which takes 45 % of the step's tokens: less than its
+    half. Then it is never behind, so whoever of it comes is next, as soon as one of the others
+    that has begun has its prompt computed: a wait for one request of the other, then its own
+    time, of which decoding takes the same number of steps as alone.
+    """
+    assert COST / 3 < BUDGET / 2
+    alone, flooded = _compare(policy, [3 * n for n in range(100)], "modest")
+    assert mean(flooded) <= 2 * mean(alone)
+    assert max(flooded) <= 2 * max(alone)
+
+
+@pytest.mark.parametrize("policy", ORDERS)
+def test_a_burst_gets_half_of_the_machine(policy: SchedulePolicy) -> None:
+    """Forty at once: alone they get every token of a step, with a flood beside them half. So the
+    k-th takes twice as long as alone, and what one request of the other takes beside it: that is
+    how far what two tenants were served may differ, and a request that runs is not interrupted.
+    """
+    alone, flooded = _compare(policy, [0] * 40, "burst")
+    one_request = -(-COST // BUDGET) + OUT
+    for mine, beside_flood in zip(sorted(alone), sorted(flooded), strict=True):
+        assert beside_flood <= 2 * mine + one_request
+    assert mean(flooded) <= 2 * mean(alone)
+    assert max(flooded) <= 2 * max(alone)

@@ -1,0 +1,149 @@
+"""What is known of those who wait, and who follows whom."""
+
+from __future__ import annotations
+
+from radixlm.core.events import Event, Retracted, Scheduled
+from radixlm.scheduler.sharing import InFlight
+from radixlm.scheduler.state import RequestState
+from tests.engines import Bench, make_request
+
+SHARED = list(range(1, 21))
+
+
+class Admissions:
+    """The order in which requests were admitted, with what was cached of each."""
+
+    def __init__(self) -> None:
+        self.cached: dict[str, int] = {}
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Scheduled):
+            self.cached[event.request_id] = event.start
+
+
+def test_what_was_evicted_since_is_noticed_before_it_decides() -> None:
+    """x matched 8 tokens and y 4 when they came; until they are next, 5 of x's are evicted."""
+    admitted = Admissions()
+    bench = Bench(24, policy="lpm", max_running=1, sink=admitted)
+    for token, length in ((7, 8), (8, 4)):
+        bench.core.add(make_request(f"warm {token}", [token] * length, 1))
+    bench.run()
+    bench.core.add(make_request("long", [9] * 4, 14))
+    bench.step()
+    bench.core.add(make_request("x", [*[7] * 8, 1], 1))
+    bench.core.add(make_request("y", [*[8] * 4, 1], 1))
+    bench.run()
+    assert list(admitted.cached)[3:] == ["y", "x"]
+    assert admitted.cached["y"] == 4
+    assert admitted.cached["x"] < 4
+
+
+def test_when_the_one_that_computes_is_aborted_one_follower_takes_over() -> None:
+    admitted = Admissions()
+    bench = Bench(200, budget=4, max_running=4, sink=admitted)
+    for n in range(3):
+        bench.core.add(make_request(f"r{n}", [*SHARED, 50 + n], 2))
+    bench.step()
+    assert bench.scheduler.n_running == 1
+    bench.core.abort("r0")
+    bench.step()
+    assert bench.scheduler.n_running == 1
+    bench.run()
+    assert admitted.cached == {"r0": 0, "r1": 4, "r2": 20}
+    assert bench.scheduler.counters.computed_tokens == 4 + 17 + 1 + 2
+
+
+def test_when_the_one_that_computes_is_retracted_nobody_waits_for_it() -> None:
+    retracted: list[int] = []
+
+    def sink(event: Event) -> None:
+        if isinstance(event, Retracted) and event.request_id == "new0":
+            retracted.append(event.computed)
+
+    bench = Bench(25, budget=4, policy="fcfs", sink=sink)
+    olds = [make_request(f"old{n}", [100 + n], 20) for n in range(2)]
+    news = [make_request(f"new{n}", [*SHARED, 50 + n], 4) for n in range(3)]
+    for request in [*olds, *news]:
+        bench.core.add(request)
+    for _ in range(3):
+        bench.step()
+    waiting = bench.scheduler._waiting._waiting
+    assert [state.follows is not None for state in waiting.values()] == [True, True]
+    outputs = bench.run()
+    assert retracted
+    assert retracted[0] < len(SHARED)
+    for request in news:
+        assert list(outputs[request.request_id].token_ids) == bench.expected(request)
+
+
+def test_an_aborted_follower_leaves_nothing_behind() -> None:
+    bench = Bench(200, budget=4)
+    for n in range(4):
+        bench.core.add(make_request(f"r{n}", [*SHARED, 50 + n], 2))
+    bench.step()
+    room = bench.scheduler._waiting
+    assert [state.follows is not None for state in room._waiting.values()] == [True] * 3
+    for n in (2, 1, 3):
+        bench.core.abort(f"r{n}")
+    assert not room._in_flight._followers
+    bench.run()
+    assert len(room._index) == 0
+    assert room._index._tree.node_count == 0
+
+
+def test_what_is_computed_already_is_taken_and_not_followed() -> None:
+    bench = Bench(200, budget=8, max_running=4)
+    bench.core.add(make_request("wide", [*SHARED[:10], *[30] * 20], 2))
+    bench.step()
+    bench.core.add(make_request("near", [*SHARED[:8], 99], 2))
+    bench.core.add(make_request("far", [*SHARED[:10], 99], 2))
+    wide = bench.scheduler._running["wide"]
+    states = bench.scheduler._waiting._waiting
+    assert states["near"].follows is None
+    assert states["far"].follows is wide
+    bench.step()
+    assert states["far"].follows is None
+    outputs = bench.run()
+    assert outputs["near"].cached_tokens == 8
+    assert outputs["far"].cached_tokens == 10
+
+
+def test_one_whose_prefix_was_evicted_follows_who_computes_it_again() -> None:
+    """Both believe that their 8 tokens are cached; first is found out that they are not."""
+    bench = Bench(200, budget=16, max_running=4)
+    bench.core.add(make_request("warmer", [7] * 8, 1))
+    bench.run()
+    bench.core.add(make_request("long", [9] * 32, 4))
+    bench.step()
+    bench.core.add(make_request("x", [*[7] * 8, 1], 4, tenant="x"))
+    bench.core.add(make_request("first", [*[7] * 8, 2], 4, tenant="first"))
+    bench.cache.flush()
+    bench.step()
+    bench.step()
+    assert set(bench.scheduler._running) == {"long", "first"}
+    assert bench.run()["x"].cached_tokens == 8
+
+
+def test_nobody_follows_when_the_cache_is_off() -> None:
+    bench = Bench(400, budget=4, enabled=False)
+    for n in range(3):
+        bench.core.add(make_request(f"r{n}", SHARED, 2))
+    bench.run()
+    assert bench.scheduler.counters.computed_tokens == 3 * 21
+
+
+def test_followers_are_let_go_at_what_they_share_and_not_before() -> None:
+    states = [RequestState(make_request(f"r{n}", SHARED), n) for n in range(4)]
+    leader, near, far, gone = states
+    in_flight = InFlight()
+    in_flight.follow(near, leader, 4)
+    in_flight.follow(far, leader, 12)
+    in_flight.follow(gone, leader, 12)
+    assert in_flight.let_go(leader, 3) == []
+    assert in_flight.let_go(leader, 4) == [(near, 4)]
+    in_flight.forget(gone)
+    in_flight.forget(gone)
+    assert in_flight.let_go(leader, 99) == [(far, 12)]
+    assert all(state.follows is None for state in states)
+    assert in_flight.let_go(leader, 99) == []
+    assert not in_flight._followers

@@ -2,9 +2,10 @@
 
     python scripts/update_readme.py
 
-Reads benchmarks/results/shared-prefix-*.jsonl (written by `radixlm bench shared-prefix --json`) and
-the demo model's card (written by scripts/train_demo_model.py). Nothing in those parts of the README
-is written by hand.
+Reads benchmarks/results/shared-prefix-*.jsonl (written by `radixlm bench shared-prefix --json`),
+paper*.jsonl (by `radixlm bench paper --json`; docs/img/paper.png is made by its --picture) and the
+demo model's card (by scripts/train_demo_model.py). Nothing in those parts of the README is written
+by hand.
 """
 
 from __future__ import annotations
@@ -26,15 +27,18 @@ Run = dict[str, Any]
 
 
 def main() -> None:
-    runs = [
-        [json.loads(line) for line in path.read_text().splitlines()]
-        for path in sorted(RESULTS.glob("shared-prefix-*.jsonl"))
-    ]
+    runs = [read(path.stem) for path in sorted(RESULTS.glob("shared-prefix-*.jsonl"))]
     readme = ROOT / "README.md"
     text = replace_part(readme.read_text(), "numbers", numbers_table(runs))
+    text = replace_part(text, "paper", paper_table(read("paper"), read("paper-pool30")))
     text = replace_part(text, "demo", demo_table())
     readme.write_text(text)
     draw(runs)
+
+
+def read(name: str) -> list[Run]:
+    """The runs of one file of results."""
+    return [json.loads(line) for line in (RESULTS / f"{name}.jsonl").read_text().splitlines()]
 
 
 def replace_part(text: str, name: str, content: str) -> str:
@@ -65,6 +69,32 @@ def numbers_table(runs: list[list[Run]]) -> str:
             f"| {100 * on['hit_rate']:.2f} %, best possible {100 * on['best_hit_rate']:.2f} % |"
         )
     return "\n".join(lines) + "\n"
+
+
+def paper_table(roomy: list[Run], tight: list[Run]) -> str:
+    """One row for each workload of the paper: what of the best hit rate is reached, and time."""
+    lines = [
+        "| workload | requests | best | `lpm` | pool 30 % | pages of 16 | off / on | TTFT |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    small = {run["workload"]: run for run in tight if run["mode"] == "lpm"}
+    for name in dict.fromkeys(run["workload"] for run in roomy):
+        modes = {run["mode"]: run for run in roomy if run["workload"] == name}
+        off, on = modes["off"], modes["lpm"]
+        shares = [_share(run) for run in (on, small.get(name), modes["page16"])]
+        lines.append(
+            f"| `{name}` | {on['requests']} x {on['prompt_tokens'] // on['requests']:,} "
+            f"| {100 * on['best_hit_rate']:.1f} % | {' | '.join(shares)} "
+            f"| **{off['wall_s'] / on['wall_s']:.1f}x** "
+            f"| {off['ttft_ms_p50']:,.0f} / {on['ttft_ms_p50']:,.0f} ms |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _share(run: Run | None) -> str:
+    if run is None or run["best_hit_rate"] < 0.001:
+        return "–"
+    return f"{100 * run['hit_rate'] / run['best_hit_rate']:.1f} %"
 
 
 def demo_table() -> str:

@@ -47,9 +47,9 @@ def _shape(model_type: str, architecture: str, **fields: Any) -> Mapping[str, An
     return MappingProxyType(common | fields)
 
 
-# As published, save for the token ids: {HuggingFaceTB/SmolLM2-135M,
-# Qwen/Qwen3-0.6B, meta-llama/Llama-3.2-1B, Qwen/Qwen3-8B}. SmolLM2 has SmolLM's sizes and four
-# times its context.
+# tiny and 10m (parameters) are ours. The others are as published, save for the token ids:
+# {HuggingFaceTB/SmolLM2-135M, Qwen/Qwen3-0.6B, meta-llama/Llama-3.2-1B, Qwen/Qwen3-8B}. SmolLM2
+# has SmolLM's sizes and four times its context.
 SHAPES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "tiny": _shape(
@@ -62,6 +62,21 @@ SHAPES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             num_attention_heads=4,
             num_key_value_heads=2,
             head_dim=16,
+            max_position_embeddings=8192,
+            rms_norm_eps=1e-5,
+            rope_theta=10_000.0,
+            tie_word_embeddings=True,
+        ),
+        "10m": _shape(
+            "llama",
+            "LlamaForCausalLM",
+            vocab_size=6144,
+            hidden_size=384,
+            intermediate_size=768,
+            num_hidden_layers=6,
+            num_attention_heads=6,
+            num_key_value_heads=2,
+            head_dim=64,
             max_position_embeddings=8192,
             rms_norm_eps=1e-5,
             rope_theta=10_000.0,

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import json
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 import click
 
 from radixlm.bench.checkpoints import SHAPES, write_random_checkpoint
+from radixlm.bench.folder import Dtype, model_folder
+from radixlm.bench.paper.command import paper
 from radixlm.bench.report import on_off_ratio, save, show
 from radixlm.bench.shared_prefix import SharedPrefix, measure
-
-Dtype = Literal["bfloat16", "float32"]
 
 
 @click.group("bench")
 def command() -> None:
     """Measure workloads, write random checkpoints."""
+
+
+command.add_command(paper)
 
 
 @command.command("make-checkpoint")
@@ -68,7 +68,7 @@ def shared_prefix(
 ) -> None:
     """Requests over one shared prefix, with the cache on and off in one run."""
     workload = SharedPrefix(requests=requests, shared=shared, own=own, out=out, seed=seed)
-    with _model_folder(model, shape, dtype) as folder:
+    with model_folder(model, shape, dtype) as folder:
         rows = list(measure(workload, folder, dtype=dtype, page_size=page_size))
     name = Path(model).name if model else shape
     show(
@@ -90,15 +90,3 @@ def shared_prefix(
     }
     summary = {"workload": "shared-prefix", "model": name, "dtype": dtype, "off_over_on": ratio}
     click.echo(json.dumps(summary | modes))
-
-
-@contextmanager
-def _model_folder(model: str | None, shape: str, dtype: Dtype) -> Iterator[str]:
-    """The folder given, or a random checkpoint that lives as long as the measurement."""
-    if model is not None:
-        yield model
-        return
-    with tempfile.TemporaryDirectory(prefix="radixlm-bench-") as scratch:
-        folder = Path(scratch) / shape
-        write_random_checkpoint(shape, folder, dtype=dtype)
-        yield str(folder)

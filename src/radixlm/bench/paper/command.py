@@ -1,0 +1,118 @@
+"""`radixlm bench paper`: the workloads of SGLang's paper."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import get_args
+
+import click
+from tqdm import tqdm
+
+from radixlm.bench.checkpoints import SHAPES
+from radixlm.bench.folder import Dtype, model_folder
+from radixlm.bench.paper.picture import check_picture, draw
+from radixlm.bench.paper.plan import Plan
+from radixlm.bench.paper.run import MODES, Row, Setup, run
+from radixlm.bench.paper.summary import summary
+from radixlm.bench.paper.table import append_json, show
+from radixlm.bench.paper.workloads import WORKLOADS, Workload
+from radixlm.models import load_config
+
+
+@click.command("paper")
+@click.argument("model", required=False)
+@click.option(
+    "--shape",
+    type=click.Choice(list(SHAPES)),
+    default="10m",
+    show_default=True,
+    help="Random model to measure with, when no MODEL folder is given.",
+)
+@click.option("--dtype", type=click.Choice(get_args(Dtype)), default="float32", show_default=True)
+@click.option(
+    "--only", multiple=True, type=click.Choice(list(WORKLOADS)), help="A workload; repeatable."
+)
+@click.option(
+    "--modes",
+    multiple=True,
+    type=click.Choice(list(MODES)),
+    default=list(MODES),
+    show_default=True,
+    help="Cache off, orders, pages of 16; repeatable.",
+)
+@click.option(
+    "--scale",
+    type=click.FloatRange(0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Times as many requests, agents, questions.",
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option(
+    "--pool",
+    type=click.FloatRange(0, min_open=True),
+    help="KV pool over the workload's distinct tokens, such as 0.3. Default: all fits.",
+)
+@click.option("--json", "path", type=click.Path(path_type=Path), help="Write JSON lines here.")
+@click.option("--picture", type=click.Path(path_type=Path), help="Draw a PNG here.")
+def paper(
+    model: str | None,
+    shape: str,
+    dtype: Dtype,
+    only: Sequence[str],
+    modes: Sequence[str],
+    scale: float,
+    seed: int,
+    pool: float | None,
+    path: Path | None,
+    picture: Path | None,
+) -> None:
+    """The workloads of SGLang's paper, with the cache off and on.
+
+    Ends in one JSON line. --json gets one line per workload and mode, as soon as it is measured.
+    """
+    if picture is not None:
+        check_picture(picture)
+    if path is not None:
+        path.write_text("")
+    with model_folder(model, shape, dtype) as folder:
+        setup = Setup(
+            model=folder,
+            shape=Path(model).name if model else shape,
+            vocab_size=load_config(Path(folder)).vocab_size,
+            dtype=dtype,
+            scale=scale,
+            seed=seed,
+            pool=pool,
+        )
+        rows = _with_bar([WORKLOADS[name] for name in only or WORKLOADS], modes, setup, path)
+    room = "room for everything" if pool is None else f"room for {100 * pool:g} % of the tokens"
+    title = f"The workloads of SGLang's paper: {setup.shape} in {dtype}, {room}"
+    show(title, rows)
+    if picture is not None:
+        draw(picture, title, rows)
+        click.echo(f"drew {picture}")
+    click.echo(json.dumps(summary(rows)))
+
+
+def _with_bar(
+    workloads: Sequence[Workload], modes: Sequence[str], setup: Setup, path: Path | None
+) -> list[Row]:
+    """Measure everything under one progress bar, and save each row when it is there."""
+    planned: list[tuple[Workload, Plan]] = [(item, setup.plan(item)) for item in workloads]
+    total = len(modes) * sum(plan.requests for _, plan in planned)
+    rows = []
+    with tqdm(total=total, unit=" requests", dynamic_ncols=True) as bar:
+        for row in run(
+            planned,
+            modes,
+            setup,
+            started=lambda workload, mode: bar.set_description(f"{workload}, {mode}"),
+            done=bar.update,
+        ):
+            rows.append(row)
+            if path is not None:
+                append_json(path, row)
+    return rows

@@ -1,0 +1,114 @@
+"""What a workload is made of: programs that ask, wait for the answers, and ask again.
+
+A program sees a Client and nothing else, so the same one runs against an engine and against a
+client that makes answers up (a dry run). Content is random token ids, all drawn before the first
+request, so that it does not depend on who is answered first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """One request.
+
+    prompt: token ids. out: tokens to generate, no fewer and no more.
+    scored: how many of the prompt's last tokens are wanted with their log-probabilities.
+    seed: draw the tokens with it; None takes the likeliest ones.
+    """
+
+    prompt: list[int]
+    out: int
+    scored: int = 0
+    seed: int | None = None
+
+    @property
+    def reusable(self) -> int:
+        """Prompt tokens that may come from a cache: what is predicted needs the logits of the
+        token before it, so at least the last one is computed.
+        """
+        return len(self.prompt) - self.scored - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """token_ids: what was generated. logprob: the sum over the scored tokens, 0 without any."""
+
+    token_ids: list[int]
+    logprob: float = 0.0
+
+
+class Client(Protocol):
+    """Answers requests, as many at once as one likes."""
+
+    async def ask(self, ask: Ask, /) -> Reply: ...
+
+
+# Runs to its end and returns the token ids that it came to.
+Program = Callable[[Client], Coroutine[Any, Any, list[int]]]
+
+
+class Draw:
+    """Random content. Equal seeds give equal tokens."""
+
+    def __init__(self, vocab_size: int, *seeds: int) -> None:
+        self._vocab_size = vocab_size
+        self._random = np.random.default_rng(seeds)
+
+    def tokens(self, count: int) -> list[int]:
+        """`count` token ids."""
+        drawn: list[int] = self._random.integers(0, self._vocab_size, count).tolist()
+        return drawn
+
+    def parts(self, count: int, size: int) -> list[list[int]]:
+        """`count` times `size` token ids."""
+        return [self.tokens(size) for _ in range(count)]
+
+    def number(self) -> int:
+        """A seed for something else."""
+        return int(self._random.integers(0, 2**31))
+
+    def choice(self, among: int, count: int) -> list[int]:
+        """`count` different numbers below `among`, rising."""
+        return sorted(self._random.choice(among, count, replace=False).tolist())
+
+
+class Shape(Protocol):
+    """A kind of workload with its numbers."""
+
+    def programs(self, draw: Draw, scale: float) -> list[Program]:
+        """Programs with their content drawn, to be run once. scale: times as many requests,
+        agents, questions; never fewer than one. Lengths stay.
+        """
+        ...
+
+
+def scaled(count: int, scale: float) -> int:
+    return max(1, round(count * scale))
+
+
+def single(ask: Ask) -> Program:
+    """A program of one request."""
+    return partial(_single, ask)
+
+
+async def _single(ask: Ask, client: Client) -> list[int]:
+    return (await client.ask(ask)).token_ids
+
+
+async def together(client: Client, asks: Iterable[Ask]) -> list[Reply]:
+    """Ask all at once; the replies in the order of the requests."""
+    return await asyncio.gather(*(client.ask(ask) for ask in asks))
+
+
+async def run_all(client: Client, programs: Iterable[Program]) -> list[list[int]]:
+    """Start all programs at once and wait for the last; each goes its own pace."""
+    return await asyncio.gather(*(program(client) for program in programs))

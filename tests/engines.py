@@ -84,9 +84,10 @@ class Bench:
         preemption_threshold: int = 1,
         seed: int = 0,
         chain: bool = False,
+        reserve: int = 0,
         sink: EventSink = ignore,
     ) -> None:
-        self.cache = RadixCache(capacity, page_size, enabled=enabled, pin_budget=0)
+        self.cache = RadixCache(capacity, page_size, enabled=enabled, pin_budget=0, reserve=reserve)
         self.scheduler = Scheduler(
             self.cache,
             make_order(policy, seed),

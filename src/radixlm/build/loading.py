@@ -32,6 +32,11 @@ from radixlm.scheduler import Limits, Scheduler, make_order
 from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.tokenizer import Tokenizer
 
+# Slots that a request is given ahead of its tokens: attention reads a run of slots as a view. A
+# small pool has none to lay aside.
+RESERVE = 128
+_RESERVES_IN_POOL = 512
+
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
@@ -101,6 +106,7 @@ def load(config: EngineConfig, *, progress: bool = True) -> Loaded:
         enabled=not config.disable_radix_cache,
         policy=policy,
         pin_budget=config.max_pinned_tokens,
+        reserve=min(RESERVE, capacity // _RESERVES_IN_POOL),
     )
     limits = Limits(
         resolve_context(config, model_config), cache.largest_request, model_config.vocab_size

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from itertools import pairwise
 
 import numpy as np
@@ -32,16 +32,20 @@ class SlotAllocator:
         self._starts = [0]
         self._stops = [capacity // page_size]
 
-    def allocate(self, n_pages: int) -> Slots:
-        """Hand out (n_pages * page_size,) slots: one run where one is long enough (the first),
-        else the longest runs there are. O(runs), O(runs log runs) when none is long enough.
-        Raises SlotError when too few are free.
+    def allocate(self, n_pages: int, after: int | None = None) -> Slots:
+        """Hand out (n_pages * page_size,) slots: those that follow the slot `after` if they are
+        free, else one run where one is long enough (the first), else the longest runs there are.
+        O(runs), O(runs log runs) when none is long enough. Raises SlotError when too few are free.
         """
         if n_pages < 1:
             raise SlotError(f"at least one page is handed out, got {n_pages}")
         if n_pages * self.page_size > self.free_size:
             raise SlotError(f"{n_pages * self.page_size} slots wanted, {self.free_size} are free")
         self.free_size -= n_pages * self.page_size
+        if after is not None:
+            index = bisect_left(self._starts, after // self.page_size + 1)
+            if self._begins_at(index, after // self.page_size + 1, n_pages):
+                return self._slots(*self._take(index, n_pages))
         for index, start in enumerate(self._starts):
             if self._stops[index] - start >= n_pages:
                 return self._slots(*self._take(index, n_pages))
@@ -78,6 +82,12 @@ class SlotAllocator:
             raise InvariantError(f"free runs {self.runs()} are not maximal and ascending")
         if sum(stop - start for start, stop in self.runs()) != self.free_size:
             raise InvariantError(f"free runs {self.runs()}, books say {self.free_size}")
+
+    def _begins_at(self, index: int, start: int, n_pages: int) -> bool:
+        """Whether a free run of at least `n_pages` begins there."""
+        if index == len(self._starts) or self._starts[index] != start:
+            return False
+        return self._stops[index] - start >= n_pages
 
     def _take(self, index: int, n_pages: int) -> tuple[int, int]:
         start = self._starts[index]

@@ -25,10 +25,12 @@ from radixlm.core.events import EventSink, Inserted, Matched
 from radixlm.core.keys import KeyLike, Slots, as_trusted_key
 from radixlm.core.reports import TreeSnapshot
 
-# Trimming a leaf copies what is left of it, so decoding under pressure must not do it per token.
-# A quantum is a small share of the pool: what is evicted before its time is a possible hit less.
-EVICTION_QUANTUM = 64
+# Trimming a leaf copies what is left of it, so decoding under pressure must not do it per token,
+# and what is freed together is a longer run. A quantum is a small share of the pool, and so are
+# all reserves: what is evicted before its time is a possible hit less.
+EVICTION_QUANTUM = 256
 _QUANTA_IN_POOL = 64
+_SHARE_OF_RESERVES = 1 / 8
 
 
 class Usage(NamedTuple):
@@ -70,12 +72,14 @@ class RadixCache:
         policy: EvictionPolicy | None = None,
         ghost_budget: int | None = None,
         pin_budget: int | None = None,
+        reserve: int = 0,
         clock: Clock | None = None,
         sink: EventSink | None = None,
     ) -> None:
         """capacity: slots. policy: LRU by default. ghost_budget: evicted tokens to remember, four
         times the capacity by default. pin_budget: tokens that may be pinned, half the capacity by
-        default. Raises ConfigError.
+        default. reserve: slots that a lease is given beyond what it asks for, taken back when they
+        are needed: so the tokens of one that grows bit by bit lie in long runs. Raises ConfigError.
         """
         check_page_size(page_size)
         if capacity < page_size:
@@ -94,6 +98,7 @@ class RadixCache:
         self._allocator = SlotAllocator(self.capacity, page_size)
         quantum = min(EVICTION_QUANTUM, self.capacity // _QUANTA_IN_POOL)
         self._quantum = self.round_up(max(quantum, 1))
+        self._reserve = self.round_down(reserve)
         budget = self.capacity // 2 if pin_budget is None else pin_budget
         if not 0 <= budget <= self.capacity:
             raise ConfigError(f"a pin budget of {budget} in a pool of {self.capacity} tokens")
@@ -280,20 +285,32 @@ class RadixCache:
 
     # What follows is for leases.
 
-    def take_private(self, n_slots: int) -> Slots | None:
-        """Slots in whole pages for a lease, or None. Where eviction makes the room it is by a
-        quantum at least, of which the rest is free for the next ones.
+    def take_private(self, lease: Lease, n_slots: int, ahead: int) -> Slots | None:
+        """Slots in whole pages for a lease, or None: `n_slots`, and as a reserve as many of the
+        `ahead` that it may still ask for as can be laid aside. Where eviction makes the room it is
+        by a quantum at least, of which the rest is free for the next ones.
         """
         if n_slots > self.available:
             self._pins.expire()
+            for other in self._leases:
+                if other is not lease:
+                    other.give_back_reserve()
             if n_slots > self.available:
                 return None
+        n_slots += self._affordable_reserve(ahead, self.available - n_slots)
         short = n_slots - self._allocator.free_size
         if short > 0:
             evictable = self._tree.evictable_size
             self._allocator.free(self._tree.evict(min(max(short, self._quantum), evictable)))
         self._private += n_slots
-        return self._allocator.allocate(n_slots // self.page_size)
+        return self._allocator.allocate(n_slots // self.page_size, after=lease.last_slot)
+
+    def _affordable_reserve(self, ahead: int, available: int) -> int:
+        reserve = min(self.round_up(ahead), self._reserve)
+        if not 0 < reserve <= available:
+            return 0
+        given = sum(lease.allocated - lease.length for lease in self._leases)
+        return reserve if given + reserve <= _SHARE_OF_RESERVES * self.capacity else 0
 
     def insert(self, lease: Lease, upto: int) -> tuple[int, TreeNode]:
         """Hand a lease's slots up to `upto` to the tree; the new path is locked before the old

@@ -26,7 +26,7 @@ class Keeper(Protocol):
     def now(self) -> float: ...
     def round_up(self, n_tokens: int) -> int: ...
     def round_down(self, n_tokens: int) -> int: ...
-    def take_private(self, n_slots: int) -> Slots | None: ...
+    def take_private(self, lease: Lease, n_slots: int, ahead: int) -> Slots | None: ...
     def insert(self, lease: Lease, upto: int) -> tuple[int, TreeNode]: ...
     def give_back(self, slots: Slots) -> None: ...
     def drop(self, lease: Lease) -> None: ...
@@ -41,7 +41,8 @@ class Lease:
 
     key: the tokens, prompt first; it may be a longer buffer that the caller fills as tokens come.
     cached: tokens that were found at acquire. committed: tokens whose slots belong to the tree.
-    length: tokens that have slots; the rest of the last page is reserved for the next ones.
+    length: tokens that have slots; what is reserved beyond, so that they lie in long runs, and at
+    least the rest of the last page, is for the next ones.
     """
 
     def __init__(
@@ -82,7 +83,12 @@ class Lease:
     def block_table(self) -> Slots:
         """(pages,) the page of every page_size tokens, as a paged attention kernel wants it."""
         size = self._keeper.page_size
-        return self._slots[: self._allocated : size] // size
+        return self._slots[: self.length : size] // size
+
+    @property
+    def allocated(self) -> int:
+        """Tokens that it has slots for, the reserved ones included."""
+        return self._allocated
 
     @property
     def private_size(self) -> int:
@@ -112,12 +118,26 @@ class Lease:
         end = self.length + n_tokens
         missing = self._keeper.round_up(end) - self._allocated
         if missing > 0:
-            more = self._keeper.take_private(missing)
+            more = self._keeper.take_private(self, missing, max(0, self.key.size - end))
             if more is None:
                 return None
             self._append(more)
         start, self.length = self.length, end
         return self._slots[start:end]
+
+    @property
+    def last_slot(self) -> int | None:
+        """The last slot that it has, reserved ones included: where more would best follow on."""
+        return int(self._slots[self._allocated - 1]) if self._allocated else None
+
+    def give_back_reserve(self) -> None:
+        """Free the whole pages that no token has been given yet: others need them now."""
+        kept = self._keeper.round_up(self.length)
+        if kept < self._allocated:
+            reserve = self._slots[kept : self._allocated].copy()
+            self._allocated = kept
+            self._tail = list(split_runs(self._slots[self.committed : kept]))
+            self._keeper.give_back(reserve)
 
     def commit(self, upto: int) -> Remap | None:
         """Put the tokens key[:upto], whose keys and values are computed, into the tree.
@@ -190,11 +210,14 @@ class Lease:
                 self._tail.append(run)
 
     def _tail_extents(self) -> tuple[Extent, ...]:
+        """The runs of the private tokens, without what is reserved behind them."""
+        tail = self._tail
         reserved = self._allocated - self.length
+        while reserved >= (size := tail[-1].stop - tail[-1].start):
+            tail, reserved = tail[:-1], reserved - size
         if not reserved:
-            return tuple(self._tail)
-        last = self._tail[-1]
-        return (*self._tail[:-1], Extent(last.start, last.stop - reserved))
+            return tuple(tail)
+        return (*tail[:-1], Extent(tail[-1].start, tail[-1].stop - reserved))
 
     def _check_open(self) -> None:
         if self.closed:

@@ -16,7 +16,8 @@ class TokenFairness:
     back, starts where the others are now, so that nobody saves up turns by being idle; or later,
     where it had more than they, so that nobody is rid of that by being idle for a moment. While
     two tenants both have requests waiting, what they were served differs by no more than one
-    request.
+    request's prompt and what those that run generate. Tokens are counted, not how long a request
+    keeps its place: where places are short and prompts are cached, long answers get more of them.
     """
 
     def __init__(self) -> None:

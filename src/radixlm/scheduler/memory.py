@@ -66,8 +66,8 @@ class MemoryGuard:
 
     def reserved_for(self, state: RequestState) -> int:
         """What a running request will still need."""
-        given = state.lease.length if state.lease else 0
-        return state.n_tokens - given + self._expected(state)
+        given = state.lease.allocated if state.lease else 0
+        return max(0, state.n_tokens - given + self._expected(state))
 
     def gain(self, victim: RequestState, state: RequestState, match: Match) -> int:
         """Slots that are left for `state` when a running request gives way. What the two share of

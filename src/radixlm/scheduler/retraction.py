@@ -13,7 +13,7 @@ class Retraction:
 
     What a request computed goes into the tree before it gives way, and only what is evicted
     meanwhile is computed again; that is never what others share. So its cost is the number of
-    tokens that it alone uses. Nobody is picked twice in a row while there are others.
+    tokens that it alone uses. Nobody is picked twice in a row while there are others to pick.
     """
 
     def __init__(self, *, by_priority: bool) -> None:
@@ -21,12 +21,12 @@ class Retraction:
         self._last: RequestState | None = None
 
     def pick(self, running: Iterable[RequestState]) -> RequestState | None:
-        """The next to give way, so that another can go on. The oldest of the most important ones
-        is spared unless it is alone: alone it fits, so it always ends, and there is no livelock.
+        """The next to give way, so that another can go on; None when there is but one. The oldest
+        of the most important ones is spared: alone it fits, so it always ends, and there is no
+        livelock.
         """
         states = list(running)
-        if len(states) > 1:
-            states.remove(min(states, key=lambda state: (-self._rank(state), state.arrival)))
+        states.remove(min(states, key=lambda state: (-self._rank(state), state.arrival)))
         return self._cheapest(states)
 
     def pick_below(self, running: Iterable[RequestState], priority: int) -> RequestState | None:

@@ -13,10 +13,12 @@ from radixlm.scheduler.state import RequestState
 class WaitingRoom:
     """Chooses the next request to admit; told of all that waits, starts and gets committed.
 
-    `state.cached` never lies below what the cache holds of a waiting request: a commit raises it
-    for those below the new tokens, found in the prompt index. Eviction may leave it too high; so
-    the one that seems first is looked up in the cache, and put back with the right figure if it
-    was. A step costs what has changed and what is admitted, not what waits.
+    `state.cached` is what the cache holds of a waiting request, or more: a commit raises it for
+    those below the new tokens, found in the prompt index. Eviction may leave it too high; so the
+    one that seems first is looked up in the cache, and put back with the right figure if it was.
+    (It may be too low where two requests compute the same, as one with log-probabilities of its
+    prompt must; that costs a place in the order, nothing else.) A step costs what has changed and
+    what is admitted, not what waits.
     """
 
     def __init__(self, cache: RadixCache, order: AdmissionOrder, queue: WaitingQueue) -> None:

@@ -53,6 +53,7 @@ plans = st.builds(
     budget=st.integers(1, 20),
     conservativeness=st.sampled_from([0.0, 1.0]),
     max_wait_admissions=st.sampled_from([1, 2, 1_000]),
+    reserve=st.sampled_from([0, 4]),
     enabled=st.booleans(),
 )
 def test_right_tokens_and_no_slot_lost(
@@ -62,6 +63,7 @@ def test_right_tokens_and_no_slot_lost(
     budget: int,
     conservativeness: float,
     max_wait_admissions: int,
+    reserve: int,
     enabled: bool,
 ) -> None:
     bench = Bench(
@@ -71,6 +73,7 @@ def test_right_tokens_and_no_slot_lost(
         budget=budget,
         conservativeness=conservativeness,
         max_wait_admissions=max_wait_admissions,
+        reserve=reserve,
         enabled=enabled,
         vocab_size=3,
     )

@@ -202,7 +202,7 @@ class TestRoom:
         cache = RadixCache(64 * 256, page_size)
         serve(cache, [1] * 64 * 256)
         lease = cache.acquire([7, 8])
-        quantum = max(64, page_size)
+        quantum = max(256, page_size)
         for generated in range(1, 3 * quantum + 1):
             lease.extend(1)
             quanta = -(-generated // quantum)
@@ -211,7 +211,7 @@ class TestRoom:
         cache.check()
 
     @pytest.mark.parametrize(("capacity", "page_size", "quantum"), [
-        (32, 1, 1), (64 * 10, 1, 10), (64 * 10, 4, 12), (256, 16, 16), (10**6, 1, 64),
+        (32, 1, 1), (64 * 10, 1, 10), (64 * 10, 4, 12), (256, 16, 16), (10**6, 1, 256),
     ])  # fmt: skip
     def test_a_quantum_is_a_small_share_of_the_pool(
         self, capacity: int, page_size: int, quantum: int

@@ -65,6 +65,22 @@ def test_who_has_no_request_any_more_is_forgotten() -> None:
     assert len(fairness._ahead) == MOST_REMEMBERED
 
 
+def test_answers_count_as_prompts_do() -> None:
+    """Equal prompts, but one tenant's answers are long: 10 + 2 tokens against 10 + 26."""
+    names: list[str] = []
+
+    def sink(event: Event) -> None:
+        if isinstance(event, Scheduled):
+            names.append(event.request_id[0])
+
+    bench = Bench(2_000, policy="fcfs", max_running=1, budget=64, sink=sink)
+    for n in range(30):
+        bench.core.add(make_request(f"chatty{n}", [n] * 10, 26, tenant="chatty"))
+        bench.core.add(make_request(f"terse{n}", [100 + n] * 10, 2, tenant="terse"))
+    bench.run()
+    assert names[:32].count("t") == pytest.approx(24, abs=1)
+
+
 @pytest.mark.parametrize("policy", ORDERS)
 def test_two_tenants_are_admitted_in_turn_by_tokens(policy: str) -> None:
     """One tenant's prompts are three times as long: it gets a third as many."""

@@ -58,15 +58,14 @@ def test_nobody_twice_in_a_row_while_there_are_others() -> None:
     assert picks == [cheap, dear, cheap, dear, cheap]
 
 
-def test_the_oldest_is_spared_unless_it_is_alone() -> None:
+def test_the_oldest_is_spared() -> None:
     pool = Pool()
     oldest = pool.run([1])
     other = pool.run([2] * 50)
     retraction = Retraction(by_priority=False)
     assert retraction.pick([other, oldest]) is other
     assert retraction.pick([other, oldest]) is other
-    assert retraction.pick([oldest]) is oldest
-    assert retraction.pick([]) is None
+    assert retraction.pick([oldest]) is None
 
 
 def test_the_least_important_first_and_the_most_important_oldest_is_spared() -> None:
@@ -109,3 +108,17 @@ def test_an_engine_retracts_nobody_twice_in_a_row_while_three_run() -> None:
     assert "r0" not in names
     for request in requests:
         assert list(outputs[request.request_id].token_ids) == bench.expected(request)
+
+
+def test_nobody_is_admitted_in_a_step_in_which_somebody_gave_way() -> None:
+    events: list[str] = []
+    bench = Bench(40, policy="lpm", sink=lambda event: events.append(type(event).__name__))
+    for n in range(8):
+        bench.core.add(make_request(f"r{n}", [n] * 4, 20))
+    steps = 0
+    while bench.core.has_work:
+        events.clear()
+        bench.step()
+        steps += "Retracted" in events
+        assert not {"Retracted", "Scheduled"} <= set(events)
+    assert steps > 3

@@ -120,6 +120,7 @@ def measure(policy: SchedulePolicy, waiting: int) -> dict[str, float | int | str
         times = np.array(load.times[name]) / 1e6
         row[f"{name}_ms_p50"] = round(float(np.median(times)), 3)
         row[f"{name}_ms_p99"] = round(float(np.quantile(times, 0.99)), 3)
+        row[f"{name}_ms_max"] = round(float(times.max()), 3)
         row[f"{name}_ms_mean"] = round(float(times.mean()), 3)
     row["add_us_p50"] = round(arrival, 1)
     return row

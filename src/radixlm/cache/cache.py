@@ -105,6 +105,7 @@ class RadixCache:
         self._pins = PinBoard(self._tree, budget, self._clock, sink)
         self._leases: set[Lease] = set()
         self._private = 0
+        self.laid_aside = 0
         self._sink = sink
 
     @property
@@ -114,8 +115,8 @@ class RadixCache:
 
     @property
     def available(self) -> int:
-        """Slots that leases can still get: free and evictable ones."""
-        return self._allocator.free_size + self._tree.evictable_size
+        """Slots that leases can still get: free, evictable, and laid aside for other leases."""
+        return self._allocator.free_size + self._tree.evictable_size + self.laid_aside
 
     @property
     def node_count(self) -> int:
@@ -162,6 +163,19 @@ class RadixCache:
     def available_after(self, match: Match) -> int:
         """Slots that would be left to get once `match` is locked."""
         return self.available - self._tree.unlocked_on_path(match)
+
+    def available_without(self, leases: Iterable[Lease], match: Match) -> int:
+        """The same, if these leases were released first. O(nodes on their paths)."""
+        kept = {node.id: length for node, length in _path(match.node, match.offset)}
+        freed = 0
+        ends: Counter[TreeNode] = Counter()
+        for lease in leases:
+            freed += lease.private_size - lease.reserve
+            ends.update(node for node, _ in _path(lease.node, lease.node.resident))
+        for node, count in ends.items():
+            if count == node.lock_ref:
+                freed += node.resident - kept.get(node.id, 0)
+        return self.available_after(match) + freed
 
     def acquire(
         self,
@@ -256,6 +270,8 @@ class RadixCache:
         require(sum(usage) == self.capacity, f"{usage} does not add up to {self.capacity}")
         private = sum(lease.private_size for lease in self._leases)
         require(private == self._private, f"leases hold {private}, books say {self._private}")
+        aside = sum(lease.reserve for lease in self._leases)
+        require(aside == self.laid_aside, f"{aside} laid aside, books say {self.laid_aside}")
         ends: Counter[TreeNode] = Counter(lease.node for lease in self._leases)
         ends.update(self._pins.nodes())
         for node in self._tree.nodes():
@@ -290,27 +306,34 @@ class RadixCache:
         `ahead` that it may still ask for as can be laid aside. Where eviction makes the room it is
         by a quantum at least, of which the rest is free for the next ones.
         """
-        if n_slots > self.available:
+        if n_slots > self.available - lease.reserve:
             self._pins.expire()
-            for other in self._leases:
-                if other is not lease:
-                    other.give_back_reserve()
-            if n_slots > self.available:
+            if n_slots > self.available - lease.reserve:
                 return None
-        n_slots += self._affordable_reserve(ahead, self.available - n_slots)
-        short = n_slots - self._allocator.free_size
-        if short > 0:
-            evictable = self._tree.evictable_size
-            self._allocator.free(self._tree.evict(min(max(short, self._quantum), evictable)))
+        self._make_room(lease, n_slots)
+        n_slots += self._affordable_reserve(ahead, n_slots)
+        self._make_room(lease, n_slots)
         self._private += n_slots
         return self._allocator.allocate(n_slots // self.page_size, after=lease.last_slot)
 
-    def _affordable_reserve(self, ahead: int, available: int) -> int:
+    def _affordable_reserve(self, ahead: int, n_slots: int) -> int:
         reserve = min(self.round_up(ahead), self._reserve)
-        if not 0 < reserve <= available:
-            return 0
-        given = sum(lease.allocated - lease.length for lease in self._leases)
-        return reserve if given + reserve <= _SHARE_OF_RESERVES * self.capacity else 0
+        unused = self._allocator.free_size + self._tree.evictable_size - n_slots
+        all_reserves = self.laid_aside + reserve
+        afford = reserve <= unused and all_reserves <= _SHARE_OF_RESERVES * self.capacity
+        return reserve if afford else 0
+
+    def _make_room(self, lease: Lease, n_slots: int) -> None:
+        """Free slots by eviction, and where that is not enough from the reserves of others."""
+        short = n_slots - self._allocator.free_size
+        evictable = self._tree.evictable_size
+        if short > 0 and evictable:
+            self._allocator.free(self._tree.evict(min(max(short, self._quantum), evictable)))
+        for other in self._leases:
+            if self._allocator.free_size >= n_slots:
+                return
+            if other is not lease:
+                other.give_back_reserve()
 
     def insert(self, lease: Lease, upto: int) -> tuple[int, TreeNode]:
         """Hand a lease's slots up to `upto` to the tree; the new path is locked before the old
@@ -335,6 +358,14 @@ class RadixCache:
         self._leases.remove(lease)
         self.give_back(lease.private_slots())
         self._tree.dec_lock_ref(lease.node)
+
+
+def _path(node: TreeNode | None, offset: int) -> Iterator[tuple[TreeNode, int]]:
+    """The nodes from `node` up, and how many tokens of each are on the path."""
+    while node is not None:
+        yield node, offset
+        node = node.parent
+        offset = node.resident if node is not None else 0
 
 
 def _path_ids(lease: Lease) -> list[int]:

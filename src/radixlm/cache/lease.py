@@ -20,6 +20,7 @@ class Keeper(Protocol):
 
     page_size: int
     enabled: bool
+    laid_aside: int
 
     @property
     def version(self) -> int: ...
@@ -63,6 +64,7 @@ class Lease:
         self._acquired_at = keeper.now()
         self._node = node
         self._allocated = node.end
+        self._reserve = 0
         self._slots: Slots = np.empty(keeper.round_up(max(key.size, node.end)), dtype=np.int32)
         self._slots[: node.end] = path_slots(node, 0, node.end)
         self._tail: list[Extent] = []
@@ -86,9 +88,9 @@ class Lease:
         return self._slots[: self.length : size] // size
 
     @property
-    def allocated(self) -> int:
-        """Tokens that it has slots for, the reserved ones included."""
-        return self._allocated
+    def reserve(self) -> int:
+        """Slots in whole pages that no token has been given yet; they can be taken back."""
+        return self._reserve
 
     @property
     def private_size(self) -> int:
@@ -123,6 +125,7 @@ class Lease:
                 return None
             self._append(more)
         start, self.length = self.length, end
+        self._count_reserve()
         return self._slots[start:end]
 
     @property
@@ -131,13 +134,19 @@ class Lease:
         return int(self._slots[self._allocated - 1]) if self._allocated else None
 
     def give_back_reserve(self) -> None:
-        """Free the whole pages that no token has been given yet: others need them now."""
-        kept = self._keeper.round_up(self.length)
-        if kept < self._allocated:
-            reserve = self._slots[kept : self._allocated].copy()
-            self._allocated = kept
-            self._tail = list(split_runs(self._slots[self.committed : kept]))
-            self._keeper.give_back(reserve)
+        """Free the reserve: others need it now."""
+        if self._reserve:
+            end = self._allocated - self._reserve
+            slots = self._slots[end : self._allocated].copy()
+            self._allocated = end
+            self._tail = list(split_runs(self._slots[self.committed : end]))
+            self._count_reserve()
+            self._keeper.give_back(slots)
+
+    def _count_reserve(self) -> None:
+        reserve = self._allocated - self._keeper.round_up(self.length)
+        self._keeper.laid_aside += reserve - self._reserve
+        self._reserve = reserve
 
     def commit(self, upto: int) -> Remap | None:
         """Put the tokens key[:upto], whose keys and values are computed, into the tree.
@@ -172,6 +181,7 @@ class Lease:
         """Unlock the path and free the private slots. Raises LeaseClosedError the second time."""
         self._check_open()
         self.closed = True
+        self._keeper.laid_aside -= self._reserve
         self._keeper.drop(self)
 
     def segments(self) -> tuple[Segment, ...]:

@@ -390,7 +390,7 @@ class RadixTree:
             at.last_used = uses
             if at.priority < priority:
                 at.priority = priority
-            if len(at.children) == 1:
+            if at is not node and len(at.children) == 1:
                 self._shape.merge(at)
             at = parent
 

@@ -11,13 +11,14 @@ MOST_REMEMBERED = 1_000
 class TokenFairness:
     """Counts the tokens that were computed for each tenant, so that the least served is next.
 
-    Start-time fair queueing (Goyal et al., SIGCOMM 1996), with tokens as the virtual time, as in
-    Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024): one who comes, or comes
-    back, starts where the others are now, so that nobody saves up turns by being idle; or later,
-    where it had more than they, so that nobody is rid of that by being idle for a moment. While
-    two tenants both have requests waiting, what they were served differs by no more than one
-    request's prompt and what those that run generate. Tokens are counted, not how long a request
-    keeps its place: where places are short and prompts are cached, long answers get more of them.
+    Self-clocked fair queueing (Golestani, INFOCOM 1994), with tokens as the virtual time, as in
+    Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024): who comes, or comes
+    back, starts where the one admitted last is now, so that nobody saves up turns by being idle;
+    or later, where it had more than that, so that nobody is rid of it by being idle for a moment.
+    Every admission moves that point, so endless newcomers keep nobody waiting. While two tenants
+    both have requests waiting, what they were served differs by no more than one request's prompt
+    and what those that run generate. Tokens are counted, not how long a request keeps its place:
+    where places are short and prompts are cached, long answers get more of them.
     """
 
     def __init__(self) -> None:
@@ -41,7 +42,10 @@ class TokenFairness:
             return
         del self._active[tenant]
         served = self._served.pop(tenant)
-        if served > self._now:
+        if not self._active:  # what one is given while nobody else asks is held against nobody
+            self._now = max(self._now, served, *self._ahead.values())
+            self._ahead.clear()
+        elif served > self._now:
             self._ahead[tenant] = served
             if len(self._ahead) > MOST_REMEMBERED:
                 del self._ahead[next(iter(self._ahead))]
@@ -50,11 +54,10 @@ class TokenFairness:
         """Tokens computed for an active tenant, counted from where it came in."""
         return self._served[tenant]
 
-    def admit(self, tenant: str, tokens: int) -> None:
-        """It is the turn of `tenant`, for `tokens` of a prompt."""
+    def admit(self, tenant: str) -> None:
+        """A request of `tenant` has been admitted, and charged for its first tokens."""
         self._now = max(self._now, self._served[tenant])
-        self.charge(tenant, tokens)
 
     def charge(self, tenant: str, tokens: int) -> None:
-        """Tokens were computed for a tenant that is active."""
+        """Tokens are being computed for a tenant that is active."""
         self._served[tenant] += tokens

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-import numpy as np
-
 from radixlm.cache import Match, RadixCache
 from radixlm.scheduler.state import RequestState
 
@@ -59,6 +57,13 @@ class MemoryGuard:
         """Slots that nobody has, or is expected to need, once `match` is locked."""
         return self._cache.available_after(match) - self._reserved
 
+    def left_without(self, others: Iterable[RequestState], match: Match) -> int:
+        """The same, if these running requests gave way."""
+        states = list(others)
+        leases = [state.lease for state in states if state.lease is not None]
+        reserved = self._reserved - sum(map(self.reserved_for, states))
+        return self._cache.available_without(leases, match) - reserved
+
     def reserve(self, state: RequestState) -> None:
         """Keep what a running request, which has some slots already, will still need."""
         self._reserved += self.reserved_for(state)
@@ -66,24 +71,8 @@ class MemoryGuard:
 
     def reserved_for(self, state: RequestState) -> int:
         """What a running request will still need."""
-        given = state.lease.allocated if state.lease else 0
-        return max(0, state.n_tokens - given + self._expected(state))
-
-    def gain(self, victim: RequestState, state: RequestState, match: Match) -> int:
-        """Slots that are left for `state` when a running request gives way. What the two share of
-        `match` is none: `state` locks it itself.
-        """
-        lease = victim.lease
-        if lease is None:
-            return 0
-        shared = 0
-        if victim.request.namespace == state.request.namespace:
-            end = min(match.length, lease.committed)
-            differ = np.flatnonzero(victim.tokens[:end] != state.tokens[:end])
-            shared = int(differ[0]) if differ.size else end
-        own = lease.own_size
-        others = lease.committed + lease.private_size - own
-        return self.reserved_for(victim) + own - max(0, shared - others)
+        given = state.lease.length if state.lease else 0
+        return state.n_tokens - given + self._expected(state)
 
     def learn_from_end(self, state: RequestState) -> None:
         """A request has ended by itself: take into account how much it used."""

@@ -18,8 +18,8 @@ from radixlm.scheduler.state import RequestState
 class AdmissionOrder(ABC):
     """Ranks waiting requests; equal ranks go by arrival.
 
-    by_priority: whether a request of higher priority always goes first, and may take the place of
-    a running one.
+    by_priority: whether a request of higher priority goes first, unless it follows another, and
+    may take the place of a running one.
     """
 
     by_priority: ClassVar[bool] = False

@@ -13,7 +13,7 @@ from radixlm.scheduler.state import RequestState
 
 
 class PromptIndex:
-    """A second radix tree: over the prompts that wait or are being computed, without slots.
+    """A second radix tree: over the prompts that wait or are being computed. Its slots are all 0.
 
         root ── [system prompt] ─┬─ [question 1]   computing: its path is pinned
                 lock_ref 3       ├─ [question 2]   waits

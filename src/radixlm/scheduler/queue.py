@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left, insort
 
 from radixlm.scheduler.fairness import TokenFairness
 from radixlm.scheduler.line import SLACK, Line
 from radixlm.scheduler.orders import AdmissionOrder
 from radixlm.scheduler.state import RequestState
 
+Turn = tuple[int, int, str, Line]
+
 
 class Level:
-    """The lines of one priority. turns: (served, tenant, line), the least served first; what is
-    noted there only grows, so it is put right when it comes up.
+    """The lines of one priority. turns: (served, number of the line, tenant, line), the least
+    served first, of equals the line that was opened first; what is noted there only grows, so it
+    is put right when it comes up.
     """
 
     def __init__(self) -> None:
         self.lines: dict[str, Line] = {}
-        self.turns: list[tuple[int, str, int, Line]] = []
+        self.turns: list[Turn] = []
 
     def forget_dead_turns(self) -> None:
         """Drop the turns of lines that are gone, when they are more than those of the others."""
         if len(self.turns) > 2 * len(self.lines) + SLACK:
-            self.turns = [turn for turn in self.turns if self.lines.get(turn[1]) is turn[-1]]
+            self.turns = [turn for turn in self.turns if self.lines.get(turn[2]) is turn[3]]
             heapq.heapify(self.turns)
 
 
@@ -38,16 +42,21 @@ class WaitingQueue:
         self._fairness = fairness
         self._bound = max_wait_admissions
         self._levels: dict[int, Level] = {}
+        self._priorities: list[int] = []
         self._lines_made = 0
 
     def push(self, state: RequestState) -> None:
-        level = self._levels.setdefault(self._priority(state), Level())
+        priority = self._priority(state)
+        level = self._levels.get(priority)
+        if level is None:
+            level = self._levels[priority] = Level()
+            insort(self._priorities, priority)
         tenant = state.request.tenant
         line = level.lines.get(tenant)
         if line is None:
             line = level.lines[tenant] = Line(self._order, self._bound)
             self._lines_made += 1
-            turn = (self._fairness.served(tenant), tenant, self._lines_made, line)
+            turn = (self._fairness.served(tenant), self._lines_made, tenant, line)
             heapq.heappush(level.turns, turn)
             level.forget_dead_turns()
         line.push(state)
@@ -72,26 +81,27 @@ class WaitingQueue:
             del level.lines[tenant]
             if not level.lines:
                 del self._levels[priority]
+                del self._priorities[bisect_left(self._priorities, priority)]
 
     def head(self) -> RequestState | None:
         """Who is next; None when nobody waits, or all of them follow others."""
-        for priority in sorted(self._levels, reverse=True):
+        for priority in reversed(self._priorities):
             state = self._head_of(self._levels[priority])
             if state is not None:
                 return state
         return None
 
     def _head_of(self, level: Level) -> RequestState | None:
-        passed: list[tuple[int, str, int, Line]] = []
+        passed: list[Turn] = []
         found: RequestState | None = None
         while level.turns and found is None:
-            noted, tenant, number, line = level.turns[0]
+            noted, number, tenant, line = level.turns[0]
             if level.lines.get(tenant) is not line:
                 heapq.heappop(level.turns)
                 continue
             served = self._fairness.served(tenant)
             if served != noted:
-                heapq.heapreplace(level.turns, (served, tenant, number, line))
+                heapq.heapreplace(level.turns, (served, number, tenant, line))
                 continue
             found = line.head()
             if found is None:

@@ -13,7 +13,8 @@ class Retraction:
 
     What a request computed goes into the tree before it gives way, and only what is evicted
     meanwhile is computed again; that is never what others share. So its cost is the number of
-    tokens that it alone uses. Nobody is picked twice in a row while there are others to pick.
+    tokens that it alone uses. Nobody is picked twice in a row while there are equally important
+    others to pick.
     """
 
     def __init__(self, *, by_priority: bool) -> None:
@@ -34,15 +35,12 @@ class Retraction:
         return self._cheapest([s for s in running if s.request.priority <= priority])
 
     def _cheapest(self, states: list[RequestState]) -> RequestState | None:
-        others = [state for state in states if state is not self._last] or states
-        if not others:
-            return None
-        self._last = min(others, key=self._cost)
+        self._last = min(states, key=self._cost, default=None)
         return self._last
 
-    def _cost(self, state: RequestState) -> tuple[int, int, int]:
+    def _cost(self, state: RequestState) -> tuple[int, bool, int, int]:
         own = state.lease.own_size if state.lease else 0
-        return self._rank(state), own, -state.arrival
+        return self._rank(state), state is self._last, own, -state.arrival
 
     def _rank(self, state: RequestState) -> int:
         return state.request.priority if self._by_priority else 0

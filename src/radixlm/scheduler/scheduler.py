@@ -26,11 +26,11 @@ class Scheduler:
     """Continuous batching over the radix cache: `schedule` says what a step computes, `update`
     takes what came of it. There are no phases, only requests with more or fewer tokens to compute.
 
-    A step has one budget of `chunked_prefill_size` tokens. Running requests come first, oldest
-    first: one token for each that decodes, the rest for chunks of prompts; what is left admits
-    waiting ones (see WaitingRoom). No more requests run than the budget has tokens, so every
-    request that decodes moves in every step, and between two of its tokens no more than the
-    budget is computed for others; the oldest prompt moves in every step, too.
+    A step has one budget of `chunked_prefill_size` tokens. Running requests come first, in the
+    order of their admission: one token for each that decodes, the rest for chunks of prompts;
+    what is left admits waiting ones (see WaitingRoom). No more requests run than the budget has
+    tokens, so every request that decodes moves in every step, and between two of its tokens no
+    more than the budget is computed for others; the first prompt moves in every step, too.
 
     When the pool is full, running requests are retracted (see Retraction): what they computed is
     committed first, so only what gets evicted meanwhile is computed again.
@@ -140,10 +140,10 @@ class Scheduler:
         return news
 
     def _continue_running(self, parts: Scheduling) -> int:
-        """Give every running request its part, oldest first; return the budget that is left."""
+        """Give every running request its part, first admitted first; return what is left."""
         decoding = sum(1 for state in self._running.values() if state.pending == 1)
         budget = self._budget - decoding
-        for name, state in list(self._running.items()):
+        for state in list(self._running.values()):
             if state.lease is None:
                 continue  # retracted for another one just now
             n_new = 1 if state.pending == 1 else min(state.pending, budget)
@@ -152,10 +152,15 @@ class Scheduler:
             slots = self._extend(state, n_new, parts)
             if slots is None:
                 continue
-            parts[name] = (state, slots)
+            self._give(state, slots, parts)
             if state.pending > 1:
                 budget -= n_new
         return budget
+
+    def _give(self, state: RequestState, slots: Slots, parts: Scheduling) -> None:
+        """Make `slots` the request's part of the step."""
+        parts[state.request.request_id] = (state, slots)
+        self._fairness.charge(state.request.tenant, slots.size)
 
     def _extend(self, state: RequestState, n_new: int, parts: Scheduling) -> Slots | None:
         """Slots for a running request, at others' expense; None if it had to give way itself."""
@@ -193,7 +198,8 @@ class Scheduler:
             slots = self._start(state, budget)
             if slots is None:
                 return
-            parts[state.request.request_id] = (state, slots)
+            self._give(state, slots, parts)
+            self._fairness.admit(state.request.tenant)
             budget -= slots.size
             self._guard.reserve(state)
 
@@ -207,8 +213,7 @@ class Scheduler:
         priority = state.request.priority - self._preemption_gap
         lower = [s for s in self._running.values() if s.request.priority <= priority]
         match = self._waiting.match(state)
-        gain = sum(self._guard.gain(other, state, match) for other in lower)
-        if not lower or self._guard.needed(state, match) > self._guard.left(match) + gain:
+        if not lower or self._guard.needed(state, match) > self._guard.left_without(lower, match):
             return False
         while not self._fits(state, self._waiting.match(state)):
             victim = self._retraction.pick_below(self._running.values(), priority)
@@ -246,7 +251,6 @@ class Scheduler:
         state.row = self._free_rows.pop()
         state.remaps = [Remap(0, lease.slots[: lease.cached].copy())] if lease.cached else []
         name = state.request.request_id
-        self._fairness.admit(state.request.tenant, state.n_tokens - lease.cached)
         self._waiting.start(state, lease.cached)
         self._running[name] = state
         self._sink(Scheduled(name, lease.cached, state.prompt_length, again))
@@ -259,7 +263,6 @@ class Scheduler:
         first = state.output_tokens == 0
         state.append(token)
         self.counters.output_tokens += 1
-        self._fairness.charge(state.request.tenant, 1)
         reason: FinishReason | None = None
         matched: str | int | None = None
         if token in state.request.stop_token_ids:

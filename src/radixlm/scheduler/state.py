@@ -17,7 +17,7 @@ class RequestState:
                 | has keys and values | pending    | not known yet    )
 
     prefill_end: n_tokens when it was last admitted; what lies after it was decoded since.
-    cached: while it waits, at most so many tokens are in the cache (see WaitingRoom).
+    cached: while it waits, so many tokens are believed to be in the cache (see WaitingRoom).
     cached_tokens: how many were, when it was first admitted.
     computing: it runs, and its prompt is not all computed yet.
 

@@ -39,6 +39,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.waiting: list[RequestState] = []
         self.running: list[RequestState] = []
         self.overtaken: Counter[int] = Counter()
+        self.opened: dict[tuple[int, str], int] = {}
         self.arrivals = 0
 
     @rule(
@@ -75,7 +76,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.waiting.remove(state)
         self.queue.remove(state, admitted=True)
         self.index.remove(state)
-        self.fairness.admit(state.request.tenant, state.n_tokens)
+        self.fairness.charge(state.request.tenant, state.n_tokens)
+        self.fairness.admit(state.request.tenant)
         self.running.append(state)
         for other in self.waiting:
             if self._line(other) == self._line(state) and other.arrival < state.arrival:
@@ -132,6 +134,9 @@ class QueueMachine(RuleBasedStateMachine):
 
     def _wait(self, state: RequestState) -> None:
         self.overtaken[state.arrival] = 0
+        line = self._line(state)
+        if all(self._line(other) != line for other in self.waiting):
+            self.opened[line] = 1 + max(self.opened.values(), default=0)
         self.waiting.append(state)
         self.queue.push(state)
 
@@ -142,7 +147,10 @@ class QueueMachine(RuleBasedStateMachine):
     def _wanted(self) -> RequestState | None:
         """The highest priority, there the least served tenant: the first line that has a head."""
         lines = {self._line(state) for state in self.waiting}
-        in_turn = sorted(lines, key=lambda line: (line[0], self.fairness.served(line[1]), line[1]))
+        in_turn = sorted(
+            lines,
+            key=lambda line: (line[0], self.fairness.served(line[1]), self.opened[line]),
+        )
         heads = (self._head([s for s in self.waiting if self._line(s) == line]) for line in in_turn)
         return next((head for head in heads if head is not None), None)
 

@@ -237,3 +237,16 @@ class TestDoesNot:
         nodes = {n.tokens().tolist()[0]: n.priority for n in cache._tree.nodes() if n.parent}
         assert nodes == {1: 5, 3: 0}
         cache.check()
+
+
+def test_an_insert_says_where_its_key_ends() -> None:
+    """Though the nodes above it join, the one that it names stays in the tree."""
+    tree = RadixTree()
+    tree.insert([1, 2, 3], [1, 2, 3])
+    held = tree.inc_lock_ref(tree.match_prefix([1, 2, 3]))
+    inserted = tree.insert([1, 2], [1, 2])
+    assert inserted.node in set(tree.nodes())
+    assert inserted.node.end == 2
+    tree.check()
+    tree.dec_lock_ref(held)
+    tree.check()

@@ -38,7 +38,7 @@ def test_no_more_is_laid_aside_than_may_come() -> None:
     cache = RadixCache(200, reserve=16)
     lease = _lease(cache, 1, room=6)
     lease.extend(2)
-    assert (lease.length, lease.allocated, cache.usage().private) == (2, 6, 6)
+    assert (lease.length, lease.reserve, cache.usage().private) == (2, 4, 6)
 
 
 @pytest.mark.parametrize("page_size", [1, 4])
@@ -47,10 +47,10 @@ def test_reserves_are_given_back_when_they_are_needed(page_size: int) -> None:
     first, second = _lease(cache, 1), _lease(cache, 2, 256)
     assert first.extend(2) is not None
     own = max(page_size, 2)
-    assert first.allocated == own + 16
+    assert first.reserve == 16
     assert second.extend(252) is not None
     cache.check()
-    assert first.allocated == own
+    assert first.reserve == 0
     assert [segment.stop for segment in first.segments()] == [2]
     assert first.block_table().size == own // page_size
     assert second.extend(5) is None
@@ -71,7 +71,7 @@ def test_segments_leave_out_reserves_of_several_runs() -> None:
         hole.release()
     lease = _lease(cache, 1)
     lease.extend(2)
-    assert lease.allocated == 10
+    assert lease.reserve == 8
     [segment] = lease.segments()
     assert sum(extent.stop - extent.start for extent in segment.extents) == 2
     assert lease.segments()[-1].extents == split_runs(lease.slots)
@@ -82,4 +82,27 @@ def test_reserves_are_a_small_share_of_the_pool() -> None:
     leases = [_lease(cache, first) for first in range(4)]
     for lease in leases:
         lease.extend(2)
-    assert [lease.allocated for lease in leases] == [10, 10, 2, 2]
+    assert [lease.reserve for lease in leases] == [8, 8, 0, 0]
+
+
+def test_what_cannot_be_given_changes_nothing() -> None:
+    cache = RadixCache(256, reserve=16)
+    first, second = _lease(cache, 1), _lease(cache, 2, 300)
+    first.extend(2)
+    before = (cache.usage(), first.reserve)
+    assert second.extend(255) is None
+    assert (cache.usage(), first.reserve) == before
+    assert cache.available == 254
+    assert second.extend(254) is not None
+    cache.check()
+
+
+def test_others_keep_what_is_not_needed_of_them() -> None:
+    cache = RadixCache(256, reserve=8)
+    leases = [_lease(cache, first) for first in range(4)]
+    for lease in leases:
+        lease.extend(1)
+    big = _lease(cache, 9, 300)
+    assert big.extend(cache.usage().free + 5) is not None
+    assert sorted(lease.reserve for lease in leases) == [0, 8, 8, 8]
+    cache.check()

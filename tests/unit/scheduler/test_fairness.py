@@ -9,10 +9,15 @@ from radixlm.scheduler.fairness import MOST_REMEMBERED, TokenFairness
 from tests.engines import ORDERS, Bench, make_request
 
 
-def test_served_counts_prompts_and_answers() -> None:
+def _admit(fairness: TokenFairness, tenant: str, tokens: int) -> None:
+    fairness.charge(tenant, tokens)
+    fairness.admit(tenant)
+
+
+def test_served_counts_what_is_computed() -> None:
     fairness = TokenFairness()
     fairness.enter("a")
-    fairness.admit("a", 10)
+    _admit(fairness, "a", 10)
     fairness.charge("a", 1)
     assert fairness.served("a") == 11
 
@@ -22,9 +27,10 @@ def test_who_comes_later_starts_where_the_others_are() -> None:
     fairness.enter("a")
     for _ in range(3):
         fairness.enter("a")
-        fairness.admit("a", 100)
+        _admit(fairness, "a", 100)
+    fairness.charge("a", 7)
     fairness.enter("late")
-    assert fairness.served("late") == 200
+    assert fairness.served("late") == 300
 
 
 def test_idle_tenants_save_nothing() -> None:
@@ -33,36 +39,78 @@ def test_idle_tenants_save_nothing() -> None:
     fairness.leave("b")
     fairness.enter("a")
     fairness.enter("a")
-    fairness.admit("a", 1_000)
-    fairness.admit("a", 1_000)
+    _admit(fairness, "a", 1_000)
+    _admit(fairness, "a", 1_000)
     fairness.enter("b")
-    assert fairness.served("b") == 1_000
+    assert fairness.served("b") == 2_000
 
 
 def test_debts_stay_until_the_others_have_caught_up() -> None:
     fairness = TokenFairness()
     fairness.enter("a")
     fairness.enter("b")
-    fairness.admit("b", 300)
+    _admit(fairness, "b", 100)
+    fairness.charge("b", 200)
     fairness.leave("b")
     fairness.enter("b")
     assert fairness.served("b") == 300
     fairness.leave("b")
     for _ in range(5):
-        fairness.admit("a", 100)
+        _admit(fairness, "a", 100)
     fairness.enter("b")
-    assert fairness.served("b") == 400
+    assert fairness.served("b") == 500
+
+
+def test_what_one_is_given_while_nobody_else_asks_is_held_against_nobody() -> None:
+    fairness = TokenFairness()
+    fairness.enter("a")
+    _admit(fairness, "a", 10)
+    fairness.charge("a", 8_000)
+    fairness.leave("a")
+    for tenant in ("a", "b"):
+        fairness.enter(tenant)
+    assert fairness.served("a") == fairness.served("b")
 
 
 def test_who_has_no_request_any_more_is_forgotten() -> None:
     fairness = TokenFairness()
+    fairness.enter("always there")
     for n in range(3 * MOST_REMEMBERED):
         fairness.enter(f"t{n}")
-        fairness.admit(f"t{n}", n % 2)
+        fairness.charge(f"t{n}", n % 2)
         fairness.leave(f"t{n}")
-    assert not fairness._served
-    assert not fairness._active
+    assert list(fairness._served) == list(fairness._active) == ["always there"]
     assert len(fairness._ahead) == MOST_REMEMBERED
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "lpm"])
+def test_endless_new_tenants_keep_nobody_waiting(policy: str) -> None:
+    """As a client with a fresh key for each request would."""
+    names: list[str] = []
+
+    def sink(event: Event) -> None:
+        if isinstance(event, Scheduled):
+            names.append(event.request_id)
+
+    bench = Bench(2_000, policy=policy, max_running=1, budget=64, sink=sink)  # type: ignore[arg-type]
+    for n in range(2):
+        bench.core.add(make_request(f"mine{n}", [1, 2, 3 + n], 2, tenant="zzz"))
+    for n in range(60):
+        bench.core.add(make_request(f"new{n}", [n], 2, tenant=f"aaa{n}"))
+        bench.step()
+    assert names.index("mine0") == 0
+    assert names.index("mine1") < 12
+
+
+def test_only_what_is_computed_is_charged() -> None:
+    bench = Bench(2_000, max_running=1, budget=8)
+    bench.core.add(make_request("other", [9], 1, tenant="other"))
+    bench.core.add(make_request("long", range(200), 1, tenant="long"))
+    bench.step()
+    bench.step()
+    bench.core.abort("long")
+    assert bench.scheduler.counters.computed_tokens < 20
+    assert sum(bench.scheduler._fairness._ahead.values()) < 20
 
 
 def test_answers_count_as_prompts_do() -> None:

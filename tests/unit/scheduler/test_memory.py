@@ -134,3 +134,18 @@ def test_an_engine_learns_to_retract_less() -> None:
         retractions.append(bench.scheduler.counters.retractions - before)
     assert retractions[0] > 0
     assert sum(retractions[-4:]) == 0
+
+
+def test_reserves_keep_nobody_out() -> None:
+    """Slots laid aside for a running request are there for one that waits."""
+    ends = []
+    for reserve in (0, 12):
+        bench = Bench(100, policy="fcfs", budget=64, reserve=reserve)
+        bench.core.add(make_request("a", [1] * 10, 40))
+        bench.step()
+        bench.core.add(make_request("b", [2] * 80, 2))
+        steps = 0
+        while bench.scheduler.has_work and "b" not in [o.request_id for o in bench.step()]:
+            steps += 1
+        ends.append(steps)
+    assert ends[0] == ends[1] < 5

@@ -93,3 +93,17 @@ def test_other_orders_never_preempt(policy: str) -> None:
     ends = _run(bench, [low], [high])
     assert bench.scheduler.counters.preemptions == 0
     assert ends["low"] < ends["high"]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_victims_may_share_a_prefix_with_each_other(shared: bool) -> None:
+    """What both of them hold is free once both give way."""
+    bench = _bench(200, max_running=4, gap=1)
+    prompts = [([1] if shared else [n]) * 60 for n in (2, 3)]
+    low = [
+        make_request(f"low{n}", [*prompt, 50 + n], 60, priority=0)
+        for n, prompt in enumerate(prompts)
+    ]
+    ends = _run(bench, low, [make_request("high", [9] * 150, 4, priority=10)])
+    assert ends["high"] < 10 < min(ends["low0"], ends["low1"])
+    assert bench.scheduler.counters.preemptions == 2

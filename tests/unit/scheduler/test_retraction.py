@@ -122,3 +122,13 @@ def test_nobody_is_admitted_in_a_step_in_which_somebody_gave_way() -> None:
         steps += "Retracted" in events
         assert not {"Retracted", "Scheduled"} <= set(events)
     assert steps > 3
+
+
+def test_the_same_one_again_before_a_more_important_one() -> None:
+    pool = Pool()
+    low = pool.run([1] * 30, priority=0)
+    mid = pool.run([2] * 3, priority=5)
+    pool.run([3] * 3, priority=9)
+    retraction = Retraction(by_priority=True)
+    assert [retraction.pick(pool.states) for _ in range(3)] == [low, low, low]
+    assert retraction.pick([mid, pool.states[2]]) is mid

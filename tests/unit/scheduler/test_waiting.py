@@ -109,19 +109,19 @@ def test_what_is_computed_already_is_taken_and_not_followed() -> None:
 
 
 def test_one_whose_prefix_was_evicted_follows_who_computes_it_again() -> None:
-    """Both believe that their 8 tokens are cached; first is found out that they are not."""
+    """Both believe that their 8 tokens are cached; the first one finds out that they are not."""
     bench = Bench(200, budget=16, max_running=4)
     bench.core.add(make_request("warmer", [7] * 8, 1))
     bench.run()
     bench.core.add(make_request("long", [9] * 32, 4))
     bench.step()
-    bench.core.add(make_request("x", [*[7] * 8, 1], 4, tenant="x"))
-    bench.core.add(make_request("first", [*[7] * 8, 2], 4, tenant="first"))
+    bench.core.add(make_request("first", [*[7] * 8, 1], 4, tenant="a"))
+    bench.core.add(make_request("second", [*[7] * 8, 2], 4, tenant="b"))
     bench.cache.flush()
     bench.step()
     bench.step()
     assert set(bench.scheduler._running) == {"long", "first"}
-    assert bench.run()["x"].cached_tokens == 8
+    assert bench.run()["second"].cached_tokens == 8
 
 
 def test_nobody_follows_when_the_cache_is_off() -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from radixlm.attention import TorchAttention, make_plan
-from radixlm.core.batch import ScheduledRow
+from radixlm.attention import Sharing, TorchAttention, make_plan
+from radixlm.core.batch import ScheduledRow, Segment
 from radixlm.memory import KVPool, ReqToTokenPool
-from tests.tensor.rows import make_row
+from tests.tensor.rows import extents_of, make_row
 
 
 class Heads(NamedTuple):
@@ -54,11 +56,87 @@ def make_case(
         rows.append(make_row([1] * length, slots=own, start=before, table_row=len(shapes) - index))
         table.apply(rows[-1])
         taken += length
-    pool = KVPool(2, total + 23, heads.n_kv_heads, heads.head_dim, dtype, device)
+    return _filled(rows, table.table, places, heads, dtype, seed)
+
+
+class Path(NamedTuple):
+    """A row of a tree: (node, its tokens) from the top, then tokens of its own, then new ones."""
+
+    nodes: tuple[tuple[int, int], ...]
+    private: int
+    new: int
+
+
+def make_tree_case(
+    paths: Sequence[Path], heads: Heads, dtype: torch.dtype, device: str, *, seed: int, page: int
+) -> Case:
+    """Rows that share nodes, whose lengths are multiples of `page`. Page 0: every node one run."""
+    rng = np.random.default_rng(seed)
+    lengths = {node: tokens for path in paths for node, tokens in path.nodes}
+    own = [path.private + path.new for path in paths]
+    total = sum(lengths.values()) + sum(own)
+    places = np.arange(3, total + 3)
+    if page:
+        pages = rng.permutation(-(-total // page))
+        places = (pages[:, None] * page + np.arange(page)).flatten()
+    parts = np.split(places, np.cumsum([*lengths.values(), *own]))
+    of_node = dict(zip(lengths, parts, strict=False))
+    table = ReqToTokenPool(len(paths) + 2, total, device)
+    rows = []
+    for index, (path, tail) in enumerate(zip(paths, parts[len(lengths) : -1], strict=True)):
+        slots = [of_node[node] for node, _ in path.nodes]
+        everything = np.concatenate([*slots, tail])
+        start = everything.size - path.new
+        row = make_row([1] * everything.size, slots=everything, start=start, table_row=index + 1)
+        rows.append(replace(row, segments=_segments(path, slots, tail)))
+        table.apply(rows[-1])
+    return _filled(rows, table.table, places, heads, dtype, seed)
+
+
+def _segments(path: Path, slots: Sequence[np.ndarray], tail: np.ndarray) -> tuple[Segment, ...]:
+    made = []
+    start = 0
+    for (node, tokens), of_node in zip(path.nodes, slots, strict=True):
+        made.append(Segment(node, start, start + tokens, extents_of(of_node)))
+        start += tokens
+    return (*made, Segment(None, start, start + tail.size, extents_of(tail)))
+
+
+def random_tree(rng: np.random.Generator, *, depth: int, page: int) -> list[Path]:
+    """Leaves of a random tree, depth first; some rows end inside it, some share nothing."""
+    paths: list[Path] = []
+    count = 0
+
+    def grow(above: tuple[tuple[int, int], ...]) -> None:
+        nonlocal count
+        for _ in range(int(rng.integers(1, 4)) if len(above) < depth else 0):
+            count += 1
+            tokens = max(page, 1) * int(rng.choice([1, 2, 5, 9, 20]))
+            grow((*above, (count, tokens)))
+        for _ in range(int(rng.choice([0, 1, 2])) if len(above) < depth else 1):
+            private, new = int(rng.choice([0, 0, 3, 40])), int(rng.choice([1, 1, 1, 2, 30]))
+            paths.append(Path(above, private, new))
+
+    grow(())
+    keep = sorted(rng.permutation(len(paths))[:24])
+    return [paths[index] for index in keep]
+
+
+def _filled(
+    rows: list[ScheduledRow],
+    table: Tensor,
+    places: np.ndarray,
+    heads: Heads,
+    dtype: torch.dtype,
+    seed: int,
+) -> Case:
+    """The case, with noise in `places` and NaN in the rest of the pool."""
+    device = table.device
+    pool = KVPool(2, int(places.max()) + 20, heads.n_kv_heads, heads.head_dim, dtype, device)
     generator = torch.Generator().manual_seed(seed)
     for tensor in (pool.keys[1], pool.values[1]):
         tensor.fill_(float("nan"))
-        noise = torch.randn((total, heads.n_kv_heads, heads.head_dim), generator=generator)
+        noise = torch.randn((places.size, heads.n_kv_heads, heads.head_dim), generator=generator)
         tensor[torch.as_tensor(places)] = noise.to(dtype).to(device)
     slots = torch.as_tensor(np.concatenate([row.new_slots for row in rows]), dtype=torch.int64)
     width = heads.n_heads + 2 * heads.n_kv_heads
@@ -67,11 +145,11 @@ def make_case(
     q, k, v = (
         qkv.to(dtype).to(device).split((heads.n_heads, heads.n_kv_heads, heads.n_kv_heads), dim=1)
     )
-    return Case(rows, pool, table.table, slots.to(device), q, k, v)
+    return Case(rows, pool, table, slots.to(device), q, k, v)
 
 
-def run(case: Case, group_tokens: int) -> Tensor:
-    plan = make_plan(case.rows, group_tokens)
+def run(case: Case, group_tokens: int, sharing: Sharing | None = None) -> Tensor:
+    plan = make_plan(case.rows, group_tokens, sharing)
     attend = TorchAttention(case.pool, case.table, plan, case.slots)
     return attend(1, case.q, case.k, case.v)
 

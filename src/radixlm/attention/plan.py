@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from radixlm.attention.sharing import SharedRead, Sharing, Skip, share
 from radixlm.core.batch import Extent, ScheduledRow, Segment
 
 # Rows are padded to the longest of their group: a row joins while it fills 3/4 of it, or misses
@@ -15,11 +16,15 @@ _FREE_PADDING = 64
 
 
 class RowSpan(NamedTuple):
-    """One row's part of the step: its new tokens, and the context they attend to.
+    """One row's part of the step: its new tokens, and the context that it reads by itself.
+
+        tokens of the row   |  head  | read with others |   ...   | n_new |
+                                          `gap` tokens
 
     token: index of its first new token among all tokens of the step.
     context: tokens to read, the new ones included; they are the last n_new of it.
-    table_row: where the request table lists the slots of the context.
+    table_row: where the request table lists the slots of the row.
+    head, gap: after `head` tokens, `gap` are left out, for the shared reads cover them.
     view: the run of slots that is the whole context, when it is just one.
     """
 
@@ -27,6 +32,8 @@ class RowSpan(NamedTuple):
     n_new: int
     context: int
     table_row: int
+    head: int
+    gap: int
     view: Extent | None
 
 
@@ -38,37 +45,54 @@ class AttentionPlan:
                                chunk 0   |   |   chunk 1  |
                                          +---+---- ... ---+  groups of similar context
 
+    shared: stretches of context that several rows read together, at any depth of the tree.
     chunks: rows with several new tokens, each on its own, causal among its new tokens.
     groups: rows with one new token, those with similar contexts together as one padded batch.
+    kv_tokens_of_rows: tokens of context of all rows together: what they would read one by one.
     """
 
+    shared: tuple[SharedRead, ...]
     chunks: tuple[RowSpan, ...]
     groups: tuple[tuple[RowSpan, ...], ...]
+    kv_tokens_of_rows: int
+
+    @property
+    def kv_tokens_read(self) -> int:
+        """Tokens whose keys and values the step reads, in each layer; padding is not counted."""
+        own = sum(span.context for group in (self.chunks, *self.groups) for span in group)
+        return own + sum(read.length for read in self.shared)
 
 
-def make_plan(rows: Iterable[ScheduledRow], group_tokens: int) -> AttentionPlan:
+def make_plan(
+    rows: Sequence[ScheduledRow], group_tokens: int, sharing: Sharing | None = None
+) -> AttentionPlan:
     """Plan one step. A group reads at most `group_tokens` padded tokens, unless it is one row.
 
+    sharing: when to read a node once for all its rows; None: never.
     Raises ValueError when a row's segments do not cover exactly its tokens.
     O(segments + rows log rows).
     """
+    shared, skips = share(rows, sharing) if sharing else ([], [None] * len(rows))
     chunks: list[RowSpan] = []
     singles: list[RowSpan] = []
     token = 0
-    for row in rows:
-        span = _span(row, token)
+    for row, skip in zip(rows, skips, strict=True):
+        span = _span(row, token, skip or Skip(0, 0))
         (singles if span.n_new == 1 else chunks).append(span)
         token += span.n_new
-    return AttentionPlan(tuple(chunks), tuple(_grouped(singles, group_tokens)))
+    groups = tuple(_grouped(singles, group_tokens))
+    return AttentionPlan(tuple(shared), tuple(chunks), groups, sum(row.stop for row in rows))
 
 
-def _span(row: ScheduledRow, token: int) -> RowSpan:
+def _span(row: ScheduledRow, token: int, skip: Skip) -> RowSpan:
     covered = sum(segment.stop - segment.start for segment in row.segments)
     if covered != row.stop:
         raise ValueError(
             f"segments of request {row.request.request_id} cover {covered} of {row.stop} tokens"
         )
-    return RowSpan(token, row.n_new, row.stop, row.row, _view(row.segments))
+    own = [s for s in row.segments if s.stop <= skip.start or s.start >= skip.stop]
+    gap = skip.stop - skip.start
+    return RowSpan(token, row.n_new, row.stop - gap, row.row, skip.start, gap, _view(own))
 
 
 def _view(segments: Sequence[Segment]) -> Extent | None:

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from radixlm.attention.kernels import BLOCK_SCORES, attend_all, attend_block, attend_part, merge
 from radixlm.attention.plan import AttentionPlan, RowSpan
+from radixlm.attention.sharing import SharedRead, Sharing
 from radixlm.core.batch import Extent
 from radixlm.memory.kv_pool import KVPool
 
@@ -23,12 +25,38 @@ _GPU_GROUP_ELEMENTS = 128 << 20
 # blocks skip the masked half; on CPU 64 to 256 are as fast as the kernel's own causal mode.
 _CPU_QUERY_BLOCK = 256
 _GPU_QUERY_BLOCK = 2048
+# When to share; docs/adr/0011-tree-attention.md has the measurements. A read of its own costs calls
+# and merging: what a row must save, in tokens x heads x head_dim. On CUDA nothing was measured.
+_LEAST_SAVED = 1 << 20
+_LEAST_LONE = {torch.bfloat16: 1024, torch.float32: 2048}
+_LEAST_CHUNK = 32
+_LEAST_VIEW = 4096
+# Scores of one key head from which on plain products are the faster kernel in bfloat16.
+_BLOCK_SCORES = 1 << 16
 
 
 def group_tokens(pool: KVPool) -> int:
     """The padded tokens that a group of single-token rows should read at most, for `make_plan`."""
     budget = _CPU_GROUP_ELEMENTS if pool.device.type == "cpu" else _GPU_GROUP_ELEMENTS
     return budget // (2 * pool.n_kv_heads * pool.head_dim)
+
+
+def sharing_rule(pool: KVPool, n_heads: int) -> Sharing:
+    """When a node is worth a read of its own for all its rows, for `make_plan`."""
+    return Sharing(
+        least_saved=_LEAST_SAVED // (n_heads * pool.head_dim),
+        least_lone=_LEAST_LONE.get(pool.dtype) if pool.device.type == "cpu" else None,
+        least_chunk=_LEAST_CHUNK,
+        least_view=_LEAST_VIEW,
+    )
+
+
+def _has_block_kernel(pool: KVPool) -> bool:
+    """Without oneDNN's bfloat16 products, torch's own take a hundred times as long."""
+    if pool.device.type != "cpu" or pool.dtype != torch.bfloat16:
+        return False
+    known = torch.backends.mkldnn.is_available()
+    return known and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 # Where keys and values are read: a run of the pool (a view), or a list of slots (a gather).
@@ -53,8 +81,19 @@ class _Group(NamedTuple):
     mask: Tensor | None
 
 
+class _Shared(NamedTuple):
+    """All new tokens [first, stop) read `source`, every one all of it."""
+
+    first: int
+    stop: int
+    source: _Source
+
+
 class TorchAttention:
     """One step's attention (an `Attend`): made for a plan, called once per layer.
+
+    Each row attends to what it reads by itself, then what rows read together is merged in, one
+    read after the other; where nothing is shared, nothing is merged and the first part is all.
 
     Grouped queries need no kernel of their own: of one token, the queries that share a key head
     are so many queries of one head; of many tokens, they are heads over a key that is expanded
@@ -78,10 +117,12 @@ class TorchAttention:
         self._slots = slots
         self._chunks = _chunks(plan.chunks, table, pool)
         self._groups = _groups(plan.groups, table, pool)
+        self._shared = [_shared(read, pool) for read in plan.shared]
         singles = [span.token for group in plan.groups for span in group]
         self._singles = torch.tensor(singles, dtype=torch.int64, device=pool.device)
         sources = [chunk.source for chunk in self._chunks]
         sources += [group.source for group in self._groups]
+        sources += [read.source for read in self._shared]
         gathered = max((s.numel() for s in sources if isinstance(s, Tensor)), default=0)
         shape = (gathered, pool.n_kv_heads, pool.head_dim)
         # Written anew in each layer: fresh memory per gather costs more in page faults than it.
@@ -89,23 +130,68 @@ class TorchAttention:
             torch.empty(shape, dtype=pool.dtype, device=pool.device),
             torch.empty(shape, dtype=pool.dtype, device=pool.device),
         )
+        self._scores: Tensor | None = None
+        if self._shared and _has_block_kernel(pool):
+            self._scores = torch.empty(BLOCK_SCORES, dtype=pool.dtype)
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """See `Attend`: q (tokens, n_heads, head_dim) -> the same shape."""
         self._pool.write(layer, self._slots, k, v)
-        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        if not self._shared:
+            out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+            self._attend_own(layer, q, out, None)
+            return out
+        out = torch.empty(q.shape, dtype=torch.float32, device=q.device)
+        lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
+        self._attend_own(layer, q, out, lse)
+        self._merge_shared(layer, q, out, lse)
+        return out.to(q.dtype)
+
+    def _attend_own(self, layer: int, q: Tensor, out: Tensor, lse: Tensor | None) -> None:
+        """What each row reads by itself, into out (tokens, n_heads, head_dim) and, where there is
+        more to be merged, lse (tokens, n_heads).
+        """
         for chunk in self._chunks:
             keys, values = self._read(layer, chunk.source)
             new = slice(chunk.first, chunk.stop)
-            _attend_chunk(q[new], keys, values, chunk, out[new])
+            _attend_chunk(q[new], keys, values, chunk, out[new], None if lse is None else lse[new])
         if self._groups:
             single = q.index_select(0, self._singles)
-            done = torch.empty_like(single)
+            done = torch.empty(single.shape, dtype=out.dtype, device=q.device)
+            done_lse = None if lse is None else done.new_empty(done.shape[:2])
             for group in self._groups:
                 keys, values = self._read(layer, group.source)
-                done[group.rows] = _attend_group(single[group.rows], keys, values, group)
+                part_lse = None if done_lse is None else done_lse[group.rows]
+                _attend_group(single[group.rows], keys, values, group, done[group.rows], part_lse)
             out.index_copy_(0, self._singles, done)
-        return out
+            if lse is not None and done_lse is not None:
+                lse.index_copy_(0, self._singles, done_lse)
+
+    def _merge_shared(self, layer: int, q: Tensor, out: Tensor, lse: Tensor) -> None:
+        """Queries that share a key head stand one below the other, those of all rows:
+
+        q     (n_kv_heads, tokens x queries of a key head, head_dim)
+        keys  (n_kv_heads, tokens of the context, head_dim)
+        """
+        tokens, n_heads, head_dim = q.shape
+        n_kv = self._pool.n_kv_heads
+        per_key = (tokens, n_kv, n_heads // n_kv)
+        queries = q.new_empty((n_kv, tokens, n_heads // n_kv, head_dim))
+        torch.mul(q.view(*per_key, head_dim).transpose(0, 1), head_dim**-0.5, out=queries)
+        out, lse = out.view(*per_key, head_dim), lse.view(per_key)
+        for read in self._shared:
+            keys, values = self._read(layer, read.source)
+            rows = slice(read.first, read.stop)
+            part, part_lse = self._attend_shared(queries[:, rows].flatten(1, 2), keys, values)
+            shape = (n_kv, read.stop - read.first, n_heads // n_kv)
+            part, part_lse = part.view(*shape, head_dim), part_lse.view(shape)
+            merge(out[rows], lse[rows], part.transpose(0, 1), part_lse.transpose(0, 1))
+
+    def _attend_shared(self, q: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """q: (n_kv_heads, queries, head_dim), scaled; keys, values: (tokens, n_kv_heads, …)."""
+        if self._scores is not None and q.shape[1] * keys.shape[0] >= _BLOCK_SCORES:
+            return attend_block(q, keys, values, self._scores)
+        return attend_all(q, keys, values)
 
     def _read(self, layer: int, source: _Source) -> tuple[Tensor, Tensor]:
         """Keys and values, (tokens, n_kv_heads, head_dim) each; a gather's hold till the next."""
@@ -119,7 +205,21 @@ class TorchAttention:
         return into_keys, into_values
 
 
-def _attend_chunk(q: Tensor, keys: Tensor, values: Tensor, chunk: _Chunk, out: Tensor) -> None:
+def _attend(
+    q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, out: Tensor, lse: Tensor | None
+) -> None:
+    """Scaled dot product attention into `out` and, if it is wanted, `lse`."""
+    if lse is None:
+        out.copy_(scaled_dot_product_attention(q, keys, values, mask))
+    else:
+        part, part_lse = attend_part(q, keys, values, mask, q.shape[-1] ** -0.5)
+        out.copy_(part)
+        lse.copy_(part_lse)
+
+
+def _attend_chunk(
+    q: Tensor, keys: Tensor, values: Tensor, chunk: _Chunk, out: Tensor, lse: Tensor | None
+) -> None:
     """One row's new tokens, (n, n_heads, head_dim), over its context (tokens, n_kv_heads, …)."""
     n, n_heads, head_dim = q.shape
     tokens, n_kv = keys.shape[:2]
@@ -128,24 +228,41 @@ def _attend_chunk(q: Tensor, keys: Tensor, values: Tensor, chunk: _Chunk, out: T
     expanded = (n_kv, shared, tokens, head_dim)
     keys = keys.transpose(0, 1).unsqueeze(1).expand(expanded)
     values = values.transpose(0, 1).unsqueeze(1).expand(expanded)
-    result = out.view(n, n_kv, shared, head_dim).permute(1, 2, 0, 3)
+    out = out.view(n, n_kv, shared, head_dim).permute(1, 2, 0, 3)
+    lse = None if lse is None else lse.view(n, n_kv, shared).permute(1, 2, 0)
     for first, stop, read, mask in chunk.blocks:
-        result[:, :, first:stop] = scaled_dot_product_attention(
-            queries[:, :, first:stop], keys[:, :, :read], values[:, :, :read], mask
+        _attend(
+            queries[:, :, first:stop],
+            keys[:, :, :read],
+            values[:, :, :read],
+            mask,
+            out[:, :, first:stop],
+            None if lse is None else lse[:, :, first:stop],
         )
 
 
-def _attend_group(q: Tensor, keys: Tensor, values: Tensor, group: _Group) -> Tensor:
+def _attend_group(
+    q: Tensor, keys: Tensor, values: Tensor, group: _Group, out: Tensor, lse: Tensor | None
+) -> None:
     """Single tokens, (rows, n_heads, head_dim), each over its own `width` tokens of keys."""
     rows, _, head_dim = q.shape
     n_kv = keys.shape[1]
     context = (rows, group.width, n_kv, head_dim)
-    return scaled_dot_product_attention(
+    _attend(
         q.view(rows, n_kv, -1, head_dim),
         keys.view(context).transpose(1, 2),
         values.view(context).transpose(1, 2),
         group.mask,
-    ).reshape(q.shape)
+        out.view(rows, n_kv, -1, head_dim),
+        None if lse is None else lse.view(rows, n_kv, -1),
+    )
+
+
+def _shared(read: SharedRead, pool: KVPool) -> _Shared:
+    if len(read.extents) == 1:
+        return _Shared(read.first, read.stop, read.extents[0])
+    slots = torch.cat([torch.arange(*extent) for extent in read.extents])
+    return _Shared(read.first, read.stop, slots.to(pool.device))
 
 
 def _chunks(spans: Sequence[RowSpan], table: Tensor, pool: KVPool) -> list[_Chunk]:
@@ -165,7 +282,7 @@ def _chunks(spans: Sequence[RowSpan], table: Tensor, pool: KVPool) -> list[_Chun
             # CUDA's kernels want an aligned mask; CPU's take any strides.
             mask = mask if pool.device.type == "cpu" else mask.contiguous()
             blocks.append((first, stop, start + stop, mask))
-        source = span.view or table[span.table_row, : span.context].long()
+        source = span.view or _slots_of([span], table).flatten()
         chunks.append(_Chunk(span.token, span.token + span.n_new, source, tuple(blocks)))
     return chunks
 
@@ -186,16 +303,24 @@ def _groups(groups: Sequence[tuple[RowSpan, ...]], table: Tensor, pool: KVPool) 
 
 def _gathered_group(rows: slice, spans: Sequence[RowSpan], table: Tensor, pool: KVPool) -> _Group:
     """Padding repeats a row's own last slot: nothing of another request is ever touched."""
-    shape = torch.tensor(
-        [(span.table_row, span.context) for span in spans], dtype=torch.int64, device=table.device
-    )
-    table_rows, lengths = shape[:, :1], shape[:, 1:]
     width = spans[0].context
-    position = torch.arange(width, device=table.device)
-    slots = table[table_rows, torch.minimum(position, lengths - 1)].long().flatten()
+    slots = _slots_of(spans, table).flatten()
     mask = None
     if spans[-1].context < width:
-        padding = (position >= lengths)[:, None, None, :]
+        position = torch.arange(width, device=table.device)
+        lengths = torch.tensor([span.context for span in spans], device=table.device)
+        padding = (position >= lengths[:, None])[:, None, None, :]
         mask = torch.zeros(padding.shape, dtype=pool.dtype, device=pool.device)
         mask.masked_fill_(padding, float("-inf"))
     return _Group(rows, width, slots, mask)
+
+
+def _slots_of(spans: Sequence[RowSpan], table: Tensor) -> Tensor:
+    """(spans, longest context) int64: the slots that each row reads by itself."""
+    places = [(span.table_row, span.context, span.head, span.gap) for span in spans]
+    made = torch.tensor(places, dtype=torch.int64, device=table.device)
+    rows, lengths, heads, gaps = made[:, :, None].unbind(1)
+    position = torch.arange(spans[0].context, device=table.device)
+    position = torch.minimum(position, lengths - 1)
+    position = torch.where(position < heads, position, position + gaps)
+    return table[rows, position].long()

@@ -1,0 +1,139 @@
+"""Attention over one part of a context: a result, and the log-sum-exp to merge it with others.
+
+With scores s_i and values v_i, a part's result is sum(exp(s_i) v_i) / sum(exp(s_i)), and its lse is
+log(sum(exp(s_i))). Two parts merge into what one softmax over both would give, since exp(lse) is
+the weight that each one lacks (FlashAttention's split-KV; Hydragen, Juravsky et al., 2024; DeFT,
+Yao et al., 2024).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# A long context is cut into pieces, so that the kernel has work for all cores: it shares out heads
+# and blocks of 32 queries, which of few rows and 3 heads come out uneven.
+_PIECES = 4
+_LEAST_PIECE = 256
+# Scores that one product makes at a time: 4 MiB of bfloat16, and no more than that of scratch.
+BLOCK_SCORES = 1 << 21
+_BLOCK_QUERIES = 1024
+
+
+def attend_part(
+    q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Attention over one part of the context.
+
+    q: (b, heads, queries, head_dim); keys, values: (b, heads, tokens, head_dim), any strides.
+    mask: added to the scores, broadcast to (b, heads, queries, tokens).
+    Returns the result, shaped and typed like q, and the lse, (b, heads, queries) float32.
+    """
+    if q.device.type == "cpu":
+        # What scaled_dot_product_attention calls on the CPU, which then drops the second result.
+        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            q, keys, values, attn_mask=mask, scale=scale
+        )
+        return out, lse
+    return plain_part(q, keys, values, mask, scale)
+
+
+def plain_part(
+    q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor]:
+    """The same on any device, as it is written in books; scores are float32."""
+    scores = torch.matmul(q, keys.transpose(-1, -2)).float().mul_(scale)
+    if mask is not None:
+        scores += mask
+    lse = scores.logsumexp(-1)
+    return torch.matmul(scores.sub_(lse[..., None]).exp_().to(values.dtype), values), lse
+
+
+def attend_all(q: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """All queries over all tokens, without a mask.
+
+        tokens   | piece | piece | piece | piece | rest |     pieces: one call, as a batch
+
+    q: (heads, queries, head_dim), already scaled; keys, values: (tokens, heads, head_dim).
+    Returns the result (heads, queries, head_dim) and the lse (heads, queries) float32.
+    """
+    length = keys.shape[0] // _PIECES
+    if length < _LEAST_PIECE:
+        length = keys.shape[0]
+    pieces = keys.shape[0] // length
+    whole = pieces * length
+    cut = (pieces, length, *keys.shape[1:])
+    out, lse = attend_part(
+        q.expand(pieces, *q.shape),
+        keys[:whole].view(cut).transpose(1, 2),
+        values[:whole].view(cut).transpose(1, 2),
+        None,
+        1.0,
+    )
+    if pieces == 1:
+        return out[0], lse[0]
+    total = lse.logsumexp(0)
+    made = torch.mul(out, (lse - total).exp_()[..., None]).sum(0)
+    if whole < keys.shape[0]:
+        rest = slice(whole, None)
+        merge(made, total, *attend_all(q, keys[rest], values[rest]))
+    return made, total
+
+
+def attend_block(q: Tensor, keys: Tensor, values: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+    """The same for many bfloat16 queries and no mask, by plain products, head by head:
+
+                     tokens                                lse = largest score
+             +-------------------+                               - log(largest weight)
+        q K' | scores -> softmax |  in place, in cache;
+             +-------------------+                         softmax gives no sum, so the lse is
+        then  weights x V                                  had from the largest of each row
+
+    q: (heads, queries, head_dim), already scaled; keys, values: (tokens, heads, head_dim).
+    scores: (BLOCK_SCORES,) scratch in q's type. They are rounded to it, as in torch's plain path.
+    Returns the result (heads, queries, head_dim) float32 and the lse (heads, queries) float32.
+    """
+    heads, queries = q.shape[:2]
+    out = torch.empty(q.shape, dtype=torch.float32)
+    lse = torch.empty((heads, queries), dtype=torch.float32)
+    for start in range(0, queries, _BLOCK_QUERIES):
+        part = slice(start, start + _BLOCK_QUERIES)
+        width = BLOCK_SCORES // q[0, part].shape[0]
+        for first in range(0, keys.shape[0], width):
+            block = slice(first, first + width)
+            made, its_lse = _product(q[:, part], keys[block], values[block], scores)
+            if first:
+                merge(out[:, part], lse[:, part], made, its_lse)
+            else:
+                out[:, part], lse[:, part] = made, its_lse
+    return out, lse
+
+
+def _product(q: Tensor, keys: Tensor, values: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+    """(heads, queries, head_dim) and (heads, queries), in the type of q and as float32."""
+    heads, queries, head_dim = q.shape
+    tokens = keys.shape[0]
+    weights = scores[: queries * tokens].view(queries, tokens)
+    # Weights are not negative, so that their bits order like they do; integers compare faster.
+    bits = weights.view(torch.int16)
+    out = torch.empty((heads, queries, head_dim), dtype=q.dtype)
+    top = torch.empty((heads, queries), dtype=q.dtype)
+    top_weight = torch.empty((heads, queries), dtype=q.dtype)
+    for head in range(heads):
+        torch.mm(q[head], keys[:, head].t(), out=weights)
+        torch.amax(weights, -1, out=top[head])
+        torch.softmax(weights, -1, out=weights)
+        torch.amax(bits, -1, out=top_weight.view(torch.int16)[head])
+        torch.mm(weights, values[:, head], out=out[head])
+    return out, top.float().sub_(top_weight.float().log_())
+
+
+def merge(out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> None:
+    """Take another part of the context in, in place.
+
+    out, part: (..., head_dim), lse, part_lse: (...); out, lse and part_lse float32.
+    """
+    # exp(b) / (exp(a) + exp(b)) without overflow.
+    weight = (part_lse - lse).sigmoid_()
+    out.lerp_(part.float(), weight[..., None])
+    torch.logaddexp(lse, part_lse, out=lse)

@@ -1,0 +1,176 @@
+"""Which stretches of the context are read once for several rows of a step. No tensors here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+from radixlm.core.batch import Extent, ScheduledRow, Segment
+
+
+class Sharing(NamedTuple):
+    """When a stretch is worth a read of its own; the backend knows what that costs.
+
+    least_saved: KV tokens that need not be read again, (readers - 1) x length, from which on the
+        extra calls are paid for. Shorter stretches are read by each row with its own tokens.
+    least_lone: length from which on a read of its own is faster even when its only reader is a
+        chunk, of at least `least_chunk` new tokens; None where it never is.
+    least_view: a run of slots this long is read in place; shorter ones are gathered together.
+    """
+
+    least_saved: int
+    least_lone: int | None
+    least_chunk: int
+    least_view: int
+
+
+class SharedRead(NamedTuple):
+    """One read for all new tokens [first, stop) of the step: they see all of it, without a mask.
+
+    length: tokens in `extents`.
+    """
+
+    first: int
+    stop: int
+    length: int
+    extents: tuple[Extent, ...]
+
+
+class Skip(NamedTuple):
+    """The part [start, stop) of a row's context that its shared reads cover."""
+
+    start: int
+    stop: int
+
+
+class _Stretch(NamedTuple):
+    """Neighbouring nodes on the way down that have the same readers, rows [first, stop).
+
+    parent: index of the stretch above it, -1 at the top.
+    """
+
+    first: int
+    stop: int
+    parent: int
+    segments: tuple[Segment, ...]
+
+    @property
+    def start(self) -> int:
+        return self.segments[0].start
+
+    @property
+    def end(self) -> int:
+        return self.segments[-1].stop
+
+
+def share(
+    rows: Sequence[ScheduledRow], rule: Sharing
+) -> tuple[list[SharedRead], list[Skip | None]]:
+    """The step's shared reads, and of each row what they cover of it.
+
+    A stretch is taken when it pays, or when it lies between two that do, so that what is left to
+    a row is what comes before the first and after the last:
+
+        rows   | a . . . . | b . . . . . . | d . . |         a: 10 tokens, not worth a read
+               |           |               | e . . |         b, c: shared by 4 and 2 rows
+               |           |       c       | f     |
+               |           |               |-------|
+               |           |---------------+ g . . . . .     row of g: reads a and g itself,
+                     own   |   shared      |  own               b by the shared read
+
+    O(segments of rows that share).
+    """
+    ends = [0]
+    for row in rows:
+        ends.append(ends[-1] + row.n_new)
+    stretches = list(_stretches(rows))
+    reads: list[SharedRead] = []
+    skips: list[Skip | None] = [None] * len(rows)
+    for stretch, taken in zip(stretches, _taken(stretches, ends, rule), strict=True):
+        if taken:
+            reads += _reads(stretch, ends, rule)
+            for index in range(stretch.first, stretch.stop):
+                before = skips[index]
+                skips[index] = Skip(before.start if before else stretch.start, stretch.end)
+    return reads, skips
+
+
+def _stretches(rows: Sequence[ScheduledRow]) -> Iterator[_Stretch]:
+    """From the top down: a stretch comes after the one above it."""
+    count = 0
+    todo = [(0, len(rows), 0, -1)] if rows else []
+    while todo:
+        first, stop, depth, parent = todo.pop()
+        for low, high in _readers(rows, first, stop, depth):
+            end = depth + 1
+            while list(_readers(rows, low, high, end)) == [(low, high)]:
+                end += 1
+            yield _Stretch(low, high, parent, rows[low].segments[depth:end])
+            todo.append((low, high, end, count))
+            count += 1
+
+
+def _readers(
+    rows: Sequence[ScheduledRow], first: int, stop: int, depth: int
+) -> Iterator[tuple[int, int]]:
+    """Ranges of rows in [first, stop) whose segment at `depth` is the same node; single rows only
+    when they have several new tokens.
+    """
+    low = first
+    node = _node(rows[low], depth)
+    for high in range(first + 1, stop + 1):
+        below = _node(rows[high], depth) if high < stop else None
+        if high < stop and below == node:
+            continue
+        if node is not None and (high - low > 1 or rows[low].n_new > 1):
+            yield low, high
+        low, node = high, below
+
+
+def _node(row: ScheduledRow, depth: int) -> int | None:
+    """The node there, if all of it comes before the row's new tokens."""
+    if depth >= len(row.segments) or row.segments[depth].stop > row.start:
+        return None
+    return row.segments[depth].node_id
+
+
+def _taken(stretches: Sequence[_Stretch], ends: Sequence[int], rule: Sharing) -> list[bool]:
+    pays = [_pays(stretch, ends, rule) for stretch in stretches]
+    above, below = pays[:], pays[:]
+    for index, stretch in enumerate(stretches):
+        above[index] |= stretch.parent >= 0 and above[stretch.parent]
+    for index in reversed(range(len(stretches))):
+        if stretches[index].parent >= 0:
+            below[stretches[index].parent] |= below[index]
+    return [up and down for up, down in zip(above, below, strict=True)]
+
+
+def _pays(stretch: _Stretch, ends: Sequence[int], rule: Sharing) -> bool:
+    length = stretch.end - stretch.start
+    if (stretch.stop - stretch.first - 1) * length >= rule.least_saved:
+        return True
+    if rule.least_lone is None or length < rule.least_lone:
+        return False
+    return ends[stretch.stop] - ends[stretch.first] >= rule.least_chunk
+
+
+def _reads(stretch: _Stretch, ends: Sequence[int], rule: Sharing) -> Iterator[SharedRead]:
+    """Long runs each on its own, in place, and all that is left together: order does not matter."""
+    runs = joined(chain.from_iterable(segment.extents for segment in stretch.segments))
+    long = [(run,) for run in runs if run.stop - run.start >= rule.least_view]
+    short = tuple(run for run in runs if run.stop - run.start < rule.least_view)
+    for extents in [*long, short] if short else long:
+        length = sum(run.stop - run.start for run in extents)
+        yield SharedRead(ends[stretch.first], ends[stretch.stop], length, extents)
+
+
+def joined(extents: Iterator[Extent]) -> list[Extent]:
+    """The same slots in as few runs as possible."""
+    runs: list[Extent] = []
+    for extent in extents:
+        if runs and runs[-1].stop == extent.start:
+            runs[-1] = Extent(runs[-1].start, extent.stop)
+        else:
+            runs.append(extent)
+    return runs

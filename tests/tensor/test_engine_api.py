@@ -134,6 +134,15 @@ def test_streams_are_deltas_that_join(engine: Engine) -> None:
     assert joined.finish_reason is FinishReason.LENGTH
 
 
+def test_shared_keys_and_values_are_read_once(folder: Path) -> None:
+    """Float32: 2 layers' keys and values of the shared prompt are read by 64 answers at once."""
+    prompts = [[*[7] * 400, own] for own in range(64)]
+    with Engine(str(folder), dtype="float32", kv_tokens=4_000) as engine:
+        engine.generate(prompts, GREEDY)
+        stats = engine.stats()
+        assert 0 < stats.kv_bytes_read < stats.kv_bytes_of_rows / 4
+
+
 def test_a_list_is_run_depth_first_whatever_its_order(folder: Path) -> None:
     families = [[family] * 150 for family in range(1, 5)]
     prompts = [[*family, 10 + own] for own in range(6) for family in families]

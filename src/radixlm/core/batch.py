@@ -92,6 +92,8 @@ class StepResult:
     logprobs: by row position, for rows that sample and asked for them.
     prompt_logprobs: by row position: of the prompt tokens start + 1 ... (as far as they are
         prompt, and not before the first that is wanted), for rows that asked for them.
+    kv_bytes_read: keys and values that attention read, over all layers. kv_bytes_of_rows: what
+        it would have been, had each row read its own context.
     """
 
     tokens: tuple[int | None, ...]
@@ -99,3 +101,5 @@ class StepResult:
     prompt_logprobs: Mapping[int, tuple[TokenLogprob, ...]] = field(
         default_factory=lambda: MappingProxyType({})
     )
+    kv_bytes_read: int = 0
+    kv_bytes_of_rows: int = 0

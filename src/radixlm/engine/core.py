@@ -37,6 +37,8 @@ class EngineCore:
         self._tokenizer = tokenizer
         self._texts: dict[str, Detokenizer] = {}
         self._steps = 0
+        self._kv_bytes_read = 0
+        self._kv_bytes_of_rows = 0
         self._leaks = 0
 
     @property
@@ -69,6 +71,8 @@ class EngineCore:
         stops = {name: piece.stop for name, piece in pieces.items() if piece.stop is not None}
         news = self._scheduler.update(batch, result, stops)
         self._steps += 1
+        self._kv_bytes_read += result.kv_bytes_read
+        self._kv_bytes_of_rows += result.kv_bytes_of_rows
         self.check_idle()
         return [self._output(item, pieces[item.request_id]) for item in news]
 
@@ -119,6 +123,8 @@ class EngineCore:
             retractions=counters.retractions,
             preemptions=counters.preemptions,
             steps=self._steps,
+            kv_bytes_read=self._kv_bytes_read,
+            kv_bytes_of_rows=self._kv_bytes_of_rows,
             leaks=self._leaks,
             hit_rate=counters.hit_rate,
         )

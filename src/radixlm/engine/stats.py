@@ -11,6 +11,7 @@ class EngineStats:
 
     kv_free + kv_private + kv_locked + kv_evictable == kv_capacity; kv_pinned is part of kv_locked.
     hit_rate: cached_tokens / prompt_tokens over admitted requests, re-admissions counted apart.
+    kv_bytes_read: what attention read; kv_bytes_of_rows: had each row read its own context.
     leaks: how often the books did not balance when the engine was idle; 0 unless there is a bug.
     """
 
@@ -33,6 +34,8 @@ class EngineStats:
     retractions: int = 0
     preemptions: int = 0
     steps: int = 0
+    kv_bytes_read: int = 0
+    kv_bytes_of_rows: int = 0
     leaks: int = 0
     hit_rate: float = 0.0
 

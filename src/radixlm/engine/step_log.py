@@ -37,9 +37,11 @@ class StepLog:
         prompt = stats.prompt_tokens - before.prompt_tokens
         cached = stats.cached_tokens - before.cached_tokens
         output = stats.output_tokens - before.output_tokens
+        steps = max(stats.steps - before.steps, 1)
         _logger.info(
             "running %d, waiting %d | new tokens %d (%.1f/s), computed %d, cached %d, "
-            "hit rate %.1f %% (%.1f %% in all) | KV in use %d of %d (%.1f %%), kept %d",
+            "hit rate %.1f %% (%.1f %% in all) | KV in use %d of %d (%.1f %%), kept %d, "
+            "read %.1f MB a step (%.1f unshared)",
             stats.running,
             stats.waiting,
             output,
@@ -52,4 +54,6 @@ class StepLog:
             stats.kv_capacity,
             100 * stats.kv_in_use / max(stats.kv_capacity, 1),
             stats.kv_evictable,
+            (stats.kv_bytes_read - before.kv_bytes_read) / steps / 1e6,
+            (stats.kv_bytes_of_rows - before.kv_bytes_of_rows) / steps / 1e6,
         )

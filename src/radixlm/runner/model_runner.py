@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Protocol
 
@@ -73,7 +74,12 @@ class ModelRunner:
         logits = self._model.forward(
             forward.token_ids, forward.positions, attend, forward.logit_rows
         )
-        return _result(batch, forward, logits)
+        token_bytes = self._kv_pool.nbytes // self._kv_pool.capacity
+        return replace(
+            _result(batch, forward, logits),
+            kv_bytes_read=token_bytes * plan.kv_tokens_read,
+            kv_bytes_of_rows=token_bytes * plan.kv_tokens_of_rows,
+        )
 
 
 def _result(batch: ScheduledBatch, forward: ForwardBatch, logits: Tensor) -> StepResult:

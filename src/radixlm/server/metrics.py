@@ -80,6 +80,12 @@ class _EngineCollector(Collector):
             ("num_retractions", "Times a running request had to make room.", stats.retractions),
             ("num_preemptions", "Of these, for one of higher priority.", stats.preemptions),
             ("num_steps", "Forward passes.", stats.steps),
+            ("kv_read_bytes", "Keys and values that attention read.", stats.kv_bytes_read),
+            (
+                "kv_context_bytes",
+                "The same, had each request read its own context.",
+                stats.kv_bytes_of_rows,
+            ),
             ("num_leaks", "Times slots were missing when idle: a bug if not 0.", stats.leaks),
         ):
             counter = CounterMetricFamily(_PREFIX + name, text, labels=["model_name"])

@@ -78,7 +78,7 @@ class CheckedCache:
             sink=self._count,
         )
         self.capacity, self.page_size, self.enabled = self.cache.capacity, page_size, enabled
-        self.quantum = self._up(max(1, min(64, self.capacity // 64)))
+        self.quantum = self._up(max(1, min(256, self.capacity // 64)))
         self.pin_budget = self.capacity // 2 if pin_budget is None else pin_budget
         self.model = PrefixModel(page_size)
         self.watch = Watch(self.cache._tree, self.model, self.clock.now, order_every)

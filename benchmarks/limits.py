@@ -1,0 +1,289 @@
+"""What this machine can do, and how much of it the engine does.
+
+    python -m benchmarks.limits [--shapes smollm-135m] [--dtypes bfloat16] [--quick] [--threads N]
+
+First matrix products in the model's shapes, with weights that come from memory, and the memory's
+bandwidth. Then steps of the ModelRunner on random weights: chunks of a prompt, and decoding with
+256 tokens of context per request, or 64 of its own under 4,096 that all share. Their bound is
+
+    max(operations / rate, (weights + unique keys and values) / bandwidth)
+
+where operations are those of the linear layers, of attention (only what causality leaves) and of
+the head; the rate is that of a layer's four products together at 2,048 tokens, by torch's mm or by
+oneDNN with weights in its own layout, whichever is faster; the bandwidth is that of reading. All
+are medians. At last where the time of a prefill and of a decode step goes.
+
+With one thread its CPU time is taken, which other work on the machine changes less. Do not believe
+figures of several threads while there is other work: each of the many parallel stretches of a step
+waits for the thread that was held up. Ends in one JSON line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from tqdm import tqdm
+
+from benchmarks.machine import (
+    Timing,
+    bandwidths,
+    head_product,
+    layer_products,
+    median_seconds,
+    product_rates,
+)
+from benchmarks.step_profile import StepProfile
+from radixlm.bench import write_random_checkpoint
+from radixlm.bench.checkpoints import SHAPES
+from radixlm.core.batch import Extent, Remap, ScheduledBatch, ScheduledRow, Segment
+from radixlm.core.keys import as_key
+from radixlm.core.request import Request
+from radixlm.core.sampling import SamplingParams
+from radixlm.memory.kv_pool import KVPool, bytes_per_token
+from radixlm.memory.req_to_token import ReqToTokenPool
+from radixlm.models import ModelConfig, load_config, load_model
+from radixlm.runner.model_runner import ModelRunner
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DECODE, CHUNKS = (1, 8, 32), (256, 2048)
+PARAMS = SamplingParams(max_tokens=1, temperature=0)
+PROFILED = ("prefill 256", "decode 8")
+console = Console(width=120)
+
+
+class Step(NamedTuple):
+    """Rows alike: `shared` tokens that all read, `own` before the `new` ones."""
+
+    name: str
+    rows: int
+    new: int
+    own: int = 0
+    shared: int = 0
+
+    @property
+    def unique(self) -> int:
+        """Tokens whose keys and values are read, each counted once."""
+        return self.shared + self.rows * (self.own + self.new)
+
+    @property
+    def pairs(self) -> int:
+        """Of a new token and one that it attends to, itself included."""
+        before = self.new * (self.shared + self.own)
+        return self.rows * (before + self.new * (self.new + 1) // 2)
+
+
+def steps(*, quick: bool) -> list[Step]:
+    chunks = CHUNKS[:1] if quick else CHUNKS
+    made = [Step(f"prefill {chunk}", 1, chunk) for chunk in chunks]
+    made += [Step(f"decode {rows}", rows, 1, own=256) for rows in DECODE]
+    return [*made, Step("decode 32 under 4,096", 32, 1, own=64, shared=4_096)]
+
+
+def operations(config: ModelConfig, step: Step) -> float:
+    """Of one step, in which every row samples one token."""
+    layers = sum(product.weights for product in layer_products(config))
+    linear = 2 * step.rows * (step.new * layers + head_product(config).weights)
+    return linear + 4 * config.n_layers * config.n_heads * config.head_dim * step.pairs
+
+
+def bytes_read(config: ModelConfig, step: Step, dtype: torch.dtype) -> float:
+    """Weights and unique keys and values."""
+    products = [*layer_products(config), head_product(config)]
+    weights = dtype.itemsize * sum(product.weights for product in products)
+    token = bytes_per_token(config.n_layers, config.n_kv_heads, config.head_dim, dtype)
+    return weights + step.unique * token
+
+
+def make_batch(step: Step, table: ReqToTokenPool, vocab_size: int) -> ScheduledBatch:
+    """The rows, whose earlier tokens the table knows already."""
+    rows = []
+    draw = np.random.default_rng(0)
+    for index in range(step.rows):
+        length = step.shared + step.own + step.new
+        first = step.shared + index * (step.own + step.new)
+        own = Extent(first, first + step.own + step.new)
+        segments: tuple[Segment, ...] = (Segment(None, step.shared, length, (own,)),)
+        if step.shared:
+            prefix = Segment(0, 0, step.shared, (Extent(0, step.shared),))
+            segments = (prefix, *segments)
+        slots = np.concatenate((np.arange(step.shared), np.arange(*own))).astype(np.int32)
+        key = as_key(draw.integers(0, vocab_size, length).tolist())
+        start = length - step.new
+        row = ScheduledRow(
+            Request(f"r{index}", key, PARAMS, max_tokens=1, seed=0),
+            row=index,
+            tokens=key,
+            start=start,
+            prompt_length=length,
+            new_slots=slots[start:],
+            remaps=(),
+            segments=segments,
+            samples=True,
+        )
+        table.apply(replace(row, remaps=(Remap(0, slots[:start]),)))
+        rows.append(row)
+    return ScheduledBatch(tuple(rows))
+
+
+class Bench:
+    """A model and its pool, on which any of the steps can be run."""
+
+    def __init__(self, shape: str, dtype: torch.dtype, wanted: Sequence[Step]) -> None:
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = write_random_checkpoint(shape, Path(scratch) / shape)
+            self.config = load_config(folder)
+            self._model = load_model(
+                folder, self.config, dtype=dtype, device=torch.device("cpu"), progress=False
+            )
+        slots = max(step.unique for step in wanted)
+        longest = max(step.shared + step.own + step.new for step in wanted)
+        self._pool = KVPool(
+            self.config.n_layers, slots, self.config.n_kv_heads, self.config.head_dim, dtype
+        )
+        for tensor in (*self._pool.keys, *self._pool.values):
+            tensor.normal_()
+        self._table = ReqToTokenPool(max(step.rows for step in wanted), longest)
+        self._runner = ModelRunner(self._model, self._pool, self._table)
+
+    def seconds(self, step: Step, timing: Timing) -> float:
+        batch = make_batch(step, self._table, self.config.vocab_size)
+        return median_seconds(lambda: self._runner.execute(batch), timing)
+
+    def profile(self, step: Step, repeats: int) -> dict[str, float]:
+        """Milliseconds of a step by heading, the longest first."""
+        batch = make_batch(step, self._table, self.config.vocab_size)
+        self._runner.execute(batch)
+        profile = StepProfile()
+        with profile.watching():
+            for _ in range(repeats):
+                self._runner.execute(batch)
+        longest = sorted(profile.seconds.items(), key=lambda item: -item[1])
+        return {heading: round(1e3 * spent / repeats, 3) for heading, spent in longest}
+
+
+def measure_rates(shape: str, dtype: torch.dtype, timing: Timing) -> dict[str, dict[int, float]]:
+    """Operations per second by tokens: of each product the faster way, of a layer's four products
+    together both ways. The head's for as many tokens as sample.
+    """
+    config = ModelConfig.from_hf(SHAPES[shape])
+    products = layer_products(config)
+    counts = (*DECODE, *CHUNKS)
+    found = {p: {n: product_rates(p, n, dtype, timing) for n in counts} for p in products}
+    rates = {p.name: {n: max(ways.values()) for n, ways in found[p].items()} for p in products}
+    weights = sum(product.weights for product in products)
+    for way in found[products[0]][1]:
+        rates[f"layer, {way}"] = {
+            n: weights / sum(p.weights / found[p][n][way] for p in products) for n in counts
+        }
+    head = head_product(config)
+    rates["head"] = {n: max(product_rates(head, n, dtype, timing).values()) for n in DECODE}
+    return rates
+
+
+def measure(
+    shape: str, dtype: torch.dtype, read: float, timing: Timing, *, quick: bool
+) -> dict[str, Any]:
+    """Rates in GFLOP/s, steps with their bound in milliseconds, profiles in milliseconds."""
+    rates = measure_rates(shape, dtype, timing)
+    rate = max(by[max(CHUNKS)] for name, by in rates.items() if name.startswith("layer"))
+    wanted = steps(quick=quick)
+    bench = Bench(shape, dtype, wanted)
+    rows = []
+    for step in tqdm(wanted, desc=f"{shape} {_name(dtype)}", dynamic_ncols=True):
+        work, moved = operations(bench.config, step), bytes_read(bench.config, step, dtype)
+        bound = max(work / rate, moved / read)
+        seconds = bench.seconds(step, timing)
+        rows.append(
+            {
+                "step": step.name,
+                "gflop": round(work / 1e9, 2),
+                "mb": round(moved / 1e6, 1),
+                "bound_by": "products" if work / rate > moved / read else "memory",
+                "bound_ms": round(1e3 * bound, 2),
+                "step_ms": round(1e3 * seconds, 2),
+                "share": round(bound / seconds, 3),
+            }
+        )
+    return {
+        "shape": shape,
+        "dtype": _name(dtype),
+        "gflops": {
+            name: {str(n): round(rate / 1e9, 1) for n, rate in by_tokens.items()}
+            for name, by_tokens in rates.items()
+        },
+        "steps": rows,
+        "profiles_ms": {
+            step.name: bench.profile(step, timing.least) for step in wanted if step.name in PROFILED
+        },
+    }
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def show(done: dict[str, Any]) -> None:
+    title = f"{done['shape']}, {done['dtype']}"
+    counts = [str(n) for n in (*DECODE, *CHUNKS)]
+    table = _table(f"{title}: GFLOP/s by tokens", ["product", *counts])
+    for name, by_tokens in done["gflops"].items():
+        table.add_row(name, *(str(by_tokens.get(n, "–")) for n in counts))
+    console.print(table)
+    table = _table(f"{title}: share of the limit", [k.replace("_", " ") for k in done["steps"][0]])
+    for row in done["steps"]:
+        table.add_row(*(f"{v:.0%}" if k == "share" else str(v) for k, v in row.items()))
+    console.print(table)
+    for step, parts in done["profiles_ms"].items():
+        total = sum(parts.values())
+        table = _table(f"{title}: {step}, {total:.1f} ms under timers", ["part", "ms", "share"])
+        for heading, spent in parts.items():
+            table.add_row(heading, f"{spent:.2f}", f"{spent / total:.1%}")
+        console.print(table)
+
+
+def _table(title: str, columns: Sequence[str]) -> Table:
+    table = Table(title=title)
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="right" if index else "left")
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
+    parser.add_argument("--shapes", default="smollm-135m,qwen3-0.6b")
+    parser.add_argument("--dtypes", default=",".join(DTYPES))
+    parser.add_argument("--quick", action="store_true", help="short chunks, few repeats")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.set_grad_enabled(False)
+    timing = Timing(0.3, least=3, most=10) if options.quick else Timing(3.0, least=5)
+    memory = bandwidths(timing)
+    console.print(", ".join(f"{name} {rate / 1e9:.1f} GB/s" for name, rate in memory.items()))
+    results = []
+    for shape in options.shapes.split(","):
+        for dtype in options.dtypes.split(","):
+            made = measure(shape, DTYPES[dtype], memory["read"], timing, quick=options.quick)
+            show(made)
+            results.append(made)
+    report = {
+        "benchmark": "limits",
+        "threads": options.threads,
+        "gb_per_s": {name: round(rate / 1e9, 1) for name, rate in memory.items()},
+        "results": results,
+    }
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()

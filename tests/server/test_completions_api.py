@@ -219,3 +219,15 @@ def test_the_api_key_is_the_tenant(monkeypatch, fake):
     assert nobody == ["", ""]
     assert "" != mine != yours != ""
     assert "mine" not in mine
+
+
+def test_token_ids_come_when_asked_for(fake):
+    whole = fake.complete([5, 6, 7], max_tokens=6, return_token_ids=True).json()
+    ids = whole["choices"][0]["token_ids"]
+    assert len(ids) == 6
+    streamed = fake.complete([5, 6, 7], max_tokens=6, return_token_ids=True, stream=True)
+    parts = [choice["token_ids"] for event in events(streamed) for choice in event["choices"]]
+    assert [token for part in parts for token in part] == ids
+    assert len(parts) >= 6
+    plain = fake.complete([5, 6, 7], max_tokens=6).json()
+    assert "token_ids" not in plain["choices"][0]

@@ -46,6 +46,7 @@ class CompletionShape:
         self._tokenizer = tokenizer
         self._job = job
         self._echoed = body.to_prompts() if body.echo else None
+        self._with_ids = bool(body.return_token_ids)
         self._logprobs: dict[int, CompletionLogprobs] = {}
         self._begun: set[int] = set()
 
@@ -54,7 +55,8 @@ class CompletionShape:
 
     def chunks(self, choice: int, output: RequestOutput) -> list[dict[str, Any]]:
         first = self._echoed is not None and choice not in self._begun
-        if first or output.text or output.logprobs or output.finished:
+        ids = self._with_ids and output.token_ids
+        if first or ids or output.text or output.logprobs or output.finished:
             return [self._entry(choice, output)]
         return []
 
@@ -67,12 +69,13 @@ class CompletionShape:
         text = output.text
         if prompt is not None:
             text = self._text_of(prompt) + text
-        return {
+        entry = {
             "index": choice,
             "text": text,
             "logprobs": self._logprobs_of(choice, output, echo=prompt is not None),
             "finish_reason": output.finish_reason,
         }
+        return entry | {"token_ids": output.token_ids} if self._with_ids else entry
 
     def _text_of(self, prompt: str | list[int]) -> str:
         if isinstance(prompt, str):

@@ -183,6 +183,7 @@ class CompletionBody(GenerationBody):
     logprobs: int | None = None
     echo: bool | None = None
     best_of: int | None = None
+    return_token_ids: bool | None = None
 
     def to_params(self) -> SamplingParams:
         """Raise InvalidRequestError that names the field."""

@@ -160,9 +160,19 @@ class RadixCache:
             return Match(0, None, 0, namespace, self._tree.version)
         return self._tree.match_prefix(array[:limit], namespace)
 
-    def available_after(self, match: Match) -> int:
-        """Slots that would be left to get once `match` is locked."""
-        return self.available - self._tree.unlocked_on_path(match)
+    def available_after(self, match: Match, spared: Iterable[Lease] = ()) -> int:
+        """Slots that would be left to get once `match` is locked, without evicting what these
+        leases, released before, have left behind. O(nodes on their paths).
+        """
+        locked = {node.id: length for node, length in _path(match.node, match.offset)}
+        left = {
+            node.id: node.resident
+            for lease in spared
+            for node, _ in _path(lease.node, lease.node.resident)
+            if not node.lock_ref
+        }
+        kept = sum(max(0, size - locked.get(name, 0)) for name, size in left.items())
+        return self.available - self._tree.unlocked_on_path(match) - kept
 
     def available_without(self, leases: Iterable[Lease], match: Match) -> int:
         """The same, if these leases were released first. O(nodes on their paths)."""

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable
+from itertools import chain
 
-from radixlm.cache import Match, RadixCache
+from radixlm.cache import Lease, Match, RadixCache
 from radixlm.scheduler.state import RequestState
 
 # The share of its allowed output that a request is expected to use, before any has ended.
 FIRST_GUESS = 0.5
 # How much one ended request moves that share.
 LEARNING_RATE = 1 / 16
+# Steps for which what an ended request leaves is kept for the one that goes on from it.
+LINGER_STEPS = 2
 # Steps that the running requests must be able to go on after a retraction before another starts.
 STEPS_AHEAD = 32
 
@@ -24,6 +28,10 @@ class MemoryGuard:
     what those who run have used already. `conservativeness` scales it; 0 reserves nothing, so
     that more run at once and some are retracted. Tokens that several share count once: they are
     neither free nor evictable.
+
+    What a request leaves behind counts as taken for some steps: the next turn of a chat comes a
+    moment after the answer, and had its room been given away in that moment, a pool that is too
+    small for all chats would compute every one of them again at every turn.
     """
 
     def __init__(self, cache: RadixCache, conservativeness: float) -> None:
@@ -32,11 +40,16 @@ class MemoryGuard:
         self._share = FIRST_GUESS
         self._reserved = 0
         self._occupied = False
+        self._left_behind: deque[list[Lease]] = deque([[]], maxlen=LINGER_STEPS + 1)
 
     @property
     def expected_share(self) -> float:
         """Of the output that a request is allowed, how much is reserved for it."""
         return min(1.0, self._share * self._conservativeness)
+
+    def next_step(self) -> None:
+        """What was left behind long enough ago is not kept any more."""
+        self._left_behind.append([])
 
     def begin(self, running: Iterable[RequestState]) -> None:
         """Start a round of admissions beside the requests that run already."""
@@ -55,7 +68,8 @@ class MemoryGuard:
 
     def left(self, match: Match) -> int:
         """Slots that nobody has, or is expected to need, once `match` is locked."""
-        return self._cache.available_after(match) - self._reserved
+        spared = chain.from_iterable(self._left_behind)
+        return self._cache.available_after(match, spared) - self._reserved
 
     def left_without(self, others: Iterable[RequestState], match: Match) -> int:
         """The same, if these running requests gave way."""
@@ -75,7 +89,9 @@ class MemoryGuard:
         return state.n_tokens - given + self._expected(state)
 
     def learn_from_end(self, state: RequestState) -> None:
-        """A request has ended by itself: take into account how much it used."""
+        """A request ends by itself: take into account how much it used, and what it leaves."""
+        if state.lease is not None:
+            self._left_behind[-1].append(state.lease)
         used = state.output_tokens / state.request.max_tokens
         self._share += LEARNING_RATE * (used - self._share)
 

@@ -110,6 +110,7 @@ class Scheduler:
     def schedule(self) -> ScheduledBatch:
         """Choose what the next step computes; gives slots, admits, and retracts where needed."""
         parts: Scheduling = {}
+        self._guard.next_step()
         retractions = self.counters.retractions
         budget = self._continue_running(parts)
         if self.counters.retractions == retractions:

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from radixlm.cache import RadixCache
-from radixlm.scheduler.memory import FIRST_GUESS, LEARNING_RATE, STEPS_AHEAD, MemoryGuard
+from radixlm.scheduler.memory import (
+    FIRST_GUESS,
+    LEARNING_RATE,
+    LINGER_STEPS,
+    STEPS_AHEAD,
+    MemoryGuard,
+)
 from radixlm.scheduler.state import RequestState
 from tests.engines import Bench, make_request
 
@@ -149,3 +155,42 @@ def test_reserves_keep_nobody_out() -> None:
             steps += 1
         ends.append(steps)
     assert ends[0] == ends[1] < 5
+
+
+def _chat(next_turn_after: int | None) -> tuple[Bench, list[int]]:
+    """One runs for long, one ends, one waits that fits only in what it leaves behind. The next turn
+    of the one that ended comes so many steps later. Gives the steps in which the last one waited.
+    """
+    bench = Bench(100, policy="lpm", budget=64)
+    bench.core.add(make_request("runs", [1] * 10, 30))
+    bench.core.add(make_request("turn1", [2] * 40, 2))
+    answer = [token for _ in range(2) for o in bench.step() for token in o.token_ids][-1:]
+    bench.core.add(make_request("waits", [3] * 50, 2))
+    waited = []
+    for step in range(12):
+        if step == next_turn_after:
+            bench.core.add(make_request("turn2", [*[2] * 40, *answer, 5], 2))
+        bench.step()
+        waited.append("waits" in bench.scheduler._waiting._waiting)
+    return bench, [step for step, waits in enumerate(waited) if waits]
+
+
+def test_what_one_leaves_behind_is_kept_for_its_next_turn() -> None:
+    for after in (1, LINGER_STEPS):
+        bench, _ = _chat(after)
+        assert bench.scheduler.counters.cached_tokens >= 40
+
+
+def test_but_only_for_some_steps() -> None:
+    _, waited = _chat(None)
+    assert waited == list(range(LINGER_STEPS))
+    bench, _ = _chat(LINGER_STEPS + 2)
+    assert bench.scheduler.counters.cached_tokens < 40
+
+
+def test_nothing_is_kept_from_one_who_would_be_alone() -> None:
+    bench = Bench(100, budget=64)
+    bench.core.add(make_request("ends", [2] * 60, 1))
+    bench.step()
+    bench.core.add(make_request("next", [3] * 60, 1))
+    assert [output.request_id for output in bench.step()] == ["next"]

@@ -98,6 +98,7 @@ def load(config: EngineConfig, *, progress: bool = True) -> Loaded:
         folder, Path(config.chat_template) if config.chat_template else None
     )
     model = load_model(folder, model_config, dtype=dtype, device=device, progress=progress)
+    model.pack()
     shape = (model_config.n_layers, model_config.n_kv_heads, model_config.head_dim)
     capacity = config.kv_tokens or default_kv_tokens(bytes_per_token(*shape, dtype), device)
     cache = RadixCache(

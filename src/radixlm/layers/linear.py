@@ -8,13 +8,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from radixlm.core.errors import ModelError
+from radixlm.layers.packing import can_pack, pack, packed_linear
+
 
 class Linear:
     """One matrix product for several projections of the same input, stacked by rows.
 
     parts: output size of each projection, by the name that the checkpoint gives it; a checkpoint's
         tensors are copied straight into the rows that `named_weights` shows.
-    The memory is not initialised: the loader fills it.
+    The memory is not initialised: the loader fills it, then `pack` may lay it out for the machine.
     """
 
     def __init__(
@@ -30,13 +33,26 @@ class Linear:
         rows = sum(self.parts.values())
         self.weight = torch.empty(rows, in_features, dtype=dtype, device=device)
         self.bias = torch.empty(rows, dtype=dtype, device=device) if bias else None
+        self._packed = False
 
     def __call__(self, x: Tensor) -> Tensor:
         """(tokens, in_features) -> (tokens, sum of the parts)."""
+        if self._packed:
+            return packed_linear(x, self.weight, self.bias)
         return functional.linear(x, self.weight, self.bias)
+
+    def pack(self) -> None:
+        """Replace the weight by one in the machine's own layout, where it has one. From then on
+        there are no named weights.
+        """
+        if can_pack(self.weight):
+            self.weight = pack(self.weight)
+            self._packed = True
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Each part's `<name>.weight` and `<name>.bias`, as views of the stacked memory."""
+        if self._packed:
+            raise ModelError("packed weights have no names any more")
         start = 0
         for name, size in self.parts.items():
             yield f"{name}.weight", self.weight[start : start + size]
@@ -66,6 +82,10 @@ class GatedMLP:
         """(tokens, hidden_size) -> (tokens, hidden_size)."""
         gate, up = self.gate_up(x).chunk(2, dim=-1)
         return self.down(functional.silu(gate).mul_(up))
+
+    def pack(self) -> None:
+        self.gate_up.pack()
+        self.down.pack()
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         yield from self.gate_up.named_weights()

@@ -126,6 +126,15 @@ class CausalLM:
             layer.add_to(hidden, rotation, attend)
         return self.head(self.norm(hidden.index_select(0, logit_rows)))
 
+    def pack(self) -> None:
+        """Lay the layers' weights out for this machine, one matrix at a time. Once, after loading.
+        (Not the head's: tied, its memory is the embedding's, whose rows are looked up.)
+        """
+        for layer in self.layers:
+            layer.attention.qkv.pack()
+            layer.attention.output.pack()
+            layer.mlp.pack()
+
     def weights(self) -> dict[str, Tensor]:
         """Every weight by its checkpoint name, as the (view of) memory to be filled."""
         layers = (

@@ -1,0 +1,46 @@
+"""Packed weights: the same products, and no names any more."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from radixlm.core.errors import ModelError
+from radixlm.layers.linear import Linear
+from radixlm.layers.packing import can_pack
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-4), (torch.bfloat16, 0.05)])
+@pytest.mark.parametrize("tokens", [1, 7, 300])
+def test_the_same_product(tokens: int, dtype: torch.dtype, close: float, bias: bool) -> None:
+    torch.manual_seed(0)
+    linear = Linear(96, {"a": 64, "b": 32}, bias=bias, dtype=dtype, device=CPU)
+    for _, weight in linear.named_weights():
+        weight.normal_()
+    x = torch.randn(tokens, 96).to(dtype)
+    with torch.inference_mode():
+        plain = linear(x)
+        if not can_pack(linear.weight):
+            pytest.skip(f"this machine has no packed products in {dtype}")
+        linear.pack()
+        packed = linear(x)
+        strided = linear(torch.cat((x, x), dim=1)[:, :96])
+    assert packed.shape == plain.shape
+    assert torch.allclose(packed, plain, atol=close, rtol=close)
+    assert torch.equal(packed, strided)
+
+
+def test_packed_weights_are_not_handed_out() -> None:
+    linear = Linear(16, {"a": 16}, bias=False, dtype=torch.float32, device=CPU)
+    linear.pack()
+    with pytest.raises(ModelError, match="packed"):
+        list(linear.named_weights())
+
+
+def test_what_the_kernel_does_not_know_stays_as_it_is() -> None:
+    linear = Linear(16, {"a": 16}, bias=False, dtype=torch.float64, device=CPU)
+    linear.pack()
+    assert [name for name, _ in linear.named_weights()] == ["a.weight"]

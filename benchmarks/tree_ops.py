@@ -1,6 +1,6 @@
 """What the radix tree costs per request, beside the physical limit: one memcmp of the same bytes.
 
-    python benchmarks/tree_ops.py [--only a,b,...] [--scale 1.0]
+    python -m benchmarks.tree_ops [--only a,b,...] [--scale 1.0]
 
 Per request: match, lock (take hold, splitting), insert (from the held node, the lock moves along),
 unlock, and evict where the pool is full. Microseconds, median and p99; each has the time of reading

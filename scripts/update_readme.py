@@ -3,7 +3,8 @@
     python scripts/update_readme.py
 
 Reads benchmarks/results/shared-prefix-*.jsonl (written by `radixlm bench shared-prefix --json`),
-paper*.jsonl (by `radixlm bench paper --json`; docs/img/paper.png is made by its --picture) and the
+paper.jsonl (by `radixlm bench paper --json`; docs/img/paper.png is made by its --picture),
+paper-pool30.jsonl (the same with `--pool 0.3 --modes lpm`) and the
 demo model's card (by scripts/train_demo_model.py). Nothing in those parts of the README is written
 by hand.
 """

@@ -41,7 +41,7 @@ def record(name: str, *, seed: int = 0, scale: float = 1.0) -> Recorder:
     return recorder
 
 
-# Prompt and answer lengths of the issue's table, with how many requests have them.
+# Prompt and answer lengths of the workloads' shapes, with how many requests have them.
 SHAPES = {
     "mmlu-few-shot": {(720, 2): 64},
     "hellaswag-few-shot": {(1_880, 1): 96},

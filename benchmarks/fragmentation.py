@@ -17,10 +17,9 @@ import time
 from collections.abc import Iterable
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 from tqdm import tqdm
 
+from benchmarks.rows import show_rows
 from radixlm.cache import RadixCache
 from radixlm.core.batch import Extent, ScheduledBatch, StepResult
 from radixlm.core.keys import Key
@@ -128,12 +127,7 @@ def main() -> None:
     parser.add_argument("--reserves", default="0,16,64")
     options = parser.parse_args()
     rows = [measure(int(reserve), options.steps) for reserve in options.reserves.split(",")]
-    table = Table(title=f"runs of slots after {options.steps:,} steps, pool of {POOL:,}")
-    for column in rows[0]:
-        table.add_column(column.replace("_", " "), justify="right")
-    for row in rows:
-        table.add_row(*(f"{value:,}" for value in row.values()))
-    Console(width=120).print(table)
+    show_rows(f"runs of slots after {options.steps:,} steps, pool of {POOL:,}", rows)
     print(json.dumps({"benchmark": "fragmentation", "steps": options.steps, "results": rows}))
 
 

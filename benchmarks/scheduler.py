@@ -15,14 +15,12 @@ import argparse
 import gc
 import json
 import time
-from collections.abc import Sequence
 from typing import get_args
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 from tqdm import tqdm
 
+from benchmarks.rows import show_rows
 from radixlm.cache import RadixCache
 from radixlm.core.batch import ScheduledBatch, StepResult
 from radixlm.core.config import SchedulePolicy
@@ -126,15 +124,6 @@ def measure(policy: SchedulePolicy, waiting: int) -> dict[str, float | int | str
     return row
 
 
-def show(rows: Sequence[dict[str, float | int | str]]) -> None:
-    table = Table(title="scheduling step, milliseconds; arrival, microseconds")
-    for column in rows[0]:
-        table.add_column(column.replace("_", " "), justify="right")
-    for row in rows:
-        table.add_row(*(f"{v:,}" if isinstance(v, int) else str(v) for v in row.values()))
-    Console(width=150).print(table)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     parser.add_argument("--waiting", default="100,1000,10000,100000")
@@ -146,7 +135,7 @@ def main() -> None:
         for waiting in options.waiting.split(",")
     ]
     rows = [measure(order, waiting) for order, waiting in tqdm(pairs, dynamic_ncols=True)]
-    show(rows)
+    show_rows("scheduling step, milliseconds; arrival, microseconds", rows)
     print(json.dumps({"benchmark": "scheduler", "steps": STEPS, "rows": ROWS, "results": rows}))
 
 

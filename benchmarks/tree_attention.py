@@ -20,11 +20,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 from tqdm import tqdm
 
+from benchmarks.rows import show_rows
 from radixlm.attention import (
     AttentionPlan,
     Sharing,
@@ -201,15 +200,6 @@ def check_random_trees(count: int) -> float:
     return max(difference(step, rule) for step in steps)
 
 
-def show(rows: Sequence[dict[str, object]]) -> None:
-    table = Table(title="attention of one decode step, 30 layers")
-    for column in rows[0]:
-        table.add_column(column.replace("_", " "), justify="right")
-    for row in rows:
-        table.add_row(*(f"{v:,}" if isinstance(v, int) else str(v) for v in row.values()))
-    Console(width=150).print(table)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     parser.add_argument("--quick", action="store_true", help="three sizes of each, few rounds")
@@ -227,7 +217,7 @@ def main() -> None:
         for dtype in TOLERANCE
         for readers, prefix in tqdm(sizes, dynamic_ncols=True)
     ]
-    show(rows)
+    show_rows("attention of one decode step, 30 layers", rows)
     made = {
         "benchmark": "tree_attention",
         "threads": options.threads,

@@ -9,7 +9,7 @@ from typing import get_args
 import click
 
 from radixlm.bench.checkpoints import SHAPES, write_random_checkpoint
-from radixlm.bench.folder import Dtype, model_folder
+from radixlm.bench.folder import Dtype, model_folder, shape_option
 from radixlm.bench.paper.command import paper
 from radixlm.bench.report import on_off_ratio, save, show
 from radixlm.bench.shared_prefix import SharedPrefix, measure
@@ -39,13 +39,7 @@ def make_checkpoint(shape: str, folder: Path, dtype: Dtype, seed: int) -> None:
 
 @command.command("shared-prefix")
 @click.argument("model", required=False)
-@click.option(
-    "--shape",
-    type=click.Choice(list(SHAPES)),
-    default="smollm-135m",
-    show_default=True,
-    help="Random model to measure with, when no MODEL folder is given.",
-)
+@shape_option("smollm-135m")
 @click.option("--dtype", type=click.Choice(get_args(Dtype)), default="bfloat16", show_default=True)
 @click.option("--requests", type=click.IntRange(1), default=64, show_default=True)
 @click.option("--shared", type=click.IntRange(1), default=1_000, show_default=True, help="Tokens.")

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from radixlm.bench.checkpoints import write_random_checkpoint
+import click
+
+from radixlm.bench.checkpoints import SHAPES, write_random_checkpoint
 
 Dtype = Literal["bfloat16", "float32"]
+Command = Callable[..., Any]
+
+
+def shape_option(default: str) -> Callable[[Command], Command]:
+    """`--shape`, for commands that take a model folder or make one."""
+    return click.option(
+        "--shape",
+        type=click.Choice(list(SHAPES)),
+        default=default,
+        show_default=True,
+        help="Random model to measure with, when no MODEL folder is given.",
+    )
 
 
 @contextmanager

@@ -379,9 +379,4 @@ def _path(node: TreeNode | None, offset: int) -> Iterator[tuple[TreeNode, int]]:
 
 
 def _path_ids(lease: Lease) -> list[int]:
-    ids = []
-    at: TreeNode | None = lease.node
-    while at is not None:
-        ids.append(at.id)
-        at = at.parent
-    return ids[::-1]
+    return [node.id for node, _ in _path(lease.node, 0)][::-1]

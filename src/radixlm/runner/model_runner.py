@@ -55,6 +55,7 @@ class ModelRunner:
         self._kv_pool = kv_pool
         self._req_to_token = req_to_token
         self._device = torch.device(device)
+        self._token_bytes = kv_pool.nbytes // kv_pool.capacity
         self._group_tokens = group_tokens(kv_pool)
         self._sharing = sharing_rule(kv_pool, model.config.n_heads)
 
@@ -74,11 +75,10 @@ class ModelRunner:
         logits = self._model.forward(
             forward.token_ids, forward.positions, attend, forward.logit_rows
         )
-        token_bytes = self._kv_pool.nbytes // self._kv_pool.capacity
         return replace(
             _result(batch, forward, logits),
-            kv_bytes_read=token_bytes * plan.kv_tokens_read,
-            kv_bytes_of_rows=token_bytes * plan.kv_tokens_of_rows,
+            kv_bytes_read=self._token_bytes * plan.kv_tokens_read,
+            kv_bytes_of_rows=self._token_bytes * plan.kv_tokens_of_rows,
         )
 
 

@@ -84,7 +84,7 @@ class WaitingRoom:
 
     def committed(self, state: RequestState, before: int, upto: int) -> None:
         """A running request's tokens from `before` to `upto` have entered the cache."""
-        self._let_go(state, upto)
+        self._let_go(state, upto, upto)
         if upto <= state.prefill_end or not self._waiting:
             return
         # What it generated is nobody's to follow, but others may have come with the same tokens.
@@ -99,16 +99,16 @@ class WaitingRoom:
             return
         state.computing = False
         self._index.remove(state)
-        for other, shared in self._in_flight.let_go(state, state.n_tokens):
-            self._raise(other, min(shared, computed))
+        self._let_go(state, state.n_tokens, computed)
 
     def _take_out(self, state: RequestState, *, admitted: bool) -> None:
         del self._waiting[state.request.request_id]
         self._queue.remove(state, admitted=admitted)
 
-    def _let_go(self, leader: RequestState, upto: int) -> None:
+    def _let_go(self, leader: RequestState, upto: int, computed: int) -> None:
+        """Let go who shares no more than `upto` with `leader`, which has computed so many."""
         for other, shared in self._in_flight.let_go(leader, upto):
-            self._raise(other, shared)
+            self._raise(other, min(shared, computed))
 
     def _raise(self, state: RequestState, cached: int) -> None:
         """More of a waiting request may be in the cache now, or it does not follow any more."""

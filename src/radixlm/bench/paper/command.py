@@ -10,8 +10,7 @@ from typing import get_args
 import click
 from tqdm import tqdm
 
-from radixlm.bench.checkpoints import SHAPES
-from radixlm.bench.folder import Dtype, model_folder
+from radixlm.bench.folder import Dtype, model_folder, shape_option
 from radixlm.bench.paper.picture import check_picture, draw
 from radixlm.bench.paper.plan import Plan
 from radixlm.bench.paper.run import MODES, Row, Setup, run
@@ -23,13 +22,7 @@ from radixlm.models import load_config
 
 @click.command("paper")
 @click.argument("model", required=False)
-@click.option(
-    "--shape",
-    type=click.Choice(list(SHAPES)),
-    default="10m",
-    show_default=True,
-    help="Random model to measure with, when no MODEL folder is given.",
-)
+@shape_option("10m")
 @click.option("--dtype", type=click.Choice(get_args(Dtype)), default="float32", show_default=True)
 @click.option(
     "--only", multiple=True, type=click.Choice(list(WORKLOADS)), help="A workload; repeatable."

@@ -145,6 +145,7 @@ class Bench:
             self._model = load_model(
                 folder, self.config, dtype=dtype, device=torch.device("cpu"), progress=False
             )
+        self._model.pack()
         slots = max(step.unique for step in wanted)
         longest = max(step.shared + step.own + step.new for step in wanted)
         self._pool = KVPool(

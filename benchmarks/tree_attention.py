@@ -25,12 +25,12 @@ from tqdm import tqdm
 
 from benchmarks.rows import show_rows
 from radixlm.attention import (
+    Attend,
     AttentionPlan,
+    Backend,
     Sharing,
-    TorchAttention,
-    group_tokens,
+    make_backend,
     make_plan,
-    sharing_rule,
 )
 from radixlm.core.batch import Extent, Remap, ScheduledRow, Segment
 from radixlm.core.request import Request
@@ -54,17 +54,18 @@ class Step(NamedTuple):
 
     rows: list[ScheduledRow]
     pool: KVPool
+    backend: Backend
     table: Tensor
     slots: Tensor
     qkv: tuple[Tensor, Tensor, Tensor]
 
     def plan(self, rule: Sharing | None) -> AttentionPlan:
-        return make_plan(self.rows, group_tokens(self.pool), rule)
+        return make_plan(self.rows, self.backend.group_tokens, rule)
 
-    def prepare(self, plan: AttentionPlan) -> TorchAttention:
-        return TorchAttention(self.pool, self.table, plan, self.slots)
+    def prepare(self, plan: AttentionPlan) -> Attend:
+        return self.backend.prepare(plan, self.table, self.slots)
 
-    def run(self, attend: TorchAttention) -> Tensor:
+    def run(self, attend: Attend) -> Tensor:
         """All layers; the output of the last."""
         for layer in range(self.pool.n_layers):
             out = attend(layer, *self.qkv)
@@ -100,7 +101,7 @@ def make_step(paths: Sequence[Nodes], own: int, dtype: torch.dtype, layers: int)
     width = (HEADS, KV_HEADS, KV_HEADS)
     qkv = torch.randn((len(rows), sum(width), HEAD_DIM), generator=generator).to(dtype)
     q, k, v = qkv.split(width, dim=1)
-    return Step(rows, pool, table.table, slots, (q, k, v))
+    return Step(rows, pool, make_backend(pool, HEADS), table.table, slots, (q, k, v))
 
 
 def _row(index: int, nodes: Nodes, own: Extent) -> ScheduledRow:
@@ -174,7 +175,7 @@ def measure(
 ) -> dict[str, object]:
     nodes: Nodes = ((0, 0, prefix),) if prefix else ()
     step = make_step([nodes] * readers, OWN, dtype, MEASURED_LAYERS)
-    rule = sharing_rule(step.pool, HEADS)
+    rule = step.backend.sharing
     tree, plain = step.plan(rule), step.plan(None)
     tree_ms, plain_ms = step.milliseconds((rule, None), rounds)
     token_bytes = 2 * KV_HEADS * HEAD_DIM * dtype.itemsize * LAYERS
@@ -195,7 +196,7 @@ def measure(
 
 def check_random_trees(count: int) -> float:
     """The largest difference over random trees of depth 6, float32, every node a read."""
-    rule = Sharing(least_saved=1, least_lone=None, least_chunk=1, least_view=1)
+    rule = Sharing(least_saved=1, least_view=1)
     steps = (make_step(random_paths(seed, 6), 5, torch.float32, 1) for seed in range(count))
     return max(difference(step, rule) for step in steps)
 

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from radixlm import Engine, Namespace, RequestOutput, SamplingParams
+from radixlm.attention.backends import make_backend
 from radixlm.attention.plan import make_plan
-from radixlm.attention.torch_backend import TorchAttention, group_tokens
 from radixlm.cache import POLICIES, RadixCache
 from radixlm.core.batch import ScheduledBatch, ScheduledRow
 from radixlm.core.config import SchedulePolicy
@@ -240,8 +240,9 @@ def largest_logit_difference(folder: Path, prompts: Sequence[Sequence[int]], dev
         row = ScheduledRow(request, 0, key, 0, key.size, slots, (), lease.segments(), True)
         table.apply(row)
         batch = ForwardBatch.from_scheduled(ScheduledBatch((row,)), where)
-        plan = make_plan((row,), group_tokens(pool))
-        attend = TorchAttention(pool, table.table, plan, batch.slots)
+        backend = make_backend(pool, config.n_heads)
+        plan = make_plan((row,), backend.group_tokens)
+        attend = backend.prepare(plan, table.table, batch.slots)
         every = torch.arange(key.size, device=where)
         ours = model.forward(batch.token_ids, batch.positions, attend, every).cpu()
         difference = (ours - reference_logits(theirs, list(prompt))).abs().max().item()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from radixlm.attention import Sharing, TorchAttention, make_plan
+from radixlm.attention import Backend, CpuBackend, Sharing, TorchBackend, make_plan
 from radixlm.core.batch import ScheduledRow, Segment
 from radixlm.memory import KVPool, ReqToTokenPool
 from tests.tensor.rows import extents_of, make_row
@@ -148,10 +148,25 @@ def _filled(
     return Case(rows, pool, table, slots.to(device), q, k, v)
 
 
-def run(case: Case, group_tokens: int, sharing: Sharing | None = None) -> Tensor:
+def _on_the_cpu(least_queries: int) -> Callable[[KVPool, int], Backend]:
+    return lambda pool, heads: CpuBackend(pool, heads, least_queries=least_queries, least_scores=1)
+
+
+# The product's two backends, and the CPU's with one way of computing for everything.
+BACKENDS: dict[str, Callable[[KVPool, int], Backend]] = {
+    "torch": TorchBackend,
+    "cpu": CpuBackend,
+    "compiled": _on_the_cpu(1 << 30),
+    "products": _on_the_cpu(1),
+}
+
+
+def run(
+    case: Case, group_tokens: int, sharing: Sharing | None = None, backend: str = "torch"
+) -> Tensor:
     plan = make_plan(case.rows, group_tokens, sharing)
-    attend = TorchAttention(case.pool, case.table, plan, case.slots)
-    return attend(1, case.q, case.k, case.v)
+    made = BACKENDS[backend](case.pool, case.q.shape[1])
+    return made.prepare(plan, case.table, case.slots)(1, case.q, case.k, case.v)
 
 
 def reference(case: Case) -> Tensor:

@@ -1,18 +1,21 @@
 """Floor 3: attention over the KV pool, planned once per step."""
 
-from radixlm.attention.interface import Attend
+from radixlm.attention.backends import make_backend
+from radixlm.attention.cpu_backend import CpuBackend
+from radixlm.attention.interface import Attend, Backend
 from radixlm.attention.plan import AttentionPlan, RowSpan, make_plan
 from radixlm.attention.sharing import SharedRead, Sharing
-from radixlm.attention.torch_backend import TorchAttention, group_tokens, sharing_rule
+from radixlm.attention.torch_backend import TorchBackend
 
 __all__ = [
     "Attend",
     "AttentionPlan",
+    "Backend",
+    "CpuBackend",
     "RowSpan",
     "SharedRead",
     "Sharing",
-    "TorchAttention",
-    "group_tokens",
+    "TorchBackend",
+    "make_backend",
     "make_plan",
-    "sharing_rule",
 ]

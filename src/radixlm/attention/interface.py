@@ -6,6 +6,9 @@ from typing import Protocol
 
 from torch import Tensor
 
+from radixlm.attention.plan import AttentionPlan
+from radixlm.attention.sharing import Sharing
+
 
 class Attend(Protocol):
     """Attention of one step's new tokens over everything their rows have in the pool.
@@ -20,3 +23,21 @@ class Attend(Protocol):
     """
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor: ...
+
+
+class Backend(Protocol):
+    """A way to compute attention over one pool, made once.
+
+    sharing, group_tokens: what pays, for `make_plan`.
+    """
+
+    sharing: Sharing
+    group_tokens: int
+
+    def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> Attend:
+        """One step's attention.
+
+        table: (rows, context) int32, the request table with this step applied.
+        slots: (tokens,) int64, where the step's new tokens go.
+        """
+        ...

@@ -14,14 +14,10 @@ class Sharing(NamedTuple):
 
     least_saved: KV tokens that need not be read again, (readers - 1) x length, from which on the
         extra calls are paid for. Shorter stretches are read by each row with its own tokens.
-    least_lone: length from which on a read of its own is faster even when its only reader is a
-        chunk, of at least `least_chunk` new tokens; None where it never is.
     least_view: a run of slots this long is read in place; shorter ones are gathered together.
     """
 
     least_saved: int
-    least_lone: int | None
-    least_chunk: int
     least_view: int
 
 
@@ -87,7 +83,7 @@ def share(
     stretches = list(_stretches(rows))
     reads: list[SharedRead] = []
     skips: list[Skip | None] = [None] * len(rows)
-    for stretch, taken in zip(stretches, _taken(stretches, ends, rule), strict=True):
+    for stretch, taken in zip(stretches, _taken(stretches, rule), strict=True):
         if taken:
             reads += _reads(stretch, ends, rule)
             for index in range(stretch.first, stretch.stop):
@@ -114,16 +110,14 @@ def _stretches(rows: Sequence[ScheduledRow]) -> Iterator[_Stretch]:
 def _readers(
     rows: Sequence[ScheduledRow], first: int, stop: int, depth: int
 ) -> Iterator[tuple[int, int]]:
-    """Ranges of rows in [first, stop) whose segment at `depth` is the same node; single rows only
-    when they have several new tokens.
-    """
+    """Ranges of at least two rows in [first, stop) whose segment at `depth` is the same node."""
     low = first
     node = _node(rows[low], depth)
     for high in range(first + 1, stop + 1):
         below = _node(rows[high], depth) if high < stop else None
         if high < stop and below == node:
             continue
-        if node is not None and (high - low > 1 or rows[low].n_new > 1):
+        if node is not None and high - low > 1:
             yield low, high
         low, node = high, below
 
@@ -135,8 +129,8 @@ def _node(row: ScheduledRow, depth: int) -> int | None:
     return row.segments[depth].node_id
 
 
-def _taken(stretches: Sequence[_Stretch], ends: Sequence[int], rule: Sharing) -> list[bool]:
-    pays = [_pays(stretch, ends, rule) for stretch in stretches]
+def _taken(stretches: Sequence[_Stretch], rule: Sharing) -> list[bool]:
+    pays = [_pays(stretch, rule) for stretch in stretches]
     above, below = pays[:], pays[:]
     for index, stretch in enumerate(stretches):
         above[index] |= stretch.parent >= 0 and above[stretch.parent]
@@ -146,13 +140,9 @@ def _taken(stretches: Sequence[_Stretch], ends: Sequence[int], rule: Sharing) ->
     return [up and down for up, down in zip(above, below, strict=True)]
 
 
-def _pays(stretch: _Stretch, ends: Sequence[int], rule: Sharing) -> bool:
-    length = stretch.end - stretch.start
-    if (stretch.stop - stretch.first - 1) * length >= rule.least_saved:
-        return True
-    if rule.least_lone is None or length < rule.least_lone:
-        return False
-    return ends[stretch.stop] - ends[stretch.first] >= rule.least_chunk
+def _pays(stretch: _Stretch, rule: Sharing) -> bool:
+    readers = stretch.stop - stretch.first
+    return (readers - 1) * (stretch.end - stretch.start) >= rule.least_saved
 
 
 def _reads(stretch: _Stretch, ends: Sequence[int], rule: Sharing) -> Iterator[SharedRead]:

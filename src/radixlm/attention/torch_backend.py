@@ -1,4 +1,4 @@
-"""Attention by torch's own kernels: right on CPU and CUDA, for any mixture of rows."""
+"""Attention by torch's own kernels: right on any device, for any mixture of rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from radixlm.attention.kernels import BLOCK_SCORES, attend_all, attend_block, attend_part, merge
+from radixlm.attention.flash import attend_all, attend_part, merge
+from radixlm.attention.interface import Attend
 from radixlm.attention.plan import AttentionPlan, RowSpan
 from radixlm.attention.sharing import SharedRead, Sharing
 from radixlm.core.batch import Extent
@@ -28,35 +29,7 @@ _GPU_QUERY_BLOCK = 2048
 # When to share; docs/adr/0011-tree-attention.md has the measurements. A read of its own costs calls
 # and merging: what a row must save, in tokens x heads x head_dim. On CUDA nothing was measured.
 _LEAST_SAVED = 1 << 20
-_LEAST_LONE = {torch.bfloat16: 1024, torch.float32: 2048}
-_LEAST_CHUNK = 32
 _LEAST_VIEW = 4096
-# Scores of one key head from which on plain products are the faster kernel in bfloat16.
-_BLOCK_SCORES = 1 << 16
-
-
-def group_tokens(pool: KVPool) -> int:
-    """The padded tokens that a group of single-token rows should read at most, for `make_plan`."""
-    budget = _CPU_GROUP_ELEMENTS if pool.device.type == "cpu" else _GPU_GROUP_ELEMENTS
-    return budget // (2 * pool.n_kv_heads * pool.head_dim)
-
-
-def sharing_rule(pool: KVPool, n_heads: int) -> Sharing:
-    """When a node is worth a read of its own for all its rows, for `make_plan`."""
-    return Sharing(
-        least_saved=_LEAST_SAVED // (n_heads * pool.head_dim),
-        least_lone=_LEAST_LONE.get(pool.dtype) if pool.device.type == "cpu" else None,
-        least_chunk=_LEAST_CHUNK,
-        least_view=_LEAST_VIEW,
-    )
-
-
-def _has_block_kernel(pool: KVPool) -> bool:
-    """Without oneDNN's bfloat16 products, torch's own take a hundred times as long."""
-    if pool.device.type != "cpu" or pool.dtype != torch.bfloat16:
-        return False
-    known = torch.backends.mkldnn.is_available()
-    return known and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 # Where keys and values are read: a run of the pool (a view), or a list of slots (a gather).
@@ -87,6 +60,20 @@ class _Shared(NamedTuple):
     first: int
     stop: int
     source: _Source
+
+
+class TorchBackend:
+    """Attention on any device. n_heads: of queries."""
+
+    def __init__(self, pool: KVPool, n_heads: int) -> None:
+        self._pool = pool
+        budget = _CPU_GROUP_ELEMENTS if pool.device.type == "cpu" else _GPU_GROUP_ELEMENTS
+        self.group_tokens = budget // (2 * pool.n_kv_heads * pool.head_dim)
+        self.sharing = Sharing(_LEAST_SAVED // (n_heads * pool.head_dim), _LEAST_VIEW)
+
+    def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> Attend:
+        """See `Backend`."""
+        return TorchAttention(self._pool, table, plan, slots)
 
 
 class TorchAttention:
@@ -130,9 +117,6 @@ class TorchAttention:
             torch.empty(shape, dtype=pool.dtype, device=pool.device),
             torch.empty(shape, dtype=pool.dtype, device=pool.device),
         )
-        self._scores: Tensor | None = None
-        if self._shared and _has_block_kernel(pool):
-            self._scores = torch.empty(BLOCK_SCORES, dtype=pool.dtype)
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """See `Attend`: q (tokens, n_heads, head_dim) -> the same shape."""
@@ -182,16 +166,10 @@ class TorchAttention:
         for read in self._shared:
             keys, values = self._read(layer, read.source)
             rows = slice(read.first, read.stop)
-            part, part_lse = self._attend_shared(queries[:, rows].flatten(1, 2), keys, values)
+            part, part_lse = attend_all(queries[:, rows].flatten(1, 2), keys, values)
             shape = (n_kv, read.stop - read.first, n_heads // n_kv)
             part, part_lse = part.view(*shape, head_dim), part_lse.view(shape)
             merge(out[rows], lse[rows], part.transpose(0, 1), part_lse.transpose(0, 1))
-
-    def _attend_shared(self, q: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """q: (n_kv_heads, queries, head_dim), scaled; keys, values: (tokens, n_kv_heads, …)."""
-        if self._scores is not None and q.shape[1] * keys.shape[0] >= _BLOCK_SCORES:
-            return attend_block(q, keys, values, self._scores)
-        return attend_all(q, keys, values)
 
     def _read(self, layer: int, source: _Source) -> tuple[Tensor, Tensor]:
         """Keys and values, (tokens, n_kv_heads, head_dim) each; a gather's hold till the next."""

@@ -8,6 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from radixlm.attention import onednn
+from radixlm.core.errors import ModelError
+from radixlm.layers.packing import pack
+
 
 class TokenEmbedding:
     """A row per token of the vocabulary."""
@@ -26,11 +30,12 @@ class TokenEmbedding:
 
 
 class LMHead:
-    """Scores of every token of the vocabulary; tied, it reads the embedding's own memory."""
+    """Scores of every token of the vocabulary; tied, its weight is the embedding's."""
 
     def __init__(self, weight: Tensor, *, tied: bool) -> None:
         self.weight = weight
         self.tied = tied
+        self._packed = False
 
     @classmethod
     def for_embedding(cls, embedding: TokenEmbedding, *, tied: bool) -> LMHead:
@@ -38,9 +43,22 @@ class LMHead:
 
     def __call__(self, x: Tensor) -> Tensor:
         """(n, hidden_size) -> (n, vocab_size), float32."""
+        if self._packed:
+            return onednn.linear(x, self.weight).float()
         return functional.linear(x, self.weight).float()
+
+    def pack(self) -> None:
+        """See Linear.pack. Of a tied head a copy is packed: the embedding's rows are looked up,
+        which a packed one does not allow, and reading the head unpacked takes several times as
+        long as reading all of a small model's layers.
+        """
+        if onednn.has_products(self.weight.device, self.weight.dtype):
+            self.weight = pack(self.weight)
+            self._packed = True
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Nothing when tied: the embedding has it."""
+        if self._packed:
+            raise ModelError("packed weights have no names any more")
         if not self.tied:
             yield "weight", self.weight

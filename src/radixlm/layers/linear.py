@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from radixlm.attention import onednn
 from radixlm.core.errors import ModelError
-from radixlm.layers.packing import can_pack, pack, packed_linear
+from radixlm.layers import compiled
+from radixlm.layers.packing import pack
 
 
 class Linear:
@@ -38,14 +40,14 @@ class Linear:
     def __call__(self, x: Tensor) -> Tensor:
         """(tokens, in_features) -> (tokens, sum of the parts)."""
         if self._packed:
-            return packed_linear(x, self.weight, self.bias)
+            return onednn.linear(x, self.weight, self.bias)
         return functional.linear(x, self.weight, self.bias)
 
     def pack(self) -> None:
         """Replace the weight by one in the machine's own layout, where it has one. From then on
         there are no named weights.
         """
-        if can_pack(self.weight):
+        if onednn.has_products(self.weight.device, self.weight.dtype):
             self.weight = pack(self.weight)
             self._packed = True
 
@@ -77,10 +79,15 @@ class GatedMLP:
         self.gate_up = Linear(hidden_size, both, bias=bias, dtype=dtype, device=device)
         down = {"down_proj": hidden_size}
         self.down = Linear(intermediate_size, down, bias=bias, dtype=dtype, device=device)
+        known = compiled.known(device, dtype, intermediate_size)
+        self._compiled = compiled.Gate(dtype) if known else None
 
     def __call__(self, x: Tensor) -> Tensor:
         """(tokens, hidden_size) -> (tokens, hidden_size)."""
-        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        gate_up = self.gate_up(x)
+        if self._compiled is not None:
+            return self.down(self._compiled(gate_up))
+        gate, up = gate_up.chunk(2, dim=-1)
         return self.down(functional.silu(gate).mul_(up))
 
     def pack(self) -> None:

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from radixlm.layers import compiled
+
 
 class RMSNorm:
     """x / rms(x) * weight over the last dimension (Zhang and Sennrich, 2019)."""
@@ -15,9 +17,15 @@ class RMSNorm:
     def __init__(self, size: int, eps: float, *, dtype: torch.dtype, device: torch.device) -> None:
         self.eps = eps
         self.weight = torch.empty(size, dtype=dtype, device=device)
+        known = compiled.known(device, dtype, size)
+        self._compiled = compiled.AddNorm(self.weight, eps) if known else None
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """(tokens, size) -> (tokens, size)."""
+    def __call__(self, x: Tensor, added: Tensor | None = None) -> Tensor:
+        """Add `added` to x, in place, and norm the sum: (tokens, size) -> (tokens, size), new."""
+        if self._compiled is not None:
+            return self._compiled(x, added)
+        if added is not None:
+            x.add_(added)
         return functional.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:

@@ -50,10 +50,14 @@ class SelfAttention:
         """(tokens, hidden_size) -> (tokens, hidden_size)."""
         n_q, n_k, n_v = self.heads
         qkv = self.qkv(x).view(x.shape[0], n_q + n_k + n_v, self.head_dim)
-        qk, v = qkv.split_with_sizes((n_q + n_k, n_v), dim=1)
-        if self.norm is not None:
+        if self.norm is None:
+            rotation.turn(qkv, n_q + n_k)
+            q, k, v = qkv.split_with_sizes(self.heads, dim=1)
+        else:
+            qk, v = qkv.split_with_sizes((n_q + n_k, n_v), dim=1)
             qk = self.norm(qk)
-        q, k = rotation.apply(qk).split_with_sizes((n_q, n_k), dim=1)
+            rotation.turn(qk, n_q + n_k)
+            q, k = qk.split_with_sizes((n_q, n_k), dim=1)
         return self.output(attend(self.layer, q, k, v).flatten(1))
 
     def named_weights(self) -> NamedWeights:
@@ -77,10 +81,15 @@ class DecoderLayer:
             hidden, config.intermediate_size, bias=config.mlp_bias, dtype=dtype, device=device
         )
 
-    def add_to(self, hidden: Tensor, rotation: Rotation, attend: Attend) -> None:
-        """Add this layer's part to `hidden` (tokens, hidden_size), in place."""
-        hidden.add_(self.attention(self.attention_norm(hidden), rotation, attend))
-        hidden.add_(self.mlp(self.mlp_norm(hidden)))
+    def __call__(
+        self, hidden: Tensor, part: Tensor | None, rotation: Rotation, attend: Attend
+    ) -> Tensor:
+        """Take `part`, which the layer before computed, into `hidden` (tokens, hidden_size), in
+        place; the same for attention's. Returns the MLP's part, for the next to take in: a norm
+        adds on the way.
+        """
+        part = self.attention(self.attention_norm(hidden, part), rotation, attend)
+        return self.mlp(self.mlp_norm(hidden, part))
 
     def named_weights(self) -> NamedWeights:
         yield from _under("input_layernorm", self.attention_norm.named_weights())
@@ -122,18 +131,19 @@ class CausalLM:
         """
         hidden = self.embedding(token_ids)
         rotation = self.rotary.at(positions)
+        part: Tensor | None = None
         for layer in self.layers:
-            layer.add_to(hidden, rotation, attend)
-        return self.head(self.norm(hidden.index_select(0, logit_rows)))
+            part = layer(hidden, part, rotation, attend)
+        last = None if part is None else part.index_select(0, logit_rows)
+        return self.head(self.norm(hidden.index_select(0, logit_rows), last))
 
     def pack(self) -> None:
-        """Lay the layers' weights out for this machine, one matrix at a time. Once, after loading.
-        (Not the head's: tied, its memory is the embedding's, whose rows are looked up.)
-        """
+        """Lay the weights out for this machine, one matrix at a time. Once, after loading."""
         for layer in self.layers:
             layer.attention.qkv.pack()
             layer.attention.output.pack()
             layer.mlp.pack()
+        self.head.pack()
 
     def weights(self) -> dict[str, Tensor]:
         """Every weight by its checkpoint name, as the (view of) memory to be filled."""

@@ -10,9 +10,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from radixlm.attention.backends import make_backend
 from radixlm.attention.interface import Attend
 from radixlm.attention.plan import make_plan
-from radixlm.attention.torch_backend import TorchAttention, group_tokens, sharing_rule
 from radixlm.core.batch import ScheduledBatch, ScheduledRow, StepResult
 from radixlm.core.request import TokenLogprob
 from radixlm.memory.kv_pool import KVPool
@@ -56,8 +56,7 @@ class ModelRunner:
         self._req_to_token = req_to_token
         self._device = torch.device(device)
         self._token_bytes = kv_pool.nbytes // kv_pool.capacity
-        self._group_tokens = group_tokens(kv_pool)
-        self._sharing = sharing_rule(kv_pool, model.config.n_heads)
+        self._backend = make_backend(kv_pool, model.config.n_heads)
 
     @torch.inference_mode()
     def execute(self, batch: ScheduledBatch) -> StepResult:
@@ -70,8 +69,8 @@ class ModelRunner:
         for row in batch.rows:
             self._req_to_token.apply(row)
         forward = ForwardBatch.from_scheduled(batch, self._device)
-        plan = make_plan(batch.rows, self._group_tokens, self._sharing)
-        attend = TorchAttention(self._kv_pool, self._req_to_token.table, plan, forward.slots)
+        plan = make_plan(batch.rows, self._backend.group_tokens, self._backend.sharing)
+        attend = self._backend.prepare(plan, self._req_to_token.table, forward.slots)
         logits = self._model.forward(
             forward.token_ids, forward.positions, attend, forward.logit_rows
         )

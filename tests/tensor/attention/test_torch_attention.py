@@ -12,18 +12,36 @@ TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2e-2}
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("heads", [Heads(4, 4, 8), Heads(9, 3, 16), Heads(6, 1, 8)])
 @pytest.mark.parametrize("scattered", [False, True])
-@pytest.mark.parametrize("group_tokens", [1, 150, 100_000])
+@pytest.mark.parametrize(
+    ("backend", "group_tokens"),
+    [
+        ("torch", 1),
+        ("torch", 150),
+        ("torch", 100_000),
+        ("cpu", 0),
+        ("compiled", 0),
+        ("products", 0),
+    ],
+)
 def test_any_mixture_equals_the_dense_reference(
-    dtype: torch.dtype, heads: Heads, scattered: bool, group_tokens: int
+    dtype: torch.dtype, heads: Heads, scattered: bool, group_tokens: int, backend: str
 ) -> None:
     for seed in range(3):
         shapes = random_shapes(np.random.default_rng(seed))
         case = make_case(shapes, heads, dtype, "cpu", seed=seed, scattered=scattered)
-        out = run(case, group_tokens)
+        out = run(case, group_tokens, backend=backend)
         assert out.dtype == dtype
         assert out.shape == case.q.shape
         worst = (out.double() - reference(case)).abs().max().item()
         assert worst < TOLERANCE[dtype], f"{shapes}: off by {worst}"
+
+
+def test_a_few_long_contexts_are_cut_in_pieces() -> None:
+    heads = Heads(3, 1, 8)
+    for shapes in ([(1500, 1)], [(3000, 1), (1, 1)], [(2000, 2), (600, 1)]):
+        case = make_case(shapes, heads, torch.float32, "cpu", seed=5, scattered=True)
+        out = run(case, 0, backend="compiled")
+        assert (out.double() - reference(case)).abs().max().item() < 2e-6, shapes
 
 
 def test_new_tokens_are_written_before_they_are_read() -> None:

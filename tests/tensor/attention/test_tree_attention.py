@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from radixlm.attention import Sharing, kernels, make_plan, sharing_rule, torch_backend
-from radixlm.core.batch import Extent
+from radixlm.attention import AttentionPlan, CpuBackend, Sharing, flash, make_plan, products
+from radixlm.attention.team import Team
 from radixlm.memory import KVPool
 from tests.tensor.attention_cases import (
     Heads,
@@ -16,53 +16,70 @@ from tests.tensor.attention_cases import (
     run,
 )
 
-EVERYTHING = Sharing(least_saved=1, least_lone=1, least_chunk=2, least_view=1)
-SOME = Sharing(least_saved=20, least_lone=None, least_chunk=2, least_view=8)
-ALONE = Sharing(least_saved=1 << 40, least_lone=5, least_chunk=2, least_view=1 << 40)
-RULES = [EVERYTHING, SOME, ALONE]
+EVERYTHING = Sharing(least_saved=1, least_view=1)
+SOME = Sharing(least_saved=20, least_view=8)
+RULES = [EVERYTHING, SOME]
 
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("heads", [Heads(4, 4, 8), Heads(9, 3, 16), Heads(8, 2, 8)])
 @pytest.mark.parametrize("page", [0, 1, 4, 16])
 @pytest.mark.parametrize("depth", [1, 3, 6])
+@pytest.mark.parametrize("backend", ["torch", "cpu", "products"])
 def test_any_tree_equals_the_plain_backend(
-    rule: Sharing, heads: Heads, page: int, depth: int
+    rule: Sharing, heads: Heads, page: int, depth: int, backend: str
 ) -> None:
     for seed in range(2):
         paths = random_tree(np.random.default_rng(seed), depth=depth, page=page)
         case = make_tree_case(paths, heads, torch.float32, "cpu", seed=seed, page=page)
         plain = run(case, 150)
-        shared = run(case, 150, rule)
+        shared = run(case, 150, rule, backend)
         assert (shared - plain).abs().max().item() < 1e-5, paths
         assert (shared.double() - reference(case)).abs().max().item() < 1e-5, paths
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("block_scores", [64, 1 << 21])
-def test_bfloat16_is_within_its_precision(
-    rule: Sharing, block_scores: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Both kernels: products in small blocks, which must be merged, and in one."""
-    monkeypatch.setattr(torch_backend, "_BLOCK_SCORES", 1)
-    monkeypatch.setattr(torch_backend, "BLOCK_SCORES", block_scores)
-    monkeypatch.setattr(kernels, "BLOCK_SCORES", block_scores)
-    monkeypatch.setattr(kernels, "_BLOCK_QUERIES", min(block_scores, 1024) // 4)
+@pytest.mark.parametrize("backend", ["torch", "cpu", "products"])
+def test_bfloat16_is_within_its_precision(rule: Sharing, backend: str) -> None:
     for seed in range(3):
         paths = random_tree(np.random.default_rng(seed), depth=4, page=4)
         heads = Heads(9, 3, 16)
         case = make_tree_case(paths, heads, torch.bfloat16, "cpu", seed=seed, page=4)
-        out = run(case, 150, rule)
+        out = run(case, 150, rule, backend)
         assert out.dtype == torch.bfloat16
         assert (out.double() - reference(case)).abs().max().item() < 2e-2, paths
 
 
-def test_large_scores_do_not_overflow_when_merged() -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("scores", [40, 200, 1 << 21])
+@pytest.mark.parametrize("masked", [False, True])
+def test_products_in_parts_are_merged(dtype: torch.dtype, scores: int, masked: bool) -> None:
+    generator = torch.Generator().manual_seed(4)
+    q = torch.randn(2, 6, 8, generator=generator).to(dtype)
+    keys, values = (torch.randn(50, 2, 8, generator=generator).to(dtype) for _ in range(2))
+    out, lse = torch.empty_like(q), torch.empty(2, 6)
+    blocks = [products.Block(0, 6, 50, 2 if masked else 0)]
+    products.Products(Team(), dtype, scores).attend(q, keys, values, blocks, out, lse)
+    barred = torch.zeros(6, 50)
+    if masked:
+        mask = torch.full((3, 3), float("-inf")).triu_(1)
+        barred[:, 47:] = mask.repeat_interleave(2, dim=0)
+    wanted, wanted_lse = flash.plain_part(
+        q.float(), keys.float().transpose(0, 1), values.float().transpose(0, 1), barred, 1.0
+    )
+    near = 1e-5 if dtype == torch.float32 else 6e-2
+    torch.testing.assert_close(out.float(), wanted, atol=near, rtol=0)
+    torch.testing.assert_close(lse, wanted_lse, atol=near, rtol=0)
+
+
+@pytest.mark.parametrize("backend", ["torch", "cpu", "products"])
+def test_large_scores_do_not_overflow_when_merged(backend: str) -> None:
     case = make_tree_case(
         [Path(((1, 30),), 5, 1)] * 3, Heads(2, 1, 8), torch.float32, "cpu", seed=2, page=0
     )
     case = case._replace(q=case.q * 300)
-    torch.testing.assert_close(run(case, 150, EVERYTHING), run(case, 150), atol=1e-5, rtol=0)
+    shared = run(case, 150, EVERYTHING, backend)
+    torch.testing.assert_close(shared, run(case, 150), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -71,8 +88,8 @@ def test_the_plain_part_equals_the_kernel(masked: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(2, 3, n, 8, generator=generator) for n in (5, 11, 11))
     mask = torch.zeros(2, 1, 1, 11).masked_fill_(torch.arange(11) > 7, -torch.inf)
-    wanted = kernels.attend_part(q, k, v, mask if masked else None, 0.3)
-    made = kernels.plain_part(q, k, v, mask if masked else None, 0.3)
+    wanted = flash.attend_part(q, k, v, mask if masked else None, 0.3)
+    made = flash.plain_part(q, k, v, mask if masked else None, 0.3)
     for one, other in zip(made, wanted, strict=True):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=0)
 
@@ -82,15 +99,15 @@ def test_a_long_context_is_cut_without_a_trace(tokens: int) -> None:
     generator = torch.Generator().manual_seed(1)
     q = torch.randn(2, 6, 8, generator=generator)
     keys, values = (torch.randn(tokens, 2, 8, generator=generator) for _ in range(2))
-    out, lse = kernels.attend_all(q, keys, values)
-    wanted = kernels.plain_part(
+    out, lse = flash.attend_all(q, keys, values)
+    wanted = flash.plain_part(
         q[None], keys.transpose(0, 1)[None], values.transpose(0, 1)[None], None, 1.0
     )
     torch.testing.assert_close(out, wanted[0][0], atol=1e-5, rtol=0)
     torch.testing.assert_close(lse, wanted[1][0], atol=1e-5, rtol=0)
 
 
-def _plan(paths: list[Path], rule: Sharing, page: int = 0) -> torch_backend.AttentionPlan:
+def _plan(paths: list[Path], rule: Sharing, page: int = 0) -> AttentionPlan:
     case = make_tree_case(paths, Heads(1, 1, 2), torch.float32, "cpu", seed=0, page=page)
     return make_plan(case.rows, 1_000, rule)
 
@@ -104,7 +121,7 @@ def test_a_node_is_read_once_for_neighbouring_rows() -> None:
         Path((root, right), 7, 1),
         Path((), 9, 1),
     ]
-    plan = _plan(paths, Sharing(least_saved=40, least_lone=None, least_chunk=2, least_view=1))
+    plan = _plan(paths, Sharing(least_saved=40, least_view=1))
     assert sorted((r.first, r.stop, r.length) for r in plan.shared) == [
         (0, 4, 50),
         (0, 6, 100),
@@ -126,7 +143,7 @@ def test_small_nodes_are_left_to_their_readers() -> None:
     """Before the first that pays and after the last one, but not between."""
     trunk = ((1, 10), (2, 90), (3, 4), (4, 80), (5, 7))
     paths = [Path(trunk, 2, 1), Path(trunk, 2, 1), Path(trunk[:3], 1, 1), Path(trunk[:1], 1, 1)]
-    rule = Sharing(least_saved=80, least_lone=None, least_chunk=2, least_view=1)
+    rule = Sharing(least_saved=80, least_view=1)
     plan = _plan(paths, rule)
     assert sorted((r.first, r.stop, r.length) for r in plan.shared) == [(0, 2, 87), (0, 3, 94)]
     (group,) = plan.groups
@@ -140,7 +157,7 @@ def test_small_nodes_are_left_to_their_readers() -> None:
 
 def test_short_runs_are_gathered_together() -> None:
     trunk = ((1, 64), (2, 64))
-    rule = Sharing(least_saved=1, least_lone=None, least_chunk=2, least_view=100)
+    rule = Sharing(least_saved=1, least_view=100)
     (read,) = _plan([Path(trunk, 1, 1)] * 2, rule, page=4).shared
     assert read.length == 128
     assert len(read.extents) > 1
@@ -164,26 +181,9 @@ def test_a_node_that_holds_new_tokens_is_not_shared() -> None:
     assert not make_plan([row, row], 100, EVERYTHING).shared
 
 
-def test_a_long_chunk_reads_what_is_before_it_apart() -> None:
-    trunk = ((1, 30), (2, 20))
-    rule = Sharing(least_saved=1 << 40, least_lone=50, least_chunk=4, least_view=1)
-    plan = _plan([Path(trunk, 2, 4), Path((), 60, 4), Path(((3, 50),), 0, 3)], rule)
-    assert [(r.first, r.stop, r.length) for r in plan.shared] == [(0, 4, 50)]
-    assert [(s.token, s.context, s.gap) for s in plan.chunks] == [
-        (0, 6, 50),
-        (4, 64, 0),
-        (8, 53, 0),
-    ]
-
-
-def test_what_is_left_of_a_row_may_be_one_run() -> None:
-    rule = Sharing(least_saved=1 << 40, least_lone=1, least_chunk=4, least_view=1)
-    (chunk,) = _plan([Path(((1, 30),), 2, 4)], rule).chunks
-    assert chunk.view == Extent(33, 39)
-
-
 def test_the_rule_hangs_on_the_work_of_a_token() -> None:
     small = KVPool(1, 4, 3, 64, torch.float32)
     large = KVPool(1, 4, 8, 128, torch.bfloat16)
-    assert sharing_rule(small, 9).least_saved > 3 * sharing_rule(large, 16).least_saved
-    assert not make_plan([], 100, sharing_rule(small, 9)).shared
+    rules = [CpuBackend(small, 9).sharing, CpuBackend(large, 16).sharing]
+    assert rules[0].least_saved > 3 * rules[1].least_saved
+    assert not make_plan([], 100, rules[0]).shared

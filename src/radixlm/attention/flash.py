@@ -15,9 +15,6 @@ from torch import Tensor
 # and blocks of 32 queries, which of few rows and 3 heads come out uneven.
 _PIECES = 4
 _LEAST_PIECE = 256
-# Scores that one product makes at a time: 4 MiB of bfloat16, and no more than that of scratch.
-BLOCK_SCORES = 1 << 21
-_BLOCK_QUERIES = 1024
 
 
 def attend_part(
@@ -78,54 +75,6 @@ def attend_all(q: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]
         rest = slice(whole, None)
         merge(made, total, *attend_all(q, keys[rest], values[rest]))
     return made, total
-
-
-def attend_block(q: Tensor, keys: Tensor, values: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
-    """The same for many bfloat16 queries and no mask, by plain products, head by head:
-
-                     tokens                                lse = largest score
-             +-------------------+                               - log(largest weight)
-        q K' | scores -> softmax |  in place, in cache;
-             +-------------------+                         softmax gives no sum, so the lse is
-        then  weights x V                                  had from the largest of each row
-
-    q: (heads, queries, head_dim), already scaled; keys, values: (tokens, heads, head_dim).
-    scores: (BLOCK_SCORES,) scratch in q's type. They are rounded to it, as in torch's plain path.
-    Returns the result (heads, queries, head_dim) float32 and the lse (heads, queries) float32.
-    """
-    heads, queries = q.shape[:2]
-    out = torch.empty(q.shape, dtype=torch.float32)
-    lse = torch.empty((heads, queries), dtype=torch.float32)
-    for start in range(0, queries, _BLOCK_QUERIES):
-        part = slice(start, start + _BLOCK_QUERIES)
-        width = BLOCK_SCORES // q[0, part].shape[0]
-        for first in range(0, keys.shape[0], width):
-            block = slice(first, first + width)
-            made, its_lse = _product(q[:, part], keys[block], values[block], scores)
-            if first:
-                merge(out[:, part], lse[:, part], made, its_lse)
-            else:
-                out[:, part], lse[:, part] = made, its_lse
-    return out, lse
-
-
-def _product(q: Tensor, keys: Tensor, values: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
-    """(heads, queries, head_dim) and (heads, queries), in the type of q and as float32."""
-    heads, queries, head_dim = q.shape
-    tokens = keys.shape[0]
-    weights = scores[: queries * tokens].view(queries, tokens)
-    # Weights are not negative, so that their bits order like they do; integers compare faster.
-    bits = weights.view(torch.int16)
-    out = torch.empty((heads, queries, head_dim), dtype=q.dtype)
-    top = torch.empty((heads, queries), dtype=q.dtype)
-    top_weight = torch.empty((heads, queries), dtype=q.dtype)
-    for head in range(heads):
-        torch.mm(q[head], keys[:, head].t(), out=weights)
-        torch.amax(weights, -1, out=top[head])
-        torch.softmax(weights, -1, out=weights)
-        torch.amax(bits, -1, out=top_weight.view(torch.int16)[head])
-        torch.mm(weights, values[:, head], out=out[head])
-    return out, top.float().sub_(top_weight.float().log_())
 
 
 def merge(out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> None:

@@ -1,0 +1,202 @@
+"""Attention on the CPU: matrix products for many queries, compiled code for few."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from radixlm.attention.direct import make_worker
+from radixlm.attention.flash import merge
+from radixlm.attention.interface import Attend
+from radixlm.attention.own_reads import OwnReads
+from radixlm.attention.plan import AttentionPlan, RowSpan
+from radixlm.attention.products import Block, Products, whole
+from radixlm.attention.sharing import SharedRead, Sharing
+from radixlm.attention.team import team
+from radixlm.core.batch import Extent
+from radixlm.memory.kv_pool import KVPool
+
+# When to share: what a row must save, in tokens x heads x head_dim, to pay for the calls and the
+# merging of a read of its own; docs/adr/0011-tree-attention.md.
+_LEAST_SAVED = 1 << 20
+# A run of slots this long is read in place, shorter ones are gathered together.
+_LEAST_VIEW = 4096
+# Queries and scores of a row and key head from which on products are the faster kernel.
+_LEAST_QUERIES = 24
+_LEAST_SCORES = 1 << 16
+# New tokens per product within a chunk: a block reads only what lies before its own end.
+_CHUNK_TOKENS = 128
+
+# Where keys and values are read: a run of the pool (a view), or a list of slots (a gather).
+_Source = Extent | Tensor
+
+
+class _Read(NamedTuple):
+    """New tokens [first, stop) of the step, the blocks of their queries, and what they read.
+
+    shared: whether what the tokens have by themselves is already there, to be merged with.
+    """
+
+    first: int
+    stop: int
+    source: _Source
+    blocks: Sequence[Block]
+    shared: bool
+
+
+class CpuBackend:
+    """Attention with oneDNN's products and a compiled worker.
+
+    n_heads: of queries. least_queries, least_scores: of a row's new tokens and one key head, from
+    which on products compute what it reads by itself.
+    """
+
+    def __init__(
+        self,
+        pool: KVPool,
+        n_heads: int,
+        *,
+        least_queries: int = _LEAST_QUERIES,
+        least_scores: int = _LEAST_SCORES,
+    ) -> None:
+        self.sharing = Sharing(_LEAST_SAVED // (n_heads * pool.head_dim), _LEAST_VIEW)
+        self.group_tokens = 0
+        self._least = least_queries, least_scores
+        self._pool = pool
+        self._n_heads = n_heads
+        self._queries = n_heads // pool.n_kv_heads
+        self._team = team()
+        self._products = Products(self._team, pool.dtype)
+        self._worker = make_worker(
+            self._queries, pool.head_dim, bfloat16=pool.dtype == torch.bfloat16
+        )
+
+    def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> Attend:
+        """See `Backend`."""
+        spans = [*plan.chunks, *(span for group in plan.groups for span in group)]
+        many = [span for span in spans if self._is_large(span)]
+        few = [span for span in spans if not self._is_large(span)]
+        own = None
+        if few:
+            own = OwnReads(self._worker, self._team, self._pool, self._n_heads, table, few)
+        reads = [self._chunk(span, table) for span in many]
+        reads += [self._shared(read) for read in plan.shared]
+        return CpuAttention(self._pool, self._products, slots, own, reads)
+
+    def _is_large(self, span: RowSpan) -> bool:
+        queries, scores = self._least
+        made = span.n_new * self._queries
+        return made >= queries and made * span.context >= scores
+
+    def _chunk(self, span: RowSpan, table: Tensor) -> _Read:
+        """A row's new tokens over all that it reads by itself, causal among the new ones."""
+        blocks = []
+        before = span.context - span.n_new
+        for first in range(0, span.n_new, _CHUNK_TOKENS):
+            stop = min(first + _CHUNK_TOKENS, span.n_new)
+            rows = (first * self._queries, stop * self._queries)
+            blocks.append(Block(*rows, before + stop, self._queries))
+        source = span.view or _own_slots(span, table)
+        return _Read(span.token, span.token + span.n_new, source, blocks, shared=False)
+
+    def _shared(self, read: SharedRead) -> _Read:
+        source: _Source = read.extents[0]
+        if len(read.extents) > 1:
+            source = torch.cat([torch.arange(*extent) for extent in read.extents])
+        blocks = whole((read.stop - read.first) * self._queries, read.length)
+        return _Read(read.first, read.stop, source, blocks, shared=True)
+
+
+class CpuAttention:
+    """One step's attention (an `Attend`): made for a plan, called once per layer.
+
+    Every token has what it reads by itself, from the compiled worker or from products; then what
+    rows read together is merged in, one read after the other.
+
+    own, reads: in this order, what is read by itself before what is shared.
+    """
+
+    def __init__(
+        self,
+        pool: KVPool,
+        products: Products,
+        slots: Tensor,
+        own: OwnReads | None,
+        reads: Sequence[_Read],
+    ) -> None:
+        self._pool = pool
+        self._products = products
+        self._slots = slots
+        self._own = own
+        self._reads = reads
+        self._merges = any(read.shared for read in reads)
+        gathered = max((r.source.numel() for r in reads if isinstance(r.source, Tensor)), default=0)
+        shape = (gathered, pool.n_kv_heads, pool.head_dim)
+        # Written anew in each layer: fresh memory per gather costs more in page faults than it.
+        self._scratch = torch.empty(shape, dtype=pool.dtype), torch.empty(shape, dtype=pool.dtype)
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """See `Attend`: q (tokens, n_heads, head_dim) -> the same shape."""
+        self._pool.write(layer, self._slots, k, v)
+        out = torch.empty(q.shape, dtype=torch.float32)
+        lse = torch.empty(q.shape[:2], dtype=torch.float32)
+        if self._own is not None:
+            self._own.attend(layer, q, out, lse)
+        if self._reads:
+            self._compute_reads(layer, q, out, lse)
+        return out.to(q.dtype)
+
+    def _compute_reads(self, layer: int, q: Tensor, out: Tensor, lse: Tensor) -> None:
+        """Queries that share a key head stand one below the other, those of all tokens:
+
+        q     (n_kv_heads, tokens x queries of a key head, head_dim)
+        keys  (n_kv_heads, tokens of the context, head_dim)
+        """
+        tokens, n_heads, head_dim = q.shape
+        n_kv = self._pool.n_kv_heads
+        per_key = (tokens, n_kv, n_heads // n_kv)
+        queries = q.new_empty((n_kv, tokens, n_heads // n_kv, head_dim))
+        torch.mul(q.view(*per_key, head_dim).transpose(0, 1), head_dim**-0.5, out=queries)
+        out, lse = out.view(*per_key, head_dim), lse.view(per_key)
+        for read in self._reads:
+            keys, values = self._read(layer, read.source)
+            rows = slice(read.first, read.stop)
+            part = queries[:, rows]
+            made, made_lse = torch.empty_like(part), None
+            if self._merges:
+                made_lse = torch.empty(part.shape[:3], dtype=torch.float32)
+            self._products.attend(
+                part.flatten(1, 2),
+                keys,
+                values,
+                read.blocks,
+                made.flatten(1, 2),
+                None if made_lse is None else made_lse.flatten(1, 2),
+            )
+            if read.shared and made_lse is not None:
+                merge(out[rows], lse[rows], made.transpose(0, 1), made_lse.transpose(0, 1))
+            else:
+                out[rows] = made.transpose(0, 1)
+                if made_lse is not None:
+                    lse[rows] = made_lse.transpose(0, 1)
+
+    def _read(self, layer: int, source: _Source) -> tuple[Tensor, Tensor]:
+        """Keys and values, (tokens, n_kv_heads, head_dim) each; a gather's hold till the next."""
+        keys, values = self._pool.keys[layer], self._pool.values[layer]
+        if isinstance(source, Extent):
+            run = slice(*source)
+            return keys[run], values[run]
+        into_keys, into_values = (buffer[: source.numel()] for buffer in self._scratch)
+        torch.index_select(keys, 0, source, out=into_keys)
+        torch.index_select(values, 0, source, out=into_values)
+        return into_keys, into_values
+
+
+def _own_slots(span: RowSpan, table: Tensor) -> Tensor:
+    """(context,) int64: the slots that a row reads by itself."""
+    end = span.context + span.gap
+    row = table[span.table_row]
+    return torch.cat((row[: span.head], row[span.head + span.gap : end])).long()

@@ -1,0 +1,137 @@
+"""What a step's tokens read by themselves, each its own slots, by the compiled worker."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from radixlm.attention import direct
+from radixlm.attention.plan import RowSpan
+from radixlm.attention.team import Team
+from radixlm.memory.kv_pool import KVPool
+
+# With little to share out (so few (token, head) per thread), contexts are cut in pieces, none of
+# them shorter than this on average.
+_UNITS_PER_THREAD = 8
+_LEAST_PIECE = 512
+
+_Column = npt.NDArray[np.int64]
+
+
+class OwnReads:
+    """One step's reads: each new token of `spans` over the part of its row that it sees.
+
+    worker: made by `direct.make_worker` for n_heads and the pool.
+    table: (rows, context) int32, with this step applied.
+    """
+
+    def __init__(
+        self,
+        worker: Any,
+        team: Team,
+        pool: KVPool,
+        n_heads: int,
+        table: Tensor,
+        spans: Sequence[RowSpan],
+    ) -> None:
+        self._worker = worker
+        self._team = team
+        self._pool = pool
+        self._threads = team.size
+        token, length, columns = _tokens(spans)
+        self._tokens = torch.from_numpy(token)
+        wanted = -(-_UNITS_PER_THREAD * self._threads // (len(token) * pool.n_kv_heads))
+        self._pieces = max(1, min(wanted, int(length.max()) // _LEAST_PIECE))
+        self._reads = _cut(token, length, columns, self._pieces)
+        self._keep = table
+        scores = -(-int(length.max()) // self._pieces) + 1
+        queries = n_heads // pool.n_kv_heads
+        per_thread = direct.scratch_numbers(queries, pool.head_dim, scores)
+        self._scratch = torch.empty(self._threads * per_thread)
+        self._arguments = (ctypes.c_int64 * direct.SIZE)()
+        self._arguments[direct.ITEMS] = len(self._reads)
+        self._arguments[direct.KEY_HEADS] = pool.n_kv_heads
+        self._arguments[direct.TABLE] = table.data_ptr()
+        self._arguments[direct.TABLE_STRIDE] = table.stride(0) * table.element_size()
+        self._arguments[direct.READS] = self._reads.ctypes.data
+        self._arguments[direct.SCRATCH] = self._scratch.data_ptr()
+        self._arguments[direct.SCORES] = scores
+
+    def attend(self, layer: int, q: Tensor, out: Tensor, lse: Tensor) -> None:
+        """Write the rows of the spans' tokens.
+
+        q: (tokens, n_heads, head_dim), strided over tokens; out: the same shape, lse: (tokens,
+        n_heads), both float32 and contiguous.
+        """
+        if self._pieces == 1:
+            self._run(layer, q, out, lse)
+            return
+        tokens, heads = len(self._tokens), q.shape[1]
+        parts = torch.empty((self._pieces, tokens, heads, q.shape[2]))
+        parts_lse = torch.empty((self._pieces, tokens, heads))
+        self._run(layer, q, parts, parts_lse)
+        total = parts_lse.logsumexp(0)
+        weights = parts_lse.sub_(total).exp_()
+        out.index_copy_(0, self._tokens, parts.mul_(weights[..., None]).sum(0))
+        lse.index_copy_(0, self._tokens, total)
+
+    def _run(self, layer: int, q: Tensor, out: Tensor, lse: Tensor) -> None:
+        arguments = self._arguments
+        arguments[direct.THREADS_SEEN] = 0
+        arguments[direct.UNITS_TAKEN] = 0
+        arguments[direct.Q] = q.data_ptr()
+        arguments[direct.Q_STRIDE] = q.stride(0) * q.element_size()
+        arguments[direct.KEYS] = self._pool.keys[layer].data_ptr()
+        arguments[direct.VALUES] = self._pool.values[layer].data_ptr()
+        arguments[direct.OUT] = out.data_ptr()
+        arguments[direct.LSE] = lse.data_ptr()
+        self._team.run(self._worker.address, ctypes.addressof(arguments), self._threads)
+
+
+def _tokens(spans: Sequence[RowSpan]) -> tuple[_Column, _Column, npt.NDArray[np.int64]]:
+    """Of each token: its place in the step, how many tokens it reads, and (table row, head, gap).
+    Longest first: the last ones taken are to be short.
+    """
+    made = np.array([(s.token, s.context, s.table_row, s.head, s.gap) for s in spans])
+    if len(spans) < (total := sum(span.n_new for span in spans)):
+        counts = np.array([span.n_new for span in spans])
+        made = made.repeat(counts, axis=0)
+        place = np.arange(total) - (counts.cumsum() - counts).repeat(counts)
+        made[:, 0] += place
+        made[:, 1] += place + 1 - counts.repeat(counts)
+    made = made[np.argsort(-made[:, 1], kind="stable")]
+    return made[:, 0].copy(), made[:, 1], made[:, 2:]
+
+
+def _cut(
+    token: _Column, length: _Column, columns: npt.NDArray[np.int64], pieces: int
+) -> npt.NDArray[np.int64]:
+    """The worker's reads, piece by piece; see `direct.READ_COLUMNS`.
+
+    row    |  head  |  gap: read with others  |      |     own tokens are numbered
+              0 ..h                             h ..       without the gap
+    """
+    row, head, gap = columns.T
+    reads = np.empty((pieces, len(token), direct.READ_COLUMNS), dtype=np.int64)
+    for piece in range(pieces):
+        first, stop = length * piece // pieces, length * (piece + 1) // pieces
+        target = token if pieces == 1 else piece * len(token) + np.arange(len(token))
+        reads[piece] = np.stack(
+            (
+                target,
+                token,
+                row,
+                np.minimum(first, head),
+                np.minimum(stop, head),
+                np.maximum(first, head) + gap,
+                np.maximum(stop, head) + gap,
+            ),
+            axis=1,
+        )
+    return reads.reshape(-1, direct.READ_COLUMNS)

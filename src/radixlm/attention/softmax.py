@@ -1,0 +1,104 @@
+"""Softmax of a block of scores in place, causal if need be, with its log-sum-exp: compiled.
+
+torch's gives no log-sum-exp, wants a mask to be added first, and computes what the mask hides.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import Any
+
+import numpy as np
+import torch
+from numba import carray, cfunc, njit, types
+from torch import Tensor
+
+from radixlm.attention.direct import FAST, exponentials
+from radixlm.attention.team import Team
+from radixlm.attention.vectors import (
+    as_pointer,
+    bits_of_float,
+    fetch_add,
+    float_of_bits,
+    narrow,
+    widen,
+)
+
+# The worker's arguments, int64 each.
+_THREADS_SEEN, _UNITS_TAKEN, _ROWS, _COLUMNS, _STEP, _SCORES, _LSE, _SCRATCH, _SIZE = range(9)
+_ROWS_PER_UNIT = 8
+
+
+class Softmax:
+    """Runs on the team's threads. One call at a time: it has scratch of its own."""
+
+    def __init__(self, team: Team, dtype: torch.dtype) -> None:
+        self._team = team
+        self._worker = _make_worker(bfloat16=dtype == torch.bfloat16)
+        self._scratch = torch.empty(0)
+        self._arguments = (ctypes.c_int64 * _SIZE)()
+
+    def __call__(self, scores: Tensor, step: int, lse: Tensor | None) -> None:
+        """Turn scores into weights.
+
+        scores: (rows, columns), contiguous. step: 0, or rows that see equally many columns: the
+        last `step` see all, those above them one less, and so on; what a row does not see is 0.
+        lse: (rows,) float32, contiguous, is written if it is wanted.
+        """
+        threads = self._team.size
+        rows, columns = scores.shape
+        if self._scratch.numel() < threads * columns:
+            self._scratch = torch.empty(threads * columns)
+        addresses = [scores.data_ptr(), 0 if lse is None else lse.data_ptr()]
+        scratch = self._scratch.data_ptr()
+        self._arguments[:] = [0, 0, rows, columns, step, *addresses, scratch]
+        self._team.run(self._worker.address, ctypes.addressof(self._arguments), threads)
+
+
+@functools.cache
+def _make_worker(*, bfloat16: bool) -> Any:
+    kind = np.uint16 if bfloat16 else np.float32
+    element = 2 if bfloat16 else 4
+
+    @njit(**FAST)  # type: ignore[untyped-decorator]
+    def one_row(address: int, seen: int, columns: int, scratch: int) -> Any:
+        row = carray(as_pointer(address), (columns,), kind)
+        if not bfloat16:
+            top, total = exponentials(address, seen)
+            row[:seen] *= np.float32(1) / total
+            row[seen:] = 0
+            return top + np.log(total)
+        weights = carray(as_pointer(scratch), (columns,), np.float32)
+        whole = seen - seen % 16
+        for t in range(0, whole, 16):
+            widen(address + 2 * t, scratch + 4 * t)
+        for t in range(whole, seen):
+            weights[t] = float_of_bits(np.int32(row[t]) << np.int32(16))
+        top, total = exponentials(scratch, seen)
+        inverse = np.float32(1) / total
+        for t in range(0, whole, 16):
+            narrow(scratch + 4 * t, inverse, address + 2 * t)
+        for t in range(whole, seen):
+            bits = bits_of_float(weights[t] * inverse)
+            row[t] = np.uint16((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16)
+        row[seen:] = 0
+        return top + np.log(total)
+
+    @cfunc(types.void(types.CPointer(types.int64)))  # type: ignore[untyped-decorator]
+    def worker(arguments: Any) -> None:
+        args = carray(arguments, (_SIZE,))
+        rows, columns, step = args[_ROWS], args[_COLUMNS], args[_STEP]
+        first = args.ctypes.data
+        scratch = args[_SCRATCH] + fetch_add(first + 8 * _THREADS_SEEN) * columns * 4
+        while True:
+            begin = fetch_add(first + 8 * _UNITS_TAKEN) * _ROWS_PER_UNIT
+            if begin >= rows:
+                break
+            for row in range(begin, min(begin + _ROWS_PER_UNIT, rows)):
+                seen = columns if step == 0 else columns - (rows - 1 - row) // step
+                lse = one_row(args[_SCORES] + row * columns * element, seen, columns, scratch)
+                if args[_LSE] != 0:
+                    carray(as_pointer(args[_LSE] + 4 * row), (1,), np.float32)[0] = lse
+
+    return worker

@@ -1,0 +1,43 @@
+"""Compiled workers on the threads that torch has already."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from pathlib import Path
+
+import torch
+
+
+class Team:
+    """torch's own OpenMP threads: those that its products run on, so that none has to wake another
+    and none competes with them. A second pool would do both.
+
+    Where torch brings no such library (on macOS it does not), a worker runs on the caller alone.
+    """
+
+    def __init__(self) -> None:
+        found = sorted(Path(torch.__file__).parent.joinpath("lib").glob("libgomp*"))
+        self._parallel = ctypes.CDLL(str(found[0])).GOMP_parallel if found else None
+        if self._parallel is not None:
+            address, number = ctypes.c_void_p, ctypes.c_uint
+            self._parallel.argtypes = (address, address, number, number)
+            self._parallel.restype = None
+
+    @property
+    def size(self) -> int:
+        """Threads that a worker may run on."""
+        return 1 if self._parallel is None else torch.get_num_threads()
+
+    def run(self, worker: int, arguments: int, threads: int) -> None:
+        """Call the function at address `worker` with the address `arguments` on each thread."""
+        if self._parallel is None:
+            ctypes.CFUNCTYPE(None, ctypes.c_void_p)(worker)(arguments)
+        else:
+            self._parallel(worker, arguments, threads, 0)
+
+
+@functools.cache
+def team() -> Team:
+    """The one of this process: torch has only one."""
+    return Team()

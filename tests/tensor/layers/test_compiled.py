@@ -1,0 +1,65 @@
+"""The compiled operations between products, against what they replace, in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional
+
+from radixlm.layers import compiled
+
+TYPES = [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)]
+ROWS = [1, 3, 4, 5, 33]
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _only_where_it_is_known() -> None:
+    if not compiled.known(CPU, torch.bfloat16, 16):
+        pytest.skip("this machine has no such products")
+
+
+def test_rows_that_are_not_whole_vectors_are_left_to_torch() -> None:
+    assert not compiled.known(CPU, torch.float32, 24)
+    assert not compiled.known(CPU, torch.float64, 32)
+    assert not compiled.known(torch.device("meta"), torch.float32, 32)
+
+
+@pytest.mark.parametrize(("dtype", "near"), TYPES)
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("adds", [False, True])
+def test_norm(dtype: torch.dtype, near: float, rows: int, adds: bool) -> None:
+    torch.manual_seed(rows)
+    weight = torch.randn(48).to(dtype)
+    x, added = (torch.randn(rows, 48).to(dtype) for _ in range(2))
+    total = x + added if adds else x.clone()
+    made = compiled.AddNorm(weight, 1e-5)(x, added if adds else None)
+    assert torch.equal(x, total)
+    wanted = functional.rms_norm(total.double(), (48,), weight.double(), 1e-5)
+    torch.testing.assert_close(made.double(), wanted, rtol=near, atol=near)
+
+
+@pytest.mark.parametrize(("dtype", "near"), TYPES)
+@pytest.mark.parametrize("rows", ROWS)
+def test_gate(dtype: torch.dtype, near: float, rows: int) -> None:
+    torch.manual_seed(rows)
+    both = (torch.randn(rows, 64) * 20).to(dtype)
+    both[0, :4] = torch.tensor([0.0, 100.0, -100.0, -89.0])
+    gate, up = both.double().chunk(2, dim=-1)
+    made = compiled.Gate(dtype)(both)
+    torch.testing.assert_close(made.double(), functional.silu(gate) * up, rtol=near, atol=near)
+
+
+@pytest.mark.parametrize(("dtype", "near"), TYPES)
+@pytest.mark.parametrize("rows", ROWS)
+def test_rotate(dtype: torch.dtype, near: float, rows: int) -> None:
+    torch.manual_seed(rows)
+    wide = torch.randn(rows, 5, 32).to(dtype)
+    before = wide.double()
+    table = torch.randn(rows, 32).to(dtype)
+    compiled.Rotate(dtype)(wide[:, 1:], 3, table)
+    assert torch.equal(wide[:, [0, 4]].double(), before[:, [0, 4]])
+    cos, sin = table.double()[:, None].chunk(2, dim=-1)
+    low, high = before[:, 1:4].chunk(2, dim=-1)
+    wanted = torch.cat((low * cos - high * sin, high * cos + low * sin), dim=-1)
+    torch.testing.assert_close(wide[:, 1:4].double(), wanted, rtol=near, atol=near)

@@ -1,15 +1,17 @@
 """Attention of single tokens, read where their keys and values lie: compiled, for the CPU.
 
 A token has a few queries per key head, too few for matrix products, and a context scattered over
-the pool. Everything about one token and key head fits into the processor's nearest cache:
+the pool. Keys and values are read once, a tile of tokens with all its heads at a time, while the
+next tile is being fetched:
 
-    slots   | 7 | 8 | 3 | 4 | 5 | 9 |          of the request table, two ranges of it
-    dots      .   .   .   .   .   .            scores (queries, context)
-    softmax   .   .   .   .   .   .            in place, its sum applied at the end
-    mix       .   .   .   .   .   .   -> out   (queries, head_dim)
+    slots     7 8 3 4 | 5 6 9 1 | 2        of the request table, two ranges of it
+              tile 0    tile 1
+    dots      . . . .   . . . .   .        scores (queries of all heads, context)
+    softmax   . . . .   . . . .   .        in place, its sum applied at the end
+    mix       . . . .   . . . .   .   ->   out (queries of all heads, head_dim)
 
-Threads take one (token, head) after the other from a counter, so that long contexts and short ones
-need no sharing out.
+Threads take one read after the other from a counter, so that long contexts and short ones need no
+sharing out.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from radixlm.attention.vectors import (
     make_exponentials,
     make_largest,
     make_mix,
+    prefetch,
 )
 
 # The worker's arguments, int64 each: two counters, sizes, addresses. Strides are in bytes.
@@ -56,72 +59,120 @@ READ_COLUMNS = 7
 
 FAST = {"fastmath": True, "boundscheck": False, "error_model": "numpy"}
 _MOST_QUERIES = 8
+# A tile stays in the processor's nearest cache.
+_TILE_BYTES = 12 << 10
 
 
-def scratch_numbers(queries: int, head_dim: int, scores: int) -> int:
-    """float32 numbers that a thread writes on the way: scores, their two sums, scaled queries."""
-    return queries * (scores + 2 + head_dim)
+def scratch_numbers(heads: int, head_dim: int, tokens: int) -> int:
+    """float32 numbers that a thread writes on the way to `tokens` tokens' worth of attention:
+    scores of all `heads` of queries, two sums of each, the scaled queries, and the slots.
+    """
+    return heads * (tokens + 2 + head_dim) + tokens
 
 
 @functools.cache
 def make_worker(queries: int, head_dim: int, *, bfloat16: bool) -> Any:
     """The compiled worker for a shape: `queries` per key head. Takes a second to make, once."""
-    block = max(n for n in range(1, _MOST_QUERIES + 1) if queries % n == 0)
-    score = _make_scores(block, head_dim, bfloat16=bfloat16)
-    collect = _make_collect(block, head_dim, bfloat16=bfloat16)
-    take = _make_take(queries * head_dim, bfloat16=bfloat16)
-    scale = np.float32(head_dim**-0.5)
+    tiles = _make_tiles(queries, head_dim, bfloat16=bfloat16)
     element = 2 if bfloat16 else 4
-    numbers = queries * head_dim
 
     @cfunc(types.void(types.CPointer(types.int64)))  # type: ignore[untyped-decorator]
     def worker(arguments: Any) -> None:
         args = carray(arguments, (SIZE,))
-        heads, length = args[KEY_HEADS], args[SCORES]
-        token_bytes = heads * head_dim * element
-        per_thread = 4 * (queries * (length + 2) + numbers)  # `scratch_numbers`
-        scratch = args[SCRATCH] + fetch_add(arguments_address(args, THREADS_SEEN)) * per_thread
-        q = scratch + 4 * queries * (length + 2)
-        sums = carray(as_pointer(scratch + 4 * queries * length), (2, queries), np.float32)
+        heads, length = args[KEY_HEADS] * queries, args[SCORES]
+        per_thread = 4 * (heads * (length + 2 + head_dim) + length)  # `scratch_numbers`
+        scores = args[SCRATCH] + fetch_add(address_of(args, THREADS_SEEN)) * per_thread
+        sums = carray(as_pointer(scores + 4 * heads * length), (2, heads), np.float32)
+        q = scores + 4 * heads * (length + 2)
+        slots = q + 4 * heads * head_dim
         reads = carray(as_pointer(args[READS]), (args[ITEMS], READ_COLUMNS), np.int64)
         while True:
-            unit = fetch_add(arguments_address(args, UNITS_TAKEN))
-            if unit >= args[ITEMS] * heads:
+            item = fetch_add(address_of(args, UNITS_TAKEN))
+            if item >= args[ITEMS]:
                 break
-            head = unit % heads
-            target, token, row, a, b, c, d = reads[unit // heads]
-            first, count = b - a, b - a + d - c
-            slots = args[TABLE] + row * args[TABLE_STRIDE]
-            take(args[Q] + token * args[Q_STRIDE] + head * numbers * element, q, scale)
-            keys = args[KEYS] + head * head_dim * element
-            for i in range(0, queries, block):
-                rows, its_q = scratch + 4 * i * length, q + 4 * i * head_dim
-                score(its_q, keys, token_bytes, slots + 4 * a, first, rows, length)
-                score(its_q, keys, token_bytes, slots + 4 * c, d - c, rows + 4 * first, length)
-            place = target * heads + head
-            values = args[VALUES] + head * head_dim * element
-            out = carray(
-                as_pointer(args[OUT] + 4 * place * numbers), (queries, head_dim), np.float32
-            )
+            target, token, row, a, b, c, d = reads[item]
+            count = b - a + d - c
+            out_at = args[OUT] + 4 * target * heads * head_dim
+            out = carray(as_pointer(out_at), (heads, head_dim), np.float32)
+            lse = carray(as_pointer(args[LSE] + 4 * target * heads), (heads,), np.float32)
             out[:] = 0
-            lse = carray(as_pointer(args[LSE] + 4 * place * queries), (queries,), np.float32)
             if count == 0:
                 lse[:] = -np.inf
                 continue
-            for i in range(queries):
-                sums[0, i], sums[1, i] = exponentials(scratch + 4 * i * length, count)
-            for i in range(0, queries, block):
-                rows, its_out = (
-                    scratch + 4 * i * length,
-                    args[OUT] + 4 * (place * numbers + i * head_dim),
-                )
-                collect(rows, length, values, token_bytes, slots + 4 * a, first, its_out)
-                collect(
-                    rows + 4 * first, length, values, token_bytes, slots + 4 * c, d - c, its_out
-                )
+            collect_slots(args[TABLE] + row * args[TABLE_STRIDE], a, b, c, d, slots)
+            scaled(args[Q] + token * args[Q_STRIDE], q, heads * head_dim, head_dim, element)
+            tiles(True, args[KEYS], args[KEY_HEADS], slots, count, q, scores, length)
+            for i in range(heads):
+                sums[0, i], sums[1, i] = exponentials(scores + 4 * i * length, count)
+            tiles(False, args[VALUES], args[KEY_HEADS], slots, count, out_at, scores, length)
             finish(out, lse, sums)
 
     return worker
+
+
+def _make_tiles(queries: int, head_dim: int, *, bfloat16: bool) -> Callable[..., Any]:
+    """tiles(dots, pool, key heads, slots, n, side, scores, stride): scores of n tokens of keys and
+    all heads of queries (`side`), or values mixed by them into `side`.
+    """
+    block = max(n for n in range(1, _MOST_QUERIES + 1) if queries % n == 0)
+    score = _make_scores(block, head_dim, bfloat16=bfloat16)
+    mix = _make_mix_of(block, head_dim, bfloat16=bfloat16)
+    element = 2 if bfloat16 else 4
+
+    @njit(**FAST)  # type: ignore[untyped-decorator]
+    def tiles(
+        dots: bool, pool: int, heads: int, slots: int, n: int, side: int, scores: int, stride: int
+    ) -> None:
+        token_bytes = heads * head_dim * element
+        tile = max(4, _TILE_BYTES // token_bytes // 4 * 4)
+        fetch(pool, token_bytes, slots, min(tile, n))
+        for first in range(0, n, tile):
+            width = min(tile, n - first)
+            here = slots + 4 * first
+            fetch(pool, token_bytes, here + 4 * width, min(tile, n - first - width))
+            for i in range(0, heads * queries, block):
+                of_head = pool + i // queries * head_dim * element
+                rows, its_side = scores + 4 * (i * stride + first), side + 4 * i * head_dim
+                if dots:
+                    score(its_side, of_head, token_bytes, here, width, rows, stride)
+                else:
+                    mix(rows, stride, of_head, token_bytes, here, width, its_side)
+
+    return tiles  # type: ignore[no-any-return]
+
+
+@njit(**FAST)  # type: ignore[untyped-decorator]
+def fetch(pool: int, token_bytes: int, at: int, n: int) -> None:
+    """Have n tokens' keys or values fetched."""
+    slots = carray(as_pointer(at), (n,), np.int32)
+    for t in range(n):
+        token = pool + np.int64(slots[t]) * token_bytes
+        for line in range(0, token_bytes, 64):
+            prefetch(token + line)
+
+
+@njit(**FAST)  # type: ignore[untyped-decorator]
+def collect_slots(row: int, a: int, b: int, c: int, d: int, into: int) -> None:
+    """The slots of tokens [a, b) and [c, d), one after the other."""
+    slots = carray(as_pointer(row), (max(b, d),), np.int32)
+    mine = carray(as_pointer(into), (b - a + d - c,), np.int32)
+    mine[: b - a] = slots[a:b]
+    mine[b - a :] = slots[c:d]
+
+
+@njit(**FAST)  # type: ignore[untyped-decorator]
+def scaled(q: int, into: int, numbers: int, head_dim: int, element: int) -> None:
+    """One token's queries as float32, times 1 / sqrt(head_dim)."""
+    scale = np.float32(1) / np.sqrt(np.float32(head_dim))
+    made = carray(as_pointer(into), (numbers,), np.float32)
+    if element == 2:
+        halves = carray(as_pointer(q), (numbers,), np.uint16)
+        for i in range(numbers):
+            made[i] = float_of_bits(np.int32(halves[i]) << np.int32(16)) * scale
+    else:
+        plain = carray(as_pointer(q), (numbers,), np.float32)
+        for i in range(numbers):
+            made[i] = plain[i] * scale
 
 
 @njit(**FAST)  # type: ignore[untyped-decorator]
@@ -135,7 +186,7 @@ def finish(out: Any, lse: Any, sums: Any) -> None:
 
 
 @njit(**FAST)  # type: ignore[untyped-decorator]
-def arguments_address(args: Any, index: int) -> Any:
+def address_of(args: Any, index: int) -> Any:
     return args.ctypes.data + 8 * index
 
 
@@ -166,24 +217,6 @@ def exponentials(address: int, n: int) -> Any:
     return top, total
 
 
-def _make_take(numbers: int, *, bfloat16: bool) -> Callable[..., Any]:
-    """take(q, into, scale): one token's queries of a key head, scaled, as float32."""
-
-    @njit(**FAST)  # type: ignore[untyped-decorator]
-    def take(q: int, into: int, scale: Any) -> None:
-        scaled = carray(as_pointer(into), (numbers,), np.float32)
-        if bfloat16:
-            halves = carray(as_pointer(q), (numbers,), np.uint16)
-            for i in range(numbers):
-                scaled[i] = float_of_bits(np.int32(halves[i]) << np.int32(16)) * scale
-        else:
-            plain = carray(as_pointer(q), (numbers,), np.float32)
-            for i in range(numbers):
-                scaled[i] = plain[i] * scale
-
-    return take  # type: ignore[no-any-return]
-
-
 def _make_scores(block: int, head_dim: int, *, bfloat16: bool) -> Callable[..., Any]:
     dots = make_dots(block, head_dim, 4, bfloat16=bfloat16)
     dot = make_dots(block, head_dim, 1, bfloat16=bfloat16)
@@ -206,12 +239,12 @@ def _make_scores(block: int, head_dim: int, *, bfloat16: bool) -> Callable[..., 
     return score  # type: ignore[no-any-return]
 
 
-def _make_collect(block: int, head_dim: int, *, bfloat16: bool) -> Callable[..., Any]:
+def _make_mix_of(block: int, head_dim: int, *, bfloat16: bool) -> Callable[..., Any]:
     mix = make_mix(block, head_dim, 4, bfloat16=bfloat16)
     mix_one = make_mix(block, head_dim, 1, bfloat16=bfloat16)
 
     @njit(**FAST)  # type: ignore[untyped-decorator]
-    def collect(
+    def mix_all(
         weights: int, stride: int, values: int, size: int, at: int, n: int, out: int
     ) -> None:
         slots = carray(as_pointer(at), (n,), np.int32)
@@ -227,4 +260,4 @@ def _make_collect(block: int, head_dim: int, *, bfloat16: bool) -> Callable[...,
         for t in range(whole, n):
             mix_one(weights + 4 * t, stride, (values + np.int64(slots[t]) * size,), out)
 
-    return collect  # type: ignore[no-any-return]
+    return mix_all  # type: ignore[no-any-return]

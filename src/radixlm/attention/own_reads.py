@@ -16,10 +16,10 @@ from radixlm.attention.plan import RowSpan
 from radixlm.attention.team import Team
 from radixlm.memory.kv_pool import KVPool
 
-# With little to share out (so few (token, head) per thread), contexts are cut in pieces, none of
-# them shorter than this on average.
-_UNITS_PER_THREAD = 8
-_LEAST_PIECE = 512
+# With fewer reads than this per thread contexts are cut in pieces, the longest ones not shorter
+# than this.
+_READS_PER_THREAD = 4
+_LEAST_PIECE = 256
 
 _Column = npt.NDArray[np.int64]
 
@@ -46,13 +46,12 @@ class OwnReads:
         self._threads = team.size
         token, length, columns = _tokens(spans)
         self._tokens = torch.from_numpy(token)
-        wanted = -(-_UNITS_PER_THREAD * self._threads // (len(token) * pool.n_kv_heads))
+        wanted = -(-_READS_PER_THREAD * self._threads // len(token))
         self._pieces = max(1, min(wanted, int(length.max()) // _LEAST_PIECE))
         self._reads = _cut(token, length, columns, self._pieces)
         self._keep = table
         scores = -(-int(length.max()) // self._pieces) + 1
-        queries = n_heads // pool.n_kv_heads
-        per_thread = direct.scratch_numbers(queries, pool.head_dim, scores)
+        per_thread = direct.scratch_numbers(n_heads, pool.head_dim, scores)
         self._scratch = torch.empty(self._threads * per_thread)
         self._arguments = (ctypes.c_int64 * direct.SIZE)()
         self._arguments[direct.ITEMS] = len(self._reads)

@@ -49,6 +49,22 @@ def fetch_add(_context: Any, _address: Any) -> Any:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
+def prefetch(_context: Any, _address: Any) -> Any:
+    """Have the cache line at an address fetched; nobody waits for it."""
+
+    def build(target: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
+        bytes_ = ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [bytes_, _INT32, _INT32, _INT32])
+        known = builder.module.globals.get("llvm.prefetch.p0")
+        function = known or ir.Function(builder.module, kind, "llvm.prefetch.p0")
+        hints = [ir.Constant(_INT32, hint) for hint in (0, 3, 1)]  # to be read, kept, as data
+        builder.call(function, [builder.inttoptr(args[0], bytes_), *hints])
+        return target.get_dummy_value()
+
+    return types.void(types.int64), build
+
+
+@intrinsic  # type: ignore[untyped-decorator]
 def float_of_bits(_context: Any, _bits: Any) -> Any:
     """The float32 with these 32 bits."""
 

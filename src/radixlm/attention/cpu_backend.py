@@ -141,7 +141,8 @@ class CpuAttention:
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """See `Attend`: q (tokens, n_heads, head_dim) -> the same shape."""
         self._pool.write(layer, self._slots, k, v)
-        out = torch.empty(q.shape, dtype=torch.float32)
+        exact = self._own is not None or self._merges
+        out = torch.empty(q.shape, dtype=torch.float32 if exact else q.dtype)
         lse = torch.empty(q.shape[:2], dtype=torch.float32)
         if self._own is not None:
             self._own.attend(layer, q, out, lse)

@@ -95,9 +95,8 @@ def make_worker(queries: int, head_dim: int, *, bfloat16: bool) -> Any:
             out_at = args[OUT] + 4 * target * heads * head_dim
             out = carray(as_pointer(out_at), (heads, head_dim), np.float32)
             lse = carray(as_pointer(args[LSE] + 4 * target * heads), (heads,), np.float32)
-            out[:] = 0
+            clear(out, lse)
             if count == 0:
-                lse[:] = -np.inf
                 continue
             collect_slots(args[TABLE] + row * args[TABLE_STRIDE], a, b, c, d, slots)
             scaled(args[Q] + token * args[Q_STRIDE], q, heads * head_dim, head_dim, element)
@@ -156,8 +155,10 @@ def collect_slots(row: int, a: int, b: int, c: int, d: int, into: int) -> None:
     """The slots of tokens [a, b) and [c, d), one after the other."""
     slots = carray(as_pointer(row), (max(b, d),), np.int32)
     mine = carray(as_pointer(into), (b - a + d - c,), np.int32)
-    mine[: b - a] = slots[a:b]
-    mine[b - a :] = slots[c:d]
+    for t in range(a, b):
+        mine[t - a] = slots[t]
+    for t in range(c, d):
+        mine[b - a + t - c] = slots[t]
 
 
 @njit(**FAST)  # type: ignore[untyped-decorator]
@@ -173,6 +174,16 @@ def scaled(q: int, into: int, numbers: int, head_dim: int, element: int) -> None
         plain = carray(as_pointer(q), (numbers,), np.float32)
         for i in range(numbers):
             made[i] = plain[i] * scale
+
+
+# Slices in compiled code read better than loops, but take numba half a second each.
+@njit(**FAST)  # type: ignore[untyped-decorator]
+def clear(out: Any, lse: Any) -> None:
+    """What attention over nothing gives."""
+    for i in range(out.shape[0]):
+        lse[i] = -np.inf
+        for k in range(out.shape[1]):
+            out[i, k] = 0
 
 
 @njit(**FAST)  # type: ignore[untyped-decorator]

@@ -67,7 +67,7 @@ class Products:
         """Write what the blocks' queries read.
 
         q: (heads, queries, head_dim), already scaled; keys, values: (tokens, heads, head_dim).
-        out: shaped like q, any type; lse, if it is wanted: (heads, queries) float32.
+        out: like q; lse, if it is wanted: (heads, queries) float32.
         """
         for head in range(q.shape[0]):
             its_keys, its_values = keys[:, head], values[:, head]
@@ -99,14 +99,15 @@ class Products:
         width = max(self._most // q.shape[0], hidden)
         if block.read <= width:
             part = slice(0, block.read)
-            out.copy_(self._part(q, keys[part], values[part], block.step, lse))
+            self._part(q, keys[part], values[part], block.step, out, lse)
             return
         step = block.step
         total, total_lse = torch.zeros(q.shape), torch.full(q.shape[:1], float("-inf"))
         for stop in range(block.read, 0, -width):
             part = slice(max(stop - width, 0), stop)
             its_lse = torch.empty(q.shape[:1])
-            made = self._part(q, keys[part], values[part], step, its_lse)
+            made = torch.empty_like(q)
+            self._part(q, keys[part], values[part], step, made, its_lse)
             merge(total, total_lse, made, its_lse)
             step = 0
         out.copy_(total)
@@ -114,14 +115,15 @@ class Products:
             lse.copy_(total_lse)
 
     def _part(
-        self, q: Tensor, keys: Tensor, values: Tensor, step: int, lse: Tensor | None
-    ) -> Tensor:
-        """(queries, head_dim) in the type of q, of one head."""
+        self, q: Tensor, keys: Tensor, values: Tensor, step: int, out: Tensor, lse: Tensor | None
+    ) -> None:
+        """One head's queries over some of its tokens, as one product and another."""
         if self._scratch is None:
             weights = linear(q, keys)
             self._softmax(weights, step, lse)
-            return linear(weights, values.t())
+            out.copy_(linear(weights, values.t()))
+            return
         weights = self._scratch[: q.shape[0] * keys.shape[0]].view(q.shape[0], keys.shape[0])
         torch.mm(q, keys.t(), out=weights)
         self._softmax(weights, step, lse)
-        return torch.mm(weights, values)
+        torch.mm(weights, values, out=out)

@@ -56,34 +56,45 @@ class Softmax:
         self._team.run(self._worker.address, ctypes.addressof(self._arguments), threads)
 
 
+@njit(**FAST)  # type: ignore[untyped-decorator]
+def _float32_row(address: int, seen: int, columns: int, _scratch: int) -> Any:
+    """Scores to weights, in place; the log-sum-exp."""
+    row = carray(as_pointer(address), (columns,), np.float32)
+    top, total = exponentials(address, seen)
+    factor = np.float32(1) / total
+    for t in range(seen):
+        row[t] *= factor
+    for t in range(seen, columns):
+        row[t] = 0
+    return top + np.log(total)
+
+
+@njit(**FAST)  # type: ignore[untyped-decorator]
+def _bfloat16_row(address: int, seen: int, columns: int, scratch: int) -> Any:
+    """The same by way of float32 scratch."""
+    row = carray(as_pointer(address), (columns,), np.uint16)
+    weights = carray(as_pointer(scratch), (columns,), np.float32)
+    whole = seen - seen % 16
+    for t in range(0, whole, 16):
+        widen(address + 2 * t, scratch + 4 * t)
+    for t in range(whole, seen):
+        weights[t] = float_of_bits(np.int32(row[t]) << np.int32(16))
+    top, total = exponentials(scratch, seen)
+    factor = np.float32(1) / total
+    for t in range(0, whole, 16):
+        narrow(scratch + 4 * t, factor, address + 2 * t)
+    for t in range(whole, seen):
+        bits = bits_of_float(weights[t] * factor)
+        row[t] = np.uint16((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16)
+    for t in range(seen, columns):
+        row[t] = 0
+    return top + np.log(total)
+
+
 @functools.cache
 def _make_worker(*, bfloat16: bool) -> Any:
-    kind = np.uint16 if bfloat16 else np.float32
+    one_row = _bfloat16_row if bfloat16 else _float32_row
     element = 2 if bfloat16 else 4
-
-    @njit(**FAST)  # type: ignore[untyped-decorator]
-    def one_row(address: int, seen: int, columns: int, scratch: int) -> Any:
-        row = carray(as_pointer(address), (columns,), kind)
-        if not bfloat16:
-            top, total = exponentials(address, seen)
-            row[:seen] *= np.float32(1) / total
-            row[seen:] = 0
-            return top + np.log(total)
-        weights = carray(as_pointer(scratch), (columns,), np.float32)
-        whole = seen - seen % 16
-        for t in range(0, whole, 16):
-            widen(address + 2 * t, scratch + 4 * t)
-        for t in range(whole, seen):
-            weights[t] = float_of_bits(np.int32(row[t]) << np.int32(16))
-        top, total = exponentials(scratch, seen)
-        inverse = np.float32(1) / total
-        for t in range(0, whole, 16):
-            narrow(scratch + 4 * t, inverse, address + 2 * t)
-        for t in range(whole, seen):
-            bits = bits_of_float(weights[t] * inverse)
-            row[t] = np.uint16((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16)
-        row[seen:] = 0
-        return top + np.log(total)
 
     @cfunc(types.void(types.CPointer(types.int64)))  # type: ignore[untyped-decorator]
     def worker(arguments: Any) -> None:

@@ -18,7 +18,7 @@ from radixlm.core.reports import TreeSnapshot
 from radixlm.core.request import FinishReason, Namespace, Request, RequestOutput
 from radixlm.engine.core import EngineCore
 from radixlm.engine.loop import EngineThread
-from radixlm.engine.mailbox import Mailbox, TaskMailbox, ThreadMailbox
+from radixlm.engine.mailbox import Mailbox, TaskMailbox, ThreadMailbox, deliver_all
 from radixlm.engine.messages import (
     Abort,
     Answer,
@@ -197,8 +197,7 @@ class EngineClient:
                     addressed.setdefault(mailbox, []).append(output)
                     if output.finished:
                         del self._mailboxes[output.request_id]
-        for mailbox, batch in addressed.items():
-            mailbox.deliver(batch)
+        deliver_all(addressed)
 
     def _bury(self, reason: str) -> None:
         with self._lock:

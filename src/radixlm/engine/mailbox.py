@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import Protocol
@@ -38,14 +38,12 @@ class TaskMailbox:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self.loop = loop
         self._waiting: list[RequestOutput] = []
         self._arrived = asyncio.Event()
 
     def deliver(self, outputs: Iterable[RequestOutput]) -> None:
-        """From the engine's thread. When the loop is closed nobody reads any more."""
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._accept, list(outputs))
+        deliver_all({self: list(outputs)})
 
     async def get(self) -> RequestOutput:
         """Wait for output; all there is, as one."""
@@ -54,6 +52,27 @@ class TaskMailbox:
         outputs, self._waiting = self._waiting, []
         return outputs[0] if len(outputs) == 1 else RequestOutput.joined(outputs)
 
-    def _accept(self, outputs: list[RequestOutput]) -> None:
+    def accept(self, outputs: Iterable[RequestOutput]) -> None:
+        """In the coroutine's own thread."""
         self._waiting.extend(outputs)
         self._arrived.set()
+
+
+def deliver_all(addressed: Mapping[Mailbox, Sequence[RequestOutput]]) -> None:
+    """From the engine's thread: every loop is woken once, when all is there. Woken for each, it
+    would take the interpreter away while the engine still needs it.
+    """
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[TaskMailbox, Sequence[RequestOutput]]]] = {}
+    for mailbox, outputs in addressed.items():
+        if isinstance(mailbox, TaskMailbox):
+            by_loop.setdefault(mailbox.loop, []).append((mailbox, outputs))
+        else:
+            mailbox.deliver(outputs)
+    for loop, pairs in by_loop.items():
+        with suppress(RuntimeError):  # the loop is closed: nobody reads any more
+            loop.call_soon_threadsafe(_accept_all, pairs)
+
+
+def _accept_all(pairs: Iterable[tuple[TaskMailbox, Sequence[RequestOutput]]]) -> None:
+    for mailbox, outputs in pairs:
+        mailbox.accept(outputs)

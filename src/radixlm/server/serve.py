@@ -88,17 +88,18 @@ def serve(
         try:
             name = served_model_name or engine.model_name
             at = listener.getsockname()[1]
+            http = uvicorn.Config(
+                create_app(engine, served_model_name=name), log_level="warning", lifespan="off"
+            )
             server = Server(
-                uvicorn.Config(
-                    create_app(engine, served_model_name=name),
-                    log_level="warning",
-                    lifespan="off",
-                ),
+                http,
                 ready=lambda: print(ready_line(name, host, at), flush=True),
                 end=engine.close,
             )
-            with contextlib.suppress(KeyboardInterrupt):  # uvicorn has ended in good order by then
-                asyncio.run(server.serve(sockets=[listener]))
+            runner = asyncio.Runner(loop_factory=http.get_loop_factory())
+            # On an interrupt uvicorn has ended in good order by then.
+            with contextlib.suppress(KeyboardInterrupt), runner:
+                runner.run(server.serve(sockets=[listener]))
         finally:
             asyncio.run(engine.close())
 

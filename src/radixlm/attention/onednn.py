@@ -5,6 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+# Found once: looking an operator up takes as long as starting it.
+_PACKET = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+_LINEAR = None if _PACKET is None else _PACKET.default
+
 
 def has_products(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether this build and machine have them. Without, torch's bfloat16 products take a hundred
@@ -12,7 +16,7 @@ def has_products(device: torch.device, dtype: torch.dtype) -> bool:
     """
     if device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return False
-    if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+    if _LINEAR is None:
         return False
     if dtype == torch.bfloat16:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
@@ -25,5 +29,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     weight: contiguous, or the transpose of what is, or in oneDNN's own layout. Any other strides
     fall out of oneDNN and take a thousand times as long.
     """
-    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    if _LINEAR is None:
+        raise RuntimeError("this build of torch has no oneDNN products; ask has_products first")
+    product: Tensor = _LINEAR(x, weight, bias, "none", [], "")
     return product

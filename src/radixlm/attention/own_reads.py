@@ -41,6 +41,7 @@ class OwnReads:
         spans: Sequence[RowSpan],
     ) -> None:
         self._worker = worker
+        self._address = worker.address
         self._team = team
         self._pool = pool
         self._threads = team.size
@@ -90,7 +91,7 @@ class OwnReads:
         arguments[direct.VALUES] = self._pool.values[layer].data_ptr()
         arguments[direct.OUT] = out.data_ptr()
         arguments[direct.LSE] = lse.data_ptr()
-        self._team.run(self._worker.address, ctypes.addressof(arguments), self._threads)
+        self._team.run(self._address, ctypes.addressof(arguments), self._threads)
 
 
 def _tokens(spans: Sequence[RowSpan]) -> tuple[_Column, _Column, npt.NDArray[np.int64]]:

@@ -24,8 +24,8 @@ from radixlm.attention.team import Team
 
 # Scores of one product: 4 MiB of bfloat16, 8 of float32, and no more than that of scratch.
 _SCORES = 1 << 21
-# Queries of one product.
-PRODUCT_ROWS = 512
+# Queries of one product: more are faster, as long as it need not be cut along the context.
+_FEWEST_ROWS, _MOST_ROWS = 256, 1024
 
 
 class Block(NamedTuple):
@@ -43,8 +43,9 @@ class Block(NamedTuple):
 
 def whole(queries: int, tokens: int) -> list[Block]:
     """All queries over all tokens."""
-    starts = range(0, queries, PRODUCT_ROWS)
-    return [Block(first, min(first + PRODUCT_ROWS, queries), tokens) for first in starts]
+    rows = min(max(_SCORES // tokens, _FEWEST_ROWS), _MOST_ROWS)
+    starts = range(0, queries, rows)
+    return [Block(first, min(first + rows, queries), tokens) for first in starts]
 
 
 class Products:

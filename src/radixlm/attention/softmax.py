@@ -36,6 +36,7 @@ class Softmax:
     def __init__(self, team: Team, dtype: torch.dtype) -> None:
         self._team = team
         self._worker = _make_worker(bfloat16=dtype == torch.bfloat16)
+        self._address = self._worker.address
         self._scratch = torch.empty(0)
         self._arguments = (ctypes.c_int64 * _SIZE)()
 
@@ -53,7 +54,7 @@ class Softmax:
         addresses = [scores.data_ptr(), 0 if lse is None else lse.data_ptr()]
         scratch = self._scratch.data_ptr()
         self._arguments[:] = [0, 0, rows, columns, step, *addresses, scratch]
-        self._team.run(self._worker.address, ctypes.addressof(self._arguments), threads)
+        self._team.run(self._address, ctypes.addressof(self._arguments), threads)
 
 
 @njit(**FAST)  # type: ignore[untyped-decorator]

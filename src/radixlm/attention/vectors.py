@@ -16,6 +16,9 @@ from numba.extending import intrinsic
 _INT64, _INT32, _INT16, _FLOAT = ir.IntType(64), ir.IntType(32), ir.IntType(16), ir.FloatType()
 MOST_LANES = 16
 _LOG2_E = math.log2(math.e)
+# Exponents of 2 below this count as this: far from what matters, and from denormal numbers, which
+# make every product with them slow.
+_LEAST = -100
 _EXP2 = tuple(math.log(2.0) ** k / math.factorial(k) for k in range(7))
 
 
@@ -149,7 +152,7 @@ class Lanes:
         b = self._builder
         integers = ir.VectorType(_INT32, self.lanes)
         y = b.fmul(x, self.all(_LOG2_E))
-        y = b.select(b.fcmp_ordered(">", y, self.all(-126)), y, self.all(-126))
+        y = b.select(b.fcmp_ordered(">", y, self.all(_LEAST)), y, self.all(_LEAST))
         whole = b.fptosi(b.fsub(y, self.all(0.5)), integers)
         part = b.fsub(y, b.sitofp(whole, self.vector))
         power = self.all(_EXP2[-1])

@@ -37,14 +37,16 @@ class _Call:
     """A worker with its arguments; `addresses` of them are given with each call."""
 
     def __init__(self, worker: Any, addresses: int) -> None:
-        self._team = team()
-        self._worker = worker
+        self._worker = worker  # to be kept: its code goes with it
+        self._address: int = worker.address
+        self._run = team().run
         self._arguments = (ctypes.c_int64 * (_FIRST + addresses))()
+        self._at = ctypes.addressof(self._arguments)
 
     def __call__(self, rows: int, width: int, *values: int) -> None:
         self._arguments[:] = [0, rows, width, *values]
-        threads = self._team.size if rows > _ROWS_PER_UNIT else 1
-        self._team.run(self._worker.address, ctypes.addressof(self._arguments), threads)
+        threads = torch.get_num_threads() if rows > _ROWS_PER_UNIT else 1
+        self._run(self._address, self._at, threads)
 
 
 class AddNorm:

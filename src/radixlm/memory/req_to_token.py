@@ -24,6 +24,8 @@ class ReqToTokenPool:
         self.table = torch.zeros(
             (max_running_requests, context_length), dtype=torch.int32, device=device
         )
+        # The same memory; numpy writes a few numbers ten times as fast.
+        self._numbers = self.table.numpy() if self.table.device.type == "cpu" else None
 
     def apply(self, row: ScheduledRow) -> None:
         """Follow one scheduled row: its remaps in order, then its new slots at [start, stop).
@@ -42,5 +44,8 @@ class ReqToTokenPool:
                 f"tokens [{start}, {stop}) of row {row} lie outside "
                 f"a table of {rows} rows and {length} tokens"
             )
-        # torch.tensor copies: slots may be a read-only view, and it is not to be kept.
-        self.table[row, start:stop] = torch.tensor(slots, dtype=torch.int32)
+        if self._numbers is not None:
+            self._numbers[row, start:stop] = slots
+        else:
+            # torch.tensor copies: slots may be a read-only view, and it is not to be kept.
+            self.table[row, start:stop] = torch.tensor(slots, dtype=torch.int32)

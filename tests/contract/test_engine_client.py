@@ -28,11 +28,16 @@ class _Gate:
         self.open = threading.Event()
         self.open.set()
         self.crash = False
+        self.closes_after: int | None = None
 
     def execute(self, batch: ScheduledBatch) -> StepResult:
         assert self.open.wait(10)
         if self.crash:
             raise RuntimeError("the device is gone")
+        if self.closes_after is not None:
+            self.closes_after -= 1
+            if not self.closes_after:
+                self.open.clear()
         return self._bench.runner.execute(batch)
 
 
@@ -84,11 +89,13 @@ def test_stream_gives_the_same_as_generate(engine: _Engine) -> None:
 
 def test_leaving_a_stream_aborts_within_a_step(engine: _Engine) -> None:
     request = make_request("r", [1, 2, 3], 300)
+    engine.gate.closes_after = 2
 
     async def leave() -> None:
         outputs = engine.client.stream(request)
         await anext(outputs)
         await outputs.aclose()
+        engine.gate.open.set()
 
     asyncio.run(leave())
     engine.client.flush().result(10)

@@ -19,9 +19,10 @@ from radixlm.attention.team import team
 from radixlm.core.batch import Extent
 from radixlm.memory.kv_pool import KVPool
 
-# When to share: what a row must save, in tokens x heads x head_dim, to pay for the calls and the
-# merging of a read of its own; docs/adr/0011-tree-attention.md.
-_LEAST_SAVED = 1 << 20
+# When to share; docs/adr/0012-cpu-kernels.md has the measurements. The compiled worker reads for so
+# many tokens as fast, and what the others save, in tokens x heads x head_dim, pays for the calls.
+_FEWEST = {torch.bfloat16: 4, torch.float32: 8}
+_LEAST_SAVED = {torch.bfloat16: 1 << 23, torch.float32: 1 << 22}
 # A run of slots this long is read in place, shorter ones are gathered together.
 _LEAST_VIEW = 4096
 # Queries and scores of a row and key head from which on products are the faster kernel.
@@ -62,7 +63,8 @@ class CpuBackend:
         least_queries: int = _LEAST_QUERIES,
         least_scores: int = _LEAST_SCORES,
     ) -> None:
-        self.sharing = Sharing(_LEAST_SAVED // (n_heads * pool.head_dim), _LEAST_VIEW)
+        saved = _LEAST_SAVED[pool.dtype] // (n_heads * pool.head_dim)
+        self.sharing = Sharing(_FEWEST[pool.dtype], saved, _LEAST_VIEW)
         self.group_tokens = 0
         self._least = least_queries, least_scores
         self._pool = pool

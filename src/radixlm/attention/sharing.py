@@ -12,11 +12,13 @@ from radixlm.core.batch import Extent, ScheduledRow, Segment
 class Sharing(NamedTuple):
     """When a stretch is worth a read of its own; the backend knows what that costs.
 
-    least_saved: KV tokens that need not be read again, (readers - 1) x length, from which on the
-        extra calls are paid for. Shorter stretches are read by each row with its own tokens.
+    fewest, least_saved: a stretch pays when (new tokens that read it - fewest) x length is at
+        least `least_saved`: so many are as fast by themselves, and the rest has to pay for the
+        extra calls. Other stretches are read by each row with its own tokens.
     least_view: a run of slots this long is read in place; shorter ones are gathered together.
     """
 
+    fewest: int
     least_saved: int
     least_view: int
 
@@ -83,7 +85,7 @@ def share(
     stretches = list(_stretches(rows))
     reads: list[SharedRead] = []
     skips: list[Skip | None] = [None] * len(rows)
-    for stretch, taken in zip(stretches, _taken(stretches, rule), strict=True):
+    for stretch, taken in zip(stretches, _taken(stretches, ends, rule), strict=True):
         if taken:
             reads += _reads(stretch, ends, rule)
             for index in range(stretch.first, stretch.stop):
@@ -129,8 +131,8 @@ def _node(row: ScheduledRow, depth: int) -> int | None:
     return row.segments[depth].node_id
 
 
-def _taken(stretches: Sequence[_Stretch], rule: Sharing) -> list[bool]:
-    pays = [_pays(stretch, rule) for stretch in stretches]
+def _taken(stretches: Sequence[_Stretch], ends: Sequence[int], rule: Sharing) -> list[bool]:
+    pays = [_pays(stretch, ends, rule) for stretch in stretches]
     above, below = pays[:], pays[:]
     for index, stretch in enumerate(stretches):
         above[index] |= stretch.parent >= 0 and above[stretch.parent]
@@ -140,9 +142,9 @@ def _taken(stretches: Sequence[_Stretch], rule: Sharing) -> list[bool]:
     return [up and down for up, down in zip(above, below, strict=True)]
 
 
-def _pays(stretch: _Stretch, rule: Sharing) -> bool:
-    readers = stretch.stop - stretch.first
-    return (readers - 1) * (stretch.end - stretch.start) >= rule.least_saved
+def _pays(stretch: _Stretch, ends: Sequence[int], rule: Sharing) -> bool:
+    readers = ends[stretch.stop] - ends[stretch.first]
+    return (readers - rule.fewest) * (stretch.end - stretch.start) >= rule.least_saved
 
 
 def _reads(stretch: _Stretch, ends: Sequence[int], rule: Sharing) -> Iterator[SharedRead]:

@@ -69,7 +69,7 @@ class TorchBackend:
         self._pool = pool
         budget = _CPU_GROUP_ELEMENTS if pool.device.type == "cpu" else _GPU_GROUP_ELEMENTS
         self.group_tokens = budget // (2 * pool.n_kv_heads * pool.head_dim)
-        self.sharing = Sharing(_LEAST_SAVED // (n_heads * pool.head_dim), _LEAST_VIEW)
+        self.sharing = Sharing(1, _LEAST_SAVED // (n_heads * pool.head_dim), _LEAST_VIEW)
 
     def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> Attend:
         """See `Backend`."""

@@ -16,8 +16,8 @@ from tests.tensor.attention_cases import (
     run,
 )
 
-EVERYTHING = Sharing(least_saved=1, least_view=1)
-SOME = Sharing(least_saved=20, least_view=8)
+EVERYTHING = Sharing(fewest=1, least_saved=1, least_view=1)
+SOME = Sharing(fewest=1, least_saved=20, least_view=8)
 RULES = [EVERYTHING, SOME]
 
 
@@ -121,7 +121,7 @@ def test_a_node_is_read_once_for_neighbouring_rows() -> None:
         Path((root, right), 7, 1),
         Path((), 9, 1),
     ]
-    plan = _plan(paths, Sharing(least_saved=40, least_view=1))
+    plan = _plan(paths, Sharing(fewest=1, least_saved=40, least_view=1))
     assert sorted((r.first, r.stop, r.length) for r in plan.shared) == [
         (0, 4, 50),
         (0, 6, 100),
@@ -143,7 +143,7 @@ def test_small_nodes_are_left_to_their_readers() -> None:
     """Before the first that pays and after the last one, but not between."""
     trunk = ((1, 10), (2, 90), (3, 4), (4, 80), (5, 7))
     paths = [Path(trunk, 2, 1), Path(trunk, 2, 1), Path(trunk[:3], 1, 1), Path(trunk[:1], 1, 1)]
-    rule = Sharing(least_saved=80, least_view=1)
+    rule = Sharing(fewest=1, least_saved=80, least_view=1)
     plan = _plan(paths, rule)
     assert sorted((r.first, r.stop, r.length) for r in plan.shared) == [(0, 2, 87), (0, 3, 94)]
     (group,) = plan.groups
@@ -157,7 +157,7 @@ def test_small_nodes_are_left_to_their_readers() -> None:
 
 def test_short_runs_are_gathered_together() -> None:
     trunk = ((1, 64), (2, 64))
-    rule = Sharing(least_saved=1, least_view=100)
+    rule = Sharing(fewest=1, least_saved=1, least_view=100)
     (read,) = _plan([Path(trunk, 1, 1)] * 2, rule, page=4).shared
     assert read.length == 128
     assert len(read.extents) > 1
@@ -183,7 +183,7 @@ def test_a_node_that_holds_new_tokens_is_not_shared() -> None:
 
 def test_the_rule_hangs_on_the_work_of_a_token() -> None:
     small = KVPool(1, 4, 3, 64, torch.float32)
-    large = KVPool(1, 4, 8, 128, torch.bfloat16)
+    large = KVPool(1, 4, 8, 128, torch.float32)
     rules = [CpuBackend(small, 9).sharing, CpuBackend(large, 16).sharing]
     assert rules[0].least_saved > 3 * rules[1].least_saved
     assert not make_plan([], 100, rules[0]).shared

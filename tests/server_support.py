@@ -21,7 +21,9 @@ from radixlm.engine import EngineClient, EngineCore, Intake
 from radixlm.engine.fake_runner import FakeRunner
 from radixlm.scheduler import Limits, Scheduler, make_order
 from radixlm.server.app import create_app
-from radixlm.server.serve import Server, bind
+from radixlm.server.config import ServerConfig
+from radixlm.server.listen import bind
+from radixlm.server.serve import Server
 from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.tokenizer import Tokenizer
 from tests.text_samples import byte_level
@@ -87,11 +89,11 @@ def fake_engine(
 
 
 class Client:
-    """Sends requests to an application in this process, one at a time."""
+    """Sends requests to an application in this process, one at a time. flags: ServerConfig's."""
 
-    def __init__(self, engine: AsyncEngine, name: str = NAME) -> None:
+    def __init__(self, engine: AsyncEngine, name: str = NAME, **flags: Any) -> None:
         self.engine = engine
-        self.app = create_app(engine, served_model_name=name)
+        self.app = create_app(engine, served_model_name=name, config=ServerConfig(**flags))
 
     def request(self, method: str, path: str, **options: Any) -> httpx.Response:
         async def send() -> httpx.Response:
@@ -123,13 +125,18 @@ def events(response: httpx.Response) -> list[dict[str, Any]]:
 
 @contextmanager
 def live(
-    engine: AsyncEngine, name: str = NAME, *, grace: float = 5, force: bool = False
+    engine: AsyncEngine, name: str = NAME, *, grace: float = 5, force: bool = False, **flags: Any
 ) -> Iterator[str]:
-    """Serve over a real socket; gives the URL. force: end as if Ctrl-C came twice."""
+    """Serve over a real socket; gives the URL. force: end as if Ctrl-C came twice.
+
+    flags: ServerConfig's.
+    """
     listener = bind("127.0.0.1", 0)
     ready = threading.Event()
     config = uvicorn.Config(
-        create_app(engine, served_model_name=name), log_level="critical", lifespan="off"
+        create_app(engine, served_model_name=name, config=ServerConfig(**flags)),
+        log_level="critical",
+        lifespan="off",
     )
     server = Server(config, ready.set, engine.close, grace)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, fields
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import click
 
+from radixlm.cli_help import HeadedOption
 from radixlm.core.config import EngineConfig
 from radixlm.core.sampling import SamplingParams
+from radixlm.server.config import ServerConfig
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+# In a config's order of fields, the one at which a heading of the help begins.
+_ENGINE_HEADINGS = {"model": "Model", "kv_tokens": "Cache", "schedule_policy": "Scheduler"}
+_SERVER_HEADINGS = {
+    "host": "Server",
+    "api_key": "API keys",
+    "max_request_bytes": "Limits",
+    "disable_access_log": "Logs",
+}
 _SAMPLING_HELP = {
     "max_tokens": "Longest answer, in tokens.",
     "temperature": "0 always takes the likeliest token; more is more varied.",
@@ -27,17 +37,23 @@ _SAMPLING_HELP = {
 
 def engine_options(command: F) -> F:
     """Add an option for each field of EngineConfig but `model`, under the field's name."""
-    hints = get_type_hints(EngineConfig)
-    for item in reversed(fields(EngineConfig)):
-        if item.name != "model":
-            command = _engine_option(item, hints[item.name])(command)
-    return command
+    return _add_options(command, EngineConfig, _ENGINE_HEADINGS)
+
+
+def server_options(command: F) -> F:
+    """Add an option for each field of ServerConfig, under the field's name."""
+    return _add_options(command, ServerConfig, _SERVER_HEADINGS)
 
 
 def model_path_option(command: F) -> F:
     """The model as an option, for hands that are used to it; the argument is the short way."""
     return click.option(
-        "--model-path", "--model", "model_path", help="The same as MODEL, as other engines name it."
+        "--model-path",
+        "--model",
+        "model_path",
+        cls=HeadedOption,
+        heading="Model",
+        help="The same as MODEL, as other engines name it.",
     )(command)
 
 
@@ -72,18 +88,35 @@ def take_sampling(options: dict[str, Any]) -> SamplingParams:
     return SamplingParams(**{name: options.pop(name) for name in (*_SAMPLING_HELP, "stop")})
 
 
-def _engine_option(item: Field[Any], hint: Any) -> Callable[[F], F]:
-    text = item.metadata["help"]
-    if hint is bool:
-        return click.option(_flag(item.name), is_flag=True, default=item.default, help=text)
+def _add_options(command: F, config: type, headings: Mapping[str, str]) -> F:
+    hints = get_type_hints(config)
+    for item, heading in reversed(list(_headed(config, headings))):
+        if item.name != "model":  # it is the argument
+            command = _option(item, hints[item.name], heading)(command)
+    return command
+
+
+def _headed(config: Any, headings: Mapping[str, str]) -> Iterator[tuple[Field[Any], str]]:
+    heading = ""
+    for item in fields(config):
+        heading = headings.get(item.name, heading)
+        yield item, heading
+
+
+def _option(item: Field[Any], hint: Any, heading: str) -> Callable[[F], F]:
+    attributes: dict[str, Any] = {"cls": HeadedOption, "heading": heading}
+    attributes |= {"default": item.default, "help": item.metadata["help"]}
     choices = item.metadata["choices"]
-    return click.option(
-        _flag(item.name),
-        type=click.Choice(choices) if choices else _plain_type(hint),
-        default=item.default,
-        show_default=item.default is not None,
-        help=text,
-    )
+    if hint is bool:
+        attributes |= {"is_flag": True}
+    elif get_origin(hint) is tuple:
+        attributes |= {"multiple": True, "type": get_args(hint)[0]}
+    else:
+        attributes |= {
+            "type": click.Choice(choices) if choices else _plain_type(hint),
+            "show_default": item.default not in (None, ""),
+        }
+    return click.option(_flag(item.name), **attributes)
 
 
 def _plain_type(hint: Any) -> Any:

@@ -13,7 +13,8 @@ import openai
 import pytest
 
 from radixlm.core.errors import ConfigError
-from radixlm.server.serve import bind, ready_line
+from radixlm.server.config import ServerConfig
+from radixlm.server.listen import bind, ready_line
 from tests.server_support import events, fake_engine, idle_and_whole, live, until
 
 STEP = 0.02
@@ -188,5 +189,13 @@ def test_a_port_in_use_says_what_to_do():
 
 
 def test_the_ready_line_gives_an_address_that_works():
-    assert "demo on http://127.0.0.1:30000; try" in ready_line("demo", "0.0.0.0", 30000)  # noqa: S104
-    assert "http://[::1]:1/" in ready_line("demo", "::1", 1)
+    with closing(bind("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        every = ServerConfig(host="0.0.0.0")  # noqa: S104
+        assert f"demo on http://127.0.0.1:{port}; try" in ready_line("demo", listener, every)
+        assert f"http://[::1]:{port}/" in ready_line("demo", listener, ServerConfig(host="::1"))
+        tls = ready_line("demo", listener, ServerConfig(ssl_certfile="c", api_key=("secret",)))
+        assert f"curl -k -H 'Authorization: Bearer KEY' https://127.0.0.1:{port}/v1" in tls
+        assert "secret" not in tls
+        unix = ready_line("demo", listener, ServerConfig(uds="/run/x"))
+        assert "curl --unix-socket /run/x http://localhost/v1" in unix

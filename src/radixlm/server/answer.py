@@ -11,6 +11,7 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
 from radixlm.core.request import RequestOutput
+from radixlm.server.exchange import exchange_of
 from radixlm.server.generation import Job, Part, run_to_end, stream_parts
 from radixlm.server.service import Service, service_of
 from radixlm.server.sse import DONE, ClientGoneError, EventStream, event, until_disconnect
@@ -46,14 +47,15 @@ async def answer(
     try:
         if stream:
             parts = await _begin(request, stream_parts(service, job))
-            return EventStream(_events(service, job, shape, parts, include_usage))
+            meter = exchange_of(request).usage = UsageMeter(job.n)
+            return EventStream(_events(service, job, shape, parts, meter, include_usage))
         outputs = await until_disconnect(request.receive, run_to_end(service, job))
     except ClientGoneError:
         return Response(status_code=499)  # nobody reads it
     choices = [shape.whole(choice, output) for choice, output in enumerate(outputs)]
-    usage = UsageMeter.of(outputs, job.n).as_json()
+    usage = exchange_of(request).usage = UsageMeter.of(outputs, job.n)
     return JSONResponse(
-        {**_head(service, job, shape.whole_kind), "choices": choices, "usage": usage}
+        {**_head(service, job, shape.whole_kind), "choices": choices, "usage": usage.as_json()}
     )
 
 
@@ -62,11 +64,11 @@ async def _events(
     job: Job,
     shape: Shape,
     parts: AsyncGenerator[Part, None],
+    meter: UsageMeter,
     include_usage: bool,
 ) -> AsyncGenerator[bytes, None]:
     head = _head(service, job, shape.chunk_kind)
     no_usage: dict[str, Any] = {"usage": None} if include_usage else {}
-    meter = UsageMeter(job.n)
     async with aclosing(parts):
         async for choice, output in parts:
             meter.add(choice, output)

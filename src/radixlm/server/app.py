@@ -5,28 +5,47 @@ from __future__ import annotations
 import time
 
 from fastapi import FastAPI
+from fastapi.responses import JSONResponse, Response
+from starlette.types import ASGIApp
 
 from radixlm.build import AsyncEngine
 from radixlm.core.clock import WallClock
+from radixlm.server.config import ServerConfig
+from radixlm.server.envelope import Envelope
 from radixlm.server.errors import install_error_handlers
 from radixlm.server.metrics import Metrics
+from radixlm.server.pace import Pace
 from radixlm.server.routes import router
 from radixlm.server.service import Service
 
 
-def create_app(engine: AsyncEngine, *, served_model_name: str) -> FastAPI:
+def create_app(
+    engine: AsyncEngine, *, served_model_name: str, config: ServerConfig | None = None
+) -> ASGIApp:
     """The routes over `engine`, which stays the caller's to close.
 
-    served_model_name: the name that clients ask for.
+    served_model_name: the name that clients ask for. config: keys, limits and logs are taken from
+    it; without one, the flags' defaults.
     """
-    app = FastAPI(title="RadixLM", docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.service = Service(
+    config = config or ServerConfig()
+    clock = WallClock()
+    service = Service(
         engine=engine,
         model_name=served_model_name,
         metrics=Metrics(engine.stats, served_model_name),
-        clock=WallClock(),
+        clock=clock,
         created=int(time.time()),
+        config=config,
+        pace=Pace(clock),
     )
+    app = FastAPI(title="RadixLM", docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.service = service
     app.include_router(router)
-    install_error_handlers(app)
-    return app
+    app.add_api_route("/ping", _ping, methods=["GET", "HEAD"])
+    install_error_handlers(app, service.retry_after)
+    return Envelope(app, config, clock)
+
+
+async def _ping() -> Response:
+    """200 for as long as the process answers, whatever the engine does; see /health."""
+    return JSONResponse({"status": "ok"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
@@ -11,9 +12,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from radixlm.core.errors import InvalidRequestError
-from radixlm.server.errors import BodyTooLargeError
+from radixlm.server.errors import BodyTimeoutError, BodyTooLargeError
+from radixlm.server.service import service_of
 
-MAX_BODY_BYTES = 32 * 2**20
 _UNION_MEMBER = re.compile(r"(str|int|float|bool|list\[.*\]|\w+Part)\Z")
 
 # Fields that ask for nothing which changes the answer here.
@@ -67,8 +68,23 @@ _NOT_YET: Mapping[str, tuple[object, ...]] = {
 M = TypeVar("M", bound=BaseModel)
 
 
-async def read_body(request: Request, limit: int = MAX_BODY_BYTES) -> bytes:
-    """The request's body. Raises BodyTooLargeError as soon as it is longer than `limit` bytes."""
+async def read_body(request: Request) -> bytes:
+    """The request's body.
+
+    Raises BodyTooLargeError as soon as it is longer than --max-request-bytes, BodyTimeoutError when
+    it has not come whole within --body-timeout.
+    """
+    config = service_of(request).config
+    try:
+        async with asyncio.timeout(config.body_timeout or None):
+            return await _read(request, config.max_request_bytes)
+    except TimeoutError:
+        raise BodyTimeoutError(
+            f"the request's body took longer than --body-timeout {config.body_timeout:g} s"
+        ) from None
+
+
+async def _read(request: Request, limit: int) -> bytes:
     declared = request.headers.get("content-length", "")
     body = bytearray()
     if not declared.isdecimal() or int(declared) <= limit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -17,7 +18,6 @@ from radixlm.core.errors import (
     RequestTooLargeError,
 )
 
-_RETRY_AFTER_SECONDS = 1
 _BAD_REQUEST = "invalid_request_error"
 _SERVER = "server_error"
 
@@ -30,6 +30,18 @@ class BodyTooLargeError(InvalidRequestError):
     """The request's body is longer than the server reads."""
 
 
+class BodyTimeoutError(InvalidRequestError):
+    """The client took too long to send the request's body."""
+
+
+class InvalidApiKeyError(InvalidRequestError):
+    """The request carries none of the keys that open this server."""
+
+
+class RequestTimeoutError(RadixLMError):
+    """The request took longer than the server lets one take; it was aborted."""
+
+
 class GenerationFailedError(RadixLMError):
     """The engine gave up on a request that it had taken."""
 
@@ -39,6 +51,10 @@ def status_of(error: Exception) -> int:
     match error:
         case ModelNotFoundError():
             return 404
+        case InvalidApiKeyError():
+            return 401
+        case BodyTimeoutError():
+            return 408
         case BodyTooLargeError():
             return 413
         case InvalidRequestError():
@@ -47,6 +63,8 @@ def status_of(error: Exception) -> int:
             return 429
         case EngineDeadError():
             return 503
+        case RequestTimeoutError():
+            return 504
         case HTTPException():
             return error.status_code
         case _:
@@ -62,26 +80,40 @@ def error_body(error: Exception) -> dict[str, Any]:
         message = str(error)
     else:
         message = f"internal error ({type(error).__name__}); the server's log has the details"
-    kinds = {429: "rate_limit_error", 503: "service_unavailable_error"}
+    kinds = {
+        429: "rate_limit_exceeded",
+        503: "service_unavailable_error",
+        504: "timeout_error",
+    }
     kind = kinds.get(status, _BAD_REQUEST if status < 500 else _SERVER)
     param = error.param if isinstance(error, InvalidRequestError) else None
     return {"error": {"message": message, "type": kind, "param": param, "code": _code(error)}}
 
 
-def error_response(error: Exception) -> Response:
-    """The whole HTTP answer for `error`."""
+def error_response(error: Exception, retry_after: Callable[[], int] = lambda: 1) -> Response:
+    """The whole HTTP answer for `error`.
+
+    retry_after: in how many seconds a client that found the queue full should come again.
+    """
     status = status_of(error)
-    headers = {"Retry-After": str(_RETRY_AFTER_SECONDS)} if status == 429 else {}
-    if isinstance(error, HTTPException):
-        headers.update(error.headers or {})
+    headers: dict[str, str] = {}
+    match error:
+        case QueueFullError():
+            headers["Retry-After"] = str(retry_after())
+        case InvalidApiKeyError():
+            headers["WWW-Authenticate"] = "Bearer"
+        case BodyTimeoutError():
+            headers["Connection"] = "close"  # the rest of the body is not waited for
+        case HTTPException():
+            headers.update(error.headers or {})
     return JSONResponse(error_body(error), status_code=status, headers=headers)
 
 
-def install_error_handlers(app: FastAPI) -> None:
+def install_error_handlers(app: FastAPI, retry_after: Callable[[], int]) -> None:
     """Shape errors of all routes, those of the router itself (404, 405) included."""
 
     async def answer(_request: Request, error: Exception) -> Response:
-        return error_response(error)
+        return error_response(error, retry_after)
 
     async def leave(_request: Request, _error: Exception) -> Response:
         return Response(status_code=499)  # the client left while it sent its body
@@ -101,5 +133,11 @@ def _code(error: Exception) -> str | None:
             return "queue_full"
         case EngineDeadError():
             return "engine_dead"
+        case InvalidApiKeyError():
+            return "invalid_api_key"
+        case BodyTimeoutError():
+            return "body_timeout"
+        case RequestTimeoutError():
+            return "request_timeout"
         case _:
             return None

@@ -121,16 +121,17 @@ async def _one(service: Service, job: Job, choice: int) -> AsyncGenerator[Part, 
         job.prompts[choice // job.n],
         job.params_of(choice),
         request_id=f"{job.request_id}-{choice}",
-        namespace=job.namespace,
+        namespace=service.isolated(job.namespace, job.tenant),
         priority=job.priority,
         tenant=job.tenant,
     )
-    async with aclosing(stream) as outputs:
-        async for output in outputs:
-            if output.finish_reason is FinishReason.ERROR:
-                raise GenerationFailedError(output.error or "the request failed")
-            if waits_for_first and output.token_ids:
-                waits_for_first = False
-                service.metrics.time_to_first_token.observe(service.clock.now() - begun)
-            yield Part(choice, output)
+    with service.pace.one_more():
+        async with aclosing(stream) as outputs:
+            async for output in outputs:
+                if output.finish_reason is FinishReason.ERROR:
+                    raise GenerationFailedError(output.error or "the request failed")
+                if waits_for_first and output.token_ids:
+                    waits_for_first = False
+                    service.metrics.time_to_first_token.observe(service.clock.now() - begun)
+                yield Part(choice, output)
     service.metrics.request_latency.observe(service.clock.now() - begun)

@@ -10,19 +10,18 @@ import socket
 from collections.abc import Awaitable, Callable
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from radixlm.build import AsyncEngine
 from radixlm.core.config import EngineConfig
-from radixlm.core.errors import ConfigError
 from radixlm.server.app import create_app
+from radixlm.server.config import ServerConfig
+from radixlm.server.listen import check_certificate, listening, ready_line
 
 _logger = logging.getLogger("radixlm.server")
 
-DEFAULT_HOST = "127.0.0.1"
-DEFAULT_PORT = 30000
 _GRACE_SECONDS = 5
 _ANSWER_SECONDS = 10
-_LAST_PORT = 65535
 
 
 class Server(uvicorn.Server):
@@ -71,29 +70,24 @@ class Server(uvicorn.Server):
         await self._end()
 
 
-def serve(
-    config: EngineConfig,
-    *,
-    host: str = DEFAULT_HOST,
-    port: int = DEFAULT_PORT,
-    served_model_name: str | None = None,
-) -> None:
+def serve(config: EngineConfig, settings: ServerConfig | None = None) -> None:
     """Load the model and serve it until a signal comes.
 
-    The port is taken before the model is loaded, so that a wrong one costs no wait.
-    Raises ConfigError when it cannot be had, and what loading the model raises.
+    The port is taken and the certificate read before the model is loaded, so that a wrong one costs
+    no wait. Raises ConfigError for these, and what loading the model raises.
     """
-    with contextlib.closing(bind(host, port)) as listener:
+    settings = settings or ServerConfig()
+    check_certificate(settings)
+    with listening(settings) as listener:
         engine = AsyncEngine.from_config(config)
         try:
-            name = served_model_name or engine.model_name
-            at = listener.getsockname()[1]
-            http = uvicorn.Config(
-                create_app(engine, served_model_name=name), log_level="warning", lifespan="off"
+            name = settings.served_model_name or engine.model_name
+            http = _http_config(
+                create_app(engine, served_model_name=name, config=settings), settings
             )
             server = Server(
                 http,
-                ready=lambda: print(ready_line(name, host, at), flush=True),
+                ready=lambda: print(ready_line(name, listener, settings), flush=True),
                 end=engine.close,
             )
             runner = asyncio.Runner(loop_factory=http.get_loop_factory())
@@ -104,25 +98,16 @@ def serve(
             asyncio.run(engine.close())
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises ConfigError that says what to do."""
-    if not 0 <= port <= _LAST_PORT:
-        raise ConfigError(f"--port is a number from 0 to {_LAST_PORT}, got {port}")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=2048)
-    except OSError as error:
-        raise ConfigError(
-            f"cannot listen on {host} port {port}: {error}; choose another with --host, --port"
-        ) from None
-
-
-def ready_line(name: str, host: str, port: int) -> str:
-    """What a newcomer needs to see: where it is, and a first request to try."""
-    at = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
-    url = f"http://{at}:{port}"
-    return (
-        f"RadixLM serves {name} on {url}; try:\n"
-        f"  curl {url}/v1/chat/completions -d "
-        """'{"messages": [{"role": "user", "content": "Hello"}]}'"""
+def _http_config(app: ASGIApp, settings: ServerConfig) -> uvicorn.Config:
+    """Uvicorn's own log lines go where ours go; its access log gives way to ours."""
+    return uvicorn.Config(
+        app,
+        lifespan="off",
+        ws="none",
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        root_path=settings.root_path,
+        ssl_keyfile=settings.ssl_keyfile,
+        ssl_certfile=settings.ssl_certfile,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 
 from fastapi import Request
@@ -11,8 +10,12 @@ from radixlm.build import AsyncEngine
 from radixlm.core.clock import Clock
 from radixlm.core.errors import RequestTooLargeError
 from radixlm.core.keys import Key
+from radixlm.core.request import Namespace
+from radixlm.server.api_keys import bearer_key, digest_of
+from radixlm.server.config import ServerConfig
 from radixlm.server.errors import ModelNotFoundError
 from radixlm.server.metrics import Metrics
+from radixlm.server.pace import Pace
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,8 @@ class Service:
     metrics: Metrics
     clock: Clock
     created: int
+    config: ServerConfig
+    pace: Pace
 
     def check_model(self, name: str | None) -> None:
         """Raise ModelNotFoundError when a request names another model."""
@@ -31,6 +36,19 @@ class Service:
             raise ModelNotFoundError(
                 f"the model {name!r} is not served here; {self.model_name!r} is", param="model"
             )
+
+    def isolated(self, namespace: Namespace, tenant: str) -> Namespace:
+        """The part of the cache that a tenant's request may see: with --isolate-by-key its own.
+
+        A tenant is a digest of fixed length, so no salt makes one tenant's namespace another's.
+        """
+        if not self.config.isolate_by_key:
+            return namespace
+        return namespace._replace(cache_salt=f"{tenant}/{namespace.cache_salt}")
+
+    def retry_after(self) -> int:
+        """In how many seconds the requests that wait now will have had their turn: 1 to 60."""
+        return self.pace.seconds_for(self.engine.stats().waiting + 1)
 
     def encode(self, text: str, *, add_special_tokens: bool, param: str) -> Key:
         """Tokenize a prompt, which `param` of the request made.
@@ -51,10 +69,8 @@ class Service:
 
 def tenant_of(request: Request) -> str:
     """On whose behalf a request comes: a digest of the API key that it carries, "" without one."""
-    scheme, _, key = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() != "bearer":
-        return ""
-    return hashlib.blake2b(key.strip().encode(), digest_size=16).hexdigest()
+    key = bearer_key(request.headers)
+    return "" if key is None else digest_of(key)
 
 
 def service_of(request: Request) -> Service:

@@ -1,0 +1,60 @@
+"""The access log: one structured line per request, never a word of a prompt."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from typing import Any
+
+from radixlm.server.exchange import Exchange
+
+_logger = logging.getLogger("radixlm.access")
+_PLAIN = re.compile(r"[\w./:+-]+", re.ASCII)
+_LONGEST_PATH = 200
+
+
+def log_access(exchange: Exchange, seconds: float) -> None:
+    """Write the line of a request that is over.
+
+    The record's `fields` holds the same as its message; JsonFormatter writes them.
+    """
+    if not _logger.isEnabledFor(logging.INFO):
+        return
+    fields: dict[str, Any] = {
+        "request_id": exchange.request_id,
+        "method": exchange.method,
+        "path": exchange.path[:_LONGEST_PATH],
+        "status": exchange.status,
+    }
+    if exchange.usage is not None:
+        usage = exchange.usage.as_json()
+        fields["prompt_tokens"] = usage["prompt_tokens"]
+        fields["cached_tokens"] = usage["prompt_tokens_details"]["cached_tokens"]
+        fields["output_tokens"] = usage["completion_tokens"]
+    fields["seconds"] = round(seconds, 4)
+    line = " ".join(f"{name}={_plain(value)}" for name, value in fields.items())
+    _logger.info(line, extra={"fields": fields})
+
+
+def _plain(value: object) -> str:
+    """Quoted and escaped unless it is harmless: a client must not be able to forge a line."""
+    text = str(value)
+    return text if _PLAIN.fullmatch(text) else json.dumps(text)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per record: time (UTC), level, logger, and the message or its fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line = {
+            "time": f"{seconds}.{int(record.msecs):03}Z",
+            "level": record.levelname,
+            "logger": record.name,
+        }
+        line |= getattr(record, "fields", None) or {"message": record.getMessage()}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)

@@ -1,0 +1,92 @@
+"""What the user may set about the HTTP side: one frozen dataclass, one field per flag."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from radixlm.core.errors import ConfigError
+
+LogFormat = Literal["text", "json"]
+
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 30000
+_KEY = re.compile(r"[!-~]+")
+_ROOT_PATH = re.compile(r"(/[\w.~%!$&'()*+,;=:@-]+)*", re.ASCII)
+
+
+def _flag(default: Any, text: str, choices: tuple[str, ...] = (), *, secret: bool = False) -> Any:
+    return field(default=default, repr=not secret, metadata={"help": text, "choices": choices})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """Where to listen, whom to let in, how long to wait, what to log.
+
+    Raises ConfigError that names the flag and the value; of a key, only its place.
+    """
+
+    host: str = _flag(DEFAULT_HOST, "Address to listen on.")
+    port: int = _flag(DEFAULT_PORT, "Port to listen on; 0 takes a free one.")
+    uds: str | None = _flag(None, "Unix socket to listen on, instead of --host and --port.")
+    root_path: str = _flag("", "Path that a proxy in front takes away, as in /llm.")
+    ssl_keyfile: str | None = _flag(None, "PEM file of the private key, for HTTPS.")
+    ssl_certfile: str | None = _flag(None, "PEM file of the certificate chain, for HTTPS.")
+    served_model_name: str | None = _flag(
+        None, "Name that clients ask for. Default: the model folder's name."
+    )
+    api_key: tuple[str, ...] = _flag(
+        (),
+        "Key that clients must send as `Authorization: Bearer KEY`; may be given several times. "
+        "Default: none is needed.",
+        secret=True,
+    )
+    isolate_by_key: bool = _flag(False, "Requests with different keys share nothing in the cache.")
+    max_request_bytes: int = _flag(32 * 2**20, "Longest body of a request.")
+    request_timeout: float = _flag(
+        0.0, "Seconds after which a request is aborted; 0 lets it take as long as it does."
+    )
+    body_timeout: float = _flag(
+        60.0, "Seconds that a client may take to send its body; 0 waits for ever."
+    )
+    disable_access_log: bool = _flag(False, "Do not log a line for each request.")
+    log_format: LogFormat = _flag("text", "How log lines are written.", get_args(LogFormat))
+
+    def __post_init__(self) -> None:
+        for name in ("request_timeout", "body_timeout"):
+            _check_seconds(name, getattr(self, name))
+        size = self.max_request_bytes
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ConfigError(f"--max-request-bytes is an integer of at least 1, got {size!r}")
+        if self.log_format not in get_args(LogFormat):
+            known = get_args(LogFormat)
+            raise ConfigError(f"--log-format is one of {known}, got {self.log_format!r}")
+        if not _ROOT_PATH.fullmatch(self.root_path):
+            raise ConfigError(
+                "--root-path is a path like /llm, with a / in front and none behind, "
+                f"got {self.root_path!r}"
+            )
+        if self.ssl_keyfile is not None and self.ssl_certfile is None:
+            raise ConfigError("--ssl-keyfile needs --ssl-certfile")
+        self._check_keys()
+
+    def _check_keys(self) -> None:
+        if not isinstance(self.api_key, tuple):
+            raise ConfigError(f"api_key is a tuple of keys, got {type(self.api_key).__name__}")
+        for place, key in enumerate(self.api_key, 1):
+            if not isinstance(key, str) or not _KEY.fullmatch(key):
+                raise ConfigError(
+                    f"--api-key number {place} is empty or holds characters that a header cannot "
+                    "carry: use printable ASCII without spaces"
+                )
+        if self.isolate_by_key and not self.api_key:
+            raise ConfigError("--isolate-by-key needs --api-key: without keys there is one client")
+
+
+def _check_seconds(name: str, value: object) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not math.isfinite(float(str(value))) or float(str(value)) < 0:
+        flag = "--" + name.replace("_", "-")
+        raise ConfigError(f"{flag} is a number of seconds, 0 for no limit, got {value!r}")

@@ -1,0 +1,59 @@
+"""One request and its answer, as the outside sees them."""
+
+from __future__ import annotations
+
+import re
+import uuid
+
+from fastapi import Request
+from starlette.datastructures import Headers
+from starlette.types import Message, Scope, Send
+
+from radixlm.server.usage import UsageMeter
+
+_SCOPE_KEY = "radixlm.exchange"
+_REQUEST_ID = re.compile(r"[ -~]{1,128}")
+
+
+class Exchange:
+    """Sends a request's answer, under its id, and remembers what was sent.
+
+    request_id: the client's `x-request-id` when it is 1 to 128 printable ASCII characters, else a
+        fresh one.
+    status: None until the answer has begun.
+    streams: the answer is a stream of events. complete: its last byte was sent.
+    usage: where the route counts tokens; None on routes that have none.
+    """
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        wish = Headers(scope=scope).get("x-request-id", "").strip(" ")
+        self.request_id = wish if _REQUEST_ID.fullmatch(wish) else uuid.uuid4().hex
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.status: int | None = None
+        self.streams = False
+        self.complete = False
+        self.usage: UsageMeter | None = None
+        self._send = send
+        scope[_SCOPE_KEY] = self
+
+    async def send(self, message: Message) -> None:
+        """The ASGI `send` that the application gets."""
+        if message["type"] == "http.response.start":
+            headers = list(message.get("headers", ()))
+            self.status = message["status"]
+            self.streams = any(
+                name == b"content-type" and value.startswith(b"text/event-stream")
+                for name, value in headers
+            )
+            headers.append((b"x-request-id", self.request_id.encode()))
+            message = {**message, "headers": headers}
+        await self._send(message)
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            self.complete = True
+
+
+def exchange_of(request: Request) -> Exchange:
+    """The exchange that a route is part of."""
+    exchange: Exchange = request.scope[_SCOPE_KEY]
+    return exchange

@@ -1,0 +1,236 @@
+"""Bodies too long or too slow, requests that take too long, a queue that is full."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from contextlib import closing
+
+import httpx
+import pytest
+
+from radixlm.core.clock import VirtualClock
+from radixlm.core.errors import ConfigError
+from radixlm.server.config import ServerConfig
+from radixlm.server.pace import Pace
+from tests.server_support import Client, events, fake_engine, idle_and_whole, live, until
+
+COMPLETIONS = "/v1/completions"
+CHAT = "/v1/chat/completions"
+
+
+@pytest.fixture(scope="module")
+def slow():
+    """An engine whose step takes a while; nothing may leak in it."""
+    engine, _ = fake_engine(seconds=0.02)
+    yield engine
+    assert until(lambda: idle_and_whole(engine))
+    asyncio.run(engine.close())
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
+def test_the_longest_body_is_a_flag(fake, path):
+    client = Client(fake.engine, max_request_bytes=300)
+    if path == CHAT:
+        body = {"messages": [{"role": "user", "content": "a" * 20}], "max_tokens": 1}
+    else:
+        body = {"prompt": "a" * 20, "max_tokens": 1}
+    assert client.request("POST", path, json=body).status_code == 200
+    answer = client.request("POST", path, json={**body, "user": "x" * 300})
+    assert answer.status_code == 413
+    assert "300 bytes" in answer.json()["error"]["message"]
+
+
+def head(length: int) -> bytes:
+    return f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode()
+
+
+def test_a_body_that_does_not_come_is_a_408_and_the_connection_ends(slow):
+    with live(slow, body_timeout=0.2) as url:
+        host, port = url.removeprefix("http://").split(":")
+        with closing(socket.create_connection((host, int(port)), timeout=10)) as connection:
+            connection.sendall(head(100) + b'{"prompt"')
+            answer = b""
+            while chunk := connection.recv(4096):  # until the server closes
+                answer += chunk
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"\r\nx-request-id: " in answer
+    error = json.loads(answer.split(b"\r\n\r\n", 1)[1])["error"]
+    assert error["code"] == "body_timeout"
+    assert "--body-timeout 0.2 s" in error["message"]
+
+
+def test_a_body_that_comes_in_drops_may_not_take_longer(slow):
+    """Each piece comes soon after the last: it is the whole that has a limit."""
+    with live(slow, body_timeout=0.3) as url:
+        host, port = url.removeprefix("http://").split(":")
+        with closing(socket.create_connection((host, int(port)), timeout=0.05)) as connection:
+            connection.sendall(head(10_000))
+            answer = b""
+            for _ in range(200):
+                connection.sendall(b" ")
+                try:
+                    answer = connection.recv(4096)
+                    break
+                except TimeoutError:
+                    continue
+    assert answer.startswith(b"HTTP/1.1 408 ")
+
+
+def test_without_a_limit_a_slow_body_is_waited_for(slow):
+    body = json.dumps({"prompt": "a", "max_tokens": 1}).encode()
+    with live(slow, body_timeout=0) as url:
+        host, port = url.removeprefix("http://").split(":")
+        with closing(socket.create_connection((host, int(port)), timeout=10)) as connection:
+            connection.sendall(head(len(body)) + body[:5])
+            connection.settimeout(0.3)
+            with pytest.raises(TimeoutError):
+                connection.recv(1)
+            connection.settimeout(10)
+            connection.sendall(body[5:])
+            assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_request_that_takes_too_long_is_a_504(slow, path, n):
+    client = Client(slow, request_timeout=0.3)
+    aborted = slow.stats().requests_aborted
+    send = client.complete if path == COMPLETIONS else client.chat
+    answer = send("a", max_tokens=1500, n=n)
+    assert answer.status_code == 504
+    error = answer.json()["error"]
+    assert error["code"] == "request_timeout"
+    assert error["type"] == "timeout_error"
+    assert "--request-timeout 0.3 s" in error["message"]
+    assert until(lambda: slow.stats().requests_aborted == aborted + n)
+    assert until(lambda: idle_and_whole(slow))
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_stream_that_takes_too_long_ends_with_an_error_event(slow, n):
+    aborted = slow.stats().requests_aborted
+    with live(slow, request_timeout=0.3) as url:
+        body = {"prompt": "a", "max_tokens": 1500, "stream": True, "n": n}
+        answer = httpx.post(f"{url}{COMPLETIONS}", json=body, timeout=10)
+    assert answer.status_code == 200
+    *chunks, last = events(answer)
+    assert chunks
+    assert all("error" not in chunk for chunk in chunks)
+    assert last["error"]["code"] == "request_timeout"
+    assert until(lambda: slow.stats().requests_aborted == aborted + n)
+    assert until(lambda: idle_and_whole(slow))
+
+
+def test_a_request_that_waits_in_the_queue_times_out_too():
+    engine, _ = fake_engine(seconds=0.02, max_running_requests=1)
+    client = Client(engine, request_timeout=0.5)
+
+    async def both() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(client.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+            bodies = [{"prompt": name, "max_tokens": 1500} for name in "ab"]
+            return await asyncio.gather(*(http.post(COMPLETIONS, json=body) for body in bodies))
+
+    assert [answer.status_code for answer in asyncio.run(both())] == [504, 504]
+    assert until(lambda: idle_and_whole(engine))
+    asyncio.run(engine.close())
+
+
+def test_a_client_that_does_not_read_holds_no_slots():
+    engine, _ = fake_engine(seconds=0.002)
+    with live(engine, request_timeout=0.5) as url:
+        host, port = url.removeprefix("http://").split(":")
+        body = json.dumps({"prompt": "a", "max_tokens": 1900, "stream": True}).encode()
+        with closing(socket.create_connection((host, int(port)))) as connection:
+            connection.sendall(head(len(body)) + body)
+            assert until(lambda: engine.stats().running == 1)
+            assert until(lambda: idle_and_whole(engine))
+    asyncio.run(engine.close())
+
+
+def test_in_time_is_in_time(slow):
+    client = Client(slow, request_timeout=30)
+    assert client.complete("a", max_tokens=2).status_code == 200
+    assert len(events(client.complete("a", max_tokens=2, stream=True))) == 2
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_full_queue_says_when_to_come_again(stream):
+    engine, _ = fake_engine(max_queued_requests=2)
+    answer = Client(engine).complete(["a"] * 3, stream=stream)
+    assert answer.status_code == 429
+    assert answer.headers["retry-after"] == "1"
+    assert answer.json()["error"]["type"] == "rate_limit_exceeded"
+    assert until(lambda: idle_and_whole(engine))
+    asyncio.run(engine.close())
+
+
+def run_one(pace: Pace, clock: VirtualClock, seconds: float) -> None:
+    with pace.one_more():
+        clock.advance(seconds)
+
+
+def test_the_wait_follows_queue_and_pace():
+    clock = VirtualClock()
+    pace = Pace(clock)
+    assert pace.seconds_for(1000) == 1
+    with pace.one_more():
+        clock.advance(4)
+        assert pace.seconds_for(1) == 4  # as if one were just ending
+        assert pace.seconds_for(3) == 12
+        for _ in range(4):
+            run_one(pace, clock, 0.5)
+        assert pace.seconds_for(1) == 2  # 4 ends in 6 s
+        assert pace.seconds_for(10) == 15
+        assert pace.seconds_for(1000) == 60
+        for _ in range(100):  # what was long ago is forgotten
+            run_one(pace, clock, 0.1)
+        assert pace.seconds_for(100) == 10
+        clock.advance(60)  # nothing ends any more
+        assert pace.seconds_for(100) == 60
+
+
+def test_an_idle_time_does_not_count_as_slow():
+    clock = VirtualClock()
+    pace = Pace(clock)
+    run_one(pace, clock, 1)
+    clock.advance(3600)
+    with pace.one_more():
+        assert pace.seconds_for(5) == 1
+
+
+def test_refused_requests_are_no_ends():
+    clock = VirtualClock()
+    pace = Pace(clock)
+    with pace.one_more():
+        clock.advance(10)
+        for _ in range(50):
+            with pytest.raises(RuntimeError), pace.one_more():
+                raise RuntimeError
+        assert pace.seconds_for(2) == 20
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        ({"max_request_bytes": 0}, "--max-request-bytes is an integer of at least 1, got 0"),
+        ({"max_request_bytes": 1.5}, "got 1.5"),
+        ({"max_request_bytes": True}, "got True"),
+        ({"request_timeout": -1}, "--request-timeout is a number of seconds"),
+        ({"request_timeout": float("nan")}, "got nan"),
+        ({"request_timeout": float("inf")}, "got inf"),
+        ({"body_timeout": "soon"}, "--body-timeout is a number of seconds.*got 'soon'"),
+        ({"body_timeout": True}, "got True"),
+        ({"log_format": "xml"}, "--log-format is one of"),
+        ({"root_path": "llm"}, "--root-path is a path like /llm"),
+        ({"root_path": "/llm/"}, "--root-path is a path like /llm"),
+        ({"root_path": "/ü"}, "--root-path is a path like /llm"),
+        ({"root_path": "/a\n"}, "--root-path is a path like /llm"),
+        ({"ssl_keyfile": "key.pem"}, "--ssl-keyfile needs --ssl-certfile"),
+    ],
+)
+def test_wrong_flags_are_refused(flags, text):
+    with pytest.raises(ConfigError, match=text):
+        ServerConfig(**flags)

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from radixlm.cli_config import config_option
 from radixlm.cli_flags import engine_options, model_path_option, server_options
 from radixlm.cli_help import HeadedCommand
 from radixlm.core.config import EngineConfig
@@ -21,6 +22,7 @@ from radixlm.server.serve import serve
 @model_path_option
 @engine_options
 @server_options
+@config_option
 def command(model: str | None, model_path: str | None, **flags: Any) -> None:
     """Serve MODEL, a folder in Hugging Face format, as OpenAI's API.
 

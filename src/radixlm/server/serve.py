@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import logging
 import math
+import signal
 import socket
+import threading
 from collections.abc import Awaitable, Callable
 
 import uvicorn
@@ -91,11 +93,20 @@ def serve(config: EngineConfig, settings: ServerConfig | None = None) -> None:
                 end=engine.close,
             )
             runner = asyncio.Runner(loop_factory=http.get_loop_factory())
+            _end_on_terminate()
             # On an interrupt uvicorn has ended in good order by then.
             with contextlib.suppress(KeyboardInterrupt), runner:
                 runner.run(server.serve(sockets=[listener]))
         finally:
             asyncio.run(engine.close())
+
+
+def _end_on_terminate() -> None:
+    """Let SIGTERM end like Ctrl-C. Uvicorn raises it again at its end; by default that kills the
+    process before the engine is closed and the Unix socket taken away.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def _http_config(app: ASGIApp, settings: ServerConfig) -> uvicorn.Config:

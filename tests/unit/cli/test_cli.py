@@ -229,8 +229,25 @@ def test_serve_answers_and_ends_in_good_order(folder: str, tmp_path: Path, numbe
         assert httpx.get(f"{url}/health").status_code == 200
         process.send_signal(number)
         code = process.wait(30)
-    assert code in (0, -number), out.read_text()
+    assert code == 0, out.read_text()
     assert "Traceback" not in out.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_unix_socket_is_taken_away_at_the_end(folder: str, tmp_path: Path, number):
+    out, uds = tmp_path / "out", tmp_path / "radixlm.sock"
+    arguments = [*PROGRAM, "serve", folder, "--uds", str(uds), "--kv-tokens", "500"]
+    with (
+        out.open("wb") as sink,
+        subprocess.Popen(arguments, stdout=sink, stderr=sink) as process,  # noqa: S603
+    ):
+        wait_for(out, "try:")
+        assert uds.is_socket()
+        process.send_signal(number)
+        code = process.wait(30)
+    assert code == 0, out.read_text()
+    assert not uds.exists()
 
 
 def test_the_model_may_be_an_option(folder):

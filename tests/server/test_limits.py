@@ -56,6 +56,7 @@ def test_a_body_that_does_not_come_is_a_408_and_the_connection_ends(slow):
                 answer += chunk
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b"\r\nx-request-id: " in answer
+    assert b"\r\nconnection: close\r\n" in answer.lower()
     error = json.loads(answer.split(b"\r\n\r\n", 1)[1])["error"]
     assert error["code"] == "body_timeout"
     assert "--body-timeout 0.2 s" in error["message"]

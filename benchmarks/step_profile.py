@@ -34,6 +34,8 @@ _HEADINGS = (
     ("attention.plan", "plan"),
     ("attention.sharing", "plan"),
     ("attention.cpu_backend.CpuBackend.prepare", "plan"),
+    ("attention.torch_backend.TorchBackend.prepare", "plan"),
+    ("attention.torch_backend.TorchAttention.__init__", "plan"),
     ("attention.cpu_backend.CpuAttention.__init__", "plan"),
     ("attention.own_reads.OwnReads.__init__", "plan"),
     ("attention", "attention"),

@@ -7,16 +7,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import pytest
 
 from radixlm.core.batch import ScheduledBatch, StepResult
 from radixlm.core.errors import EngineDeadError, InvalidRequestError, QueueFullError
-from radixlm.core.request import FinishReason, Request
+from radixlm.core.request import FinishReason, Request, RequestOutput
 from radixlm.engine import EngineClient, EngineCore
-from radixlm.engine.mailbox import TaskMailbox, ThreadMailbox
+from radixlm.engine.mailbox import TaskMailbox, ThreadMailbox, deliver_all
 from tests.engines import Bench, byte_tokenizer, make_request
 
 
@@ -265,6 +265,30 @@ def test_a_stream_whose_loop_is_gone_does_not_stop_the_others(engine: _Engine) -
     engine.gate.open.set()
     [output] = engine.client.generate(_requests(1))
     assert output.finish_reason is FinishReason.LENGTH
+
+
+class _Loop:
+    """Counts how often it is woken; `gone`: it is closed."""
+
+    def __init__(self, *, gone: bool = False) -> None:
+        self.woken = 0
+        self.gone = gone
+
+    def call_soon_threadsafe(self, call: Callable[..., None], *args: object) -> None:
+        self.woken += 1
+        if self.gone:
+            raise RuntimeError("Event loop is closed")
+        call(*args)
+
+
+def test_a_loop_is_woken_once_for_all_its_mailboxes() -> None:
+    closed, loop = _Loop(gone=True), _Loop()
+    first, second, deaf = TaskMailbox(loop), TaskMailbox(loop), TaskMailbox(closed)  # type: ignore[arg-type]
+    outputs = [RequestOutput(name, token_ids=(i,)) for i, name in enumerate("aab")]
+    deliver_all({deaf: outputs[:1], first: outputs[:2], second: outputs[2:]})
+    assert (closed.woken, loop.woken) == (1, 1)
+    assert asyncio.run(first.get()).token_ids == (0, 1)
+    assert asyncio.run(second.get()).token_ids == (2,)
 
 
 def test_closing_ends_what_runs_with_an_error() -> None:

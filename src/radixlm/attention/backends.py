@@ -5,12 +5,16 @@ from __future__ import annotations
 from radixlm.attention import onednn
 from radixlm.attention.cpu_backend import CpuBackend
 from radixlm.attention.interface import Backend
+from radixlm.attention.team import team
 from radixlm.attention.torch_backend import TorchBackend
 from radixlm.memory.kv_pool import KVPool
 
 
 def make_backend(pool: KVPool, n_heads: int) -> Backend:
-    """The fastest that this machine has for a pool of this type; n_heads: of queries."""
-    if onednn.has_products(pool.device, pool.dtype):
+    """The CPU's own where it has all of its parts for pools of this type, else torch's.
+
+    n_heads: of queries.
+    """
+    if onednn.has_products(pool.device, pool.dtype) and team().is_whole:
         return CpuBackend(pool, n_heads)
     return TorchBackend(pool, n_heads)

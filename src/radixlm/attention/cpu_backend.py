@@ -13,7 +13,7 @@ from radixlm.attention.flash import merge
 from radixlm.attention.interface import Attend
 from radixlm.attention.own_reads import OwnReads
 from radixlm.attention.plan import AttentionPlan, RowSpan
-from radixlm.attention.products import Block, Products, whole
+from radixlm.attention.products import MOST_ROWS, Block, Products, whole
 from radixlm.attention.sharing import SharedRead, Sharing
 from radixlm.attention.team import team
 from radixlm.core.batch import Extent
@@ -22,7 +22,7 @@ from radixlm.memory.kv_pool import KVPool
 # When to share; docs/adr/0012-cpu-kernels.md has the measurements. The compiled worker reads for so
 # many tokens as fast, and what the others save, in tokens x heads x head_dim, pays for the calls.
 _FEWEST = {torch.bfloat16: 4, torch.float32: 8}
-_LEAST_SAVED = {torch.bfloat16: 1 << 23, torch.float32: 1 << 22}
+_LEAST_SAVED = {torch.bfloat16: 3 << 22, torch.float32: 3 << 23}
 # A run of slots this long is read in place, shorter ones are gathered together.
 _LEAST_VIEW = 4096
 # Queries and scores of a row and key head from which on products are the faster kernel.
@@ -65,7 +65,7 @@ class CpuBackend:
     ) -> None:
         saved = _LEAST_SAVED[pool.dtype] // (n_heads * pool.head_dim)
         self.sharing = Sharing(_FEWEST[pool.dtype], saved, _LEAST_VIEW)
-        self.group_tokens = 0
+        self.group_tokens = 0  # rows with one new token: each by itself
         self._least = least_queries, least_scores
         self._pool = pool
         self._n_heads = n_heads
@@ -97,8 +97,9 @@ class CpuBackend:
         """A row's new tokens over all that it reads by itself, causal among the new ones."""
         blocks = []
         before = span.context - span.n_new
-        for first in range(0, span.n_new, _CHUNK_TOKENS):
-            stop = min(first + _CHUNK_TOKENS, span.n_new)
+        height = max(1, min(_CHUNK_TOKENS, MOST_ROWS // self._queries))
+        for first in range(0, span.n_new, height):
+            stop = min(first + height, span.n_new)
             rows = (first * self._queries, stop * self._queries)
             blocks.append(Block(*rows, before + stop, self._queries))
         source = span.view or _own_slots(span, table)

@@ -51,13 +51,17 @@ from radixlm.attention.vectors import (
     LSE,
     SCRATCH,
     SCORES,
+    PER_THREAD,
     SIZE,
-) = range(16)
+) = range(17)
 # Columns of `READS` (items, 7) int64: where the result goes, whose queries, whose slots, and which
 # two ranges [a, b) and [c, d) of them.
 READ_COLUMNS = 7
 
-FAST = {"fastmath": True, "boundscheck": False, "error_model": "numpy"}
+# No flag that lets the compiler believe that there are no NaN and no infinities: broken weights are
+# to be seen in the logits.
+_MATH = {"reassoc", "contract", "nsz", "arcp"}
+FAST: dict[str, Any] = {"fastmath": _MATH, "boundscheck": False, "error_model": "numpy"}
 _MOST_QUERIES = 8
 # A tile stays in the processor's nearest cache.
 _TILE_BYTES = 12 << 10
@@ -76,12 +80,12 @@ def make_worker(queries: int, head_dim: int, *, bfloat16: bool) -> Any:
     tiles = _make_tiles(queries, head_dim, bfloat16=bfloat16)
     element = 2 if bfloat16 else 4
 
-    @cfunc(types.void(types.CPointer(types.int64)))  # type: ignore[untyped-decorator]
+    @cfunc(types.void(types.CPointer(types.int64)), **FAST)  # type: ignore[untyped-decorator]
     def worker(arguments: Any) -> None:
         args = carray(arguments, (SIZE,))
         heads, length = args[KEY_HEADS] * queries, args[SCORES]
-        per_thread = 4 * (heads * (length + 2 + head_dim) + length)  # `scratch_numbers`
-        scores = args[SCRATCH] + fetch_add(address_of(args, THREADS_SEEN)) * per_thread
+        thread = fetch_add(address_of(args, THREADS_SEEN))
+        scores = args[SCRATCH] + thread * args[PER_THREAD]
         sums = carray(as_pointer(scores + 4 * heads * length), (2, heads), np.float32)
         q = scores + 4 * heads * (length + 2)
         slots = q + 4 * heads * head_dim

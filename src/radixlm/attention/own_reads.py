@@ -51,9 +51,9 @@ class OwnReads:
         self._pieces = max(1, min(wanted, int(length.max()) // _LEAST_PIECE))
         self._reads = _cut(token, length, columns, self._pieces)
         self._keep = table
-        scores = -(-int(length.max()) // self._pieces) + 1
+        scores = -(-int(length.max()) // self._pieces)
         per_thread = direct.scratch_numbers(n_heads, pool.head_dim, scores)
-        self._scratch = torch.empty(self._threads * per_thread)
+        self._scratch = torch.empty(self._threads * per_thread, dtype=torch.float32)
         self._arguments = (ctypes.c_int64 * direct.SIZE)()
         self._arguments[direct.ITEMS] = len(self._reads)
         self._arguments[direct.KEY_HEADS] = pool.n_kv_heads
@@ -62,6 +62,7 @@ class OwnReads:
         self._arguments[direct.READS] = self._reads.ctypes.data
         self._arguments[direct.SCRATCH] = self._scratch.data_ptr()
         self._arguments[direct.SCORES] = scores
+        self._arguments[direct.PER_THREAD] = per_thread * self._scratch.element_size()
 
     def attend(self, layer: int, q: Tensor, out: Tensor, lse: Tensor) -> None:
         """Write the rows of the spans' tokens.
@@ -73,8 +74,8 @@ class OwnReads:
             self._run(layer, q, out, lse)
             return
         tokens, heads = len(self._tokens), q.shape[1]
-        parts = torch.empty((self._pieces, tokens, heads, q.shape[2]))
-        parts_lse = torch.empty((self._pieces, tokens, heads))
+        parts = torch.empty((self._pieces, tokens, heads, q.shape[2]), dtype=torch.float32)
+        parts_lse = torch.empty((self._pieces, tokens, heads), dtype=torch.float32)
         self._run(layer, q, parts, parts_lse)
         total = parts_lse.logsumexp(0)
         weights = parts_lse.sub_(total).exp_()

@@ -25,7 +25,7 @@ from radixlm.attention.team import Team
 # Scores of one product: 4 MiB of bfloat16, 8 of float32, and no more than that of scratch.
 _SCORES = 1 << 21
 # Queries of one product: more are faster, as long as it need not be cut along the context.
-_FEWEST_ROWS, _MOST_ROWS = 256, 1024
+_FEWEST_ROWS, MOST_ROWS = 256, 1024
 
 
 class Block(NamedTuple):
@@ -43,7 +43,7 @@ class Block(NamedTuple):
 
 def whole(queries: int, tokens: int) -> list[Block]:
     """All queries over all tokens."""
-    rows = min(max(_SCORES // tokens, _FEWEST_ROWS), _MOST_ROWS)
+    rows = min(max(_SCORES // tokens, _FEWEST_ROWS), MOST_ROWS)
     starts = range(0, queries, rows)
     return [Block(first, min(first + rows, queries), tokens) for first in starts]
 
@@ -103,10 +103,11 @@ class Products:
             self._part(q, keys[part], values[part], block.step, out, lse)
             return
         step = block.step
-        total, total_lse = torch.zeros(q.shape), torch.full(q.shape[:1], float("-inf"))
+        total = torch.zeros(q.shape, dtype=torch.float32)
+        total_lse = torch.full(q.shape[:1], float("-inf"), dtype=torch.float32)
         for stop in range(block.read, 0, -width):
             part = slice(max(stop - width, 0), stop)
-            its_lse = torch.empty(q.shape[:1])
+            its_lse = torch.empty(q.shape[:1], dtype=torch.float32)
             made = torch.empty_like(q)
             self._part(q, keys[part], values[part], step, made, its_lse)
             merge(total, total_lse, made, its_lse)

@@ -37,7 +37,7 @@ class Softmax:
         self._team = team
         self._worker = _make_worker(bfloat16=dtype == torch.bfloat16)
         self._address = self._worker.address
-        self._scratch = torch.empty(0)
+        self._scratch = torch.empty(0, dtype=torch.float32)
         self._arguments = (ctypes.c_int64 * _SIZE)()
 
     def __call__(self, scores: Tensor, step: int, lse: Tensor | None) -> None:
@@ -50,7 +50,7 @@ class Softmax:
         threads = self._team.size
         rows, columns = scores.shape
         if self._scratch.numel() < threads * columns:
-            self._scratch = torch.empty(threads * columns)
+            self._scratch = torch.empty(threads * columns, dtype=torch.float32)
         addresses = [scores.data_ptr(), 0 if lse is None else lse.data_ptr()]
         scratch = self._scratch.data_ptr()
         self._arguments[:] = [0, 0, rows, columns, step, *addresses, scratch]
@@ -97,7 +97,7 @@ def _make_worker(*, bfloat16: bool) -> Any:
     one_row = _bfloat16_row if bfloat16 else _float32_row
     element = 2 if bfloat16 else 4
 
-    @cfunc(types.void(types.CPointer(types.int64)))  # type: ignore[untyped-decorator]
+    @cfunc(types.void(types.CPointer(types.int64)), **FAST)  # type: ignore[untyped-decorator]
     def worker(arguments: Any) -> None:
         args = carray(arguments, (_SIZE,))
         rows, columns, step = args[_ROWS], args[_COLUMNS], args[_STEP]

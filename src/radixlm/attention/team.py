@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from pathlib import Path
 
 import torch
 
@@ -13,16 +12,21 @@ class Team:
     """torch's own OpenMP threads: those that its products run on, so that none has to wake another
     and none competes with them. A second pool would do both.
 
-    Where torch brings no such library (on macOS it does not), a worker runs on the caller alone.
+    Where torch uses no such library (on macOS it does not), a worker runs on the caller alone.
     """
 
     def __init__(self) -> None:
-        found = sorted(Path(torch.__file__).parent.joinpath("lib").glob("libgomp*"))
-        self._parallel = ctypes.CDLL(str(found[0])).GOMP_parallel if found else None
+        # Of this process: what torch itself calls.
+        self._parallel = getattr(ctypes.CDLL(None), "GOMP_parallel", None)
         if self._parallel is not None:
             address, number = ctypes.c_void_p, ctypes.c_uint
             self._parallel.argtypes = (address, address, number, number)
             self._parallel.restype = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether a worker runs on as many threads as torch's own operations."""
+        return self.size == torch.get_num_threads()
 
     @property
     def size(self) -> int:

@@ -146,14 +146,15 @@ class Lanes:
         return ir.Constant(self.vector, [float(number)] * self.lanes)
 
     def exp(self, x: Any) -> Any:
-        """e^x of numbers <= 0, to float32's precision: 2^whole by its bits, 2^part as a polynomial,
-        for a part between -1/2 and 1/2.
+        """e^x of numbers <= 0, to float32's precision down to 2^-100: 2^whole by its bits, 2^part
+        as a polynomial, for a part between -1/2 and 1/2. NaN stays NaN, in the part.
         """
         b = self._builder
         integers = ir.VectorType(_INT32, self.lanes)
         y = b.fmul(x, self.all(_LOG2_E))
-        y = b.select(b.fcmp_ordered(">", y, self.all(_LEAST)), y, self.all(_LEAST))
-        whole = b.fptosi(b.fsub(y, self.all(0.5)), integers)
+        number = b.select(b.fcmp_ordered(">", y, self.all(_LEAST)), y, self.all(_LEAST))
+        y = b.select(b.fcmp_ordered("<", y, self.all(_LEAST)), self.all(_LEAST), y)
+        whole = b.fptosi(b.fsub(number, self.all(0.5)), integers)
         part = b.fsub(y, b.sitofp(whole, self.vector))
         power = self.all(_EXP2[-1])
         for factor in reversed(_EXP2[:-1]):
@@ -172,7 +173,7 @@ class Lanes:
 
     def largest(self, x: Any) -> Any:
         """The largest of a vector's lanes."""
-        return self._reduced("fmax", [x], ("nnan", "nsz"))
+        return self._reduced("fmax", [x], ("nsz",))
 
     def _reduced(self, operation: str, args: Sequence[Any], flags: Sequence[str]) -> Any:
         name = f"llvm.vector.reduce.{operation}.v{self.lanes}f32"

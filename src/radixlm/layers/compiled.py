@@ -15,10 +15,12 @@ import numpy as np
 import torch
 from llvmlite import ir
 from numba import carray, cfunc, types
+from numba.core import cgutils
 from numba.extending import intrinsic
 from torch import Tensor
 
 from radixlm.attention import onednn
+from radixlm.attention.direct import FAST
 from radixlm.attention.team import team
 from radixlm.attention.vectors import MOST_LANES, Lanes, as_pointer, fetch_add
 
@@ -30,27 +32,29 @@ _ROWS_PER_UNIT = 4
 
 def known(device: torch.device, dtype: torch.dtype, width: int) -> bool:
     """Whether there is compiled code for rows of `width` numbers here."""
-    return onednn.has_products(device, dtype) and width % MOST_LANES == 0
+    return onednn.has_products(device, dtype) and width % MOST_LANES == 0 and team().is_whole
 
 
 class _Call:
-    """A worker with its arguments; `addresses` of them are given with each call."""
+    """A worker with its arguments; `addresses` of them are given with each call. One at a time."""
 
     def __init__(self, worker: Any, addresses: int) -> None:
         self._worker = worker  # to be kept: its code goes with it
         self._address: int = worker.address
-        self._run = team().run
+        self._team = team()
         self._arguments = (ctypes.c_int64 * (_FIRST + addresses))()
         self._at = ctypes.addressof(self._arguments)
 
     def __call__(self, rows: int, width: int, *values: int) -> None:
         self._arguments[:] = [0, rows, width, *values]
-        threads = torch.get_num_threads() if rows > _ROWS_PER_UNIT else 1
-        self._run(self._address, self._at, threads)
+        threads = self._team.size if rows > _ROWS_PER_UNIT else 1
+        self._team.run(self._address, self._at, threads)
 
 
 class AddNorm:
-    """hidden += added, then hidden / rms(hidden) * weight, for rows of one size."""
+    """hidden += added, then hidden / rms(hidden) * weight, for rows of one size. The weight may be
+    filled later, but not replaced.
+    """
 
     def __init__(self, weight: Tensor, eps: float) -> None:
         self._call = _Call(_norm_worker(bfloat16=weight.dtype == torch.bfloat16), 5)
@@ -104,7 +108,7 @@ def _add_squares(_context: Any, _hidden: Any, _added: Any, bfloat16: Any) -> Any
         hidden, added, _ = args
         ops = Lanes(builder, MOST_LANES)
         x = ops.load(hidden, 0, bfloat16=halves)
-        squares = builder.alloca(x.type)
+        squares = cgutils.alloca_once(builder, x.type)
         builder.store(x, squares)
         with builder.if_then(builder.icmp_signed("!=", added, ir.Constant(ir.IntType(64), 0))):
             total = builder.fadd(x, ops.load(added, 0, bfloat16=halves))
@@ -133,7 +137,9 @@ def _scale(_context: Any, _x: Any, _weight: Any, _factor: Any, _out: Any, bfloat
 
 @intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
 def _silu_times(_context: Any, _gate: Any, _up: Any, _out: Any, bfloat16: Any) -> Any:
-    """out = gate / (1 + e^-gate) * up for 16 numbers, of e^-|gate|, which never overflows."""
+    """out = gate / (1 + e^-gate) * up for 16 numbers, of e^-|gate|, which never overflows (and is
+    never less than 2^-100: right for gates down to -1e20).
+    """
     halves = bool(bfloat16.literal_value)
 
     def build(target: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
@@ -174,7 +180,7 @@ def _turn(_context: Any, _low: Any, _high: Any, _cos: Any, _sin: Any, bfloat16: 
 def _norm_worker(*, bfloat16: bool) -> Any:
     element = 2 if bfloat16 else 4
 
-    @cfunc(types.void(types.CPointer(types.int64)))  # type: ignore[untyped-decorator]
+    @cfunc(types.void(types.CPointer(types.int64)), **FAST)  # type: ignore[untyped-decorator]
     def norm(arguments: Any) -> None:
         args = carray(arguments, (_FIRST + 5,))
         rows, width = args[_ROWS], args[_WIDTH]
@@ -206,7 +212,7 @@ def _norm_worker(*, bfloat16: bool) -> Any:
 def _gate_worker(*, bfloat16: bool) -> Any:
     element = 2 if bfloat16 else 4
 
-    @cfunc(types.void(types.CPointer(types.int64)))  # type: ignore[untyped-decorator]
+    @cfunc(types.void(types.CPointer(types.int64)), **FAST)  # type: ignore[untyped-decorator]
     def gate(arguments: Any) -> None:
         args = carray(arguments, (_FIRST + 2,))
         rows, size = args[_ROWS], args[_WIDTH] * element
@@ -226,7 +232,7 @@ def _gate_worker(*, bfloat16: bool) -> Any:
 def _rotate_worker(*, bfloat16: bool) -> Any:
     element = 2 if bfloat16 else 4
 
-    @cfunc(types.void(types.CPointer(types.int64)))  # type: ignore[untyped-decorator]
+    @cfunc(types.void(types.CPointer(types.int64)), **FAST)  # type: ignore[untyped-decorator]
     def rotate(arguments: Any) -> None:
         args = carray(arguments, (_FIRST + 4,))
         rows, size = args[_ROWS], args[_WIDTH] * element

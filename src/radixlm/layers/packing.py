@@ -15,6 +15,6 @@ _TOKENS = 8
 
 
 def pack(weight: Tensor) -> Tensor:
-    """The weight (out, in) in oneDNN's own layout: opaque, only good for `packed_linear`."""
+    """The weight (out, in) in oneDNN's own layout: opaque, only good for `onednn.linear`."""
     packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, _TOKENS)
     return packed

@@ -155,6 +155,15 @@ def test_small_nodes_are_left_to_their_readers() -> None:
     ]
 
 
+def test_few_readers_read_by_themselves() -> None:
+    rule = Sharing(fewest=4, least_saved=60, least_view=1)
+    assert not _plan([Path(((1, 500),), 1, 1)] * 4, rule).shared
+    assert not _plan([Path(((1, 59),), 1, 1)] * 5, rule).shared
+    assert [r.length for r in _plan([Path(((1, 60),), 1, 1)] * 5, rule).shared] == [60]
+    # New tokens count, not rows.
+    assert _plan([Path(((1, 60),), 1, 1), Path(((1, 60),), 1, 4)], rule).shared
+
+
 def test_short_runs_are_gathered_together() -> None:
     trunk = ((1, 64), (2, 64))
     rule = Sharing(fewest=1, least_saved=1, least_view=100)

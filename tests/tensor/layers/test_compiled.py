@@ -39,6 +39,15 @@ def test_norm(dtype: torch.dtype, near: float, rows: int, adds: bool) -> None:
     torch.testing.assert_close(made.double(), wanted, rtol=near, atol=near)
 
 
+def test_a_norm_of_nothing_is_its_own_rows_affair() -> None:
+    """Without an epsilon it divides by zero; the other rows must not notice."""
+    x = torch.zeros(6, 32)
+    x[5] = 1
+    made = compiled.AddNorm(torch.ones(32), 0.0)(x, None)
+    assert bool(made[:5].isnan().all())
+    assert torch.equal(made[5], torch.ones(32))
+
+
 @pytest.mark.parametrize(("dtype", "near"), TYPES)
 @pytest.mark.parametrize("rows", ROWS)
 def test_gate(dtype: torch.dtype, near: float, rows: int) -> None:

@@ -7,6 +7,7 @@ import torch
 
 from radixlm.attention import onednn
 from radixlm.core.errors import ModelError
+from radixlm.layers.embedding import LMHead, TokenEmbedding
 from radixlm.layers.linear import Linear
 
 CPU = torch.device("cpu")
@@ -31,6 +32,24 @@ def test_the_same_product(tokens: int, dtype: torch.dtype, close: float, bias: b
     assert packed.shape == plain.shape
     assert torch.allclose(packed, plain, atol=close, rtol=close)
     assert torch.equal(packed, strided)
+
+
+@pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-4), (torch.bfloat16, 0.05)])
+def test_a_tied_head_is_packed_beside_the_embedding(dtype: torch.dtype, close: float) -> None:
+    if not onednn.has_products(CPU, dtype):
+        pytest.skip(f"this machine has no packed products in {dtype}")
+    torch.manual_seed(0)
+    embedding = TokenEmbedding(50, 32, dtype=dtype, device=CPU)
+    embedding.weight.normal_()
+    head = LMHead.for_embedding(embedding, tied=True)
+    rows = embedding(torch.tensor([3, 49]))
+    plain = head(rows)
+    head.pack()
+    assert torch.allclose(head(rows), plain, atol=close, rtol=close)
+    assert torch.equal(embedding(torch.tensor([3, 49])), rows)
+    assert head(rows[:0]).shape == (0, 50)
+    with pytest.raises(ModelError, match="packed"):
+        list(head.named_weights())
 
 
 def test_packed_weights_are_not_handed_out() -> None:

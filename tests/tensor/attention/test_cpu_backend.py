@@ -1,0 +1,110 @@
+"""The CPU's own kernels: shapes, pieces, threads, and what must not vanish in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from radixlm.attention import CpuBackend, TorchBackend, backends, make_backend, onednn
+from radixlm.attention.team import team
+from radixlm.memory import KVPool
+from tests.tensor.attention_cases import (
+    Heads,
+    Path,
+    make_case,
+    make_tree_case,
+    reference,
+    run,
+)
+
+DTYPES = [(torch.float32, 5e-6), (torch.bfloat16, 3e-2)]
+WAYS = ["compiled", "products"]
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(("dtype", "near"), DTYPES)
+@pytest.mark.parametrize("backend", WAYS)
+@pytest.mark.parametrize(
+    "heads",
+    [Heads(12, 1, 80), Heads(32, 1, 96), Heads(13, 1, 24), Heads(6, 2, 10), Heads(71, 1, 16)],
+    ids=str,
+)
+def test_any_shape_of_heads(dtype: torch.dtype, near: float, backend: str, heads: Heads) -> None:
+    """Several vectors a head, several blocks of queries a key head, halves of vectors."""
+    shapes = [(70, 1), (3, 9), (0, 140)]
+    case = make_case(shapes, heads, dtype, "cpu", seed=1, scattered=True)
+    out = run(case, 0, backend=backend)
+    assert (out.double() - reference(case)).abs().max().item() < near
+
+
+def test_more_queries_than_one_product_takes() -> None:
+    case = make_case([(0, 140)], Heads(130, 1, 8), torch.bfloat16, "cpu", seed=1, scattered=True)
+    out = run(case, 0, backend="products")
+    assert (out.double() - reference(case)).abs().max().item() < 3e-2
+
+
+@pytest.mark.parametrize(("dtype", "near"), DTYPES)
+def test_pieces_leave_out_what_is_shared(dtype: torch.dtype, near: float) -> None:
+    nodes = ((1, 100), (2, 600), (3, 2))
+    paths = [Path(nodes, 900, 1), Path(nodes[:2], 0, 1)]
+    case = make_tree_case(paths, Heads(6, 2, 16), dtype, "cpu", seed=2, page=2)
+    sharing = CpuBackend(case.pool, 6).sharing._replace(fewest=1, least_saved=300)
+    out = run(case, 0, sharing, "compiled")
+    assert (out.double() - reference(case)).abs().max().item() < near
+
+
+@pytest.mark.usefixtures("threads")
+def test_threads_may_change_between_planning_and_computing() -> None:
+    case = make_case([(300, 1)] * 5, Heads(4, 2, 16), torch.float32, "cpu", seed=3, scattered=True)
+    wanted = run(case, 0, backend="compiled")
+    for count in (7, 1):
+        torch.set_num_threads(count)
+        assert torch.equal(run(case, 0, backend="compiled"), wanted)
+
+
+@pytest.mark.parametrize("backend", WAYS)
+def test_scratch_does_not_hang_on_the_default_type(backend: str) -> None:
+    """Somebody else in the process may be loading a model under another default."""
+    shapes = [(900, 1)] * 3 + [(2000, 3)]
+    case = make_case(shapes, Heads(9, 3, 16), torch.float32, "cpu", seed=4, scattered=True)
+    wanted = run(case, 0, backend=backend)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        out = run(case, 0, backend=backend)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(out, wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("backend", WAYS)
+@pytest.mark.parametrize("context", [15, 16, 64, 67])
+@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
+def test_broken_numbers_are_seen(
+    dtype: torch.dtype, backend: str, context: int, broken: float
+) -> None:
+    """They must reach the logits, where they are refused."""
+    case = make_case([(context, 1)], Heads(4, 2, 16), dtype, "cpu", seed=5, scattered=False)
+    case.pool.keys[1][case.table[1, 3].long()] = broken
+    assert not run(case, 0, backend=backend).isfinite().any(dim=-1).all()
+    case = make_case([(context, 1)], Heads(4, 2, 16), dtype, "cpu", seed=5, scattered=False)
+    case.q.fill_(float("nan"))
+    assert bool(run(case, 0, backend=backend).isnan().all())
+
+
+def test_a_machine_gets_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, double = KVPool(1, 4, 1, 8, torch.float32), KVPool(1, 4, 1, 8, torch.float64)
+    if onednn.has_products(CPU, torch.float32) and team().is_whole:
+        assert isinstance(make_backend(plain, 2), CpuBackend)
+    assert isinstance(make_backend(double, 2), TorchBackend)
+    monkeypatch.setattr(backends.onednn, "has_products", lambda *_: False)
+    assert isinstance(make_backend(plain, 2), TorchBackend)

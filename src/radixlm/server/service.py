@@ -9,8 +9,8 @@ from fastapi import Request
 
 from radixlm.build import AsyncEngine
 from radixlm.core.clock import Clock
-from radixlm.core.errors import RequestTooLargeError
-from radixlm.core.keys import Key
+from radixlm.core.errors import InvalidKeyError, InvalidRequestError, RequestTooLargeError
+from radixlm.core.keys import Key, as_key
 from radixlm.server.errors import ModelNotFoundError
 from radixlm.server.metrics import Metrics
 
@@ -47,6 +47,15 @@ class Service:
                 param=param,
             )
         return tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+    def key(self, prompt: str | list[int], *, add_special_tokens: bool, param: str) -> Key:
+        """Text or ids, which `param` of the request holds, as a key. Raises InvalidRequestError."""
+        if isinstance(prompt, str):
+            return self.encode(prompt, add_special_tokens=add_special_tokens, param=param)
+        try:
+            return as_key(prompt)
+        except InvalidKeyError as error:
+            raise InvalidRequestError(f"{param}: {error}", param=param) from None
 
 
 def tenant_of(request: Request) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fastapi import Request
 
@@ -13,17 +13,22 @@ from radixlm.core.errors import InvalidKeyError, InvalidRequestError, RequestToo
 from radixlm.core.keys import Key, as_key
 from radixlm.server.errors import ModelNotFoundError
 from radixlm.server.metrics import Metrics
+from radixlm.server.rids import Rids
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """created: when serving began, in seconds since 1970."""
+    """created: when serving began, in seconds since 1970.
+
+    rids: the names that clients gave to requests under way.
+    """
 
     engine: AsyncEngine
     model_name: str
     metrics: Metrics
     clock: Clock
     created: int
+    rids: Rids = field(default_factory=Rids)
 
     def check_model(self, name: str | None) -> None:
         """Raise ModelNotFoundError when a request names another model."""

@@ -47,6 +47,11 @@ def cached(client: Client, key: str, **fields: Any) -> int:
         ("GET", "/v1/models"),
         ("GET", "/v1/models/test-model"),
         ("GET", "/get_model_info"),
+        ("POST", "/generate"),
+        ("POST", "/abort_request"),
+        ("POST", "/tokenize"),
+        ("GET", "/server_info"),
+        ("GET", "/health_generate"),
         ("GET", "/metrics"),
         ("POST", "/flush_cache"),
         ("GET", "/flush_cache"),
@@ -168,3 +173,13 @@ def test_wrong_combinations_are_refused():
     with pytest.raises(ConfigError, match="api_key is a tuple"):
         ServerConfig(api_key="secret")
     assert "secret" not in repr(ServerConfig(api_key=("secret",)))
+
+
+def test_native_requests_are_isolated_too(engine):
+    client = Client(engine, api_key=KEYS, isolate_by_key=True)
+    body = {"text": "yet another text", "sampling_params": {"max_new_tokens": 1}}
+    found = []
+    for key in (KEYS[0], KEYS[0], KEYS[1]):
+        answer = client.request("POST", "/generate", json=body, headers=bearer(key))
+        found.append(answer.json()["meta_info"]["cached_tokens"])
+    assert found[0] == found[2] == 0 < found[1]

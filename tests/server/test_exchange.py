@@ -219,3 +219,12 @@ def test_ping_answers_when_the_engine_is_dead():
 
 def test_chunks_still_end_with_done(fake):
     assert len(events(fake.complete("a", max_tokens=3, stream=True))) == 3
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_native_requests_are_logged_with_their_tokens(fake, lines, stream):
+    body = {"text": [PRIVATE, "b"], "sampling_params": {"max_new_tokens": 3, "n": 2}}
+    assert fake.request("POST", "/generate", json={**body, "stream": stream}).status_code == 200
+    [record] = lines()
+    assert record.fields["output_tokens"] == 12
+    assert record.fields["prompt_tokens"] == len(PRIVATE) + 1

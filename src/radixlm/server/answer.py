@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any, Protocol
 
@@ -11,13 +11,14 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
 from radixlm.core.request import RequestOutput
-from radixlm.server.exchange import exchange_of
+from radixlm.server.exchange import Exchange, exchange_of
 from radixlm.server.generation import Job, Part, run_to_end, stream_parts
 from radixlm.server.service import Service, service_of
 from radixlm.server.sse import DONE, ClientGoneError, EventStream, event, until_disconnect
 from radixlm.server.usage import UsageMeter
 
 Choice = dict[str, Any]
+Parts = AsyncGenerator[Part, None]
 
 
 class Shape(Protocol):
@@ -39,36 +40,54 @@ class Shape(Protocol):
 async def answer(
     request: Request, job: Job, shape: Shape, *, stream: bool, include_usage: bool
 ) -> Response:
-    """Run the job. Errors raise for as long as the status line has not been sent.
-
-    The client's leaving cancels the work, which aborts its requests.
-    """
+    """Run the job. Errors raise for as long as the status line has not been sent."""
     service = service_of(request)
+
+    def events(parts: Parts) -> AsyncGenerator[bytes, None]:
+        return _events(service, job, shape, parts, include_usage)
+
+    async def whole(parts: Parts) -> dict[str, Any]:
+        outputs = await run_to_end(parts, job.choices)
+        choices = [shape.whole(choice, output) for choice, output in enumerate(outputs)]
+        usage = UsageMeter.of(outputs, job.n).as_json()
+        return {**_head(service, job, shape.whole_kind), "choices": choices, "usage": usage}
+
+    parts = stream_parts(service, job)
+    return await respond(request, parts, n=job.n, stream=stream, events=events, whole=whole)
+
+
+async def respond(
+    request: Request,
+    parts: Parts,
+    *,
+    n: int,
+    stream: bool,
+    events: Callable[[Parts], AsyncGenerator[bytes, None]],
+    whole: Callable[[Parts], Coroutine[Any, Any, Any]],
+) -> Response:
+    """Send what `events` makes of the parts as they come, or all that `whole` makes of them.
+
+    The client's leaving closes `parts`, which aborts their requests. n: choices for each prompt.
+    """
+    parts = _counted(exchange_of(request), parts, n)
     try:
         if stream:
-            parts = await _begin(request, stream_parts(service, job))
-            meter = exchange_of(request).usage = UsageMeter(job.n)
-            return EventStream(_events(service, job, shape, parts, meter, include_usage))
-        outputs = await until_disconnect(request.receive, run_to_end(service, job))
+            return EventStream(events(await _begin(request, parts)))
+        return JSONResponse(await until_disconnect(request.receive, whole(parts)))
     except ClientGoneError:
         return Response(status_code=499)  # nobody reads it
-    choices = [shape.whole(choice, output) for choice, output in enumerate(outputs)]
-    usage = exchange_of(request).usage = UsageMeter.of(outputs, job.n)
-    return JSONResponse(
-        {**_head(service, job, shape.whole_kind), "choices": choices, "usage": usage.as_json()}
-    )
 
 
 async def _events(
     service: Service,
     job: Job,
     shape: Shape,
-    parts: AsyncGenerator[Part, None],
-    meter: UsageMeter,
+    parts: Parts,
     include_usage: bool,
 ) -> AsyncGenerator[bytes, None]:
     head = _head(service, job, shape.chunk_kind)
     no_usage: dict[str, Any] = {"usage": None} if include_usage else {}
+    meter = UsageMeter(job.n)
     async with aclosing(parts):
         async for choice, output in parts:
             meter.add(choice, output)
@@ -79,7 +98,17 @@ async def _events(
     yield DONE
 
 
-async def _begin(request: Request, parts: AsyncGenerator[Part, None]) -> AsyncGenerator[Part, None]:
+async def _counted(exchange: Exchange, parts: Parts, n: int) -> Parts:
+    """The same parts; the access log learns of their tokens as they come."""
+    async with aclosing(parts):
+        async for part in parts:
+            if exchange.usage is None:
+                exchange.usage = UsageMeter(n)
+            exchange.usage.add(*part)
+            yield part
+
+
+async def _begin(request: Request, parts: Parts) -> Parts:
     """Wait for the first part, so that a refused request still gets its own status code."""
 
     async def first() -> Part:
@@ -88,7 +117,7 @@ async def _begin(request: Request, parts: AsyncGenerator[Part, None]) -> AsyncGe
     return _with_head(await until_disconnect(request.receive, first()), parts)
 
 
-async def _with_head(head: Part, parts: AsyncGenerator[Part, None]) -> AsyncGenerator[Part, None]:
+async def _with_head(head: Part, parts: Parts) -> Parts:
     async with aclosing(parts):
         yield head
         async for part in parts:

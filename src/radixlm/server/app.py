@@ -14,6 +14,7 @@ from radixlm.server.config import ServerConfig
 from radixlm.server.envelope import Envelope
 from radixlm.server.errors import install_error_handlers
 from radixlm.server.metrics import Metrics
+from radixlm.server.native_routes import router as native_router
 from radixlm.server.pace import Pace
 from radixlm.server.routes import router
 from radixlm.server.service import Service
@@ -41,6 +42,7 @@ def create_app(
     app = FastAPI(title="RadixLM", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.service = service
     app.include_router(router)
+    app.include_router(native_router)
     app.add_api_route("/ping", _ping, methods=["GET", "HEAD"])
     install_error_handlers(app, service.retry_after)
     return Envelope(app, config, clock)

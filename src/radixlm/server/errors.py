@@ -46,6 +46,10 @@ class GenerationFailedError(RadixLMError):
     """The engine gave up on a request that it had taken."""
 
 
+class NotGeneratingError(RadixLMError):
+    """The engine's loop runs, but no token came in time."""
+
+
 def status_of(error: Exception) -> int:
     """The HTTP status that says what kind of error it is."""
     match error:
@@ -61,7 +65,7 @@ def status_of(error: Exception) -> int:
             return 400
         case QueueFullError():
             return 429
-        case EngineDeadError():
+        case EngineDeadError() | NotGeneratingError():
             return 503
         case RequestTimeoutError():
             return 504

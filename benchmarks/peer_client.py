@@ -64,10 +64,12 @@ class Peer:
         except PeerError:
             self._extra = {}
             await self.ask(ask)
+        # The first that is there: /flush_cache says by its status whether all is gone.
         for path in _FLUSH_PATHS:
             # 400 while a request runs, as ours and SGLang's say it: the one above, for a moment.
             if (await self._send("POST", path)).status_code in (200, 400):
                 self.flushes_at = path
+                break
 
     async def vocab_size(self) -> int | None:
         """As our server tells it; others do not."""

@@ -101,6 +101,13 @@ class Client:
 
         return asyncio.run(send())
 
+    def post(self, path: str, **body: Any) -> httpx.Response:
+        return self.request("POST", path, json=body)
+
+    def generate(self, text: Any = "hello", **fields: Any) -> httpx.Response:
+        prompt = {} if text is None else {"text": text}
+        return self.request("POST", "/generate", json={**prompt, **fields})
+
     def get(self, path: str) -> httpx.Response:
         return self.request("GET", path)
 
@@ -119,6 +126,14 @@ def events(response: httpx.Response) -> list[dict[str, Any]]:
     assert blocks[-2:] == ["data: [DONE]", ""]
     assert all(block.startswith("data: ") and "\n" not in block for block in blocks[:-1])
     return [json.loads(block.removeprefix("data: ")) for block in blocks[:-2]]
+
+
+def refused(response: httpx.Response, status: int = 400) -> dict[str, Any]:
+    """The error's object, its shape checked."""
+    assert response.status_code == status, response.text
+    error: dict[str, Any] = response.json()["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    return error
 
 
 @contextmanager

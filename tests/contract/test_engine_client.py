@@ -198,6 +198,27 @@ def test_a_late_abort_does_not_hit_a_later_request_of_the_same_id(engine: _Engin
     assert outputs[-1].finish_reason is FinishReason.LENGTH
 
 
+@pytest.mark.parametrize(("ids", "found"), [(["r1", "none"], ["r1"]), (None, ["r0", "r1", "r2"])])
+def test_whoever_knows_the_ids_may_abort_and_the_submitter_is_told(
+    engine: _Engine, ids: list[str] | None, found: list[str]
+) -> None:
+    engine.gate.open.clear()
+    mailbox = ThreadMailbox()
+    engine.client.submit(_requests(3, 60), mailbox)
+    assert engine.client.abort_ids(ids) == len(found)
+    engine.gate.open.set()
+    ends: dict[str, FinishReason] = {}
+    while len(ends) < 3:
+        output = mailbox.get()
+        if output.finish_reason is not None:
+            ends[output.request_id] = output.finish_reason
+    assert [name for name, why in sorted(ends.items()) if why is FinishReason.ABORT] == found
+    assert engine.client.abort_ids(ids) == 0
+    engine.client.close()
+    with pytest.raises(EngineDeadError):
+        engine.client.abort_ids(ids)
+
+
 def test_the_books_are_checked_when_an_abort_leaves_nothing_to_do(engine: _Engine) -> None:
     lost = engine.bench.cache.acquire([7, 7, 7])
     lost.extend(3)

@@ -8,19 +8,11 @@ import time
 
 import pytest
 
-from tests.server_support import Client, fake_engine, idle_and_whole, until
+from tests.server_support import Client, fake_engine, idle_and_whole, refused, until
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "hello"}]
-
-
-def refused(response, status: int = 400) -> dict:
-    """The error's object, its shape checked."""
-    assert response.status_code == status, response.text
-    error = response.json()["error"]
-    assert error.keys() == {"message", "type", "param", "code"}
-    return error
 
 
 @pytest.mark.parametrize(

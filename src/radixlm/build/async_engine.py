@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 
 from radixlm.build.loading import Loaded, load
 from radixlm.cache import Pin
@@ -76,6 +76,12 @@ class AsyncEngine:
             tenant=tenant,
         )
         return RequestOutput.joined([output async for output in outputs])
+
+    def abort(self, request_ids: Iterable[str] | None) -> int:
+        """End these requests within one step, with None all of them; returns how many are under
+        way. Their streams end with finish_reason abort. Raises EngineDeadError.
+        """
+        return self._loaded.client.abort_ids(request_ids)
 
     async def flush_cache(self) -> bool:
         """Drop all cached tokens that no request uses; False when requests were under way."""

@@ -94,6 +94,19 @@ class EngineClient:
             if self._mailboxes.get(request_id) is mailbox:
                 self._inbox.put(Abort(request_id))
 
+    def abort_ids(self, request_ids: Iterable[str] | None) -> int:
+        """End requests by their ids alone, with None all that are under way; returns how many.
+
+        For whoever did not submit them: those who did get a last output that says so.
+        """
+        with self._lock:
+            self._check_alive()
+            wanted = self._mailboxes if request_ids is None else request_ids
+            found = [name for name in wanted if name in self._mailboxes]
+            for name in found:
+                self._inbox.put(Abort(name))
+        return len(found)
+
     def run(self, requests: Sequence[Request]) -> Iterator[RequestOutput]:
         """Run all of them and yield their outputs as they come. Blocks.
 

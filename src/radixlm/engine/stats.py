@@ -43,3 +43,8 @@ class EngineStats:
     def kv_in_use(self) -> int:
         """Slots that running requests hold."""
         return self.kv_private + self.kv_locked
+
+    @property
+    def token_usage(self) -> float:
+        """Share of the slots that running requests hold."""
+        return self.kv_in_use / max(self.kv_capacity, 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ from radixlm.server.sse import DONE, ClientGoneError, EventStream, event, until_
 from radixlm.server.usage import UsageMeter
 
 Choice = dict[str, Any]
+Parts = AsyncGenerator[Part, None]
 
 
 class Shape(Protocol):
@@ -38,30 +39,47 @@ class Shape(Protocol):
 async def answer(
     request: Request, job: Job, shape: Shape, *, stream: bool, include_usage: bool
 ) -> Response:
-    """Run the job. Errors raise for as long as the status line has not been sent.
-
-    The client's leaving cancels the work, which aborts its requests.
-    """
+    """Run the job. Errors raise for as long as the status line has not been sent."""
     service = service_of(request)
+
+    def events(parts: Parts) -> AsyncGenerator[bytes, None]:
+        return _events(service, job, shape, parts, include_usage)
+
+    async def whole(parts: Parts) -> dict[str, Any]:
+        outputs = await run_to_end(parts, job.choices)
+        choices = [shape.whole(choice, output) for choice, output in enumerate(outputs)]
+        usage = UsageMeter.of(outputs, job.n).as_json()
+        return {**_head(service, job, shape.whole_kind), "choices": choices, "usage": usage}
+
+    parts = stream_parts(service, job)
+    return await respond(request, parts, stream=stream, events=events, whole=whole)
+
+
+async def respond(
+    request: Request,
+    parts: Parts,
+    *,
+    stream: bool,
+    events: Callable[[Parts], AsyncGenerator[bytes, None]],
+    whole: Callable[[Parts], Coroutine[Any, Any, Any]],
+) -> Response:
+    """Send what `events` makes of the parts as they come, or all that `whole` makes of them.
+
+    The client's leaving closes `parts`, which aborts their requests.
+    """
     try:
         if stream:
-            parts = await _begin(request, stream_parts(service, job))
-            return EventStream(_events(service, job, shape, parts, include_usage))
-        outputs = await until_disconnect(request.receive, run_to_end(service, job))
+            return EventStream(events(await _begin(request, parts)))
+        return JSONResponse(await until_disconnect(request.receive, whole(parts)))
     except ClientGoneError:
         return Response(status_code=499)  # nobody reads it
-    choices = [shape.whole(choice, output) for choice, output in enumerate(outputs)]
-    usage = UsageMeter.of(outputs, job.n).as_json()
-    return JSONResponse(
-        {**_head(service, job, shape.whole_kind), "choices": choices, "usage": usage}
-    )
 
 
 async def _events(
     service: Service,
     job: Job,
     shape: Shape,
-    parts: AsyncGenerator[Part, None],
+    parts: Parts,
     include_usage: bool,
 ) -> AsyncGenerator[bytes, None]:
     head = _head(service, job, shape.chunk_kind)
@@ -77,7 +95,7 @@ async def _events(
     yield DONE
 
 
-async def _begin(request: Request, parts: AsyncGenerator[Part, None]) -> AsyncGenerator[Part, None]:
+async def _begin(request: Request, parts: Parts) -> Parts:
     """Wait for the first part, so that a refused request still gets its own status code."""
 
     async def first() -> Part:
@@ -86,7 +104,7 @@ async def _begin(request: Request, parts: AsyncGenerator[Part, None]) -> AsyncGe
     return _with_head(await until_disconnect(request.receive, first()), parts)
 
 
-async def _with_head(head: Part, parts: AsyncGenerator[Part, None]) -> AsyncGenerator[Part, None]:
+async def _with_head(head: Part, parts: Parts) -> Parts:
     async with aclosing(parts):
         yield head
         async for part in parts:

@@ -10,6 +10,7 @@ from radixlm.build import AsyncEngine
 from radixlm.core.clock import WallClock
 from radixlm.server.errors import install_error_handlers
 from radixlm.server.metrics import Metrics
+from radixlm.server.native_routes import router as native_router
 from radixlm.server.routes import router
 from radixlm.server.service import Service
 
@@ -28,5 +29,6 @@ def create_app(engine: AsyncEngine, *, served_model_name: str) -> FastAPI:
         created=int(time.time()),
     )
     app.include_router(router)
+    app.include_router(native_router)
     install_error_handlers(app)
     return app

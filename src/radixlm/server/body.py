@@ -14,7 +14,7 @@ from radixlm.core.errors import InvalidRequestError
 from radixlm.server.errors import BodyTooLargeError
 
 MAX_BODY_BYTES = 32 * 2**20
-_UNION_MEMBER = re.compile(r"(str|int|float|bool|list\[.*\]|\w+Part)\Z")
+_UNION_MEMBER = re.compile(r"(str|int|float|bool|list\[.*\]|\w+Part|\w+Params)\Z")
 
 # Fields that ask for nothing which changes the answer here.
 _HARMLESS = frozenset(
@@ -60,6 +60,24 @@ _NOT_YET: Mapping[str, tuple[object, ...]] = {
     "image_url": (),
     "input_audio": (),
     "file": (),
+    "spaces_between_special_tokens": (True,),
+    "no_stop_trim": (False,),
+    "stop_regex": (),
+    "structural_tag": (),
+    "custom_params": (),
+    "custom_logit_processor": (),
+    "stream_interval": (1,),
+    "log_metrics": (True,),
+    "background": (False,),
+    "return_hidden_states": (False,),
+    "return_routed_experts": (False,),
+    "token_ids_logprob": (),
+    "input_embeds": (),
+    "image_data": (),
+    "audio_data": (),
+    "video_data": (),
+    "session_params": (),
+    "chat_template": (),
     "continuous_usage_stats": (False,),
     "include_obfuscation": (False,),
 }

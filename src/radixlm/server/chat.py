@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
+from radixlm.core.keys import Key
 from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.server.generation import Job
 from radixlm.server.logprobs import chat_logprobs
-from radixlm.server.protocol import ChatBody
+from radixlm.server.protocol import ChatBody, ChatMessage, TemplateFields, to_messages
 from radixlm.server.service import Service
 from radixlm.text.chat_template import require_template
 from radixlm.text.tokenizer import Tokenizer
@@ -21,10 +23,7 @@ def chat_job(service: Service, body: ChatBody, tenant: str) -> Job:
     """
     service.check_model(body.model)
     params = body.to_params()
-    template = require_template(service.engine.chat_template)
-    text = template.render(body.to_messages(), **body.template_variables())
-    special = bool(body.add_special_tokens)
-    key = service.encode(text, add_special_tokens=special, param="messages")
+    key = chat_key(service, body.messages, body, add_special_tokens=bool(body.add_special_tokens))
     return Job(
         request_id=f"chatcmpl-{uuid.uuid4().hex}",
         prompts=[key],
@@ -34,6 +33,19 @@ def chat_job(service: Service, body: ChatBody, tenant: str) -> Job:
         priority=body.priority or 0,
         tenant=tenant,
     )
+
+
+def chat_key(
+    service: Service,
+    messages: Sequence[ChatMessage],
+    fields: TemplateFields,
+    *,
+    add_special_tokens: bool,
+) -> Key:
+    """The messages' prompt, by the model's template. Raises InvalidRequestError."""
+    template = require_template(service.engine.chat_template)
+    text = template.render(to_messages(messages), **fields.template_variables())
+    return service.encode(text, add_special_tokens=add_special_tokens, param="messages")
 
 
 class ChatShape:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from radixlm.core.errors import InvalidKeyError, InvalidRequestError
-from radixlm.core.keys import Key, as_key
 from radixlm.core.request import RequestOutput
 from radixlm.server.generation import Job
 from radixlm.server.logprobs import CompletionLogprobs, joined
@@ -28,7 +26,10 @@ def completion_job(service: Service, body: CompletionBody, tenant: str) -> Job:
     special = True if body.add_special_tokens is None else body.add_special_tokens
     return Job(
         request_id=f"cmpl-{uuid.uuid4().hex}",
-        prompts=[_key(service, item, special) for item in body.to_prompts()],
+        prompts=[
+            service.key(item, add_special_tokens=special, param="prompt")
+            for item in body.to_prompts()
+        ],
         n=body.n or 1,
         params=params,
         namespace=body.namespace,
@@ -101,12 +102,3 @@ class CompletionShape:
             return writer.of_output(output.logprobs)
         of_prompt = writer.of_prompt(int(key[0]), output.prompt_logprobs)
         return joined(of_prompt, writer.of_output(output.logprobs))
-
-
-def _key(service: Service, prompt: str | list[int], add_special_tokens: bool) -> Key:
-    if isinstance(prompt, str):
-        return service.encode(prompt, add_special_tokens=add_special_tokens, param="prompt")
-    try:
-        return as_key(prompt)
-    except InvalidKeyError as error:
-        raise InvalidRequestError(f"prompt: {error}", param="prompt") from None

@@ -34,6 +34,10 @@ class GenerationFailedError(RadixLMError):
     """The engine gave up on a request that it had taken."""
 
 
+class NotGeneratingError(RadixLMError):
+    """The engine's loop runs, but no token came in time."""
+
+
 def status_of(error: Exception) -> int:
     """The HTTP status that says what kind of error it is."""
     match error:
@@ -45,7 +49,7 @@ def status_of(error: Exception) -> int:
             return 400
         case QueueFullError():
             return 429
-        case EngineDeadError():
+        case EngineDeadError() | NotGeneratingError():
             return 503
         case HTTPException():
             return error.status_code

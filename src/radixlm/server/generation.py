@@ -13,17 +13,18 @@ from radixlm.core.keys import Key
 from radixlm.core.request import FinishReason, Namespace, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from radixlm.server.errors import GenerationFailedError
+from radixlm.server.protocol import MAX_CHOICES
 from radixlm.server.service import Service
 
-MAX_CHOICES = 2048
 _QUEUED_OUTPUTS = 1024
 _SEEDS = 2**64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Job:
-    """Choice p * n + i is answer i of prompt p; its seed is the request's plus i.
+    """Choice p * n + i is answer i of prompt p; its seed is the prompt's plus i.
 
+    params: of all prompts, unless there are own_params, one for each prompt.
     Raises InvalidRequestError when there are more than MAX_CHOICES choices, or none.
     """
 
@@ -34,6 +35,7 @@ class Job:
     namespace: Namespace
     priority: int
     tenant: str
+    own_params: Sequence[SamplingParams] = ()
 
     def __post_init__(self) -> None:
         if self.choices > MAX_CHOICES:
@@ -50,10 +52,16 @@ class Job:
 
     def params_of(self, choice: int) -> SamplingParams:
         """The parameters of one choice: the same but for the seed."""
-        place, seed = choice % self.n, self.params.seed
+        prompt, place = divmod(choice, self.n)
+        params = self.own_params[prompt] if self.own_params else self.params
+        seed = params.seed
         if seed is None or not place:
-            return self.params
-        return replace(self.params, seed=seed + place if seed + place < _SEEDS else place - 1)
+            return params
+        return replace(params, seed=seed + place if seed + place < _SEEDS else place - 1)
+
+    def name_of(self, choice: int) -> str:
+        """The engine's id for one choice."""
+        return f"{self.request_id}-{choice}"
 
 
 class Part(NamedTuple):
@@ -93,10 +101,10 @@ async def stream_parts(service: Service, job: Job) -> AsyncGenerator[Part, None]
         await asyncio.gather(*pumps, return_exceptions=True)
 
 
-async def run_to_end(service: Service, job: Job) -> list[RequestOutput]:
-    """Every choice's whole output, in order of the choices."""
-    outputs: list[list[RequestOutput]] = [[] for _ in range(job.choices)]
-    async with aclosing(stream_parts(service, job)) as parts:
+async def run_to_end(parts: AsyncGenerator[Part, None], choices: int) -> list[RequestOutput]:
+    """Every choice's whole output, in order of the choices. Closes `parts`."""
+    outputs: list[list[RequestOutput]] = [[] for _ in range(choices)]
+    async with aclosing(parts):
         async for part in parts:
             outputs[part.choice].append(part.output)
     return [RequestOutput.joined(each) for each in outputs]
@@ -120,7 +128,7 @@ async def _one(service: Service, job: Job, choice: int) -> AsyncGenerator[Part, 
     stream = service.engine.stream(
         job.prompts[choice // job.n],
         job.params_of(choice),
-        request_id=f"{job.request_id}-{choice}",
+        request_id=job.name_of(choice),
         namespace=job.namespace,
         priority=job.priority,
         tenant=job.tenant,

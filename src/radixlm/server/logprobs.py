@@ -1,4 +1,4 @@
-"""Log-probabilities in OpenAI's two shapes."""
+"""Log-probabilities in OpenAI's two shapes and in SGLang's."""
 
 from __future__ import annotations
 
@@ -72,6 +72,58 @@ class CompletionLogprobs:
         offset = self._offset
         self._offset += len(self._text.push(token).text)
         return offset
+
+
+class NativeLogprobs:
+    """SGLang's lists in `meta_info`: [logprob, token id, text or null] for each token, and for each
+    the same of the best ones.
+
+    One per choice: it adds up what it is given. with_text: write the tokens' text too. with_top:
+    whether any best ones were asked for.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, with_text: bool, with_top: bool) -> None:
+        self._tokenizer = tokenizer
+        self._with_text = with_text
+        sides = ("input", "output")
+        self._lists: dict[str, list[Any]] = {f"{side}_token_logprobs": [] for side in sides}
+        if with_top:
+            self._lists |= {f"{side}_top_logprobs": [] for side in sides}
+
+    def add_prompt(self, first: int, entries: Sequence[TokenLogprob]) -> None:
+        """The prompt's tokens from `first` on, of which nothing is told but that it is there."""
+        self._add("input", [first], [None], [None])
+        self._add_all("input", entries)
+
+    def add_output(self, entries: Sequence[TokenLogprob]) -> None:
+        """Generated tokens."""
+        self._add_all("output", entries)
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything so far; the lists go on growing."""
+        return dict(self._lists)
+
+    def _add_all(self, side: str, entries: Sequence[TokenLogprob]) -> None:
+        tops = [[self._triple(*best) for best in entry.top] for entry in entries]
+        tokens = [entry.token for entry in entries]
+        self._add(side, tokens, [entry.logprob for entry in entries], tops)
+
+    def _add(
+        self,
+        side: str,
+        tokens: Sequence[int],
+        logprobs: Sequence[float | None],
+        tops: Sequence[list[list[Any]] | None],
+    ) -> None:
+        triples = map(self._triple, tokens, logprobs)
+        self._lists[f"{side}_token_logprobs"].extend(triples)
+        if f"{side}_top_logprobs" in self._lists:
+            # Null, not an empty list, for a token of which no best ones were asked for.
+            self._lists[f"{side}_top_logprobs"].extend(top or None for top in tops)
+
+    def _triple(self, token: int, logprob: float | None) -> list[Any]:
+        text = self._tokenizer.token_text(token) if self._with_text else None
+        return [None if logprob is None else max(logprob, _LOWEST), token, text]
 
 
 def _token(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:

@@ -52,11 +52,10 @@ class _EngineCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         stats = self._stats()
-        used = stats.kv_private + stats.kv_locked
         for name, text, value in (
             ("num_running_reqs", "Requests that run.", stats.running),
             ("num_queue_reqs", "Requests that wait.", stats.waiting),
-            ("num_used_tokens", "KV slots that running requests hold.", used),
+            ("num_used_tokens", "KV slots that running requests hold.", stats.kv_in_use),
             ("num_free_tokens", "KV slots that hold nothing.", stats.kv_free),
             (
                 "num_evictable_tokens",
@@ -64,7 +63,7 @@ class _EngineCollector(Collector):
                 stats.kv_evictable,
             ),
             ("max_total_num_tokens", "KV slots in all.", stats.kv_capacity),
-            ("token_usage", "Share of KV slots in use.", used / max(stats.kv_capacity, 1)),
+            ("token_usage", "Share of KV slots in use.", stats.token_usage),
             ("cache_hit_rate", "Cached prompt tokens / prompt tokens.", stats.hit_rate),
         ):
             gauge = GaugeMetricFamily(_PREFIX + name, text, labels=["model_name"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -13,9 +14,9 @@ from radixlm.core.sampling import MAX_LOGIT_BIAS, MAX_LOGPROBS, SamplingParams
 from radixlm.server.body import named
 
 MAX_N = 128
+MAX_CHOICES = 2048
 COMPLETION_MAX_TOKENS = 16
 _SAMPLING_FIELDS = (
-    "min_tokens",
     "temperature",
     "top_p",
     "top_k",
@@ -43,88 +44,120 @@ def _few(biases: object) -> object:
     return biases
 
 
-class _Body(BaseModel):
+class Body(BaseModel):
     # Unknown fields are kept, so that `check_extras` can say what is wrong with each.
     model_config = ConfigDict(strict=True, extra="allow", frozen=True, protected_namespaces=())
 
 
-class StreamOptions(_Body):
+class StreamOptions(Body):
     include_usage: bool = False
 
 
-class GenerationBody(_Body):
-    """Fields that chat and text completions share. Null is the default, as in OpenAI's API.
+class SamplingFields(Body):
+    """Fields of sampling that all APIs name alike. Null is the default."""
 
-    Source: https://platform.openai.com/docs/api-reference; from min_tokens on as SGLang and vLLM
-    name them.
-    """
-
-    model: str | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
-    max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    logit_bias: Annotated[dict[str, float], BeforeValidator(_few)] | None = None
-    seed: int | None = None
-    stop: str | ListOf[str] | None = None
-    min_tokens: int | None = None
     top_k: int | None = None
     min_p: float | None = None
+    seed: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
     repetition_penalty: float | None = None
+    logit_bias: Annotated[dict[str, float], BeforeValidator(_few)] | None = None
+    stop: str | ListOf[str] | None = None
     stop_token_ids: ListOf[int] | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
-    add_special_tokens: bool | None = None
-    cache_salt: str | None = None
-    extra_key: str | None = None
-    priority: int | None = None
-
-    @property
-    def include_usage(self) -> bool:
-        return self.stream_options is not None and self.stream_options.include_usage
-
-    @property
-    def namespace(self) -> Namespace:
-        return Namespace(cache_salt=self.cache_salt or "", extra_key=self.extra_key or "")
 
     def sampling(self, **more: Any) -> SamplingParams:
         """The engine's parameters. Raises InvalidRequestError that names the field."""
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         given = named({name: getattr(self, name) for name in _SAMPLING_FIELDS})
-        return SamplingParams(
-            **given,
-            **more,
-            stop=stop,
-            stop_token_ids=frozenset(self.stop_token_ids or ()),
-            logit_bias=_biases(self.logit_bias or {}),
-        )
+        given |= {
+            "stop": stop,
+            "stop_token_ids": frozenset(self.stop_token_ids or ()),
+            "logit_bias": _biases(self.logit_bias or {}),
+        }
+        return SamplingParams(**{**given, **more})
 
 
-class TextPart(_Body):
+class CacheFields(Body):
+    """Whose cache a request may share, and how urgent it is."""
+
+    cache_salt: str | None = None
+    extra_key: str | None = None
+    priority: int | None = None
+
+    @property
+    def namespace(self) -> Namespace:
+        return Namespace(cache_salt=self.cache_salt or "", extra_key=self.extra_key or "")
+
+
+class TemplateFields(Body):
+    """What a chat template is told besides the messages."""
+
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    def template_variables(self) -> dict[str, Any]:
+        """Keyword arguments of `ChatTemplate.render`."""
+        variables = dict(self.chat_template_kwargs or {})
+        for name in ("messages", "add_generation_prompt", "continue_final_message"):
+            if name in variables:
+                raise InvalidRequestError(
+                    f"chat_template_kwargs must not hold {name}", param="chat_template_kwargs"
+                )
+        return {
+            **variables,
+            "add_generation_prompt": self.add_generation_prompt,
+            "continue_final_message": bool(self.continue_final_message),
+        }
+
+
+class GenerationBody(SamplingFields, CacheFields):
+    """Fields that chat and text completions share. Null is the default, as in OpenAI's API.
+
+    Source: https://platform.openai.com/docs/api-reference; what it does not have is named as SGLang
+    and vLLM name it.
+    """
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    add_special_tokens: bool | None = None
+
+    @property
+    def include_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    def sampling(self, **more: Any) -> SamplingParams:
+        """The engine's parameters. Raises InvalidRequestError that names the field."""
+        return super().sampling(**named({"min_tokens": self.min_tokens}), **more)
+
+
+class TextPart(Body):
     type: str
     text: str | None = None
 
 
-class ChatMessage(_Body):
+class ChatMessage(Body):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | ListOf[TextPart] | None = None
     name: str | None = None
 
 
-class ChatBody(GenerationBody):
+class ChatBody(GenerationBody, TemplateFields):
     """POST /v1/chat/completions."""
 
     messages: Annotated[ListOf[ChatMessage], Field(min_length=1)]
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
 
     def to_params(self) -> SamplingParams:
         """Raise InvalidRequestError that names the field."""
@@ -157,24 +190,6 @@ class ChatBody(GenerationBody):
             return "max_completion_tokens"
         return param
 
-    def to_messages(self) -> list[dict[str, Any]]:
-        """Messages for the template. Raises InvalidRequestError for what only tools have."""
-        return [_message(message, f"messages[{i}]") for i, message in enumerate(self.messages)]
-
-    def template_variables(self) -> dict[str, Any]:
-        """Keyword arguments of `ChatTemplate.render`."""
-        variables = dict(self.chat_template_kwargs or {})
-        for name in ("messages", "add_generation_prompt", "continue_final_message"):
-            if name in variables:
-                raise InvalidRequestError(
-                    f"chat_template_kwargs must not hold {name}", param="chat_template_kwargs"
-                )
-        return {
-            **variables,
-            "add_generation_prompt": self.add_generation_prompt,
-            "continue_final_message": bool(self.continue_final_message),
-        }
-
 
 class CompletionBody(GenerationBody):
     """POST /v1/completions."""
@@ -200,15 +215,32 @@ class CompletionBody(GenerationBody):
 
     def to_prompts(self) -> list[str | list[int]]:
         """One entry per prompt. Raises InvalidRequestError when there is none."""
-        match self.prompt:
-            case str():
-                return [self.prompt]
-            case [int(), *_]:
-                return [[token for token in self.prompt if isinstance(token, int)]]
-            case []:
-                raise InvalidRequestError("prompt is empty", param="prompt")
-            case _:
-                return [entry for entry in self.prompt if not isinstance(entry, int)]
+        return to_prompts(self.prompt, "prompt")
+
+
+def to_prompts(
+    prompt: str | list[str] | list[int] | list[list[int]], param: str
+) -> list[str | list[int]]:
+    """One entry per prompt of field `param`. Raises InvalidRequestError when there is none."""
+    match prompt:
+        case str():
+            return [prompt]
+        case [int(), *_]:
+            return [[token for token in prompt if isinstance(token, int)]]
+        case []:
+            raise InvalidRequestError(f"{param} is empty", param=param)
+        case [*_] if len(prompt) > MAX_CHOICES:
+            raise InvalidRequestError(
+                f"{param} holds {len(prompt)} prompts, at most {MAX_CHOICES} are allowed",
+                param=param,
+            )
+        case _:
+            return [entry for entry in prompt if not isinstance(entry, int)]
+
+
+def to_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+    """Messages for the template. Raises InvalidRequestError for what only tools have."""
+    return [_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
 
 
 def _message(message: ChatMessage, path: str) -> dict[str, Any]:

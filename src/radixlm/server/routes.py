@@ -16,6 +16,13 @@ from radixlm.server.chat import ChatShape, chat_job
 from radixlm.server.completions import CompletionShape, completion_job
 from radixlm.server.protocol import ChatBody, CompletionBody
 from radixlm.server.service import Service, service_of, tenant_of
+from radixlm.server.tokens import (
+    DetokenizeBody,
+    TokenizeBody,
+    detokenized,
+    tokenized,
+    tokenizer_info,
+)
 
 router = APIRouter()
 
@@ -69,6 +76,27 @@ async def health(request: Request) -> Response:
     return JSONResponse({"status": "ok"})
 
 
+@router.post("/tokenize")
+async def tokenize(request: Request) -> Response:
+    """A text's or a chat's token ids."""
+    body = parse_body(TokenizeBody, await read_body(request))
+    return JSONResponse(await asyncio.to_thread(tokenized, service_of(request), body))
+
+
+@router.post("/detokenize")
+async def detokenize(request: Request) -> Response:
+    """The text of token ids."""
+    body = parse_body(DetokenizeBody, await read_body(request))
+    return JSONResponse(await asyncio.to_thread(detokenized, service_of(request), body))
+
+
+@router.get("/tokenizer_info")
+async def get_tokenizer_info(request: Request) -> Response:
+    """The tokenizer's configuration."""
+    return JSONResponse(tokenizer_info(service_of(request)))
+
+
+@router.get("/model_info")
 @router.get("/get_model_info")
 async def get_model_info(request: Request) -> Response:
     """What was loaded, and how."""

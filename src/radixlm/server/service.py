@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fastapi import Request
 
 from radixlm.build import AsyncEngine
 from radixlm.core.clock import Clock
-from radixlm.core.errors import RequestTooLargeError
-from radixlm.core.keys import Key
+from radixlm.core.errors import InvalidKeyError, InvalidRequestError, RequestTooLargeError
+from radixlm.core.keys import Key, as_key
 from radixlm.server.errors import ModelNotFoundError
 from radixlm.server.metrics import Metrics
+from radixlm.server.rids import Rids
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """created: when serving began, in seconds since 1970."""
+    """created: when serving began, in seconds since 1970.
+
+    rids: the names that clients gave to requests under way.
+    """
 
     engine: AsyncEngine
     model_name: str
     metrics: Metrics
     clock: Clock
     created: int
+    rids: Rids = field(default_factory=Rids)
 
     def check_model(self, name: str | None) -> None:
         """Raise ModelNotFoundError when a request names another model."""
@@ -47,6 +52,15 @@ class Service:
                 param=param,
             )
         return tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+    def key(self, prompt: str | list[int], *, add_special_tokens: bool, param: str) -> Key:
+        """Text or ids, which `param` of the request holds, as a key. Raises InvalidRequestError."""
+        if isinstance(prompt, str):
+            return self.encode(prompt, add_special_tokens=add_special_tokens, param=param)
+        try:
+            return as_key(prompt)
+        except InvalidKeyError as error:
+            raise InvalidRequestError(f"{param}: {error}", param=param) from None
 
 
 def tenant_of(request: Request) -> str:

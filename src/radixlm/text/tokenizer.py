@@ -19,6 +19,7 @@ from radixlm.text.token_bytes import read_decoder
 class Tokenizer:
     """A model's tokenizer. Safe to use from several threads.
 
+    config: tokenizer_config.json.
     vocab_size: one more than the highest id, added tokens included. The model's own vocabulary may
         be larger (padded); ids beyond are decoded to nothing.
     eos_token_id, bos_token_id: as tokenizer_config.json names them, None where it does not.
@@ -30,6 +31,7 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
+        self.config = config
         added = backend.get_added_tokens_decoder()
         self._added = {token: entry.content for token, entry in added.items()}
         self._bytes_of = read_decoder(_decoder_state(backend))
@@ -101,10 +103,14 @@ class Tokenizer:
         """The id of a token by its spelling in the vocabulary, None where there is none."""
         return self._backend.token_to_id(spelling)
 
+    def spelling(self, token: int) -> str | None:
+        """How the vocabulary spells `token`, None for an id that it lacks."""
+        return self._backend.id_to_token(token) if 0 <= token < self.vocab_size else None
+
     def _make_bytes(self, token: int) -> bytes:
         if token in self._added:
             return self._bytes_of.of(self._added[token], added=True)
-        spelling = self._backend.id_to_token(token) if 0 <= token < self.vocab_size else None
+        spelling = self.spelling(token)
         return b"" if spelling is None else self._bytes_of.of(spelling, added=False)
 
     def _named(self, config: Mapping[str, Any], name: str) -> int | None:

@@ -93,6 +93,18 @@ def test_token_text_marks_half_characters():
     assert tokenizer.token_text(tokenizer.token_id("<|end|>")) == "<|end|>"
 
 
+def test_spellings_are_the_vocabulary_s():
+    tokenizer = Tokenizer(byte_level(), {})
+    ids = tokenizer.encode("hello é<|end|>")
+    assert [tokenizer.spelling(int(token)) for token in ids] == [
+        "hello",
+        "Ġ",
+        "Ã©",
+        "<|end|>",
+    ]
+    assert tokenizer.spelling(-1) is tokenizer.spelling(tokenizer.vocab_size) is None
+
+
 def test_truncation_and_padding_of_the_file_are_off():
     backend = byte_level()
     backend.enable_truncation(2)

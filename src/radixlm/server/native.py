@@ -1,0 +1,204 @@
+"""/generate: prompts to a job, outputs to SGLang's answers."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from radixlm.core.request import FinishReason, RequestOutput
+from radixlm.server.generation import Job, Part, stream_parts
+from radixlm.server.logprobs import NativeLogprobs
+from radixlm.server.native_protocol import GenerateBody
+from radixlm.server.service import Service
+from radixlm.server.sse import DONE, event
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NativeJob:
+    """A job, and what its answers need to know.
+
+    ids: of each choice, for the client. rids: the client's names, each with the engine's ids.
+    starts: for each prompt, where its log-probabilities begin, -1 for the answer's only.
+    prompt_only: for each prompt, whether nothing is to be generated.
+    began: by the service's clock.
+    """
+
+    job: Job
+    ids: Sequence[str]
+    rids: Mapping[str, Sequence[str]]
+    starts: Sequence[int]
+    prompt_only: Sequence[bool]
+    batched: bool
+    with_text: bool
+    began: float
+
+
+def generate_job(service: Service, body: GenerateBody, tenant: str, began: float) -> NativeJob:
+    """Tokenize. Takes time in proportion to the prompts: call it off the event loop.
+
+    Raises InvalidRequestError that names the field.
+    """
+    keys = [
+        service.key(prompt, add_special_tokens=True, param=body.prompt_field)
+        for prompt in body.to_prompts()
+    ]
+    each = body.each_sampling(len(keys))
+    info = service.engine.info
+    params = body.to_params(keys, min(info.context_length, info.kv_tokens))
+    n = each[0].n or 1
+    job = Job(
+        request_id=f"gen-{uuid.uuid4().hex}",
+        prompts=keys,
+        n=n,
+        params=params[0],
+        namespace=body.namespace,
+        priority=body.priority or 0,
+        tenant=tenant,
+        own_params=params,
+    )
+    ids, rids = _names(job, body)
+    return NativeJob(
+        job=job,
+        ids=ids,
+        rids=rids,
+        starts=body.starts(keys),
+        prompt_only=[own.prompt_only for own in each],
+        batched=body.batched or n > 1,
+        with_text=bool(body.return_text_in_logprobs),
+        began=began,
+    )
+
+
+async def native_parts(service: Service, native: NativeJob) -> AsyncGenerator[Part, None]:
+    """As `stream_parts`; the job can be aborted by the client's names meanwhile."""
+    with service.rids.held(native.rids):
+        async with aclosing(stream_parts(service, native.job)) as parts:
+            async for part in parts:
+                yield part
+
+
+@dataclass(slots=True)
+class _Choice:
+    """What is known of one choice; see Answers."""
+
+    text: list[str] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+    logprobs: NativeLogprobs | None = None
+    last: RequestOutput | None = None
+    took: float = 0.0
+
+
+class Answers:
+    """SGLang's answers of one job. Each holds everything so far, in a stream too.
+
+    Source: https://docs.sglang.ai/basic_usage/native_api.html.
+    """
+
+    def __init__(self, service: Service, native: NativeJob) -> None:
+        self._service = service
+        self._native = native
+        self._choices = [_Choice() for _ in range(native.job.choices)]
+        for choice, known in enumerate(self._choices):
+            params = native.job.params_of(choice)
+            if params.logprobs is not None:
+                known.logprobs = NativeLogprobs(
+                    service.engine.tokenizer,
+                    with_text=native.with_text,
+                    with_top=params.logprobs > 0,
+                )
+
+    async def events(self, parts: AsyncGenerator[Part, None]) -> AsyncGenerator[bytes, None]:
+        """The answer as it grows; of a list, each says which entry it is."""
+        async with aclosing(parts):
+            async for choice, output in parts:
+                self._add(choice, output)
+                index = {"index": choice} if self._native.batched else {}
+                yield event({**self._entry(choice), **index})
+        yield DONE
+
+    async def whole(self, parts: AsyncGenerator[Part, None]) -> Any:
+        """The answer, or a list of them."""
+        async with aclosing(parts):
+            async for choice, output in parts:
+                self._add(choice, output)
+        entries = [self._entry(choice) for choice in range(len(self._choices))]
+        return entries if self._native.batched else entries[0]
+
+    def _add(self, choice: int, output: RequestOutput) -> None:
+        known, native = self._choices[choice], self._native
+        prompt = choice // native.job.n
+        if known.logprobs is not None:
+            start = native.starts[prompt]
+            if start >= 0 and known.last is None and output.token_ids:
+                first = int(native.job.prompts[prompt][start])
+                known.logprobs.add_prompt(first, output.prompt_logprobs)
+            if not native.prompt_only[prompt]:
+                known.logprobs.add_output(output.logprobs)
+        if native.prompt_only[prompt]:
+            output = _without_answer(output)
+        known.text.append(output.text)
+        known.ids.extend(output.token_ids)
+        known.last = output
+        known.took = self._service.clock.now() - native.began
+
+    def _entry(self, choice: int) -> dict[str, Any]:
+        known = self._choices[choice]
+        last = known.last or RequestOutput(self._native.job.name_of(choice))
+        meta: dict[str, Any] = {
+            "id": self._native.ids[choice],
+            "finish_reason": _finish_reason(last, len(known.ids)),
+            "prompt_tokens": last.prompt_tokens,
+            "completion_tokens": len(known.ids),
+            "cached_tokens": last.cached_tokens,
+        }
+        if known.logprobs is not None:
+            meta |= known.logprobs.as_json()
+        if last.finished:
+            meta["e2e_latency"] = known.took
+        return {"text": "".join(known.text), "output_ids": known.ids, "meta_info": meta}
+
+
+def _without_answer(output: RequestOutput) -> RequestOutput:
+    """What is left when only the prompt was wanted: it had to sample a token to come to an end."""
+    reason = output.finish_reason
+    if reason is FinishReason.STOP:
+        reason = FinishReason.LENGTH
+    return replace(output, text="", token_ids=(), finish_reason=reason)
+
+
+def _finish_reason(output: RequestOutput, length: int) -> dict[str, Any] | None:
+    match output.finish_reason:
+        case None:
+            return None
+        case FinishReason.LENGTH:
+            return {"type": "length", "length": length}
+        case FinishReason.STOP:
+            return {"type": "stop", "matched": output.matched_stop}
+        case other:
+            return {"type": other.value, "message": "Aborted"}
+
+
+def _names(job: Job, body: GenerateBody) -> tuple[list[str], dict[str, list[str]]]:
+    """Each choice's id, and what the client may abort by which name.
+
+    A rid that is given for several answers is theirs together; each has its own behind it too:
+    rid_0, rid_1, ...
+    """
+    given = body.rids(len(job.prompts))
+    if given is None:
+        return [job.name_of(choice) for choice in range(job.choices)], {}
+    ids = []
+    held: dict[str, list[str]] = {}
+    for choice in range(job.choices):
+        prompt, place = divmod(choice, job.n)
+        if isinstance(given, str):
+            rid, own = given, choice if body.batched or job.n > 1 else None
+        else:
+            rid, own = given[prompt], place if job.n > 1 else None
+        ids.append(rid if own is None else f"{rid}_{own}")
+        for name in {rid, ids[-1]}:
+            held.setdefault(name, []).append(job.name_of(choice))
+    return ids, held

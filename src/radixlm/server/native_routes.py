@@ -1,0 +1,132 @@
+"""SGLang's native routes, and vLLM's name for one of them."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import version
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from radixlm.core.errors import InvalidRequestError, QueueFullError
+from radixlm.core.sampling import SamplingParams
+from radixlm.server.answer import respond
+from radixlm.server.body import parse_body, read_body
+from radixlm.server.errors import NotGeneratingError
+from radixlm.server.native import Answers, generate_job, native_parts
+from radixlm.server.native_protocol import AbortBody, GenerateBody
+from radixlm.server.service import Service, service_of, tenant_of
+
+HEALTH_SECONDS = 20.0
+_HEALTH_POLL_SECONDS = 0.05
+
+router = APIRouter()
+
+
+@router.api_route("/generate", methods=["POST", "PUT"])
+async def generate(request: Request) -> Response:
+    """SGLang's own way to generate."""
+    service = service_of(request)
+    began = service.clock.now()
+    body = parse_body(GenerateBody, await read_body(request))
+    try:
+        native = await asyncio.to_thread(generate_job, service, body, tenant_of(request), began)
+        answers = Answers(service, native)
+        return await respond(
+            request,
+            native_parts(service, native),
+            stream=bool(body.stream),
+            events=answers.events,
+            whole=answers.whole,
+        )
+    except InvalidRequestError as error:
+        raise body.explain(error) from None
+
+
+@router.post("/abort_request")
+async def abort_request(request: Request) -> Response:
+    """End requests by the client's name for them, or all; says how many were under way."""
+    service = service_of(request)
+    body = parse_body(AbortBody, await read_body(request))
+    body.check()
+    names = None if body.abort_all else service.rids.of(body.rid or "")
+    return JSONResponse({"aborted": service.engine.abort(names)})
+
+
+@router.get("/health_generate")
+async def health_generate(request: Request) -> Response:
+    """200 when a token comes in time, else 503."""
+    await _generate_one(service_of(request), HEALTH_SECONDS)
+    return JSONResponse({"status": "ok"})
+
+
+@router.get("/server_info")
+@router.get("/get_server_info")
+async def server_info(request: Request) -> Response:
+    """The flags as given, what was made of them, and the engine in numbers."""
+    service = service_of(request)
+    engine = service.engine
+    return JSONResponse(
+        {
+            **asdict(engine.config),
+            "served_model_name": service.model_name,
+            "model_path": engine.info.model_path,
+            "max_total_num_tokens": engine.info.kv_tokens,
+            "max_req_input_len": engine.info.context_length - 1,
+            "version": version("radixlm"),
+            "internal_states": [asdict(engine.stats())],
+        }
+    )
+
+
+@router.get("/v1/loads")
+async def loads(request: Request) -> Response:
+    """How busy the engine is, for a balancer; one entry, since there is one engine."""
+    engine = service_of(request).engine
+    stats = engine.stats()
+    now = datetime.now(UTC)
+    most = engine.config.max_running_requests
+    load = {
+        "dp_rank": 0,
+        "timestamp": now.timestamp(),
+        "num_running_reqs": stats.running,
+        "num_waiting_reqs": stats.waiting,
+        "num_used_tokens": stats.kv_in_use,
+        "max_total_num_tokens": stats.kv_capacity,
+        "token_usage": stats.token_usage,
+        "cache_hit_rate": stats.hit_rate,
+        "utilization": stats.running / most,
+        "max_running_requests": most,
+    }
+    return JSONResponse(
+        {"timestamp": now.isoformat(), "version": version("radixlm"), "loads": [load]}
+    )
+
+
+@router.post("/reset_prefix_cache")
+async def reset_prefix_cache(request: Request) -> Response:
+    """vLLM's name for /flush_cache; no success when requests run, since theirs stay."""
+    return JSONResponse({"success": await service_of(request).engine.flush_cache()})
+
+
+async def _generate_one(service: Service, seconds: float) -> None:
+    """Wait for a token. When the queue is too long for that, another request's will do.
+
+    Raises NotGeneratingError, EngineDeadError.
+    """
+    engine = service.engine
+    before = engine.stats().output_tokens
+    params = SamplingParams(max_tokens=1, temperature=0.0)
+    try:
+        async with asyncio.timeout(seconds):
+            try:
+                await engine.generate([0], params)
+            except QueueFullError:
+                while engine.stats().output_tokens == before:
+                    await asyncio.sleep(_HEALTH_POLL_SECONDS)
+                    engine.health()
+    except TimeoutError:
+        if engine.stats().output_tokens == before:
+            raise NotGeneratingError(f"no token was generated in {seconds:g} s") from None

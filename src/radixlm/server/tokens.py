@@ -1,0 +1,98 @@
+"""/tokenize and /detokenize, as vLLM shapes them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from radixlm.core.errors import InvalidRequestError, RequestTooLargeError
+from radixlm.server.chat import chat_key
+from radixlm.server.protocol import Body, ChatMessage, ListOf, TemplateFields
+from radixlm.server.service import Service
+
+
+class TokenizeBody(TemplateFields):
+    """POST /tokenize: a text, or messages for the chat template.
+
+    add_special_tokens: the default is true for a text and false for messages, whose template
+    writes them.
+    """
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Annotated[ListOf[ChatMessage], Field(min_length=1)] | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+
+    def check(self) -> None:
+        """Raise InvalidRequestError unless there is one of the two, with its own fields."""
+        if self.prompt is not None and self.messages is not None:
+            raise InvalidRequestError("give prompt or messages, not both", param="messages")
+        if self.messages is None:
+            if self.prompt is None:
+                raise InvalidRequestError("give prompt or messages", param="prompt")
+            for name in TemplateFields.model_fields:
+                if getattr(self, name) is not None:
+                    raise InvalidRequestError(f"{name} needs messages", param=name)
+
+
+class DetokenizeBody(Body):
+    """POST /detokenize."""
+
+    model: str | None = None
+    tokens: ListOf[int]
+
+
+def tokenized(service: Service, body: TokenizeBody) -> dict[str, Any]:
+    """The answer of /tokenize. Takes time in proportion to the text: call it off the event loop.
+
+    Raises InvalidRequestError that names the field.
+    """
+    service.check_model(body.model)
+    body.check()
+    if body.messages is not None:
+        special = bool(body.add_special_tokens)
+        key = chat_key(service, body.messages, body, add_special_tokens=special)
+    else:
+        special = body.add_special_tokens is not False
+        key = service.encode(body.prompt or "", add_special_tokens=special, param="prompt")
+    tokens = key.tolist()
+    spelling = service.engine.tokenizer.spelling
+    return {
+        "count": len(tokens),
+        "max_model_len": service.engine.info.context_length,
+        "tokens": tokens,
+        "token_strs": [spelling(token) for token in tokens] if body.return_token_strs else None,
+    }
+
+
+def detokenized(service: Service, body: DetokenizeBody) -> dict[str, Any]:
+    """The answer of /detokenize, special tokens written out. Call it off the event loop.
+
+    Raises InvalidRequestError, RequestTooLargeError.
+    """
+    service.check_model(body.model)
+    info = service.engine.info
+    if len(body.tokens) > info.context_length:
+        raise RequestTooLargeError(
+            f"there are {len(body.tokens)} tokens, but the model's context is "
+            f"{info.context_length}",
+            param="tokens",
+        )
+    for place, token in enumerate(body.tokens):
+        if not 0 <= token < info.vocab_size:
+            where = f"tokens[{place}]"
+            raise InvalidRequestError(
+                f"{where} is {token}, the model's ids are 0 to {info.vocab_size - 1}", param=where
+            )
+    return {"prompt": service.engine.tokenizer.decode(body.tokens, skip_special_tokens=False)}
+
+
+def tokenizer_info(service: Service) -> dict[str, Any]:
+    """tokenizer_config.json, with the chat template that is in use."""
+    engine = service.engine
+    info = {"tokenizer_class": "PreTrainedTokenizerFast", **engine.tokenizer.config}
+    if engine.chat_template is not None:
+        info["chat_template"] = engine.chat_template.source
+    return info

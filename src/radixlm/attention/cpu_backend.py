@@ -21,8 +21,8 @@ from radixlm.memory.kv_pool import KVPool
 
 # When to share; docs/adr/0012-cpu-kernels.md has the measurements. The compiled worker reads for so
 # many tokens as fast, and what the others save, in tokens x heads x head_dim, pays for the calls.
-_FEWEST = {torch.bfloat16: 4, torch.float32: 8}
-_LEAST_SAVED = {torch.bfloat16: 3 << 22, torch.float32: 3 << 23}
+FEWEST = {torch.bfloat16: 4, torch.float32: 8}
+LEAST_SAVED = {torch.bfloat16: 3 << 22, torch.float32: 3 << 23}
 # A run of slots this long is read in place, shorter ones are gathered together.
 _LEAST_VIEW = 4096
 # Queries and scores of a row and key head from which on products are the faster kernel.
@@ -63,8 +63,8 @@ class CpuBackend:
         least_queries: int = _LEAST_QUERIES,
         least_scores: int = _LEAST_SCORES,
     ) -> None:
-        saved = _LEAST_SAVED[pool.dtype] // (n_heads * pool.head_dim)
-        self.sharing = Sharing(_FEWEST[pool.dtype], saved, _LEAST_VIEW)
+        saved = LEAST_SAVED[pool.dtype] // (n_heads * pool.head_dim)
+        self.sharing = Sharing(FEWEST[pool.dtype], saved, _LEAST_VIEW)
         self.group_tokens = 0  # rows with one new token: each by itself
         self._least = least_queries, least_scores
         self._pool = pool

@@ -229,9 +229,11 @@ def _names(value: str) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     parser.add_argument("urls", nargs="+", metavar="URL", help="http://127.0.0.1:30000")
-    parser.add_argument("--only", type=_names, default=list(WORKLOADS), help="W1,W5")
-    parser.add_argument("--scale", type=float, default=1.0, help="times as many requests")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", type=_names, default=list(WORKLOADS), help="such as W1,W5")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="times as many requests; W3 is one tree at least"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the random prompts; default: 0")
     parser.add_argument("--vocab-size", type=int, help="ids lie below; default: what we can learn")
     parser.add_argument("--model", help="default: the first one that each server lists")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds without a token")

@@ -172,9 +172,9 @@ def measure(shape: str, dtype: str, rounds: int) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
-    parser.add_argument("--shape", default="smollm-135m")
-    parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--shape", default="smollm-135m", help="default: smollm-135m")
+    parser.add_argument("--dtype", default="bfloat16", help="default: bfloat16; or float32")
+    parser.add_argument("--rounds", type=int, default=3, help="default: 3")
     parser.add_argument("--offline", metavar="FOLDER", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.offline:

@@ -98,6 +98,7 @@ def shared(fixture: str) -> Any:
     return getattr(conftest, fixture, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
 def test_fault_is_caught(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -31,6 +31,7 @@ def threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.mark.slow  # each shape is compiled
 @pytest.mark.parametrize(("dtype", "near"), DTYPES)
 @pytest.mark.parametrize("backend", WAYS)
 @pytest.mark.parametrize(

@@ -38,6 +38,8 @@ _HEADINGS = (
     ("attention.torch_backend.TorchAttention.__init__", "plan"),
     ("attention.cpu_backend.CpuAttention.__init__", "plan"),
     ("attention.own_reads.OwnReads.__init__", "plan"),
+    ("attention.sources.Sources.__init__", "plan"),
+    ("attention.sources.shared_source", "plan"),
     ("attention", "attention"),
     ("layers.linear.GatedMLP", "activation"),
     ("layers.norm", "norms"),

@@ -15,24 +15,19 @@ from radixlm.attention.own_reads import OwnReads
 from radixlm.attention.plan import AttentionPlan, RowSpan
 from radixlm.attention.products import MOST_ROWS, Block, Products, whole
 from radixlm.attention.sharing import SharedRead, Sharing
+from radixlm.attention.sources import LEAST_VIEW, Source, Sources, shared_source, stacked_queries
 from radixlm.attention.team import team
-from radixlm.core.batch import Extent
 from radixlm.memory.kv_pool import KVPool
 
 # When to share; docs/adr/0012-cpu-kernels.md has the measurements. The compiled worker reads for so
 # many tokens as fast, and what the others save, in tokens x heads x head_dim, pays for the calls.
 FEWEST = {torch.bfloat16: 4, torch.float32: 8}
 LEAST_SAVED = {torch.bfloat16: 3 << 22, torch.float32: 3 << 23}
-# A run of slots this long is read in place, shorter ones are gathered together.
-_LEAST_VIEW = 4096
 # Queries and scores of a row and key head from which on products are the faster kernel.
 _LEAST_QUERIES = 24
 _LEAST_SCORES = 1 << 16
 # New tokens per product within a chunk: a block reads only what lies before its own end.
 _CHUNK_TOKENS = 128
-
-# Where keys and values are read: a run of the pool (a view), or a list of slots (a gather).
-_Source = Extent | Tensor
 
 
 class _Read(NamedTuple):
@@ -43,7 +38,7 @@ class _Read(NamedTuple):
 
     first: int
     stop: int
-    source: _Source
+    source: Source
     blocks: Sequence[Block]
     shared: bool
 
@@ -64,7 +59,7 @@ class CpuBackend:
         least_scores: int = _LEAST_SCORES,
     ) -> None:
         saved = LEAST_SAVED[pool.dtype] // (n_heads * pool.head_dim)
-        self.sharing = Sharing(FEWEST[pool.dtype], saved, _LEAST_VIEW)
+        self.sharing = Sharing(FEWEST[pool.dtype], saved, LEAST_VIEW)
         self.group_tokens = 0  # rows with one new token: each by itself
         self._least = least_queries, least_scores
         self._pool = pool
@@ -106,9 +101,7 @@ class CpuBackend:
         return _Read(span.token, span.token + span.n_new, source, blocks, shared=False)
 
     def _shared(self, read: SharedRead) -> _Read:
-        source: _Source = read.extents[0]
-        if len(read.extents) > 1:
-            source = torch.cat([torch.arange(*extent) for extent in read.extents])
+        source = shared_source(read, self._pool)
         blocks = whole((read.stop - read.first) * self._queries, read.length)
         return _Read(read.first, read.stop, source, blocks, shared=True)
 
@@ -136,10 +129,7 @@ class CpuAttention:
         self._own = own
         self._reads = reads
         self._merges = any(read.shared for read in reads)
-        gathered = max((r.source.numel() for r in reads if isinstance(r.source, Tensor)), default=0)
-        shape = (gathered, pool.n_kv_heads, pool.head_dim)
-        # Written anew in each layer: fresh memory per gather costs more in page faults than it.
-        self._scratch = torch.empty(shape, dtype=pool.dtype), torch.empty(shape, dtype=pool.dtype)
+        self._sources = Sources(pool, [read.source for read in reads])
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """See `Attend`: q (tokens, n_heads, head_dim) -> the same shape."""
@@ -154,19 +144,12 @@ class CpuAttention:
         return out.to(q.dtype)
 
     def _compute_reads(self, layer: int, q: Tensor, out: Tensor, lse: Tensor) -> None:
-        """Queries that share a key head stand one below the other, those of all tokens:
-
-        q     (n_kv_heads, tokens x queries of a key head, head_dim)
-        keys  (n_kv_heads, tokens of the context, head_dim)
-        """
-        tokens, n_heads, head_dim = q.shape
+        """By products; each read's results are set, or merged with what is there."""
         n_kv = self._pool.n_kv_heads
-        per_key = (tokens, n_kv, n_heads // n_kv)
-        queries = q.new_empty((n_kv, tokens, n_heads // n_kv, head_dim))
-        torch.mul(q.view(*per_key, head_dim).transpose(0, 1), head_dim**-0.5, out=queries)
-        out, lse = out.view(*per_key, head_dim), lse.view(per_key)
+        queries = stacked_queries(q, n_kv)
+        out, lse = out.unflatten(1, (n_kv, -1)), lse.unflatten(1, (n_kv, -1))
         for read in self._reads:
-            keys, values = self._read(layer, read.source)
+            keys, values = self._sources.read(layer, read.source)
             rows = slice(read.first, read.stop)
             part = queries[:, rows]
             made, made_lse = torch.empty_like(part), None
@@ -186,17 +169,6 @@ class CpuAttention:
                 out[rows] = made.transpose(0, 1)
                 if made_lse is not None:
                     lse[rows] = made_lse.transpose(0, 1)
-
-    def _read(self, layer: int, source: _Source) -> tuple[Tensor, Tensor]:
-        """Keys and values, (tokens, n_kv_heads, head_dim) each; a gather's hold till the next."""
-        keys, values = self._pool.keys[layer], self._pool.values[layer]
-        if isinstance(source, Extent):
-            run = slice(*source)
-            return keys[run], values[run]
-        into_keys, into_values = (buffer[: source.numel()] for buffer in self._scratch)
-        torch.index_select(keys, 0, source, out=into_keys)
-        torch.index_select(values, 0, source, out=into_values)
-        return into_keys, into_values
 
 
 def _own_slots(span: RowSpan, table: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from radixlm.attention.flash import attend_all, attend_part, merge
 from radixlm.attention.interface import Attend
 from radixlm.attention.plan import AttentionPlan, RowSpan
 from radixlm.attention.sharing import SharedRead, Sharing
-from radixlm.core.batch import Extent
+from radixlm.attention.sources import LEAST_VIEW, Source, Sources, shared_source, stacked_queries
 from radixlm.memory.kv_pool import KVPool
 
 # A gathered group is read again at once, so it should still lie in the processor's cache. Of 2 to 8
@@ -29,11 +29,6 @@ _GPU_QUERY_BLOCK = 2048
 # When to share; docs/adr/0011-tree-attention.md has the measurements. A read of its own costs calls
 # and merging: what a row must save, in tokens x heads x head_dim. On CUDA nothing was measured.
 _LEAST_SAVED = 1 << 20
-_LEAST_VIEW = 4096
-
-
-# Where keys and values are read: a run of the pool (a view), or a list of slots (a gather).
-_Source = Extent | Tensor
 
 
 class _Chunk(NamedTuple):
@@ -41,7 +36,7 @@ class _Chunk(NamedTuple):
 
     first: int
     stop: int
-    source: _Source
+    source: Source
     blocks: tuple[tuple[int, int, int, Tensor], ...]
 
 
@@ -50,7 +45,7 @@ class _Group(NamedTuple):
 
     rows: slice
     width: int
-    source: _Source
+    source: Source
     mask: Tensor | None
 
 
@@ -59,7 +54,7 @@ class _Shared(NamedTuple):
 
     first: int
     stop: int
-    source: _Source
+    source: Source
 
 
 class TorchBackend:
@@ -69,7 +64,7 @@ class TorchBackend:
         self._pool = pool
         budget = _CPU_GROUP_ELEMENTS if pool.device.type == "cpu" else _GPU_GROUP_ELEMENTS
         self.group_tokens = budget // (2 * pool.n_kv_heads * pool.head_dim)
-        self.sharing = Sharing(1, _LEAST_SAVED // (n_heads * pool.head_dim), _LEAST_VIEW)
+        self.sharing = Sharing(1, _LEAST_SAVED // (n_heads * pool.head_dim), LEAST_VIEW)
 
     def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> Attend:
         """See `Backend`."""
@@ -110,13 +105,7 @@ class TorchAttention:
         sources = [chunk.source for chunk in self._chunks]
         sources += [group.source for group in self._groups]
         sources += [read.source for read in self._shared]
-        gathered = max((s.numel() for s in sources if isinstance(s, Tensor)), default=0)
-        shape = (gathered, pool.n_kv_heads, pool.head_dim)
-        # Written anew in each layer: fresh memory per gather costs more in page faults than it.
-        self._scratch = (
-            torch.empty(shape, dtype=pool.dtype, device=pool.device),
-            torch.empty(shape, dtype=pool.dtype, device=pool.device),
-        )
+        self._sources = Sources(pool, sources)
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """See `Attend`: q (tokens, n_heads, head_dim) -> the same shape."""
@@ -136,7 +125,7 @@ class TorchAttention:
         more to be merged, lse (tokens, n_heads).
         """
         for chunk in self._chunks:
-            keys, values = self._read(layer, chunk.source)
+            keys, values = self._sources.read(layer, chunk.source)
             new = slice(chunk.first, chunk.stop)
             _attend_chunk(q[new], keys, values, chunk, out[new], None if lse is None else lse[new])
         if self._groups:
@@ -144,7 +133,7 @@ class TorchAttention:
             done = torch.empty(single.shape, dtype=out.dtype, device=q.device)
             done_lse = None if lse is None else done.new_empty(done.shape[:2])
             for group in self._groups:
-                keys, values = self._read(layer, group.source)
+                keys, values = self._sources.read(layer, group.source)
                 part_lse = None if done_lse is None else done_lse[group.rows]
                 _attend_group(single[group.rows], keys, values, group, done[group.rows], part_lse)
             out.index_copy_(0, self._singles, done)
@@ -152,35 +141,19 @@ class TorchAttention:
                 lse.index_copy_(0, self._singles, done_lse)
 
     def _merge_shared(self, layer: int, q: Tensor, out: Tensor, lse: Tensor) -> None:
-        """Queries that share a key head stand one below the other, those of all rows:
-
-        q     (n_kv_heads, tokens x queries of a key head, head_dim)
-        keys  (n_kv_heads, tokens of the context, head_dim)
-        """
-        tokens, n_heads, head_dim = q.shape
+        """Merge what rows read together into what each has by itself."""
         n_kv = self._pool.n_kv_heads
-        per_key = (tokens, n_kv, n_heads // n_kv)
-        queries = q.new_empty((n_kv, tokens, n_heads // n_kv, head_dim))
-        torch.mul(q.view(*per_key, head_dim).transpose(0, 1), head_dim**-0.5, out=queries)
-        out, lse = out.view(*per_key, head_dim), lse.view(per_key)
+        queries = stacked_queries(q, n_kv)
+        out, lse = out.unflatten(1, (n_kv, -1)), lse.unflatten(1, (n_kv, -1))
         for read in self._shared:
-            keys, values = self._read(layer, read.source)
+            keys, values = self._sources.read(layer, read.source)
             rows = slice(read.first, read.stop)
             part, part_lse = attend_all(queries[:, rows].flatten(1, 2), keys, values)
-            shape = (n_kv, read.stop - read.first, n_heads // n_kv)
-            part, part_lse = part.view(*shape, head_dim), part_lse.view(shape)
+            part, part_lse = (
+                part.view_as(queries[:, rows]),
+                part_lse.view(queries[:, rows].shape[:3]),
+            )
             merge(out[rows], lse[rows], part.transpose(0, 1), part_lse.transpose(0, 1))
-
-    def _read(self, layer: int, source: _Source) -> tuple[Tensor, Tensor]:
-        """Keys and values, (tokens, n_kv_heads, head_dim) each; a gather's hold till the next."""
-        keys, values = self._pool.keys[layer], self._pool.values[layer]
-        if isinstance(source, Extent):
-            run = slice(*source)
-            return keys[run], values[run]
-        into_keys, into_values = (buffer[: source.numel()] for buffer in self._scratch)
-        torch.index_select(keys, 0, source, out=into_keys)
-        torch.index_select(values, 0, source, out=into_values)
-        return into_keys, into_values
 
 
 def _attend(
@@ -237,10 +210,7 @@ def _attend_group(
 
 
 def _shared(read: SharedRead, pool: KVPool) -> _Shared:
-    if len(read.extents) == 1:
-        return _Shared(read.first, read.stop, read.extents[0])
-    slots = torch.cat([torch.arange(*extent) for extent in read.extents])
-    return _Shared(read.first, read.stop, slots.to(pool.device))
+    return _Shared(read.first, read.stop, shared_source(read, pool))
 
 
 def _chunks(spans: Sequence[RowSpan], table: Tensor, pool: KVPool) -> list[_Chunk]:

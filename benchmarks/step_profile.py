@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from benchmarks.machine import clock
-from radixlm.attention import onednn
+from radixlm.layers import onednn
 
 _FLOORS = tuple(
     f"radixlm.{floor}" for floor in ("memory", "attention", "layers", "models", "runner")

@@ -156,8 +156,8 @@ def _on_the_cpu(least_queries: int) -> Callable[[KVPool, int], Backend]:
 BACKENDS: dict[str, Callable[[KVPool, int], Backend]] = {
     "torch": TorchBackend,
     "cpu": CpuBackend,
-    "compiled": _on_the_cpu(1 << 30),
-    "products": _on_the_cpu(1),
+    "direct": _on_the_cpu(1 << 30),
+    "tiles": _on_the_cpu(1),
 }
 
 

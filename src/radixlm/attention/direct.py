@@ -8,7 +8,7 @@ next tile is being fetched:
               tile 0    tile 1
     dots      . . . .   . . . .   .        scores (queries of all heads, context)
     softmax   . . . .   . . . .   .        in place, its sum applied at the end
-    mix       . . . .   . . . .   .   ->   out (queries of all heads, head_dim)
+    mix       . . . .   . . . .   .   ->   (queries of all heads, head_dim)
 
 Threads take one read after the other from a counter, so that long contexts and short ones need no
 sharing out.
@@ -23,13 +23,15 @@ from typing import Any
 import numpy as np
 from numba import carray, cfunc, njit, types
 
+from radixlm.attention.rows import ANSWER, put
+from radixlm.attention.softmax import make_row_weights, row_largest
 from radixlm.attention.vectors import (
+    FAST,
+    LOG2_E,
     as_pointer,
     fetch_add,
     float_of_bits,
     make_dots,
-    make_exponentials,
-    make_largest,
     make_mix,
     prefetch,
 )
@@ -47,21 +49,18 @@ from radixlm.attention.vectors import (
     TABLE,
     TABLE_STRIDE,
     READS,
-    OUT,
+    ANSWERS,
+    PARTS,
     LSE,
     SCRATCH,
     SCORES,
     PER_THREAD,
     SIZE,
-) = range(17)
-# Columns of `READS` (items, 7) int64: where the result goes, whose queries, whose slots, and which
-# two ranges [a, b) and [c, d) of them.
+) = range(18)
+# Columns of `READS` (items, 7) int64: the row of parts for the result, whose queries, whose slots,
+# and which two ranges [a, b) and [c, d) of them. No range of all is empty.
 READ_COLUMNS = 7
 
-# No flag that lets the compiler believe that there are no NaN and no infinities: broken weights are
-# to be seen in the logits.
-_MATH = {"reassoc", "contract", "nsz", "arcp"}
-FAST: dict[str, Any] = {"fastmath": _MATH, "boundscheck": False, "error_model": "numpy"}
 _MOST_QUERIES = 8
 # A tile stays in the processor's nearest cache.
 _TILE_BYTES = 12 << 10
@@ -69,16 +68,19 @@ _TILE_BYTES = 12 << 10
 
 def scratch_numbers(heads: int, head_dim: int, tokens: int) -> int:
     """float32 numbers that a thread writes on the way to `tokens` tokens' worth of attention:
-    scores of all `heads` of queries, two sums of each, the scaled queries, and the slots.
+    scores of all `heads` of queries, two sums of each, the scaled queries, the mixed values, and
+    the slots. Of 16 tokens each or more: scores are computed in whole vectors.
     """
-    return heads * (tokens + 2 + head_dim) + tokens
+    return heads * (tokens + 2 + 2 * head_dim) + tokens
 
 
 @functools.cache
 def make_worker(queries: int, head_dim: int, *, bfloat16: bool) -> Any:
     """The compiled worker for a shape: `queries` per key head. Takes a second to make, once."""
     tiles = _make_tiles(queries, head_dim, bfloat16=bfloat16)
-    element = 2 if bfloat16 else 4
+    row_weights = make_row_weights(bfloat16=False)
+    finish = _make_finish(head_dim, bfloat16=bfloat16)
+    element, scale = 2 if bfloat16 else 4, np.float32(LOG2_E)
 
     @cfunc(types.void(types.CPointer(types.int64)), **FAST)  # type: ignore[untyped-decorator]
     def worker(arguments: Any) -> None:
@@ -88,27 +90,26 @@ def make_worker(queries: int, head_dim: int, *, bfloat16: bool) -> Any:
         scores = args[SCRATCH] + thread * args[PER_THREAD]
         sums = carray(as_pointer(scores + 4 * heads * length), (2, heads), np.float32)
         q = scores + 4 * heads * (length + 2)
-        slots = q + 4 * heads * head_dim
+        mixed = q + 4 * heads * head_dim
+        slots = mixed + 4 * heads * head_dim
         reads = carray(as_pointer(args[READS]), (args[ITEMS], READ_COLUMNS), np.int64)
         while True:
             item = fetch_add(address_of(args, UNITS_TAKEN))
             if item >= args[ITEMS]:
                 break
-            target, token, row, a, b, c, d = reads[item]
+            part, token, row, a, b, c, d = reads[item]
             count = b - a + d - c
-            out_at = args[OUT] + 4 * target * heads * head_dim
-            out = carray(as_pointer(out_at), (heads, head_dim), np.float32)
-            lse = carray(as_pointer(args[LSE] + 4 * target * heads), (heads,), np.float32)
-            clear(out, lse)
-            if count == 0:
-                continue
             collect_slots(args[TABLE] + row * args[TABLE_STRIDE], a, b, c, d, slots)
             scaled(args[Q] + token * args[Q_STRIDE], q, heads * head_dim, head_dim, element)
             tiles(True, args[KEYS], args[KEY_HEADS], slots, count, q, scores, length)
             for i in range(heads):
-                sums[0, i], sums[1, i] = exponentials(scores + 4 * i * length, count)
-            tiles(False, args[VALUES], args[KEY_HEADS], slots, count, out_at, scores, length)
-            finish(out, lse, sums)
+                at = scores + 4 * i * length
+                top = row_largest(at, count)
+                sums[0, i] = top
+                sums[1, i] = row_weights(at, count, scale, top * scale, at, count)
+            clear(mixed, heads * head_dim)
+            tiles(False, args[VALUES], args[KEY_HEADS], slots, count, mixed, scores, length)
+            finish(args, mixed, sums, token, part, heads)
 
     return worker
 
@@ -182,54 +183,35 @@ def scaled(q: int, into: int, numbers: int, head_dim: int, element: int) -> None
 
 # Slices in compiled code read better than loops, but take numba half a second each.
 @njit(**FAST)  # type: ignore[untyped-decorator]
-def clear(out: Any, lse: Any) -> None:
-    """What attention over nothing gives."""
-    for i in range(out.shape[0]):
-        lse[i] = -np.inf
-        for k in range(out.shape[1]):
-            out[i, k] = 0
+def clear(address: int, numbers: int) -> None:
+    """Write zeros."""
+    made = carray(as_pointer(address), (numbers,), np.float32)
+    for i in range(numbers):
+        made[i] = 0
 
 
-@njit(**FAST)  # type: ignore[untyped-decorator]
-def finish(out: Any, lse: Any, sums: Any) -> None:
-    """Divide the mixed values by the sum of their weights."""
-    for i in range(out.shape[0]):
-        inverse = np.float32(1) / sums[1, i]
-        for k in range(out.shape[1]):
-            out[i, k] *= inverse
-        lse[i] = sums[0, i] + np.log(sums[1, i])
+def _make_finish(head_dim: int, *, bfloat16: bool) -> Callable[..., Any]:
+    """finish(args, mixed, sums, token, part, heads): divide by the sum of weights and write."""
+    element = 2 if bfloat16 else 4
+
+    @njit(**FAST)  # type: ignore[untyped-decorator]
+    def finish(args: Any, mixed: int, sums: Any, token: int, part: int, heads: int) -> None:
+        for i in range(heads):
+            made, inverse = mixed + 4 * i * head_dim, np.float32(1) / sums[1, i]
+            if part == ANSWER:
+                into = args[ANSWERS] + (token * heads + i) * head_dim * element
+                put(made, inverse, head_dim, into, element)
+            else:
+                put(made, inverse, head_dim, args[PARTS] + (part * heads + i) * head_dim * 4, 4)
+                lse = carray(as_pointer(args[LSE] + 4 * (part * heads + i)), (1,), np.float32)
+                lse[0] = sums[0, i] + np.log(sums[1, i])
+
+    return finish  # type: ignore[no-any-return]
 
 
 @njit(**FAST)  # type: ignore[untyped-decorator]
 def address_of(args: Any, index: int) -> Any:
     return args.ctypes.data + 8 * index
-
-
-_four, _one = make_exponentials(4), make_exponentials(1)
-_largest_of_four, _largest_of_one = make_largest(4), make_largest(1)
-
-
-@njit(**FAST)  # type: ignore[untyped-decorator]
-def exponentials(address: int, n: int) -> Any:
-    """A row of n float32 scores becomes e^(score - largest). Returns the largest and the sum."""
-    row = carray(as_pointer(address), (n,), np.float32)
-    whole, almost = n - n % 64, n - n % 16
-    top = row[n - 1]
-    for t in range(0, whole, 64):
-        top = max(top, _largest_of_four(address + 4 * t))
-    for t in range(whole, almost, 16):
-        top = max(top, _largest_of_one(address + 4 * t))
-    for t in range(almost, n):
-        top = max(top, row[t])
-    total = np.float32(0)
-    for t in range(0, whole, 64):
-        total += _four(address + 4 * t, top)
-    for t in range(whole, almost, 16):
-        total += _one(address + 4 * t, top)
-    for t in range(almost, n):
-        row[t] = np.exp(row[t] - top)
-        total += row[t]
-    return top, total
 
 
 def _make_scores(block: int, head_dim: int, *, bfloat16: bool) -> Callable[..., Any]:

@@ -19,10 +19,9 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from torch import Tensor
 
-from radixlm.attention import onednn
-from radixlm.attention.direct import FAST
 from radixlm.attention.team import team
-from radixlm.attention.vectors import MOST_LANES, Lanes, as_pointer, fetch_add
+from radixlm.attention.vectors import FAST, MOST_LANES, Lanes, as_pointer, fetch_add
+from radixlm.layers import onednn
 
 # The workers' first arguments, int64 each: a counter, how many rows there are, and of one row the
 # numbers; then addresses.

@@ -149,7 +149,7 @@ def _filled(
 
 
 def _on_the_cpu(least_queries: int) -> Callable[[KVPool, int], Backend]:
-    return lambda pool, heads: CpuBackend(pool, heads, least_queries=least_queries, least_scores=1)
+    return lambda pool, heads: CpuBackend(pool, heads, least_queries=least_queries)
 
 
 # The product's two backends, and the CPU's with one way of computing for everything.

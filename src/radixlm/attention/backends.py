@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from radixlm.attention.cpu_backend import FEWEST, CpuBackend
+from radixlm.attention.cpu_backend import SHARING, CpuBackend
 from radixlm.attention.interface import Backend
 from radixlm.attention.team import team
 from radixlm.attention.torch_backend import TorchBackend
@@ -14,6 +14,6 @@ def make_backend(pool: KVPool, n_heads: int) -> Backend:
 
     n_heads: of queries.
     """
-    if pool.device.type == "cpu" and pool.dtype in FEWEST and team().is_whole:
+    if pool.device.type == "cpu" and pool.dtype in SHARING and team().is_whole:
         return CpuBackend(pool, n_heads)
     return TorchBackend(pool, n_heads)

@@ -12,49 +12,49 @@ from radixlm.attention.direct import make_worker
 from radixlm.attention.interface import Attend
 from radixlm.attention.own_reads import OwnReads
 from radixlm.attention.plan import AttentionPlan, RowSpan
-from radixlm.attention.rows import Merge, PartRows
+from radixlm.attention.rows import Merge, PartRows, make_merge_worker
 from radixlm.attention.sharing import SharedRead, Sharing
 from radixlm.attention.team import team
-from radixlm.attention.tile_layout import Shape
+from radixlm.attention.tile_layout import STRIP, Shape
 from radixlm.attention.tile_reads import TileRead, TileReads, cut
 from radixlm.attention.tiles import make_tile_worker
 from radixlm.memory.kv_pool import KVPool
 
-# When to share; docs/adr/0012-cpu-kernels.md has the measurements. The compiled worker reads for so
-# many tokens as fast, and what the others save, in tokens x heads x head_dim, pays for the calls.
-FEWEST = {torch.bfloat16: 4, torch.float32: 8}
-LEAST_SAVED = {torch.bfloat16: 3 << 22, torch.float32: 3 << 23}
-# Queries and scores of a row and key head from which on tiles are the faster kernel.
-_LEAST_QUERIES = 24
-_LEAST_SCORES = 1 << 12
+# When to share (fewest, shortest, least saved in tokens x heads x head_dim), measured in
+# docs/adr/0014-attention-in-tiles.md.
+SHARING = {torch.bfloat16: (0, 96, 7 << 16), torch.float32: (2, 200, 7 << 16)}
 
 
 class CpuBackend:
     """Attention with code compiled for the pool's shape.
 
-    n_heads: of queries. least_queries, least_scores: of a row's new tokens and one key head, from
-    which on what it reads by itself is computed in tiles.
+    n_heads: of queries. least_queries: of a row's new tokens and one key head, from which on what
+    it reads by itself is computed in tiles; of fewer a strip is not full.
     """
 
-    def __init__(
-        self,
-        pool: KVPool,
-        n_heads: int,
-        *,
-        least_queries: int = _LEAST_QUERIES,
-        least_scores: int = _LEAST_SCORES,
-    ) -> None:
-        saved = LEAST_SAVED[pool.dtype] // (n_heads * pool.head_dim)
-        self.sharing = Sharing(FEWEST[pool.dtype], saved, least_view=sys.maxsize)
+    def __init__(self, pool: KVPool, n_heads: int, *, least_queries: int = STRIP) -> None:
+        queries = n_heads // pool.n_kv_heads
+        fewest, shortest, saved = SHARING[pool.dtype]
+        self.sharing = Sharing(
+            # Rows with more read tiles of their own as fast.
+            largest=max(STRIP // queries, 1),
+            fewest=fewest,
+            shortest=shortest,
+            least_saved=max(saved // (n_heads * pool.head_dim), 1),
+            least_view=sys.maxsize,
+        )
         self.group_tokens = 0  # rows with one new token: each by itself
-        self._least = least_queries, least_scores
+        self._least_queries = least_queries
         self._pool = pool
         self._n_heads = n_heads
         self._team = team()
         bfloat16 = pool.dtype == torch.bfloat16
-        self._shape = Shape(n_heads // pool.n_kv_heads, pool.head_dim, bfloat16)
+        self._shape = Shape(queries, pool.head_dim, bfloat16)
         self._tiles = make_tile_worker(self._shape)
-        self._direct = make_worker(self._shape.queries, pool.head_dim, bfloat16=bfloat16)
+        self._merge = make_merge_worker(pool.dtype.itemsize)
+        self._direct = None
+        if queries < least_queries:
+            self._direct = make_worker(queries, pool.head_dim, bfloat16=bfloat16)
 
     def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> Attend:
         """See `Backend`."""
@@ -78,14 +78,11 @@ class CpuBackend:
             parts.append(TileReads(self._tiles, self._team, self._pool, self._shape, blocks, rows))
         merge = None
         if rows.count:
-            element = self._pool.dtype.itemsize
-            merge = Merge(self._team, rows, self._n_heads, self._pool.head_dim, element)
+            merge = Merge(self._merge, self._team, rows, self._n_heads, self._pool.head_dim)
         return CpuAttention(self._pool, slots, parts, merge)
 
     def _is_large(self, span: RowSpan) -> bool:
-        queries, scores = self._least
-        made = span.n_new * self._shape.queries
-        return made >= queries and made * span.context >= scores
+        return span.n_new * self._shape.queries >= self._least_queries
 
 
 class CpuAttention:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numba import carray, cfunc, njit, types
 
-from radixlm.attention.rows import ANSWER, put
+from radixlm.attention.rows import ANSWER, clear, put
 from radixlm.attention.softmax import make_row_weights, row_largest
 from radixlm.attention.vectors import (
     FAST,
@@ -179,15 +179,6 @@ def scaled(q: int, into: int, numbers: int, head_dim: int, element: int) -> None
         plain = carray(as_pointer(q), (numbers,), np.float32)
         for i in range(numbers):
             made[i] = plain[i] * scale
-
-
-# Slices in compiled code read better than loops, but take numba half a second each.
-@njit(**FAST)  # type: ignore[untyped-decorator]
-def clear(address: int, numbers: int) -> None:
-    """Write zeros."""
-    made = carray(as_pointer(address), (numbers,), np.float32)
-    for i in range(numbers):
-        made[i] = 0
 
 
 def _make_finish(head_dim: int, *, bfloat16: bool) -> Callable[..., Any]:

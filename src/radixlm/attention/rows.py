@@ -33,6 +33,15 @@ _Numbers = npt.NDArray[np.int64]
 _TAKEN, _TOKENS, _HEADS, _HEAD_DIM, _TOKEN, _FIRST, _ROWS, _PARTS, _LSE, _ANSWERS, _SIZE = range(11)
 
 
+# Slices in compiled code read better than loops, but take numba half a second each.
+@njit(**FAST)  # type: ignore[untyped-decorator]
+def clear(address: int, numbers: int) -> None:
+    """Write zeros."""
+    made = carray(as_pointer(address), (numbers,), np.float32)
+    for i in range(numbers):
+        made[i] = 0
+
+
 @njit(**FAST)  # type: ignore[untyped-decorator]
 def put(numbers: int, factor: float, size: int, into: int, element: int) -> None:
     """Write `size` float32 numbers times a factor, as bfloat16 when an element has 2 bytes."""
@@ -80,10 +89,13 @@ class PartRows:
 
 
 class Merge:
-    """Makes answers of one step's parts, on the team's threads. One call at a time."""
+    """Makes answers of one step's parts, on the team's threads. One call at a time.
 
-    def __init__(self, team: Team, rows: PartRows, heads: int, head_dim: int, element: int) -> None:
-        self._worker = _make_worker(element)
+    worker: made by `make_merge_worker`.
+    """
+
+    def __init__(self, worker: Any, team: Team, rows: PartRows, heads: int, head_dim: int) -> None:
+        self._worker = worker
         self._team = team
         self._keep = rows.by_token()
         self._parts = torch.empty((rows.count, heads, head_dim), dtype=torch.float32)
@@ -111,7 +123,9 @@ class Merge:
 
 
 @functools.cache
-def _make_worker(element: int) -> Any:
+def make_merge_worker(element: int) -> Any:
+    """The compiled worker for answers whose numbers have so many bytes."""
+
     @cfunc(types.void(types.CPointer(types.int64)), **FAST)  # type: ignore[untyped-decorator]
     def worker(arguments: Any) -> None:
         args = carray(arguments, (_SIZE,))
@@ -125,7 +139,7 @@ def _make_worker(element: int) -> Any:
             count = first[index + 1] - first[index]
             rows = carray(as_pointer(args[_ROWS] + 8 * first[index]), (count,), np.int64)
             for head in range(heads):
-                total = _added_up(args[_PARTS], args[_LSE], rows, heads, head, size)
+                total = _added_up(args[_PARTS], args[_LSE], rows, count, heads, head, size)
                 made = args[_PARTS] + 4 * (rows[0] * heads + head) * size
                 into = args[_ANSWERS] + (tokens[index] * heads + head) * size * element
                 put(made, np.float32(1) / total, size, into, element)
@@ -134,19 +148,20 @@ def _make_worker(element: int) -> Any:
 
 
 @njit(**FAST)  # type: ignore[untyped-decorator]
-def _added_up(parts: int, lse: int, rows: Any, heads: int, head: int, size: int) -> Any:
+def _added_up(parts: int, lse: int, rows: Any, count: int, heads: int, head: int, size: int) -> Any:
     """The first row of one head becomes the sum of all, weighted; returns the sum of weights."""
     top = _number(lse, rows[0] * heads + head)
-    for row in rows[1:]:
-        top = max(top, _number(lse, row * heads + head))
+    for index in range(1, count):
+        top = max(top, _number(lse, rows[index] * heads + head))
     total = np.float32(0)
     into = carray(as_pointer(parts + 4 * (rows[0] * heads + head) * size), (size,), np.float32)
-    for row in rows:
-        weight = np.exp(_number(lse, row * heads + head) - top)
+    for index in range(count):
+        at = rows[index] * heads + head
+        weight = np.exp(_number(lse, at) - top)
         total += weight
-        part = carray(as_pointer(parts + 4 * (row * heads + head) * size), (size,), np.float32)
+        part = carray(as_pointer(parts + 4 * at * size), (size,), np.float32)
         for i in range(size):
-            into[i] = weight * part[i] if row == rows[0] else into[i] + weight * part[i]
+            into[i] = weight * part[i] + (into[i] if index else 0)
     return total
 
 

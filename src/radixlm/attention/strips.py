@@ -16,45 +16,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba import types
-from numba.core import cgutils, config
+from numba.core import cgutils
 from numba.extending import intrinsic
 
+from radixlm.attention.processor import BFloat, processor_has
 from radixlm.attention.vectors import MOST_LANES, Lanes, call
 
 _INT64, _INT32, _INT16, _FLOAT = ir.IntType(64), ir.IntType(32), ir.IntType(16), ir.FloatType()
 UNIT_BYTES = 4
 
 
-class _BFloat(ir.Type):  # type: ignore[misc]
-    """LLVM's bfloat, which llvmlite has no name for."""
-
-    def _to_string(self) -> str:
-        return "bfloat"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _BFloat)
-
-    def __hash__(self) -> int:
-        return hash(_BFloat)
-
-
-def processor_has(feature: str) -> bool:
-    """Whether compiled code may use an extension of x86, by LLVM's name for it."""
-    if config.CPU_NAME or config.CPU_FEATURES:  # numba was told to compile for something else
-        return f"+{feature}" in (config.CPU_FEATURES or "").split(",")
-    return bool(binding.get_host_cpu_features().get(feature, False))
-
-
 def strip_vectors() -> int:
     """Vectors of lanes per row of a strip, such that six rows of sums stay in registers."""
     return 4 if processor_has("avx512f") else 1
-
-
-def multiplies_pairs() -> bool:
-    """Whether the processor has products of pairs of bfloat16 numbers."""
-    return processor_has("avx512bf16")
 
 
 class _Strip:
@@ -106,7 +82,7 @@ class _Strip:
     def _product(self, x: Any, y: Any, total: Any) -> Any:
         if not self._pairs:
             return self._ops.multiply_add(x, y, total)
-        halves = ir.VectorType(_BFloat(), 2 * MOST_LANES)
+        halves = ir.VectorType(BFloat(), 2 * MOST_LANES)
         args = [total, self._builder.bitcast(x, halves), self._builder.bitcast(y, halves)]
         return call(self._builder, "llvm.x86.avx512bf16.dpbf16ps.512", self._ops.vector, args)
 

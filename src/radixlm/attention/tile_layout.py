@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import carray, njit
 
+from radixlm.attention.processor import has_bfloat16
+from radixlm.attention.rows import clear
 from radixlm.attention.strips import (
     UNIT_BYTES,
     make_copied,
     make_transposed,
-    multiplies_pairs,
     paired,
 )
 from radixlm.attention.vectors import FAST, MOST_LANES, as_pointer, float_of_bits
@@ -42,7 +43,7 @@ class Shape(NamedTuple):
 
     @property
     def pairs(self) -> bool:
-        return self.bfloat16 and multiplies_pairs()
+        return self.bfloat16 and has_bfloat16()
 
     @property
     def width(self) -> int:
@@ -111,8 +112,7 @@ def make_take(shape: Shape) -> Any:
                 copy_halves(read, head_dim, into, 2 * units)
             else:
                 copy_floats(read, head_dim, into, units, halves)
-        mixed = carray(as_pointer(base + places.mixed), (all_rows * width,), np.float32)
-        mixed[:] = 0
+        clear(base + places.mixed, all_rows * width)
         tops = carray(as_pointer(base + places.tops), (all_rows,), np.float32)
         sums = carray(as_pointer(base + places.sums), (all_rows,), np.float32)
         for row in range(all_rows):

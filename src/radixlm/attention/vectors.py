@@ -13,6 +13,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from radixlm.attention.processor import BFloat, has_bfloat16
+
 _INT64, _INT32, _INT16, _FLOAT = ir.IntType(64), ir.IntType(32), ir.IntType(16), ir.FloatType()
 # For numba. No flag that lets the compiler believe that there are no NaN and no infinities: broken
 # weights are to be seen in the logits.
@@ -134,6 +136,10 @@ class Lanes:
     def store_bfloat16(self, value: Any, address: Any, elements: int) -> None:
         """To the nearest, ties to even."""
         b = self._builder
+        if has_bfloat16():
+            halves = b.fptrunc(value, ir.VectorType(BFloat(), self.lanes))
+            b.store(halves, self._pointer(address, 2 * elements, halves.type)).align = 2
+            return
         number = {n: self.all_integer(n) for n in (1, 16, 0x7FFF)}
         bits = b.bitcast(value, self.integers)
         odd = b.and_(b.lshr(bits, number[16]), number[1])

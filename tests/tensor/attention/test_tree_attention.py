@@ -15,8 +15,8 @@ from tests.tensor.attention_cases import (
     run,
 )
 
-EVERYTHING = Sharing(fewest=1, least_saved=1, least_view=1)
-SOME = Sharing(fewest=1, least_saved=20, least_view=8)
+EVERYTHING = Sharing(largest=99, fewest=1, shortest=0, least_saved=1, least_view=1)
+SOME = Sharing(largest=99, fewest=1, shortest=0, least_saved=20, least_view=8)
 RULES = [EVERYTHING, SOME]
 
 
@@ -98,7 +98,7 @@ def test_a_node_is_read_once_for_neighbouring_rows() -> None:
         Path((root, right), 7, 1),
         Path((), 9, 1),
     ]
-    plan = _plan(paths, Sharing(fewest=1, least_saved=40, least_view=1))
+    plan = _plan(paths, Sharing(largest=99, fewest=1, shortest=0, least_saved=40, least_view=1))
     assert sorted((r.first, r.stop, r.length) for r in plan.shared) == [
         (0, 4, 50),
         (0, 6, 100),
@@ -120,7 +120,7 @@ def test_small_nodes_are_left_to_their_readers() -> None:
     """Before the first that pays and after the last one, but not between."""
     trunk = ((1, 10), (2, 90), (3, 4), (4, 80), (5, 7))
     paths = [Path(trunk, 2, 1), Path(trunk, 2, 1), Path(trunk[:3], 1, 1), Path(trunk[:1], 1, 1)]
-    rule = Sharing(fewest=1, least_saved=80, least_view=1)
+    rule = Sharing(largest=99, fewest=1, shortest=0, least_saved=80, least_view=1)
     plan = _plan(paths, rule)
     assert sorted((r.first, r.stop, r.length) for r in plan.shared) == [(0, 2, 87), (0, 3, 94)]
     (group,) = plan.groups
@@ -133,17 +133,22 @@ def test_small_nodes_are_left_to_their_readers() -> None:
 
 
 def test_few_readers_read_by_themselves() -> None:
-    rule = Sharing(fewest=4, least_saved=60, least_view=1)
+    rule = Sharing(largest=99, fewest=4, shortest=0, least_saved=60, least_view=1)
     assert not _plan([Path(((1, 500),), 1, 1)] * 4, rule).shared
     assert not _plan([Path(((1, 59),), 1, 1)] * 5, rule).shared
     assert [r.length for r in _plan([Path(((1, 60),), 1, 1)] * 5, rule).shared] == [60]
     # New tokens count, not rows.
-    assert _plan([Path(((1, 60),), 1, 1), Path(((1, 60),), 1, 4)], rule).shared
+    chunked = [Path(((1, 60),), 1, 1), Path(((1, 60),), 1, 4)]
+    assert _plan(chunked, rule).shared
+    # But not those of rows that have many, nor tokens that only pay for the merging.
+    assert not _plan(chunked, rule._replace(largest=3)).shared
+    assert not _plan(chunked, rule._replace(shortest=1)).shared
+    assert _plan(chunked * 2, rule._replace(shortest=30)).shared
 
 
 def test_short_runs_are_gathered_together() -> None:
     trunk = ((1, 64), (2, 64))
-    rule = Sharing(fewest=1, least_saved=1, least_view=100)
+    rule = Sharing(largest=99, fewest=1, shortest=0, least_saved=1, least_view=100)
     (read,) = _plan([Path(trunk, 1, 1)] * 2, rule, page=4).shared
     assert read.length == 128
     assert len(read.extents) > 1

@@ -51,7 +51,7 @@ class CpuBackend:
         bfloat16 = pool.dtype == torch.bfloat16
         self._shape = Shape(queries, pool.head_dim, bfloat16)
         self._tiles = make_tile_worker(self._shape)
-        self._merge = make_merge_worker(pool.dtype.itemsize)
+        self._merge = make_merge_worker(bfloat16=bfloat16)
         self._direct = None
         if queries < least_queries:
             self._direct = make_worker(queries, pool.head_dim, bfloat16=bfloat16)

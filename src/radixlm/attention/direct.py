@@ -21,19 +21,22 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import carray, cfunc, njit, types
+from numba import cfunc, njit, types
 
-from radixlm.attention.rows import ANSWER, clear, put
+from radixlm.attention.rows import ANSWER, clear, make_put
 from radixlm.attention.softmax import make_row_weights, row_largest
 from radixlm.attention.vectors import (
     FAST,
     LOG2_E,
-    as_pointer,
     fetch_add,
     float_of_bits,
+    floats,
+    halves,
+    integers,
     make_dots,
     make_mix,
     prefetch,
+    words,
 )
 
 # The worker's arguments, int64 each: two counters, sizes, addresses. Strides are in bytes.
@@ -82,22 +85,24 @@ def make_worker(queries: int, head_dim: int, *, bfloat16: bool) -> Any:
     finish = _make_finish(head_dim, bfloat16=bfloat16)
     element, scale = 2 if bfloat16 else 4, np.float32(LOG2_E)
 
-    @cfunc(types.void(types.CPointer(types.int64)), **FAST)  # type: ignore[untyped-decorator]
-    def worker(arguments: Any) -> None:
-        args = carray(arguments, (SIZE,))
+    @cfunc(types.void(types.int64), **FAST)  # type: ignore[untyped-decorator]
+    def worker(arguments: int) -> None:
+        args = words(arguments)
         heads, length = args[KEY_HEADS] * queries, args[SCORES]
-        thread = fetch_add(address_of(args, THREADS_SEEN))
+        thread = fetch_add(arguments + 8 * THREADS_SEEN)
         scores = args[SCRATCH] + thread * args[PER_THREAD]
-        sums = carray(as_pointer(scores + 4 * heads * length), (2, heads), np.float32)
+        tops = scores + 4 * heads * length
+        sums = tops + 4 * heads
         q = scores + 4 * heads * (length + 2)
         mixed = q + 4 * heads * head_dim
         slots = mixed + 4 * heads * head_dim
-        reads = carray(as_pointer(args[READS]), (args[ITEMS], READ_COLUMNS), np.int64)
         while True:
-            item = fetch_add(address_of(args, UNITS_TAKEN))
+            item = fetch_add(arguments + 8 * UNITS_TAKEN)
             if item >= args[ITEMS]:
                 break
-            part, token, row, a, b, c, d = reads[item]
+            read = words(args[READS] + 8 * READ_COLUMNS * item)
+            part, token, row = read[0], read[1], read[2]
+            a, b, c, d = read[3], read[4], read[5], read[6]
             count = b - a + d - c
             collect_slots(args[TABLE] + row * args[TABLE_STRIDE], a, b, c, d, slots)
             scaled(args[Q] + token * args[Q_STRIDE], q, heads * head_dim, head_dim, element)
@@ -105,11 +110,11 @@ def make_worker(queries: int, head_dim: int, *, bfloat16: bool) -> Any:
             for i in range(heads):
                 at = scores + 4 * i * length
                 top = row_largest(at, count)
-                sums[0, i] = top
-                sums[1, i] = row_weights(at, count, scale, top * scale, at, count)
+                floats(tops)[i] = top
+                floats(sums)[i] = row_weights(at, count, scale, top * scale, at, count)
             clear(mixed, heads * head_dim)
             tiles(False, args[VALUES], args[KEY_HEADS], slots, count, mixed, scores, length)
-            finish(args, mixed, sums, token, part, heads)
+            finish(args, mixed, tops, token, part, heads)
 
     return worker
 
@@ -148,7 +153,7 @@ def _make_tiles(queries: int, head_dim: int, *, bfloat16: bool) -> Callable[...,
 @njit(**FAST)  # type: ignore[untyped-decorator]
 def fetch(pool: int, token_bytes: int, at: int, n: int) -> None:
     """Have n tokens' keys or values fetched."""
-    slots = carray(as_pointer(at), (n,), np.int32)
+    slots = integers(at)
     for t in range(n):
         token = pool + np.int64(slots[t]) * token_bytes
         for line in range(0, token_bytes, 64):
@@ -158,8 +163,8 @@ def fetch(pool: int, token_bytes: int, at: int, n: int) -> None:
 @njit(**FAST)  # type: ignore[untyped-decorator]
 def collect_slots(row: int, a: int, b: int, c: int, d: int, into: int) -> None:
     """The slots of tokens [a, b) and [c, d), one after the other."""
-    slots = carray(as_pointer(row), (max(b, d),), np.int32)
-    mine = carray(as_pointer(into), (b - a + d - c,), np.int32)
+    slots = integers(row)
+    mine = integers(into)
     for t in range(a, b):
         mine[t - a] = slots[t]
     for t in range(c, d):
@@ -170,39 +175,37 @@ def collect_slots(row: int, a: int, b: int, c: int, d: int, into: int) -> None:
 def scaled(q: int, into: int, numbers: int, head_dim: int, element: int) -> None:
     """One token's queries as float32, times 1 / sqrt(head_dim)."""
     scale = np.float32(1) / np.sqrt(np.float32(head_dim))
-    made = carray(as_pointer(into), (numbers,), np.float32)
+    made = floats(into)
     if element == 2:
-        halves = carray(as_pointer(q), (numbers,), np.uint16)
+        read = halves(q)
         for i in range(numbers):
-            made[i] = float_of_bits(np.int32(halves[i]) << np.int32(16)) * scale
+            made[i] = float_of_bits(np.int32(read[i]) << np.int32(16)) * scale
     else:
-        plain = carray(as_pointer(q), (numbers,), np.float32)
+        plain = floats(q)
         for i in range(numbers):
             made[i] = plain[i] * scale
 
 
 def _make_finish(head_dim: int, *, bfloat16: bool) -> Callable[..., Any]:
-    """finish(args, mixed, sums, token, part, heads): divide by the sum of weights and write."""
+    """finish(args, mixed, tops, token, part, heads): divide by the sum of weights and write."""
     element = 2 if bfloat16 else 4
+    put, put_part = make_put(bfloat16=bfloat16), make_put(bfloat16=False)
 
     @njit(**FAST)  # type: ignore[untyped-decorator]
-    def finish(args: Any, mixed: int, sums: Any, token: int, part: int, heads: int) -> None:
+    def finish(args: Any, mixed: int, tops: int, token: int, part: int, heads: int) -> None:
+        sums = floats(tops + 4 * heads)
         for i in range(heads):
-            made, inverse = mixed + 4 * i * head_dim, np.float32(1) / sums[1, i]
+            made, inverse = mixed + 4 * i * head_dim, np.float32(1) / sums[i]
             if part == ANSWER:
                 into = args[ANSWERS] + (token * heads + i) * head_dim * element
-                put(made, inverse, head_dim, into, element)
+                put(made, inverse, head_dim, into)
             else:
-                put(made, inverse, head_dim, args[PARTS] + (part * heads + i) * head_dim * 4, 4)
-                lse = carray(as_pointer(args[LSE] + 4 * (part * heads + i)), (1,), np.float32)
-                lse[0] = sums[0, i] + np.log(sums[1, i])
+                at = part * heads + i
+                put_part(made, inverse, head_dim, args[PARTS] + at * head_dim * 4)
+                lse = floats(args[LSE] + 4 * at)
+                lse[0] = floats(tops)[i] + np.log(sums[i])
 
     return finish  # type: ignore[no-any-return]
-
-
-@njit(**FAST)  # type: ignore[untyped-decorator]
-def address_of(args: Any, index: int) -> Any:
-    return args.ctypes.data + 8 * index
 
 
 def _make_scores(block: int, head_dim: int, *, bfloat16: bool) -> Callable[..., Any]:
@@ -211,7 +214,7 @@ def _make_scores(block: int, head_dim: int, *, bfloat16: bool) -> Callable[..., 
 
     @njit(**FAST)  # type: ignore[untyped-decorator]
     def score(q: int, keys: int, size: int, at: int, n: int, scores: int, stride: int) -> None:
-        slots = carray(as_pointer(at), (n,), np.int32)
+        slots = integers(at)
         whole = n - n % 4
         for t in range(0, whole, 4):
             four = (
@@ -235,7 +238,7 @@ def _make_mix_of(block: int, head_dim: int, *, bfloat16: bool) -> Callable[..., 
     def mix_all(
         weights: int, stride: int, values: int, size: int, at: int, n: int, out: int
     ) -> None:
-        slots = carray(as_pointer(at), (n,), np.int32)
+        slots = integers(at)
         whole = n - n % 4
         for t in range(0, whole, 4):
             four = (

@@ -13,16 +13,20 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from numba import carray, cfunc, njit, types
+from llvmlite import ir
+from numba import cfunc, njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
 from torch import Tensor
 
 from radixlm.attention.team import Team
-from radixlm.attention.vectors import FAST, as_pointer, bits_of_float, fetch_add
+from radixlm.attention.vectors import FAST, MOST_LANES, Lanes, fetch_add, floats, words
 
 # A row of parts that means: the token's answer.
 ANSWER = -1
@@ -33,28 +37,49 @@ _Numbers = npt.NDArray[np.int64]
 _TAKEN, _TOKENS, _HEADS, _HEAD_DIM, _TOKEN, _FIRST, _ROWS, _PARTS, _LSE, _ANSWERS, _SIZE = range(11)
 
 
-# Slices in compiled code read better than loops, but take numba half a second each.
-@njit(**FAST)  # type: ignore[untyped-decorator]
-def clear(address: int, numbers: int) -> None:
-    """Write zeros."""
-    made = carray(as_pointer(address), (numbers,), np.float32)
-    for i in range(numbers):
-        made[i] = 0
+@intrinsic  # type: ignore[untyped-decorator]
+def clear(_context: Any, _address: Any, _size: Any) -> Any:
+    """clear(address, size): so many float32 zeros."""
+
+    def build(target: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
+        for ops, index in _vectors_and_rest(builder, args[1]):
+            ops.store(ops.all(0), _at(builder, args[0], index, 4), 0)
+        return target.get_dummy_value()
+
+    return types.void(types.int64, types.int64), build
 
 
-@njit(**FAST)  # type: ignore[untyped-decorator]
-def put(numbers: int, factor: float, size: int, into: int, element: int) -> None:
-    """Write `size` float32 numbers times a factor, as bfloat16 when an element has 2 bytes."""
-    read = carray(as_pointer(numbers), (size,), np.float32)
-    if element == 2:
-        halves = carray(as_pointer(into), (size,), np.uint16)
-        for i in range(size):
-            bits = bits_of_float(read[i] * factor)
-            halves[i] = np.uint16((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16)
-    else:
-        plain = carray(as_pointer(into), (size,), np.float32)
-        for i in range(size):
-            plain[i] = read[i] * factor
+def make_put(*, bfloat16: bool) -> Callable[..., Any]:
+    """put(numbers, factor, size, into): `size` float32 numbers times a factor."""
+    element = 2 if bfloat16 else 4
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def put(_context: Any, _numbers: Any, _factor: Any, _size: Any, _into: Any) -> Any:
+        def build(target: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
+            numbers, factor, size, into = args
+            for ops, index in _vectors_and_rest(builder, size):
+                x = ops.load(_at(builder, numbers, index, 4), 0)
+                made = builder.fmul(x, ops.spread(factor))
+                ops.put(made, _at(builder, into, index, element), bfloat16=bfloat16)
+            return target.get_dummy_value()
+
+        return types.void(types.int64, types.float32, types.int64, types.int64), build
+
+    return put  # type: ignore[no-any-return]
+
+
+def _vectors_and_rest(builder: ir.IRBuilder, size: Any) -> Iterator[tuple[Lanes, Any]]:
+    """Loops over so many numbers, for the caller to fill: in vectors, and the rest one by one."""
+    zero = ir.Constant(ir.IntType(64), 0)
+    whole = builder.and_(size, ir.Constant(ir.IntType(64), -MOST_LANES))
+    for lanes, start, stop in ((MOST_LANES, zero, whole), (1, whole, size)):
+        step = ir.Constant(ir.IntType(64), lanes)
+        with cgutils.for_range_slice(builder, start, stop, step, ir.IntType(64)) as (index, _):
+            yield Lanes(builder, lanes), index
+
+
+def _at(builder: ir.IRBuilder, address: Any, index: Any, element: int) -> Any:
+    return builder.add(address, builder.mul(index, ir.Constant(ir.IntType(64), element)))
 
 
 class PartRows:
@@ -123,26 +148,27 @@ class Merge:
 
 
 @functools.cache
-def make_merge_worker(element: int) -> Any:
-    """The compiled worker for answers whose numbers have so many bytes."""
+def make_merge_worker(*, bfloat16: bool) -> Any:
+    """The compiled worker for answers in this type, or float32."""
+    put, element = make_put(bfloat16=bfloat16), 2 if bfloat16 else 4
 
-    @cfunc(types.void(types.CPointer(types.int64)), **FAST)  # type: ignore[untyped-decorator]
-    def worker(arguments: Any) -> None:
-        args = carray(arguments, (_SIZE,))
+    @cfunc(types.void(types.int64), **FAST)  # type: ignore[untyped-decorator]
+    def worker(arguments: int) -> None:
+        args = words(arguments)
         heads, size = args[_HEADS], args[_HEAD_DIM]
-        tokens = carray(as_pointer(args[_TOKEN]), (args[_TOKENS],), np.int64)
-        first = carray(as_pointer(args[_FIRST]), (args[_TOKENS] + 1,), np.int64)
+        tokens = words(args[_TOKEN])
+        first = words(args[_FIRST])
         while True:
-            index = fetch_add(args.ctypes.data)
+            index = fetch_add(arguments)
             if index >= args[_TOKENS]:
                 break
             count = first[index + 1] - first[index]
-            rows = carray(as_pointer(args[_ROWS] + 8 * first[index]), (count,), np.int64)
+            rows = words(args[_ROWS] + 8 * first[index])
             for head in range(heads):
                 total = _added_up(args[_PARTS], args[_LSE], rows, count, heads, head, size)
                 made = args[_PARTS] + 4 * (rows[0] * heads + head) * size
                 into = args[_ANSWERS] + (tokens[index] * heads + head) * size * element
-                put(made, np.float32(1) / total, size, into, element)
+                put(made, np.float32(1) / total, size, into)
 
     return worker
 
@@ -150,21 +176,16 @@ def make_merge_worker(element: int) -> Any:
 @njit(**FAST)  # type: ignore[untyped-decorator]
 def _added_up(parts: int, lse: int, rows: Any, count: int, heads: int, head: int, size: int) -> Any:
     """The first row of one head becomes the sum of all, weighted; returns the sum of weights."""
-    top = _number(lse, rows[0] * heads + head)
+    top = floats(lse)[rows[0] * heads + head]
     for index in range(1, count):
-        top = max(top, _number(lse, rows[index] * heads + head))
+        top = max(top, floats(lse)[rows[index] * heads + head])
     total = np.float32(0)
-    into = carray(as_pointer(parts + 4 * (rows[0] * heads + head) * size), (size,), np.float32)
+    into = floats(parts + 4 * (rows[0] * heads + head) * size)
     for index in range(count):
         at = rows[index] * heads + head
-        weight = np.exp(_number(lse, at) - top)
+        weight = np.exp(floats(lse)[at] - top)
         total += weight
-        part = carray(as_pointer(parts + 4 * at * size), (size,), np.float32)
+        part = floats(parts + 4 * at * size)
         for i in range(size):
             into[i] = weight * part[i] + (into[i] if index else 0)
     return total
-
-
-@njit(**FAST)  # type: ignore[untyped-decorator]
-def _number(address: int, index: int) -> Any:
-    return carray(as_pointer(address + 4 * index), (1,), np.float32)[0]

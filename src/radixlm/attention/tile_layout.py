@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import carray, njit
+from numba import njit
 
 from radixlm.attention.processor import has_bfloat16
 from radixlm.attention.rows import clear
@@ -15,7 +15,15 @@ from radixlm.attention.strips import (
     make_transposed,
     paired,
 )
-from radixlm.attention.vectors import FAST, MOST_LANES, as_pointer, float_of_bits
+from radixlm.attention.vectors import (
+    FAST,
+    MOST_LANES,
+    float_of_bits,
+    floats,
+    halves,
+    integers,
+    words,
+)
 
 # Rows of queries whose sums stay in registers together.
 STRIP = 6
@@ -100,8 +108,8 @@ def scratch_bytes(shape: Shape) -> int:
 def make_take(shape: Shape) -> Any:
     """take(q, stride, tokens, base): a block's queries one below the other, nothing read so far."""
     places, units, queries, head_dim = places_of(shape), shape.units, shape.queries, shape.head_dim
-    all_rows, width, halves, pairs = shape.rows, shape.width, shape.bfloat16, shape.pairs
-    element = 2 if halves else 4
+    all_rows, width, bfloat16, pairs = shape.rows, shape.width, shape.bfloat16, shape.pairs
+    element = 2 if bfloat16 else 4
 
     @njit(**FAST)  # type: ignore[untyped-decorator]
     def take(q: int, stride: int, tokens: int, base: int) -> None:
@@ -111,10 +119,10 @@ def make_take(shape: Shape) -> Any:
             if pairs:
                 copy_halves(read, head_dim, into, 2 * units)
             else:
-                copy_floats(read, head_dim, into, units, halves)
+                copy_floats(read, head_dim, into, units, bfloat16)
         clear(base + places.mixed, all_rows * width)
-        tops = carray(as_pointer(base + places.tops), (all_rows,), np.float32)
-        sums = carray(as_pointer(base + places.sums), (all_rows,), np.float32)
+        tops = floats(base + places.tops)
+        sums = floats(base + places.sums)
         for row in range(all_rows):
             tops[row] = -np.inf
             sums[row] = 0
@@ -125,8 +133,8 @@ def make_take(shape: Shape) -> Any:
 @njit(**FAST)  # type: ignore[untyped-decorator]
 def copy_halves(read: int, count: int, into: int, width: int) -> None:
     """bfloat16 numbers, and zeros up to `width`."""
-    numbers = carray(as_pointer(read), (count,), np.uint16)
-    made = carray(as_pointer(into), (width,), np.uint16)
+    numbers = halves(read)
+    made = halves(into)
     for i in range(count):
         made[i] = numbers[i]
     for i in range(count, width):
@@ -134,15 +142,15 @@ def copy_halves(read: int, count: int, into: int, width: int) -> None:
 
 
 @njit(**FAST)  # type: ignore[untyped-decorator]
-def copy_floats(read: int, count: int, into: int, width: int, halves: bool) -> None:
-    """float32 numbers, of bfloat16 ones if they are `halves`, and zeros up to `width`."""
-    made = carray(as_pointer(into), (width,), np.float32)
-    if halves:
-        numbers = carray(as_pointer(read), (count,), np.uint16)
+def copy_floats(read: int, count: int, into: int, width: int, bfloat16: bool) -> None:
+    """float32 numbers, of bfloat16 ones if they are that, and zeros up to `width`."""
+    made = floats(into)
+    if bfloat16:
+        numbers = halves(read)
         for i in range(count):
             made[i] = float_of_bits(np.int32(numbers[i]) << np.int32(16))
     else:
-        plain = carray(as_pointer(read), (count,), np.float32)
+        plain = floats(read)
         for i in range(count):
             made[i] = plain[i]
     for i in range(count, width):
@@ -156,8 +164,8 @@ def make_pack(shape: Shape) -> Any:
 
     @njit(**FAST)  # type: ignore[untyped-decorator]
     def pack(keys: int, values: int, token_bytes: int, at: int, count: int, base: int) -> None:
-        slots = carray(as_pointer(at), (count,), np.int32)
-        rows = carray(as_pointer(base + places.rows), (MOST_LANES,), np.int64)
+        slots = integers(at)
+        rows = words(base + places.rows)
         for t in range(0, count, MOST_LANES):
             for index in range(MOST_LANES):
                 rows[index] = keys + np.int64(slots[min(t + index, count - 1)]) * token_bytes
@@ -173,9 +181,9 @@ def make_pack(shape: Shape) -> Any:
 def _make_pack_keys(shape: Shape) -> Any:
     """pack_keys(base, t): 16 keys, at the addresses in scratch, as the tile's columns from t on."""
     places, units, head_dim = places_of(shape), shape.units, shape.head_dim
-    pairs, halves = shape.pairs, shape.bfloat16
-    transposed = make_transposed(widen=halves and not pairs)
-    step = 32 if halves and not pairs else 64  # bytes of 16 units in the pool
+    pairs, bfloat16 = shape.pairs, shape.bfloat16
+    transposed = make_transposed(widen=bfloat16 and not pairs)
+    step = 32 if bfloat16 and not pairs else 64  # bytes of 16 units in the pool
     per_unit = 2 if pairs else 1
 
     @njit(**FAST)  # type: ignore[untyped-decorator]
@@ -186,17 +194,17 @@ def _make_pack_keys(shape: Shape) -> Any:
 
     @njit(**FAST)  # type: ignore[untyped-decorator]
     def one_by_one(base: int, t: int) -> None:
-        rows = carray(as_pointer(base + places.rows), (MOST_LANES,), np.int64)
+        rows = words(base + places.rows)
         row = base + places.scores
         for index in range(MOST_LANES):
             if pairs:
                 copy_halves(rows[index], head_dim, row, 2 * units)
             else:
-                copy_floats(rows[index], head_dim, row, units, halves)
-            made = carray(as_pointer(row), (units,), np.int32)
-            into = carray(as_pointer(base + places.keys), (units, TILE), np.int32)
+                copy_floats(rows[index], head_dim, row, units, bfloat16)
+            made = integers(row)
+            into = integers(base + places.keys)
             for unit in range(units):
-                into[unit, t + index] = made[unit]
+                into[unit * TILE + t + index] = made[unit]
 
     whole = head_dim % (per_unit * MOST_LANES) == 0
     return in_vectors if whole else one_by_one
@@ -205,9 +213,9 @@ def _make_pack_keys(shape: Shape) -> Any:
 def _make_pack_values(shape: Shape) -> Any:
     """pack_values(one, other, base, t): the values of tokens t and t + 1 of a tile."""
     places, width, head_dim = places_of(shape), shape.width, shape.head_dim
-    pairs, halves = shape.pairs, shape.bfloat16
-    element = 2 if halves else 4
-    copied = make_copied(widen=halves)
+    pairs, bfloat16 = shape.pairs, shape.bfloat16
+    element = 2 if bfloat16 else 4
+    copied = make_copied(widen=bfloat16)
     whole = head_dim == width
 
     @njit(**FAST)  # type: ignore[untyped-decorator]
@@ -217,12 +225,12 @@ def _make_pack_values(shape: Shape) -> Any:
             for d in range(0, width, MOST_LANES):
                 paired(one + 2 * d, other + 2 * d, into + UNIT_BYTES * d)
         else:
-            first = carray(as_pointer(one), (head_dim,), np.uint16)
-            second = carray(as_pointer(other), (head_dim,), np.uint16)
-            made = carray(as_pointer(into), (width, 2), np.uint16)
+            first = halves(one)
+            second = halves(other)
+            made = halves(into)
             for d in range(width):
-                made[d, 0] = first[d] if d < head_dim else 0
-                made[d, 1] = second[d] if d < head_dim else 0
+                made[2 * d] = first[d] if d < head_dim else 0
+                made[2 * d + 1] = second[d] if d < head_dim else 0
 
     @njit(**FAST)  # type: ignore[untyped-decorator]
     def as_floats(one: int, other: int, base: int, t: int) -> None:
@@ -232,6 +240,6 @@ def _make_pack_values(shape: Shape) -> Any:
                 for d in range(0, width, MOST_LANES):
                     copied(read + element * d, at + UNIT_BYTES * d)
             else:
-                copy_floats(read, head_dim, at, width, halves)
+                copy_floats(read, head_dim, at, width, bfloat16)
 
     return as_pairs if pairs else as_floats

@@ -20,13 +20,22 @@ import functools
 from typing import Any
 
 import numpy as np
-from numba import carray, cfunc, njit, types
+from numba import cfunc, njit, types
 
-from radixlm.attention.rows import ANSWER, put
+from radixlm.attention.rows import ANSWER, make_put
 from radixlm.attention.softmax import make_row_weights, row_largest
 from radixlm.attention.strips import UNIT_BYTES, make_product, strip_vectors
 from radixlm.attention.tile_layout import STRIP, TILE, Shape, make_pack, make_take, places_of
-from radixlm.attention.vectors import FAST, LOG2_E, MOST_LANES, as_pointer, fetch_add, prefetch
+from radixlm.attention.vectors import (
+    FAST,
+    LOG2_E,
+    MOST_LANES,
+    fetch_add,
+    floats,
+    integers,
+    prefetch,
+    words,
+)
 
 # The worker's arguments, int64 each: two counters, sizes, addresses. Strides are in bytes.
 (
@@ -59,19 +68,20 @@ def make_tile_worker(shape: Shape) -> Any:
     end, pool_bytes = places.end, head_dim * (2 if shape.bfloat16 else 4)
     finish = _make_finish(shape)
 
-    @cfunc(types.void(types.CPointer(types.int64)), **FAST)  # type: ignore[untyped-decorator]
-    def worker(arguments: Any) -> None:
-        args = carray(arguments, (SIZE,))
+    @cfunc(types.void(types.int64), **FAST)  # type: ignore[untyped-decorator]
+    def worker(arguments: int) -> None:
+        args = words(arguments)
         heads = args[KEY_HEADS]
-        base = args[SCRATCH] + fetch_add(args.ctypes.data + 8 * THREADS_SEEN) * end
-        reads = carray(as_pointer(args[READS]), (args[ITEMS], READ_COLUMNS), np.int64)
+        base = args[SCRATCH] + fetch_add(arguments + 8 * THREADS_SEEN) * end
         token_bytes = heads * pool_bytes
         while True:
-            unit = fetch_add(args.ctypes.data + 8 * UNITS_TAKEN)
+            unit = fetch_add(arguments + 8 * UNITS_TAKEN)
             if unit >= args[ITEMS] * heads:
                 break
             item, head = unit // heads, unit % heads
-            token, tokens, slots, count, seen, part = reads[item]
+            read = words(args[READS] + 8 * READ_COLUMNS * item)
+            token, tokens, slots = read[0], read[1], read[2]
+            count, seen, part = read[3], read[4], read[5]
             q = args[Q] + token * args[Q_STRIDE] + head * queries * pool_bytes
             take(q, args[Q_STRIDE], tokens, base)
             keys, values = args[KEYS] + head * pool_bytes, args[VALUES] + head * pool_bytes
@@ -91,7 +101,7 @@ def make_tile_worker(shape: Shape) -> Any:
 @njit(**FAST)  # type: ignore[untyped-decorator]
 def fetch(keys: int, values: int, token_bytes: int, head_bytes: int, at: int, count: int) -> None:
     """Have one head's keys and values of some tokens fetched."""
-    slots = carray(as_pointer(at), (count,), np.int32)
+    slots = integers(at)
     for t in range(count):
         offset = np.int64(slots[t]) * token_bytes
         for line in range(0, head_bytes, 64):
@@ -135,9 +145,9 @@ def _make_weigh(shape: Shape) -> Any:
 
     @njit(**FAST)  # type: ignore[untyped-decorator]
     def weigh(base: int, row: int, r: int, sees: int, widest: int) -> None:
-        tops = carray(as_pointer(base + places.tops), (row + STRIP,), np.float32)
-        sums = carray(as_pointer(base + places.sums), (row + STRIP,), np.float32)
-        factors = carray(as_pointer(base + places.factors), (STRIP,), np.float32)
+        tops = floats(base + places.tops)
+        sums = floats(base + places.sums)
+        factors = floats(base + places.factors)
         at = base + places.scores + r * TILE * UNIT_BYTES
         before = tops[row + r]
         top = max(before, row_largest(at, sees))
@@ -189,24 +199,25 @@ def _make_finish(shape: Shape) -> Any:
     places, queries, head_dim, width = places_of(shape), shape.queries, shape.head_dim, shape.width
     scale = np.float32(1 / shape.head_dim**0.5)
     element = 2 if shape.bfloat16 else 4
+    put, put_part = make_put(bfloat16=shape.bfloat16), make_put(bfloat16=False)
 
     @njit(**FAST)  # type: ignore[untyped-decorator]
     def finish(args: Any, base: int, head: int, token: int, tokens: int, part: int) -> None:
         rows = tokens * queries
         heads = args[KEY_HEADS] * queries
-        tops = carray(as_pointer(base + places.tops), (rows,), np.float32)
-        sums = carray(as_pointer(base + places.sums), (rows,), np.float32)
+        tops = floats(base + places.tops)
+        sums = floats(base + places.sums)
         for row in range(rows):
             made = base + places.mixed + 4 * row * width
             inverse = np.float32(1) / sums[row] if sums[row] != 0 else np.float32(0)
             its_head = head * queries + row % queries
             if part == ANSWER:
                 at = (token + row // queries) * heads + its_head
-                put(made, inverse, head_dim, args[ANSWERS] + at * head_dim * element, element)
+                put(made, inverse, head_dim, args[ANSWERS] + at * head_dim * element)
             else:
                 at = (part + row // queries) * heads + its_head
-                put(made, inverse, head_dim, args[PARTS] + at * head_dim * 4, 4)
-                lse = carray(as_pointer(args[LSE] + 4 * at), (1,), np.float32)
+                put_part(made, inverse, head_dim, args[PARTS] + at * head_dim * 4)
+                lse = floats(args[LSE] + 4 * at)
                 lse[0] = tops[row] * scale + np.log(sums[row])
 
     return finish

@@ -38,14 +38,21 @@ def lanes_of(size: int) -> int:
     return lanes
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def as_pointer(_context: Any, _address: Any) -> Any:
-    """The address as a pointer, for `carray`."""
+def _numbers_at(number: Any) -> Callable[[int], Any]:
+    """An address as the numbers that begin there: numba's arrays take it far longer to compile."""
 
-    def build(_target: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
-        return builder.inttoptr(args[0], ir.IntType(8).as_pointer())
+    @intrinsic  # type: ignore[untyped-decorator]
+    def numbers_at(_context: Any, _address: Any) -> Any:
+        def build(target: Any, builder: ir.IRBuilder, signature: Any, args: Sequence[Any]) -> Any:
+            return builder.inttoptr(args[0], target.get_value_type(signature.return_type))
 
-    return types.voidptr(types.int64), build
+        return types.CPointer(number)(types.int64), build
+
+    return numbers_at  # type: ignore[no-any-return]
+
+
+words, integers = _numbers_at(types.int64), _numbers_at(types.int32)
+floats, halves = _numbers_at(types.float32), _numbers_at(types.uint16)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -80,16 +87,6 @@ def float_of_bits(_context: Any, _bits: Any) -> Any:
         return builder.bitcast(args[0], _FLOAT)
 
     return types.float32(types.int32), build
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def bits_of_float(_context: Any, _number: Any) -> Any:
-    """The 32 bits of a float32."""
-
-    def build(_target: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
-        return builder.bitcast(args[0], _INT32)
-
-    return types.int32(types.float32), build
 
 
 def call(

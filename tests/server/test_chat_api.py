@@ -18,7 +18,7 @@ def test_an_answer_has_openai_s_shape(fake):
     assert len(choice["message"]["content"]) == 4
     assert choice["finish_reason"] == "length"
     assert choice["logprobs"] is None
-    assert body["usage"]["prompt_tokens_details"].keys() == {"cached_tokens"}
+    assert body["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
 
 
 def test_both_names_of_the_limit_count(fake):
@@ -60,7 +60,11 @@ def test_a_stream_begins_with_the_role_and_ends_with_the_reason(fake):
     whole = fake.chat(max_tokens=6).json()["choices"][0]["message"]["content"]
     first, *middle, last = events(fake.chat(max_tokens=6, stream=True))
     assert first["object"] == "chat.completion.chunk"
-    assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert first["choices"][0]["delta"] == {
+        "role": "assistant",
+        "content": "",
+        "refusal": None,
+    }
     assert "".join(chunk["choices"][0]["delta"]["content"] for chunk in middle) == whole
     assert last["choices"][0]["delta"] == {}
     assert last["choices"][0]["finish_reason"] == "length"

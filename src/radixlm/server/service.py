@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import version
 
 from fastapi import Request
 
-from radixlm.build import AsyncEngine
+from radixlm.build import AsyncEngine, ModelInfo
 from radixlm.core.clock import Clock
-from radixlm.core.errors import InvalidKeyError, InvalidRequestError, RequestTooLargeError
+from radixlm.core.errors import (
+    InvalidKeyError,
+    InvalidRequestError,
+    ModelError,
+    RequestTooLargeError,
+)
 from radixlm.core.keys import Key, as_key
 from radixlm.core.request import Namespace
+from radixlm.core.sampling import SamplingParams
 from radixlm.server.api_keys import bearer_key, digest_of
 from radixlm.server.config import ServerConfig
 from radixlm.server.errors import ModelNotFoundError
@@ -23,6 +32,8 @@ from radixlm.server.rids import Rids
 class Service:
     """created: when serving began, in seconds since 1970.
 
+    sampling_defaults: of fields that requests to OpenAI's routes leave open.
+    fingerprint: the same for as long as the same seed gives the same answer.
     rids: the names that clients gave to requests under way.
     """
 
@@ -33,13 +44,15 @@ class Service:
     created: int
     config: ServerConfig
     pace: Pace
+    sampling_defaults: Mapping[str, float]
+    fingerprint: str
     rids: Rids = field(default_factory=Rids)
 
     def check_model(self, name: str | None) -> None:
         """Raise ModelNotFoundError when a request names another model."""
         if name is not None and name != self.model_name:
             raise ModelNotFoundError(
-                f"the model {name!r} is not served here; {self.model_name!r} is", param="model"
+                f"the model {name!r:.80} is not served here; {self.model_name!r} is", param="model"
             )
 
     def isolated(self, namespace: Namespace, tenant: str) -> Namespace:
@@ -79,6 +92,28 @@ class Service:
             return as_key(prompt)
         except InvalidKeyError as error:
             raise InvalidRequestError(f"{param}: {error}", param=param) from None
+
+
+def sampling_defaults_of(info: ModelInfo, config: ServerConfig) -> Mapping[str, float]:
+    """What --sampling-defaults means for this model. Raises ModelError for values that no request
+    could have.
+    """
+    if config.sampling_defaults == "openai":
+        return {}
+    try:
+        SamplingParams(**info.recommended_sampling)
+    except InvalidRequestError as error:
+        raise ModelError(
+            f"generation_config.json of {info.model_path}: {error}; correct it, or start with "
+            "--sampling-defaults openai"
+        ) from None
+    return info.recommended_sampling
+
+
+def fingerprint_of(info: ModelInfo) -> str:
+    """OpenAI's `system_fingerprint`: changes with what makes the same seed give another answer."""
+    parts = (version("radixlm"), info.model_path, info.dtype, info.device)
+    return "fp_" + hashlib.blake2b("\n".join(parts).encode(), digest_size=5).hexdigest()
 
 
 def tenant_of(request: Request) -> str:

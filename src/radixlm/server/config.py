@@ -55,6 +55,9 @@ class ServerConfig:
     request_timeout: float = _flag(
         0.0, "Seconds after which a request is aborted; 0 lets it take as long as it does."
     )
+    header_timeout: float = _flag(
+        30.0, "Seconds that a client may take to send its headers; 0 waits for ever."
+    )
     body_timeout: float = _flag(
         60.0, "Seconds that a client may take to send its body; 0 waits for ever."
     )
@@ -62,7 +65,7 @@ class ServerConfig:
     log_format: LogFormat = _flag("text", "How log lines are written.", get_args(LogFormat))
 
     def __post_init__(self) -> None:
-        for name in ("request_timeout", "body_timeout"):
+        for name in ("request_timeout", "header_timeout", "body_timeout"):
             _check_seconds(name, getattr(self, name))
         size = self.max_request_bytes
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:

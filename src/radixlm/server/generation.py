@@ -140,7 +140,8 @@ async def _one(service: Service, job: Job, choice: int) -> AsyncGenerator[Part, 
         priority=job.priority,
         tenant=job.tenant,
     )
-    with service.pace.one_more():
+    owner = service.owner_of(job.tenant)
+    with service.rids.running(owner, job.name_of(choice)), service.pace.one_more():
         async with aclosing(stream) as outputs:
             async for output in outputs:
                 if output.finish_reason is FinishReason.ERROR:

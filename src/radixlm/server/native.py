@@ -72,7 +72,7 @@ def generate_job(service: Service, body: GenerateBody, tenant: str, began: float
 
 async def native_parts(service: Service, native: NativeJob) -> AsyncGenerator[Part, None]:
     """As `stream_parts`; the job can be aborted by the client's names meanwhile."""
-    with service.rids.held(native.rids):
+    with service.rids.held(service.owner_of(native.job.tenant), native.rids):
         async with aclosing(stream_parts(service, native.job)) as parts:
             async for part in parts:
                 yield part

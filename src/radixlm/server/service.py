@@ -34,7 +34,7 @@ class Service:
 
     sampling_defaults: of fields that requests to OpenAI's routes leave open.
     fingerprint: the same for as long as the same seed gives the same answer.
-    rids: the names that clients gave to requests under way.
+    rids: the requests under way, by name and owner.
     """
 
     engine: AsyncEngine
@@ -63,6 +63,10 @@ class Service:
         if not self.config.isolate_by_key:
             return namespace
         return namespace._replace(cache_salt=f"{tenant}/{namespace.cache_salt}")
+
+    def owner_of(self, tenant: str) -> str:
+        """Who may abort a tenant's requests: with --isolate-by-key that tenant, else everyone."""
+        return tenant if self.config.isolate_by_key else ""
 
     def retry_after(self) -> int:
         """In how many seconds the requests that wait now will have had their turn: 1 to 60."""

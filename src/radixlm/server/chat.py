@@ -12,8 +12,8 @@ from radixlm.server.generation import Job
 from radixlm.server.logprobs import chat_logprobs
 from radixlm.server.protocol import ChatBody, ChatMessage, TemplateFields, to_messages
 from radixlm.server.service import Service
-from radixlm.text.chat_template import require_template
-from radixlm.text.tokenizer import Tokenizer
+from radixlm.text.chat_template import as_plain_text, require_template
+from radixlm.text.tokenizer import Tokenizer, new_mark
 
 
 def chat_job(service: Service, body: ChatBody, tenant: str) -> Job:
@@ -44,8 +44,17 @@ def chat_key(
 ) -> Key:
     """The messages' prompt, by the model's template. Raises InvalidRequestError."""
     template = require_template(service.engine.chat_template)
-    text = template.render(to_messages(messages), **fields.template_variables())
-    return service.encode(text, add_special_tokens=add_special_tokens, param="messages")
+    mark = new_mark()
+    plain = as_plain_text(
+        to_messages(messages),
+        service.engine.tokenizer,
+        mark,
+        continue_final_message=bool(fields.continue_final_message),
+    )
+    text = template.render(plain, **fields.template_variables())
+    return service.encode(
+        text, add_special_tokens=add_special_tokens, param="messages", break_mark=mark
+    )
 
 
 class ChatShape:

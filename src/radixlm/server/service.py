@@ -72,21 +72,26 @@ class Service:
         """In how many seconds the requests that wait now will have had their turn: 1 to 60."""
         return self.pace.seconds_for(self.engine.stats().waiting + 1)
 
-    def encode(self, text: str, *, add_special_tokens: bool, param: str) -> Key:
-        """Tokenize a prompt, which `param` of the request made.
+    def encode(
+        self, text: str, *, add_special_tokens: bool, param: str, break_mark: str | None = None
+    ) -> Key:
+        """Tokenize a prompt, which `param` of the request made; see Tokenizer.encode.
 
         A text that no tokens could bring into the context is refused unread: a body full of it
         would take a minute. Raises InvalidRequestError, RequestTooLargeError.
         """
         tokenizer, context = self.engine.tokenizer, self.engine.info.context_length
         longest = context * tokenizer.longest_token
-        if len(text) > longest:
+        breaks = 0 if break_mark is None else text.count(break_mark)
+        characters = len(text) - breaks * len(break_mark or "")
+        # There is a token at least between two breaks.
+        if characters > longest or breaks > context:
             raise RequestTooLargeError(
-                f"the prompt has {len(text)} characters, but the model's context is {context} "
+                f"the prompt has {characters} characters, but the model's context is {context} "
                 f"tokens, which are at most {longest} characters; shorten the prompt",
                 param=param,
             )
-        return tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        return tokenizer.encode(text, add_special_tokens=add_special_tokens, break_mark=break_mark)
 
     def key(self, prompt: str | list[int], *, add_special_tokens: bool, param: str) -> Key:
         """Text or ids, which `param` of the request holds, as a key. Raises InvalidRequestError."""

@@ -21,11 +21,17 @@ LONG = json.dumps({"prompt": "a", "max_tokens": 1500, "stream": True}).encode()
 
 @pytest.fixture(scope="module")
 def slow():
-    """An engine whose step takes a while; nothing may leak in it."""
+    """An engine whose step takes a while."""
     engine, _ = fake_engine(seconds=0.02)
     yield engine
-    assert until(lambda: idle_and_whole(engine))
     asyncio.run(engine.close())
+
+
+@pytest.fixture(autouse=True)
+def unharmed(slow):
+    """After each of them no slot is lost."""
+    yield
+    assert until(lambda: idle_and_whole(slow))
 
 
 @contextlib.contextmanager

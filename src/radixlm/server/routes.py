@@ -33,7 +33,7 @@ async def chat_completions(request: Request) -> Response:
     service = service_of(request)
     body = parse_body(ChatBody, await read_body(request))
     job = await asyncio.to_thread(chat_job, service, body, tenant_of(request))
-    shape = ChatShape(service.engine.tokenizer, job)
+    shape = ChatShape(service.engine.tokenizer, job, body)
     try:
         return await answer(
             request, job, shape, stream=bool(body.stream), include_usage=body.include_usage

@@ -18,6 +18,7 @@ from radixlm.build import AsyncEngine
 from radixlm.core.config import EngineConfig
 from radixlm.server.app import create_app
 from radixlm.server.config import ServerConfig
+from radixlm.server.connection import connection_with
 from radixlm.server.listen import check_certificate, listening, ready_line
 
 _logger = logging.getLogger("radixlm.server")
@@ -84,7 +85,7 @@ def serve(config: EngineConfig, settings: ServerConfig | None = None) -> None:
         engine = AsyncEngine.from_config(config)
         try:
             name = settings.served_model_name or engine.model_name
-            http = _http_config(
+            http = http_config(
                 create_app(engine, served_model_name=name, config=settings), settings
             )
             server = Server(
@@ -109,10 +110,11 @@ def _end_on_terminate() -> None:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
-def _http_config(app: ASGIApp, settings: ServerConfig) -> uvicorn.Config:
+def http_config(app: ASGIApp, settings: ServerConfig) -> uvicorn.Config:
     """Uvicorn's own log lines go where ours go; its access log gives way to ours."""
     return uvicorn.Config(
         app,
+        http=connection_with(settings.header_timeout),
         lifespan="off",
         ws="none",
         log_config=None,

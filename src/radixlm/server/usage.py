@@ -7,6 +7,14 @@ from typing import Any
 
 from radixlm.core.request import RequestOutput
 
+# OpenAI always gives these; nothing here makes such tokens, or counts them apart.
+_NEVER = (
+    "reasoning_tokens",
+    "audio_tokens",
+    "accepted_prediction_tokens",
+    "rejected_prediction_tokens",
+)
+
 
 class UsageMeter:
     """Adds up a request's outputs as they come.
@@ -42,5 +50,6 @@ class UsageMeter:
             "prompt_tokens": prompt,
             "completion_tokens": self._completion_tokens,
             "total_tokens": prompt + self._completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": cached},
+            "prompt_tokens_details": {"cached_tokens": cached, "audio_tokens": 0},
+            "completion_tokens_details": dict.fromkeys(_NEVER, 0),
         }

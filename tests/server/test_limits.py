@@ -223,6 +223,7 @@ def test_refused_requests_are_no_ends():
         ({"request_timeout": float("nan")}, "got nan"),
         ({"request_timeout": float("inf")}, "got inf"),
         ({"header_timeout": -1}, "--header-timeout is a number of seconds"),
+        ({"keep_alive_timeout": -1}, "--keep-alive-timeout is a number of seconds"),
         ({"body_timeout": "soon"}, "--body-timeout is a number of seconds.*got 'soon'"),
         ({"body_timeout": True}, "got True"),
         ({"log_format": "xml"}, "--log-format is one of"),

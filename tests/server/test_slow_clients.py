@@ -202,6 +202,19 @@ def test_a_hundred_megabytes_are_refused_as_soon_as_they_are_known(slow, chunked
     assert sent < 10 * 2**20
 
 
+def test_a_connection_is_kept_for_the_next_request_as_long_as_one_says(slow):
+    """Many clients keep theirs for five seconds: ended then, they would ask into the end."""
+    head = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+    with live(slow) as url, connected(url) as connection:
+        for pause in (5.5, 0):
+            connection.sendall(head)
+            assert connection.recv(4096).startswith(b"HTTP/1.1 200 ")
+            time.sleep(pause)
+    with live(slow, keep_alive_timeout=1) as url, connected(url) as connection:
+        connection.sendall(head)
+        assert one_answer(connection).startswith(b"HTTP/1.1 200 ")
+
+
 def test_who_goes_on_sending_after_the_answer_is_cut_off(slow):
     head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100000000000\r\n\r\n"
     with live(slow, header_timeout=0.4) as url, connected(url) as connection:

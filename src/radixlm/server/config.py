@@ -61,11 +61,16 @@ class ServerConfig:
     body_timeout: float = _flag(
         60.0, "Seconds that a client may take to send its body; 0 waits for ever."
     )
+    keep_alive_timeout: float = _flag(
+        75.0,
+        "Seconds that a connection is kept for the next request; longer than clients and proxies "
+        "keep theirs, or one of them asks on a connection that has just been ended.",
+    )
     disable_access_log: bool = _flag(False, "Do not log a line for each request.")
     log_format: LogFormat = _flag("text", "How log lines are written.", get_args(LogFormat))
 
     def __post_init__(self) -> None:
-        for name in ("request_timeout", "header_timeout", "body_timeout"):
+        for name in ("request_timeout", "header_timeout", "body_timeout", "keep_alive_timeout"):
             _check_seconds(name, getattr(self, name))
         size = self.max_request_bytes
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:

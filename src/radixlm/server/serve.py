@@ -115,6 +115,7 @@ def http_config(app: ASGIApp, settings: ServerConfig) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=connection_with(settings.header_timeout),
+        timeout_keep_alive=math.ceil(settings.keep_alive_timeout),
         lifespan="off",
         ws="none",
         log_config=None,

@@ -2,7 +2,7 @@
 
     python -m benchmarks.fairness [--streams 64] [--seconds 60]
 
-`radixlm serve` with the demo model, two keys and a cache of its own for each (--isolate-by-key): the
+`radixlm serve` with the demo model, two keys, each with a cache of its own (--isolate-by-key). The
 quiet key asks one stream at a time, alone and beside the flood in turn; the flooding key keeps
 `--streams` streams under way, with prompts of 1,000 to 3,000 tokens and 100 tokens of answer.
 Wanted: the quiet key's time to the first token at most doubles. Ends in one JSON line.
@@ -32,6 +32,7 @@ VOCAB = 2_048
 QUIET, FLOOD = "the-quiet-key", "the-flooding-key"
 QUIET_OUT = 16
 FLOOD_PROMPT, FLOOD_OUT = (1_000, 3_000), 100
+FLAGS = "--chunked-prefill-size 256"
 ROUNDS = 3
 SETTLE = 3.0
 
@@ -139,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--prompts", type=int, nargs="+", default=[200, 1_000], help="default: 200 1000"
     )
-    parser.add_argument("--flags", default="", help="more flags of the server, in one string")
+    parser.add_argument("--flags", default=FLAGS, help=f"of the server; default: {FLAGS!r}")
     parser.add_argument("--picture", type=Path, default=Path("docs/img/fairness.png"))
     options = parser.parse_args(arguments)
     keys = ("--api-key", QUIET, "--api-key", FLOOD, "--isolate-by-key")

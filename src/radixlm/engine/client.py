@@ -67,12 +67,7 @@ class EngineClient:
         InvalidRequestError for an id that is in use.
         """
         with self._lock:
-            self._check_alive()
-            if len(self._mailboxes) + len(requests) > self._max_queued:
-                raise QueueFullError(
-                    f"{len(self._mailboxes)} requests are under way, {len(requests)} more exceed "
-                    f"--max-queued-requests {self._max_queued}; try again later"
-                )
+            self.check_room(len(requests))
             added: dict[str, Mailbox] = {}
             for request in requests:
                 if request.request_id in self._mailboxes or request.request_id in added:
@@ -83,6 +78,18 @@ class EngineClient:
                 added[request.request_id] = mailbox
             self._mailboxes |= added
             self._inbox.put(Submit(tuple(requests)))
+
+    def check_room(self, count: int = 1) -> None:
+        """Raise what `submit` would raise now for so many requests, whatever they are:
+        QueueFullError, EngineDeadError. So one that is refused need not be read first.
+        """
+        with self._lock:
+            self._check_alive()
+            if len(self._mailboxes) + count > self._max_queued:
+                raise QueueFullError(
+                    f"{len(self._mailboxes)} requests are under way, {count} more exceed "
+                    f"--max-queued-requests {self._max_queued}; try again later"
+                )
 
     def abort(self, request_id: str, mailbox: Mailbox) -> None:
         """End a request within one step; nothing happens when it is over already.

@@ -31,6 +31,7 @@ async def generate(request: Request) -> Response:
     """SGLang's own way to generate."""
     service = service_of(request)
     began = service.clock.now()
+    service.engine.check_room()  # refused before it is read: refusing must cost next to nothing
     body = parse_body(GenerateBody, await read_body(request))
     try:
         native = await asyncio.to_thread(generate_job, service, body, tenant_of(request), began)

@@ -27,8 +27,8 @@ SUBCOMMANDS = {
 }
 
 
-# oneDNN and torch keep code for each size of a step they have met, 0.7 MB a product, 1,024 of them by
-# default: gigabytes. Their libraries read this once, when they are loaded.
+# oneDNN and torch keep code for each size of a step they have met, 0.7 MB a product, of 1,024 of
+# them by default: gigabytes. Their libraries read this once, when they are loaded.
 KEPT_PRODUCTS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256", "LRU_CACHE_CAPACITY": "256"}
 
 

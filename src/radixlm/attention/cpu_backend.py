@@ -16,7 +16,7 @@ from radixlm.attention.rows import Merge, PartRows, make_merge_worker
 from radixlm.attention.sharing import SharedRead, Sharing
 from radixlm.attention.team import team
 from radixlm.attention.tile_layout import STRIP, Shape
-from radixlm.attention.tile_reads import TileRead, TileReads, cut
+from radixlm.attention.tile_reads import TileRead, TileReads, cut, make_scratch
 from radixlm.attention.tiles import make_tile_worker
 from radixlm.memory.kv_pool import KVPool
 
@@ -51,6 +51,7 @@ class CpuBackend:
         bfloat16 = pool.dtype == torch.bfloat16
         self._shape = Shape(queries, pool.head_dim, bfloat16)
         self._tiles = make_tile_worker(self._shape)
+        self._scratch: Tensor | None = None
         self._merge = make_merge_worker(bfloat16=bfloat16)
         self._direct = None
         if queries < least_queries:
@@ -75,11 +76,19 @@ class CpuBackend:
                 OwnReads(self._direct, self._team, self._pool, self._n_heads, table, few, rows)
             )
         if blocks:
-            parts.append(TileReads(self._tiles, self._team, self._pool, self._shape, blocks, rows))
+            parts.append(
+                TileReads(self._tiles, self._team, self._pool, self._tile_scratch(), blocks, rows)
+            )
         merge = None
         if rows.count:
             merge = Merge(self._merge, self._team, rows, self._n_heads, self._pool.head_dim)
         return CpuAttention(self._pool, slots, parts, merge)
+
+    def _tile_scratch(self) -> Tensor:
+        """Kept: fresh memory in each step costs page faults."""
+        if self._scratch is None or self._scratch.shape[0] != self._team.size:
+            self._scratch = make_scratch(self._team.size, self._shape)
+        return self._scratch
 
     def _is_large(self, span: RowSpan) -> bool:
         return span.n_new * self._shape.queries >= self._least_queries

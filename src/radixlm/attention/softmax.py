@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from radixlm.attention.vectors import MOST_EXACT, MOST_LANES, Lanes
 _INT64, _INT32 = ir.IntType(64), ir.IntType(32)
 # Error 4e-5: weights that are rounded to bfloat16 have one of 4e-3.
 _DEGREE_FOR_BFLOAT16 = 4
+_AT_ONCE = 4
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -25,13 +27,22 @@ def row_largest(_context: Any, _row: Any, _count: Any) -> Any:
     def build(_target: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
         row, count = args
         ops = Lanes(builder, MOST_LANES)
-        largest = cgutils.alloca_once_value(builder, ops.all(-math.inf))
-        for index, seen in _vectors(builder, count, count):
+        # Several at once: each waits for its own last one only.
+        tops = [cgutils.alloca_once_value(builder, ops.all(-math.inf)) for _ in range(_AT_ONCE)]
+        start, by = ir.Constant(_INT64, 0), _AT_ONCE * MOST_LANES
+        many = builder.and_(count, ir.Constant(_INT64, -by))
+        step = ir.Constant(_INT64, by)
+        with cgutils.for_range_slice(builder, start, many, step, _INT64) as (index, _):
+            for place, top in enumerate(tops):
+                x = ops.load(_at(builder, row, index, 4), place * MOST_LANES)
+                builder.store(ops.larger(x, builder.load(top)), top)
+        for index, seen in _vectors(builder, many, count, count):
             x = ops.load(_at(builder, row, index, 4), 0)
             if seen is not None:
                 x = builder.select(seen, x, ops.all(-math.inf))
-            builder.store(ops.larger(x, builder.load(largest)), largest)
-        return ops.largest(builder.load(largest))
+            builder.store(ops.larger(x, builder.load(tops[0])), tops[0])
+        largest = functools.reduce(ops.larger, [builder.load(top) for top in tops])
+        return ops.largest(largest)
 
     return types.float32(types.int64, types.int64), build
 
@@ -54,7 +65,7 @@ def make_row_weights(*, bfloat16: bool) -> Callable[..., Any]:
             ops = Lanes(builder, MOST_LANES)
             scales, shifts = ops.spread(scale), ops.spread(builder.fneg(shift))
             total = cgutils.alloca_once_value(builder, ops.all(0))
-            for index, seen in _vectors(builder, count, width):
+            for index, seen in _vectors(builder, ir.Constant(_INT64, 0), count, width):
                 x = ops.load(_at(builder, row, index, 4), 0)
                 power = ops.exp2(ops.multiply_add(x, scales, shifts), degree)
                 if seen is not None:
@@ -69,13 +80,14 @@ def make_row_weights(*, bfloat16: bool) -> Callable[..., Any]:
     return row_weights  # type: ignore[no-any-return]
 
 
-def _vectors(builder: ir.IRBuilder, count: Any, width: Any) -> Iterator[tuple[Any, Any]]:
-    """Loops over a row, for the caller to fill: index of each vector's first number, and which of
-    its numbers are among the first `count`, None when all are.
+def _vectors(
+    builder: ir.IRBuilder, start: Any, count: Any, width: Any
+) -> Iterator[tuple[Any, Any]]:
+    """Loops over a row from `start`, for the caller to fill: index of each vector's first number,
+    and which of its numbers are among the first `count`, None when all are.
     """
     lanes = ir.Constant(_INT64, MOST_LANES)
     whole = builder.and_(count, ir.Constant(_INT64, -MOST_LANES))
-    start = ir.Constant(_INT64, 0)
     with cgutils.for_range_slice(builder, start, whole, lanes, _INT64) as (index, _):
         yield index, None
     numbered = ir.Constant(ir.VectorType(_INT32, MOST_LANES), list(range(MOST_LANES)))

@@ -28,7 +28,7 @@ from radixlm.attention.vectors import (
 # Rows of queries whose sums stay in registers together.
 STRIP = 6
 # Tokens; an even number of them, and a whole number of a strip's vectors.
-TILE = 128
+TILE = 512
 _BLOCK_QUERIES = 192
 
 

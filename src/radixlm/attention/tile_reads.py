@@ -86,7 +86,9 @@ def _pieces(block: Block, most: int) -> list[Block]:
 class TileReads:
     """One step's reads in tiles.
 
-    worker: made by `tiles.make_tile_worker` for the shape; rows: where several reads meet.
+    worker: made by `tiles.make_tile_worker` for the pool's shape.
+    scratch: (threads, bytes) as `make_scratch` gives it, for one call at a time.
+    rows: where several reads of a token meet.
     """
 
     def __init__(
@@ -94,17 +96,17 @@ class TileReads:
         worker: Any,
         team: Team,
         pool: KVPool,
-        shape: Shape,
+        scratch: Tensor,
         blocks: Sequence[Block],
         rows: PartRows,
     ) -> None:
         self._worker = worker
         self._team = team
         self._pool = pool
-        self._threads = team.size
+        self._threads = scratch.shape[0]
         self._keep = blocks
         self._reads = np.array([_columns(block, rows) for block in blocks], dtype=np.int64)
-        self._scratch = torch.empty(self._threads * places_of(shape).end, dtype=torch.uint8)
+        self._scratch = scratch
         self._arguments = (ctypes.c_int64 * tiles.SIZE)()
         self._arguments[tiles.ITEMS] = len(blocks)
         self._arguments[tiles.KEY_HEADS] = pool.n_kv_heads
@@ -127,6 +129,11 @@ class TileReads:
         if merge is not None:
             arguments[tiles.PARTS], arguments[tiles.LSE] = merge.parts, merge.lse
         self._team.run(self._worker.address, ctypes.addressof(arguments), self._threads)
+
+
+def make_scratch(threads: int, shape: Shape) -> Tensor:
+    """For the workers of one shape, whatever they read."""
+    return torch.empty((threads, places_of(shape).end), dtype=torch.uint8)
 
 
 def _columns(block: Block, rows: PartRows) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from radixlm.server.service import service_of
 _UNION_MEMBER = re.compile(r"(str|int|float|bool|list\[.*\]|\w+Part|\w+Params)\Z")
 
 # Fields that ask for nothing which changes the answer here.
-_HARMLESS = frozenset(
+HARMLESS = frozenset(
     {
         "annotations",
         "metadata",
@@ -33,7 +33,7 @@ _HARMLESS = frozenset(
     }
 )
 # Fields that are known but not supported yet, and the values that ask for nothing.
-_NOT_YET: Mapping[str, tuple[object, ...]] = {
+NOT_YET: Mapping[str, tuple[object, ...]] = {
     "tools": ([],),
     "tool_choice": ("none", "auto"),
     "tool_calls": ([],),
@@ -143,10 +143,17 @@ def check_extras(model: BaseModel, path: str) -> None:
 
 
 def _check_extra(path: str, name: str, value: object) -> None:
-    if name in _HARMLESS or (name in _NOT_YET and (value is None or value in _NOT_YET[name])):
+    if name in HARMLESS or (name in NOT_YET and (value is None or _among(value, NOT_YET[name]))):
         return
-    known = "is not supported yet" if name in _NOT_YET else "is not a field of this request"
+    known = "is not supported yet" if name in NOT_YET else "is not a field of this request"
     raise InvalidRequestError(f"{path} {known}; leave it out", param=path)
+
+
+def _among(value: object, values: Sequence[object]) -> bool:
+    """Whether JSON holds them for the same: to Python 0 is False too."""
+    return any(
+        value == each and isinstance(value, bool) == isinstance(each, bool) for each in values
+    )
 
 
 def _explain(errors: Sequence[ErrorDetails]) -> InvalidRequestError:

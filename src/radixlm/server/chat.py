@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from typing import Any
 
 from radixlm.core.keys import Key
 from radixlm.core.request import FinishReason, RequestOutput
@@ -12,6 +11,7 @@ from radixlm.server.generation import Job
 from radixlm.server.logprobs import chat_logprobs
 from radixlm.server.protocol import ChatBody, ChatMessage, TemplateFields, to_messages
 from radixlm.server.service import Service
+from radixlm.server.wire import ChatChoice, ChatChunkChoice, ChatDelta, ChatLogprobs
 from radixlm.text.chat_template import require_template
 from radixlm.text.tokenizer import Tokenizer
 
@@ -59,7 +59,7 @@ class ChatShape:
         self._with_logprobs = job.params.logprobs is not None
         self._begun: set[int] = set()
 
-    def whole(self, choice: int, output: RequestOutput) -> dict[str, Any]:
+    def whole(self, choice: int, output: RequestOutput) -> ChatChoice:
         return {
             "index": choice,
             "message": {"role": "assistant", "content": output.text, "refusal": None},
@@ -67,7 +67,7 @@ class ChatShape:
             "finish_reason": output.finish_reason,
         }
 
-    def chunks(self, choice: int, output: RequestOutput) -> list[dict[str, Any]]:
+    def chunks(self, choice: int, output: RequestOutput) -> list[ChatChunkChoice]:
         """The role comes first and alone, the finish reason last and alone."""
         entries = []
         if choice not in self._begun:
@@ -80,17 +80,17 @@ class ChatShape:
             entries.append(_chunk(choice, {}, finish_reason=output.finish_reason))
         return entries
 
-    def _logprobs(self, output: RequestOutput) -> dict[str, Any] | None:
+    def _logprobs(self, output: RequestOutput) -> ChatLogprobs | None:
         return chat_logprobs(self._tokenizer, output.logprobs) if self._with_logprobs else None
 
 
 def _chunk(
     choice: int,
-    delta: dict[str, Any],
+    delta: ChatDelta,
     *,
-    logprobs: dict[str, Any] | None = None,
+    logprobs: ChatLogprobs | None = None,
     finish_reason: FinishReason | None = None,
-) -> dict[str, Any]:
+) -> ChatChunkChoice:
     return {
         "index": choice,
         "delta": delta,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any
 
 from radixlm.core.request import RequestOutput
 from radixlm.server.generation import Job
 from radixlm.server.logprobs import CompletionLogprobs, joined
 from radixlm.server.protocol import CompletionBody
 from radixlm.server.service import Service
+from radixlm.server.wire import TextChoice, TextLogprobs
 from radixlm.text.tokenizer import Tokenizer
 
 # Enough to know what a first space or half a character at the prompt's end belongs to.
@@ -51,17 +51,17 @@ class CompletionShape:
         self._logprobs: dict[int, CompletionLogprobs] = {}
         self._begun: set[int] = set()
 
-    def whole(self, choice: int, output: RequestOutput) -> dict[str, Any]:
+    def whole(self, choice: int, output: RequestOutput) -> TextChoice:
         return self._entry(choice, output)
 
-    def chunks(self, choice: int, output: RequestOutput) -> list[dict[str, Any]]:
+    def chunks(self, choice: int, output: RequestOutput) -> list[TextChoice]:
         first = self._echoed is not None and choice not in self._begun
         ids = self._with_ids and output.token_ids
         if first or ids or output.text or output.logprobs or output.finished:
             return [self._entry(choice, output)]
         return []
 
-    def _entry(self, choice: int, output: RequestOutput) -> dict[str, Any]:
+    def _entry(self, choice: int, output: RequestOutput) -> TextChoice:
         """The echo, if asked for, goes in front of a choice's first entry."""
         prompt = None
         if self._echoed is not None and choice not in self._begun:
@@ -70,13 +70,15 @@ class CompletionShape:
         text = output.text
         if prompt is not None:
             text = self._text_of(prompt) + text
-        entry = {
+        entry: TextChoice = {
             "index": choice,
             "text": text,
             "logprobs": self._logprobs_of(choice, output, echo=prompt is not None),
             "finish_reason": output.finish_reason,
         }
-        return entry | {"token_ids": output.token_ids} if self._with_ids else entry
+        if self._with_ids:
+            entry["token_ids"] = list(output.token_ids)
+        return entry
 
     def _text_of(self, prompt: str | list[int]) -> str:
         if isinstance(prompt, str):
@@ -87,7 +89,7 @@ class CompletionShape:
 
     def _logprobs_of(
         self, choice: int, output: RequestOutput, *, echo: bool
-    ) -> dict[str, Any] | None:
+    ) -> TextLogprobs | None:
         if self._job.params.logprobs is None:
             return None
         key = self._job.prompts[choice // self._job.n]

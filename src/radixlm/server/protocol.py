@@ -12,6 +12,7 @@ from radixlm.core.errors import InvalidRequestError
 from radixlm.core.request import Namespace
 from radixlm.core.sampling import MAX_LOGIT_BIAS, MAX_LOGPROBS, SamplingParams
 from radixlm.server.body import named
+from radixlm.server.body_schema import TOKEN_KEY, describe_body
 
 MAX_N = 128
 MAX_CHOICES = 2048
@@ -46,7 +47,13 @@ def _few(biases: object) -> object:
 
 class Body(BaseModel):
     # Unknown fields are kept, so that `check_extras` can say what is wrong with each.
-    model_config = ConfigDict(strict=True, extra="allow", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(
+        strict=True,
+        extra="allow",
+        frozen=True,
+        protected_namespaces=(),
+        json_schema_extra=describe_body,
+    )
 
 
 class StreamOptions(Body):
@@ -267,9 +274,9 @@ def _message(message: ChatMessage, path: str) -> dict[str, Any]:
 
 
 def _biases(biases: dict[str, float]) -> dict[int, float]:
-    try:
-        return {int(token): bias for token, bias in biases.items()}
-    except ValueError:
-        raise InvalidRequestError(
-            f"logit_bias needs token ids as keys, got {list(biases)!r:.80}", param="logit_bias"
-        ) from None
+    for token in biases:
+        if not TOKEN_KEY.fullmatch(token):
+            raise InvalidRequestError(
+                f"logit_bias needs token ids as keys, got {token!r:.80}", param="logit_bias"
+            )
+    return {int(token): bias for token, bias in biases.items()}

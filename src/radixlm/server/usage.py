@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from radixlm.core.request import RequestOutput
+from radixlm.server.wire import Usage
 
 
 class UsageMeter:
@@ -34,7 +34,7 @@ class UsageMeter:
         if choice % self._n == 0:
             self._prompts[choice // self._n] = (output.prompt_tokens, output.cached_tokens)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> Usage:
         """OpenAI's `usage`."""
         prompt = sum(tokens for tokens, _ in self._prompts.values())
         cached = sum(tokens for _, tokens in self._prompts.values())

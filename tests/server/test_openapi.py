@@ -16,9 +16,9 @@ from tests.server_support import NAME, Client, fake_engine, refused
 
 METHODS = {"get", "head", "post", "put", "delete", "patch", "options", "trace"}
 BODIES = {
-    "/v1/chat/completions": {"messages": [{"role": "user", "content": "hello"}]},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2},
     "/v1/completions": {"prompt": "hello"},
-    "/generate": {"text": "hello"},
+    "/generate": {"text": "hello", "sampling_params": {"max_new_tokens": 2}},
     "/tokenize": {"prompt": "hello"},
     "/detokenize": {"tokens": [1]},
     "/abort_request": {"rid": "mine"},
@@ -145,6 +145,19 @@ def test_only_digits_are_token_ids(fake, token):
 def test_the_model_is_this_servers(document):
     model = document["components"]["schemas"]["ChatBody"]["properties"]["model"]
     assert model["enum"] == [NAME, None]
+
+
+def test_tokens_and_lengths_are_the_models(fake, document):
+    schemas = document["components"]["schemas"]
+    vocab_size, context = fake.engine.info.vocab_size, fake.engine.info.context_length
+    prompts = schemas["CompletionBody"]["properties"]["prompt"]
+    assert {*values(prompts, "maximum")} == {vocab_size - 1}
+    assert fake.complete([vocab_size - 1]).status_code == 200
+    assert refused(fake.complete([vocab_size]))["param"] == "prompt"
+    for schema, name in (("ChatBody", "max_completion_tokens"), ("NativeParams", "max_new_tokens")):
+        assert {*values(schemas[schema]["properties"][name], "maximum")} == {context - 1}
+    assert fake.complete([1], max_tokens=context - 1).status_code == 200
+    assert refused(fake.complete([1], max_tokens=context))["param"] == "max_tokens"
 
 
 def test_keys_and_limits_are_told_where_they_are_set(document):

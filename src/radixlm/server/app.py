@@ -60,5 +60,7 @@ class _Application(FastAPI):
             routes = [
                 route for each in _ROUTERS for route in each.routes if isinstance(route, APIRoute)
             ]
-            self.openapi_schema = document(routes, service.model_name, service.config)
+            self.openapi_schema = document(
+                routes, service.model_name, service.engine.info, service.config
+            )
         return self.openapi_schema

@@ -27,6 +27,8 @@ Schema = dict[str, Any]
 # A key of `logit_bias`.
 TOKEN_KEY = re.compile(r"[0-9]{1,10}")
 
+_TOKENS = frozenset({"prompt", "input_ids", "tokens", "stop_token_ids"})
+_LENGTHS = frozenset({"max_tokens", "max_completion_tokens", "max_new_tokens"})
 # What the engine calls otherwise.
 _RANGES: Mapping[str, Range] = {
     **RANGES,
@@ -37,10 +39,7 @@ _RANGES: Mapping[str, Range] = {
     "top_logprobs": RANGES["logprobs"],
     "top_logprobs_num": RANGES["logprobs"],
     "logprob_start_len": RANGES["logprob_start_len"]._replace(low=-1),
-    "prompt": TOKEN_IDS,
-    "input_ids": TOKEN_IDS,
-    "tokens": TOKEN_IDS,
-    "stop_token_ids": TOKEN_IDS,
+    **dict.fromkeys(_TOKENS, TOKEN_IDS),
     "logit_bias": BIASES,
 }
 _STRINGS: Mapping[str, Schema] = {"stop": {"minLength": 1, "maxLength": MAX_STOP_LENGTH}}
@@ -67,6 +66,18 @@ def describe_body(schema: Schema, _model: type[BaseModel]) -> None:
     schema["additionalProperties"] = False
     # Not as properties: what asks for nothing should not be offered to those who read the schema.
     schema["patternProperties"] = _ignored()
+
+
+def fit_model(schema: Schema, *, vocab_size: int, longest: int) -> None:
+    """Narrow a body's `schema` to a model: its token ids, and prompts and answers that fit.
+
+    longest: tokens that prompt and answer may have together.
+    """
+    for names, most in ((_TOKENS, vocab_size - 1), (_LENGTHS, longest - 1)):
+        for name in names & schema.get("properties", {}).keys():
+            for part in _parts(schema["properties"][name]):
+                if "maximum" in part:
+                    part["maximum"] = most
 
 
 def _narrow(name: str, part: Schema) -> None:

@@ -12,8 +12,10 @@ from typing import Any, Literal
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 
+from radixlm.build import ModelInfo
 from radixlm.core.errors import QueueFullError
 from radixlm.server.api_keys import OPEN_PATH
+from radixlm.server.body_schema import fit_model
 from radixlm.server.config import ServerConfig
 from radixlm.server.described import DESCRIBED, Described
 from radixlm.server.errors import (
@@ -49,7 +51,9 @@ _ERROR_HEADERS: Mapping[type[Exception], tuple[str, ...]] = {
 }
 
 
-def document(routes: Sequence[APIRoute], model_name: str, config: ServerConfig) -> Json:
+def document(
+    routes: Sequence[APIRoute], model_name: str, info: ModelInfo, config: ServerConfig
+) -> Json:
     """The OpenAPI document of `routes`, as a server with this model and these flags answers them.
 
     Raises KeyError for a route that DESCRIBED does not know.
@@ -63,7 +67,7 @@ def document(routes: Sequence[APIRoute], model_name: str, config: ServerConfig) 
         for method in map(str.lower, sorted(route.methods or ())):
             place = re.sub(r"\W+", "_", path).strip("_")
             methods[method] = {"operationId": f"{method}_{place}", **told}
-    _name_model(components, model_name)
+    _fit_model(components, model_name, info)
     document: Json = {
         "openapi": "3.1.0",
         "info": {"title": "RadixLM", "version": version("radixlm")},
@@ -92,8 +96,14 @@ def _schemas() -> tuple[Schemas, Json]:
     return schemas, rest["$defs"]
 
 
-def _name_model(components: Json, model_name: str) -> None:
-    """A body's `model` is this server's, or left out."""
+def _fit_model(components: Json, model_name: str, info: ModelInfo) -> None:
+    """What a body may hold hangs on the model: `model` names it, tokens are its own."""
+    for schema in components.values():
+        fit_model(
+            schema,
+            vocab_size=info.vocab_size,
+            longest=min(info.context_length, info.kv_tokens),
+        )
     for described in DESCRIBED.values():
         if described.body is not None and "model" in described.body.model_fields:
             fields = components[described.body.__name__]["properties"]

@@ -1,0 +1,58 @@
+"""Cases that schemathesis makes from /openapi.json; scripts/clients.py sends ten thousand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from tests.server_support import Client, fake_engine, idle_and_whole, until
+
+schemathesis = pytest.importorskip("schemathesis")
+checks = pytest.importorskip("schemathesis.specs.openapi.checks")
+
+CASES = 12
+VARIED = (
+    "POST /v1/chat/completions",
+    "POST /v1/completions",
+    "POST /generate",
+    "PUT /generate",
+    "POST /tokenize",
+    "POST /detokenize",
+    "POST /abort_request",
+)
+
+
+@pytest.fixture(scope="module")
+def operations() -> Iterator[dict[str, Any]]:
+    """By method and path. Short requests only, since many of the cases are valid."""
+    engine, _ = fake_engine(context_length=100)
+    schema = schemathesis.openapi.from_asgi("/openapi.json", Client(engine).app)
+    found = [result.ok() for result in schema.get_all_operations()]
+    yield {operation.label: operation for operation in found}
+    assert until(lambda: idle_and_whole(engine))
+    asyncio.run(engine.close())
+
+
+@pytest.mark.parametrize("label", VARIED)
+@pytest.mark.parametrize("mode", ["positive", "negative"])
+def test_answers_are_as_told(operations, label, mode):
+    operation = operations[label]
+    modes = schemathesis.GenerationMode
+
+    @given(case=operation.as_strategy(generation_mode=modes(mode)))
+    @settings(
+        max_examples=CASES,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    def check(case: Any) -> None:
+        # What two fields must be to each other no schema can say.
+        case.call_and_validate(excluded_checks=[checks.positive_data_acceptance])
+
+    check()

@@ -77,6 +77,10 @@ class AsyncEngine:
         )
         return RequestOutput.joined([output async for output in outputs])
 
+    def check_room(self, count: int) -> None:
+        """Raise QueueFullError unless `count` more requests may come, EngineDeadError."""
+        self._loaded.client.check_room(count)
+
     def abort(self, request_ids: Iterable[str] | None) -> int:
         """End these requests within one step, with None all of them; returns how many are under
         way. Their streams end with finish_reason abort. Raises EngineDeadError.

@@ -62,17 +62,22 @@ class EngineClient:
         # A thread that is inside of torch when the interpreter goes takes the process down with it.
         atexit.register(self.close)
 
+    def check_room(self, count: int) -> None:
+        """Raise QueueFullError unless `count` more requests may come, EngineDeadError."""
+        with self._lock:
+            self._check_alive()
+            if len(self._mailboxes) + count > self._max_queued:
+                raise QueueFullError(
+                    f"{len(self._mailboxes)} requests are under way, {count} more exceed "
+                    f"--max-queued-requests {self._max_queued}; try again later"
+                )
+
     def submit(self, requests: Sequence[Request], mailbox: Mailbox) -> None:
         """Queue all of `requests`, or none. Raises QueueFullError, EngineDeadError,
         InvalidRequestError for an id that is in use.
         """
         with self._lock:
-            self._check_alive()
-            if len(self._mailboxes) + len(requests) > self._max_queued:
-                raise QueueFullError(
-                    f"{len(self._mailboxes)} requests are under way, {len(requests)} more exceed "
-                    f"--max-queued-requests {self._max_queued}; try again later"
-                )
+            self.check_room(len(requests))
             added: dict[str, Mailbox] = {}
             for request in requests:
                 if request.request_id in self._mailboxes or request.request_id in added:

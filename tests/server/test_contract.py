@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from tests.server_support import Client, fake_engine, idle_and_whole, until
+from tests.server_support import NAME, Client, fake_engine, idle_and_whole, until
 
 schemathesis = pytest.importorskip("schemathesis")
 checks = pytest.importorskip("schemathesis.specs.openapi.checks")
@@ -56,3 +56,36 @@ def test_answers_are_as_told(operations, label, mode):
         case.call_and_validate(excluded_checks=[checks.positive_data_acceptance])
 
     check()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("label", "fields"),
+    [
+        (
+            "POST /v1/chat/completions",
+            {"messages": [{"role": "user", "content": "hi"}], "logprobs": True, "top_logprobs": 2},
+        ),
+        ("POST /v1/completions", {"prompt": ["a", "b"], "logprobs": 2, "echo": True}),
+        ("POST /v1/completions", {"prompt": "a", "return_token_ids": True}),
+        ("POST /generate", {"text": "a", "return_logprob": True, "logprob_start_len": 0}),
+        ("POST /generate", {"text": ["a", "b"], "return_logprob": True, "top_logprobs_num": 2}),
+    ],
+)
+def test_whole_answers_and_streams_are_as_told(operations, label, fields, stream):
+    short = {"max_new_tokens": 3, "n": 2}
+    fields = fields | (
+        {"sampling_params": short} if "generate" in label else {"max_tokens": 3, "n": 2}
+    )
+    if "/v1/" in label and stream:
+        fields |= {"stream_options": {"include_usage": True}}
+    case = operations[label].Case(body={**fields, "stream": stream}, media_type="application/json")
+    assert case.call_and_validate().status_code == 200
+
+
+def test_what_takes_no_body_is_as_told(operations):
+    asked = [operation for label, operation in operations.items() if label not in VARIED]
+    assert len(asked) == 16
+    for operation in asked:
+        place = {"name": NAME} if "{name}" in operation.label else {}
+        assert operation.Case(path_parameters=place).call_and_validate().status_code == 200

@@ -41,8 +41,8 @@ def main() -> int:
     options.add_argument("--read-together", action="store_true")
     args = options.parse_args()
     if args.read_together:
-        for kind in cpu_backend.FEWEST:
-            cpu_backend.FEWEST[kind], cpu_backend.LEAST_SAVED[kind] = 1, 1
+        for kind in cpu_backend.SHARING:
+            cpu_backend.SHARING[kind] = (1, 0, 1)
     started = time.monotonic()
     prompts = make_prompts(args.prompts, VOCAB)
     report: dict[str, Any] = {"prompts": args.prompts, "tokens": args.tokens}

@@ -16,15 +16,11 @@ import argparse
 import asyncio
 import json
 import os
-import re
-import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +31,7 @@ from benchmarks.machine import head_product, layer_products
 from benchmarks.peer_client import Peer
 from benchmarks.peer_workloads import Ask, Draw
 from benchmarks.rows import show_rows
+from benchmarks.served import PATIENCE, RADIXLM, memory, serving
 from radixlm import Engine, SamplingParams
 from radixlm.bench import write_random_checkpoint
 from radixlm.memory.kv_pool import bytes_per_token
@@ -43,50 +40,13 @@ from radixlm.models import load_config
 CLIENTS, OWN, OUT = 64, 200, 128
 KV_TOKENS = 40_000
 VOCAB = 32_000
-PATIENCE = 120.0
-RADIXLM = str(Path(sys.executable).with_name("radixlm"))
 CPU_COUNT = os.cpu_count() or 1
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
-
-
-@contextmanager
-def server(*flags: str) -> Iterator[tuple[str, int, float]]:
-    """A `radixlm serve` of our own: its address, its process, seconds to its first 200."""
-    url = f"http://127.0.0.1:{(port := free_port())}"
-    command = [RADIXLM, "serve", "--port", str(port), *flags]
-    began = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    try:
-        while time.perf_counter() - began < PATIENCE:
-            try:
-                if httpx.get(f"{url}/health", timeout=5).is_success:
-                    break
-            except httpx.TransportError:
-                time.sleep(0.01)
-        else:
-            raise SystemExit(f"no answer within {PATIENCE:g} s: {' '.join(command)}")
-        yield url, process.pid, time.perf_counter() - began
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.wait(timeout=30)
 
 
 def seconds_of_help() -> float:
     began = time.perf_counter()
     subprocess.run([RADIXLM, "--help"], check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - began
-
-
-def memory(pid: int, name: str) -> int:
-    """Bytes that /proc says: VmHWM is the largest resident memory so far, VmRSS what it is now."""
-    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
-    found = re.search(rf"{name}:\s+(\d+) kB", status)
-    return 1024 * int(found[1]) if found else 0
 
 
 def weights_and_pool(folder: str, dtype: str) -> int:
@@ -143,21 +103,20 @@ def measure(shape: str, dtype: str, rounds: int) -> dict[str, Any]:
     report["help_s"] = round(min(seconds_of_help() for _ in range(3)), 2)
     starts = []
     for _ in range(3):
-        with server() as (_, _, seconds):
-            starts.append(seconds)
+        with serving() as served:
+            starts.append(served.seconds)
     report["demo_model_to_first_200_s"] = [round(seconds, 2) for seconds in starts]
     with tempfile.TemporaryDirectory() as scratch:
         folder = str(write_random_checkpoint(shape, Path(scratch) / shape))
-        served = []
-        flags = (folder, "--dtype", dtype, "--kv-tokens", str(KV_TOKENS))
-        with server(*flags) as (url, pid, seconds):
-            report["model_to_first_200_s"] = round(seconds, 2)
+        taken = []
+        with serving(folder, "--dtype", dtype, "--kv-tokens", str(KV_TOKENS)) as served:
+            report["model_to_first_200_s"] = round(served.seconds, 2)
             for seed in range(rounds):
-                served.append(asyncio.run(stream_all(url, seed)))
-            report["peak_mb"] = round(memory(pid, "VmHWM") / 1e6)
+                taken.append(asyncio.run(stream_all(served.url, seed)))
+            report["peak_mb"] = round(memory(served.pid, "VmHWM") / 1e6)
         report["weights_and_pool_mb"] = round(weights_and_pool(folder, dtype) / 1e6)
         off = min(offline(folder, dtype, rounds))
-    wall, cpu = min(served)
+    wall, cpu = min(taken)
     tokens = CLIENTS * OUT
     report |= {
         "offline_tokens_per_s": round(tokens / off),

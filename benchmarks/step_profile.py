@@ -17,7 +17,8 @@ from types import ModuleType
 from typing import Any
 
 from benchmarks.machine import clock
-from radixlm.attention import onednn
+from radixlm.attention import team
+from radixlm.layers import onednn
 
 _FLOORS = tuple(
     f"radixlm.{floor}" for floor in ("memory", "attention", "layers", "models", "runner")
@@ -38,6 +39,10 @@ _HEADINGS = (
     ("attention.torch_backend.TorchAttention.__init__", "plan"),
     ("attention.cpu_backend.CpuAttention.__init__", "plan"),
     ("attention.own_reads.OwnReads.__init__", "plan"),
+    ("attention.tile_reads.TileReads.__init__", "plan"),
+    ("attention.tile_reads.cut", "plan"),
+    ("attention.rows.PartRows", "plan"),
+    ("attention.rows.Merge.__init__", "plan"),
     ("attention.sources.Sources.__init__", "plan"),
     ("attention.sources.shared_source", "plan"),
     ("attention", "attention"),
@@ -65,7 +70,8 @@ class StepProfile:
         undo: list[tuple[Any, str, Any]] = []
         wrapped: dict[Any, Any] = {}
         modules = [m for name, m in list(sys.modules.items()) if name.startswith(_FLOORS)]
-        modules.remove(onednn)  # its products count to whoever asks for them
+        for shared in (onednn, team):  # what they do counts to whoever asks for it
+            modules.remove(shared)
         for module in modules:
             for owner, name, member in list(_members(module)):
                 function = member.__func__ if isinstance(member, classmethod) else member

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import httpx
-import uvicorn
 
 from radixlm.build import AsyncEngine, Loaded, ModelInfo
 from radixlm.cache import RadixCache
@@ -23,7 +22,7 @@ from radixlm.scheduler import Limits, Scheduler, make_order
 from radixlm.server.app import create_app
 from radixlm.server.config import ServerConfig
 from radixlm.server.listen import bind
-from radixlm.server.serve import Server
+from radixlm.server.serve import Server, http_config
 from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.tokenizer import Tokenizer
 from tests.text_samples import byte_level
@@ -152,11 +151,8 @@ def live(
     """
     listener = bind("127.0.0.1", 0)
     ready = threading.Event()
-    config = uvicorn.Config(
-        create_app(engine, served_model_name=name, config=ServerConfig(**flags)),
-        log_level="critical",
-        lifespan="off",
-    )
+    settings = ServerConfig(**flags)
+    config = http_config(create_app(engine, served_model_name=name, config=settings), settings)
     server = Server(config, ready.set, engine.close, grace)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
     thread.start()

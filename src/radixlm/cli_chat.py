@@ -17,7 +17,8 @@ from radixlm.cli_generate import summary
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.request import RequestOutput
 from radixlm.core.sampling import SamplingParams
-from radixlm.text.chat_template import require_template
+from radixlm.text.chat_template import as_plain_text, require_template
+from radixlm.text.tokenizer import new_mark
 
 
 @click.command("chat")
@@ -84,8 +85,9 @@ class Conversation:
         return RequestOutput.joined(said)
 
     async def _stream(self, said: list[RequestOutput]) -> None:
-        text = self._template.render(self.messages)
-        prompt = self._engine.tokenizer.encode(text, add_special_tokens=False)
+        mark, tokenizer = new_mark(), self._engine.tokenizer
+        text = self._template.render(as_plain_text(self.messages, tokenizer, mark))
+        prompt = tokenizer.encode(text, add_special_tokens=False, break_mark=mark)
         async with aclosing(self._engine.stream(prompt, self._params)) as outputs:
             async for output in outputs:
                 said.append(output)

@@ -352,3 +352,20 @@ def test_a_slow_reader_finds_everything_joined(engine: _Engine) -> None:
     count, tokens = asyncio.run(read())
     assert tokens == engine.bench.expected(request)
     assert count < 50
+
+
+def test_whether_there_is_room_is_known_before_submitting() -> None:
+    engine = _Engine(max_queued=2)
+    engine.gate.open.clear()
+    engine.client.check_room()
+    mailbox = ThreadMailbox()
+    engine.client.submit(_requests(2), mailbox)
+    with pytest.raises(QueueFullError, match="2 requests are under way"):
+        engine.client.check_room()
+    engine.gate.open.set()
+    for _ in range(8):
+        mailbox.get()
+    engine.client.check_room()
+    engine.client.close()
+    with pytest.raises(EngineDeadError):
+        engine.client.check_room()

@@ -18,7 +18,6 @@ HELLO = [{"role": "user", "content": "hello"}]
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"max_tokens": 0}, "max_tokens"),
         ({"max_tokens": -1}, "max_tokens"),
         ({"max_tokens": "10"}, "max_tokens"),
         ({"max_tokens": 1.5}, "max_tokens"),
@@ -31,7 +30,9 @@ HELLO = [{"role": "user", "content": "hello"}]
         ({"min_p": 2}, "min_p"),
         ({"n": 0}, "n"),
         ({"n": 129}, "n"),
-        ({"best_of": 3}, "best_of"),
+        ({"best_of": 0}, "best_of"),
+        ({"best_of": 129}, "best_of"),
+        ({"best_of": 2, "n": 3}, "best_of"),
         ({"seed": 2**64}, "seed"),
         ({"seed": 0.5}, "seed"),
         ({"stop": ""}, "stop"),

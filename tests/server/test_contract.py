@@ -67,7 +67,16 @@ def test_answers_are_as_told(operations, label, mode):
             {"messages": [{"role": "user", "content": "hi"}], "logprobs": True, "top_logprobs": 2},
         ),
         ("POST /v1/completions", {"prompt": ["a", "b"], "logprobs": 2, "echo": True}),
+        (
+            "POST /v1/chat/completions",
+            {
+                "messages": [{"role": "user", "content": "hi"}],
+                "return_token_ids": True,
+                "service_tier": "auto",
+            },
+        ),
         ("POST /v1/completions", {"prompt": "a", "return_token_ids": True}),
+        ("POST /v1/completions", {"prompt": ["a", "b"], "best_of": 2, "service_tier": "default"}),
         ("POST /generate", {"text": "a", "return_logprob": True, "logprob_start_len": 0}),
         ("POST /generate", {"text": ["a", "b"], "return_logprob": True, "top_logprobs_num": 2}),
     ],

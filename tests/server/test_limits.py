@@ -222,6 +222,8 @@ def test_refused_requests_are_no_ends():
         ({"request_timeout": -1}, "--request-timeout is a number of seconds"),
         ({"request_timeout": float("nan")}, "got nan"),
         ({"request_timeout": float("inf")}, "got inf"),
+        ({"header_timeout": -1}, "--header-timeout is a number of seconds"),
+        ({"keep_alive_timeout": -1}, "--keep-alive-timeout is a number of seconds"),
         ({"body_timeout": "soon"}, "--body-timeout is a number of seconds.*got 'soon'"),
         ({"body_timeout": True}, "got True"),
         ({"log_format": "xml"}, "--log-format is one of"),
@@ -235,3 +237,18 @@ def test_refused_requests_are_no_ends():
 def test_wrong_flags_are_refused(flags, text):
     with pytest.raises(ConfigError, match=text):
         ServerConfig(**flags)
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/generate"])
+def test_a_full_queue_refuses_without_reading(path):
+    engine, _ = fake_engine(seconds=0.02, max_queued_requests=1)
+    large = b"x" * 3_000_000
+    with live(engine) as url, httpx.Client(base_url=url) as client:
+        body = {"prompt": "a", "max_tokens": 1000, "stream": True}
+        with client.stream("POST", "/v1/completions", json=body):
+            refused = client.post(path, content=large)
+            assert refused.status_code == 429
+            assert refused.headers["retry-after"]
+            assert client.get("/health").status_code == 200
+        assert until(lambda: idle_and_whole(engine))
+        assert client.post(path, content=large).status_code == 400

@@ -132,6 +132,11 @@ def test_what_the_schema_leaves_out_is_refused(fake, document, path):
                 refused(fake.post(path, **BODIES[path], **{name: "anything"}))
 
 
+@pytest.mark.parametrize("fields", [{"stream_interval": 1.0}, {"store": False}])
+def test_what_json_holds_for_the_same_is_the_same(fake, fields):
+    assert fake.complete(**fields).status_code == 200
+
+
 @pytest.mark.parametrize("fields", [{"use_beam_search": 0}, {"stream_interval": True}])
 def test_what_json_tells_apart_is_told_apart(fake, fields):
     assert refused(fake.complete(**fields))["param"] == next(iter(fields))
@@ -164,7 +169,9 @@ def test_keys_and_limits_are_told_where_they_are_set(document):
     assert "security" not in document
     assert not {"401", "504"} & {*document["paths"]["/v1/models"]["get"]["responses"]}
     engine, _ = fake_engine()
-    client = Client(engine, api_key=("secret",), request_timeout=9, body_timeout=0)
+    client = Client(
+        engine, api_key=("secret",), request_timeout=9, body_timeout=0, header_timeout=0
+    )
     refused(client.get("/openapi.json"), 401)
     allowed = {"Authorization": "Bearer secret"}
     told = client.request("GET", "/openapi.json", headers=allowed).json()
@@ -174,12 +181,43 @@ def test_keys_and_limits_are_told_where_they_are_set(document):
     answers = told["paths"]["/v1/completions"]["post"]["responses"]
     assert {"400", "401", "404", "413", "429", "503", "504"} <= answers.keys()
     assert "408" not in answers
+    assert "x-request-id" in answers["413"]["headers"]
     assert "Retry-After" in answers["429"]["headers"]
     assert "WWW-Authenticate" in answers["401"]["headers"]
     health = told["paths"]["/health"]["get"]
     assert health["security"] == []
     assert "401" not in health["responses"]
     asyncio.run(engine.close())
+
+
+def test_what_a_connection_is_refused_for_is_told_of_every_route(document):
+    for item in document["paths"].values():
+        for operation in item.values():
+            for status in ("408", "431"):  # before there is a request that could have an id
+                assert operation["responses"][status]["headers"] == {}
+
+
+def test_fields_without_effect_are_told_where_they_are_taken(fake, document):
+    schemas = document["components"]["schemas"]
+    taken = {
+        name
+        for name, schema in schemas.items()
+        for pattern, field in schema.get("patternProperties", {}).items()
+        if re.search(pattern, "user") and not field
+    }
+    assert taken == {"ChatBody", "CompletionBody"}
+    assert refused(fake.generate(user="me"))["param"] == "user"
+
+
+def test_no_answer_may_be_wanted_of_a_prompt_only(fake, document):
+    schemas = document["components"]["schemas"]
+    least = {
+        name: list(values(schemas[name]["properties"]["max_tokens"], "minimum"))
+        for name in ("ChatBody", "CompletionBody")
+    }
+    assert least == {"ChatBody": [1], "CompletionBody": [0]}
+    assert fake.complete(max_tokens=0).status_code == 200
+    assert refused(fake.chat(max_tokens=0))["param"] == "max_tokens"
 
 
 def test_a_path_in_front_is_told():

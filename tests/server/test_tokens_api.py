@@ -57,9 +57,9 @@ def test_special_tokens_are_added_where_no_template_writes_them(fake, monkeypatc
     asked = []
     encode = fake.engine.tokenizer.encode
 
-    def spy(text, *, add_special_tokens):
+    def spy(text, *, add_special_tokens, **options):
         asked.append(add_special_tokens)
-        return encode(text, add_special_tokens=add_special_tokens)
+        return encode(text, add_special_tokens=add_special_tokens, **options)
 
     monkeypatch.setattr(fake.engine.tokenizer, "encode", spy)
     assert fake.post("/tokenize", **body).is_success

@@ -149,15 +149,15 @@ def _filled(
 
 
 def _on_the_cpu(least_queries: int) -> Callable[[KVPool, int], Backend]:
-    return lambda pool, heads: CpuBackend(pool, heads, least_queries=least_queries, least_scores=1)
+    return lambda pool, heads: CpuBackend(pool, heads, least_queries=least_queries)
 
 
 # The product's two backends, and the CPU's with one way of computing for everything.
 BACKENDS: dict[str, Callable[[KVPool, int], Backend]] = {
     "torch": TorchBackend,
     "cpu": CpuBackend,
-    "compiled": _on_the_cpu(1 << 30),
-    "products": _on_the_cpu(1),
+    "direct": _on_the_cpu(1 << 30),
+    "tiles": _on_the_cpu(1),
 }
 
 

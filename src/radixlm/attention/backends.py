@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from radixlm.attention import onednn
-from radixlm.attention.cpu_backend import CpuBackend
+from radixlm.attention.cpu_backend import SHARING, CpuBackend
 from radixlm.attention.interface import Backend
 from radixlm.attention.team import team
 from radixlm.attention.torch_backend import TorchBackend
@@ -15,6 +14,6 @@ def make_backend(pool: KVPool, n_heads: int) -> Backend:
 
     n_heads: of queries.
     """
-    if onednn.has_products(pool.device, pool.dtype) and team().is_whole:
+    if pool.device.type == "cpu" and pool.dtype in SHARING and team().is_whole:
         return CpuBackend(pool, n_heads)
     return TorchBackend(pool, n_heads)

@@ -1,178 +1,129 @@
-"""Attention on the CPU: matrix products for many queries, compiled code for few."""
+"""Attention on the CPU: code compiled for many queries in tiles, and for single ones."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from radixlm.attention.direct import make_worker
-from radixlm.attention.flash import merge
 from radixlm.attention.interface import Attend
 from radixlm.attention.own_reads import OwnReads
 from radixlm.attention.plan import AttentionPlan, RowSpan
-from radixlm.attention.products import MOST_ROWS, Block, Products, whole
+from radixlm.attention.rows import Merge, PartRows, make_merge_worker
 from radixlm.attention.sharing import SharedRead, Sharing
-from radixlm.attention.sources import LEAST_VIEW, Source, Sources, shared_source, stacked_queries
 from radixlm.attention.team import team
+from radixlm.attention.tile_layout import STRIP, Shape
+from radixlm.attention.tile_reads import TileRead, TileReads, cut
+from radixlm.attention.tiles import make_tile_worker
 from radixlm.memory.kv_pool import KVPool
 
-# When to share; docs/adr/0012-cpu-kernels.md has the measurements. The compiled worker reads for so
-# many tokens as fast, and what the others save, in tokens x heads x head_dim, pays for the calls.
-FEWEST = {torch.bfloat16: 4, torch.float32: 8}
-LEAST_SAVED = {torch.bfloat16: 3 << 22, torch.float32: 3 << 23}
-# Queries and scores of a row and key head from which on products are the faster kernel.
-_LEAST_QUERIES = 24
-_LEAST_SCORES = 1 << 16
-# New tokens per product within a chunk: a block reads only what lies before its own end.
-_CHUNK_TOKENS = 128
-
-
-class _Read(NamedTuple):
-    """New tokens [first, stop) of the step, the blocks of their queries, and what they read.
-
-    shared: whether what the tokens have by themselves is already there, to be merged with.
-    """
-
-    first: int
-    stop: int
-    source: Source
-    blocks: Sequence[Block]
-    shared: bool
+# When to share (fewest, shortest, least saved in tokens x heads x head_dim), measured in
+# docs/adr/0014-attention-in-tiles.md.
+SHARING = {torch.bfloat16: (0, 96, 7 << 16), torch.float32: (2, 200, 7 << 16)}
 
 
 class CpuBackend:
-    """Attention with oneDNN's products and a compiled worker.
+    """Attention with code compiled for the pool's shape.
 
-    n_heads: of queries. least_queries, least_scores: of a row's new tokens and one key head, from
-    which on products compute what it reads by itself.
+    n_heads: of queries. least_queries: of a row's new tokens and one key head, from which on what
+    it reads by itself is computed in tiles; of fewer a strip is not full.
     """
 
-    def __init__(
-        self,
-        pool: KVPool,
-        n_heads: int,
-        *,
-        least_queries: int = _LEAST_QUERIES,
-        least_scores: int = _LEAST_SCORES,
-    ) -> None:
-        saved = LEAST_SAVED[pool.dtype] // (n_heads * pool.head_dim)
-        self.sharing = Sharing(FEWEST[pool.dtype], saved, LEAST_VIEW)
+    def __init__(self, pool: KVPool, n_heads: int, *, least_queries: int = STRIP) -> None:
+        queries = n_heads // pool.n_kv_heads
+        fewest, shortest, saved = SHARING[pool.dtype]
+        self.sharing = Sharing(
+            # Rows with more read tiles of their own as fast.
+            largest=max(STRIP // queries, 1),
+            fewest=fewest,
+            shortest=shortest,
+            least_saved=max(saved // (n_heads * pool.head_dim), 1),
+            least_view=sys.maxsize,
+        )
         self.group_tokens = 0  # rows with one new token: each by itself
-        self._least = least_queries, least_scores
+        self._least_queries = least_queries
         self._pool = pool
         self._n_heads = n_heads
-        self._queries = n_heads // pool.n_kv_heads
         self._team = team()
-        self._products = Products(self._team, pool.dtype)
-        self._worker = make_worker(
-            self._queries, pool.head_dim, bfloat16=pool.dtype == torch.bfloat16
-        )
+        bfloat16 = pool.dtype == torch.bfloat16
+        self._shape = Shape(queries, pool.head_dim, bfloat16)
+        self._tiles = make_tile_worker(self._shape)
+        self._merge = make_merge_worker(bfloat16=bfloat16)
+        self._direct = None
+        if queries < least_queries:
+            self._direct = make_worker(queries, pool.head_dim, bfloat16=bfloat16)
 
     def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> Attend:
         """See `Backend`."""
         spans = [*plan.chunks, *(span for group in plan.groups for span in group)]
-        many = [span for span in spans if self._is_large(span)]
         few = [span for span in spans if not self._is_large(span)]
-        own = None
+        reads = [_own(span, table) for span in spans if self._is_large(span)]
+        reads += [_shared(read) for read in plan.shared]
+        block_tokens = self._shape.block_tokens
+        blocks = cut(reads, self._pool.n_kv_heads, self._team.size, block_tokens)
+        rows = PartRows(slots.numel())
+        for read in plan.shared:
+            rows.several[read.first : read.stop] = True
+        for block in blocks:
+            rows.several[block.first : block.stop] |= not block.whole
+        parts: list[TileReads | OwnReads] = []
         if few:
-            own = OwnReads(self._worker, self._team, self._pool, self._n_heads, table, few)
-        reads = [self._chunk(span, table) for span in many]
-        reads += [self._shared(read) for read in plan.shared]
-        return CpuAttention(self._pool, self._products, slots, own, reads)
+            parts.append(
+                OwnReads(self._direct, self._team, self._pool, self._n_heads, table, few, rows)
+            )
+        if blocks:
+            parts.append(TileReads(self._tiles, self._team, self._pool, self._shape, blocks, rows))
+        merge = None
+        if rows.count:
+            merge = Merge(self._merge, self._team, rows, self._n_heads, self._pool.head_dim)
+        return CpuAttention(self._pool, slots, parts, merge)
 
     def _is_large(self, span: RowSpan) -> bool:
-        queries, scores = self._least
-        made = span.n_new * self._queries
-        return made >= queries and made * span.context >= scores
-
-    def _chunk(self, span: RowSpan, table: Tensor) -> _Read:
-        """A row's new tokens over all that it reads by itself, causal among the new ones."""
-        blocks = []
-        before = span.context - span.n_new
-        height = max(1, min(_CHUNK_TOKENS, MOST_ROWS // self._queries))
-        for first in range(0, span.n_new, height):
-            stop = min(first + height, span.n_new)
-            rows = (first * self._queries, stop * self._queries)
-            blocks.append(Block(*rows, before + stop, self._queries))
-        source = span.view or _own_slots(span, table)
-        return _Read(span.token, span.token + span.n_new, source, blocks, shared=False)
-
-    def _shared(self, read: SharedRead) -> _Read:
-        source = shared_source(read, self._pool)
-        blocks = whole((read.stop - read.first) * self._queries, read.length)
-        return _Read(read.first, read.stop, source, blocks, shared=True)
+        return span.n_new * self._shape.queries >= self._least_queries
 
 
 class CpuAttention:
     """One step's attention (an `Attend`): made for a plan, called once per layer.
 
-    Every token has what it reads by itself, from the compiled worker or from products; then what
-    rows read together is merged in, one read after the other.
-
-    own, reads: in this order, what is read by itself before what is shared.
+    reads: each of the step's tokens has one that writes its answer, or several that `merge` makes
+    it of.
     """
 
     def __init__(
         self,
         pool: KVPool,
-        products: Products,
         slots: Tensor,
-        own: OwnReads | None,
-        reads: Sequence[_Read],
+        reads: Sequence[TileReads | OwnReads],
+        merge: Merge | None,
     ) -> None:
         self._pool = pool
-        self._products = products
         self._slots = slots
-        self._own = own
         self._reads = reads
-        self._merges = any(read.shared for read in reads)
-        self._sources = Sources(pool, [read.source for read in reads])
+        self._merge = merge
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """See `Attend`: q (tokens, n_heads, head_dim) -> the same shape."""
         self._pool.write(layer, self._slots, k, v)
-        exact = self._own is not None or self._merges
-        out = torch.empty(q.shape, dtype=torch.float32 if exact else q.dtype)
-        lse = torch.empty(q.shape[:2], dtype=torch.float32)
-        if self._own is not None:
-            self._own.attend(layer, q, out, lse)
-        if self._reads:
-            self._compute_reads(layer, q, out, lse)
-        return out.to(q.dtype)
-
-    def _compute_reads(self, layer: int, q: Tensor, out: Tensor, lse: Tensor) -> None:
-        """By products; each read's results are set, or merged with what is there."""
-        n_kv = self._pool.n_kv_heads
-        queries = stacked_queries(q, n_kv)
-        out, lse = out.unflatten(1, (n_kv, -1)), lse.unflatten(1, (n_kv, -1))
+        answers = torch.empty(q.shape, dtype=q.dtype)
         for read in self._reads:
-            keys, values = self._sources.read(layer, read.source)
-            rows = slice(read.first, read.stop)
-            part = queries[:, rows]
-            made, made_lse = torch.empty_like(part), None
-            if self._merges:
-                made_lse = torch.empty(part.shape[:3], dtype=torch.float32)
-            self._products.attend(
-                part.flatten(1, 2),
-                keys,
-                values,
-                read.blocks,
-                made.flatten(1, 2),
-                None if made_lse is None else made_lse.flatten(1, 2),
-            )
-            if read.shared and made_lse is not None:
-                merge(out[rows], lse[rows], made.transpose(0, 1), made_lse.transpose(0, 1))
-            else:
-                out[rows] = made.transpose(0, 1)
-                if made_lse is not None:
-                    lse[rows] = made_lse.transpose(0, 1)
+            read.attend(layer, q, answers, self._merge)
+        if self._merge is not None:
+            self._merge(answers)
+        return answers
 
 
-def _own_slots(span: RowSpan, table: Tensor) -> Tensor:
-    """(context,) int64: the slots that a row reads by itself."""
-    end = span.context + span.gap
-    row = table[span.table_row]
-    return torch.cat((row[: span.head], row[span.head + span.gap : end])).long()
+def _own(span: RowSpan, table: Tensor) -> TileRead:
+    """A row's new tokens over all that it reads by itself, causal among the new ones."""
+    row = table[span.table_row, : span.context + span.gap]
+    if span.gap:
+        row = torch.cat((row[: span.head], row[span.head + span.gap :]))
+    seen = span.context - span.n_new + 1
+    return TileRead(span.token, span.token + span.n_new, row, seen)
+
+
+def _shared(read: SharedRead) -> TileRead:
+    slots = torch.cat([torch.arange(*extent, dtype=torch.int32) for extent in read.extents])
+    return TileRead(read.first, read.stop, slots, read.length)

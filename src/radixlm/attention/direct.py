@@ -8,7 +8,7 @@ next tile is being fetched:
               tile 0    tile 1
     dots      . . . .   . . . .   .        scores (queries of all heads, context)
     softmax   . . . .   . . . .   .        in place, its sum applied at the end
-    mix       . . . .   . . . .   .   ->   out (queries of all heads, head_dim)
+    mix       . . . .   . . . .   .   ->   (queries of all heads, head_dim)
 
 Threads take one read after the other from a counter, so that long contexts and short ones need no
 sharing out.
@@ -21,17 +21,22 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import carray, cfunc, njit, types
+from numba import cfunc, njit, types
 
+from radixlm.attention.rows import ANSWER, clear, make_put
+from radixlm.attention.softmax import make_row_weights, row_largest
 from radixlm.attention.vectors import (
-    as_pointer,
+    FAST,
+    LOG2_E,
     fetch_add,
     float_of_bits,
+    floats,
+    halves,
+    integers,
     make_dots,
-    make_exponentials,
-    make_largest,
     make_mix,
     prefetch,
+    words,
 )
 
 # The worker's arguments, int64 each: two counters, sizes, addresses. Strides are in bytes.
@@ -47,21 +52,18 @@ from radixlm.attention.vectors import (
     TABLE,
     TABLE_STRIDE,
     READS,
-    OUT,
+    ANSWERS,
+    PARTS,
     LSE,
     SCRATCH,
     SCORES,
     PER_THREAD,
     SIZE,
-) = range(17)
-# Columns of `READS` (items, 7) int64: where the result goes, whose queries, whose slots, and which
-# two ranges [a, b) and [c, d) of them.
+) = range(18)
+# Columns of `READS` (items, 7) int64: the row of parts for the result, whose queries, whose slots,
+# and which two ranges [a, b) and [c, d) of them. No range of all is empty.
 READ_COLUMNS = 7
 
-# No flag that lets the compiler believe that there are no NaN and no infinities: broken weights are
-# to be seen in the logits.
-_MATH = {"reassoc", "contract", "nsz", "arcp"}
-FAST: dict[str, Any] = {"fastmath": _MATH, "boundscheck": False, "error_model": "numpy"}
 _MOST_QUERIES = 8
 # A tile stays in the processor's nearest cache.
 _TILE_BYTES = 12 << 10
@@ -69,46 +71,50 @@ _TILE_BYTES = 12 << 10
 
 def scratch_numbers(heads: int, head_dim: int, tokens: int) -> int:
     """float32 numbers that a thread writes on the way to `tokens` tokens' worth of attention:
-    scores of all `heads` of queries, two sums of each, the scaled queries, and the slots.
+    scores of all `heads` of queries, two sums of each, the scaled queries, the mixed values, and
+    the slots. Of 16 tokens each or more: scores are computed in whole vectors.
     """
-    return heads * (tokens + 2 + head_dim) + tokens
+    return heads * (tokens + 2 + 2 * head_dim) + tokens
 
 
 @functools.cache
 def make_worker(queries: int, head_dim: int, *, bfloat16: bool) -> Any:
     """The compiled worker for a shape: `queries` per key head. Takes a second to make, once."""
     tiles = _make_tiles(queries, head_dim, bfloat16=bfloat16)
-    element = 2 if bfloat16 else 4
+    row_weights = make_row_weights(bfloat16=False)
+    finish = _make_finish(head_dim, bfloat16=bfloat16)
+    element, scale = 2 if bfloat16 else 4, np.float32(LOG2_E)
 
-    @cfunc(types.void(types.CPointer(types.int64)), **FAST)  # type: ignore[untyped-decorator]
-    def worker(arguments: Any) -> None:
-        args = carray(arguments, (SIZE,))
+    @cfunc(types.void(types.int64), **FAST)  # type: ignore[untyped-decorator]
+    def worker(arguments: int) -> None:
+        args = words(arguments)
         heads, length = args[KEY_HEADS] * queries, args[SCORES]
-        thread = fetch_add(address_of(args, THREADS_SEEN))
+        thread = fetch_add(arguments + 8 * THREADS_SEEN)
         scores = args[SCRATCH] + thread * args[PER_THREAD]
-        sums = carray(as_pointer(scores + 4 * heads * length), (2, heads), np.float32)
+        tops = scores + 4 * heads * length
+        sums = tops + 4 * heads
         q = scores + 4 * heads * (length + 2)
-        slots = q + 4 * heads * head_dim
-        reads = carray(as_pointer(args[READS]), (args[ITEMS], READ_COLUMNS), np.int64)
+        mixed = q + 4 * heads * head_dim
+        slots = mixed + 4 * heads * head_dim
         while True:
-            item = fetch_add(address_of(args, UNITS_TAKEN))
+            item = fetch_add(arguments + 8 * UNITS_TAKEN)
             if item >= args[ITEMS]:
                 break
-            target, token, row, a, b, c, d = reads[item]
+            read = words(args[READS] + 8 * READ_COLUMNS * item)
+            part, token, row = read[0], read[1], read[2]
+            a, b, c, d = read[3], read[4], read[5], read[6]
             count = b - a + d - c
-            out_at = args[OUT] + 4 * target * heads * head_dim
-            out = carray(as_pointer(out_at), (heads, head_dim), np.float32)
-            lse = carray(as_pointer(args[LSE] + 4 * target * heads), (heads,), np.float32)
-            clear(out, lse)
-            if count == 0:
-                continue
             collect_slots(args[TABLE] + row * args[TABLE_STRIDE], a, b, c, d, slots)
             scaled(args[Q] + token * args[Q_STRIDE], q, heads * head_dim, head_dim, element)
             tiles(True, args[KEYS], args[KEY_HEADS], slots, count, q, scores, length)
             for i in range(heads):
-                sums[0, i], sums[1, i] = exponentials(scores + 4 * i * length, count)
-            tiles(False, args[VALUES], args[KEY_HEADS], slots, count, out_at, scores, length)
-            finish(out, lse, sums)
+                at = scores + 4 * i * length
+                top = row_largest(at, count)
+                floats(tops)[i] = top
+                floats(sums)[i] = row_weights(at, count, scale, top * scale, at, count)
+            clear(mixed, heads * head_dim)
+            tiles(False, args[VALUES], args[KEY_HEADS], slots, count, mixed, scores, length)
+            finish(args, mixed, tops, token, part, heads)
 
     return worker
 
@@ -147,7 +153,7 @@ def _make_tiles(queries: int, head_dim: int, *, bfloat16: bool) -> Callable[...,
 @njit(**FAST)  # type: ignore[untyped-decorator]
 def fetch(pool: int, token_bytes: int, at: int, n: int) -> None:
     """Have n tokens' keys or values fetched."""
-    slots = carray(as_pointer(at), (n,), np.int32)
+    slots = integers(at)
     for t in range(n):
         token = pool + np.int64(slots[t]) * token_bytes
         for line in range(0, token_bytes, 64):
@@ -157,8 +163,8 @@ def fetch(pool: int, token_bytes: int, at: int, n: int) -> None:
 @njit(**FAST)  # type: ignore[untyped-decorator]
 def collect_slots(row: int, a: int, b: int, c: int, d: int, into: int) -> None:
     """The slots of tokens [a, b) and [c, d), one after the other."""
-    slots = carray(as_pointer(row), (max(b, d),), np.int32)
-    mine = carray(as_pointer(into), (b - a + d - c,), np.int32)
+    slots = integers(row)
+    mine = integers(into)
     for t in range(a, b):
         mine[t - a] = slots[t]
     for t in range(c, d):
@@ -169,67 +175,37 @@ def collect_slots(row: int, a: int, b: int, c: int, d: int, into: int) -> None:
 def scaled(q: int, into: int, numbers: int, head_dim: int, element: int) -> None:
     """One token's queries as float32, times 1 / sqrt(head_dim)."""
     scale = np.float32(1) / np.sqrt(np.float32(head_dim))
-    made = carray(as_pointer(into), (numbers,), np.float32)
+    made = floats(into)
     if element == 2:
-        halves = carray(as_pointer(q), (numbers,), np.uint16)
+        read = halves(q)
         for i in range(numbers):
-            made[i] = float_of_bits(np.int32(halves[i]) << np.int32(16)) * scale
+            made[i] = float_of_bits(np.int32(read[i]) << np.int32(16)) * scale
     else:
-        plain = carray(as_pointer(q), (numbers,), np.float32)
+        plain = floats(q)
         for i in range(numbers):
             made[i] = plain[i] * scale
 
 
-# Slices in compiled code read better than loops, but take numba half a second each.
-@njit(**FAST)  # type: ignore[untyped-decorator]
-def clear(out: Any, lse: Any) -> None:
-    """What attention over nothing gives."""
-    for i in range(out.shape[0]):
-        lse[i] = -np.inf
-        for k in range(out.shape[1]):
-            out[i, k] = 0
+def _make_finish(head_dim: int, *, bfloat16: bool) -> Callable[..., Any]:
+    """finish(args, mixed, tops, token, part, heads): divide by the sum of weights and write."""
+    element = 2 if bfloat16 else 4
+    put, put_part = make_put(bfloat16=bfloat16), make_put(bfloat16=False)
 
+    @njit(**FAST)  # type: ignore[untyped-decorator]
+    def finish(args: Any, mixed: int, tops: int, token: int, part: int, heads: int) -> None:
+        sums = floats(tops + 4 * heads)
+        for i in range(heads):
+            made, inverse = mixed + 4 * i * head_dim, np.float32(1) / sums[i]
+            if part == ANSWER:
+                into = args[ANSWERS] + (token * heads + i) * head_dim * element
+                put(made, inverse, head_dim, into)
+            else:
+                at = part * heads + i
+                put_part(made, inverse, head_dim, args[PARTS] + at * head_dim * 4)
+                lse = floats(args[LSE] + 4 * at)
+                lse[0] = floats(tops)[i] + np.log(sums[i])
 
-@njit(**FAST)  # type: ignore[untyped-decorator]
-def finish(out: Any, lse: Any, sums: Any) -> None:
-    """Divide the mixed values by the sum of their weights."""
-    for i in range(out.shape[0]):
-        inverse = np.float32(1) / sums[1, i]
-        for k in range(out.shape[1]):
-            out[i, k] *= inverse
-        lse[i] = sums[0, i] + np.log(sums[1, i])
-
-
-@njit(**FAST)  # type: ignore[untyped-decorator]
-def address_of(args: Any, index: int) -> Any:
-    return args.ctypes.data + 8 * index
-
-
-_four, _one = make_exponentials(4), make_exponentials(1)
-_largest_of_four, _largest_of_one = make_largest(4), make_largest(1)
-
-
-@njit(**FAST)  # type: ignore[untyped-decorator]
-def exponentials(address: int, n: int) -> Any:
-    """A row of n float32 scores becomes e^(score - largest). Returns the largest and the sum."""
-    row = carray(as_pointer(address), (n,), np.float32)
-    whole, almost = n - n % 64, n - n % 16
-    top = row[n - 1]
-    for t in range(0, whole, 64):
-        top = max(top, _largest_of_four(address + 4 * t))
-    for t in range(whole, almost, 16):
-        top = max(top, _largest_of_one(address + 4 * t))
-    for t in range(almost, n):
-        top = max(top, row[t])
-    total = np.float32(0)
-    for t in range(0, whole, 64):
-        total += _four(address + 4 * t, top)
-    for t in range(whole, almost, 16):
-        total += _one(address + 4 * t, top)
-    for t in range(almost, n):
-        row[t] = np.exp(row[t] - top)
-        total += row[t]
-    return top, total
+    return finish  # type: ignore[no-any-return]
 
 
 def _make_scores(block: int, head_dim: int, *, bfloat16: bool) -> Callable[..., Any]:
@@ -238,7 +214,7 @@ def _make_scores(block: int, head_dim: int, *, bfloat16: bool) -> Callable[..., 
 
     @njit(**FAST)  # type: ignore[untyped-decorator]
     def score(q: int, keys: int, size: int, at: int, n: int, scores: int, stride: int) -> None:
-        slots = carray(as_pointer(at), (n,), np.int32)
+        slots = integers(at)
         whole = n - n % 4
         for t in range(0, whole, 4):
             four = (
@@ -262,7 +238,7 @@ def _make_mix_of(block: int, head_dim: int, *, bfloat16: bool) -> Callable[..., 
     def mix_all(
         weights: int, stride: int, values: int, size: int, at: int, n: int, out: int
     ) -> None:
-        slots = carray(as_pointer(at), (n,), np.int32)
+        slots = integers(at)
         whole = n - n % 4
         for t in range(0, whole, 4):
             four = (

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from radixlm.attention import direct
 from radixlm.attention.plan import RowSpan
+from radixlm.attention.rows import Merge, PartRows
 from radixlm.attention.team import Team
+from radixlm.attention.vectors import MOST_LANES
 from radixlm.memory.kv_pool import KVPool
 
 # With fewer reads than this per thread contexts are cut in pieces, the longest ones not shorter
@@ -29,6 +31,7 @@ class OwnReads:
 
     worker: made by `direct.make_worker` for n_heads and the pool.
     table: (rows, context) int32, with this step applied.
+    rows: where several reads of a token meet.
     """
 
     def __init__(
@@ -39,6 +42,7 @@ class OwnReads:
         n_heads: int,
         table: Tensor,
         spans: Sequence[RowSpan],
+        rows: PartRows,
     ) -> None:
         self._worker = worker
         self._address = worker.address
@@ -46,12 +50,16 @@ class OwnReads:
         self._pool = pool
         self._threads = team.size
         token, length, columns = _tokens(spans)
-        self._tokens = torch.from_numpy(token)
         wanted = -(-_READS_PER_THREAD * self._threads // len(token))
-        self._pieces = max(1, min(wanted, int(length.max()) // _LEAST_PIECE))
-        self._reads = _cut(token, length, columns, self._pieces)
+        pieces = max(1, min(wanted, int(length.max()) // _LEAST_PIECE))
+        if pieces > 1:
+            rows.several[token] = True
+        self._reads = np.concatenate(
+            [_piece(token, length, columns, rows, (piece, pieces)) for piece in range(pieces)]
+        )
         self._keep = table
-        scores = -(-int(length.max()) // self._pieces)
+        longest = -(-int(length.max()) // pieces)
+        scores = -(-longest // MOST_LANES) * MOST_LANES
         per_thread = direct.scratch_numbers(n_heads, pool.head_dim, scores)
         self._scratch = torch.empty(self._threads * per_thread, dtype=torch.float32)
         self._arguments = (ctypes.c_int64 * direct.SIZE)()
@@ -64,25 +72,11 @@ class OwnReads:
         self._arguments[direct.SCORES] = scores
         self._arguments[direct.PER_THREAD] = per_thread * self._scratch.element_size()
 
-    def attend(self, layer: int, q: Tensor, out: Tensor, lse: Tensor) -> None:
-        """Write the rows of the spans' tokens.
+    def attend(self, layer: int, q: Tensor, answers: Tensor, merge: Merge | None) -> None:
+        """Write the answers and parts of the spans' tokens.
 
-        q: (tokens, n_heads, head_dim), strided over tokens; out: the same shape, lse: (tokens,
-        n_heads), both float32 and contiguous.
+        q, answers: (tokens, n_heads, head_dim), q strided over tokens, answers contiguous.
         """
-        if self._pieces == 1:
-            self._run(layer, q, out, lse)
-            return
-        tokens, heads = len(self._tokens), q.shape[1]
-        parts = torch.empty((self._pieces, tokens, heads, q.shape[2]), dtype=torch.float32)
-        parts_lse = torch.empty((self._pieces, tokens, heads), dtype=torch.float32)
-        self._run(layer, q, parts, parts_lse)
-        total = parts_lse.logsumexp(0)
-        weights = parts_lse.sub_(total).exp_()
-        out.index_copy_(0, self._tokens, parts.mul_(weights[..., None]).sum(0))
-        lse.index_copy_(0, self._tokens, total)
-
-    def _run(self, layer: int, q: Tensor, out: Tensor, lse: Tensor) -> None:
         arguments = self._arguments
         arguments[direct.THREADS_SEEN] = 0
         arguments[direct.UNITS_TAKEN] = 0
@@ -90,8 +84,9 @@ class OwnReads:
         arguments[direct.Q_STRIDE] = q.stride(0) * q.element_size()
         arguments[direct.KEYS] = self._pool.keys[layer].data_ptr()
         arguments[direct.VALUES] = self._pool.values[layer].data_ptr()
-        arguments[direct.OUT] = out.data_ptr()
-        arguments[direct.LSE] = lse.data_ptr()
+        arguments[direct.ANSWERS] = answers.data_ptr()
+        if merge is not None:
+            arguments[direct.PARTS], arguments[direct.LSE] = merge.parts, merge.lse
         self._team.run(self._address, ctypes.addressof(arguments), self._threads)
 
 
@@ -110,29 +105,29 @@ def _tokens(spans: Sequence[RowSpan]) -> tuple[_Column, _Column, npt.NDArray[np.
     return made[:, 0].copy(), made[:, 1], made[:, 2:]
 
 
-def _cut(
-    token: _Column, length: _Column, columns: npt.NDArray[np.int64], pieces: int
+def _piece(
+    token: _Column,
+    length: _Column,
+    columns: npt.NDArray[np.int64],
+    rows: PartRows,
+    of: tuple[int, int],
 ) -> npt.NDArray[np.int64]:
-    """The worker's reads, piece by piece; see `direct.READ_COLUMNS`.
+    """The worker's reads of the nth of so many pieces; see `direct.READ_COLUMNS`.
 
     row    |  head  |  gap: read with others  |      |     own tokens are numbered
               0 ..h                             h ..       without the gap
     """
     row, head, gap = columns.T
-    reads = np.empty((pieces, len(token), direct.READ_COLUMNS), dtype=np.int64)
-    for piece in range(pieces):
-        first, stop = length * piece // pieces, length * (piece + 1) // pieces
-        target = token if pieces == 1 else piece * len(token) + np.arange(len(token))
-        reads[piece] = np.stack(
-            (
-                target,
-                token,
-                row,
-                np.minimum(first, head),
-                np.minimum(stop, head),
-                np.maximum(first, head) + gap,
-                np.maximum(stop, head) + gap,
-            ),
-            axis=1,
-        )
-    return reads.reshape(-1, direct.READ_COLUMNS)
+    piece, pieces = of
+    first, stop = length * piece // pieces, length * (piece + 1) // pieces
+    some = stop > first
+    reads = (
+        token,
+        row,
+        np.minimum(first, head),
+        np.minimum(stop, head),
+        np.maximum(first, head) + gap,
+        np.maximum(stop, head) + gap,
+    )
+    taken = [column[some] for column in reads]
+    return np.stack([rows.take(taken[0]), *taken], axis=1)

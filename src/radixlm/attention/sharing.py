@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import accumulate, chain
 from typing import NamedTuple
 
 from radixlm.core.batch import Extent, ScheduledRow, Segment
@@ -12,13 +12,18 @@ from radixlm.core.batch import Extent, ScheduledRow, Segment
 class Sharing(NamedTuple):
     """When a stretch is worth a read of its own; the backend knows what that costs.
 
-    fewest, least_saved: a stretch pays when (new tokens that read it - fewest) x length is at
-        least `least_saved`: so many are as fast by themselves, and the rest has to pay for the
-        extra calls. Other stretches are read by each row with its own tokens.
+    largest: a row with more new tokens than this gains nothing by sharing, and does not count.
+    fewest, shortest, least_saved: a stretch pays when (new tokens that read it - fewest) x (its
+        length - shortest) is at least `least_saved`, and neither is less than nothing: so many
+        tokens are as fast by themselves, so many tokens long are what merging a token's parts
+        costs, and the rest has to pay for the extra calls. Other stretches are read by each row
+        with its own tokens.
     least_view: a run of slots this long is read in place; shorter ones are gathered together.
     """
 
+    largest: int
     fewest: int
+    shortest: int
     least_saved: int
     least_view: int
 
@@ -79,13 +84,13 @@ def share(
 
     O(segments of rows that share).
     """
-    ends = [0]
-    for row in rows:
-        ends.append(ends[-1] + row.n_new)
+    ends = list(accumulate((row.n_new for row in rows), initial=0))
+    few = (row.n_new if row.n_new <= rule.largest else 0 for row in rows)
+    readers = list(accumulate(few, initial=0))
     stretches = list(_stretches(rows))
     reads: list[SharedRead] = []
     skips: list[Skip | None] = [None] * len(rows)
-    for stretch, taken in zip(stretches, _taken(stretches, ends, rule), strict=True):
+    for stretch, taken in zip(stretches, _taken(stretches, readers, rule), strict=True):
         if taken:
             reads += _reads(stretch, ends, rule)
             for index in range(stretch.first, stretch.stop):
@@ -131,8 +136,12 @@ def _node(row: ScheduledRow, depth: int) -> int | None:
     return row.segments[depth].node_id
 
 
-def _taken(stretches: Sequence[_Stretch], ends: Sequence[int], rule: Sharing) -> list[bool]:
-    pays = [_pays(stretch, ends, rule) for stretch in stretches]
+def _taken(stretches: Sequence[_Stretch], readers: Sequence[int], rule: Sharing) -> list[bool]:
+    """readers: new tokens that count, of all rows before each row."""
+    pays = [
+        _pays(readers[stretch.stop] - readers[stretch.first], stretch.end - stretch.start, rule)
+        for stretch in stretches
+    ]
     above, below = pays[:], pays[:]
     for index, stretch in enumerate(stretches):
         above[index] |= stretch.parent >= 0 and above[stretch.parent]
@@ -142,9 +151,9 @@ def _taken(stretches: Sequence[_Stretch], ends: Sequence[int], rule: Sharing) ->
     return [up and down for up, down in zip(above, below, strict=True)]
 
 
-def _pays(stretch: _Stretch, ends: Sequence[int], rule: Sharing) -> bool:
-    readers = ends[stretch.stop] - ends[stretch.first]
-    return (readers - rule.fewest) * (stretch.end - stretch.start) >= rule.least_saved
+def _pays(readers: int, length: int, rule: Sharing) -> bool:
+    more, longer = readers - rule.fewest, length - rule.shortest
+    return more > 0 and longer > 0 and more * longer >= rule.least_saved
 
 
 def _reads(stretch: _Stretch, ends: Sequence[int], rule: Sharing) -> Iterator[SharedRead]:

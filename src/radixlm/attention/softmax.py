@@ -1,116 +1,90 @@
-"""Softmax of a block of scores in place, causal if need be, with its log-sum-exp: compiled.
-
-torch's gives no log-sum-exp, wants a mask to be added first, and computes what the mask hides.
-"""
+"""Softmax of one row of scores in two vector loops: its largest, then powers and their sum."""
 
 from __future__ import annotations
 
-import ctypes
-import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-import torch
-from numba import carray, cfunc, njit, types
-from torch import Tensor
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
-from radixlm.attention.direct import FAST, exponentials
-from radixlm.attention.team import Team
-from radixlm.attention.vectors import (
-    as_pointer,
-    bits_of_float,
-    fetch_add,
-    float_of_bits,
-    narrow,
-    widen,
-)
+from radixlm.attention.vectors import MOST_EXACT, MOST_LANES, Lanes
 
-# The worker's arguments, int64 each.
-_THREADS_SEEN, _UNITS_TAKEN, _ROWS, _COLUMNS, _STEP, _SCORES, _LSE, _SCRATCH, _SIZE = range(9)
-_ROWS_PER_UNIT = 8
+_INT64, _INT32 = ir.IntType(64), ir.IntType(32)
+# Error 4e-5: weights that are rounded to bfloat16 have one of 4e-3.
+_DEGREE_FOR_BFLOAT16 = 4
 
 
-class Softmax:
-    """Runs on the team's threads. One call at a time: it has scratch of its own."""
+@intrinsic  # type: ignore[untyped-decorator]
+def row_largest(_context: Any, _row: Any, _count: Any) -> Any:
+    """row_largest(row, count): of float32 at an address. -inf of none; NaN do not count."""
 
-    def __init__(self, team: Team, dtype: torch.dtype) -> None:
-        self._team = team
-        self._worker = _make_worker(bfloat16=dtype == torch.bfloat16)
-        self._address = self._worker.address
-        self._scratch = torch.empty(0, dtype=torch.float32)
-        self._arguments = (ctypes.c_int64 * _SIZE)()
+    def build(_target: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
+        row, count = args
+        ops = Lanes(builder, MOST_LANES)
+        largest = cgutils.alloca_once_value(builder, ops.all(-math.inf))
+        for index, seen in _vectors(builder, count, count):
+            x = ops.load(_at(builder, row, index, 4), 0)
+            if seen is not None:
+                x = builder.select(seen, x, ops.all(-math.inf))
+            builder.store(ops.larger(x, builder.load(largest)), largest)
+        return ops.largest(builder.load(largest))
 
-    def __call__(self, scores: Tensor, step: int, lse: Tensor | None) -> None:
-        """Turn scores into weights.
-
-        scores: (rows, columns), contiguous. step: 0, or rows that see equally many columns: the
-        last `step` see all, those above them one less, and so on; what a row does not see is 0.
-        lse: (rows,) float32, contiguous, is written if it is wanted.
-        """
-        threads = self._team.size
-        rows, columns = scores.shape
-        if self._scratch.numel() < threads * columns:
-            self._scratch = torch.empty(threads * columns, dtype=torch.float32)
-        addresses = [scores.data_ptr(), 0 if lse is None else lse.data_ptr()]
-        scratch = self._scratch.data_ptr()
-        self._arguments[:] = [0, 0, rows, columns, step, *addresses, scratch]
-        self._team.run(self._address, ctypes.addressof(self._arguments), threads)
+    return types.float32(types.int64, types.int64), build
 
 
-@njit(**FAST)  # type: ignore[untyped-decorator]
-def _float32_row(address: int, seen: int, columns: int, _scratch: int) -> Any:
-    """Scores to weights, in place; the log-sum-exp."""
-    row = carray(as_pointer(address), (columns,), np.float32)
-    top, total = exponentials(address, seen)
-    factor = np.float32(1) / total
-    for t in range(seen):
-        row[t] *= factor
-    for t in range(seen, columns):
-        row[t] = 0
-    return top + np.log(total)
+def make_row_weights(*, bfloat16: bool) -> Callable[..., Any]:
+    """row_weights(row, count, scale, shift, weights, width): 2^(scale x - shift), 0 from `count` to
+    `width`, a whole number of vectors or `count` itself; returns their sum.
 
-
-@njit(**FAST)  # type: ignore[untyped-decorator]
-def _bfloat16_row(address: int, seen: int, columns: int, scratch: int) -> Any:
-    """The same by way of float32 scratch."""
-    row = carray(as_pointer(address), (columns,), np.uint16)
-    weights = carray(as_pointer(scratch), (columns,), np.float32)
-    whole = seen - seen % 16
-    for t in range(0, whole, 16):
-        widen(address + 2 * t, scratch + 4 * t)
-    for t in range(whole, seen):
-        weights[t] = float_of_bits(np.int32(row[t]) << np.int32(16))
-    top, total = exponentials(scratch, seen)
-    factor = np.float32(1) / total
-    for t in range(0, whole, 16):
-        narrow(scratch + 4 * t, factor, address + 2 * t)
-    for t in range(whole, seen):
-        bits = bits_of_float(weights[t] * factor)
-        row[t] = np.uint16((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16)
-    for t in range(seen, columns):
-        row[t] = 0
-    return top + np.log(total)
-
-
-@functools.cache
-def _make_worker(*, bfloat16: bool) -> Any:
-    one_row = _bfloat16_row if bfloat16 else _float32_row
+    No scale x - shift is above 0. weights: an address, bfloat16 or float32, may be `row` then.
+    """
+    degree = _DEGREE_FOR_BFLOAT16 if bfloat16 else MOST_EXACT
     element = 2 if bfloat16 else 4
 
-    @cfunc(types.void(types.CPointer(types.int64)), **FAST)  # type: ignore[untyped-decorator]
-    def worker(arguments: Any) -> None:
-        args = carray(arguments, (_SIZE,))
-        rows, columns, step = args[_ROWS], args[_COLUMNS], args[_STEP]
-        first = args.ctypes.data
-        scratch = args[_SCRATCH] + fetch_add(first + 8 * _THREADS_SEEN) * columns * 4
-        while True:
-            begin = fetch_add(first + 8 * _UNITS_TAKEN) * _ROWS_PER_UNIT
-            if begin >= rows:
-                break
-            for row in range(begin, min(begin + _ROWS_PER_UNIT, rows)):
-                seen = columns if step == 0 else columns - (rows - 1 - row) // step
-                lse = one_row(args[_SCORES] + row * columns * element, seen, columns, scratch)
-                if args[_LSE] != 0:
-                    carray(as_pointer(args[_LSE] + 4 * row), (1,), np.float32)[0] = lse
+    @intrinsic  # type: ignore[untyped-decorator]
+    def row_weights(
+        _context: Any, _row: Any, _count: Any, _scale: Any, _shift: Any, _weights: Any, _width: Any
+    ) -> Any:
+        def build(_target: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
+            row, count, scale, shift, weights, width = args
+            ops = Lanes(builder, MOST_LANES)
+            scales, shifts = ops.spread(scale), ops.spread(builder.fneg(shift))
+            total = cgutils.alloca_once_value(builder, ops.all(0))
+            for index, seen in _vectors(builder, count, width):
+                x = ops.load(_at(builder, row, index, 4), 0)
+                power = ops.exp2(ops.multiply_add(x, scales, shifts), degree)
+                if seen is not None:
+                    power = builder.select(seen, power, ops.all(0))
+                builder.store(builder.fadd(builder.load(total), power), total)
+                ops.put(power, _at(builder, weights, index, element), bfloat16=bfloat16)
+            return ops.sum(builder.load(total))
 
-    return worker
+        number = types.float32
+        return number(types.int64, types.int64, number, number, types.int64, types.int64), build
+
+    return row_weights  # type: ignore[no-any-return]
+
+
+def _vectors(builder: ir.IRBuilder, count: Any, width: Any) -> Iterator[tuple[Any, Any]]:
+    """Loops over a row, for the caller to fill: index of each vector's first number, and which of
+    its numbers are among the first `count`, None when all are.
+    """
+    lanes = ir.Constant(_INT64, MOST_LANES)
+    whole = builder.and_(count, ir.Constant(_INT64, -MOST_LANES))
+    start = ir.Constant(_INT64, 0)
+    with cgutils.for_range_slice(builder, start, whole, lanes, _INT64) as (index, _):
+        yield index, None
+    numbered = ir.Constant(ir.VectorType(_INT32, MOST_LANES), list(range(MOST_LANES)))
+    with cgutils.for_range_slice(builder, whole, width, lanes, _INT64) as (index, _):
+        left = builder.trunc(builder.sub(count, index), _INT32)
+        left = builder.bitcast(left, ir.FloatType())
+        spread = Lanes(builder, MOST_LANES).spread(left)
+        yield index, builder.icmp_signed("<", numbered, builder.bitcast(spread, numbered.type))
+
+
+def _at(builder: ir.IRBuilder, address: Any, index: Any, element: int) -> Any:
+    return builder.add(address, builder.mul(index, ir.Constant(_INT64, element)))

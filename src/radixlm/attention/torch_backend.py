@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -64,7 +65,10 @@ class TorchBackend:
         self._pool = pool
         budget = _CPU_GROUP_ELEMENTS if pool.device.type == "cpu" else _GPU_GROUP_ELEMENTS
         self.group_tokens = budget // (2 * pool.n_kv_heads * pool.head_dim)
-        self.sharing = Sharing(1, _LEAST_SAVED // (n_heads * pool.head_dim), LEAST_VIEW)
+        saved = _LEAST_SAVED // (n_heads * pool.head_dim)
+        self.sharing = Sharing(
+            largest=sys.maxsize, fewest=1, shortest=0, least_saved=saved, least_view=LEAST_VIEW
+        )
 
     def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> Attend:
         """See `Backend`."""

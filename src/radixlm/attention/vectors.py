@@ -13,12 +13,20 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from radixlm.attention.processor import BFloat, has_bfloat16
+
 _INT64, _INT32, _INT16, _FLOAT = ir.IntType(64), ir.IntType(32), ir.IntType(16), ir.FloatType()
+# For numba. No flag that lets the compiler believe that there are no NaN and no infinities: broken
+# weights are to be seen in the logits.
+_MATH = {"reassoc", "contract", "nsz", "arcp"}
+FAST: dict[str, Any] = {"fastmath": _MATH, "boundscheck": False, "error_model": "numpy"}
 MOST_LANES = 16
-_LOG2_E = math.log2(math.e)
+LOG2_E = math.log2(math.e)
 # Exponents of 2 below this count as this: far from what matters, and from denormal numbers, which
 # make every product with them slow.
 _LEAST = -100
+# Taylor: the error of degree 6 is 1e-7, of degree 4 4e-5.
+MOST_EXACT = 6
 _EXP2 = tuple(math.log(2.0) ** k / math.factorial(k) for k in range(7))
 
 
@@ -30,14 +38,21 @@ def lanes_of(size: int) -> int:
     return lanes
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def as_pointer(_context: Any, _address: Any) -> Any:
-    """The address as a pointer, for `carray`."""
+def _numbers_at(number: Any) -> Callable[[int], Any]:
+    """An address as the numbers that begin there: numba's arrays take it far longer to compile."""
 
-    def build(_target: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
-        return builder.inttoptr(args[0], ir.IntType(8).as_pointer())
+    @intrinsic  # type: ignore[untyped-decorator]
+    def numbers_at(_context: Any, _address: Any) -> Any:
+        def build(target: Any, builder: ir.IRBuilder, signature: Any, args: Sequence[Any]) -> Any:
+            return builder.inttoptr(args[0], target.get_value_type(signature.return_type))
 
-    return types.voidptr(types.int64), build
+        return types.CPointer(number)(types.int64), build
+
+    return numbers_at  # type: ignore[no-any-return]
+
+
+words, integers = _numbers_at(types.int64), _numbers_at(types.int32)
+floats, halves = _numbers_at(types.float32), _numbers_at(types.uint16)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -56,12 +71,9 @@ def prefetch(_context: Any, _address: Any) -> Any:
     """Have the cache line at an address fetched; nobody waits for it."""
 
     def build(target: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
-        bytes_ = ir.IntType(8).as_pointer()
-        kind = ir.FunctionType(ir.VoidType(), [bytes_, _INT32, _INT32, _INT32])
-        known = builder.module.globals.get("llvm.prefetch.p0")
-        function = known or ir.Function(builder.module, kind, "llvm.prefetch.p0")
+        pointer = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
         hints = [ir.Constant(_INT32, hint) for hint in (0, 3, 1)]  # to be read, kept, as data
-        builder.call(function, [builder.inttoptr(args[0], bytes_), *hints])
+        call(builder, "llvm.prefetch.p0", ir.VoidType(), [pointer, *hints])
         return target.get_dummy_value()
 
     return types.void(types.int64), build
@@ -77,14 +89,14 @@ def float_of_bits(_context: Any, _bits: Any) -> Any:
     return types.float32(types.int32), build
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def bits_of_float(_context: Any, _number: Any) -> Any:
-    """The 32 bits of a float32."""
-
-    def build(_target: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
-        return builder.bitcast(args[0], _INT32)
-
-    return types.int32(types.float32), build
+def call(
+    builder: ir.IRBuilder, name: str, result: Any, args: Sequence[Any], flags: Sequence[str] = ()
+) -> Any:
+    """Call one of LLVM's own functions."""
+    known = builder.module.globals.get(name)
+    kind = ir.FunctionType(result, [arg.type for arg in args])
+    function = known or ir.Function(builder.module, kind, name)
+    return builder.call(function, args, fastmath=flags)
 
 
 class Lanes:
@@ -94,15 +106,14 @@ class Lanes:
         self._builder = builder
         self.lanes = lanes
         self.vector = ir.VectorType(_FLOAT, lanes)
+        self.integers = ir.VectorType(_INT32, lanes)
 
     def load(self, address: Any, elements: int, *, bfloat16: bool = False) -> Any:
         if not bfloat16:
             return self._load(address, 4 * elements, self.vector, 4)
         halves = self._load(address, 2 * elements, ir.VectorType(_INT16, self.lanes), 2)
-        wide = ir.VectorType(_INT32, self.lanes)
-        bits = self._builder.shl(
-            self._builder.zext(halves, wide), ir.Constant(wide, [16] * self.lanes)
-        )
+        wide = self._builder.zext(halves, self.integers)
+        bits = self._builder.shl(wide, self.all_integer(16))
         return self._builder.bitcast(bits, self.vector)
 
     def load_one(self, address: Any, elements: int) -> Any:
@@ -113,8 +124,7 @@ class Lanes:
         """One number in all lanes."""
         empty = ir.Constant(self.vector, ir.Undefined)
         first = self._builder.insert_element(empty, one, ir.Constant(_INT32, 0))
-        everywhere = ir.Constant(ir.VectorType(_INT32, self.lanes), [0] * self.lanes)
-        return self._builder.shuffle_vector(first, empty, everywhere)
+        return self._builder.shuffle_vector(first, empty, self.all_integer(0))
 
     def store(self, value: Any, address: Any, elements: int) -> None:
         pointer = self._pointer(address, 4 * elements, value.type)
@@ -123,9 +133,12 @@ class Lanes:
     def store_bfloat16(self, value: Any, address: Any, elements: int) -> None:
         """To the nearest, ties to even."""
         b = self._builder
-        wide = ir.VectorType(_INT32, self.lanes)
-        number = {n: ir.Constant(wide, [n] * self.lanes) for n in (1, 16, 0x7FFF)}
-        bits = b.bitcast(value, wide)
+        if has_bfloat16():
+            halves = b.fptrunc(value, ir.VectorType(BFloat(), self.lanes))
+            b.store(halves, self._pointer(address, 2 * elements, halves.type)).align = 2
+            return
+        number = {n: self.all_integer(n) for n in (1, 16, 0x7FFF)}
+        bits = b.bitcast(value, self.integers)
         odd = b.and_(b.lshr(bits, number[16]), number[1])
         rounded = b.lshr(b.add(bits, b.add(odd, number[0x7FFF])), number[16])
         halves = b.trunc(rounded, ir.VectorType(_INT16, self.lanes))
@@ -145,23 +158,30 @@ class Lanes:
         """A number in all lanes."""
         return ir.Constant(self.vector, [float(number)] * self.lanes)
 
+    def all_integer(self, number: int) -> Any:
+        return ir.Constant(self.integers, [number] * self.lanes)
+
     def exp(self, x: Any) -> Any:
-        """e^x of numbers <= 0, to float32's precision down to 2^-100: 2^whole by its bits, 2^part
-        as a polynomial, for a part between -1/2 and 1/2. NaN stays NaN, in the part.
+        """e^x of numbers <= 0, to float32's precision down to 2^-100. NaN stays NaN."""
+        return self.exp2(self._builder.fmul(x, self.all(LOG2_E)), MOST_EXACT)
+
+    def exp2(self, x: Any, degree: int) -> Any:
+        """2^x of numbers <= 0, down to 2^-100: 2^part as a polynomial for a part between -1/2 and
+        1/2, and the whole rest added to its exponent: adding 1.5 x 2^23 leaves it in the lowest
+        bits, also of NaN, which stays NaN in the part. (Taking that away again would round, but
+        numba's flags would let the compiler take both away.)
         """
         b = self._builder
-        integers = ir.VectorType(_INT32, self.lanes)
-        y = b.fmul(x, self.all(_LOG2_E))
-        number = b.select(b.fcmp_ordered(">", y, self.all(_LEAST)), y, self.all(_LEAST))
-        y = b.select(b.fcmp_ordered("<", y, self.all(_LEAST)), self.all(_LEAST), y)
-        whole = b.fptosi(b.fsub(number, self.all(0.5)), integers)
-        part = b.fsub(y, b.sitofp(whole, self.vector))
-        power = self.all(_EXP2[-1])
-        for factor in reversed(_EXP2[:-1]):
+        least = self.all(_LEAST)
+        x = b.select(b.fcmp_ordered(">", least, x), least, x)
+        whole = b.fadd(x, self.all(1.5 * 2**23))
+        rounded = call(b, f"llvm.roundeven.v{self.lanes}f32", self.vector, [x])
+        part = b.fsub(x, rounded)
+        power = self.all(_EXP2[degree])
+        for factor in reversed(_EXP2[:degree]):
             power = self.multiply_add(power, part, self.all(factor))
-        exponent = b.add(whole, ir.Constant(integers, [127] * self.lanes))
-        bits = b.shl(exponent, ir.Constant(integers, [23] * self.lanes))
-        return b.fmul(power, b.bitcast(bits, self.vector))
+        exponent = b.shl(b.bitcast(whole, self.integers), self.all_integer(23))
+        return b.bitcast(b.add(b.bitcast(power, self.integers), exponent), self.vector)
 
     def larger(self, x: Any, y: Any) -> Any:
         return self._builder.select(self._builder.fcmp_ordered(">", x, y), x, y)
@@ -177,10 +197,7 @@ class Lanes:
 
     def _reduced(self, operation: str, args: Sequence[Any], flags: Sequence[str]) -> Any:
         name = f"llvm.vector.reduce.{operation}.v{self.lanes}f32"
-        known = self._builder.module.globals.get(name)
-        kind = ir.FunctionType(_FLOAT, [arg.type for arg in args])
-        function = known or ir.Function(self._builder.module, kind, name)
-        return self._builder.call(function, args, fastmath=flags)
+        return call(self._builder, name, _FLOAT, args, flags)
 
     def moved(self, address: Any, stride: Any, times: int) -> Any:
         """The address of a row of float32, `stride` elements long."""
@@ -254,70 +271,3 @@ def make_mix(queries: int, head_dim: int, tokens: int, *, bfloat16: bool) -> Cal
         return types.void(types.int64, types.int64, addresses, types.int64), build
 
     return mix  # type: ignore[no-any-return]
-
-
-def make_exponentials(vectors: int) -> Callable[..., Any]:
-    """exponentials(row, top): the next numbers of a row become e^(x - top); returns their sum.
-
-    row: address of vectors x 16 float32, none above `top`.
-    """
-
-    @intrinsic  # type: ignore[untyped-decorator]
-    def exponentials(_context: Any, _row: Any, _top: Any) -> Any:
-        def build(_target: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
-            row, top = args
-            ops = Lanes(builder, MOST_LANES)
-            tops = ops.spread(top)
-            total = ops.all(0)
-            for index in range(vectors):
-                x = ops.load(row, index * ops.lanes)
-                weights = ops.exp(builder.fsub(x, tops))
-                ops.store(weights, row, index * ops.lanes)
-                total = builder.fadd(total, weights)
-            return ops.sum(total)
-
-        return types.float32(types.int64, types.float32), build
-
-    return exponentials  # type: ignore[no-any-return]
-
-
-def make_largest(vectors: int) -> Callable[..., Any]:
-    """largest(row): of the next vectors x 16 float32 at an address."""
-
-    @intrinsic  # type: ignore[untyped-decorator]
-    def largest(_context: Any, _row: Any) -> Any:
-        def build(_target: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
-            ops = Lanes(builder, MOST_LANES)
-            found = ops.load(args[0], 0)
-            for index in range(1, vectors):
-                found = ops.larger(found, ops.load(args[0], index * ops.lanes))
-            return ops.largest(found)
-
-        return types.float32(types.int64), build
-
-    return largest  # type: ignore[no-any-return]
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def widen(_context: Any, _halves: Any, _row: Any) -> Any:
-    """Write 16 bfloat16 numbers as float32; two addresses."""
-
-    def build(target: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
-        ops = Lanes(builder, MOST_LANES)
-        ops.store(ops.load(args[0], 0, bfloat16=True), args[1], 0)
-        return target.get_dummy_value()
-
-    return types.void(types.int64, types.int64), build
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def narrow(_context: Any, _row: Any, _factor: Any, _halves: Any) -> Any:
-    """Write 16 float32 numbers, times a factor, rounded to bfloat16."""
-
-    def build(target: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
-        row, factor, halves = args
-        ops = Lanes(builder, MOST_LANES)
-        ops.store_bfloat16(builder.fmul(ops.load(row, 0), ops.spread(factor)), halves, 0)
-        return target.get_dummy_value()
-
-    return types.void(types.int64, types.float32, types.int64), build

@@ -77,8 +77,8 @@ class AsyncEngine:
         )
         return RequestOutput.joined([output async for output in outputs])
 
-    def check_room(self, count: int) -> None:
-        """Raise QueueFullError unless `count` more requests may come, EngineDeadError."""
+    def check_room(self, count: int = 1) -> None:
+        """Raise QueueFullError unless `count` requests more would be taken now, EngineDeadError."""
         self._loaded.client.check_room(count)
 
     def abort(self, request_ids: Iterable[str] | None) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from radixlm.engine.prompts import Prompt, prompt_key
 from radixlm.memory.budget import default_kv_tokens
 from radixlm.memory.kv_pool import KVPool, bytes_per_token
 from radixlm.memory.req_to_token import ReqToTokenPool
-from radixlm.models.config import load_config
+from radixlm.models.config import load_config, recommended_sampling
 from radixlm.models.loader import load_model
 from radixlm.runner.model_runner import ModelRunner
 from radixlm.scheduler import Limits, Scheduler, make_order
@@ -40,7 +40,10 @@ _RESERVES_IN_POOL = 512
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What was loaded, and how. Sizes in tokens."""
+    """What was loaded, and how. Sizes in tokens.
+
+    recommended_sampling: what the model's generation_config.json gives, unchecked.
+    """
 
     name: str
     model_path: str
@@ -53,6 +56,7 @@ class ModelInfo:
     dtype: str
     device: str
     eos_token_ids: tuple[int, ...]
+    recommended_sampling: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +142,7 @@ def load(config: EngineConfig, *, progress: bool = True) -> Loaded:
         dtype=str(dtype).removeprefix("torch."),
         device=str(device),
         eos_token_ids=tuple(sorted(eos)),
+        recommended_sampling=recommended_sampling(folder),
     )
     client = EngineClient(core, max_queued_requests=config.max_queued_requests)
     return Loaded(config, info, tokenizer, template, Intake(limits, eos), client)

@@ -62,16 +62,6 @@ class EngineClient:
         # A thread that is inside of torch when the interpreter goes takes the process down with it.
         atexit.register(self.close)
 
-    def check_room(self, count: int) -> None:
-        """Raise QueueFullError unless `count` more requests may come, EngineDeadError."""
-        with self._lock:
-            self._check_alive()
-            if len(self._mailboxes) + count > self._max_queued:
-                raise QueueFullError(
-                    f"{len(self._mailboxes)} requests are under way, {count} more exceed "
-                    f"--max-queued-requests {self._max_queued}; try again later"
-                )
-
     def submit(self, requests: Sequence[Request], mailbox: Mailbox) -> None:
         """Queue all of `requests`, or none. Raises QueueFullError, EngineDeadError,
         InvalidRequestError for an id that is in use.
@@ -88,6 +78,18 @@ class EngineClient:
                 added[request.request_id] = mailbox
             self._mailboxes |= added
             self._inbox.put(Submit(tuple(requests)))
+
+    def check_room(self, count: int = 1) -> None:
+        """Raise what `submit` would raise now for so many requests, whatever they are:
+        QueueFullError, EngineDeadError. So one that is refused need not be read first.
+        """
+        with self._lock:
+            self._check_alive()
+            if len(self._mailboxes) + count > self._max_queued:
+                raise QueueFullError(
+                    f"{len(self._mailboxes)} requests are under way, {count} more exceed "
+                    f"--max-queued-requests {self._max_queued}; try again later"
+                )
 
     def abort(self, request_id: str, mailbox: Mailbox) -> None:
         """End a request within one step; nothing happens when it is over already.

@@ -14,15 +14,14 @@ from typing import Any
 import numpy as np
 import torch
 from llvmlite import ir
-from numba import carray, cfunc, types
+from numba import cfunc, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from torch import Tensor
 
-from radixlm.attention import onednn
-from radixlm.attention.direct import FAST
 from radixlm.attention.team import team
-from radixlm.attention.vectors import MOST_LANES, Lanes, as_pointer, fetch_add
+from radixlm.attention.vectors import FAST, MOST_LANES, Lanes, fetch_add, floats, words
+from radixlm.layers import onednn
 
 # The workers' first arguments, int64 each: a counter, how many rows there are, and of one row the
 # numbers; then addresses.
@@ -180,13 +179,13 @@ def _turn(_context: Any, _low: Any, _high: Any, _cos: Any, _sin: Any, bfloat16: 
 def _norm_worker(*, bfloat16: bool) -> Any:
     element = 2 if bfloat16 else 4
 
-    @cfunc(types.void(types.CPointer(types.int64)), **FAST)  # type: ignore[untyped-decorator]
-    def norm(arguments: Any) -> None:
-        args = carray(arguments, (_FIRST + 5,))
+    @cfunc(types.void(types.int64), **FAST)  # type: ignore[untyped-decorator]
+    def norm(arguments: int) -> None:
+        args = words(arguments)
         rows, width = args[_ROWS], args[_WIDTH]
-        eps = carray(as_pointer(args.ctypes.data + 8 * (_FIRST + 4)), (1,), np.float32)[0]
+        eps = floats(arguments + 8 * (_FIRST + 4))[0]
         while True:
-            begin = fetch_add(args.ctypes.data) * _ROWS_PER_UNIT
+            begin = fetch_add(arguments) * _ROWS_PER_UNIT
             if begin >= rows:
                 break
             for row in range(begin, min(begin + _ROWS_PER_UNIT, rows)):
@@ -212,12 +211,12 @@ def _norm_worker(*, bfloat16: bool) -> Any:
 def _gate_worker(*, bfloat16: bool) -> Any:
     element = 2 if bfloat16 else 4
 
-    @cfunc(types.void(types.CPointer(types.int64)), **FAST)  # type: ignore[untyped-decorator]
-    def gate(arguments: Any) -> None:
-        args = carray(arguments, (_FIRST + 2,))
+    @cfunc(types.void(types.int64), **FAST)  # type: ignore[untyped-decorator]
+    def gate(arguments: int) -> None:
+        args = words(arguments)
         rows, size = args[_ROWS], args[_WIDTH] * element
         while True:
-            begin = fetch_add(args.ctypes.data) * _ROWS_PER_UNIT
+            begin = fetch_add(arguments) * _ROWS_PER_UNIT
             if begin >= rows:
                 break
             for row in range(begin, min(begin + _ROWS_PER_UNIT, rows)):
@@ -232,13 +231,13 @@ def _gate_worker(*, bfloat16: bool) -> Any:
 def _rotate_worker(*, bfloat16: bool) -> Any:
     element = 2 if bfloat16 else 4
 
-    @cfunc(types.void(types.CPointer(types.int64)), **FAST)  # type: ignore[untyped-decorator]
-    def rotate(arguments: Any) -> None:
-        args = carray(arguments, (_FIRST + 4,))
+    @cfunc(types.void(types.int64), **FAST)  # type: ignore[untyped-decorator]
+    def rotate(arguments: int) -> None:
+        args = words(arguments)
         rows, size = args[_ROWS], args[_WIDTH] * element
         half = size // 2
         while True:
-            begin = fetch_add(args.ctypes.data) * _ROWS_PER_UNIT
+            begin = fetch_add(arguments) * _ROWS_PER_UNIT
             if begin >= rows:
                 break
             for row in range(begin, min(begin + _ROWS_PER_UNIT, rows)):

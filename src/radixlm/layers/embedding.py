@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from radixlm.attention import onednn
 from radixlm.core.errors import ModelError
+from radixlm.layers import onednn
 from radixlm.layers.packing import pack
 
 

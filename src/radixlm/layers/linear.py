@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from radixlm.attention import onednn
 from radixlm.core.errors import ModelError
-from radixlm.layers import compiled
+from radixlm.layers import compiled, onednn
 from radixlm.layers.packing import pack
 
 

@@ -22,6 +22,9 @@ _DTYPES = MappingProxyType(
     {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 )
 
+# `do_sample` is not among them: requests say what they want by `temperature`.
+_SAMPLING_FIELDS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
@@ -109,6 +112,16 @@ def load_config(folder: Path) -> ModelConfig:
     return ModelConfig.from_hf(
         read_json_object(path), read_json_object(generation) if generation.is_file() else None
     )
+
+
+def recommended_sampling(folder: Path) -> dict[str, Any]:
+    """What generation_config.json says of sampling, as it stands there; null is left out.
+
+    Raises CheckpointError when the file cannot be read.
+    """
+    path = folder / "generation_config.json"
+    given = read_json_object(path) if path.is_file() else {}
+    return {name: given[name] for name in _SAMPLING_FIELDS if given.get(name) is not None}
 
 
 def read_json_object(path: Path) -> dict[str, Any]:

@@ -27,6 +27,10 @@ class TokenFairness:
         self._active: Counter[str] = Counter()
         self._now = 0
 
+    def __len__(self) -> int:
+        """Tenants that have requests under way."""
+        return len(self._active)
+
     def enter(self, tenant: str) -> None:
         """A request of `tenant` has arrived."""
         if not self._active[tenant]:

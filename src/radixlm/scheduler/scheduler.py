@@ -26,11 +26,12 @@ class Scheduler:
     """Continuous batching over the radix cache: `schedule` says what a step computes, `update`
     takes what came of it. There are no phases, only requests with more or fewer tokens to compute.
 
-    A step has one budget of `chunked_prefill_size` tokens. Running requests come first, in the
-    order of their admission: one token for each that decodes, the rest for chunks of prompts;
-    what is left admits waiting ones (see WaitingRoom). No more requests run than the budget has
-    tokens, so every request that decodes moves in every step, and between two of its tokens no
-    more than the budget is computed for others; the first prompt moves in every step, too.
+    A step has one budget of `chunked_prefill_size` tokens. Running requests come first: one token
+    for each that decodes, the rest for chunks of prompts, in the order of their admission; what is
+    left admits waiting ones (see WaitingRoom). Where tenants compete for what the decoding ones
+    leave, the one that was served least is first, waiting or not. No more requests run than the
+    budget has tokens, so every request that decodes moves in every step, and between two of its
+    tokens no more than the budget is computed for others; a prompt moves in every step, too.
 
     When the pool is full, running requests are retracted (see Retraction): what they computed is
     committed first, so only what gets evicted meanwhile is computed again.
@@ -112,7 +113,11 @@ class Scheduler:
         parts: Scheduling = {}
         self._guard.next_step()
         retractions = self.counters.retractions
-        budget = self._continue_running(parts)
+        budget = self._decode(parts)
+        prompts = self._prompts() if len(self._fairness) > 1 else []
+        if prompts and self.counters.retractions == retractions:
+            budget = self._admit(parts, budget, before=prompts[0])
+        budget = self._continue_prompts(parts, budget)
         if self.counters.retractions == retractions:
             self._admit(parts, budget)
         leases = {state.lease: name for name, (state, _) in parts.items() if state.lease}
@@ -140,23 +145,39 @@ class Scheduler:
                 news.append(self._take(state, token, stop, result.logprobs.get(index)))
         return news
 
-    def _continue_running(self, parts: Scheduling) -> int:
-        """Give every running request its part, first admitted first; return what is left."""
-        decoding = sum(1 for state in self._running.values() if state.pending == 1)
-        budget = self._budget - decoding
-        for state in list(self._running.values()):
-            if state.lease is None:
-                continue  # retracted for another one just now
-            n_new = 1 if state.pending == 1 else min(state.pending, budget)
-            if n_new < 1:
-                continue
-            slots = self._extend(state, n_new, parts)
-            if slots is None:
-                continue
-            self._give(state, slots, parts)
-            if state.pending > 1:
-                budget -= n_new
+    def _decode(self, parts: Scheduling) -> int:
+        """Give every running request that decodes its token; return the budget that is left."""
+        decoding = [state for state in self._running.values() if state.pending == 1]
+        for state in decoding:
+            self._continue(state, 1, parts)
+        return self._budget - len(decoding)
+
+    def _continue_prompts(self, parts: Scheduling, budget: int) -> int:
+        """Give running prompts their chunks, in their turns; return what is left."""
+        for state in self._prompts():
+            if budget < 1:
+                break
+            if state.request.request_id not in parts:
+                budget -= self._continue(state, min(state.pending, budget), parts)
         return budget
+
+    def _prompts(self) -> list[RequestState]:
+        """Running requests with more than a token to compute, those of the tenant that was served
+        least first, of equals the first admitted.
+        """
+        prompts = [state for state in self._running.values() if state.pending > 1]
+        return sorted(prompts, key=self._served)
+
+    def _served(self, state: RequestState) -> int:
+        return self._fairness.served(state.request.tenant)
+
+    def _continue(self, state: RequestState, n_new: int, parts: Scheduling) -> int:
+        """Give a running request `n_new` tokens; how many it got: none if it had to give way."""
+        slots = self._extend(state, n_new, parts)
+        if slots is None:
+            return 0
+        self._give(state, slots, parts)
+        return n_new
 
     def _give(self, state: RequestState, slots: Slots, parts: Scheduling) -> None:
         """Make `slots` the request's part of the step."""
@@ -186,23 +207,30 @@ class Scheduler:
         self.counters.retractions += 1
         self._waiting.add(state)
 
-    def _admit(self, parts: Scheduling, budget: int) -> None:
+    def _admit(self, parts: Scheduling, budget: int, *, before: RequestState | None = None) -> int:
+        """Admit who waits, as far as the budget goes; return what is left of it.
+
+        before: only those whose tenant was served less than this one's.
+        """
         if not len(self._waiting) or budget < 1:
-            return
+            return budget
         if not self._free_rows and self._preemption_gap is None:
-            return
+            return budget
         self._guard.begin(self._running.values())
         while budget > 0 and (found := self._waiting.next()) is not None:
             state, match = found
+            if before is not None and self._served(state) >= self._served(before):
+                break
             if not self._fits(state, match) and not self._preempt_for(state, parts):
-                return
+                break
             slots = self._start(state, budget)
             if slots is None:
-                return
+                break
             self._give(state, slots, parts)
             self._fairness.admit(state.request.tenant)
             budget -= slots.size
             self._guard.reserve(state)
+        return budget
 
     def _fits(self, state: RequestState, match: Match) -> bool:
         return bool(self._free_rows) and self._guard.admits(state, match)

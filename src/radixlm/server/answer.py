@@ -18,12 +18,12 @@ from radixlm.server.sse import DONE, ClientGoneError, EventStream, event, until_
 from radixlm.server.usage import UsageMeter
 from radixlm.server.wire import Head
 
-Choice = Mapping[str, Any]
+Fields = Mapping[str, Any]
 Parts = AsyncGenerator[Part, None]
 
 
 class Shape(Protocol):
-    """How one API writes choices. Made for one job; it may remember what it has written.
+    """How one API writes answers. Made for one job; it may remember what it has written.
 
     whole_kind, chunk_kind: `object` of an answer and of a stream's chunk.
     """
@@ -31,11 +31,11 @@ class Shape(Protocol):
     whole_kind: str
     chunk_kind: str
 
-    def whole(self, choice: int, output: RequestOutput) -> Choice:
-        """An entry of `choices` for all of a choice's output."""
+    def whole(self, outputs: Sequence[RequestOutput]) -> Fields:
+        """Of all output, in order of the choices: `choices`, and what else the API gives."""
 
-    def chunks(self, choice: int, output: RequestOutput) -> Sequence[Choice]:
-        """Entries for new output, one per chunk; none when there is nothing to tell."""
+    def chunks(self, choice: int, output: RequestOutput) -> Sequence[Fields]:
+        """The same of new output, one for each chunk; none when there is nothing to tell."""
 
 
 async def answer(
@@ -49,9 +49,8 @@ async def answer(
 
     async def whole(parts: Parts) -> dict[str, Any]:
         outputs = await run_to_end(parts, job.choices)
-        choices = [shape.whole(choice, output) for choice, output in enumerate(outputs)]
         usage = UsageMeter.of(outputs, job.n).as_json()
-        return {**_head(service, job, shape.whole_kind), "choices": choices, "usage": usage}
+        return {**_head(service, job, shape.whole_kind), **shape.whole(outputs), "usage": usage}
 
     parts = stream_parts(service, job)
     return await respond(request, parts, n=job.n, stream=stream, events=events, whole=whole)
@@ -92,8 +91,8 @@ async def _events(
     async with aclosing(parts):
         async for choice, output in parts:
             meter.add(choice, output)
-            for entry in shape.chunks(choice, output):
-                yield event({**head, "choices": [entry], **no_usage})
+            for fields in shape.chunks(choice, output):
+                yield event({**head, **fields, **no_usage})
     if include_usage:
         yield event({**head, "choices": [], "usage": meter.as_json()})
     yield DONE
@@ -131,4 +130,5 @@ def _head(service: Service, job: Job, kind: str) -> Head:
         "object": kind,
         "created": int(time.time()),
         "model": service.model_name,
+        "system_fingerprint": service.fingerprint,
     }

@@ -19,7 +19,7 @@ from radixlm.server.native_routes import router as native_router
 from radixlm.server.openapi import document
 from radixlm.server.pace import Pace
 from radixlm.server.routes import router
-from radixlm.server.service import Service
+from radixlm.server.service import Service, fingerprint_of, sampling_defaults_of
 
 _ROUTERS = (router, native_router)
 
@@ -30,7 +30,8 @@ def create_app(
     """The routes over `engine`, which stays the caller's to close.
 
     served_model_name: the name that clients ask for. config: keys, limits and logs are taken from
-    it; without one, the flags' defaults.
+    it; without one, the flags' defaults. Raises ModelError for sampling that the model recommends
+    and no request could have.
     """
     config = config or ServerConfig()
     clock = WallClock()
@@ -42,6 +43,8 @@ def create_app(
         created=int(time.time()),
         config=config,
         pace=Pace(clock),
+        sampling_defaults=sampling_defaults_of(engine.info, config),
+        fingerprint=fingerprint_of(engine.info),
     )
     app = _Application(title="RadixLM", docs_url=None, redoc_url=None)
     app.state.service = service

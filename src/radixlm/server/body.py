@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -13,74 +15,16 @@ from pydantic_core import ErrorDetails
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.server.errors import BodyTimeoutError, BodyTooLargeError
+from radixlm.server.fields import NOT_YET, asks_for_nothing
 from radixlm.server.service import service_of
 
 _UNION_MEMBER = re.compile(r"(str|int|float|bool|list\[.*\]|\w+Part|\w+Params)\Z")
-
-# Fields that ask for nothing which changes the answer here.
-HARMLESS = frozenset(
-    {
-        "annotations",
-        "metadata",
-        "parallel_tool_calls",
-        "prompt_cache_key",
-        "prompt_cache_retention",
-        "refusal",
-        "safety_identifier",
-        "service_tier",
-        "store",
-        "user",
-    }
-)
-# Fields that are known but not supported yet, and the values that ask for nothing.
-NOT_YET: Mapping[str, tuple[object, ...]] = {
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "tool_calls": ([],),
-    "tool_call_id": (),
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "response_format": ({"type": "text"},),
-    "modalities": (["text"],),
-    "audio": (),
-    "prediction": (),
-    "web_search_options": (),
-    "reasoning_effort": (),
-    "verbosity": (),
-    "suffix": ("",),
-    "use_beam_search": (False,),
-    "json_schema": (),
-    "regex": (),
-    "ebnf": (),
-    "structured_outputs": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "lora_path": (),
-    "image_url": (),
-    "input_audio": (),
-    "file": (),
-    "spaces_between_special_tokens": (True,),
-    "no_stop_trim": (False,),
-    "stop_regex": (),
-    "structural_tag": (),
-    "custom_params": (),
-    "custom_logit_processor": (),
-    "stream_interval": (1,),
-    "log_metrics": (True,),
-    "background": (False,),
-    "return_hidden_states": (False,),
-    "return_routed_experts": (False,),
-    "token_ids_logprob": (),
-    "input_embeds": (),
-    "image_data": (),
-    "audio_data": (),
-    "video_data": (),
-    "session_params": (),
-    "chat_template": (),
-    "continuous_usage_stats": (False,),
-    "include_obfuscation": (False,),
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+# What the client wrote was JSON, whatever it has become here.
+_WISHES = {
+    "model_type": "Input should be an object",
+    "dict_type": "Input should be an object",
+    "list_type": "Input should be an array",
 }
 
 M = TypeVar("M", bound=BaseModel)
@@ -119,20 +63,63 @@ def parse_body(model: type[M], body: bytes) -> M:
     """Make a `model` from JSON. Raises InvalidRequestError that names the first wrong field.
 
     Fields that are unknown, or known and not supported yet, are errors too: nothing that a client
-    asks for is left out in silence.
+    asks for is left out in silence. So is a name that an object holds twice: one of the two values
+    would be lost.
     """
     try:
-        parsed = model.model_validate_json(body)
+        parsed = model.model_validate(_read_json(body))
+        check_extras(parsed, "")
     except ValidationError as error:
         raise _explain(error.errors(include_url=False)) from None
-    check_extras(parsed, "")
+    except RecursionError:  # wherever it is noticed: in reading, in validation, in the message
+        raise InvalidRequestError("the body is nested too deeply") from None
     return parsed
+
+
+def _read_json(body: bytes) -> Any:
+    try:
+        value = json.loads(body.decode(), object_pairs_hook=_object)
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(
+            f"the body is not valid JSON: byte {error.start} is not UTF-8"
+        ) from None
+    except json.JSONDecodeError as error:
+        raise InvalidRequestError(f"the body is not valid JSON: {error}") from None
+    except InvalidRequestError:
+        raise
+    except ValueError:  # Python reads no integer of more than 4300 digits
+        raise InvalidRequestError("the body holds a number with too many digits") from None
+    if not isinstance(value, dict):
+        raise InvalidRequestError(f"the body must be a JSON object, got {value!r:.80}")
+    if _SURROGATE.search(body):
+        _check_pairs(value)
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
+        raise InvalidRequestError(f"{name[:80]!r} stands twice in one object of the body")
+    return made
+
+
+def _check_pairs(value: Any) -> None:
+    """Half of a surrogate pair is no character: neither a tokenizer nor an answer could hold it."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise InvalidRequestError(
+            "the body is not valid JSON: a \\u escape is half of a surrogate pair"
+        ) from None
 
 
 def check_extras(model: BaseModel, path: str) -> None:
     """Refuse what a model, or a model inside it, was given beyond its fields."""
+    no_ops: frozenset[str] = getattr(model, "no_ops", frozenset())
     for name, value in (model.model_extra or {}).items():
-        _check_extra(path + name, name, value)
+        if name not in no_ops:
+            _check_extra(path + name, name, value)
     for name in type(model).model_fields:
         value = getattr(model, name)
         if isinstance(value, BaseModel):
@@ -143,27 +130,22 @@ def check_extras(model: BaseModel, path: str) -> None:
 
 
 def _check_extra(path: str, name: str, value: object) -> None:
-    if name in HARMLESS or (name in NOT_YET and (value is None or _among(value, NOT_YET[name]))):
+    if asks_for_nothing(name, value) and name in NOT_YET:
         return
     known = "is not supported yet" if name in NOT_YET else "is not a field of this request"
-    raise InvalidRequestError(f"{path} {known}; leave it out", param=path)
-
-
-def _among(value: object, values: Sequence[object]) -> bool:
-    """Whether JSON holds them for the same: to Python 0 is False too."""
-    return any(
-        value == each and isinstance(value, bool) == isinstance(each, bool) for each in values
-    )
+    raise InvalidRequestError(f"{path[:200]} {known}; leave it out", param=path[:200])
 
 
 def _explain(errors: Sequence[ErrorDetails]) -> InvalidRequestError:
     """One error about the first wrong field, as far into it as any of its types could read."""
-    if errors[0]["type"] == "json_invalid":
-        return InvalidRequestError(f"the body is not valid JSON: {errors[0]['ctx']['error']}")
     field = [entry for entry in errors if entry["loc"][:1] == errors[0]["loc"][:1]]
     worst = max(field, key=lambda entry: _places(entry["loc"]))
     param = _field_path(worst["loc"])
-    wishes = [entry["msg"] for entry in field if _field_path(entry["loc"]) == param]
+    wishes = [
+        _WISHES.get(entry["type"], entry["msg"])
+        for entry in field
+        if _field_path(entry["loc"]) == param
+    ]
     got = "" if worst["type"] == "missing" else f" (got {worst['input']!r:.80})"
     text = ", or ".join(dict.fromkeys(wishes))
     return InvalidRequestError(f"{param or 'the body'}: {text}{got}", param=param or None)

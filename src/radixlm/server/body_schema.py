@@ -20,7 +20,7 @@ from radixlm.core.sampling import (
     TOKEN_IDS,
     Range,
 )
-from radixlm.server.body import HARMLESS, NOT_YET
+from radixlm.server.fields import NOT_YET
 
 Schema = dict[str, Any]
 
@@ -58,14 +58,14 @@ _OBJECTS: Mapping[str, Schema] = {
 }
 
 
-def describe_body(schema: Schema, _model: type[BaseModel]) -> None:
+def describe_body(schema: Schema, model: type[BaseModel]) -> None:
     """Complete `schema`, which pydantic made of a model that `parse_body` reads."""
     for name, field in schema.get("properties", {}).items():
         for part in _parts(field):
             _narrow(name, part)
     schema["additionalProperties"] = False
     # Not as properties: what asks for nothing should not be offered to those who read the schema.
-    schema["patternProperties"] = _ignored()
+    schema["patternProperties"] = _ignored(getattr(model, "no_ops", frozenset()))
 
 
 def fit_model(schema: Schema, *, vocab_size: int, longest: int) -> None:
@@ -82,10 +82,11 @@ def fit_model(schema: Schema, *, vocab_size: int, longest: int) -> None:
 
 def _narrow(name: str, part: Schema) -> None:
     match part.get("type"):
-        case "integer" | "number" if name in _RANGES and "minimum" not in part:
+        case "integer" | "number" if name in _RANGES:
             low, high, open_below = _RANGES[name]
-            part["exclusiveMinimum" if open_below else "minimum"] = low
-            part["maximum"] = high
+            # What a field says of itself goes before what the engine takes.
+            part.setdefault("exclusiveMinimum" if open_below else "minimum", low)
+            part.setdefault("maximum", high)
         case "string":
             part.update(_STRINGS.get(name, {}))
         case "array":
@@ -103,12 +104,12 @@ def _parts(schema: Schema) -> Iterable[Schema]:
             yield from _parts(part)
 
 
-def _ignored() -> Schema:
-    """Fields of other servers that are taken, with the values that ask for nothing."""
+def _ignored(no_ops: frozenset[str]) -> Schema:
+    """Fields that are taken: those without effect, others with the values that ask for nothing."""
     names: dict[str, list[str]] = defaultdict(list)
     for name, values in NOT_YET.items():
         names[json.dumps([*values, None])].append(name)
-    patterns: Schema = {_pattern(HARMLESS): {}}
+    patterns: Schema = {_pattern(no_ops): {}} if no_ops else {}
     for values_json, group in names.items():
         patterns[_pattern(group)] = {"enum": json.loads(values_json)}
     return patterns

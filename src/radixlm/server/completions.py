@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import uuid
+from collections.abc import Sequence
 
 from radixlm.core.request import RequestOutput
 from radixlm.server.generation import Job
 from radixlm.server.logprobs import CompletionLogprobs, joined
 from radixlm.server.protocol import CompletionBody
 from radixlm.server.service import Service
-from radixlm.server.wire import TextChoice, TextLogprobs
+from radixlm.server.wire import TextChoice, TextChoices, TextLogprobs
 from radixlm.text.tokenizer import Tokenizer
 
 # Enough to know what a first space or half a character at the prompt's end belongs to.
@@ -22,62 +24,74 @@ def completion_job(service: Service, body: CompletionBody, tenant: str) -> Job:
     Raises InvalidRequestError that names the field.
     """
     service.check_model(body.model)
-    params = body.to_params()
+    params = body.to_params(service.sampling_defaults)
     special = True if body.add_special_tokens is None else body.add_special_tokens
+    keys = [
+        service.key(item, add_special_tokens=special, param="prompt") for item in body.to_prompts()
+    ]
     return Job(
         request_id=f"cmpl-{uuid.uuid4().hex}",
-        prompts=[
-            service.key(item, add_special_tokens=special, param="prompt")
-            for item in body.to_prompts()
-        ],
-        n=body.n or 1,
+        prompts=keys,
+        n=body.tries,
         params=params,
         namespace=body.namespace,
         priority=body.priority or 0,
         tenant=tenant,
+        prompt_only=[body.prompt_only] * len(keys),
     )
 
 
 class CompletionShape:
-    """OpenAI's text choices. Source: https://platform.openai.com/docs/api-reference/completions."""
+    """OpenAI's text answers, token ids where vLLM has them.
+
+    Source: https://platform.openai.com/docs/api-reference/completions.
+    """
 
     whole_kind = chunk_kind = "text_completion"
 
     def __init__(self, tokenizer: Tokenizer, job: Job, body: CompletionBody) -> None:
         self._tokenizer = tokenizer
         self._job = job
+        self._n = body.n or 1
         self._echoed = body.to_prompts() if body.echo else None
         self._with_ids = bool(body.return_token_ids)
+        self._with_logprobs = body.logprobs is not None
         self._logprobs: dict[int, CompletionLogprobs] = {}
         self._begun: set[int] = set()
 
-    def whole(self, choice: int, output: RequestOutput) -> TextChoice:
-        return self._entry(choice, output)
+    def whole(self, outputs: Sequence[RequestOutput]) -> TextChoices:
+        choices: list[TextChoice] = []
+        for prompt in range(len(self._job.prompts)):
+            tries = outputs[prompt * self._job.n : (prompt + 1) * self._job.n]
+            for output in _best(tries, self._n):
+                choices.append(self._entry(len(choices), output))
+        return {"choices": choices}
 
-    def chunks(self, choice: int, output: RequestOutput) -> list[TextChoice]:
+    def chunks(self, choice: int, output: RequestOutput) -> list[TextChoices]:
         first = self._echoed is not None and choice not in self._begun
         ids = self._with_ids and output.token_ids
         if first or ids or output.text or output.logprobs or output.finished:
-            return [self._entry(choice, output)]
+            return [{"choices": [self._entry(choice, output)]}]
         return []
 
     def _entry(self, choice: int, output: RequestOutput) -> TextChoice:
-        """The echo, if asked for, goes in front of a choice's first entry."""
-        prompt = None
-        if self._echoed is not None and choice not in self._begun:
-            prompt = self._echoed[choice // self._job.n]
+        """What belongs to the prompt goes in front of a choice's first entry."""
+        first = choice not in self._begun
         self._begun.add(choice)
+        prompt = choice // self._n
         text = output.text
-        if prompt is not None:
-            text = self._text_of(prompt) + text
+        if first and self._echoed is not None:
+            text = self._text_of(self._echoed[prompt]) + text
         entry: TextChoice = {
             "index": choice,
             "text": text,
-            "logprobs": self._logprobs_of(choice, output, echo=prompt is not None),
+            "logprobs": self._logprobs_of(choice, output, first=first),
             "finish_reason": output.finish_reason,
         }
         if self._with_ids:
             entry["token_ids"] = list(output.token_ids)
+            if first:
+                entry["prompt_token_ids"] = self._job.prompts[prompt].tolist()
         return entry
 
     def _text_of(self, prompt: str | list[int]) -> str:
@@ -88,11 +102,12 @@ class CompletionShape:
         )
 
     def _logprobs_of(
-        self, choice: int, output: RequestOutput, *, echo: bool
+        self, choice: int, output: RequestOutput, *, first: bool
     ) -> TextLogprobs | None:
-        if self._job.params.logprobs is None:
+        if not self._with_logprobs:
             return None
-        key = self._job.prompts[choice // self._job.n]
+        key = self._job.prompts[choice // self._n]
+        echo = self._echoed is not None
         writer = self._logprobs.get(choice)
         if writer is None:
             writer = self._logprobs[choice] = CompletionLogprobs(
@@ -100,7 +115,19 @@ class CompletionShape:
                 skip_special_tokens=self._job.params.skip_special_tokens,
                 prompt_tail=() if echo else key[-_TAIL:].tolist(),
             )
-        if not echo:
+        if not (echo and first):
             return writer.of_output(output.logprobs)
         of_prompt = writer.of_prompt(int(key[0]), output.prompt_logprobs)
         return joined(of_prompt, writer.of_output(output.logprobs))
+
+
+def _best(outputs: Sequence[RequestOutput], n: int) -> Sequence[RequestOutput]:
+    """The n outputs with the highest log-probability per token, best first; all as they are."""
+    if len(outputs) == n:
+        return outputs
+    return sorted(outputs, key=_mean_logprob, reverse=True)[:n]
+
+
+def _mean_logprob(output: RequestOutput) -> float:
+    values = [entry.logprob for entry in output.logprobs]
+    return sum(values) / len(values) if values else -math.inf

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 from radixlm.core.errors import ConfigError
 
 LogFormat = Literal["text", "json"]
+SamplingDefaults = Literal["model", "openai"]
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 30000
@@ -37,6 +38,12 @@ class ServerConfig:
     served_model_name: str | None = _flag(
         None, "Name that clients ask for. Default: the model folder's name."
     )
+    sampling_defaults: SamplingDefaults = _flag(
+        "model",
+        "Sampling where a request to OpenAI's routes leaves it open: as the model's "
+        "generation_config.json says, or as OpenAI's API does.",
+        get_args(SamplingDefaults),
+    )
     api_key: tuple[str, ...] = _flag(
         (),
         "Key that clients must send as `Authorization: Bearer KEY`; may be given several times. "
@@ -48,21 +55,28 @@ class ServerConfig:
     request_timeout: float = _flag(
         0.0, "Seconds after which a request is aborted; 0 lets it take as long as it does."
     )
+    header_timeout: float = _flag(
+        30.0, "Seconds that a client may take to send its headers; 0 waits for ever."
+    )
     body_timeout: float = _flag(
         60.0, "Seconds that a client may take to send its body; 0 waits for ever."
+    )
+    keep_alive_timeout: float = _flag(
+        75.0,
+        "Seconds that a connection is kept for the next request; longer than clients and proxies "
+        "keep theirs, or one of them asks on a connection that has just been ended.",
     )
     disable_access_log: bool = _flag(False, "Do not log a line for each request.")
     log_format: LogFormat = _flag("text", "How log lines are written.", get_args(LogFormat))
 
     def __post_init__(self) -> None:
-        for name in ("request_timeout", "body_timeout"):
+        for name in ("request_timeout", "header_timeout", "body_timeout", "keep_alive_timeout"):
             _check_seconds(name, getattr(self, name))
         size = self.max_request_bytes
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise ConfigError(f"--max-request-bytes is an integer of at least 1, got {size!r}")
-        if self.log_format not in get_args(LogFormat):
-            known = get_args(LogFormat)
-            raise ConfigError(f"--log-format is one of {known}, got {self.log_format!r}")
+        _check_choice("--log-format", self.log_format, get_args(LogFormat))
+        _check_choice("--sampling-defaults", self.sampling_defaults, get_args(SamplingDefaults))
         if not _ROOT_PATH.fullmatch(self.root_path):
             raise ConfigError(
                 "--root-path is a path like /llm, with a / in front and none behind, "
@@ -83,6 +97,11 @@ class ServerConfig:
                 )
         if self.isolate_by_key and not self.api_key:
             raise ConfigError("--isolate-by-key needs --api-key: without keys there is one client")
+
+
+def _check_choice(flag: str, value: object, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ConfigError(f"{flag} is one of {known}, got {value!r}")
 
 
 def _check_seconds(name: str, value: object) -> None:

@@ -105,7 +105,10 @@ DESCRIBED: Mapping[str, Described] = {
         },
     ),
     "/abort_request": Described(
-        body=AbortBody, answer=(Aborted,), errors=_READING, example={"rid": "mine"}
+        body=AbortBody,
+        answer=(Aborted,),
+        errors=(*_READING, EngineDeadError),
+        example={"rid": "mine"},
     ),
     "/tokenize": Described(
         body=TokenizeBody,

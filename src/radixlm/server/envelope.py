@@ -45,6 +45,7 @@ class Envelope:
             else:
                 await error_response(refusal)(scope, receive, exchange.send)
         finally:
+            exchange.forget()
             if self._logs:
                 log_access(exchange, self._clock.now() - begun)
 

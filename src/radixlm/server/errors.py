@@ -34,6 +34,14 @@ class BodyTimeoutError(InvalidRequestError):
     """The client took too long to send the request's body."""
 
 
+class HeaderTimeoutError(InvalidRequestError):
+    """The client took too long to send the request's headers."""
+
+
+class HeaderTooLongError(InvalidRequestError):
+    """The request's headers are longer than the server reads."""
+
+
 class InvalidApiKeyError(InvalidRequestError):
     """The request carries none of the keys that open this server."""
 
@@ -57,10 +65,12 @@ def status_of(error: Exception) -> int:
             return 404
         case InvalidApiKeyError():
             return 401
-        case BodyTimeoutError():
+        case BodyTimeoutError() | HeaderTimeoutError():
             return 408
         case BodyTooLargeError():
             return 413
+        case HeaderTooLongError():
+            return 431
         case InvalidRequestError():
             return 400
         case QueueFullError():
@@ -141,6 +151,8 @@ def _code(error: Exception) -> str | None:
             return "invalid_api_key"
         case BodyTimeoutError():
             return "body_timeout"
+        case HeaderTimeoutError():
+            return "header_timeout"
         case RequestTimeoutError():
             return "request_timeout"
         case _:

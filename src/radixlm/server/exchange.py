@@ -35,7 +35,14 @@ class Exchange:
         self.complete = False
         self.usage: UsageMeter | None = None
         self._send = send
+        self._scope = scope
         scope[_SCOPE_KEY] = self
+
+    def forget(self) -> None:
+        """The request is over: leave its scope, which would otherwise hold itself through `send`,
+        and with it the body, until the next search for such cycles.
+        """
+        self._scope.pop(_SCOPE_KEY, None)
 
     async def send(self, message: Message) -> None:
         """The ASGI `send` that the application gets."""

@@ -25,6 +25,7 @@ class Job:
     """Choice p * n + i is answer i of prompt p; its seed is the prompt's plus i.
 
     params: of all prompts, unless there are own_params, one for each prompt.
+    prompt_only: for each prompt, whether nothing is to be generated; none means of no prompt.
     Raises InvalidRequestError when there are more than MAX_CHOICES choices, or none.
     """
 
@@ -36,6 +37,7 @@ class Job:
     priority: int
     tenant: str
     own_params: Sequence[SamplingParams] = ()
+    prompt_only: Sequence[bool] = ()
 
     def __post_init__(self) -> None:
         if self.choices > MAX_CHOICES:
@@ -58,6 +60,10 @@ class Job:
         if seed is None or not place:
             return params
         return replace(params, seed=seed + place if seed + place < _SEEDS else place - 1)
+
+    def of_prompt_only(self, choice: int) -> bool:
+        """Whether the prompt is all that is wanted of one choice."""
+        return bool(self.prompt_only) and self.prompt_only[choice // self.n]
 
     def name_of(self, choice: int) -> str:
         """The engine's id for one choice."""
@@ -126,6 +132,7 @@ async def _pump(
 
 async def _one(service: Service, job: Job, choice: int) -> AsyncGenerator[Part, None]:
     begun = service.clock.now()
+    prompt_only = job.of_prompt_only(choice)
     waits_for_first = True
     stream = service.engine.stream(
         job.prompts[choice // job.n],
@@ -135,7 +142,8 @@ async def _one(service: Service, job: Job, choice: int) -> AsyncGenerator[Part, 
         priority=job.priority,
         tenant=job.tenant,
     )
-    with service.pace.one_more():
+    owner = service.owner_of(job.tenant)
+    with service.rids.running(owner, job.name_of(choice)), service.pace.one_more():
         async with aclosing(stream) as outputs:
             async for output in outputs:
                 if output.finish_reason is FinishReason.ERROR:
@@ -143,5 +151,15 @@ async def _one(service: Service, job: Job, choice: int) -> AsyncGenerator[Part, 
                 if waits_for_first and output.token_ids:
                     waits_for_first = False
                     service.metrics.time_to_first_token.observe(service.clock.now() - begun)
-                yield Part(choice, output)
+                yield Part(choice, _without_answer(output) if prompt_only else output)
     service.metrics.request_latency.observe(service.clock.now() - begun)
+
+
+def _without_answer(output: RequestOutput) -> RequestOutput:
+    """What is left when only the prompt was wanted: it had to sample a token to come to an end."""
+    reason = output.finish_reason
+    if reason is FinishReason.STOP:
+        reason = FinishReason.LENGTH
+    return replace(
+        output, text="", token_ids=(), logprobs=(), finish_reason=reason, matched_stop=None
+    )

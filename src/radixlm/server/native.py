@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.server.generation import Job, Part, stream_parts
@@ -22,7 +22,6 @@ class NativeJob:
 
     ids: of each choice, for the client. rids: the client's names, each with the engine's ids.
     starts: for each prompt, where its log-probabilities begin, -1 for the answer's only.
-    prompt_only: for each prompt, whether nothing is to be generated.
     began: by the service's clock.
     """
 
@@ -30,7 +29,6 @@ class NativeJob:
     ids: Sequence[str]
     rids: Mapping[str, Sequence[str]]
     starts: Sequence[int]
-    prompt_only: Sequence[bool]
     batched: bool
     with_text: bool
     began: float
@@ -58,6 +56,7 @@ def generate_job(service: Service, body: GenerateBody, tenant: str, began: float
         priority=body.priority or 0,
         tenant=tenant,
         own_params=params,
+        prompt_only=[own.prompt_only for own in each],
     )
     ids, rids = _names(job, body)
     return NativeJob(
@@ -65,7 +64,6 @@ def generate_job(service: Service, body: GenerateBody, tenant: str, began: float
         ids=ids,
         rids=rids,
         starts=body.starts(keys),
-        prompt_only=[own.prompt_only for own in each],
         batched=body.batched or n > 1,
         with_text=bool(body.return_text_in_logprobs),
         began=began,
@@ -74,7 +72,7 @@ def generate_job(service: Service, body: GenerateBody, tenant: str, began: float
 
 async def native_parts(service: Service, native: NativeJob) -> AsyncGenerator[Part, None]:
     """As `stream_parts`; the job can be aborted by the client's names meanwhile."""
-    with service.rids.held(native.rids):
+    with service.rids.held(service.owner_of(native.job.tenant), native.rids):
         async with aclosing(stream_parts(service, native.job)) as parts:
             async for part in parts:
                 yield part
@@ -132,13 +130,10 @@ class Answers:
         prompt = choice // native.job.n
         if known.logprobs is not None:
             start = native.starts[prompt]
-            if start >= 0 and known.last is None and output.token_ids:
+            if start >= 0 and known.last is None and _computed(output):
                 first = int(native.job.prompts[prompt][start])
                 known.logprobs.add_prompt(first, output.prompt_logprobs)
-            if not native.prompt_only[prompt]:
-                known.logprobs.add_output(output.logprobs)
-        if native.prompt_only[prompt]:
-            output = _without_answer(output)
+            known.logprobs.add_output(output.logprobs)
         known.text.append(output.text)
         known.ids.extend(output.token_ids)
         known.last = output
@@ -161,12 +156,9 @@ class Answers:
         return {"text": "".join(known.text), "output_ids": known.ids, "meta_info": meta}
 
 
-def _without_answer(output: RequestOutput) -> RequestOutput:
-    """What is left when only the prompt was wanted: it had to sample a token to come to an end."""
-    reason = output.finish_reason
-    if reason is FinishReason.STOP:
-        reason = FinishReason.LENGTH
-    return replace(output, text="", token_ids=(), finish_reason=reason)
+def _computed(output: RequestOutput) -> bool:
+    """Whether the prompt was computed: an output without tokens that is no end by length is not."""
+    return bool(output.token_ids) or output.finish_reason is FinishReason.LENGTH
 
 
 def _finish_reason(output: RequestOutput, length: int) -> NativeFinish | None:

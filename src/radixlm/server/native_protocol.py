@@ -9,7 +9,14 @@ from typing import TypeVar
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.keys import Key
 from radixlm.core.sampling import SamplingParams
-from radixlm.server.protocol import Body, CacheFields, ListOf, SamplingFields, to_prompts
+from radixlm.server.protocol import (
+    Body,
+    CacheFields,
+    ListOf,
+    SamplingFields,
+    sampled_for_nothing,
+    to_prompts,
+)
 
 DEFAULT_NEW_TOKENS = 128
 MAX_RID_LENGTH = 256
@@ -52,12 +59,7 @@ class NativeParams(SamplingFields):
         if "max_new_tokens" not in self.model_fields_set:
             limit = min(DEFAULT_NEW_TOKENS, max(room, 1))
         if self.prompt_only:
-            # The prompt's last token gives the first of the answer at no cost; it is left out.
-            limit = 1
-            if least > 0:
-                raise InvalidRequestError(
-                    f"min_tokens {least} is more than max_tokens 0", param="min_tokens"
-                )
+            limit = sampled_for_nothing(least)
         if self.seed is not None and self.sampling_seed not in (None, self.seed):
             raise InvalidRequestError(
                 f"sampling_seed is {self.sampling_seed}, but seed is {self.seed}",

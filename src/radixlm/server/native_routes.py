@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -31,6 +32,7 @@ async def generate(request: Request) -> Response:
     """SGLang's own way to generate."""
     service = service_of(request)
     began = service.clock.now()
+    service.engine.check_room()  # refused before it is read: refusing must cost next to nothing
     body = parse_body(GenerateBody, await read_body(request))
     try:
         native = await asyncio.to_thread(generate_job, service, body, tenant_of(request), began)
@@ -49,12 +51,20 @@ async def generate(request: Request) -> Response:
 
 @router.post("/abort_request")
 async def abort_request(request: Request) -> Response:
-    """End requests by the client's name for them, or all; says how many were under way."""
+    """End requests by the client's name for them, or all; says how many were under way.
+
+    With --isolate-by-key only those of the same key.
+    """
     service = service_of(request)
     body = parse_body(AbortBody, await read_body(request))
     body.check()
-    names = None if body.abort_all else service.rids.of(body.rid or "")
-    return JSONResponse({"aborted": service.engine.abort(names)})
+    owner = service.owner_of(tenant_of(request))
+    ids: Collection[str] | None
+    if body.abort_all:
+        ids = service.rids.all_of(owner) if service.config.isolate_by_key else None
+    else:
+        ids = service.rids.of(owner, body.rid or "")
+    return JSONResponse({"aborted": service.engine.abort(ids)})
 
 
 @router.get("/health_generate")

@@ -20,6 +20,8 @@ from radixlm.server.config import ServerConfig
 from radixlm.server.described import DESCRIBED, Described
 from radixlm.server.errors import (
     BodyTimeoutError,
+    HeaderTimeoutError,
+    HeaderTooLongError,
     InvalidApiKeyError,
     RequestTimeoutError,
     status_of,
@@ -32,6 +34,8 @@ Schemas = Mapping[tuple[Any, Mode], Json]
 
 _JSON = "application/json"
 _KEY = "key"
+# Of a connection whose headers never came whole: there is no request yet that could have an id.
+_WITHOUT_ID = frozenset({HeaderTimeoutError, HeaderTooLongError})
 _HEADERS: Json = {
     "x-request-id": {
         "description": "The client's own, or a fresh one.",
@@ -167,7 +171,9 @@ def _errors_of(
     route: APIRoute, described: Described, config: ServerConfig
 ) -> list[type[Exception]]:
     """What a route may raise on a server with these flags."""
-    errors = list(described.errors)
+    errors = [*described.errors, HeaderTooLongError]
+    if config.header_timeout:
+        errors.append(HeaderTimeoutError)
     if not config.body_timeout and BodyTimeoutError in errors:
         errors.remove(BodyTimeoutError)
     if config.api_key and route.path_format != OPEN_PATH:
@@ -180,16 +186,18 @@ def _errors_of(
 def _failures(errors: Iterable[type[Exception]], schemas: Schemas) -> dict[int, Json]:
     """The answers to errors, by status."""
     texts: dict[int, list[str]] = defaultdict(list)
-    headers: dict[int, tuple[str, ...]] = {}
+    headers: dict[int, Json] = {}
     for kind in errors:
         status = status_of(kind(""))
         texts[status].append((inspect.getdoc(kind) or "").partition("\n")[0])
-        headers[status] = _ERROR_HEADERS.get(kind, ())
+        # A header is told where every error of this status has it.
+        own = {} if kind in _WITHOUT_ID else _headers(*_ERROR_HEADERS.get(kind, ()))
+        headers[status] = {name: own[name] for name in own if name in headers.get(status, own)}
     return {
         status: {
             "description": " ".join(told),
             "content": {_JSON: {"schema": schemas[Error, "serialization"]}},
-            "headers": _headers(*headers[status]),
+            "headers": headers[status],
         }
         for status, told in texts.items()
     }

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
@@ -13,6 +13,7 @@ from radixlm.core.request import Namespace
 from radixlm.core.sampling import MAX_LOGIT_BIAS, MAX_LOGPROBS, SamplingParams
 from radixlm.server.body import named
 from radixlm.server.body_schema import TOKEN_KEY, describe_body
+from radixlm.server.fields import MESSAGE_NO_OPS, REQUEST_NO_OPS
 
 MAX_N = 128
 MAX_CHOICES = 2048
@@ -46,6 +47,8 @@ def _few(biases: object) -> object:
 
 
 class Body(BaseModel):
+    """no_ops: names of further fields that are taken, since there is nothing to do for them."""
+
     # Unknown fields are kept, so that `check_extras` can say what is wrong with each.
     model_config = ConfigDict(
         strict=True,
@@ -54,6 +57,7 @@ class Body(BaseModel):
         protected_namespaces=(),
         json_schema_extra=describe_body,
     )
+    no_ops: ClassVar[frozenset[str]] = frozenset()
 
 
 class StreamOptions(Body):
@@ -78,8 +82,11 @@ class SamplingFields(Body):
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
 
-    def sampling(self, **more: Any) -> SamplingParams:
-        """The engine's parameters. Raises InvalidRequestError that names the field."""
+    def sampling(self, defaults: Mapping[str, float] | None = None, **more: Any) -> SamplingParams:
+        """The engine's parameters. Raises InvalidRequestError that names the field.
+
+        defaults: of fields that the request leaves open; without them, SamplingParams' own.
+        """
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         given = named({name: getattr(self, name) for name in _SAMPLING_FIELDS})
         given |= {
@@ -87,7 +94,7 @@ class SamplingFields(Body):
             "stop_token_ids": frozenset(self.stop_token_ids or ()),
             "logit_bias": _biases(self.logit_bias or {}),
         }
-        return SamplingParams(**{**given, **more})
+        return SamplingParams(**{**(defaults or {}), **given, **more})
 
 
 class CacheFields(Body):
@@ -95,7 +102,7 @@ class CacheFields(Body):
 
     cache_salt: str | None = None
     extra_key: str | None = None
-    priority: int | None = None
+    priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
 
     @property
     def namespace(self) -> Namespace:
@@ -131,20 +138,28 @@ class GenerationBody(SamplingFields, CacheFields):
     and vLLM name it.
     """
 
+    no_ops = REQUEST_NO_OPS
+
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: int | None = None
     min_tokens: int | None = None
     add_special_tokens: bool | None = None
+    return_token_ids: bool | None = None
+    service_tier: Literal["auto", "default"] | None = None
 
     @property
     def include_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage
 
-    def sampling(self, **more: Any) -> SamplingParams:
-        """The engine's parameters. Raises InvalidRequestError that names the field."""
-        return super().sampling(**named({"min_tokens": self.min_tokens}), **more)
+    def sampling(self, defaults: Mapping[str, float] | None = None, **more: Any) -> SamplingParams:
+        """As SamplingFields.sampling."""
+        if self.stream_options is not None and not self.stream:
+            raise InvalidRequestError(
+                "stream_options needs stream to be true", param="stream_options"
+            )
+        return super().sampling(defaults, **named({"min_tokens": self.min_tokens}), **more)
 
 
 class TextPart(Body):
@@ -153,6 +168,8 @@ class TextPart(Body):
 
 
 class ChatMessage(Body):
+    no_ops = MESSAGE_NO_OPS
+
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | ListOf[TextPart] | None = None
     name: str | None = None
@@ -166,7 +183,7 @@ class ChatBody(GenerationBody, TemplateFields):
     logprobs: bool | None = None
     top_logprobs: int | None = None
 
-    def to_params(self) -> SamplingParams:
+    def to_params(self, defaults: Mapping[str, float] | None = None) -> SamplingParams:
         """Raise InvalidRequestError that names the field."""
         if self.top_logprobs is not None:
             if not self.logprobs:
@@ -180,9 +197,10 @@ class ChatBody(GenerationBody, TemplateFields):
                 )
         logprobs = (self.top_logprobs or 0) if self.logprobs else None
         if self.max_completion_tokens is None:
-            return self.sampling(max_tokens=self.max_tokens, logprobs=logprobs)
+            return self.sampling(defaults, max_tokens=self.max_tokens, logprobs=logprobs)
         try:
-            return self.sampling(max_tokens=self.max_completion_tokens, logprobs=logprobs)
+            limit = self.max_completion_tokens
+            return self.sampling(defaults, max_tokens=limit, logprobs=logprobs)
         except InvalidRequestError as error:
             if error.param != "max_tokens":
                 raise
@@ -204,25 +222,56 @@ class CompletionBody(GenerationBody):
     prompt: str | ListOf[str] | ListOf[int] | ListOf[ListOf[int]]
     logprobs: int | None = None
     echo: bool | None = None
-    best_of: int | None = None
-    return_token_ids: bool | None = None
+    best_of: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
+    # 0 is for the prompt alone, which the engine has no such limit for.
+    max_tokens: Annotated[int, Field(json_schema_extra={"minimum": 0})] | None = None
 
-    def to_params(self) -> SamplingParams:
+    @property
+    def prompt_only(self) -> bool:
+        return self.max_tokens == 0
+
+    @property
+    def tries(self) -> int:
+        """How many answers are made for each prompt; the best n of them are given."""
+        return max(self.best_of or 1, self.n or 1)
+
+    def to_params(self, defaults: Mapping[str, float] | None = None) -> SamplingParams:
         """Raise InvalidRequestError that names the field."""
-        if self.best_of not in (None, 1, self.n or 1):
+        given, best_of = self.n or 1, self.best_of or 1
+        if 1 < best_of < given:  # 1 is the default
+            raise InvalidRequestError(f"best_of {best_of} is less than n {given}", param="best_of")
+        if best_of > given and self.stream:
             raise InvalidRequestError(
-                f"best_of {self.best_of} other than n is not supported", param="best_of"
+                f"best_of {best_of} with n {given} can not be streamed: which answers are the best "
+                "is known at the end",
+                param="best_of",
             )
         limit = COMPLETION_MAX_TOKENS if self.max_tokens is None else self.max_tokens
+        if self.prompt_only:
+            limit = sampled_for_nothing(self.min_tokens)
+        # Without a log-probability of each token there is no telling which answer is the best.
+        logprobs = 0 if self.logprobs is None and self.tries > given else self.logprobs
         return self.sampling(
+            defaults,
             max_tokens=limit,
-            logprobs=self.logprobs,
+            logprobs=logprobs,
             prompt_logprobs=self.logprobs if self.echo else None,
         )
 
     def to_prompts(self) -> list[str | list[int]]:
         """One entry per prompt. Raises InvalidRequestError when there is none."""
         return to_prompts(self.prompt, "prompt")
+
+
+def sampled_for_nothing(min_tokens: int | None) -> int:
+    """The engine's max_tokens when only the prompt is wanted: its last token gives the first of the
+    answer at no cost, which is left out then. Raises InvalidRequestError.
+    """
+    if min_tokens:
+        raise InvalidRequestError(
+            f"min_tokens {min_tokens} is more than max_tokens 0", param="min_tokens"
+        )
+    return 1
 
 
 def to_prompts(

@@ -31,9 +31,10 @@ router = APIRouter()
 async def chat_completions(request: Request) -> Response:
     """OpenAI's chat completions."""
     service = service_of(request)
+    service.engine.check_room()  # refused before it is read: refusing must cost next to nothing
     body = parse_body(ChatBody, await read_body(request))
     job = await asyncio.to_thread(chat_job, service, body, tenant_of(request))
-    shape = ChatShape(service.engine.tokenizer, job)
+    shape = ChatShape(service.engine.tokenizer, job, body)
     try:
         return await answer(
             request, job, shape, stream=bool(body.stream), include_usage=body.include_usage
@@ -47,6 +48,7 @@ async def chat_completions(request: Request) -> Response:
 async def completions(request: Request) -> Response:
     """OpenAI's text completions."""
     service = service_of(request)
+    service.engine.check_room()  # refused before it is read: refusing must cost next to nothing
     body = parse_body(CompletionBody, await read_body(request))
     job = await asyncio.to_thread(completion_job, service, body, tenant_of(request))
     shape = CompletionShape(service.engine.tokenizer, job, body)

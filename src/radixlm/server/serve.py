@@ -18,6 +18,8 @@ from radixlm.build import AsyncEngine
 from radixlm.core.config import EngineConfig
 from radixlm.server.app import create_app
 from radixlm.server.config import ServerConfig
+from radixlm.server.connection import connection_with
+from radixlm.server.garbage import full_searches_on_demand, search_when_quiet
 from radixlm.server.listen import check_certificate, listening, ready_line
 
 _logger = logging.getLogger("radixlm.server")
@@ -84,7 +86,7 @@ def serve(config: EngineConfig, settings: ServerConfig | None = None) -> None:
         engine = AsyncEngine.from_config(config)
         try:
             name = settings.served_model_name or engine.model_name
-            http = _http_config(
+            http = http_config(
                 create_app(engine, served_model_name=name, config=settings), settings
             )
             server = Server(
@@ -95,10 +97,22 @@ def serve(config: EngineConfig, settings: ServerConfig | None = None) -> None:
             runner = asyncio.Runner(loop_factory=http.get_loop_factory())
             _end_on_terminate()
             # On an interrupt uvicorn has ended in good order by then.
-            with contextlib.suppress(KeyboardInterrupt), runner:
-                runner.run(server.serve(sockets=[listener]))
+            with contextlib.suppress(KeyboardInterrupt), full_searches_on_demand(), runner:
+                runner.run(_run(server, listener, engine))
         finally:
             asyncio.run(engine.close())
+
+
+async def _run(server: Server, listener: socket.socket, engine: AsyncEngine) -> None:
+    def under_way() -> int:
+        stats = engine.stats()
+        return stats.running + stats.waiting
+
+    searching = asyncio.create_task(search_when_quiet(under_way))
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        searching.cancel()
 
 
 def _end_on_terminate() -> None:
@@ -109,10 +123,12 @@ def _end_on_terminate() -> None:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
-def _http_config(app: ASGIApp, settings: ServerConfig) -> uvicorn.Config:
+def http_config(app: ASGIApp, settings: ServerConfig) -> uvicorn.Config:
     """Uvicorn's own log lines go where ours go; its access log gives way to ours."""
     return uvicorn.Config(
         app,
+        http=connection_with(settings.header_timeout),
+        timeout_keep_alive=math.ceil(settings.keep_alive_timeout),
         lifespan="off",
         ws="none",
         log_config=None,

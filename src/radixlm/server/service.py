@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import version
 
 from fastapi import Request
 
-from radixlm.build import AsyncEngine
+from radixlm.build import AsyncEngine, ModelInfo
 from radixlm.core.clock import Clock
-from radixlm.core.errors import InvalidKeyError, InvalidRequestError, RequestTooLargeError
+from radixlm.core.errors import (
+    InvalidKeyError,
+    InvalidRequestError,
+    ModelError,
+    RequestTooLargeError,
+)
 from radixlm.core.keys import Key, as_key
 from radixlm.core.request import Namespace
+from radixlm.core.sampling import SamplingParams
 from radixlm.server.api_keys import bearer_key, digest_of
 from radixlm.server.config import ServerConfig
 from radixlm.server.errors import ModelNotFoundError
@@ -23,7 +32,9 @@ from radixlm.server.rids import Rids
 class Service:
     """created: when serving began, in seconds since 1970.
 
-    rids: the names that clients gave to requests under way.
+    sampling_defaults: of fields that requests to OpenAI's routes leave open.
+    fingerprint: the same for as long as the same seed gives the same answer.
+    rids: the requests under way, by name and owner.
     """
 
     engine: AsyncEngine
@@ -33,13 +44,15 @@ class Service:
     created: int
     config: ServerConfig
     pace: Pace
+    sampling_defaults: Mapping[str, float]
+    fingerprint: str
     rids: Rids = field(default_factory=Rids)
 
     def check_model(self, name: str | None) -> None:
         """Raise ModelNotFoundError when a request names another model."""
         if name is not None and name != self.model_name:
             raise ModelNotFoundError(
-                f"the model {name!r} is not served here; {self.model_name!r} is", param="model"
+                f"the model {name!r:.80} is not served here; {self.model_name!r} is", param="model"
             )
 
     def isolated(self, namespace: Namespace, tenant: str) -> Namespace:
@@ -51,25 +64,34 @@ class Service:
             return namespace
         return namespace._replace(cache_salt=f"{tenant}/{namespace.cache_salt}")
 
+    def owner_of(self, tenant: str) -> str:
+        """Who may abort a tenant's requests: with --isolate-by-key that tenant, else everyone."""
+        return tenant if self.config.isolate_by_key else ""
+
     def retry_after(self) -> int:
         """In how many seconds the requests that wait now will have had their turn: 1 to 60."""
         return self.pace.seconds_for(self.engine.stats().waiting + 1)
 
-    def encode(self, text: str, *, add_special_tokens: bool, param: str) -> Key:
-        """Tokenize a prompt, which `param` of the request made.
+    def encode(
+        self, text: str, *, add_special_tokens: bool, param: str, break_mark: str | None = None
+    ) -> Key:
+        """Tokenize a prompt, which `param` of the request made; see Tokenizer.encode.
 
         A text that no tokens could bring into the context is refused unread: a body full of it
         would take a minute. Raises InvalidRequestError, RequestTooLargeError.
         """
         tokenizer, context = self.engine.tokenizer, self.engine.info.context_length
         longest = context * tokenizer.longest_token
-        if len(text) > longest:
+        breaks = 0 if break_mark is None else text.count(break_mark)
+        characters = len(text) - breaks * len(break_mark or "")
+        # There is a token at least between two breaks.
+        if characters > longest or breaks > context:
             raise RequestTooLargeError(
-                f"the prompt has {len(text)} characters, but the model's context is {context} "
+                f"the prompt has {characters} characters, but the model's context is {context} "
                 f"tokens, which are at most {longest} characters; shorten the prompt",
                 param=param,
             )
-        return tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        return tokenizer.encode(text, add_special_tokens=add_special_tokens, break_mark=break_mark)
 
     def key(self, prompt: str | list[int], *, add_special_tokens: bool, param: str) -> Key:
         """Text or ids, which `param` of the request holds, as a key. Raises InvalidRequestError."""
@@ -79,6 +101,28 @@ class Service:
             return as_key(prompt)
         except InvalidKeyError as error:
             raise InvalidRequestError(f"{param}: {error}", param=param) from None
+
+
+def sampling_defaults_of(info: ModelInfo, config: ServerConfig) -> Mapping[str, float]:
+    """What --sampling-defaults means for this model. Raises ModelError for values that no request
+    could have.
+    """
+    if config.sampling_defaults == "openai":
+        return {}
+    try:
+        SamplingParams(**info.recommended_sampling)
+    except InvalidRequestError as error:
+        raise ModelError(
+            f"generation_config.json of {info.model_path}: {error}; correct it, or start with "
+            "--sampling-defaults openai"
+        ) from None
+    return info.recommended_sampling
+
+
+def fingerprint_of(info: ModelInfo) -> str:
+    """OpenAI's `system_fingerprint`: changes with what makes the same seed give another answer."""
+    parts = (version("radixlm"), info.model_path, info.dtype, info.device)
+    return "fp_" + hashlib.blake2b("\n".join(parts).encode(), digest_size=5).hexdigest()
 
 
 def tenant_of(request: Request) -> str:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from radixlm.core.request import RequestOutput
-from radixlm.server.wire import Usage
+from radixlm.server.wire import CompletionTokensDetails, Usage
+
+# OpenAI always gives these; nothing here makes such tokens, or counts them apart.
+_NEVER: CompletionTokensDetails = {
+    "reasoning_tokens": 0,
+    "audio_tokens": 0,
+    "accepted_prediction_tokens": 0,
+    "rejected_prediction_tokens": 0,
+}
 
 
 class UsageMeter:
@@ -42,5 +50,6 @@ class UsageMeter:
             "prompt_tokens": prompt,
             "completion_tokens": self._completion_tokens,
             "total_tokens": prompt + self._completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": cached},
+            "prompt_tokens_details": {"cached_tokens": cached, "audio_tokens": 0},
+            "completion_tokens_details": _NEVER,
         }

@@ -6,8 +6,9 @@ is written from them.
 
 from __future__ import annotations
 
-from typing import Literal, NotRequired
+from typing import Annotated, Literal, NotRequired
 
+from pydantic import Field
 from typing_extensions import TypedDict
 
 from radixlm.core.request import FinishReason
@@ -31,6 +32,14 @@ class Error(TypedDict):
 
 class PromptTokensDetails(TypedDict):
     cached_tokens: int
+    audio_tokens: int
+
+
+class CompletionTokensDetails(TypedDict):
+    reasoning_tokens: int
+    audio_tokens: int
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
 
 
 class Usage(TypedDict):
@@ -40,15 +49,35 @@ class Usage(TypedDict):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails
 
 
 class Head(TypedDict):
-    """created: in seconds since 1970."""
+    """created: in seconds since 1970. system_fingerprint: of what computes the answers."""
 
     id: str
     object: str
     created: int
     model: str
+    system_fingerprint: str
+
+
+class Tier(TypedDict, total=False):
+    """It is there where the request names one."""
+
+    service_tier: Literal["default"]
+
+
+class TokenIds(TypedDict, total=False):
+    """They are there with return_token_ids."""
+
+    token_ids: list[int]
+
+
+class PromptIds(TypedDict, total=False):
+    """They are there with return_token_ids; in a stream, with a choice's first tokens."""
+
+    prompt_token_ids: list[int]
 
 
 class TokenEntry(TypedDict):
@@ -72,17 +101,21 @@ class ChatAnswer(TypedDict):
     role: Literal["assistant"]
     content: str
     refusal: None
+    annotations: Annotated[list[object], Field(max_length=0)]
 
 
-class ChatChoice(TypedDict):
+class ChatChoice(TokenIds):
     index: int
     message: ChatAnswer
     logprobs: ChatLogprobs | None
     finish_reason: FinishReason | None
 
 
-class ChatCompletion(Head):
+class ChatChoices(Tier, PromptIds):
     choices: list[ChatChoice]
+
+
+class ChatCompletion(Head, ChatChoices):
     usage: Usage
 
 
@@ -91,19 +124,23 @@ class ChatDelta(TypedDict, total=False):
 
     role: Literal["assistant"]
     content: str
+    refusal: None
 
 
-class ChatChunkChoice(TypedDict):
+class ChatChunkChoice(TokenIds):
     index: int
     delta: ChatDelta
     logprobs: ChatLogprobs | None
     finish_reason: FinishReason | None
 
 
-class ChatChunk(Head):
+class ChatChunkChoices(Tier, PromptIds):
+    choices: list[ChatChunkChoice]
+
+
+class ChatChunk(Head, ChatChunkChoices):
     """usage: with stream_options.include_usage; null but in the last, which has no choices."""
 
-    choices: list[ChatChunkChoice]
     usage: NotRequired[Usage | None]
 
 
@@ -116,25 +153,24 @@ class TextLogprobs(TypedDict):
     text_offset: list[int]
 
 
-class TextChoice(TypedDict):
-    """token_ids: with return_token_ids."""
-
+class TextChoice(TokenIds, PromptIds):
     index: int
     text: str
     logprobs: TextLogprobs | None
     finish_reason: FinishReason | None
-    token_ids: NotRequired[list[int]]
 
 
-class TextCompletion(Head):
+class TextChoices(TypedDict):
     choices: list[TextChoice]
+
+
+class TextCompletion(Head, TextChoices):
     usage: Usage
 
 
-class TextChunk(Head):
+class TextChunk(Head, TextChoices):
     """usage: with stream_options.include_usage; null but in the last, which has no choices."""
 
-    choices: list[TextChoice]
     usage: NotRequired[Usage | None]
 
 

@@ -12,7 +12,7 @@ import jinja2
 
 from radixlm.core.errors import InvalidRequestError, ModelError
 from radixlm.text.sandbox import Budget, make_environment
-from radixlm.text.tokenizer import read_tokenizer_config, special_token_text
+from radixlm.text.tokenizer import Tokenizer, read_tokenizer_config, special_token_text
 
 MAX_RENDERED = 32 * 2**20
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token")
@@ -23,8 +23,8 @@ Message = Mapping[str, Any]
 class ChatTemplate:
     """A compiled template. Message content is only ever a value in it, never evaluated.
 
-    Content that spells a special token is still read as that token when the text is tokenized:
-    text templates cannot tell the two apart.
+    Content that spells a special token would still be read as that token when the text is
+    tokenized: see `as_plain_text`.
     """
 
     def __init__(self, source: str, special_tokens: Mapping[str, str] | None = None) -> None:
@@ -112,6 +112,35 @@ class ChatTemplate:
                 f"the chat template refuses these messages: {str(error) or type(error).__name__}",
                 param="messages",
             ) from error
+
+
+def as_plain_text(
+    messages: Sequence[Message],
+    tokenizer: Tokenizer,
+    mark: str,
+    *,
+    continue_final_message: bool = False,
+) -> list[dict[str, Any]]:
+    """The messages with `mark` inside of what spells a special token, for `Tokenizer.encode`.
+
+    So nobody's words end a turn or begin another one's. That holds for the assistant's too, which
+    may repeat a user's; but the beginning of an answer that is to be continued is taken as it is.
+    """
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, str):
+            return tokenizer.broken_up(value, mark)
+        if isinstance(value, list):
+            return [plain(entry) for entry in value]
+        if isinstance(value, Mapping):
+            return {name: plain(entry) for name, entry in value.items()}
+        return value
+
+    kept = 1 if continue_final_message else 0
+    ends = len(messages) - kept
+    return [plain(message) for message in messages[:ends]] + [
+        dict(message) for message in messages[ends:]
+    ]
 
 
 def require_template(template: ChatTemplate | None) -> ChatTemplate:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
+import secrets
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,10 @@ import tokenizers
 from radixlm.core.errors import InvalidRequestError, ModelError
 from radixlm.core.keys import Key
 from radixlm.text.token_bytes import read_decoder
+
+# Characters that mean nothing to anyone; the last two of their plane are not characters.
+_PRIVATE_USE = 0xF0000
+_PRIVATE_USE_SIZE = 0xFFFE
 
 
 class Tokenizer:
@@ -40,6 +46,9 @@ class Tokenizer:
         self.vocab_size = max([*vocabulary.values(), *added, -1]) + 1
         self.longest_token = max(map(len, vocabulary), default=1)
         self.special_ids = frozenset(token for token, entry in added.items() if entry.special)
+        self._special = _spellings(added[token].content for token in self.special_ids)
+        # Each place where one begins, within another one too.
+        self._begins = self._special and re.compile(f"(?=({self._special.pattern}))(.)", re.DOTALL)
         self.eos_token_id = self._named(config, "eos_token")
         self.bos_token_id = self._named(config, "bos_token")
 
@@ -64,17 +73,38 @@ class Tokenizer:
         """Whether one space at the very beginning of a text is the tokenizer's own."""
         return self._bytes_of.drops_first_space
 
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> Key:
+    def encode(
+        self, text: str, *, add_special_tokens: bool = True, break_mark: str | None = None
+    ) -> Key:
         """(n,) int32 ids of `text`, which may be none; the post-processor adds special tokens.
 
+        break_mark: is left out wherever it stands, and no token reaches across such a place.
         Raises InvalidRequestError for text that is not valid Unicode.
         """
         try:
             text.encode()
         except UnicodeEncodeError as error:
             raise InvalidRequestError(f"the text is not valid Unicode: {error}") from None
-        ids = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
-        return np.array(ids, dtype=np.int32)
+        if break_mark is None or break_mark not in text:
+            found = self._backend.encode(text, add_special_tokens=add_special_tokens)
+        else:
+            pieces = [
+                self._backend.encode(piece, add_special_tokens=False)
+                for piece in text.split(break_mark)
+            ]
+            found = self._backend.post_process(
+                tokenizers.Encoding.merge(pieces), None, add_special_tokens
+            )
+        return np.array(found.ids, dtype=np.int32)
+
+    def broken_up(self, text: str, mark: str) -> str:
+        """`text` with `mark` inside of everything that spells a special token.
+
+        With that as its `break_mark`, `encode` finds none of them in it. O(length).
+        """
+        if self._begins is None or self._special is None or not self._special.search(text):
+            return text
+        return self._begins.sub(lambda found: found[2] + mark, text)
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         """Text of `ids`; each invalid byte sequence becomes U+FFFD.
@@ -116,6 +146,20 @@ class Tokenizer:
     def _named(self, config: Mapping[str, Any], name: str) -> int | None:
         text = special_token_text(config, name)
         return None if text is None else self.token_id(text)
+
+
+def new_mark() -> str:
+    """A mark for `Tokenizer.broken_up` that nobody can have guessed, and no template changes."""
+    return "".join(chr(_PRIVATE_USE + secrets.randbelow(_PRIVATE_USE_SIZE)) for _ in range(5))
+
+
+def _spellings(spelled: Iterable[str]) -> re.Pattern[str] | None:
+    """What finds any of them, the longest first; None where there is none.
+
+    One of a single character can not be broken up, so it is left out.
+    """
+    found = sorted((text for text in spelled if len(text) > 1), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, found))) if found else None
 
 
 def read_tokenizer_config(folder: Path) -> dict[str, Any]:

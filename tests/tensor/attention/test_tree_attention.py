@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from radixlm.attention import AttentionPlan, CpuBackend, Sharing, flash, make_plan, products
-from radixlm.attention.team import Team
+from radixlm.attention import AttentionPlan, CpuBackend, Sharing, flash, make_plan
 from radixlm.memory import KVPool
 from tests.tensor.attention_cases import (
     Heads,
@@ -16,8 +15,8 @@ from tests.tensor.attention_cases import (
     run,
 )
 
-EVERYTHING = Sharing(fewest=1, least_saved=1, least_view=1)
-SOME = Sharing(fewest=1, least_saved=20, least_view=8)
+EVERYTHING = Sharing(largest=99, fewest=1, shortest=0, least_saved=1, least_view=1)
+SOME = Sharing(largest=99, fewest=1, shortest=0, least_saved=20, least_view=8)
 RULES = [EVERYTHING, SOME]
 
 
@@ -25,7 +24,7 @@ RULES = [EVERYTHING, SOME]
 @pytest.mark.parametrize("heads", [Heads(4, 4, 8), Heads(9, 3, 16), Heads(8, 2, 8)])
 @pytest.mark.parametrize("page", [0, 1, 4, 16])
 @pytest.mark.parametrize("depth", [1, 3, 6])
-@pytest.mark.parametrize("backend", ["torch", "cpu", "products"])
+@pytest.mark.parametrize("backend", ["torch", "cpu", "tiles"])
 def test_any_tree_equals_the_plain_backend(
     rule: Sharing, heads: Heads, page: int, depth: int, backend: str
 ) -> None:
@@ -39,7 +38,7 @@ def test_any_tree_equals_the_plain_backend(
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("backend", ["torch", "cpu", "products"])
+@pytest.mark.parametrize("backend", ["torch", "cpu", "tiles"])
 def test_bfloat16_is_within_its_precision(rule: Sharing, backend: str) -> None:
     for seed in range(3):
         paths = random_tree(np.random.default_rng(seed), depth=4, page=4)
@@ -50,29 +49,7 @@ def test_bfloat16_is_within_its_precision(rule: Sharing, backend: str) -> None:
         assert (out.double() - reference(case)).abs().max().item() < 2e-2, paths
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("scores", [40, 200, 1 << 21])
-@pytest.mark.parametrize("masked", [False, True])
-def test_products_in_parts_are_merged(dtype: torch.dtype, scores: int, masked: bool) -> None:
-    generator = torch.Generator().manual_seed(4)
-    q = torch.randn(2, 6, 8, generator=generator).to(dtype)
-    keys, values = (torch.randn(50, 2, 8, generator=generator).to(dtype) for _ in range(2))
-    out, lse = torch.empty_like(q), torch.empty(2, 6)
-    blocks = [products.Block(0, 6, 50, 2 if masked else 0)]
-    products.Products(Team(), dtype, scores).attend(q, keys, values, blocks, out, lse)
-    barred = torch.zeros(6, 50)
-    if masked:
-        mask = torch.full((3, 3), float("-inf")).triu_(1)
-        barred[:, 47:] = mask.repeat_interleave(2, dim=0)
-    wanted, wanted_lse = flash.plain_part(
-        q.float(), keys.float().transpose(0, 1), values.float().transpose(0, 1), barred, 1.0
-    )
-    near = 1e-5 if dtype == torch.float32 else 6e-2
-    torch.testing.assert_close(out.float(), wanted, atol=near, rtol=0)
-    torch.testing.assert_close(lse, wanted_lse, atol=near, rtol=0)
-
-
-@pytest.mark.parametrize("backend", ["torch", "cpu", "products"])
+@pytest.mark.parametrize("backend", ["torch", "cpu", "tiles"])
 def test_large_scores_do_not_overflow_when_merged(backend: str) -> None:
     case = make_tree_case(
         [Path(((1, 30),), 5, 1)] * 3, Heads(2, 1, 8), torch.float32, "cpu", seed=2, page=0
@@ -121,7 +98,7 @@ def test_a_node_is_read_once_for_neighbouring_rows() -> None:
         Path((root, right), 7, 1),
         Path((), 9, 1),
     ]
-    plan = _plan(paths, Sharing(fewest=1, least_saved=40, least_view=1))
+    plan = _plan(paths, Sharing(largest=99, fewest=1, shortest=0, least_saved=40, least_view=1))
     assert sorted((r.first, r.stop, r.length) for r in plan.shared) == [
         (0, 4, 50),
         (0, 6, 100),
@@ -143,7 +120,7 @@ def test_small_nodes_are_left_to_their_readers() -> None:
     """Before the first that pays and after the last one, but not between."""
     trunk = ((1, 10), (2, 90), (3, 4), (4, 80), (5, 7))
     paths = [Path(trunk, 2, 1), Path(trunk, 2, 1), Path(trunk[:3], 1, 1), Path(trunk[:1], 1, 1)]
-    rule = Sharing(fewest=1, least_saved=80, least_view=1)
+    rule = Sharing(largest=99, fewest=1, shortest=0, least_saved=80, least_view=1)
     plan = _plan(paths, rule)
     assert sorted((r.first, r.stop, r.length) for r in plan.shared) == [(0, 2, 87), (0, 3, 94)]
     (group,) = plan.groups
@@ -156,17 +133,22 @@ def test_small_nodes_are_left_to_their_readers() -> None:
 
 
 def test_few_readers_read_by_themselves() -> None:
-    rule = Sharing(fewest=4, least_saved=60, least_view=1)
+    rule = Sharing(largest=99, fewest=4, shortest=0, least_saved=60, least_view=1)
     assert not _plan([Path(((1, 500),), 1, 1)] * 4, rule).shared
     assert not _plan([Path(((1, 59),), 1, 1)] * 5, rule).shared
     assert [r.length for r in _plan([Path(((1, 60),), 1, 1)] * 5, rule).shared] == [60]
     # New tokens count, not rows.
-    assert _plan([Path(((1, 60),), 1, 1), Path(((1, 60),), 1, 4)], rule).shared
+    chunked = [Path(((1, 60),), 1, 1), Path(((1, 60),), 1, 4)]
+    assert _plan(chunked, rule).shared
+    # But not those of rows that have many, nor tokens that only pay for the merging.
+    assert not _plan(chunked, rule._replace(largest=3)).shared
+    assert not _plan(chunked, rule._replace(shortest=1)).shared
+    assert _plan(chunked * 2, rule._replace(shortest=30)).shared
 
 
 def test_short_runs_are_gathered_together() -> None:
     trunk = ((1, 64), (2, 64))
-    rule = Sharing(fewest=1, least_saved=1, least_view=100)
+    rule = Sharing(largest=99, fewest=1, shortest=0, least_saved=1, least_view=100)
     (read,) = _plan([Path(trunk, 1, 1)] * 2, rule, page=4).shared
     assert read.length == 128
     assert len(read.extents) > 1

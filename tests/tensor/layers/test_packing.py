@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from radixlm.attention import onednn
 from radixlm.core.errors import ModelError
+from radixlm.layers import onednn
 from radixlm.layers.embedding import LMHead, TokenEmbedding
 from radixlm.layers.linear import Linear
 

@@ -98,3 +98,44 @@ def test_a_burst_gets_half_of_the_machine(policy: SchedulePolicy) -> None:
         assert beside_flood <= 2 * mine + one_request
     assert mean(flooded) <= 2 * mean(alone)
     assert max(flooded) <= 2 * max(alone)
+
+
+def test_a_tenant_served_less_does_not_wait_for_anothers_long_prompt() -> None:
+    bench = Bench(400, budget=8)
+    bench.core.add(make_request("flood", range(100), 4, tenant="flood"))
+    for _ in range(3):
+        assert _parts(bench) == {"flood": 8}
+    bench.core.add(make_request("quiet", range(200, 206), 4, tenant="quiet"))
+    assert _parts(bench) == {"quiet": 6, "flood": 2}
+    assert _parts(bench) == {"quiet": 1, "flood": 7}
+
+
+def test_of_two_running_prompts_the_one_of_the_tenant_served_less_is_first() -> None:
+    bench = Bench(400, budget=8)
+    bench.core.add(make_request("flood", range(100), 4, tenant="flood"))
+    for _ in range(3):
+        _parts(bench)
+    bench.core.add(make_request("quiet", range(200, 220), 4, tenant="quiet"))
+    # It came in where the one admitted last was then, so until it is served as much it is first.
+    assert [_parts(bench) for _ in range(2)] == [{"quiet": 8}] * 2
+    assert _parts(bench) == {"flood": 8}
+    assert _parts(bench) == {"quiet": 4, "flood": 4}
+
+
+def test_a_long_prompt_moves_on_however_many_short_ones_another_tenant_sends() -> None:
+    bench = Bench(400, budget=8)
+    bench.core.add(make_request("long", range(100), 1, tenant="long"))
+    _parts(bench)
+    computed = 8
+    for step in range(40):
+        bench.core.add(make_request(f"short{step}", [200 + step] * 8, 1, tenant="short"))
+        computed += _parts(bench).get("long", 0)
+    assert computed >= 100
+
+
+def _parts(bench: Bench) -> dict[str, int]:
+    """What the next step computes of each."""
+    batch = bench.scheduler.schedule()
+    bench.scheduler.update(batch, bench.runner.execute(batch), {})
+    bench.cache.check()
+    return {row.request.request_id: row.n_new for row in batch.rows}

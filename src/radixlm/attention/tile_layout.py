@@ -1,0 +1,245 @@
+"""A thread's scratch for attention in tiles, and how queries and a tile of the pool get into it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from radixlm.attention.processor import has_bfloat16
+from radixlm.attention.rows import clear
+from radixlm.attention.strips import (
+    UNIT_BYTES,
+    make_copied,
+    make_transposed,
+    paired,
+)
+from radixlm.attention.vectors import (
+    FAST,
+    MOST_LANES,
+    float_of_bits,
+    floats,
+    halves,
+    integers,
+    words,
+)
+
+# Rows of queries whose sums stay in registers together.
+STRIP = 6
+# Tokens; an even number of them, and a whole number of a strip's vectors.
+TILE = 128
+_BLOCK_QUERIES = 192
+
+
+class Shape(NamedTuple):
+    """queries: that share a key head, of one token."""
+
+    queries: int
+    head_dim: int
+    bfloat16: bool
+
+    @property
+    def block_tokens(self) -> int:
+        """The most tokens of a block."""
+        return max(1, _BLOCK_QUERIES // self.queries)
+
+    @property
+    def rows(self) -> int:
+        """Queries of the largest block, in whole strips."""
+        return -(-self.block_tokens * self.queries // STRIP) * STRIP
+
+    @property
+    def pairs(self) -> bool:
+        return self.bfloat16 and has_bfloat16()
+
+    @property
+    def width(self) -> int:
+        """Numbers of a value, in whole vectors."""
+        return -(-self.head_dim // MOST_LANES) * MOST_LANES
+
+    @property
+    def units(self) -> int:
+        """What a query and a key are multiplied by, one after the other; the last may be padded."""
+        return self.width // 2 if self.pairs else self.width
+
+
+class Places(NamedTuple):
+    """Bytes from the start of a thread's scratch."""
+
+    keys: int
+    values: int
+    queries: int
+    mixed: int
+    scores: int
+    weights: int
+    tops: int
+    sums: int
+    factors: int
+    rows: int
+    end: int
+
+
+def places_of(shape: Shape) -> Places:
+    row = shape.width * UNIT_BYTES
+    sizes = (
+        TILE * row,
+        TILE * row,
+        shape.rows * row,
+        shape.rows * row,
+        STRIP * TILE * UNIT_BYTES,
+        STRIP * TILE * UNIT_BYTES,
+        shape.rows * 4,
+        shape.rows * 4,
+        64,
+        8 * MOST_LANES,
+    )
+    starts = [0]
+    for size in sizes:
+        starts.append(starts[-1] + -(-size // 64) * 64)
+    return Places(*starts)
+
+
+def scratch_bytes(shape: Shape) -> int:
+    """That one thread needs, whatever it reads."""
+    return places_of(shape).end
+
+
+def make_take(shape: Shape) -> Any:
+    """take(q, stride, tokens, base): a block's queries one below the other, nothing read so far."""
+    places, units, queries, head_dim = places_of(shape), shape.units, shape.queries, shape.head_dim
+    all_rows, width, bfloat16, pairs = shape.rows, shape.width, shape.bfloat16, shape.pairs
+    element = 2 if bfloat16 else 4
+
+    @njit(**FAST)  # type: ignore[untyped-decorator]
+    def take(q: int, stride: int, tokens: int, base: int) -> None:
+        for row in range(tokens * queries):
+            read = q + row // queries * stride + row % queries * head_dim * element
+            into = base + places.queries + row * units * UNIT_BYTES
+            if pairs:
+                copy_halves(read, head_dim, into, 2 * units)
+            else:
+                copy_floats(read, head_dim, into, units, bfloat16)
+        clear(base + places.mixed, all_rows * width)
+        tops = floats(base + places.tops)
+        sums = floats(base + places.sums)
+        for row in range(all_rows):
+            tops[row] = -np.inf
+            sums[row] = 0
+
+    return take
+
+
+@njit(**FAST)  # type: ignore[untyped-decorator]
+def copy_halves(read: int, count: int, into: int, width: int) -> None:
+    """bfloat16 numbers, and zeros up to `width`."""
+    numbers = halves(read)
+    made = halves(into)
+    for i in range(count):
+        made[i] = numbers[i]
+    for i in range(count, width):
+        made[i] = 0
+
+
+@njit(**FAST)  # type: ignore[untyped-decorator]
+def copy_floats(read: int, count: int, into: int, width: int, bfloat16: bool) -> None:
+    """float32 numbers, of bfloat16 ones if they are that, and zeros up to `width`."""
+    made = floats(into)
+    if bfloat16:
+        numbers = halves(read)
+        for i in range(count):
+            made[i] = float_of_bits(np.int32(numbers[i]) << np.int32(16))
+    else:
+        plain = floats(read)
+        for i in range(count):
+            made[i] = plain[i]
+    for i in range(count, width):
+        made[i] = 0
+
+
+def make_pack(shape: Shape) -> Any:
+    """pack(keys, values, token_bytes, slots, count, base): a tile of one head, laid out."""
+    places = places_of(shape)
+    pack_keys, pack_values = _make_pack_keys(shape), _make_pack_values(shape)
+
+    @njit(**FAST)  # type: ignore[untyped-decorator]
+    def pack(keys: int, values: int, token_bytes: int, at: int, count: int, base: int) -> None:
+        slots = integers(at)
+        rows = words(base + places.rows)
+        for t in range(0, count, MOST_LANES):
+            for index in range(MOST_LANES):
+                rows[index] = keys + np.int64(slots[min(t + index, count - 1)]) * token_bytes
+            pack_keys(base, t)
+        for t in range(0, count, 2):
+            one = values + np.int64(slots[t]) * token_bytes
+            other = values + np.int64(slots[min(t + 1, count - 1)]) * token_bytes
+            pack_values(one, other, base, t)
+
+    return pack
+
+
+def _make_pack_keys(shape: Shape) -> Any:
+    """pack_keys(base, t): 16 keys, at the addresses in scratch, as the tile's columns from t on."""
+    places, units, head_dim = places_of(shape), shape.units, shape.head_dim
+    pairs, bfloat16 = shape.pairs, shape.bfloat16
+    transposed = make_transposed(widen=bfloat16 and not pairs)
+    step = 32 if bfloat16 and not pairs else 64  # bytes of 16 units in the pool
+    per_unit = 2 if pairs else 1
+
+    @njit(**FAST)  # type: ignore[untyped-decorator]
+    def in_vectors(base: int, t: int) -> None:
+        for group in range(units // MOST_LANES):
+            into = base + places.keys + (group * MOST_LANES * TILE + t) * UNIT_BYTES
+            transposed(base + places.rows, group * step, into, TILE * UNIT_BYTES)
+
+    @njit(**FAST)  # type: ignore[untyped-decorator]
+    def one_by_one(base: int, t: int) -> None:
+        rows = words(base + places.rows)
+        row = base + places.scores
+        for index in range(MOST_LANES):
+            if pairs:
+                copy_halves(rows[index], head_dim, row, 2 * units)
+            else:
+                copy_floats(rows[index], head_dim, row, units, bfloat16)
+            made = integers(row)
+            into = integers(base + places.keys)
+            for unit in range(units):
+                into[unit * TILE + t + index] = made[unit]
+
+    whole = head_dim % (per_unit * MOST_LANES) == 0
+    return in_vectors if whole else one_by_one
+
+
+def _make_pack_values(shape: Shape) -> Any:
+    """pack_values(one, other, base, t): the values of tokens t and t + 1 of a tile."""
+    places, width, head_dim = places_of(shape), shape.width, shape.head_dim
+    pairs, bfloat16 = shape.pairs, shape.bfloat16
+    element = 2 if bfloat16 else 4
+    copied = make_copied(widen=bfloat16)
+    whole = head_dim == width
+
+    @njit(**FAST)  # type: ignore[untyped-decorator]
+    def as_pairs(one: int, other: int, base: int, t: int) -> None:
+        into = base + places.values + t // 2 * width * UNIT_BYTES
+        if whole:
+            for d in range(0, width, MOST_LANES):
+                paired(one + 2 * d, other + 2 * d, into + UNIT_BYTES * d)
+        else:
+            first = halves(one)
+            second = halves(other)
+            made = halves(into)
+            for d in range(width):
+                made[2 * d] = first[d] if d < head_dim else 0
+                made[2 * d + 1] = second[d] if d < head_dim else 0
+
+    @njit(**FAST)  # type: ignore[untyped-decorator]
+    def as_floats(one: int, other: int, base: int, t: int) -> None:
+        into = base + places.values + t * width * UNIT_BYTES
+        for read, at in ((one, into), (other, into + width * UNIT_BYTES)):
+            if whole:
+                for d in range(0, width, MOST_LANES):
+                    copied(read + element * d, at + UNIT_BYTES * d)
+            else:
+                copy_floats(read, head_dim, at, width, bfloat16)
+
+    return as_pairs if pairs else as_floats

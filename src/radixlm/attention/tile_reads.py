@@ -1,0 +1,138 @@
+"""What a step's tokens read many at a time, in tiles, by the compiled worker."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from radixlm.attention import tiles
+from radixlm.attention.rows import Merge, PartRows
+from radixlm.attention.team import Team
+from radixlm.attention.tile_layout import Shape, places_of
+from radixlm.memory.kv_pool import KVPool
+
+# Contexts are cut until each thread has so many units of work, but not into shorter pieces.
+_UNITS_PER_THREAD = 8
+_LEAST_PIECE = 512
+
+
+class TileRead(NamedTuple):
+    """New tokens [first, stop) of the step, and what they read together.
+
+    slots: (tokens,) int32, contiguous.
+    seen: how many of them the first token sees; the next one sees one more, until all.
+    """
+
+    first: int
+    stop: int
+    slots: Tensor
+    seen: int
+
+
+class Block(NamedTuple):
+    """A few neighbouring tokens of a read, and a piece [start, end) of what they see of it.
+
+    whole: the piece is all that they see.
+    """
+
+    read: TileRead
+    first: int
+    stop: int
+    start: int
+    end: int
+    whole: bool
+
+    @property
+    def work(self) -> int:
+        return (self.stop - self.first) * (self.end - self.start)
+
+
+def cut(reads: Sequence[TileRead], heads: int, threads: int, block_tokens: int) -> list[Block]:
+    """Blocks of `block_tokens`, their contexts in pieces where a thread would have too few of them;
+    the largest first: the last ones taken are to be small.
+
+    heads: of keys, each of which is a unit of work of its own.
+    """
+    blocks = []
+    for read in reads:
+        for first in range(read.first, read.stop, block_tokens):
+            stop = min(first + block_tokens, read.stop)
+            end = min(read.slots.numel(), read.seen + stop - 1 - read.first)
+            blocks.append(Block(read, first, stop, 0, end, whole=True))
+    if threads > 1:
+        total = sum(block.work for block in blocks)
+        most = max(total * heads // (_UNITS_PER_THREAD * threads), 1)
+        blocks = [piece for block in blocks for piece in _pieces(block, most)]
+    return sorted(blocks, key=lambda block: -block.work)
+
+
+def _pieces(block: Block, most: int) -> list[Block]:
+    """None much larger than `most`, in tokens x tokens."""
+    count = min(-(-block.work // most), block.end // _LEAST_PIECE)
+    if count < 2:
+        return [block]
+    ends = [block.end * piece // count for piece in range(count + 1)]
+    return [
+        block._replace(start=start, end=end, whole=False) for start, end in itertools.pairwise(ends)
+    ]
+
+
+class TileReads:
+    """One step's reads in tiles.
+
+    worker: made by `tiles.make_tile_worker` for the shape; rows: where several reads meet.
+    """
+
+    def __init__(
+        self,
+        worker: Any,
+        team: Team,
+        pool: KVPool,
+        shape: Shape,
+        blocks: Sequence[Block],
+        rows: PartRows,
+    ) -> None:
+        self._worker = worker
+        self._team = team
+        self._pool = pool
+        self._threads = team.size
+        self._keep = blocks
+        self._reads = np.array([_columns(block, rows) for block in blocks], dtype=np.int64)
+        self._scratch = torch.empty(self._threads * places_of(shape).end, dtype=torch.uint8)
+        self._arguments = (ctypes.c_int64 * tiles.SIZE)()
+        self._arguments[tiles.ITEMS] = len(blocks)
+        self._arguments[tiles.KEY_HEADS] = pool.n_kv_heads
+        self._arguments[tiles.READS] = self._reads.ctypes.data
+        self._arguments[tiles.SCRATCH] = self._scratch.data_ptr()
+
+    def attend(self, layer: int, q: Tensor, answers: Tensor, merge: Merge | None) -> None:
+        """Write the answers and parts of the blocks' tokens.
+
+        q, answers: (tokens, n_heads, head_dim), q strided over tokens, answers contiguous.
+        """
+        arguments = self._arguments
+        arguments[tiles.THREADS_SEEN] = 0
+        arguments[tiles.UNITS_TAKEN] = 0
+        arguments[tiles.Q] = q.data_ptr()
+        arguments[tiles.Q_STRIDE] = q.stride(0) * q.element_size()
+        arguments[tiles.KEYS] = self._pool.keys[layer].data_ptr()
+        arguments[tiles.VALUES] = self._pool.values[layer].data_ptr()
+        arguments[tiles.ANSWERS] = answers.data_ptr()
+        if merge is not None:
+            arguments[tiles.PARTS], arguments[tiles.LSE] = merge.parts, merge.lse
+        self._team.run(self._worker.address, ctypes.addressof(arguments), self._threads)
+
+
+def _columns(block: Block, rows: PartRows) -> tuple[int, ...]:
+    """See `tiles.READ_COLUMNS`."""
+    read = block.read
+    slots = read.slots.data_ptr() + block.start * read.slots.element_size()
+    seen = read.seen + block.first - read.first - block.start
+    part = int(rows.take(np.arange(block.first, block.stop))[0])
+    return block.first, block.stop - block.first, slots, block.end - block.start, seen, part

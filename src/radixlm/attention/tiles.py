@@ -1,0 +1,223 @@
+"""Attention of many queries over one context: compiled, a tile of tokens at a time.
+
+The queries of a few neighbouring tokens that share a key head, a block, meet the context tile by
+tile; scores never leave the processor's nearest caches (FlashAttention-2, Dao, 2023, for the CPU):
+
+    pool        7 8 3 4 5 6 9 1 2 ..    where slots say
+                +-----tile-----+        keys transposed, values in pairs, once for the block
+    strip of  +-+--------------+
+    6 queries | |    scores    |  ->  weights  x  values  ->  onto what the strip has so far,
+              +-+--------------+                              scaled down when a larger score came
+    next strip  ...
+
+A unit of work is one block, one key head and one piece of the context; threads take one after the
+other from a counter.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+from numba import cfunc, njit, types
+
+from radixlm.attention.rows import ANSWER, make_put
+from radixlm.attention.softmax import make_row_weights, row_largest
+from radixlm.attention.strips import UNIT_BYTES, make_product, strip_vectors
+from radixlm.attention.tile_layout import STRIP, TILE, Shape, make_pack, make_take, places_of
+from radixlm.attention.vectors import (
+    FAST,
+    LOG2_E,
+    MOST_LANES,
+    fetch_add,
+    floats,
+    integers,
+    prefetch,
+    words,
+)
+
+# The worker's arguments, int64 each: two counters, sizes, addresses. Strides are in bytes.
+(
+    THREADS_SEEN,
+    UNITS_TAKEN,
+    ITEMS,
+    KEY_HEADS,
+    Q,
+    Q_STRIDE,
+    KEYS,
+    VALUES,
+    READS,
+    ANSWERS,
+    PARTS,
+    LSE,
+    SCRATCH,
+    SIZE,
+) = range(14)
+# Columns of `READS` (items, 6) int64: the first of the block's tokens, how many, the address of the
+# int32 slots that they read, how many slots, how many of them the first token sees (the next one
+# sees one more), and the first row of parts for the result.
+READ_COLUMNS = 6
+
+
+@functools.cache
+def make_tile_worker(shape: Shape) -> Any:
+    """The compiled worker for a shape. Takes a second to make, once."""
+    take, pack, strip = make_take(shape), make_pack(shape), _make_strip(shape)
+    places, queries, head_dim = places_of(shape), shape.queries, shape.head_dim
+    end, pool_bytes = places.end, head_dim * (2 if shape.bfloat16 else 4)
+    finish = _make_finish(shape)
+
+    @cfunc(types.void(types.int64), **FAST)  # type: ignore[untyped-decorator]
+    def worker(arguments: int) -> None:
+        args = words(arguments)
+        heads = args[KEY_HEADS]
+        base = args[SCRATCH] + fetch_add(arguments + 8 * THREADS_SEEN) * end
+        token_bytes = heads * pool_bytes
+        while True:
+            unit = fetch_add(arguments + 8 * UNITS_TAKEN)
+            if unit >= args[ITEMS] * heads:
+                break
+            item, head = unit // heads, unit % heads
+            read = words(args[READS] + 8 * READ_COLUMNS * item)
+            token, tokens, slots = read[0], read[1], read[2]
+            count, seen, part = read[3], read[4], read[5]
+            q = args[Q] + token * args[Q_STRIDE] + head * queries * pool_bytes
+            take(q, args[Q_STRIDE], tokens, base)
+            keys, values = args[KEYS] + head * pool_bytes, args[VALUES] + head * pool_bytes
+            fetch(keys, values, token_bytes, pool_bytes, slots, min(TILE, count))
+            for first in range(0, count, TILE):
+                width = min(TILE, count - first)
+                here, left = slots + 4 * first, min(TILE, count - first - width)
+                pack(keys, values, token_bytes, here, width, base)
+                fetch(keys, values, token_bytes, pool_bytes, here + 4 * width, left)
+                for row in range(0, tokens * queries, STRIP):
+                    strip(base, row, tokens * queries - 1, seen - first, width)
+            finish(args, base, head, token, tokens, part)
+
+    return worker
+
+
+@njit(**FAST)  # type: ignore[untyped-decorator]
+def fetch(keys: int, values: int, token_bytes: int, head_bytes: int, at: int, count: int) -> None:
+    """Have one head's keys and values of some tokens fetched."""
+    slots = integers(at)
+    for t in range(count):
+        offset = np.int64(slots[t]) * token_bytes
+        for line in range(0, head_bytes, 64):
+            prefetch(keys + offset + line)
+            prefetch(values + offset + line)
+
+
+def _make_strip(shape: Shape) -> Any:
+    """strip(base, row, last, seen, count): six rows of a block over a tile of `count` tokens, of
+    which the block's first token sees `seen`; `last` is the block's last row.
+    """
+    places, units, pairs, queries = places_of(shape), shape.units, shape.pairs, shape.queries
+    lanes = strip_vectors() * MOST_LANES
+    scores = make_product(STRIP, strip_vectors(), pairs=pairs, onto=False)
+    mix, weigh = _make_mix(shape), _make_weigh(shape)
+    q_bytes, row_bytes = units * UNIT_BYTES, TILE * UNIT_BYTES
+
+    @njit(**FAST)  # type: ignore[untyped-decorator]
+    def strip(base: int, row: int, last: int, seen: int, count: int) -> None:
+        widest = min(count, seen + min(row + STRIP - 1, last) // queries)
+        if widest <= 0:
+            return
+        q, made = base + places.queries + row * q_bytes, base + places.scores
+        for c in range(0, widest, lanes):
+            keys = base + places.keys + UNIT_BYTES * c
+            scores(q, q_bytes, keys, row_bytes, units, made + 4 * c, row_bytes, 0)
+        for r in range(STRIP):
+            sees = max(0, min(count, seen + min(row + r, last) // queries))
+            weigh(base, row, r, sees, widest)
+        mix(base, row, widest)
+
+    return strip
+
+
+def _make_weigh(shape: Shape) -> Any:
+    """weigh(base, row, r, sees, widest): a strip's row r of scores becomes weights."""
+    places = places_of(shape)
+    row_weights = make_row_weights(bfloat16=shape.pairs)
+    scale = np.float32(LOG2_E / shape.head_dim**0.5)
+    element = 2 if shape.pairs else 4
+
+    @njit(**FAST)  # type: ignore[untyped-decorator]
+    def weigh(base: int, row: int, r: int, sees: int, widest: int) -> None:
+        tops = floats(base + places.tops)
+        sums = floats(base + places.sums)
+        factors = floats(base + places.factors)
+        at = base + places.scores + r * TILE * UNIT_BYTES
+        before = tops[row + r]
+        top = max(before, row_largest(at, sees))
+        # Nothing to scale, and no infinity less another one.
+        factor, shift = np.float32(1), np.float32(0)
+        if top > -np.inf:
+            shift = top * scale
+        if top > before:
+            factor = np.exp2(before * scale - shift)
+        width = -(-widest // MOST_LANES) * MOST_LANES
+        weights = base + places.weights + r * TILE * element
+        total = row_weights(at, sees, scale, shift, weights, width)
+        tops[row + r], factors[r] = top, factor
+        sums[row + r] = sums[row + r] * factor + total
+
+    return weigh
+
+
+def _make_mix(shape: Shape) -> Any:
+    """mix(base, row, count): a strip's weights times the values of a tile's first tokens, onto what
+    its rows have.
+    """
+    places, pairs, width = places_of(shape), shape.pairs, shape.width
+    vectors = min(strip_vectors(), width // MOST_LANES)
+    rest = width // MOST_LANES % vectors
+    product = make_product(STRIP, vectors, pairs=pairs, onto=True)
+    product_of_rest = make_product(STRIP, rest or vectors, pairs=pairs, onto=True)
+    step, row_bytes = vectors * MOST_LANES, width * UNIT_BYTES
+    whole = width // step * step
+    per_unit, weight_bytes = (2, 2 * TILE) if pairs else (1, 4 * TILE)
+
+    @njit(**FAST)  # type: ignore[untyped-decorator]
+    def mix(base: int, row: int, count: int) -> None:
+        units = -(-count // per_unit)
+        weights, factors = base + places.weights, base + places.factors
+        values, mixed = base + places.values, base + places.mixed + row * row_bytes
+        for d in range(0, whole, step):
+            at, into = values + UNIT_BYTES * d, mixed + 4 * d
+            product(weights, weight_bytes, at, row_bytes, units, into, row_bytes, factors)
+        if rest:
+            at, into = values + UNIT_BYTES * whole, mixed + 4 * whole
+            product_of_rest(weights, weight_bytes, at, row_bytes, units, into, row_bytes, factors)
+
+    return mix
+
+
+def _make_finish(shape: Shape) -> Any:
+    """finish(args, base, head, token, tokens, part): write what a block's queries got."""
+    places, queries, head_dim, width = places_of(shape), shape.queries, shape.head_dim, shape.width
+    scale = np.float32(1 / shape.head_dim**0.5)
+    element = 2 if shape.bfloat16 else 4
+    put, put_part = make_put(bfloat16=shape.bfloat16), make_put(bfloat16=False)
+
+    @njit(**FAST)  # type: ignore[untyped-decorator]
+    def finish(args: Any, base: int, head: int, token: int, tokens: int, part: int) -> None:
+        rows = tokens * queries
+        heads = args[KEY_HEADS] * queries
+        tops = floats(base + places.tops)
+        sums = floats(base + places.sums)
+        for row in range(rows):
+            made = base + places.mixed + 4 * row * width
+            inverse = np.float32(1) / sums[row] if sums[row] != 0 else np.float32(0)
+            its_head = head * queries + row % queries
+            if part == ANSWER:
+                at = (token + row // queries) * heads + its_head
+                put(made, inverse, head_dim, args[ANSWERS] + at * head_dim * element)
+            else:
+                at = (part + row // queries) * heads + its_head
+                put_part(made, inverse, head_dim, args[PARTS] + at * head_dim * 4)
+                lse = floats(args[LSE] + 4 * at)
+                lse[0] = tops[row] * scale + np.log(sums[row])
+
+    return finish

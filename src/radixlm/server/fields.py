@@ -1,0 +1,93 @@
+"""Fields of the published APIs that this server does not act on: the one place where they stand.
+
+A field that no table holds, and that no request model has, is refused as unknown. So nothing that a
+client asks for is left out in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+# Taken with any value, because there is nothing to do for them here: who asks (`user`,
+# `safety_identifier`, `metadata`), which of many servers may have the prompt cached
+# (`prompt_cache_key`), the longest that a cache may keep it (`prompt_cache_retention`), how many
+# tools may be called at once where none are there (`parallel_tool_calls`).
+REQUEST_NO_OPS = frozenset(
+    {
+        "metadata",
+        "parallel_tool_calls",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "user",
+    }
+)
+# What came with an answer, when it is sent back as a message.
+MESSAGE_NO_OPS = frozenset({"annotations"})
+
+# Known but not supported yet, and the values that ask for nothing; null always does.
+NOT_YET: Mapping[str, tuple[object, ...]] = {
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "tool_calls": ([],),
+    "tool_call_id": (),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "refusal": ("",),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "moderation": (),
+    "audio": (),
+    "prediction": (),
+    "web_search_options": (),
+    "reasoning_effort": (),
+    "verbosity": ("medium",),
+    "store": (False,),
+    # Every prefix is cached, and by whole tokens; how long it stays can not be promised.
+    "prompt_cache_options": ({}, {"mode": "implicit"}),
+    "prompt_cache_breakpoint": ({"mode": "explicit"},),
+    "suffix": ("",),
+    "use_beam_search": (False,),
+    "json_schema": (),
+    "regex": (),
+    "ebnf": (),
+    "structured_outputs": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "lora_path": (),
+    "image_url": (),
+    "input_audio": (),
+    "file": (),
+    "spaces_between_special_tokens": (True,),
+    "no_stop_trim": (False,),
+    "stop_regex": (),
+    "structural_tag": (),
+    "custom_params": (),
+    "custom_logit_processor": (),
+    "stream_interval": (1,),
+    "log_metrics": (True,),
+    "background": (False,),
+    "return_hidden_states": (False,),
+    "return_routed_experts": (False,),
+    "token_ids_logprob": (),
+    "input_embeds": (),
+    "image_data": (),
+    "audio_data": (),
+    "video_data": (),
+    "session_params": (),
+    "chat_template": (),
+    "continuous_usage_stats": (False,),
+    "include_obfuscation": (False,),
+}
+
+
+def asks_for_nothing(name: str, value: object) -> bool:
+    """Whether a field of NOT_YET holds a value that changes nothing. Values are compared as JSON
+    does: to Python 0 is False too, while 1.0 is one way to write 1.
+    """
+    return value is None or any(
+        value == neutral and isinstance(value, bool) == isinstance(neutral, bool)
+        for neutral in NOT_YET.get(name, ())
+    )

@@ -1,0 +1,64 @@
+"""What requests leave for the collector of cycles, and when that runs."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+
+import httpx
+import pytest
+
+from radixlm.server import garbage
+from radixlm.server.exchange import Exchange
+from radixlm.server.garbage import full_searches_on_demand, search_when_quiet
+from tests.server_support import fake_engine, live
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_that_is_over_is_freed_without_a_search(stream):
+    engine, _ = fake_engine()
+    body = {"prompt": "a", "max_tokens": 2, "stream": stream}
+    with live(engine) as url, httpx.Client(base_url=url) as client:
+        client.post("/v1/completions", json=body)
+        gc.collect()
+        gc.disable()
+        try:
+            for path in ("/v1/completions", "/generate", "/no/such/route"):
+                client.post(path, json=body)
+            client.get("/health")
+            left = [item for item in gc.get_objects() if type(item) is Exchange]
+            assert len(left) <= 1  # the last one's task may not have ended yet
+        finally:
+            gc.enable()
+
+
+def test_what_was_there_is_left_out_and_no_full_search_comes_unasked():
+    before = gc.get_threshold()
+    with full_searches_on_demand():
+        assert gc.get_freeze_count() > 1_000
+        assert gc.get_threshold()[:2] == before[:2]
+        assert gc.get_threshold()[2] > 100_000
+    assert gc.get_threshold() == before
+    assert gc.get_freeze_count() == 0
+
+
+@pytest.mark.parametrize(("under_way", "at_least_every", "searches"), [
+    (0, 900.0, True),
+    (10_000, 900.0, False),
+    (10_000, 0.001, True),
+])  # fmt: skip
+def test_a_search_waits_until_few_requests_are_under_way(
+    monkeypatch, under_way, at_least_every, searches
+):
+    monkeypatch.setattr(garbage, "_EVERY_SECONDS", 0.001)
+    monkeypatch.setattr(garbage, "_AT_LEAST_EVERY_SECONDS", at_least_every)
+
+    async def run() -> None:
+        searching = asyncio.create_task(search_when_quiet(lambda: under_way))
+        await asyncio.sleep(0.05)
+        searching.cancel()
+
+    with full_searches_on_demand():
+        before = gc.get_stats()[2]["collections"]
+        asyncio.run(run())
+        assert (gc.get_stats()[2]["collections"] > before) is searches

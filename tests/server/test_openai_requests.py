@@ -1,0 +1,347 @@
+"""Every field of the openai package's request types is honoured, has nothing to do, or is refused.
+
+The types are walked, so that a field that a later version of the package brings makes a test fail:
+then somebody decides which of the three it is, and writes it down in a table here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+from openai.types import chat
+from openai.types import completion_create_params as text_params
+from openai.types.chat import completion_create_params as chat_params
+from openai.types.chat.chat_completion_content_part_param import File
+
+from radixlm.core.request import Namespace
+from radixlm.core.sampling import SamplingParams
+from radixlm.server.fields import MESSAGE_NO_OPS, NOT_YET, REQUEST_NO_OPS
+from tests.server_support import Client, events, fake_engine, refused
+
+HELLO = [{"role": "user", "content": "hello"}]
+TOOL = {"type": "function", "function": {"name": "f"}}
+PATHS = {"chat": "/v1/chat/completions", "text": "/v1/completions"}
+LEAST: Mapping[str, Mapping[str, Any]] = {
+    "chat": {"messages": HELLO, "max_tokens": 1},
+    "text": {"prompt": "hello", "max_tokens": 1},
+}
+
+# What arrives at the engine: field, what is sent, the engine's field, what it is there.
+ARRIVES = {
+    "frequency_penalty": (0.5, "frequency_penalty", 0.5),
+    "logit_bias": ({"65": 3}, "logit_bias", {65: 3}),
+    "max_tokens": (7, "max_tokens", 7),
+    "presence_penalty": (0.25, "presence_penalty", 0.25),
+    "seed": (11, "seed", 11),
+    "stop": (["x", "yz"], "stop", ("x", "yz")),
+    "temperature": (0.75, "temperature", 0.75),
+    "top_p": (0.5, "top_p", 0.5),
+}
+CHAT_ARRIVES = {
+    **ARRIVES,
+    "logprobs": (True, "logprobs", 0),
+    "max_completion_tokens": (7, "max_tokens", 7),
+    "top_logprobs": (3, "logprobs", 3),
+}
+TEXT_ARRIVES = {**ARRIVES, "logprobs": (3, "logprobs", 3)}
+
+# What shows in the answer or in how it comes; each has a test of its own below, or where it says.
+CHAT_SHOWS = {"messages", "model", "n", "service_tier", "stream", "stream_options"}
+TEXT_SHOWS = {"best_of", "echo", "model", "n", "prompt", "stream", "stream_options"}
+
+CHAT_REFUSED: Mapping[str, Any] = {
+    "audio": {"voice": "alloy", "format": "wav"},
+    "function_call": {"name": "f"},
+    "functions": [{"name": "f"}],
+    "modalities": ["text", "audio"],
+    "moderation": {"model": "omni"},
+    "prediction": {"type": "content", "content": "x"},
+    "prompt_cache_options": {"mode": "explicit"},
+    "reasoning_effort": "low",
+    "response_format": {"type": "json_object"},
+    "store": True,
+    "tool_choice": "required",
+    "tools": [TOOL],
+    "verbosity": "low",
+    "web_search_options": {},
+}
+TEXT_REFUSED = {"suffix": "end"}
+
+STREAM_SHOWS = {"include_usage"}
+STREAM_REFUSED = {"include_obfuscation": True}
+MESSAGE_SHOWS = {"role", "content", "name"}
+ASSISTANT_REFUSED = {
+    "audio": {"id": "a"},
+    "function_call": {"name": "f", "arguments": "{}"},
+    "refusal": "I will not.",
+    "tool_calls": [{"id": "a", **TOOL}],
+}
+PART_SHOWS = {"type", "text"}
+PART_REFUSED = {"prompt_cache_breakpoint": {"mode": "explicit", "ttl": "12h"}}
+
+# Every type whose fields are looked at, with those that are honoured and those that are refused.
+PLACES: Mapping[Any, tuple[set[str], Mapping[str, Any]]] = {
+    chat_params.CompletionCreateParamsNonStreaming: (set(CHAT_ARRIVES) | CHAT_SHOWS, CHAT_REFUSED),
+    chat_params.CompletionCreateParamsStreaming: (set(CHAT_ARRIVES) | CHAT_SHOWS, CHAT_REFUSED),
+    text_params.CompletionCreateParamsNonStreaming: (set(TEXT_ARRIVES) | TEXT_SHOWS, TEXT_REFUSED),
+    text_params.CompletionCreateParamsStreaming: (set(TEXT_ARRIVES) | TEXT_SHOWS, TEXT_REFUSED),
+    chat.ChatCompletionStreamOptionsParam: (STREAM_SHOWS, STREAM_REFUSED),
+    chat.ChatCompletionSystemMessageParam: (MESSAGE_SHOWS, {}),
+    chat.ChatCompletionDeveloperMessageParam: (MESSAGE_SHOWS, {}),
+    chat.ChatCompletionUserMessageParam: (MESSAGE_SHOWS, {}),
+    chat.ChatCompletionAssistantMessageParam: (MESSAGE_SHOWS, ASSISTANT_REFUSED),
+    chat.ChatCompletionContentPartTextParam: (PART_SHOWS, PART_REFUSED),
+}
+# Types that are refused as a whole, with one of each and the field that the error names.
+REFUSED_MESSAGES: Mapping[Any, tuple[dict[str, Any], str]] = {
+    chat.ChatCompletionToolMessageParam: (
+        {"role": "tool", "content": "x", "tool_call_id": "a"},
+        "messages[0].tool_call_id",
+    ),
+    chat.ChatCompletionFunctionMessageParam: (
+        {"role": "function", "content": "x", "name": "f"},
+        "messages[0].role",
+    ),
+}
+REFUSED_PARTS: Mapping[Any, tuple[dict[str, Any], str]] = {
+    chat.ChatCompletionContentPartRefusalParam: (
+        {"type": "refusal", "refusal": "no"},
+        "messages[0].content[0].refusal",
+    ),
+    chat.ChatCompletionContentPartImageParam: (
+        {"type": "image_url", "image_url": {"url": "x"}},
+        "messages[0].content[0].image_url",
+    ),
+    chat.ChatCompletionContentPartInputAudioParam: (
+        {"type": "input_audio", "input_audio": {}},
+        "messages[0].content[0].input_audio",
+    ),
+    File: ({"type": "file", "file": {}}, "messages[0].content[0].file"),
+}
+
+
+def fields_of(kind: Any) -> Mapping[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def dicts_in(hint: Any) -> Iterator[Any]:
+    """The TypedDicts that a value of this type may be or hold, not those inside of them."""
+    if typing.is_typeddict(hint):
+        yield hint
+    for part in typing.get_args(hint):
+        yield from dicts_in(part)
+
+
+@pytest.mark.parametrize("kind", PLACES, ids=lambda kind: f"{kind.__module__}.{kind.__name__}")
+def test_every_field_is_decided_upon(kind):
+    honoured, given_up = PLACES[kind]
+    no_ops = MESSAGE_NO_OPS if "Message" in kind.__name__ else REQUEST_NO_OPS
+    decided = (honoured, set(given_up), set(no_ops))
+    for name in fields_of(kind):
+        times = sum(name in group for group in decided)
+        assert times == 1, f"{kind.__name__}.{name}: honoured, refused, or nothing to do? ({times})"
+    assert honoured <= set(fields_of(kind)) | {"stream"}
+    assert set(given_up) <= set(fields_of(kind))
+
+
+def test_every_type_inside_is_decided_upon():
+    """What a refused field would hold needs no decision of its own."""
+    wholly_refused = {*REFUSED_MESSAGES, *REFUSED_PARTS}
+    for kind, (_, given_up) in PLACES.items():
+        for name, hint in fields_of(kind).items():
+            for inside in () if name in given_up else dicts_in(hint):
+                assert inside in PLACES or inside in wholly_refused, f"{kind.__name__}.{name}"
+
+
+@pytest.fixture
+def seen(fake, monkeypatch) -> list[tuple[SamplingParams, dict[str, Any]]]:
+    """What arrived at the engine."""
+    arrived = []
+    stream = fake.engine.stream
+
+    def spy(prompt, params, **options):
+        arrived.append((params, options))
+        return stream(prompt, params, **options)
+
+    monkeypatch.setattr(fake.engine, "stream", spy)
+    return arrived
+
+
+def post(client: Client, api: str, **fields: Any) -> Any:
+    return client.request("POST", PATHS[api], json={**LEAST[api], **fields})
+
+
+@pytest.mark.parametrize(
+    ("api", "name"),
+    [*(("chat", name) for name in CHAT_ARRIVES), *(("text", name) for name in TEXT_ARRIVES)],
+)
+def test_sampling_arrives(fake, seen, api, name):
+    value, attribute, expected = (CHAT_ARRIVES if api == "chat" else TEXT_ARRIVES)[name]
+    needed = {"logprobs": True} if name == "top_logprobs" else {}
+    plain = post(fake, api, **needed)
+    assert plain.status_code == 200
+    answer = post(fake, api, **needed, **{name: value})
+    assert answer.status_code == 200, answer.text
+    (before, _), (after, _) = seen
+    assert getattr(after, attribute) == expected != getattr(before, attribute)
+
+
+@pytest.mark.parametrize("api", PATHS)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("top_k", 5),
+        ("min_p", 0.5),
+        ("repetition_penalty", 1.5),
+        ("min_tokens", 1),
+        ("ignore_eos", True),
+        ("stop_token_ids", [1, 2]),
+        ("skip_special_tokens", False),
+    ],
+)
+def test_sampling_beyond_openai_s_arrives(fake, seen, api, name, value):
+    assert post(fake, api, **{name: value}).status_code == 200
+    [(params, _)] = seen
+    assert getattr(params, name) == (frozenset(value) if isinstance(value, list) else value)
+
+
+@pytest.mark.parametrize("api", PATHS)
+def test_what_the_cache_and_the_schedule_need_arrives(fake, seen, api):
+    fields = {"cache_salt": "s", "extra_key": "e", "priority": 7}
+    assert post(fake, api, **fields).status_code == 200
+    [(_, options)] = seen
+    assert options["namespace"] == Namespace(cache_salt="s", extra_key="e")
+    assert options["priority"] == 7
+
+
+@pytest.mark.parametrize("name", sorted(REQUEST_NO_OPS))
+@pytest.mark.parametrize("api", PATHS)
+def test_what_needs_nothing_done_is_taken(fake, api, name):
+    assert post(fake, api, **{name: {"any": "thing"}}).status_code == 200
+
+
+@pytest.mark.parametrize("name", sorted(REQUEST_NO_OPS))
+def test_it_is_taken_in_its_own_place_only(fake, name):
+    messages = [{"role": "user", "content": "a", name: "x"}]
+    assert refused(post(fake, "chat", messages=messages))["param"] == f"messages[0].{name}"
+    options = {name: "x"}
+    answer = post(fake, "text", stream=True, stream_options=options)
+    assert refused(answer)["param"] == f"stream_options.{name}"
+
+
+@pytest.mark.parametrize(
+    ("api", "name", "value"),
+    [
+        *(("chat", *item) for item in CHAT_REFUSED.items()),
+        *(("text", *item) for item in TEXT_REFUSED.items()),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_can_not_be_done_is_refused_by_name(fake, api, name, value, stream):
+    error = refused(post(fake, api, stream=stream, **{name: value}))
+    assert error["param"] == name
+    assert name in error["message"]
+    assert post(fake, api, **{name: None}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name in CHAT_REFUSED for value in NOT_YET[name]]
+)
+def test_values_that_ask_for_nothing_are_taken(fake, name, value):
+    assert post(fake, "chat", **{name: value}).status_code == 200
+
+
+@pytest.mark.parametrize(("name", "value"), STREAM_REFUSED.items())
+@pytest.mark.parametrize("api", PATHS)
+def test_stream_options_are_refused_by_name(fake, api, name, value):
+    answer = post(fake, api, stream=True, stream_options={name: value})
+    assert refused(answer)["param"] == f"stream_options.{name}"
+
+
+@pytest.mark.parametrize(("name", "value"), ASSISTANT_REFUSED.items())
+def test_what_an_assistant_may_not_have_said_is_refused(fake, name, value):
+    messages = [{"role": "assistant", "content": "x", name: value}]
+    assert refused(post(fake, "chat", messages=messages))["param"] == f"messages[0].{name}"
+
+
+@pytest.mark.parametrize(("name", "value"), PART_REFUSED.items())
+def test_parts_of_text_with_more_are_refused(fake, name, value):
+    messages = [{"role": "user", "content": [{"type": "text", "text": "x", name: value}]}]
+    where = f"messages[0].content[0].{name}"
+    assert refused(post(fake, "chat", messages=messages))["param"] == where
+
+
+@pytest.mark.parametrize(("message", "param"), REFUSED_MESSAGES.values())
+def test_messages_of_tools_are_refused(fake, message, param):
+    assert refused(post(fake, "chat", messages=[message]))["param"] == param
+
+
+@pytest.mark.parametrize(("part", "param"), REFUSED_PARTS.values())
+def test_parts_that_are_no_text_are_refused(fake, part, param):
+    messages = [{"role": "user", "content": [part]}]
+    assert refused(post(fake, "chat", messages=messages))["param"] == param
+
+
+@pytest.mark.parametrize("api", PATHS)
+def test_another_model_is_refused(fake, api):
+    assert post(fake, api, model="test-model").status_code == 200
+    assert refused(post(fake, api, model="other"), 404)["param"] == "model"
+
+
+@pytest.mark.parametrize("api", PATHS)
+def test_n_makes_choices_and_stream_makes_events(fake, api):
+    assert len(post(fake, api, n=3).json()["choices"]) == 3
+    assert {
+        event["choices"][0]["index"] for event in events(post(fake, api, n=3, stream=True))
+    } == {
+        0,
+        1,
+        2,
+    }
+
+
+@pytest.mark.parametrize("api", PATHS)
+def test_stream_options_without_a_stream_are_refused(fake, api):
+    usage = {"include_usage": True}
+    *_, last = events(post(fake, api, stream=True, stream_options=usage))
+    assert last["choices"] == []
+    for stream in (False, None):
+        answer = post(fake, api, stream=stream, stream_options=usage)
+        assert refused(answer)["param"] == "stream_options"
+
+
+def test_the_tier_is_named_when_asked_for(fake):
+    assert post(fake, "chat", service_tier="auto").json()["service_tier"] == "default"
+    chunks = events(post(fake, "chat", service_tier="default", stream=True))
+    assert {chunk["service_tier"] for chunk in chunks} == {"default"}
+    assert "service_tier" not in post(fake, "chat").json()
+    assert refused(post(fake, "chat", service_tier="priority"))["param"] == "service_tier"
+
+
+MESSAGE_PROBES: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "role": lambda message: {**message, "role": "assistant"},
+    "content": lambda message: {**message, "content": message["content"] + "!"},
+    "name": lambda message: {**message, "name": "ann"},
+}
+
+
+def test_every_field_of_a_message_reaches_the_template():
+    assert set(MESSAGE_PROBES) == MESSAGE_SHOWS
+    engine, _ = fake_engine(
+        template="{% for m in messages %}{{ m.role }}{{ m.name }}{{ m.content }}{% endfor %}"
+    )
+    client = Client(engine)
+
+    def tokens(message: dict[str, Any]) -> int:
+        return post(client, "chat", messages=[message]).json()["usage"]["prompt_tokens"]
+
+    plain = {"role": "user", "content": "hello"}
+    for name, change in MESSAGE_PROBES.items():
+        assert tokens(change(plain)) != tokens(plain), name
+    parts = [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]
+    assert tokens({**plain, "content": parts}) == tokens({**plain, "content": "hel\nlo"})
+    asyncio.run(engine.close())

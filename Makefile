@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 ARGS ?=
 
-.PHONY: install serve test check bench clean
+.PHONY: install serve test check bench clients clean
 
 install: $(READY)
 
@@ -29,5 +29,20 @@ check: $(READY)
 bench: $(READY)
 	$(BIN)/radixlm bench shared-prefix $(ARGS)
 
+# Environments of their own: what clients need is much, and aiperf's pins are not ours.
+clients: .venv-clients/.ready .venv-aiperf/.ready
+	.venv-clients/bin/python scripts/clients.py $(ARGS)
+
+.venv-clients/.ready: pyproject.toml constraints.txt
+	@echo 'Installing the clients into .venv-clients: a few minutes the first time.'
+	$(PYTHON) -m venv .venv-clients
+	.venv-clients/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,clients]'
+	touch $@
+
+.venv-aiperf/.ready: Makefile
+	$(PYTHON) -m venv .venv-aiperf
+	.venv-aiperf/bin/python -m pip install --quiet --disable-pip-version-check aiperf==0.13.0
+	touch $@
+
 clean:
-	rm -rf .venv
+	rm -rf .venv .venv-clients .venv-aiperf

@@ -50,7 +50,11 @@ class SlowRunner:
 
 
 def fake_engine(
-    *, seconds: float = 0.0, template: str | None = CHATML, **flags: Any
+    *,
+    seconds: float = 0.0,
+    template: str | None = CHATML,
+    context_length: int = 2000,
+    **flags: Any,
 ) -> tuple[AsyncEngine, SlowRunner]:
     """A real AsyncEngine over a runner without a model; a step takes `seconds`."""
     config = EngineConfig(kv_tokens=4000, **flags)
@@ -74,7 +78,7 @@ def fake_engine(
         model_path="nowhere",
         model_type="fake",
         vocab_size=tokenizer.vocab_size,
-        context_length=2000,
+        context_length=context_length,
         kv_tokens=4000,
         kv_bytes=0,
         page_size=1,
@@ -82,7 +86,7 @@ def fake_engine(
         device="cpu",
         eos_token_ids=(),
     )
-    intake = Intake(Limits(2000, 4000, tokenizer.vocab_size), frozenset())
+    intake = Intake(Limits(context_length, 4000, tokenizer.vocab_size), frozenset())
     chat = ChatTemplate(template) if template is not None else None
     return AsyncEngine(Loaded(config, info, tokenizer, chat, intake, client)), runner
 

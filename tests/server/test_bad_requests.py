@@ -280,6 +280,18 @@ def test_routes_that_are_none_have_the_same_shape(fake):
     refused(fake.get(COMPLETIONS), 405)
 
 
+@pytest.mark.parametrize("prompt", ["a", ["a", "b"]])
+def test_of_a_request_that_the_queue_cannot_hold_nothing_is_queued(prompt):
+    engine, _ = fake_engine(seconds=0.01, max_queued_requests=4)
+    client = Client(engine)
+    error = refused(client.complete(prompt, n=8), 429)
+    assert error["code"] == "queue_full"
+    # At once: were some of them under way, there would be no room.
+    assert client.complete(prompt, n=2).status_code == 200
+    assert engine.stats().requests_aborted == 0
+    asyncio.run(engine.close())
+
+
 def test_a_full_queue_is_a_429_with_a_time_to_wait():
     engine, _ = fake_engine(max_queued_requests=2)
     for stream in (False, True):

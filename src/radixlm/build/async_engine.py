@@ -77,9 +77,9 @@ class AsyncEngine:
         )
         return RequestOutput.joined([output async for output in outputs])
 
-    def check_room(self) -> None:
-        """Raise QueueFullError when no request more would be taken now, EngineDeadError."""
-        self._loaded.client.check_room()
+    def check_room(self, count: int = 1) -> None:
+        """Raise QueueFullError unless `count` requests more would be taken now, EngineDeadError."""
+        self._loaded.client.check_room(count)
 
     def abort(self, request_ids: Iterable[str] | None) -> int:
         """End these requests within one step, with None all of them; returns how many are under

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import NamedTuple
 
 from radixlm.core.errors import InvalidRequestError
 
@@ -13,7 +14,47 @@ MAX_STOP_LENGTH = 1_000
 MAX_STOP_TOKENS = 1_024
 MAX_LOGPROBS = 20
 MAX_LOGIT_BIAS = 1_024
-_MAX_SEED = 2**64 - 1
+_MAX_INT = 2**31 - 1
+
+
+class Range(NamedTuple):
+    """Numbers that a field may hold, both ends among them; open_below leaves `low` out."""
+
+    low: float
+    high: float
+    open_below: bool = False
+
+
+RANGES: Mapping[str, Range] = MappingProxyType(
+    {
+        "max_tokens": Range(1, _MAX_INT),
+        "min_tokens": Range(0, _MAX_INT),
+        "temperature": Range(0.0, 100.0),
+        "top_p": Range(0.0, 1.0, open_below=True),
+        "top_k": Range(-1, _MAX_INT),
+        "min_p": Range(0.0, 1.0),
+        "seed": Range(-(2**63), 2**64 - 1),
+        "presence_penalty": Range(-2.0, 2.0),
+        "frequency_penalty": Range(-2.0, 2.0),
+        # Logits are divided by it: with a smaller one they would leave float32.
+        "repetition_penalty": Range(0.01, 10.0),
+        "logprobs": Range(0, MAX_LOGPROBS),
+        "prompt_logprobs": Range(0, MAX_LOGPROBS),
+        "logprob_start_len": Range(0, _MAX_INT),
+    }
+)
+TOKEN_IDS = Range(0, _MAX_INT)
+BIASES = Range(-100.0, 100.0)
+_INTEGERS = (
+    "max_tokens",
+    "min_tokens",
+    "top_k",
+    "seed",
+    "logprobs",
+    "prompt_logprobs",
+    "logprob_start_len",
+)
+_MAY_BE_NONE = ("max_tokens", "seed", "logprobs", "prompt_logprobs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,31 +116,17 @@ class SamplingParams:
         return max(self.logprob_start_len, 1)
 
     def _check_numbers(self) -> None:
-        if self.max_tokens is not None:
-            _integer("max_tokens", self.max_tokens, 1, 2**31 - 1)
-        _integer("min_tokens", self.min_tokens, 0, 2**31 - 1)
+        for name, allowed in RANGES.items():
+            value = getattr(self, name)
+            if value is None and name in _MAY_BE_NONE:
+                continue
+            check = _integer if name in _INTEGERS else _number
+            check(name, value, allowed)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidRequestError(
                 f"min_tokens {self.min_tokens} is more than max_tokens {self.max_tokens}",
                 param="min_tokens",
             )
-        _number("temperature", self.temperature, 0.0, 100.0)
-        _number("top_p", self.top_p, 0.0, 1.0, open_below=True)
-        _integer("top_k", self.top_k, -1, 2**31 - 1)
-        _number("min_p", self.min_p, 0.0, 1.0)
-        if self.seed is not None:
-            _integer("seed", self.seed, -(2**63), _MAX_SEED)
-        _number("presence_penalty", self.presence_penalty, -2.0, 2.0)
-        _number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        # Logits are divided by it: with a smaller one they would leave float32.
-        _number("repetition_penalty", self.repetition_penalty, 0.01, 10.0)
-        for name, value in (
-            ("logprobs", self.logprobs),
-            ("prompt_logprobs", self.prompt_logprobs),
-        ):
-            if value is not None:
-                _integer(name, value, 0, MAX_LOGPROBS)
-        _integer("logprob_start_len", self.logprob_start_len, 0, 2**31 - 1)
         if self.logprob_start_len and self.prompt_logprobs is None:
             raise InvalidRequestError(
                 f"logprob_start_len is {self.logprob_start_len}, but prompt_logprobs are not "
@@ -126,7 +153,7 @@ class SamplingParams:
                 param="stop_token_ids",
             )
         for token in self.stop_token_ids:
-            _integer("stop_token_ids", token, 0, 2**31 - 1)
+            _integer("stop_token_ids", token, TOKEN_IDS)
 
     def _check_biases(self) -> None:
         if len(self.logit_bias) > MAX_LOGIT_BIAS:
@@ -136,18 +163,20 @@ class SamplingParams:
                 param="logit_bias",
             )
         for token, bias in self.logit_bias.items():
-            _integer("logit_bias", token, 0, 2**31 - 1)
-            _number("logit_bias", bias, -100.0, 100.0)
+            _integer("logit_bias", token, TOKEN_IDS)
+            _number("logit_bias", bias, BIASES)
 
 
-def _integer(name: str, value: object, low: int, high: int) -> None:
+def _integer(name: str, value: object, allowed: Range) -> None:
+    low, high, _ = allowed
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise InvalidRequestError(
             f"{name} must be an integer from {low} to {high}, got {value!r:.80}", param=name
         )
 
 
-def _number(name: str, value: object, low: float, high: float, *, open_below: bool = False) -> None:
+def _number(name: str, value: object, allowed: Range) -> None:
+    low, high, open_below = allowed
     if (
         isinstance(value, bool)
         or not isinstance(value, int | float)

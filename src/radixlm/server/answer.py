@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Protocol
 
@@ -16,8 +16,9 @@ from radixlm.server.generation import Job, Part, run_to_end, stream_parts
 from radixlm.server.service import Service, service_of
 from radixlm.server.sse import DONE, ClientGoneError, EventStream, event, until_disconnect
 from radixlm.server.usage import UsageMeter
+from radixlm.server.wire import Head
 
-Fields = dict[str, Any]
+Fields = Mapping[str, Any]
 Parts = AsyncGenerator[Part, None]
 
 
@@ -123,7 +124,7 @@ async def _with_head(head: Part, parts: Parts) -> Parts:
             yield part
 
 
-def _head(service: Service, job: Job, kind: str) -> dict[str, Any]:
+def _head(service: Service, job: Job, kind: str) -> Head:
     return {
         "id": job.request_id,
         "object": kind,

@@ -12,7 +12,7 @@ from starlette.types import Scope
 from radixlm.server.errors import InvalidApiKeyError
 
 # A probe of whether the server is up carries no key.
-_OPEN_PATH = "/health"
+OPEN_PATH = "/health"
 
 
 def bearer_key(headers: Headers) -> str | None:
@@ -40,7 +40,7 @@ class Keyring:
         """
         if not self._digests or scope["method"] == "OPTIONS":
             return None
-        if scope["path"] == scope.get("root_path", "") + _OPEN_PATH:
+        if scope["path"] == scope.get("root_path", "") + OPEN_PATH:
             return None
         key = bearer_key(Headers(scope=scope))
         if key is None:

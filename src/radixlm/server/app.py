@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from fastapi import FastAPI
-from fastapi.responses import JSONResponse, Response
+from fastapi.routing import APIRoute
 from starlette.types import ASGIApp
 
 from radixlm.build import AsyncEngine
@@ -15,9 +16,12 @@ from radixlm.server.envelope import Envelope
 from radixlm.server.errors import install_error_handlers
 from radixlm.server.metrics import Metrics
 from radixlm.server.native_routes import router as native_router
+from radixlm.server.openapi import document
 from radixlm.server.pace import Pace
 from radixlm.server.routes import router
 from radixlm.server.service import Service, fingerprint_of, sampling_defaults_of
+
+_ROUTERS = (router, native_router)
 
 
 def create_app(
@@ -42,15 +46,24 @@ def create_app(
         sampling_defaults=sampling_defaults_of(engine.info, config),
         fingerprint=fingerprint_of(engine.info),
     )
-    app = FastAPI(title="RadixLM", docs_url=None, redoc_url=None, openapi_url=None)
+    app = _Application(title="RadixLM", docs_url=None, redoc_url=None)
     app.state.service = service
-    app.include_router(router)
-    app.include_router(native_router)
-    app.add_api_route("/ping", _ping, methods=["GET", "HEAD"])
+    for routes in _ROUTERS:
+        app.include_router(routes)
     install_error_handlers(app, service.retry_after)
     return Envelope(app, config, clock)
 
 
-async def _ping() -> Response:
-    """200 for as long as the process answers, whatever the engine does; see /health."""
-    return JSONResponse({"status": "ok"})
+class _Application(FastAPI):
+    """The routes read their bodies by hand, so FastAPI knows nothing of them to tell."""
+
+    def openapi(self) -> dict[str, Any]:
+        if self.openapi_schema is None:
+            service: Service = self.state.service
+            routes = [
+                route for each in _ROUTERS for route in each.routes if isinstance(route, APIRoute)
+            ]
+            self.openapi_schema = document(
+                routes, service.model_name, service.engine.info, service.config
+            )
+        return self.openapi_schema

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from typing import Any
 
 from radixlm.core.keys import Key
 from radixlm.core.request import FinishReason, RequestOutput
@@ -12,6 +11,17 @@ from radixlm.server.generation import Job
 from radixlm.server.logprobs import chat_logprobs
 from radixlm.server.protocol import ChatBody, ChatMessage, TemplateFields, to_messages
 from radixlm.server.service import Service
+from radixlm.server.wire import (
+    ChatChoice,
+    ChatChoices,
+    ChatChunkChoice,
+    ChatChunkChoices,
+    ChatDelta,
+    ChatLogprobs,
+    PromptIds,
+    Tier,
+    TokenIds,
+)
 from radixlm.text.chat_template import as_plain_text, require_template
 from radixlm.text.tokenizer import Tokenizer, new_mark
 
@@ -72,33 +82,37 @@ class ChatShape:
         self._with_logprobs = job.params.logprobs is not None
         self._with_ids = bool(body.return_token_ids)
         # OpenAI says which tier it was only where one was asked for.
-        self._tier = {} if body.service_tier is None else {"service_tier": "default"}
+        self._tier: Tier = {} if body.service_tier is None else {"service_tier": "default"}
         self._begun: set[int] = set()
 
-    def whole(self, outputs: Sequence[RequestOutput]) -> dict[str, Any]:
+    def whole(self, outputs: Sequence[RequestOutput]) -> ChatChoices:
         choices = [self._choice(choice, output) for choice, output in enumerate(outputs)]
         return {"choices": choices, **self._tier, **self._prompt_ids()}
 
-    def chunks(self, choice: int, output: RequestOutput) -> list[dict[str, Any]]:
+    def chunks(self, choice: int, output: RequestOutput) -> list[ChatChunkChoices]:
         """The role comes first and alone, the finish reason last and alone."""
-        made = []
+        made: list[ChatChunkChoices] = []
         if choice not in self._begun:
             self._begun.add(choice)
-            first = {"role": "assistant", "content": "", "refusal": None}
-            made.append({**self._chunk(choice, first), **self._prompt_ids()})
+            first: ChatDelta = {"role": "assistant", "content": "", "refusal": None}
+            made.append(self._chunk(choice, first, prompt_ids=self._prompt_ids()))
         logprobs = self._logprobs(output) if output.logprobs else None
         if output.text or logprobs or (self._with_ids and output.token_ids):
-            text = {"content": output.text}
+            text: ChatDelta = {"content": output.text}
             made.append(self._chunk(choice, text, logprobs=logprobs, token_ids=output.token_ids))
         if output.finish_reason is not None:
             made.append(self._chunk(choice, {}, finish_reason=output.finish_reason))
         return made
 
-    def _choice(self, choice: int, output: RequestOutput) -> dict[str, Any]:
-        said = {"role": "assistant", "content": output.text, "refusal": None}
+    def _choice(self, choice: int, output: RequestOutput) -> ChatChoice:
         return {
             "index": choice,
-            "message": {**said, "annotations": []},
+            "message": {
+                "role": "assistant",
+                "content": output.text,
+                "refusal": None,
+                "annotations": [],
+            },
             "logprobs": self._logprobs(output),
             "finish_reason": output.finish_reason,
             **self._ids(output.token_ids),
@@ -107,26 +121,27 @@ class ChatShape:
     def _chunk(
         self,
         choice: int,
-        delta: dict[str, Any],
+        delta: ChatDelta,
         *,
-        logprobs: dict[str, Any] | None = None,
+        logprobs: ChatLogprobs | None = None,
         finish_reason: FinishReason | None = None,
         token_ids: Sequence[int] = (),
-    ) -> dict[str, Any]:
-        entry = {
+        prompt_ids: PromptIds | None = None,
+    ) -> ChatChunkChoices:
+        entry: ChatChunkChoice = {
             "index": choice,
             "delta": delta,
             "logprobs": logprobs,
             "finish_reason": finish_reason,
             **self._ids(token_ids),
         }
-        return {"choices": [entry], **self._tier}
+        return {"choices": [entry], **self._tier, **(prompt_ids or {})}
 
-    def _ids(self, token_ids: Sequence[int]) -> dict[str, Any]:
-        return {"token_ids": token_ids} if self._with_ids else {}
+    def _ids(self, token_ids: Sequence[int]) -> TokenIds:
+        return {"token_ids": list(token_ids)} if self._with_ids else {}
 
-    def _prompt_ids(self) -> dict[str, Any]:
+    def _prompt_ids(self) -> PromptIds:
         return {"prompt_token_ids": self._prompt.tolist()} if self._with_ids else {}
 
-    def _logprobs(self, output: RequestOutput) -> dict[str, Any] | None:
+    def _logprobs(self, output: RequestOutput) -> ChatLogprobs | None:
         return chat_logprobs(self._tokenizer, output.logprobs) if self._with_logprobs else None

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Sequence
-from typing import Any
 
 from radixlm.core.request import RequestOutput
 from radixlm.server.generation import Job
 from radixlm.server.logprobs import CompletionLogprobs, joined
 from radixlm.server.protocol import CompletionBody
 from radixlm.server.service import Service
+from radixlm.server.wire import TextChoice, TextChoices, TextLogprobs
 from radixlm.text.tokenizer import Tokenizer
 
 # Enough to know what a first space or half a character at the prompt's end belongs to.
@@ -59,22 +59,22 @@ class CompletionShape:
         self._logprobs: dict[int, CompletionLogprobs] = {}
         self._begun: set[int] = set()
 
-    def whole(self, outputs: Sequence[RequestOutput]) -> dict[str, Any]:
-        choices: list[dict[str, Any]] = []
+    def whole(self, outputs: Sequence[RequestOutput]) -> TextChoices:
+        choices: list[TextChoice] = []
         for prompt in range(len(self._job.prompts)):
             tries = outputs[prompt * self._job.n : (prompt + 1) * self._job.n]
             for output in _best(tries, self._n):
                 choices.append(self._entry(len(choices), output))
         return {"choices": choices}
 
-    def chunks(self, choice: int, output: RequestOutput) -> list[dict[str, Any]]:
+    def chunks(self, choice: int, output: RequestOutput) -> list[TextChoices]:
         first = self._echoed is not None and choice not in self._begun
         ids = self._with_ids and output.token_ids
         if first or ids or output.text or output.logprobs or output.finished:
             return [{"choices": [self._entry(choice, output)]}]
         return []
 
-    def _entry(self, choice: int, output: RequestOutput) -> dict[str, Any]:
+    def _entry(self, choice: int, output: RequestOutput) -> TextChoice:
         """What belongs to the prompt goes in front of a choice's first entry."""
         first = choice not in self._begun
         self._begun.add(choice)
@@ -82,14 +82,14 @@ class CompletionShape:
         text = output.text
         if first and self._echoed is not None:
             text = self._text_of(self._echoed[prompt]) + text
-        entry = {
+        entry: TextChoice = {
             "index": choice,
             "text": text,
             "logprobs": self._logprobs_of(choice, output, first=first),
             "finish_reason": output.finish_reason,
         }
         if self._with_ids:
-            entry["token_ids"] = output.token_ids
+            entry["token_ids"] = list(output.token_ids)
             if first:
                 entry["prompt_token_ids"] = self._job.prompts[prompt].tolist()
         return entry
@@ -103,7 +103,7 @@ class CompletionShape:
 
     def _logprobs_of(
         self, choice: int, output: RequestOutput, *, first: bool
-    ) -> dict[str, Any] | None:
+    ) -> TextLogprobs | None:
         if not self._with_logprobs:
             return None
         key = self._job.prompts[choice // self._n]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
@@ -17,6 +16,7 @@ from radixlm.core.errors import (
     RadixLMError,
     RequestTooLargeError,
 )
+from radixlm.server.wire import Error
 
 _BAD_REQUEST = "invalid_request_error"
 _SERVER = "server_error"
@@ -85,7 +85,7 @@ def status_of(error: Exception) -> int:
             return 500
 
 
-def error_body(error: Exception) -> dict[str, Any]:
+def error_body(error: Exception) -> Error:
     """The JSON object for `error`; of an error nobody meant, only the kind is told."""
     status = status_of(error)
     if isinstance(error, HTTPException):

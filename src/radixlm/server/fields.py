@@ -84,9 +84,10 @@ NOT_YET: Mapping[str, tuple[object, ...]] = {
 
 
 def asks_for_nothing(name: str, value: object) -> bool:
-    """Whether a field of NOT_YET holds a value that changes nothing. Only the very same one does:
-    1 is not true.
+    """Whether a field of NOT_YET holds a value that changes nothing. Values are compared as JSON
+    does: to Python 0 is False too, while 1.0 is one way to write 1.
     """
     return value is None or any(
-        type(value) is type(neutral) and value == neutral for neutral in NOT_YET.get(name, ())
+        value == neutral and isinstance(value, bool) == isinstance(neutral, bool)
+        for neutral in NOT_YET.get(name, ())
     )

@@ -87,6 +87,8 @@ async def stream_parts(service: Service, job: Job) -> AsyncGenerator[Part, None]
             async for part in parts:
                 yield part
         return
+    # All or none: those that had been taken would keep others out until they are aborted.
+    service.engine.check_room(job.choices)
     queue: asyncio.Queue[Part | BaseException | None] = asyncio.Queue(_QUEUED_OUTPUTS)
     pumps = [
         asyncio.create_task(_pump(service, job, choice, queue)) for choice in range(job.choices)

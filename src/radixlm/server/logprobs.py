@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from radixlm.core.request import TokenLogprob
+from radixlm.server.wire import (
+    ChatLogprobs,
+    ChatToken,
+    NativeLists,
+    NativeToken,
+    TextLogprobs,
+    TokenEntry,
+)
 from radixlm.text.detokenizer import Detokenizer
 from radixlm.text.tokenizer import Tokenizer
 
@@ -13,9 +21,9 @@ from radixlm.text.tokenizer import Tokenizer
 _LOWEST = -9999.0
 
 
-def chat_logprobs(tokenizer: Tokenizer, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
+def chat_logprobs(tokenizer: Tokenizer, entries: Sequence[TokenLogprob]) -> ChatLogprobs:
     """`choices[].logprobs` of chat: one object per token, with its bytes."""
-    content = [
+    content: list[ChatToken] = [
         {
             **_token(tokenizer, entry.token, entry.logprob),
             "top_logprobs": [_token(tokenizer, token, logprob) for token, logprob in entry.top],
@@ -41,18 +49,18 @@ class CompletionLogprobs:
         )
         self._offset = 0
 
-    def of_prompt(self, first: int, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
+    def of_prompt(self, first: int, entries: Sequence[TokenLogprob]) -> TextLogprobs:
         """For an echoed prompt: nothing is known of its first token."""
         shape = self._shape([first, *(entry.token for entry in entries)], entries)
-        for name in ("token_logprobs", "top_logprobs"):
-            shape[name].insert(0, None)
+        shape["token_logprobs"].insert(0, None)
+        shape["top_logprobs"].insert(0, None)
         return shape
 
-    def of_output(self, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
+    def of_output(self, entries: Sequence[TokenLogprob]) -> TextLogprobs:
         """For generated tokens."""
         return self._shape([entry.token for entry in entries], entries)
 
-    def _shape(self, tokens: Sequence[int], entries: Sequence[TokenLogprob]) -> dict[str, Any]:
+    def _shape(self, tokens: Sequence[int], entries: Sequence[TokenLogprob]) -> TextLogprobs:
         return {
             "tokens": [self._tokenizer.token_text(token) for token in tokens],
             "token_logprobs": [max(entry.logprob, _LOWEST) for entry in entries],
@@ -99,9 +107,9 @@ class NativeLogprobs:
         """Generated tokens."""
         self._add_all("output", entries)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> NativeLists:
         """Everything so far; the lists go on growing."""
-        return dict(self._lists)
+        return cast(NativeLists, dict(self._lists))
 
     def _add_all(self, side: str, entries: Sequence[TokenLogprob]) -> None:
         tops = [[self._triple(*best) for best in entry.top] for entry in entries]
@@ -113,7 +121,7 @@ class NativeLogprobs:
         side: str,
         tokens: Sequence[int],
         logprobs: Sequence[float | None],
-        tops: Sequence[list[list[Any]] | None],
+        tops: Sequence[list[NativeToken] | None],
     ) -> None:
         triples = map(self._triple, tokens, logprobs)
         self._lists[f"{side}_token_logprobs"].extend(triples)
@@ -121,12 +129,12 @@ class NativeLogprobs:
             # Null, not an empty list, for a token of which no best ones were asked for.
             self._lists[f"{side}_top_logprobs"].extend(top or None for top in tops)
 
-    def _triple(self, token: int, logprob: float | None) -> list[Any]:
+    def _triple(self, token: int, logprob: float | None) -> NativeToken:
         text = self._tokenizer.token_text(token) if self._with_text else None
-        return [None if logprob is None else max(logprob, _LOWEST), token, text]
+        return None if logprob is None else max(logprob, _LOWEST), token, text
 
 
-def _token(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:
+def _token(tokenizer: Tokenizer, token: int, logprob: float) -> TokenEntry:
     return {
         "token": tokenizer.token_text(token),
         "logprob": max(logprob, _LOWEST),
@@ -134,6 +142,11 @@ def _token(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:
     }
 
 
-def joined(left: dict[str, Any], right: dict[str, Any]) -> dict[str, Any]:
+def joined(left: TextLogprobs, right: TextLogprobs) -> TextLogprobs:
     """Two stretches of completion log-probabilities, one after the other."""
-    return {name: left[name] + right[name] for name in left}
+    return {
+        "tokens": left["tokens"] + right["tokens"],
+        "token_logprobs": left["token_logprobs"] + right["token_logprobs"],
+        "top_logprobs": left["top_logprobs"] + right["top_logprobs"],
+        "text_offset": left["text_offset"] + right["text_offset"],
+    }

@@ -6,7 +6,6 @@ import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
 
 from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.server.generation import Job, Part, stream_parts
@@ -14,6 +13,7 @@ from radixlm.server.logprobs import NativeLogprobs
 from radixlm.server.native_protocol import GenerateBody
 from radixlm.server.service import Service
 from radixlm.server.sse import DONE, event
+from radixlm.server.wire import Generated, NativeFinish, NativeMeta
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,7 +117,7 @@ class Answers:
                 yield event({**self._entry(choice), **index})
         yield DONE
 
-    async def whole(self, parts: AsyncGenerator[Part, None]) -> Any:
+    async def whole(self, parts: AsyncGenerator[Part, None]) -> Generated | list[Generated]:
         """The answer, or a list of them."""
         async with aclosing(parts):
             async for choice, output in parts:
@@ -139,10 +139,10 @@ class Answers:
         known.last = output
         known.took = self._service.clock.now() - native.began
 
-    def _entry(self, choice: int) -> dict[str, Any]:
+    def _entry(self, choice: int) -> Generated:
         known = self._choices[choice]
         last = known.last or RequestOutput(self._native.job.name_of(choice))
-        meta: dict[str, Any] = {
+        meta: NativeMeta = {
             "id": self._native.ids[choice],
             "finish_reason": _finish_reason(last, len(known.ids)),
             "prompt_tokens": last.prompt_tokens,
@@ -150,7 +150,7 @@ class Answers:
             "cached_tokens": last.cached_tokens,
         }
         if known.logprobs is not None:
-            meta |= known.logprobs.as_json()
+            meta = {**meta, **known.logprobs.as_json()}
         if last.finished:
             meta["e2e_latency"] = known.took
         return {"text": "".join(known.text), "output_ids": known.ids, "meta_info": meta}
@@ -161,16 +161,16 @@ def _computed(output: RequestOutput) -> bool:
     return bool(output.token_ids) or output.finish_reason is FinishReason.LENGTH
 
 
-def _finish_reason(output: RequestOutput, length: int) -> dict[str, Any] | None:
+def _finish_reason(output: RequestOutput, length: int) -> NativeFinish | None:
     match output.finish_reason:
         case None:
             return None
         case FinishReason.LENGTH:
-            return {"type": "length", "length": length}
+            return {"type": FinishReason.LENGTH, "length": length}
         case FinishReason.STOP:
-            return {"type": "stop", "matched": output.matched_stop}
+            return {"type": FinishReason.STOP, "matched": output.matched_stop}
         case other:
-            return {"type": other.value, "message": "Aborted"}
+            return {"type": other, "message": "Aborted"}
 
 
 def _names(job: Job, body: GenerateBody) -> tuple[list[str], dict[str, list[str]]]:

@@ -19,6 +19,7 @@ from radixlm.server.errors import NotGeneratingError
 from radixlm.server.native import Answers, generate_job, native_parts
 from radixlm.server.native_protocol import AbortBody, GenerateBody
 from radixlm.server.service import Service, service_of, tenant_of
+from radixlm.server.wire import Load
 
 HEALTH_SECONDS = 20.0
 _HEALTH_POLL_SECONDS = 0.05
@@ -99,7 +100,7 @@ async def loads(request: Request) -> Response:
     stats = engine.stats()
     now = datetime.now(UTC)
     most = engine.config.max_running_requests
-    load = {
+    load: Load = {
         "dp_rank": 0,
         "timestamp": now.timestamp(),
         "num_running_reqs": stats.running,
@@ -120,6 +121,12 @@ async def loads(request: Request) -> Response:
 async def reset_prefix_cache(request: Request) -> Response:
     """vLLM's name for /flush_cache; no success when requests run, since theirs stay."""
     return JSONResponse({"success": await service_of(request).engine.flush_cache()})
+
+
+@router.api_route("/ping", methods=["GET", "HEAD"])
+async def ping() -> Response:
+    """200 for as long as the process answers, whatever the engine does; see /health."""
+    return JSONResponse({"status": "ok"})
 
 
 async def _generate_one(service: Service, seconds: float) -> None:

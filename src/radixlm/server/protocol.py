@@ -12,6 +12,7 @@ from radixlm.core.errors import InvalidRequestError
 from radixlm.core.request import Namespace
 from radixlm.core.sampling import MAX_LOGIT_BIAS, MAX_LOGPROBS, SamplingParams
 from radixlm.server.body import named
+from radixlm.server.body_schema import TOKEN_KEY, describe_body
 from radixlm.server.fields import MESSAGE_NO_OPS, REQUEST_NO_OPS
 
 MAX_N = 128
@@ -49,7 +50,13 @@ class Body(BaseModel):
     """no_ops: names of further fields that are taken, since there is nothing to do for them."""
 
     # Unknown fields are kept, so that `check_extras` can say what is wrong with each.
-    model_config = ConfigDict(strict=True, extra="allow", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(
+        strict=True,
+        extra="allow",
+        frozen=True,
+        protected_namespaces=(),
+        json_schema_extra=describe_body,
+    )
     no_ops: ClassVar[frozenset[str]] = frozenset()
 
 
@@ -216,6 +223,8 @@ class CompletionBody(GenerationBody):
     logprobs: int | None = None
     echo: bool | None = None
     best_of: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
+    # 0 is for the prompt alone, which the engine has no such limit for.
+    max_tokens: Annotated[int, Field(json_schema_extra={"minimum": 0})] | None = None
 
     @property
     def prompt_only(self) -> bool:
@@ -314,9 +323,9 @@ def _message(message: ChatMessage, path: str) -> dict[str, Any]:
 
 
 def _biases(biases: dict[str, float]) -> dict[int, float]:
-    try:
-        return {int(token): bias for token, bias in biases.items()}
-    except ValueError:
-        raise InvalidRequestError(
-            f"logit_bias needs token ids as keys, got {list(biases)!r:.80}", param="logit_bias"
-        ) from None
+    for token in biases:
+        if not TOKEN_KEY.fullmatch(token):
+            raise InvalidRequestError(
+                f"logit_bias needs token ids as keys, got {token!r:.80}", param="logit_bias"
+            )
+    return {int(token): bias for token, bias in biases.items()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import asdict
-from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
@@ -23,6 +22,7 @@ from radixlm.server.tokens import (
     tokenized,
     tokenizer_info,
 )
+from radixlm.server.wire import ModelCard
 
 router = APIRouter()
 
@@ -123,7 +123,7 @@ async def metrics(request: Request) -> Response:
     return Response(service_of(request).metrics.render(), media_type="text/plain; version=0.0.4")
 
 
-def _model_card(service: Service) -> dict[str, Any]:
+def _model_card(service: Service) -> ModelCard:
     return {
         "id": service.model_name,
         "object": "model",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -22,7 +22,7 @@ class ClientGoneError(Exception):
     """The client closed the connection; nobody waits for the answer."""
 
 
-def event(data: dict[str, Any]) -> bytes:
+def event(data: Mapping[str, Any]) -> bytes:
     """One event: a single `data:` line."""
     return (
         b"data: " + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"

@@ -10,6 +10,7 @@ from radixlm.core.errors import InvalidRequestError, RequestTooLargeError
 from radixlm.server.chat import chat_key
 from radixlm.server.protocol import Body, ChatMessage, ListOf, TemplateFields
 from radixlm.server.service import Service
+from radixlm.server.wire import Detokenized, Tokenized
 
 
 class TokenizeBody(TemplateFields):
@@ -44,7 +45,7 @@ class DetokenizeBody(Body):
     tokens: ListOf[int]
 
 
-def tokenized(service: Service, body: TokenizeBody) -> dict[str, Any]:
+def tokenized(service: Service, body: TokenizeBody) -> Tokenized:
     """The answer of /tokenize. Takes time in proportion to the text: call it off the event loop.
 
     Raises InvalidRequestError that names the field.
@@ -67,7 +68,7 @@ def tokenized(service: Service, body: TokenizeBody) -> dict[str, Any]:
     }
 
 
-def detokenized(service: Service, body: DetokenizeBody) -> dict[str, Any]:
+def detokenized(service: Service, body: DetokenizeBody) -> Detokenized:
     """The answer of /detokenize, special tokens written out. Call it off the event loop.
 
     Raises InvalidRequestError, RequestTooLargeError.

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from radixlm.core.request import RequestOutput
+from radixlm.server.wire import CompletionTokensDetails, Usage
 
 # OpenAI always gives these; nothing here makes such tokens, or counts them apart.
-_NEVER = (
-    "reasoning_tokens",
-    "audio_tokens",
-    "accepted_prediction_tokens",
-    "rejected_prediction_tokens",
-)
+_NEVER: CompletionTokensDetails = {
+    "reasoning_tokens": 0,
+    "audio_tokens": 0,
+    "accepted_prediction_tokens": 0,
+    "rejected_prediction_tokens": 0,
+}
 
 
 class UsageMeter:
@@ -42,7 +42,7 @@ class UsageMeter:
         if choice % self._n == 0:
             self._prompts[choice // self._n] = (output.prompt_tokens, output.cached_tokens)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> Usage:
         """OpenAI's `usage`."""
         prompt = sum(tokens for tokens, _ in self._prompts.values())
         cached = sum(tokens for _, tokens in self._prompts.values())
@@ -51,5 +51,5 @@ class UsageMeter:
             "completion_tokens": self._completion_tokens,
             "total_tokens": prompt + self._completion_tokens,
             "prompt_tokens_details": {"cached_tokens": cached, "audio_tokens": 0},
-            "completion_tokens_details": dict.fromkeys(_NEVER, 0),
+            "completion_tokens_details": _NEVER,
         }

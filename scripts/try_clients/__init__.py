@@ -1,0 +1,1 @@
+"""What `scripts/clients.py` does with each client."""

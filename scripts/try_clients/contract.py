@@ -1,0 +1,67 @@
+"""`schemathesis`: cases made from /openapi.json, and every answer held against it."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+from rich.progress import Progress
+
+from scripts.try_clients.outcome import Outcome
+from scripts.try_clients.server import KEY, Served
+
+# Not `positive_data_acceptance`: what two fields must be to each other no schema can say.
+CHECKS = (
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_headers_conformance",
+    "response_schema_conformance",
+    "negative_data_rejection",
+    "unsupported_method",
+    "allow_header_conformance",
+    "missing_required_header",
+    "ignored_auth",
+)
+# Bodies are what can be varied; of the rest there are a few cases only.
+_VARIED = 8
+
+
+def use_schemathesis(
+    server: Served, work: Path, *, cases: int, workers: int, progress: Progress
+) -> Outcome:
+    """Send at least `cases` requests, right ones and wrong ones. Raises AssertionError."""
+    report = work / "schemathesis.json"
+    log = work / "schemathesis.log"
+    command = [
+        str(Path(sys.executable).with_name("st")),
+        *("run", f"{server.url}/openapi.json", "-H", f"Authorization: Bearer {KEY}"),
+        *("--checks", ",".join(CHECKS), "--continue-on-failure"),
+        *("--max-examples", str(math.ceil(cases / _VARIED)), "--workers", str(workers)),
+        *("--suppress-health-check", "all", "--request-timeout", "60", "--seed", "7"),
+        *("--report", "json", "--report-json-path", str(report)),
+    ]
+    task = progress.add_task("schemathesis", total=cases)
+    with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out, cwd=work) as run:
+        while run.poll() is None:
+            time.sleep(1)
+            progress.update(task, completed=sum(server.statuses().values()))
+    progress.remove_task(task)
+    told = json.loads(report.read_text(encoding="utf-8"))
+    found = [failure["title"] for failure in told["failures"]]
+    assert run.returncode == 0, f"{found}: see {log}"
+    made = told["test_cases"]["generated"]
+    assert made >= cases, f"{made} cases, not {cases}"
+    statuses = server.statuses()
+    assert "5xx" not in statuses, statuses
+    return Outcome(
+        client="schemathesis",
+        version=version("schemathesis"),
+        did=f"{told['operations']['tested']} operations of /openapi.json, {len(CHECKS)} checks",
+        numbers={"cases": made, "failures": len(found), **statuses},
+    )

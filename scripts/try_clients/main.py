@@ -1,0 +1,148 @@
+"""The command behind `scripts/clients.py`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from scripts.try_clients.contract import use_schemathesis
+from scripts.try_clients.langchain_package import use_langchain
+from scripts.try_clients.lm_eval_package import LmEval
+from scripts.try_clients.load import use_aiperf
+from scripts.try_clients.openai_package import use_openai
+from scripts.try_clients.outcome import Outcome
+from scripts.try_clients.server import Served, served
+
+NAMES = ("openai", "langchain", "lm-eval", "aiperf", "schemathesis")
+_CASES = 4_000
+# float32, as the reference is; a queue that one request can fill.
+_FLAGS = ("--dtype", "float32", "--max-queued-requests", "100")
+# Small, so that no case is long and many of them evict.
+_SMALL = ("--context-length", "256", "--kv-tokens", "4096", "--request-timeout", "60")
+
+
+class Report:
+    """Rows as they come; at the end a table and a JSON line."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._rows: list[dict[str, object]] = []
+
+    @property
+    def good(self) -> bool:
+        return bool(self._rows) and all(row["passed"] for row in self._rows)
+
+    def add(self, name: str, server: Served, use: Callable[[], Outcome]) -> None:
+        """Run one client, then hold the server to its books."""
+        task = self._progress.add_task(name, total=None)
+        begun = time.monotonic()
+        try:
+            outcome = use()
+            books = server.check_books()
+        except Exception as error:  # whatever it is belongs into the table
+            told = f"{type(error).__name__}: {error}"
+            outcome, books, passed = Outcome(name, "", told), {}, False
+        else:
+            passed = True
+        seconds = round(time.monotonic() - begun, 1)
+        self._progress.remove_task(task)
+        row = {**asdict(outcome), "books": books, "passed": passed, "seconds": seconds}
+        self._rows.append(row)
+        self._progress.console.print(f"{outcome.client}: {'passed' if passed else 'FAILED'}")
+
+    def print(self) -> None:
+        table = Table(show_lines=True)
+        for column in ("client", "version", "what it did", "result", "numbers", "seconds"):
+            table.add_column(column)
+        for row in self._rows:
+            numbers: dict[str, object] = {**row["numbers"]}  # type: ignore[dict-item]
+            books: dict[str, int] = {**row["books"]}  # type: ignore[dict-item]
+            if books:
+                numbers["free + evictable"] = (
+                    f"{books['free']} + {books['evictable']} = {books['capacity']}"
+                )
+            table.add_row(
+                str(row["client"]),
+                str(row["version"]),
+                str(row["did"]),
+                "passed" if row["passed"] else "FAILED",
+                "\n".join(f"{name} {value}" for name, value in numbers.items()),
+                str(row["seconds"]),
+            )
+        Console(width=140).print(table)
+        print(json.dumps({"passed": self.good, "clients": self._rows}))
+
+
+def main() -> int:
+    options = _options()
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Progress(*columns, TimeElapsedColumn(), transient=True) as progress,
+    ):
+        report = Report(progress)
+        work = Path(options.keep or folder)
+        work.mkdir(parents=True, exist_ok=True)
+        _run_packages(report, work, options)
+        if "schemathesis" in options.only:
+            with served(work, "small", _SMALL) as server:
+                use = partial(
+                    use_schemathesis,
+                    server,
+                    work,
+                    cases=options.cases,
+                    workers=options.workers,
+                    progress=progress,
+                )
+                report.add("schemathesis", server, use)
+    report.print()
+    return 0 if report.good else 1
+
+
+def _run_packages(report: Report, work: Path, options: argparse.Namespace) -> None:
+    only: Sequence[str] = options.only
+    if not set(only) - {"schemathesis"}:
+        return
+    with served(work, "server", _FLAGS) as server:
+        lm_eval = LmEval(server, work)
+        uses: list[tuple[str, Callable[[], Outcome]]] = [
+            ("openai", partial(use_openai, server)),
+            ("langchain", partial(use_langchain, server)),
+            ("lm-eval", partial(lm_eval.completions, "huggingface")),
+            ("lm-eval", partial(lm_eval.completions, "remote")),
+            ("lm-eval", lm_eval.chat),
+            ("aiperf", partial(use_aiperf, server, options.aiperf, work)),
+        ]
+        for name, use in uses:
+            if name in only:
+                report.add(name, server, use)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scripts/clients.py", description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES, metavar="CLIENT")
+    parser.add_argument("--cases", type=int, default=_CASES, help="requests of schemathesis")
+    parser.add_argument("--workers", type=int, default=1, help="of schemathesis, side by side")
+    parser.add_argument(
+        "--aiperf",
+        type=Path,
+        default=Path(".venv-aiperf/bin/aiperf"),
+        help="the command in an environment of its own",
+    )
+    parser.add_argument("--keep", help="folder for all logs and reports; by default they are lost")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

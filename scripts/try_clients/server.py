@@ -1,0 +1,94 @@
+"""A server of our own, in a process of its own, and what it says about its slots."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+KEY = "open-sesame"
+MODEL = "demo"
+_READY = re.compile(r"serves .* on (http://\S+);")
+_STATUS = re.compile(r"path=(\S+) status=(\d)")
+_START_SECONDS = 120
+_IDLE_SECONDS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A running server. log: its standard error. folder: the model's."""
+
+    url: str
+    folder: Path
+    log: Path
+
+    @property
+    def v1(self) -> str:
+        return f"{self.url}/v1"
+
+    def get(self, path: str) -> Any:
+        answer = httpx.get(self.url + path, headers={"Authorization": f"Bearer {KEY}"}, timeout=60)
+        answer.raise_for_status()
+        return answer.json()
+
+    def statuses(self) -> dict[str, int]:
+        """How many requests the access log holds, by the first digit of their status."""
+        counts: dict[str, int] = {}
+        for _, digit in _STATUS.findall(self.log.read_text(errors="replace")):
+            counts[f"{digit}xx"] = counts.get(f"{digit}xx", 0) + 1
+        return dict(sorted(counts.items()))
+
+    def check_books(self) -> dict[str, int]:
+        """Wait until nothing runs, and hold that every slot is free or evictable.
+
+        Raises AssertionError with the numbers.
+        """
+        deadline = time.monotonic() + _IDLE_SECONDS
+        while True:
+            (stats,) = self.get("/server_info")["internal_states"]
+            books = {name: stats[f"kv_{name}"] for name in ("free", "evictable", "capacity")}
+            whole = books["free"] + books["evictable"] == books["capacity"]
+            idle = stats["running"] == stats["waiting"] == 0
+            if idle and whole and not stats["leaks"]:
+                return books
+            assert time.monotonic() < deadline, f"the books do not balance: {stats}"
+            time.sleep(0.1)
+
+
+@contextmanager
+def served(work: Path, name: str, flags: Sequence[str]) -> Iterator[Served]:
+    """Serve the demo model on a free port until the block ends. work: where the log is written."""
+    log = work / f"{name}.log"
+    command = Path(sys.executable).with_name("radixlm")
+    always = ["--port", "0", "--served-model-name", MODEL, "--api-key", KEY]
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            [command, "serve", *always, *flags], stdout=subprocess.PIPE, stderr=errors, text=True
+        )
+        try:
+            url = _url_of(process)
+            server = Served(url, Path(), log)
+            folder = Path(server.get("/get_model_info")["model_path"])
+            yield Served(url, folder, log)
+        finally:
+            process.terminate()
+            process.wait(timeout=30)
+
+
+def _url_of(process: subprocess.Popen[str]) -> str:
+    """The address in the line that says that the server is ready."""
+    assert process.stdout is not None
+    deadline = time.monotonic() + _START_SECONDS
+    for line in process.stdout:
+        if found := _READY.search(line):
+            return found[1]
+        assert time.monotonic() < deadline, "the server did not start in time"
+    raise RuntimeError(f"the server ended with {process.wait()} before it was ready")

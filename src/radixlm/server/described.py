@@ -1,0 +1,137 @@
+"""What each route takes and gives, for /openapi.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from radixlm.build import ModelInfo
+from radixlm.core.config import EngineConfig
+from radixlm.core.errors import EngineDeadError, InvalidRequestError, QueueFullError
+from radixlm.server.errors import (
+    BodyTimeoutError,
+    BodyTooLargeError,
+    GenerationFailedError,
+    ModelNotFoundError,
+    NotGeneratingError,
+)
+from radixlm.server.native_protocol import AbortBody, GenerateBody
+from radixlm.server.protocol import Body, ChatBody, CompletionBody
+from radixlm.server.tokens import DetokenizeBody, TokenizeBody
+from radixlm.server.wire import (
+    Aborted,
+    CacheReset,
+    ChatChunk,
+    ChatCompletion,
+    Detokenized,
+    Generated,
+    Loads,
+    ModelCard,
+    ModelList,
+    ServedModel,
+    ServerFacts,
+    Status,
+    TextChunk,
+    TextCompletion,
+    Tokenized,
+    TokenizerInfo,
+)
+
+Errors = tuple[type[Exception], ...]
+
+_READING: Errors = (InvalidRequestError, BodyTimeoutError, BodyTooLargeError)
+_NAMING: Errors = (*_READING, ModelNotFoundError)
+_GENERATING: Errors = (QueueFullError, GenerationFailedError, EngineDeadError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """answer: the types of the JSON answer, which is all of them at once.
+
+    texts: instead, the plain texts by their statuses. events: the type of a stream's events.
+    body: of the request; example: one that is answered.
+    errors: what may be raised, besides what any route may raise.
+    """
+
+    answer: tuple[Any, ...] = ()
+    texts: Mapping[int, str] = field(default_factory=dict)
+    events: Any = None
+    body: type[Body] | None = None
+    example: Mapping[str, Any] = field(default_factory=dict)
+    errors: Errors = ()
+
+
+_RESET = Described(
+    texts={
+        200: "The cache is empty.",
+        400: "Requests are running: only what they do not use was dropped.",
+    },
+    errors=(EngineDeadError,),
+)
+_MODEL_INFO = Described(answer=(ModelInfo, ServedModel))
+_SERVER_INFO = Described(answer=(EngineConfig, ServerFacts))
+_UP = Described(answer=(Status,))
+
+DESCRIBED: Mapping[str, Described] = {
+    "/v1/chat/completions": Described(
+        body=ChatBody,
+        answer=(ChatCompletion,),
+        events=ChatChunk,
+        errors=(*_NAMING, *_GENERATING),
+        example={
+            "messages": [{"role": "user", "content": "What is the capital of France?"}],
+            "temperature": 0,
+            "max_tokens": 16,
+        },
+    ),
+    "/v1/completions": Described(
+        body=CompletionBody,
+        answer=(TextCompletion,),
+        events=TextChunk,
+        errors=(*_NAMING, *_GENERATING),
+        example={"prompt": "The capital of France is", "temperature": 0, "max_tokens": 8},
+    ),
+    "/v1/models": Described(answer=(ModelList,)),
+    "/v1/models/{name}": Described(answer=(ModelCard,), errors=(ModelNotFoundError,)),
+    "/generate": Described(
+        body=GenerateBody,
+        answer=(Generated | list[Generated],),
+        events=Generated,
+        errors=(*_READING, *_GENERATING),
+        example={
+            "text": "The capital of France is",
+            "sampling_params": {"temperature": 0, "max_new_tokens": 8},
+        },
+    ),
+    "/abort_request": Described(
+        body=AbortBody,
+        answer=(Aborted,),
+        errors=(*_READING, EngineDeadError),
+        example={"rid": "mine"},
+    ),
+    "/tokenize": Described(
+        body=TokenizeBody,
+        answer=(Tokenized,),
+        errors=_NAMING,
+        example={"prompt": "The capital of France is"},
+    ),
+    "/detokenize": Described(
+        body=DetokenizeBody,
+        answer=(Detokenized,),
+        errors=_NAMING,
+        example={"tokens": [1, 2, 3]},
+    ),
+    "/tokenizer_info": Described(answer=(TokenizerInfo,)),
+    "/flush_cache": _RESET,
+    "/reset_prefix_cache": Described(answer=(CacheReset,), errors=(EngineDeadError,)),
+    "/model_info": _MODEL_INFO,
+    "/get_model_info": _MODEL_INFO,
+    "/server_info": _SERVER_INFO,
+    "/get_server_info": _SERVER_INFO,
+    "/v1/loads": Described(answer=(Loads,)),
+    "/metrics": Described(texts={200: "Prometheus' text format."}),
+    "/health": Described(answer=(Status,), errors=(EngineDeadError,)),
+    "/health_generate": Described(answer=(Status,), errors=(EngineDeadError, NotGeneratingError)),
+    "/ping": _UP,
+}

@@ -1,0 +1,299 @@
+"""What clients are sent: the types of all JSON answers.
+
+The routes' answers are made as these, so that the type checker holds them to it, and /openapi.json
+is written from them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, NotRequired
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from radixlm.core.request import FinishReason
+from radixlm.engine.stats import EngineStats
+
+
+class ErrorDetails(TypedDict):
+    """param: the request's field that is wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class Error(TypedDict):
+    """Every error, as OpenAI shapes it; in a stream, its last event but [DONE]."""
+
+    error: ErrorDetails
+
+
+class PromptTokensDetails(TypedDict):
+    cached_tokens: int
+    audio_tokens: int
+
+
+class CompletionTokensDetails(TypedDict):
+    reasoning_tokens: int
+    audio_tokens: int
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
+
+
+class Usage(TypedDict):
+    """A prompt counts once however many choices it has."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails
+
+
+class Head(TypedDict):
+    """created: in seconds since 1970. system_fingerprint: of what computes the answers."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    system_fingerprint: str
+
+
+class Tier(TypedDict, total=False):
+    """It is there where the request names one."""
+
+    service_tier: Literal["default"]
+
+
+class TokenIds(TypedDict, total=False):
+    """They are there with return_token_ids."""
+
+    token_ids: list[int]
+
+
+class PromptIds(TypedDict, total=False):
+    """They are there with return_token_ids; in a stream, with a choice's first tokens."""
+
+    prompt_token_ids: list[int]
+
+
+class TokenEntry(TypedDict):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ChatToken(TokenEntry):
+    top_logprobs: list[TokenEntry]
+
+
+class ChatLogprobs(TypedDict):
+    """One entry per token."""
+
+    content: list[ChatToken]
+    refusal: None
+
+
+class ChatAnswer(TypedDict):
+    role: Literal["assistant"]
+    content: str
+    refusal: None
+    annotations: Annotated[list[object], Field(max_length=0)]
+
+
+class ChatChoice(TokenIds):
+    index: int
+    message: ChatAnswer
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishReason | None
+
+
+class ChatChoices(Tier, PromptIds):
+    choices: list[ChatChoice]
+
+
+class ChatCompletion(Head, ChatChoices):
+    usage: Usage
+
+
+class ChatDelta(TypedDict, total=False):
+    """What is new: the role first and alone, then text."""
+
+    role: Literal["assistant"]
+    content: str
+    refusal: None
+
+
+class ChatChunkChoice(TokenIds):
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishReason | None
+
+
+class ChatChunkChoices(Tier, PromptIds):
+    choices: list[ChatChunkChoice]
+
+
+class ChatChunk(Head, ChatChunkChoices):
+    """usage: with stream_options.include_usage; null but in the last, which has no choices."""
+
+    usage: NotRequired[Usage | None]
+
+
+class TextLogprobs(TypedDict):
+    """One entry per token in each list; null for a prompt's first token."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class TextChoice(TokenIds, PromptIds):
+    index: int
+    text: str
+    logprobs: TextLogprobs | None
+    finish_reason: FinishReason | None
+
+
+class TextChoices(TypedDict):
+    choices: list[TextChoice]
+
+
+class TextCompletion(Head, TextChoices):
+    usage: Usage
+
+
+class TextChunk(Head, TextChoices):
+    """usage: with stream_options.include_usage; null but in the last, which has no choices."""
+
+    usage: NotRequired[Usage | None]
+
+
+class NativeFinish(TypedDict):
+    """length: of the answer in tokens. matched: the stop string or token that ended it."""
+
+    type: FinishReason
+    length: NotRequired[int]
+    matched: NotRequired[str | int | None]
+    message: NotRequired[str]
+
+
+# [log-probability, token id, text]
+NativeToken = tuple[float | None, int, str | None]
+
+
+class NativeLists(TypedDict, total=False):
+    """They are there with return_logprob, the top ones with top_logprobs_num."""
+
+    input_token_logprobs: list[NativeToken]
+    output_token_logprobs: list[NativeToken]
+    input_top_logprobs: list[list[NativeToken] | None]
+    output_top_logprobs: list[list[NativeToken] | None]
+
+
+class NativeMeta(NativeLists):
+    """e2e_latency: in seconds, at the end."""
+
+    id: str
+    finish_reason: NativeFinish | None
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    e2e_latency: NotRequired[float]
+
+
+class Generated(TypedDict):
+    """index: in a stream of several answers, which one it is."""
+
+    text: str
+    output_ids: list[int]
+    meta_info: NativeMeta
+    index: NotRequired[int]
+
+
+class ModelCard(TypedDict):
+    """created: in seconds since 1970. max_model_len: tokens of prompt and answer."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    max_model_len: int
+
+
+class ModelList(TypedDict):
+    object: Literal["list"]
+    data: list[ModelCard]
+
+
+class Status(TypedDict):
+    status: Literal["ok"]
+
+
+class Tokenized(TypedDict):
+    """token_strs: with return_token_strs; null for an id that the vocabulary leaves out."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str | None] | None
+
+
+class Detokenized(TypedDict):
+    prompt: str
+
+
+class TokenizerInfo(TypedDict):
+    """tokenizer_config.json, with whatever else it holds."""
+
+    tokenizer_class: str
+
+
+class Aborted(TypedDict):
+    """How many requests were under way."""
+
+    aborted: int
+
+
+class CacheReset(TypedDict):
+    success: bool
+
+
+class ServedModel(TypedDict):
+    served_model_name: str
+    is_generation: bool
+
+
+class ServerFacts(TypedDict):
+    served_model_name: str
+    model_path: str
+    max_total_num_tokens: int
+    max_req_input_len: int
+    version: str
+    internal_states: list[EngineStats]
+
+
+class Load(TypedDict):
+    dp_rank: int
+    timestamp: float
+    num_running_reqs: int
+    num_waiting_reqs: int
+    num_used_tokens: int
+    max_total_num_tokens: int
+    token_usage: float
+    cache_hit_rate: float
+    utilization: float
+    max_running_requests: int
+
+
+class Loads(TypedDict):
+    """timestamp: as ISO 8601. loads: one entry, since there is one engine."""
+
+    timestamp: str
+    version: str
+    loads: list[Load]

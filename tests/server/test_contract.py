@@ -1,0 +1,100 @@
+"""Cases that schemathesis makes from /openapi.json; scripts/clients.py sends ten thousand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from tests.server_support import NAME, Client, fake_engine, idle_and_whole, until
+
+schemathesis = pytest.importorskip("schemathesis")
+checks = pytest.importorskip("schemathesis.specs.openapi.checks")
+
+CASES = 12
+VARIED = (
+    "POST /v1/chat/completions",
+    "POST /v1/completions",
+    "POST /generate",
+    "PUT /generate",
+    "POST /tokenize",
+    "POST /detokenize",
+    "POST /abort_request",
+)
+
+
+@pytest.fixture(scope="module")
+def operations() -> Iterator[dict[str, Any]]:
+    """By method and path. Short requests only, since many of the cases are valid."""
+    engine, _ = fake_engine(context_length=100)
+    schema = schemathesis.openapi.from_asgi("/openapi.json", Client(engine).app)
+    found = [result.ok() for result in schema.get_all_operations()]
+    yield {operation.label: operation for operation in found}
+    assert until(lambda: idle_and_whole(engine))
+    asyncio.run(engine.close())
+
+
+@pytest.mark.parametrize("label", VARIED)
+@pytest.mark.parametrize("mode", ["positive", "negative"])
+def test_answers_are_as_told(operations, label, mode):
+    operation = operations[label]
+    modes = schemathesis.GenerationMode
+
+    @given(case=operation.as_strategy(generation_mode=modes(mode)))
+    @settings(
+        max_examples=CASES,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    def check(case: Any) -> None:
+        # What two fields must be to each other no schema can say.
+        case.call_and_validate(excluded_checks=[checks.positive_data_acceptance])
+
+    check()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("label", "fields"),
+    [
+        (
+            "POST /v1/chat/completions",
+            {"messages": [{"role": "user", "content": "hi"}], "logprobs": True, "top_logprobs": 2},
+        ),
+        ("POST /v1/completions", {"prompt": ["a", "b"], "logprobs": 2, "echo": True}),
+        (
+            "POST /v1/chat/completions",
+            {
+                "messages": [{"role": "user", "content": "hi"}],
+                "return_token_ids": True,
+                "service_tier": "auto",
+            },
+        ),
+        ("POST /v1/completions", {"prompt": "a", "return_token_ids": True}),
+        ("POST /v1/completions", {"prompt": ["a", "b"], "best_of": 2, "service_tier": "default"}),
+        ("POST /generate", {"text": "a", "return_logprob": True, "logprob_start_len": 0}),
+        ("POST /generate", {"text": ["a", "b"], "return_logprob": True, "top_logprobs_num": 2}),
+    ],
+)
+def test_whole_answers_and_streams_are_as_told(operations, label, fields, stream):
+    short = {"max_new_tokens": 3, "n": 2}
+    fields = fields | (
+        {"sampling_params": short} if "generate" in label else {"max_tokens": 3, "n": 2}
+    )
+    if "/v1/" in label and stream:
+        fields |= {"stream_options": {"include_usage": True}}
+    case = operations[label].Case(body={**fields, "stream": stream}, media_type="application/json")
+    assert case.call_and_validate().status_code == 200
+
+
+def test_what_takes_no_body_is_as_told(operations):
+    asked = [operation for label, operation in operations.items() if label not in VARIED]
+    assert len(asked) == 16
+    for operation in asked:
+        place = {"name": NAME} if "{name}" in operation.label else {}
+        assert operation.Case(path_parameters=place).call_and_validate().status_code == 200

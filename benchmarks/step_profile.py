@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.machine import clock
 from radixlm.attention import team
-from radixlm.layers import onednn
+from radixlm.layers import products
 
 _FLOORS = tuple(
     f"radixlm.{floor}" for floor in ("memory", "attention", "layers", "models", "runner")
@@ -70,7 +70,7 @@ class StepProfile:
         undo: list[tuple[Any, str, Any]] = []
         wrapped: dict[Any, Any] = {}
         modules = [m for name, m in list(sys.modules.items()) if name.startswith(_FLOORS)]
-        for shared in (onednn, team):  # what they do counts to whoever asks for it
+        for shared in (products, team):  # what they do counts to whoever asks for it
             modules.remove(shared)
         for module in modules:
             for owner, name, member in list(_members(module)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from typing import NamedTuple
 
@@ -25,11 +24,6 @@ SUBCOMMANDS = {
     "generate": Subcommand("radixlm.cli_generate", "Continue prompts and print the answers."),
     "bench": Subcommand("radixlm.bench.command", "Measure workloads, write random checkpoints."),
 }
-
-
-# oneDNN and torch keep code for each size of a step they have met, 0.7 MB a product, of 1,024 of
-# them by default: gigabytes. Their libraries read this once, when they are loaded.
-KEPT_PRODUCTS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256", "LRU_CACHE_CAPACITY": "256"}
 
 
 class LazyGroup(click.Group):
@@ -63,8 +57,6 @@ def main() -> None:
 
     Exits with 0, with 1 when something failed, with 2 when the command line was wrong.
     """
-    for name, products in KEPT_PRODUCTS.items():
-        os.environ.setdefault(name, products)
     try:
         cli(prog_name="radixlm")
     except RadixLMError as error:

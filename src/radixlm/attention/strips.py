@@ -33,7 +33,7 @@ def strip_vectors() -> int:
     return 4 if processor_has("avx512f") else 1
 
 
-class _Strip:
+class Strip:
     """Code for one product: sums of all rows and vectors, as variables that become registers."""
 
     def __init__(self, builder: ir.IRBuilder, rows: int, vectors: int, *, pairs: bool) -> None:
@@ -47,37 +47,41 @@ class _Strip:
             for variable in row:
                 self._builder.store(self._ops.all(0), variable)
 
-    def take(self, into: Any, stride: Any, factors: Any) -> None:
-        """Begin with what is there, each row times its factor."""
-        for r, row in enumerate(self._grid):
+    def take(self, rows: Sequence[Any], factors: Any) -> None:
+        """Begin with what is at these addresses, each row times its factor."""
+        for r, (at, row) in enumerate(zip(rows, self._grid, strict=True)):
             factor = self._ops.load_one(factors, r)
-            at = self._row(into, stride, r)
             for v, variable in enumerate(row):
                 value = self._ops.load(at, v * MOST_LANES)
                 self._builder.store(self._builder.fmul(value, factor), variable)
 
-    def add(self, a: Any, a_stride: Any, b: Any, b_stride: Any, unit: Any) -> None:
-        """One unit of each row of a times b's vectors of it."""
+    def take_one(self, at: Any) -> None:
+        """Begin all rows with the same numbers."""
+        for v, _ in enumerate(self._grid[0]):
+            value = self._ops.load(at, v * MOST_LANES)
+            for row in self._grid:
+                self._builder.store(value, row[v])
+
+    def add(self, rows: Sequence[Any], b: Any, b_stride: Any, unit: Any) -> None:
+        """One unit of each row, at these addresses, times b's vectors of it."""
         builder, ops = self._builder, self._ops
         kind = ops.integers if self._pairs else ops.vector
         at = builder.add(b, builder.mul(unit, b_stride))
         vectors = [self._load(at, kind, v) for v in range(len(self._grid[0]))]
         offset = builder.mul(unit, ir.Constant(_INT64, UNIT_BYTES))
-        for r, row in enumerate(self._grid):
-            one = self._load(
-                builder.add(self._row(a, a_stride, r), offset),
-                _INT32 if self._pairs else _FLOAT,
-            )
+        for address, row in zip(rows, self._grid, strict=True):
+            one = self._load(builder.add(address, offset), _INT32 if self._pairs else _FLOAT)
             factor = self._spread(one)
             for vector, variable in zip(vectors, row, strict=True):
                 total = builder.load(variable)
                 builder.store(self._product(factor, vector, total), variable)
 
-    def store(self, into: Any, stride: Any) -> None:
-        for r, row in enumerate(self._grid):
-            at = self._row(into, stride, r)
+    def store(self, rows: Sequence[Any], *, bfloat16: bool = False) -> None:
+        for at, row in zip(rows, self._grid, strict=True):
             for v, variable in enumerate(row):
-                self._ops.store(self._builder.load(variable), at, v * MOST_LANES)
+                value = self._builder.load(variable)
+                offset = ir.Constant(_INT64, v * MOST_LANES * (2 if bfloat16 else 4))
+                self._ops.put(value, self._builder.add(at, offset), bfloat16=bfloat16)
 
     def _product(self, x: Any, y: Any, total: Any) -> Any:
         if not self._pairs:
@@ -98,10 +102,6 @@ class _Strip:
         value = self._builder.load(pointer)
         value.align = UNIT_BYTES
         return value
-
-    def _row(self, address: Any, stride: Any, index: int) -> Any:
-        offset = self._builder.mul(stride, ir.Constant(_INT64, index))
-        return self._builder.add(address, offset)
 
     def _variable(self) -> Any:
         return cgutils.alloca_once(self._builder, self._ops.vector)
@@ -127,19 +127,28 @@ def make_product(rows: int, vectors: int, *, pairs: bool, onto: bool) -> Callabl
     ) -> Any:
         def build(target: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
             a, a_stride, b, b_stride, units, into, stride, factors = args
-            strip = _Strip(builder, rows, vectors, pairs=pairs)
+            strip = Strip(builder, rows, vectors, pairs=pairs)
+            a_rows = _rows(builder, a, a_stride, rows)
+            into_rows = _rows(builder, into, stride, rows)
             if onto:
-                strip.take(into, stride, factors)
+                strip.take(into_rows, factors)
             else:
                 strip.clear()
             with cgutils.for_range(builder, units) as loop:
-                strip.add(a, a_stride, b, b_stride, loop.index)
-            strip.store(into, stride)
+                strip.add(a_rows, b, b_stride, loop.index)
+            strip.store(into_rows)
             return target.get_dummy_value()
 
         return types.void(*[types.int64] * 8), build
 
     return product  # type: ignore[no-any-return]
+
+
+def _rows(builder: ir.IRBuilder, address: Any, stride: Any, count: int) -> list[Any]:
+    """The addresses of so many rows."""
+    return [
+        builder.add(address, builder.mul(stride, ir.Constant(_INT64, row))) for row in range(count)
+    ]
 
 
 def make_transposed(*, widen: bool) -> Callable[..., Any]:

@@ -71,9 +71,7 @@ def prefetch(_context: Any, _address: Any) -> Any:
     """Have the cache line at an address fetched; nobody waits for it."""
 
     def build(target: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
-        pointer = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
-        hints = [ir.Constant(_INT32, hint) for hint in (0, 3, 1)]  # to be read, kept, as data
-        call(builder, "llvm.prefetch.p0", ir.VoidType(), [pointer, *hints])
+        prefetch_line(builder, args[0])
         return target.get_dummy_value()
 
     return types.void(types.int64), build
@@ -97,6 +95,13 @@ def call(
     kind = ir.FunctionType(result, [arg.type for arg in args])
     function = known or ir.Function(builder.module, kind, name)
     return builder.call(function, args, fastmath=flags)
+
+
+def prefetch_line(builder: ir.IRBuilder, address: Any) -> None:
+    """See `prefetch`."""
+    pointer = builder.inttoptr(address, ir.IntType(8).as_pointer())
+    hints = [ir.Constant(_INT32, hint) for hint in (0, 3, 1)]  # to be read, kept, as data
+    call(builder, "llvm.prefetch.p0", ir.VoidType(), [pointer, *hints])
 
 
 class Lanes:

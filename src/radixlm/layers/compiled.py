@@ -21,7 +21,6 @@ from torch import Tensor
 
 from radixlm.attention.team import team
 from radixlm.attention.vectors import FAST, MOST_LANES, Lanes, fetch_add, floats, words
-from radixlm.layers import onednn
 
 # The workers' first arguments, int64 each: a counter, how many rows there are, and of one row the
 # numbers; then addresses.
@@ -31,7 +30,8 @@ _ROWS_PER_UNIT = 4
 
 def known(device: torch.device, dtype: torch.dtype, width: int) -> bool:
     """Whether there is compiled code for rows of `width` numbers here."""
-    return onednn.has_products(device, dtype) and width % MOST_LANES == 0 and team().is_whole
+    types_known = dtype in (torch.float32, torch.bfloat16)
+    return device.type == "cpu" and types_known and width % MOST_LANES == 0 and team().is_whole
 
 
 class _Call:

@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from radixlm.core.errors import ModelError
-from radixlm.layers import onednn
-from radixlm.layers.packing import pack
+from radixlm.layers import products
 
 
 class TokenEmbedding:
@@ -35,7 +34,7 @@ class LMHead:
     def __init__(self, weight: Tensor, *, tied: bool) -> None:
         self.weight = weight
         self.tied = tied
-        self._packed = False
+        self._packed: products.PackedProduct | None = None
 
     @classmethod
     def for_embedding(cls, embedding: TokenEmbedding, *, tied: bool) -> LMHead:
@@ -43,8 +42,8 @@ class LMHead:
 
     def __call__(self, x: Tensor) -> Tensor:
         """(n, hidden_size) -> (n, vocab_size), float32."""
-        if self._packed:
-            return onednn.linear(x, self.weight).float()
+        if self._packed is not None:
+            return self._packed(x)
         return functional.linear(x, self.weight).float()
 
     def pack(self) -> None:
@@ -52,13 +51,13 @@ class LMHead:
         which a packed one does not allow, and reading the head unpacked takes several times as
         long as reading all of a small model's layers.
         """
-        if onednn.has_products(self.weight.device, self.weight.dtype):
-            self.weight = pack(self.weight)
-            self._packed = True
+        if products.knows(self.weight):
+            self._packed = products.PackedProduct(self.weight, None, torch.float32)
+            self.weight = self.weight.new_empty(0)
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Nothing when tied: the embedding has it."""
-        if self._packed:
+        if self._packed is not None:
             raise ModelError("packed weights have no names any more")
         if not self.tied:
             yield "weight", self.weight

@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from radixlm.core.errors import ModelError
-from radixlm.layers import compiled, onednn
-from radixlm.layers.packing import pack
+from radixlm.layers import compiled, products
 
 
 class Linear:
@@ -34,25 +33,25 @@ class Linear:
         rows = sum(self.parts.values())
         self.weight = torch.empty(rows, in_features, dtype=dtype, device=device)
         self.bias = torch.empty(rows, dtype=dtype, device=device) if bias else None
-        self._packed = False
+        self._packed: products.PackedProduct | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
         """(tokens, in_features) -> (tokens, sum of the parts)."""
-        if self._packed:
-            return onednn.linear(x, self.weight, self.bias)
+        if self._packed is not None:
+            return self._packed(x)
         return functional.linear(x, self.weight, self.bias)
 
     def pack(self) -> None:
-        """Replace the weight by one in the machine's own layout, where it has one. From then on
-        there are no named weights.
+        """Replace the weight by one that is laid out for the machine, where there is code for it.
+        From then on there are no named weights.
         """
-        if onednn.has_products(self.weight.device, self.weight.dtype):
-            self.weight = pack(self.weight)
-            self._packed = True
+        if products.knows(self.weight):
+            self._packed = products.PackedProduct(self.weight, self.bias, self.weight.dtype)
+            self.weight, self.bias = self.weight.new_empty(0), None
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Each part's `<name>.weight` and `<name>.bias`, as views of the stacked memory."""
-        if self._packed:
+        if self._packed is not None:
             raise ModelError("packed weights have no names any more")
         start = 0
         for name, size in self.parts.items():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from radixlm.core.errors import ModelError
-from radixlm.layers import onednn
+from radixlm.layers import products
 from radixlm.layers.embedding import LMHead, TokenEmbedding
 from radixlm.layers.linear import Linear
 
@@ -15,16 +15,19 @@ CPU = torch.device("cpu")
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-4), (torch.bfloat16, 0.05)])
-@pytest.mark.parametrize("tokens", [1, 7, 300])
-def test_the_same_product(tokens: int, dtype: torch.dtype, close: float, bias: bool) -> None:
+@pytest.mark.parametrize("outputs", [48, 80, 96, 1000])
+@pytest.mark.parametrize("tokens", [0, 1, 7, 8, 9, 300])
+def test_the_same_product(
+    tokens: int, outputs: int, dtype: torch.dtype, close: float, bias: bool
+) -> None:
     torch.manual_seed(0)
-    linear = Linear(96, {"a": 64, "b": 32}, bias=bias, dtype=dtype, device=CPU)
+    linear = Linear(96, {"a": outputs - 16, "b": 16}, bias=bias, dtype=dtype, device=CPU)
     for _, weight in linear.named_weights():
         weight.normal_()
     x = torch.randn(tokens, 96).to(dtype)
     with torch.inference_mode():
         plain = linear(x)
-        if not onednn.has_products(CPU, dtype):
+        if not products.knows(linear.weight):
             pytest.skip(f"this machine has no packed products in {dtype}")
         linear.pack()
         packed = linear(x)
@@ -36,10 +39,10 @@ def test_the_same_product(tokens: int, dtype: torch.dtype, close: float, bias: b
 
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-4), (torch.bfloat16, 0.05)])
 def test_a_tied_head_is_packed_beside_the_embedding(dtype: torch.dtype, close: float) -> None:
-    if not onednn.has_products(CPU, dtype):
-        pytest.skip(f"this machine has no packed products in {dtype}")
     torch.manual_seed(0)
     embedding = TokenEmbedding(50, 32, dtype=dtype, device=CPU)
+    if not products.knows(embedding.weight):
+        pytest.skip(f"this machine has no packed products in {dtype}")
     embedding.weight.normal_()
     head = LMHead.for_embedding(embedding, tied=True)
     rows = embedding(torch.tensor([3, 49]))
@@ -53,13 +56,35 @@ def test_a_tied_head_is_packed_beside_the_embedding(dtype: torch.dtype, close: f
 
 
 def test_packed_weights_are_not_handed_out() -> None:
-    linear = Linear(16, {"a": 16}, bias=False, dtype=torch.float32, device=CPU)
+    linear = Linear(16, {"a": 48}, bias=False, dtype=torch.float32, device=CPU)
     linear.pack()
     with pytest.raises(ModelError, match="packed"):
         list(linear.named_weights())
 
 
-def test_what_the_kernel_does_not_know_stays_as_it_is() -> None:
-    linear = Linear(16, {"a": 16}, bias=False, dtype=torch.float64, device=CPU)
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "dtype"),
+    [(16, 48, torch.float64), (16, 15, torch.float32), (15, 48, torch.bfloat16)],
+)
+def test_what_the_kernel_does_not_know_stays_as_it_is(
+    inputs: int, outputs: int, dtype: torch.dtype
+) -> None:
+    linear = Linear(inputs, {"a": outputs}, bias=False, dtype=dtype, device=CPU)
     linear.pack()
     assert [name for name, _ in linear.named_weights()] == ["a.weight"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_broken_numbers_stay_in_their_rows(dtype: torch.dtype) -> None:
+    linear = Linear(64, {"a": 96}, bias=False, dtype=dtype, device=CPU)
+    linear.weight.normal_()
+    linear.pack()
+    x = torch.randn(11, 64).to(dtype)
+    x[3, 5] = float("nan")
+    assert linear(x).isnan().any(dim=1).nonzero().flatten().tolist() == [3]
+
+
+def test_packing_keeps_no_second_copy() -> None:
+    linear = Linear(64, {"a": 96}, bias=True, dtype=torch.float32, device=CPU)
+    linear.pack()
+    assert linear.weight.untyped_storage().nbytes() == 0

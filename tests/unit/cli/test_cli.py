@@ -54,21 +54,6 @@ def test_help_names_every_command_and_imports_no_torch():
         assert re.search(rf"^  {name} +{re.escape(entry.help)}$", done.stdout, re.M)
 
 
-@pytest.mark.parametrize("given", [{}, {"LRU_CACHE_CAPACITY": "9"}])
-def test_kept_products_are_bounded_where_the_environment_does_not_say(
-    monkeypatch: pytest.MonkeyPatch, given: dict[str, str]
-):
-    environment = dict(os.environ)
-    for name in cli.KEPT_PRODUCTS:
-        environment.pop(name, None)
-    environment.update(given)
-    monkeypatch.setattr("os.environ", environment)
-    monkeypatch.setattr("sys.argv", ["radixlm", "--version"])
-    with pytest.raises(SystemExit):
-        cli.main()
-    assert environment.items() >= {**cli.KEPT_PRODUCTS, **given}.items()
-
-
 @pytest.mark.parametrize("command", [serve, chat, generate])
 def test_every_flag_is_in_the_help(command):
     text = invoke(command, "--help", terminal_width=200).output

@@ -127,6 +127,21 @@ def test_https_by_a_certificate(monkeypatch, pem):
             httpx.get(f"http://127.0.0.1:{port}/health")
 
 
+def test_tls_is_not_old(monkeypatch, pem):
+    """Of 1.2 only ciphers that are still thought well of, and nothing before it."""
+    files = {"ssl_certfile": str(pem / "cert.pem"), "ssl_keyfile": str(pem / "key.pem")}
+    client = ssl.create_default_context(cafile=str(pem / "cert.pem"))
+    client.maximum_version = ssl.TLSVersion.TLSv1_2
+    with running(monkeypatch, **files) as port:
+        with closing(socket.create_connection(("127.0.0.1", port))) as plain:
+            wrapped = client.wrap_socket(plain, server_hostname="127.0.0.1")
+            with closing(wrapped) as connection:
+                name, version, _ = connection.cipher()
+        assert version == "TLSv1.2"
+        assert name.startswith("ECDHE")
+        assert "GCM" in name or "CHACHA20" in name
+
+
 @pytest.mark.parametrize(
     ("cert", "key", "text"),
     [

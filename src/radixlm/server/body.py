@@ -27,6 +27,9 @@ _WISHES = {
     "list_type": "Input should be an array",
 }
 
+# A million messages hold up everybody for seconds, whatever becomes of them.
+MAX_OBJECTS = 32_768
+
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -78,7 +81,7 @@ def parse_body(model: type[M], body: bytes) -> M:
 
 def _read_json(body: bytes) -> Any:
     try:
-        value = json.loads(body.decode(), object_pairs_hook=_object)
+        value = json.loads(body.decode(), object_pairs_hook=_Objects().make)
     except UnicodeDecodeError as error:
         raise InvalidRequestError(
             f"the body is not valid JSON: byte {error.start} is not UTF-8"
@@ -96,12 +99,21 @@ def _read_json(body: bytes) -> Any:
     return value
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
-        raise InvalidRequestError(f"{name[:80]!r} stands twice in one object of the body")
-    return made
+class _Objects:
+    """Makes the objects of one body as they are read. Raises InvalidRequestError."""
+
+    def __init__(self) -> None:
+        self._made = 0
+
+    def make(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        self._made += 1
+        if self._made > MAX_OBJECTS:
+            raise InvalidRequestError(f"the body holds more than {MAX_OBJECTS} objects")
+        made = dict(pairs)
+        if len(made) < len(pairs):
+            [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
+            raise InvalidRequestError(f"{name[:80]!r} stands twice in one object of the body")
+        return made
 
 
 def _check_pairs(value: Any) -> None:

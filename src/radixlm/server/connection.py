@@ -28,6 +28,7 @@ class Connection(HttpToolsProtocol):
     _in_head = False
     _in_body = False
     _head_bytes = 0
+    _beside_body = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -38,6 +39,7 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        self._beside_body += len(data)
         super().data_received(data)
         if self._in_head:
             self._head_bytes += len(data)
@@ -45,6 +47,10 @@ class Connection(HttpToolsProtocol):
                 self._refuse(
                     HeaderTooLongError(f"the headers are longer than {MAX_HEADER_BYTES} bytes")
                 )
+        elif self._in_body and self._beside_body > MAX_HEADER_BYTES:
+            self._refuse(
+                HeaderTooLongError(f"more than {MAX_HEADER_BYTES} bytes came beside the body")
+            )
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -53,8 +59,17 @@ class Connection(HttpToolsProtocol):
         if self.cycle is None or self.cycle.response_complete:
             self._start_timer()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # Fields behind a body would join those of its head, as many as a client cares to send.
+        if not self._in_body:
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        self._beside_body = 0
+        super().on_body(body)
+
     def on_headers_complete(self) -> None:
-        self._in_head, self._in_body = False, True
+        self._in_head, self._in_body, self._beside_body = False, True, 0
         self._stop_timer()
         super().on_headers_complete()
 
@@ -89,8 +104,11 @@ class Connection(HttpToolsProtocol):
             self.transport.close()  # nothing was asked, or it was answered
 
     def _refuse(self, error: InvalidRequestError) -> None:
-        """Answer without the application, and end the connection."""
+        """Answer without the application, unless it has begun to, and end the connection."""
         if self.transport.is_closing():
+            return
+        if self._in_body and self.cycle.response_started:
+            self.transport.close()
             return
         response = error_response(error)
         status = HTTPStatus(response.status_code)

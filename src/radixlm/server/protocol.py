@@ -17,6 +17,7 @@ from radixlm.server.fields import MESSAGE_NO_OPS, REQUEST_NO_OPS
 
 MAX_N = 128
 MAX_CHOICES = 2048
+MAX_SALT_LENGTH = 1_024
 COMPLETION_MAX_TOKENS = 16
 _SAMPLING_FIELDS = (
     "temperature",
@@ -100,8 +101,9 @@ class SamplingFields(Body):
 class CacheFields(Body):
     """Whose cache a request may share, and how urgent it is."""
 
-    cache_salt: str | None = None
-    extra_key: str | None = None
+    # Bounded, for it is kept as long as a single token that was cached under it.
+    cache_salt: Annotated[str, Field(max_length=MAX_SALT_LENGTH)] | None = None
+    extra_key: Annotated[str, Field(max_length=MAX_SALT_LENGTH)] | None = None
     priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
 
     @property

@@ -81,6 +81,7 @@ def make_environment() -> ImmutableSandboxedEnvironment:
         extensions=[jinja2.ext.loopcontrols, _GenerationBlock],
     )
     environment.filters["tojson"] = _to_json
+    del environment.globals["lipsum"]  # as much filler as its arguments ask for, all at once
     return environment
 
 

@@ -203,7 +203,10 @@ def _through_transformers(folder: Path) -> tokenizers.Tokenizer:
             "--tokenizer, or `pip install transformers` so that other formats can be read"
         ) from None
     try:
-        loaded = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        # Left open, a folder that brings code of its own has the terminal asked whether to run it.
+        loaded = transformers.AutoTokenizer.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False
+        )
     except Exception as error:  # whatever it raises, the folder is of no use
         raise ModelError(
             f"{folder} has no tokenizer.json, and transformers cannot read its tokenizer: {error}"

@@ -70,11 +70,31 @@ def test_the_template_s_own_refusal_is_the_error():
         "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
         "{{ ().__class__.__bases__[0].__subclasses__() }}",
         "{{ messages.append(1) }}",
+        "{{ lipsum(n=10**9) }}",
+        "{{ lipsum.__globals__ }}",
+        "{{ cycler.__init__.__globals__ }}",
+        "{% include '/etc/passwd' %}",
+        "{% import 'os' as os %}{{ os }}",
     ],
 )
 def test_whatever_goes_wrong_in_a_template_is_an_invalid_request(source):
     with pytest.raises(InvalidRequestError, match="refuses these messages"):
         ChatTemplate(source).render(HELLO)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ range.__self__ }}",
+        "{{ raise_exception.__globals__ }}",
+        "{{ self._TemplateReference__context }}",
+        "{{ '{0.__class__}'.format(messages) }}",
+        "{{ messages | attr('__class__') }}",
+        "{{ messages | map(attribute='__class__') | join }}",
+    ],
+)
+def test_what_lies_behind_a_value_is_not_there(source):
+    assert ChatTemplate(source).render(HELLO) == ""
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -170,6 +171,20 @@ def test_missing_tokenizer_without_transformers_says_what_to_do(tmp_path: Path, 
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ModelError, match=r"no tokenizer\.json.*--tokenizer.*transformers"):
         Tokenizer.load(tmp_path)
+
+
+def test_a_folder_s_own_code_is_never_run(tmp_path: Path, monkeypatch):
+    asked = {}
+
+    def from_pretrained(_folder, **options):
+        asked.update(options)
+        raise ValueError("needs code of its own")
+
+    auto = SimpleNamespace(from_pretrained=from_pretrained)
+    monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(AutoTokenizer=auto))
+    with pytest.raises(ModelError, match="needs code of its own"):
+        Tokenizer.load(tmp_path)
+    assert asked == {"local_files_only": True, "trust_remote_code": False}
 
 
 @pytest.mark.slow

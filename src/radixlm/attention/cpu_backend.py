@@ -116,7 +116,7 @@ class CpuAttention:
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """See `Attend`: q (tokens, n_heads, head_dim) -> the same shape."""
         self._pool.write(layer, self._slots, k, v)
-        answers = torch.empty(q.shape, dtype=q.dtype)
+        answers = torch.empty(q.shape, dtype=q.dtype, device="cpu")
         for read in self._reads:
             read.attend(layer, q, answers, self._merge)
         if self._merge is not None:
@@ -134,5 +134,5 @@ def _own(span: RowSpan, table: Tensor) -> TileRead:
 
 
 def _shared(read: SharedRead) -> TileRead:
-    slots = torch.cat([torch.arange(*extent, dtype=torch.int32) for extent in read.extents])
-    return TileRead(read.first, read.stop, slots, read.length)
+    runs = [torch.arange(*run, dtype=torch.int32, device="cpu") for run in read.extents]
+    return TileRead(read.first, read.stop, torch.cat(runs), read.length)

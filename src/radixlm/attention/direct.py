@@ -111,7 +111,7 @@ def make_worker(queries: int, head_dim: int, *, bfloat16: bool) -> Any:
                 at = scores + 4 * i * length
                 top = row_largest(at, count)
                 floats(tops)[i] = top
-                floats(sums)[i] = row_weights(at, count, scale, top * scale, at, count)
+                floats(sums)[i] = row_weights(at, count, scale, top, at, count)
             clear(mixed, heads * head_dim)
             tiles(False, args[VALUES], args[KEY_HEADS], slots, count, mixed, scores, length)
             finish(args, mixed, tops, token, part, heads)

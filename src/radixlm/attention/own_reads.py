@@ -61,7 +61,7 @@ class OwnReads:
         longest = -(-int(length.max()) // pieces)
         scores = -(-longest // MOST_LANES) * MOST_LANES
         per_thread = direct.scratch_numbers(n_heads, pool.head_dim, scores)
-        self._scratch = torch.empty(self._threads * per_thread, dtype=torch.float32)
+        self._scratch = torch.empty(self._threads * per_thread, dtype=torch.float32, device="cpu")
         self._arguments = (ctypes.c_int64 * direct.SIZE)()
         self._arguments[direct.ITEMS] = len(self._reads)
         self._arguments[direct.KEY_HEADS] = pool.n_kv_heads

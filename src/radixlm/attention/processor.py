@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba.core import config
+from numba.core.codegen import get_host_cpu_features
 
 
 class BFloat(ir.Type):  # type: ignore[misc]
@@ -20,10 +21,10 @@ class BFloat(ir.Type):  # type: ignore[misc]
 
 
 def processor_has(feature: str) -> bool:
-    """Whether compiled code may use an extension of x86, by LLVM's name for it."""
-    if config.CPU_NAME or config.CPU_FEATURES:  # numba was told to compile for something else
-        return f"+{feature}" in (config.CPU_FEATURES or "").split(",")
-    return bool(binding.get_host_cpu_features().get(feature, False))
+    """Whether numba compiles for an extension of x86, by LLVM's name for it."""
+    told = config.CPU_FEATURES
+    features = get_host_cpu_features() if told is None else told
+    return f"+{feature}" in features.split(",")
 
 
 def has_bfloat16() -> bool:

@@ -123,8 +123,8 @@ class Merge:
         self._worker = worker
         self._team = team
         self._keep = rows.by_token()
-        self._parts = torch.empty((rows.count, heads, head_dim), dtype=torch.float32)
-        self._lse = torch.empty((rows.count, heads), dtype=torch.float32)
+        self._parts = torch.empty((rows.count, heads, head_dim), dtype=torch.float32, device="cpu")
+        self._lse = torch.empty((rows.count, heads), dtype=torch.float32, device="cpu")
         self._arguments = (ctypes.c_int64 * _SIZE)()
         self._arguments[_TOKENS] = len(self._keep[0])
         self._arguments[_HEADS : _HEAD_DIM + 1] = [heads, head_dim]
@@ -187,5 +187,5 @@ def _added_up(parts: int, lse: int, rows: Any, count: int, heads: int, head: int
         total += weight
         part = floats(parts + 4 * at * size)
         for i in range(size):
-            into[i] = weight * part[i] + (into[i] if index else 0)
+            into[i] = weight * part[i] + (into[i] if index else np.float32(0))
     return total

@@ -48,26 +48,27 @@ def row_largest(_context: Any, _row: Any, _count: Any) -> Any:
 
 
 def make_row_weights(*, bfloat16: bool) -> Callable[..., Any]:
-    """row_weights(row, count, scale, shift, weights, width): 2^(scale x - shift), 0 from `count` to
+    """row_weights(row, count, scale, top, weights, width): 2^(scale (x - top)), 0 from `count` to
     `width`, a whole number of vectors or `count` itself; returns their sum.
 
-    No scale x - shift is above 0. weights: an address, bfloat16 or float32, may be `row` then.
+    No x is above the top. weights: an address, bfloat16 or float32, may be `row` then.
     """
     degree = _DEGREE_FOR_BFLOAT16 if bfloat16 else MOST_EXACT
     element = 2 if bfloat16 else 4
 
     @intrinsic  # type: ignore[untyped-decorator]
     def row_weights(
-        _context: Any, _row: Any, _count: Any, _scale: Any, _shift: Any, _weights: Any, _width: Any
+        _context: Any, _row: Any, _count: Any, _scale: Any, _top: Any, _weights: Any, _width: Any
     ) -> Any:
         def build(_target: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
-            row, count, scale, shift, weights, width = args
+            row, count, scale, top, weights, width = args
             ops = Lanes(builder, MOST_LANES)
-            scales, shifts = ops.spread(scale), ops.spread(builder.fneg(shift))
+            scales, tops = ops.spread(scale), ops.spread(top)
             total = cgutils.alloca_once_value(builder, ops.all(0))
             for index, seen in _vectors(builder, ir.Constant(_INT64, 0), count, width):
                 x = ops.load(_at(builder, row, index, 4), 0)
-                power = ops.exp2(ops.multiply_add(x, scales, shifts), degree)
+                # Not as one multiplication and addition: large scores would lose their differences.
+                power = ops.exp2(builder.fmul(builder.fsub(x, tops), scales), degree)
                 if seen is not None:
                     power = builder.select(seen, power, ops.all(0))
                 builder.store(builder.fadd(builder.load(total), power), total)

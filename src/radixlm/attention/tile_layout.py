@@ -100,11 +100,6 @@ def places_of(shape: Shape) -> Places:
     return Places(*starts)
 
 
-def scratch_bytes(shape: Shape) -> int:
-    """That one thread needs, whatever it reads."""
-    return places_of(shape).end
-
-
 def make_take(shape: Shape) -> Any:
     """take(q, stride, tokens, base): a block's queries one below the other, nothing read so far."""
     places, units, queries, head_dim = places_of(shape), shape.units, shape.queries, shape.head_dim

@@ -133,7 +133,7 @@ class TileReads:
 
 def make_scratch(threads: int, shape: Shape) -> Tensor:
     """For the workers of one shape, whatever they read."""
-    return torch.empty((threads, places_of(shape).end), dtype=torch.uint8)
+    return torch.empty((threads, places_of(shape).end), dtype=torch.uint8, device="cpu")
 
 
 def _columns(block: Block, rows: PartRows) -> tuple[int, ...]:

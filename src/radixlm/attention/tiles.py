@@ -151,15 +151,10 @@ def _make_weigh(shape: Shape) -> Any:
         at = base + places.scores + r * TILE * UNIT_BYTES
         before = tops[row + r]
         top = max(before, row_largest(at, sees))
-        # Nothing to scale, and no infinity less another one.
-        factor, shift = np.float32(1), np.float32(0)
-        if top > -np.inf:
-            shift = top * scale
-        if top > before:
-            factor = np.exp2(before * scale - shift)
+        factor = np.exp2((before - top) * scale) if top > before else np.float32(1)
         width = -(-widest // MOST_LANES) * MOST_LANES
         weights = base + places.weights + r * TILE * element
-        total = row_weights(at, sees, scale, shift, weights, width)
+        total = row_weights(at, sees, scale, top, weights, width)
         tops[row + r], factors[r] = top, factor
         sums[row + r] = sums[row + r] * factor + total
 

@@ -172,21 +172,22 @@ class Lanes:
 
     def exp2(self, x: Any, degree: int) -> Any:
         """2^x of numbers <= 0, down to 2^-100: 2^part as a polynomial for a part between -1/2 and
-        1/2, and the whole rest added to its exponent: adding 1.5 x 2^23 leaves it in the lowest
-        bits, also of NaN, which stays NaN in the part. (Taking that away again would round, but
-        numba's flags would let the compiler take both away.)
+        1/2, times 2^whole, made of its bits: adding 1.5 x 2^23 leaves it in the lowest ones. NaN
+        stays NaN, in the part. (Taking that away again would round, but numba's flags would let
+        the compiler take both away.)
         """
         b = self._builder
         least = self.all(_LEAST)
         x = b.select(b.fcmp_ordered(">", least, x), least, x)
         whole = b.fadd(x, self.all(1.5 * 2**23))
-        rounded = call(b, f"llvm.roundeven.v{self.lanes}f32", self.vector, [x])
+        rounded = call(b, f"llvm.rint.v{self.lanes}f32", self.vector, [x])
         part = b.fsub(x, rounded)
         power = self.all(_EXP2[degree])
         for factor in reversed(_EXP2[:degree]):
             power = self.multiply_add(power, part, self.all(factor))
-        exponent = b.shl(b.bitcast(whole, self.integers), self.all_integer(23))
-        return b.bitcast(b.add(b.bitcast(power, self.integers), exponent), self.vector)
+        exponent = b.add(b.bitcast(whole, self.integers), self.all_integer(127))
+        scale = b.bitcast(b.shl(exponent, self.all_integer(23)), self.vector)
+        return b.fmul(power, scale)
 
     def larger(self, x: Any, y: Any) -> Any:
         return self._builder.select(self._builder.fcmp_ordered(">", x, y), x, y)

@@ -51,7 +51,7 @@ class LMHead:
         which a packed one does not allow, and reading the head unpacked takes several times as
         long as reading all of a small model's layers.
         """
-        if products.knows(self.weight):
+        if self._packed is None and products.knows(self.weight):
             self._packed = products.PackedProduct(self.weight, None, torch.float32)
             self.weight = self.weight.new_empty(0)
 

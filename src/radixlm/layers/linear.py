@@ -45,7 +45,7 @@ class Linear:
         """Replace the weight by one that is laid out for the machine, where there is code for it.
         From then on there are no named weights.
         """
-        if products.knows(self.weight):
+        if self._packed is None and products.knows(self.weight):
             self._packed = products.PackedProduct(self.weight, self.bias, self.weight.dtype)
             self.weight, self.bias = self.weight.new_empty(0), None
 

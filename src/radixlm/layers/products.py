@@ -7,6 +7,7 @@
          ...  +--------+--------+--       registers, a panel (55 KB at 576 inputs) in the cache
 
 A unit of work is one panel and up to 256 rows; threads take one after the other from a counter.
+Where the last panel overlaps the one before, two of them write the same numbers.
 With few rows the weights' way from memory is the floor, with many the processor's multiplications;
 docs/adr/0015-own-products.md has both beside oneDNN's.
 """
@@ -31,27 +32,30 @@ from radixlm.attention.team import team
 from radixlm.attention.vectors import FAST, MOST_LANES, fetch_add, prefetch_line, words
 
 # The worker's arguments, int64 each; strides in bytes.
-_TAKEN, _ROWS, _UNITS, _OUTPUTS, _X, _X_STRIDE, _PANELS, _BIAS, _INTO, _SIZE = range(10)
+_TAKEN, _ROWS, _UNITS, _OUTPUTS, _X, _X_STRIDE, _PANELS, _BIAS, _INTO, _HEIGHT, _SIZE = range(11)
+# Sums of a strip, such that they stay in registers.
+_STRIP_ROWS, _STRIP_VECTORS = 8, 3
+_LANES = _STRIP_VECTORS * MOST_LANES
+# Rows of a unit, a multiple of a strip's; fewer where threads would have less than so many units.
 _ROWS_PER_UNIT = 256
+_UNITS_PER_THREAD = 4
 # So far ahead of where a panel is read it is fetched.
 _AHEAD_BYTES = 2048
 _INT64 = ir.IntType(64)
 
 
-def _strip() -> tuple[int, int]:
-    """Rows and vectors whose sums stay in registers."""
-    return (8, 3) if processor_has("avx512f") else (6, 1)
-
-
 def knows(weight: Tensor) -> bool:
-    """Whether there is compiled code for products with a weight (out, in)."""
+    """Whether there is compiled code for products with a weight (out, in) that is worth it here:
+    it was measured with AVX-512; where AMX multiplies bfloat16, torch's own products are faster.
+    """
     outputs, inputs = weight.shape
-    if weight.device.type != "cpu" or not team().is_whole:
+    if weight.device.type != "cpu" or not team().is_whole or not processor_has("avx512f"):
         return False
-    if outputs < _strip()[1] * MOST_LANES:
+    if outputs < _LANES:
         return False
-    pairs = weight.dtype == torch.bfloat16 and has_bfloat16() and inputs % 2 == 0
-    return pairs or weight.dtype == torch.float32
+    if weight.dtype == torch.bfloat16:
+        return has_bfloat16() and not processor_has("amx-bf16") and inputs % 2 == 0
+    return weight.dtype == torch.float32
 
 
 class PackedProduct:
@@ -66,10 +70,9 @@ class PackedProduct:
         self._dtype = dtype
         pairs = weight.dtype == torch.bfloat16
         self._units = inputs // 2 if pairs else inputs
-        lanes = _strip()[1] * MOST_LANES
-        self._panels, self._bias = _packed(weight, bias, lanes, 2 if pairs else 1)
+        self._panels, self._bias = _packed(weight, bias, 2 if pairs else 1)
         halves = dtype == torch.bfloat16
-        self._worker = _make_worker(*_strip(), pairs=pairs, halves=halves)
+        self._worker = _make_worker(pairs=pairs, halves=halves)
         self._address: int = self._worker.address
         self._team = team()
         self._arguments = (ctypes.c_int64 * _SIZE)()
@@ -90,35 +93,44 @@ class PackedProduct:
             self._panels.data_ptr(),
             self._bias.data_ptr(),
             made.data_ptr(),
+            self._height(x.shape[0]),
         ]
         self._team.run(self._address, self._at, self._team.size)
         return made
 
+    def _height(self, rows: int) -> int:
+        """Rows of a unit."""
+        height = _ROWS_PER_UNIT
+        wanted = _UNITS_PER_THREAD * self._team.size
+        while height > _STRIP_ROWS and self._panels.shape[0] * -(-rows // height) < wanted:
+            height //= 2
+        return height
 
-def _packed(weight: Tensor, bias: Tensor | None, lanes: int, numbers: int) -> tuple[Tensor, Tensor]:
+
+def _packed(weight: Tensor, bias: Tensor | None, numbers: int) -> tuple[Tensor, Tensor]:
     """Panels (panels, units, lanes, numbers of a unit) and each one's bias, float32. The last one
     ends with the last output, and so may begin within the one before it.
     """
     outputs, inputs = weight.shape
-    first = torch.arange(0, outputs, lanes).clamp_(max=outputs - lanes)
-    rows = first[:, None] + torch.arange(lanes)
-    if outputs % lanes == 0:
-        panels = weight.view(-1, lanes, inputs // numbers, numbers)
-    else:
-        panels = weight[rows].view(-1, lanes, inputs // numbers, numbers)
-    biases = torch.zeros(rows.shape, dtype=torch.float32)
-    if bias is not None:
-        biases.copy_(bias[rows])
-    return panels.transpose(1, 2).contiguous(), biases
+    count, whole = -(-outputs // _LANES), outputs // _LANES
+    panels = weight.new_empty((count, inputs // numbers, _LANES, numbers))
+    biases = torch.zeros((count, _LANES), dtype=torch.float32, device="cpu")
+    last = slice(-1, None), slice(-_LANES, None)
+    for part, rows in ((slice(whole), slice(whole * _LANES)), last):
+        cut = weight[rows].view(-1, _LANES, inputs // numbers, numbers)
+        panels[part].copy_(cut.transpose(1, 2))
+        if bias is not None:
+            biases[part].copy_(bias[rows].view(-1, _LANES))
+    return panels, biases
 
 
-def _make_strip(rows: int, vectors: int, *, pairs: bool, halves: bool) -> Any:
-    """strip(x, x_stride, last, panel, units, bias, into, stride): `rows` rows at x times a panel;
+def _make_strip(*, pairs: bool, halves: bool) -> Any:
+    """strip(x, x_stride, last, panel, units, bias, into, stride): eight rows at x times a panel;
     rows beyond the `last` one are that one again, and leave the same result in the same place.
 
     pairs: units are pairs of bfloat16 numbers; halves: results are bfloat16.
     """
-    panel_row = vectors * MOST_LANES * UNIT_BYTES
+    panel_row = _LANES * UNIT_BYTES
 
     @intrinsic  # type: ignore[untyped-decorator]
     def strip(
@@ -134,9 +146,9 @@ def _make_strip(rows: int, vectors: int, *, pairs: bool, halves: bool) -> Any:
     ) -> Any:
         def build(target: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
             x, x_stride, last, panel, units, bias, into, stride = args
-            sums = Strip(builder, rows, vectors, pairs=pairs)
+            sums = Strip(builder, _STRIP_ROWS, _STRIP_VECTORS, pairs=pairs)
             sums.take_one(bias)
-            x_rows = _rows_until(builder, x, x_stride, last, rows)
+            x_rows = _rows_until(builder, x, x_stride, last)
             step = ir.Constant(_INT64, panel_row)
             with cgutils.for_range(builder, units) as loop:
                 ahead = builder.add(panel, builder.mul(loop.index, step))
@@ -144,7 +156,7 @@ def _make_strip(rows: int, vectors: int, *, pairs: bool, halves: bool) -> Any:
                     offset = ir.Constant(_INT64, _AHEAD_BYTES + line)
                     prefetch_line(builder, builder.add(ahead, offset))
                 sums.add(x_rows, panel, step, loop.index)
-            sums.store(_rows_until(builder, into, stride, last, rows), bfloat16=halves)
+            sums.store(_rows_until(builder, into, stride, last), bfloat16=halves)
             return target.get_dummy_value()
 
         return types.void(*[types.int64] * 8), build
@@ -152,11 +164,9 @@ def _make_strip(rows: int, vectors: int, *, pairs: bool, halves: bool) -> Any:
     return strip
 
 
-def _rows_until(
-    builder: ir.IRBuilder, address: Any, stride: Any, last: Any, count: int
-) -> list[Any]:
+def _rows_until(builder: ir.IRBuilder, address: Any, stride: Any, last: Any) -> list[Any]:
     made = []
-    for row in range(count):
+    for row in range(_STRIP_ROWS):
         number = ir.Constant(_INT64, row)
         place = builder.select(builder.icmp_signed("<", number, last), number, last)
         made.append(builder.add(address, builder.mul(stride, place)))
@@ -164,24 +174,24 @@ def _rows_until(
 
 
 @functools.cache
-def _make_worker(rows: int, vectors: int, *, pairs: bool, halves: bool) -> Any:
-    strip = _make_strip(rows, vectors, pairs=pairs, halves=halves)
-    lanes, element = vectors * MOST_LANES, 2 if halves else 4
+def _make_worker(*, pairs: bool, halves: bool) -> Any:
+    strip = _make_strip(pairs=pairs, halves=halves)
+    element = 2 if halves else 4
 
     @cfunc(types.void(types.int64), **FAST)  # type: ignore[untyped-decorator]
     def worker(arguments: int) -> None:
         args = words(arguments)
-        count, units, outputs = args[_ROWS], args[_UNITS], args[_OUTPUTS]
-        panels = -(-outputs // lanes)
+        count, units, outputs, height = args[_ROWS], args[_UNITS], args[_OUTPUTS], args[_HEIGHT]
+        panels = -(-outputs // _LANES)
         while True:
             unit = fetch_add(arguments)
-            if unit >= panels * -(-count // _ROWS_PER_UNIT):
+            if unit >= panels * -(-count // height):
                 break
-            begin, panel = unit // panels * _ROWS_PER_UNIT, unit % panels
-            column = min(panel * lanes, outputs - lanes)
-            weights = args[_PANELS] + panel * units * lanes * UNIT_BYTES
-            bias = args[_BIAS] + panel * lanes * 4
-            for row in range(begin, min(begin + _ROWS_PER_UNIT, count), rows):
+            begin, panel = unit // panels * height, unit % panels
+            column = min(panel * _LANES, outputs - _LANES)
+            weights = args[_PANELS] + panel * units * _LANES * UNIT_BYTES
+            bias = args[_BIAS] + panel * _LANES * 4
+            for row in range(begin, min(begin + height, count), _STRIP_ROWS):
                 x = args[_X] + row * args[_X_STRIDE]
                 into = args[_INTO] + (row * outputs + column) * element
                 last = count - 1 - row

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import pathlib
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
 import torch
 
-from radixlm.attention import CpuBackend, TorchBackend, backends, make_backend
+from radixlm.attention import CpuBackend, TorchBackend, backends, make_backend, make_plan
 from radixlm.attention.team import team
 from radixlm.memory import KVPool
 from tests.tensor.attention_cases import (
+    BACKENDS,
     Heads,
     Path,
     make_case,
@@ -64,12 +69,53 @@ def test_pieces_leave_out_what_is_shared(dtype: torch.dtype, near: float) -> Non
 
 
 @pytest.mark.usefixtures("threads")
-def test_threads_may_change_between_planning_and_computing() -> None:
-    case = make_case([(300, 1)] * 5, Heads(4, 2, 16), torch.float32, "cpu", seed=3, scattered=True)
-    wanted = run(case, 0, backend="direct")
+@pytest.mark.parametrize("backend", WAYS)
+@pytest.mark.parametrize("shapes", [[(300, 1)] * 5, [(3000, 1)], [(2000, 40)]])
+def test_threads_may_change_between_planning_and_computing(
+    backend: str, shapes: list[tuple[int, int]]
+) -> None:
+    case = make_case(shapes, Heads(4, 2, 16), torch.float32, "cpu", seed=3, scattered=True)
+    made = BACKENDS[backend](case.pool, 4)
+    attend = made.prepare(make_plan(case.rows, 0), case.table, case.slots)
+    wanted = attend(1, case.q, case.k, case.v)
+    assert (wanted.double() - reference(case)).abs().max().item() < 5e-6
     for count in (7, 1):
         torch.set_num_threads(count)
-        assert torch.equal(run(case, 0, backend="direct"), wanted)
+        assert torch.equal(attend(1, case.q, case.k, case.v), wanted)
+
+
+@pytest.mark.parametrize("backend", WAYS)
+@pytest.mark.parametrize("factor", [-1e20, 1e14])
+def test_scores_beyond_all_bounds(backend: str, factor: float) -> None:
+    """-inf of all tokens is nothing that can be divided by; of huge ones the largest has it all."""
+    case = make_case([(40, 5)], Heads(2, 1, 16), torch.float32, "cpu", seed=3, scattered=False)
+    case.pool.keys[1][case.table[1, :40].long()] = 1e19 if factor < 0 else 1.0
+    case.k.fill_(1e19 if factor < 0 else 1.0)
+    case.q.fill_(factor)
+    case.q[..., 0] = factor * (1 + 1e-4)
+    out = run(case, 0, backend=backend)
+    if factor < 0:
+        assert bool(out.isnan().all())
+    else:
+        assert (out.double() - reference(case)).abs().max().item() < 5e-6
+
+
+@pytest.mark.slow  # compiles in processes of its own
+@pytest.mark.parametrize("features", ["+avx2,+fma", "+avx512f,+avx512bw,+avx512dq,+avx512vl"])
+def test_processors_with_less(features: str) -> None:
+    """bfloat16 is widened, strips are narrower, weights stay as they are."""
+    program = [sys.executable, "-m", "pytest", "-qxrs", "-m", "not slow", "-p", "no:cacheprovider"]
+    files = [__file__, str(pathlib.Path(__file__).parents[1] / "layers")]
+    wanted = "not processors and not a_machine_gets"
+    done = subprocess.run(  # noqa: S603
+        [*program, *files, "-k", wanted],
+        env={**os.environ, "NUMBA_CPU_NAME": "x86-64", "NUMBA_CPU_FEATURES": features},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "no packed products" in done.stdout
 
 
 @pytest.mark.parametrize("backend", WAYS)

@@ -13,6 +13,12 @@ from radixlm.layers.linear import Linear
 CPU = torch.device("cpu")
 
 
+def pack(layer: Linear | LMHead) -> None:
+    if not products.knows(layer.weight):
+        pytest.skip(f"this machine has no packed products in {layer.weight.dtype}")
+    layer.pack()
+
+
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-4), (torch.bfloat16, 0.05)])
 @pytest.mark.parametrize("outputs", [48, 80, 96, 1000])
@@ -27,9 +33,7 @@ def test_the_same_product(
     x = torch.randn(tokens, 96).to(dtype)
     with torch.inference_mode():
         plain = linear(x)
-        if not products.knows(linear.weight):
-            pytest.skip(f"this machine has no packed products in {dtype}")
-        linear.pack()
+        pack(linear)
         packed = linear(x)
         strided = linear(torch.cat((x, x), dim=1)[:, :96])
     assert packed.shape == plain.shape
@@ -41,13 +45,11 @@ def test_the_same_product(
 def test_a_tied_head_is_packed_beside_the_embedding(dtype: torch.dtype, close: float) -> None:
     torch.manual_seed(0)
     embedding = TokenEmbedding(50, 32, dtype=dtype, device=CPU)
-    if not products.knows(embedding.weight):
-        pytest.skip(f"this machine has no packed products in {dtype}")
     embedding.weight.normal_()
     head = LMHead.for_embedding(embedding, tied=True)
     rows = embedding(torch.tensor([3, 49]))
     plain = head(rows)
-    head.pack()
+    pack(head)
     assert torch.allclose(head(rows), plain, atol=close, rtol=close)
     assert torch.equal(embedding(torch.tensor([3, 49])), rows)
     assert head(rows[:0]).shape == (0, 50)
@@ -57,7 +59,7 @@ def test_a_tied_head_is_packed_beside_the_embedding(dtype: torch.dtype, close: f
 
 def test_packed_weights_are_not_handed_out() -> None:
     linear = Linear(16, {"a": 48}, bias=False, dtype=torch.float32, device=CPU)
-    linear.pack()
+    pack(linear)
     with pytest.raises(ModelError, match="packed"):
         list(linear.named_weights())
 
@@ -78,7 +80,7 @@ def test_what_the_kernel_does_not_know_stays_as_it_is(
 def test_broken_numbers_stay_in_their_rows(dtype: torch.dtype) -> None:
     linear = Linear(64, {"a": 96}, bias=False, dtype=dtype, device=CPU)
     linear.weight.normal_()
-    linear.pack()
+    pack(linear)
     x = torch.randn(11, 64).to(dtype)
     x[3, 5] = float("nan")
     assert linear(x).isnan().any(dim=1).nonzero().flatten().tolist() == [3]
@@ -86,5 +88,5 @@ def test_broken_numbers_stay_in_their_rows(dtype: torch.dtype) -> None:
 
 def test_packing_keeps_no_second_copy() -> None:
     linear = Linear(64, {"a": 96}, bias=True, dtype=torch.float32, device=CPU)
-    linear.pack()
+    pack(linear)
     assert linear.weight.untyped_storage().nbytes() == 0

@@ -11,6 +11,7 @@ from starlette.types import ASGIApp
 
 from radixlm.build import AsyncEngine
 from radixlm.core.clock import WallClock
+from radixlm.server.api_keys import Keyring
 from radixlm.server.config import ServerConfig
 from radixlm.server.envelope import Envelope
 from radixlm.server.errors import install_error_handlers
@@ -35,6 +36,7 @@ def create_app(
     """
     config = config or ServerConfig()
     clock = WallClock()
+    keys = Keyring(config.api_key, config.admin_api_key)
     service = Service(
         engine=engine,
         model_name=served_model_name,
@@ -45,13 +47,14 @@ def create_app(
         pace=Pace(clock),
         sampling_defaults=sampling_defaults_of(engine.info, config),
         fingerprint=fingerprint_of(engine.info),
+        keys=keys,
     )
     app = _Application(title="RadixLM", docs_url=None, redoc_url=None)
     app.state.service = service
     for routes in _ROUTERS:
         app.include_router(routes)
     install_error_handlers(app, service.retry_after)
-    return Envelope(app, config, clock)
+    return Envelope(app, config, keys, clock)
 
 
 class _Application(FastAPI):

@@ -52,6 +52,7 @@ class Described:
     texts: instead, the plain texts by their statuses. events: the type of a stream's events.
     body: of the request; example: one that is answered.
     errors: what may be raised, besides what any route may raise.
+    admin: with --admin-api-key, only such a key opens it, or part of what it does.
     """
 
     answer: tuple[Any, ...] = ()
@@ -60,6 +61,7 @@ class Described:
     body: type[Body] | None = None
     example: Mapping[str, Any] = field(default_factory=dict)
     errors: Errors = ()
+    admin: bool = False
 
 
 _RESET = Described(
@@ -68,6 +70,7 @@ _RESET = Described(
         400: "Requests are running: only what they do not use was dropped.",
     },
     errors=(EngineDeadError,),
+    admin=True,
 )
 _MODEL_INFO = Described(answer=(ModelInfo, ServedModel))
 _SERVER_INFO = Described(answer=(EngineConfig, ServerFacts))
@@ -109,6 +112,7 @@ DESCRIBED: Mapping[str, Described] = {
         answer=(Aborted,),
         errors=(*_READING, EngineDeadError),
         example={"rid": "mine"},
+        admin=True,
     ),
     "/tokenize": Described(
         body=TokenizeBody,
@@ -124,7 +128,7 @@ DESCRIBED: Mapping[str, Described] = {
     ),
     "/tokenizer_info": Described(answer=(TokenizerInfo,)),
     "/flush_cache": _RESET,
-    "/reset_prefix_cache": Described(answer=(CacheReset,), errors=(EngineDeadError,)),
+    "/reset_prefix_cache": Described(answer=(CacheReset,), errors=(EngineDeadError,), admin=True),
     "/model_info": _MODEL_INFO,
     "/get_model_info": _MODEL_INFO,
     "/server_info": _SERVER_INFO,

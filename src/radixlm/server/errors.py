@@ -46,6 +46,10 @@ class InvalidApiKeyError(InvalidRequestError):
     """The request carries none of the keys that open this server."""
 
 
+class AdminKeyNeededError(InvalidRequestError):
+    """The request carries a key that opens this server, but not what is for admins."""
+
+
 class RequestTimeoutError(RadixLMError):
     """The request took longer than the server lets one take; it was aborted."""
 
@@ -65,6 +69,8 @@ def status_of(error: Exception) -> int:
             return 404
         case InvalidApiKeyError():
             return 401
+        case AdminKeyNeededError():
+            return 403
         case BodyTimeoutError() | HeaderTimeoutError():
             return 408
         case BodyTooLargeError():
@@ -95,6 +101,7 @@ def error_body(error: Exception) -> Error:
     else:
         message = f"internal error ({type(error).__name__}); the server's log has the details"
     kinds = {
+        403: "permission_error",
         429: "rate_limit_exceeded",
         503: "service_unavailable_error",
         504: "timeout_error",
@@ -149,6 +156,8 @@ def _code(error: Exception) -> str | None:
             return "engine_dead"
         case InvalidApiKeyError():
             return "invalid_api_key"
+        case AdminKeyNeededError():
+            return "admin_key_needed"
         case BodyTimeoutError():
             return "body_timeout"
         case HeaderTimeoutError():

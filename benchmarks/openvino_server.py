@@ -95,7 +95,7 @@ class Handler(BaseHTTPRequestHandler):
         self._event({"choices": [], "usage": usage})
         self.wfile.write(b"data: [DONE]\n\n")
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         """Say nothing."""
 
     def _event(self, fields: dict[str, Any]) -> None:
@@ -133,9 +133,7 @@ def main() -> None:
         "KV_CACHE_PRECISION": args.dtype,
         "INFERENCE_NUM_THREADS": args.threads,
     }
-    Handler.loop = Loop(
-        genai.ContinuousBatchingPipeline(args.folder, scheduler, "CPU", properties)
-    )
+    Handler.loop = Loop(genai.ContinuousBatchingPipeline(args.folder, scheduler, "CPU", properties))
     print(f"http://127.0.0.1:{args.port}", flush=True)
     Server(("127.0.0.1", args.port), Handler).serve_forever()
 

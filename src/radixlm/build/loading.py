@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from radixlm.attention.team import team
 from radixlm.build.resolve import (
     DEMO_MODEL,
     resolve_context,
@@ -144,6 +145,7 @@ def load(config: EngineConfig, *, progress: bool = True) -> Loaded:
         eos_token_ids=tuple(sorted(eos)),
         recommended_sampling=recommended_sampling(folder),
     )
+    team().leave()  # from here on the engine's thread computes
     client = EngineClient(core, max_queued_requests=config.max_queued_requests)
     return Loaded(config, info, tokenizer, template, Intake(limits, eos), client)
 

@@ -72,6 +72,7 @@ class SamplingParams:
     prompt_logprobs: the same for the prompt's own tokens (`echo`); they are computed, not cached.
     logprob_start_len: prompt_logprobs are given from this position of the prompt on, so that what
         lies before it may come from the cache.
+    shown_special_ids: special tokens that are text even where skip_special_tokens leaves them out.
     grammar: what the whole answer must look like; None lets it be anything.
 
     Raises InvalidRequestError that names the field and the value.
@@ -95,6 +96,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     logprob_start_len: int = 0
     skip_special_tokens: bool = True
+    shown_special_ids: frozenset[int] = frozenset()
     grammar: Grammar | None = None
 
     def __post_init__(self) -> None:

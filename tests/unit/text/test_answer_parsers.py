@@ -85,6 +85,7 @@ def test_one_call(kind, text, said):
             f"[TOOL_CALLS]get_weather[ARGS]{WEATHER}[TOOL_CALLS]now[ARGS]{WEATHER}",
         ),
         (JsonParser, f"[{call()},\n {call('now')}]"),
+        (JsonParser, f"{call()}\n{call('now')}\n"),
     ],
 )
 def test_several_calls(kind, text):

@@ -10,9 +10,9 @@ _FENCE_OF_JSON = "```json"
 
 
 class JsonParser(CallParser):
-    """The answer begins with `{"name": "f", "arguments": {}}` or a list of such objects.
+    """The answer begins with `{"name": "f", "arguments": {}}`, or several one below the other.
 
-    They may stand in a fence, as models like to write it.
+    They may be a list, or stand in a fence, as models like to write it.
     """
 
     def _run(self) -> Steps[None]:
@@ -24,7 +24,15 @@ class JsonParser(CallParser):
             if called:
                 yield from self._closed_by("]")
         else:
-            called = yield from self._call()
+            called = yield from self._lines()
         if called and fenced:
             yield from self._closed_by(_FENCE)
         yield from self._rest()
+
+    def _lines(self) -> Steps[bool]:
+        """Read one call below the other; False when the last one was none."""
+        while (yield from self._call()):
+            yield from self._skip_spaces()
+            if not self._may_call or (yield from self._peek()) != "{":
+                return True
+        return False

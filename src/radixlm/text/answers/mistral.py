@@ -9,7 +9,7 @@ from radixlm.text.answers.steps import Steps
 
 BEGIN = "[TOOL_CALLS]"
 ARGUMENTS = "[ARGS]"
-_CALL_ID = "[CALL_ID]"
+CALL_ID = "[CALL_ID]"
 _IN_NAME = re.compile(r"[\w.-]", re.ASCII)
 
 
@@ -32,7 +32,7 @@ class MistralParser(CallParser):
 
     def _named_call(self) -> Steps[None]:
         name = yield from self._word()
-        if (yield from self._skip(_CALL_ID)):
+        if (yield from self._skip(CALL_ID)):
             yield from self._word()
         yield from self._skip(ARGUMENTS)
         if name in self._names:

@@ -18,7 +18,7 @@ from radixlm.server.errors import BodyTimeoutError, BodyTooLargeError
 from radixlm.server.fields import NOT_YET, asks_for_nothing
 from radixlm.server.service import service_of
 
-_UNION_MEMBER = re.compile(r"(str|int|float|bool|list\[.*\]|\w+Part|\w+Params)\Z")
+_UNION_MEMBER = re.compile(r"(str|int|float|bool|list\[.*\]|literal\[.*\]|\w+Part|\w+Params)\Z")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 # What the client wrote was JSON, whatever it has become here.
 _WISHES = {

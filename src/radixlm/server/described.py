@@ -9,6 +9,7 @@ from typing import Any
 from radixlm.build import ModelInfo
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import EngineDeadError, InvalidRequestError, QueueFullError
+from radixlm.server.body_model import Body
 from radixlm.server.errors import (
     BodyTimeoutError,
     BodyTooLargeError,
@@ -17,7 +18,7 @@ from radixlm.server.errors import (
     NotGeneratingError,
 )
 from radixlm.server.native_protocol import AbortBody, GenerateBody
-from radixlm.server.protocol import Body, ChatBody, CompletionBody
+from radixlm.server.protocol import ChatBody, CompletionBody
 from radixlm.server.tokens import DetokenizeBody, TokenizeBody
 from radixlm.server.wire import (
     Aborted,

@@ -26,6 +26,7 @@ from radixlm.server.errors import ModelNotFoundError
 from radixlm.server.metrics import Metrics
 from radixlm.server.pace import Pace
 from radixlm.server.rids import Rids
+from radixlm.text.answers.style import AnswerStyle
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class Service:
     """created: when serving began, in seconds since 1970.
 
     sampling_defaults: of fields that requests to OpenAI's routes leave open.
+    answer_style: how the model's chat answers are read.
     fingerprint: the same for as long as the same seed gives the same answer.
     rids: the requests under way, by name and owner.
     """
@@ -46,6 +48,7 @@ class Service:
     pace: Pace
     sampling_defaults: Mapping[str, float]
     fingerprint: str
+    answer_style: AnswerStyle
     rids: Rids = field(default_factory=Rids)
 
     def check_model(self, name: str | None) -> None:
@@ -117,6 +120,13 @@ def sampling_defaults_of(info: ModelInfo, config: ServerConfig) -> Mapping[str, 
             "--sampling-defaults openai"
         ) from None
     return info.recommended_sampling
+
+
+def answer_style_of(engine: AsyncEngine, config: ServerConfig) -> AnswerStyle:
+    """How this model's chat answers are read."""
+    template = engine.chat_template
+    source = "" if template is None else template.tool_source
+    return AnswerStyle.of(source, config.tool_call_parser, config.reasoning_parser)
 
 
 def fingerprint_of(info: ModelInfo) -> str:

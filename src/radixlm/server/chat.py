@@ -67,7 +67,7 @@ def chat_task(service: Service, body: ChatBody, tenant: str) -> ChatTask:
         n=body.n or 1,
         params=replace(
             params,
-            grammar=style.grammar(use, prompt.text, tokenizer),
+            grammar=style.grammar(use, prompt.text, tokenizer, params.grammar),
             shown_special_ids=style.shown(use, tokenizer),
         ),
         namespace=body.namespace,

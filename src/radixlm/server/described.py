@@ -9,7 +9,6 @@ from typing import Any
 from radixlm.build import ModelInfo
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import EngineDeadError, InvalidRequestError, QueueFullError
-from radixlm.server.body_model import Body
 from radixlm.server.errors import (
     BodyTimeoutError,
     BodyTooLargeError,
@@ -19,6 +18,7 @@ from radixlm.server.errors import (
 )
 from radixlm.server.native_protocol import AbortBody, GenerateBody
 from radixlm.server.protocol import ChatBody, CompletionBody
+from radixlm.server.request_model import Body
 from radixlm.server.tokens import DetokenizeBody, TokenizeBody
 from radixlm.server.wire import (
     Aborted,

@@ -207,6 +207,15 @@ def test_what_can_not_stand_within_a_grammar_says_so(wanted, why):
     assert caught.value.param == wanted.param
 
 
+def test_only_strict_schemas_must_be_followed_in_all_they_say():
+    odd = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+    use = ToolUse((Tool("f", odd),), Calling.REQUIRED)
+    assert allows(grammar_of(JSON, use, ()), (), '{"name": "f", "arguments": {"a": [1, 1]}}')
+    strict = ToolUse((Tool("f", odd, strict=True),), Calling.REQUIRED)
+    with pytest.raises(AssertionError, match="uniqueItems"):
+        allows(grammar_of(JSON, strict, ()), (), "")
+
+
 def test_what_needs_no_grammar_has_none():
     tokenizer, _ = tokenizer_with(())
     for use in (ToolUse(), ToolUse(LOOSE, Calling.AUTO)):

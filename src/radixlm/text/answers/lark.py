@@ -29,7 +29,8 @@ def answer_grammar(
 ) -> str:
     """The grammar of all answers that are allowed.
 
-    When they are required, calls are all there is, and their arguments follow the schemas. When
+    When they are required, calls are all there is, and their arguments follow the schemas, as far
+    as that can be done where they are not strict. When
     they may be made, text may come instead, or around them where a marker begins them; only
     arguments of strict tools follow a schema. Else there is only text, with no call in it.
 
@@ -114,7 +115,8 @@ class _Writer:
         arguments = tool.parameters if followed else _ANY_OBJECT
         key, names = self._form.key, self._form.names
         if names:
-            return f"{_quoted(tool.name)} {self._marker(names)} {_json(arguments)}"
+            written = _json(arguments, lenient=not tool.strict)
+            return f"{_quoted(tool.name)} {self._marker(names)} {written}"
         return _json(
             {
                 "type": "object",
@@ -124,7 +126,8 @@ class _Writer:
                 },
                 "required": ["name", key],
                 "additionalProperties": False,
-            }
+            },
+            lenient=not tool.strict,
         )
 
     def _marker(self, marker: str) -> str:
@@ -168,8 +171,10 @@ def _moved(schema: Any, root: str) -> Any:
     return moved
 
 
-def _json(schema: Mapping[str, Any]) -> str:
-    return "%json " + json.dumps({**schema, "x-guidance": _WRITTEN}, ensure_ascii=False)
+def _json(schema: Mapping[str, Any], *, lenient: bool = False) -> str:
+    """lenient: what can not be followed of the schema is passed over."""
+    options = {**_WRITTEN, "lenient": lenient}
+    return "%json " + json.dumps({**schema, "x-guidance": options}, ensure_ascii=False)
 
 
 def _quoted(text: str) -> str:

@@ -14,6 +14,7 @@ import httpx
 
 from radixlm.build import AsyncEngine, Loaded, ModelInfo
 from radixlm.cache import RadixCache
+from radixlm.constraints import Compiler, MaskFiller
 from radixlm.core.batch import ScheduledBatch, StepResult
 from radixlm.core.config import EngineConfig
 from radixlm.engine import EngineClient, EngineCore, Intake
@@ -70,7 +71,7 @@ def fake_engine(
         schedule_conservativeness=1.0,
     )
     client = EngineClient(
-        EngineCore(scheduler, cache, runner, tokenizer),
+        EngineCore(scheduler, cache, runner, tokenizer, masks=MaskFiller(vocab_size)),
         max_queued_requests=config.max_queued_requests,
     )
     info = ModelInfo(
@@ -88,7 +89,8 @@ def fake_engine(
     )
     intake = Intake(Limits(context_length, 4000, tokenizer.vocab_size), frozenset())
     chat = ChatTemplate(template) if template is not None else None
-    return AsyncEngine(Loaded(config, info, tokenizer, chat, intake, client)), runner
+    grammars = Compiler(tokenizer, vocab_size=vocab_size, eos_ids=())
+    return AsyncEngine(Loaded(config, info, tokenizer, chat, intake, grammars, client)), runner
 
 
 class Client:

@@ -79,7 +79,9 @@ class _Wrapped:
         if isinstance(text, bytes):
             raise TypeError("text is wanted")  # which is how it asks
         found = None if self._cut is None else self._cut(text)
-        return self._greedily(text.encode()) if found is None else found
+        if found is None or max(found, default=0) >= len(self.tokens):  # ids the model lacks
+            return self._greedily(text.encode())
+        return found
 
     def _greedily(self, data: bytes) -> list[int]:
         ids = []

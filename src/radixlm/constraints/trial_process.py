@@ -13,8 +13,7 @@ from radixlm.constraints.table import Table
 from radixlm.constraints.trial import receive, send
 from radixlm.core.grammar import Grammar
 
-
-# Less than any thread has that will compile the same later, so that what overflows one does it here.
+# Less than the thread has that will compile the same later: what overflows that one does it here.
 _STACK = 1 << 20
 
 

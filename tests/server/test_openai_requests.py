@@ -17,6 +17,7 @@ from openai.types import completion_create_params as text_params
 from openai.types.chat import completion_create_params as chat_params
 from openai.types.chat.chat_completion_content_part_param import File
 
+from radixlm.core.grammar import Grammar
 from radixlm.core.request import Namespace
 from radixlm.core.sampling import SamplingParams
 from radixlm.server.fields import MESSAGE_NO_OPS, NOT_YET, REQUEST_NO_OPS
@@ -45,6 +46,11 @@ CHAT_ARRIVES = {
     **ARRIVES,
     "logprobs": (True, "logprobs", 0),
     "max_completion_tokens": (7, "max_tokens", 7),
+    "response_format": (
+        {"type": "json_object"},
+        "grammar",
+        Grammar.json_schema({"type": "object"}),
+    ),
     "top_logprobs": (3, "logprobs", 3),
 }
 TEXT_ARRIVES = {**ARRIVES, "logprobs": (3, "logprobs", 3)}
@@ -62,7 +68,6 @@ CHAT_REFUSED: Mapping[str, Any] = {
     "prediction": {"type": "content", "content": "x"},
     "prompt_cache_options": {"mode": "explicit"},
     "reasoning_effort": "low",
-    "response_format": {"type": "json_object"},
     "store": True,
     "tool_choice": "required",
     "tools": [TOOL],

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.request import Namespace
 from radixlm.core.sampling import MAX_LOGIT_BIAS, MAX_LOGPROBS, SamplingParams
 from radixlm.server.body import named
-from radixlm.server.body_schema import TOKEN_KEY, describe_body
+from radixlm.server.body_schema import TOKEN_KEY
 from radixlm.server.fields import MESSAGE_NO_OPS, REQUEST_NO_OPS
+from radixlm.server.grammar_fields import GrammarFields, ResponseFormatField
+from radixlm.server.request_model import Body, ListOf
 
 MAX_N = 128
 MAX_CHOICES = 2048
@@ -32,11 +34,6 @@ _SAMPLING_FIELDS = (
     "skip_special_tokens",
 )
 
-T = TypeVar("T")
-
-# A list that is given up at its first wrong entry: an error for each of a million holds up all.
-ListOf = Annotated[list[T], Field(fail_fast=True)]
-
 
 def _few(biases: object) -> object:
     """Refuse too many before each is looked at, for the same reason."""
@@ -47,25 +44,11 @@ def _few(biases: object) -> object:
     return biases
 
 
-class Body(BaseModel):
-    """no_ops: names of further fields that are taken, since there is nothing to do for them."""
-
-    # Unknown fields are kept, so that `check_extras` can say what is wrong with each.
-    model_config = ConfigDict(
-        strict=True,
-        extra="allow",
-        frozen=True,
-        protected_namespaces=(),
-        json_schema_extra=describe_body,
-    )
-    no_ops: ClassVar[frozenset[str]] = frozenset()
-
-
 class StreamOptions(Body):
     include_usage: bool = False
 
 
-class SamplingFields(Body):
+class SamplingFields(GrammarFields):
     """Fields of sampling that all APIs name alike. Null is the default."""
 
     n: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
@@ -94,6 +77,7 @@ class SamplingFields(Body):
             "stop": stop,
             "stop_token_ids": frozenset(self.stop_token_ids or ()),
             "logit_bias": _biases(self.logit_bias or {}),
+            "grammar": self.grammar(),
         }
         return SamplingParams(**{**(defaults or {}), **given, **more})
 
@@ -133,7 +117,7 @@ class TemplateFields(Body):
         }
 
 
-class GenerationBody(SamplingFields, CacheFields):
+class GenerationBody(SamplingFields, ResponseFormatField, CacheFields):
     """Fields that chat and text completions share. Null is the default, as in OpenAI's API.
 
     Source: https://platform.openai.com/docs/api-reference; what it does not have is named as SGLang

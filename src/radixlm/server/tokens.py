@@ -8,7 +8,8 @@ from pydantic import Field
 
 from radixlm.core.errors import InvalidRequestError, RequestTooLargeError
 from radixlm.server.chat import chat_key
-from radixlm.server.protocol import Body, ChatMessage, ListOf, TemplateFields
+from radixlm.server.protocol import ChatMessage, TemplateFields
+from radixlm.server.request_model import Body, ListOf
 from radixlm.server.service import Service
 from radixlm.server.wire import Detokenized, Tokenized
 

@@ -14,6 +14,7 @@ import httpx
 
 from radixlm.build import AsyncEngine, Loaded, ModelInfo
 from radixlm.cache import RadixCache
+from radixlm.constraints import Compiler, MaskFiller
 from radixlm.core.batch import ScheduledBatch, StepResult
 from radixlm.core.config import EngineConfig
 from radixlm.engine import EngineClient, EngineCore, Intake
@@ -85,7 +86,8 @@ def fake_engine(
     backend.add_special_tokens(list(special))
     tokenizer = Tokenizer(backend, {})
     cache = RadixCache(4000, 1)
-    vocab_size = 97  # ASCII bytes' ids only, so that every answer is plain text
+    # ASCII bytes' ids only, so that every answer is plain text, unless one is scripted.
+    vocab_size = tokenizer.vocab_size if special or script is not None else 97
     inner: Runner = FakeRunner(4000, config.max_running_requests, vocab_size)
     eos: list[int] = []
     if script is not None:
@@ -100,7 +102,7 @@ def fake_engine(
         schedule_conservativeness=1.0,
     )
     client = EngineClient(
-        EngineCore(scheduler, cache, runner, tokenizer),
+        EngineCore(scheduler, cache, runner, tokenizer, masks=MaskFiller(vocab_size)),
         max_queued_requests=config.max_queued_requests,
     )
     info = ModelInfo(
@@ -118,7 +120,8 @@ def fake_engine(
     )
     intake = Intake(Limits(context_length, 4000, tokenizer.vocab_size), frozenset(eos))
     chat = ChatTemplate(template) if template is not None else None
-    return AsyncEngine(Loaded(config, info, tokenizer, chat, intake, client)), runner
+    grammars = Compiler(tokenizer, vocab_size=vocab_size, eos_ids=())
+    return AsyncEngine(Loaded(config, info, tokenizer, chat, intake, grammars, client)), runner
 
 
 class Client:

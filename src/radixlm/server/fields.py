@@ -33,7 +33,6 @@ NOT_YET: Mapping[str, tuple[object, ...]] = {
     "functions": ([],),
     "function_call": ("none", "auto"),
     "refusal": ("",),
-    "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "moderation": (),
     "audio": (),
@@ -47,9 +46,6 @@ NOT_YET: Mapping[str, tuple[object, ...]] = {
     "prompt_cache_breakpoint": ({"mode": "explicit"},),
     "suffix": ("",),
     "use_beam_search": (False,),
-    "json_schema": (),
-    "regex": (),
-    "ebnf": (),
     "structured_outputs": (),
     "guided_json": (),
     "guided_regex": (),
@@ -79,6 +75,14 @@ NOT_YET: Mapping[str, tuple[object, ...]] = {
     "chat_template": (),
     "continuous_usage_stats": (False,),
     "include_obfuscation": (False,),
+}
+# Of these, what vLLM calls what has another name here.
+INSTEAD: Mapping[str, str] = {
+    "structured_outputs": "json_schema, regex, ebnf or response_format",
+    "guided_json": "json_schema",
+    "guided_regex": "regex",
+    "guided_choice": "regex",
+    "guided_grammar": "ebnf",
 }
 
 

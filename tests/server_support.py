@@ -15,7 +15,7 @@ import httpx
 from radixlm.build import AsyncEngine, Loaded, ModelInfo
 from radixlm.cache import RadixCache
 from radixlm.constraints import Compiler, MaskFiller
-from radixlm.core.batch import ScheduledBatch, StepResult
+from radixlm.core.batch import ScheduledBatch, ScheduledRow, StepResult
 from radixlm.core.config import EngineConfig
 from radixlm.engine import EngineClient, EngineCore, Intake
 from radixlm.engine.fake_runner import FakeRunner
@@ -37,20 +37,19 @@ CHATML = (
 
 
 class ScriptedRunner:
-    """Answers every prompt with the same tokens."""
+    """Answers every prompt with the same tokens, and then as `runner` does."""
 
     def __init__(self, runner: Runner, script: Sequence[int]) -> None:
         self._runner = runner
         self._script = script
 
     def execute(self, batch: ScheduledBatch) -> StepResult:
-        self._runner.execute(batch)
-        return StepResult(
-            tuple(
-                self._script[row.stop - row.prompt_length] if row.samples else None
-                for row in batch.rows
-            )
-        )
+        fallback = self._runner.execute(batch).tokens
+        return StepResult(tuple(map(self._token, batch.rows, fallback)))
+
+    def _token(self, row: ScheduledRow, fallback: int | None) -> int | None:
+        place = row.stop - row.prompt_length
+        return self._script[place] if row.samples and place < len(self._script) else fallback
 
 
 class SlowRunner:
@@ -74,12 +73,14 @@ def fake_engine(
     template: str | None = CHATML,
     context_length: int = 2000,
     script: str | None = None,
+    goes_on: bool = False,
     special: Sequence[str] = (),
     **flags: Any,
 ) -> tuple[AsyncEngine, SlowRunner]:
     """A real AsyncEngine over a runner without a model; a step takes `seconds`.
 
-    script: every answer; then <|end|> ends it. special: further special tokens.
+    script: every answer; then <|end|> ends it, unless `goes_on` by chance, as its grammar lets it.
+    special: further special tokens.
     """
     config = EngineConfig(kv_tokens=4000, **flags)
     backend = byte_level()
@@ -92,7 +93,8 @@ def fake_engine(
     eos: list[int] = []
     if script is not None:
         eos = tokenizer.encode("<|end|>").tolist()
-        inner = ScriptedRunner(inner, tokenizer.encode(script).tolist() + eos)
+        tokens = tokenizer.encode(script).tolist()
+        inner = ScriptedRunner(inner, tokens if goes_on else tokens + eos)
     runner = SlowRunner(inner, seconds)
     scheduler = Scheduler(
         cache,
@@ -120,7 +122,7 @@ def fake_engine(
     )
     intake = Intake(Limits(context_length, 4000, tokenizer.vocab_size), frozenset(eos))
     chat = ChatTemplate(template) if template is not None else None
-    grammars = Compiler(tokenizer, vocab_size=vocab_size, eos_ids=())
+    grammars = Compiler(tokenizer, vocab_size=vocab_size, eos_ids=eos)
     return AsyncEngine(Loaded(config, info, tokenizer, chat, intake, grammars, client)), runner
 
 

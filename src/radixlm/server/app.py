@@ -20,7 +20,12 @@ from radixlm.server.native_routes import router as native_router
 from radixlm.server.openapi import document
 from radixlm.server.pace import Pace
 from radixlm.server.routes import router
-from radixlm.server.service import Service, fingerprint_of, sampling_defaults_of
+from radixlm.server.service import (
+    Service,
+    answer_style_of,
+    fingerprint_of,
+    sampling_defaults_of,
+)
 
 _ROUTERS = (router, native_router)
 
@@ -48,6 +53,7 @@ def create_app(
         sampling_defaults=sampling_defaults_of(engine.info, config),
         fingerprint=fingerprint_of(engine.info),
         keys=keys,
+        answer_style=answer_style_of(engine, config),
     )
     app = _Application(title="RadixLM", docs_url=None, redoc_url=None)
     app.state.service = service

@@ -15,10 +15,10 @@ from pydantic_core import ErrorDetails
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.server.errors import BodyTimeoutError, BodyTooLargeError
-from radixlm.server.fields import NOT_YET, asks_for_nothing
+from radixlm.server.fields import INSTEAD, NOT_YET, asks_for_nothing
 from radixlm.server.service import service_of
 
-_UNION_MEMBER = re.compile(r"(str|int|float|bool|list\[.*\]|\w+Part|\w+Params)\Z")
+_UNION_MEMBER = re.compile(r"(str|int|float|bool|(list|dict|literal)\[.*\]|\w+Part|\w+Params)\Z")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 # What the client wrote was JSON, whatever it has become here.
 _WISHES = {
@@ -146,7 +146,8 @@ def _check_extra(path: str, name: str, value: object) -> None:
     if asks_for_nothing(name, value) and name in NOT_YET:
         return
     known = "is not supported yet" if name in NOT_YET else "is not a field of this request"
-    raise InvalidRequestError(f"{path[:200]} {known}; leave it out", param=path[:200])
+    instead = f"use {INSTEAD[name]} instead" if name in INSTEAD else "leave it out"
+    raise InvalidRequestError(f"{path[:200]} {known}; {instead}", param=path[:200])
 
 
 def _explain(errors: Sequence[ErrorDetails]) -> InvalidRequestError:

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from radixlm.core.grammar import MAX_GRAMMAR_LENGTH
 from radixlm.core.sampling import (
     BIASES,
     MAX_LOGIT_BIAS,
@@ -42,7 +43,11 @@ _RANGES: Mapping[str, Range] = {
     **dict.fromkeys(_TOKENS, TOKEN_IDS),
     "logit_bias": BIASES,
 }
-_STRINGS: Mapping[str, Schema] = {"stop": {"minLength": 1, "maxLength": MAX_STOP_LENGTH}}
+_GRAMMAR: Schema = {"minLength": 1, "maxLength": MAX_GRAMMAR_LENGTH}
+_STRINGS: Mapping[str, Schema] = {
+    "stop": {"minLength": 1, "maxLength": MAX_STOP_LENGTH},
+    **dict.fromkeys(("json_schema", "regex", "ebnf"), _GRAMMAR),
+}
 _ARRAYS: Mapping[str, Schema] = {
     "stop": {"maxItems": MAX_STOP_STRINGS},
     "stop_token_ids": {"maxItems": MAX_STOP_TOKENS},
@@ -65,7 +70,9 @@ def describe_body(schema: Schema, model: type[BaseModel]) -> None:
             _narrow(name, part)
     schema["additionalProperties"] = False
     # Not as properties: what asks for nothing should not be offered to those who read the schema.
-    schema["patternProperties"] = _ignored(getattr(model, "no_ops", frozenset()))
+    schema["patternProperties"] = _ignored(
+        getattr(model, "no_ops", frozenset()), NOT_YET.keys() - model.model_fields.keys()
+    )
 
 
 def fit_model(schema: Schema, *, vocab_size: int, longest: int) -> None:
@@ -104,11 +111,11 @@ def _parts(schema: Schema) -> Iterable[Schema]:
             yield from _parts(part)
 
 
-def _ignored(no_ops: frozenset[str]) -> Schema:
+def _ignored(no_ops: frozenset[str], not_yet: Iterable[str]) -> Schema:
     """Fields that are taken: those without effect, others with the values that ask for nothing."""
     names: dict[str, list[str]] = defaultdict(list)
-    for name, values in NOT_YET.items():
-        names[json.dumps([*values, None])].append(name)
+    for name in sorted(not_yet):
+        names[json.dumps([*NOT_YET[name], None])].append(name)
     patterns: Schema = {_pattern(no_ops): {}} if no_ops else {}
     for values_json, group in names.items():
         patterns[_pattern(group)] = {"enum": json.loads(values_json)}

@@ -17,7 +17,8 @@ from radixlm.server.errors import (
     NotGeneratingError,
 )
 from radixlm.server.native_protocol import AbortBody, GenerateBody
-from radixlm.server.protocol import Body, ChatBody, CompletionBody
+from radixlm.server.protocol import ChatBody, CompletionBody
+from radixlm.server.request_model import Body
 from radixlm.server.tokens import DetokenizeBody, TokenizeBody
 from radixlm.server.wire import (
     Aborted,

@@ -10,12 +10,10 @@ from collections.abc import Mapping
 
 # Taken with any value, because there is nothing to do for them here: who asks (`user`,
 # `safety_identifier`, `metadata`), which of many servers may have the prompt cached
-# (`prompt_cache_key`), the longest that a cache may keep it (`prompt_cache_retention`), how many
-# tools may be called at once where none are there (`parallel_tool_calls`).
+# (`prompt_cache_key`), the longest that a cache may keep it (`prompt_cache_retention`).
 REQUEST_NO_OPS = frozenset(
     {
         "metadata",
-        "parallel_tool_calls",
         "prompt_cache_key",
         "prompt_cache_retention",
         "safety_identifier",
@@ -29,12 +27,12 @@ MESSAGE_NO_OPS = frozenset({"annotations"})
 NOT_YET: Mapping[str, tuple[object, ...]] = {
     "tools": ([],),
     "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (True, False),
     "tool_calls": ([],),
     "tool_call_id": (),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "refusal": ("",),
-    "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "moderation": (),
     "audio": (),
@@ -48,9 +46,6 @@ NOT_YET: Mapping[str, tuple[object, ...]] = {
     "prompt_cache_breakpoint": ({"mode": "explicit"},),
     "suffix": ("",),
     "use_beam_search": (False,),
-    "json_schema": (),
-    "regex": (),
-    "ebnf": (),
     "structured_outputs": (),
     "guided_json": (),
     "guided_regex": (),
@@ -80,6 +75,16 @@ NOT_YET: Mapping[str, tuple[object, ...]] = {
     "chat_template": (),
     "continuous_usage_stats": (False,),
     "include_obfuscation": (False,),
+}
+# Of these, what vLLM, or OpenAI once, calls what has another name here.
+INSTEAD: Mapping[str, str] = {
+    "functions": "tools",
+    "function_call": "tool_choice, or tool_calls in a message,",
+    "structured_outputs": "json_schema, regex, ebnf or response_format",
+    "guided_json": "json_schema",
+    "guided_regex": "regex",
+    "guided_choice": "regex",
+    "guided_grammar": "ebnf",
 }
 
 

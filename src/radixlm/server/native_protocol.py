@@ -10,13 +10,12 @@ from radixlm.core.errors import InvalidRequestError
 from radixlm.core.keys import Key
 from radixlm.core.sampling import SamplingParams
 from radixlm.server.protocol import (
-    Body,
     CacheFields,
-    ListOf,
     SamplingFields,
     sampled_for_nothing,
     to_prompts,
 )
+from radixlm.server.request_model import Body, ListOf
 
 DEFAULT_NEW_TOKENS = 128
 MAX_RID_LENGTH = 256

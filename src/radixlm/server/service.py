@@ -27,6 +27,7 @@ from radixlm.server.key_queues import KeyQueues
 from radixlm.server.metrics import Metrics
 from radixlm.server.pace import Pace
 from radixlm.server.rids import Rids
+from radixlm.text.answers.style import AnswerStyle
 
 # The longest body, unless a flag says otherwise: text takes 4 to 24 bytes a token, ids up to 9.
 BYTES_PER_TOKEN = 64
@@ -38,6 +39,7 @@ class Service:
     """created: when serving began, in seconds since 1970.
 
     sampling_defaults: of fields that requests to OpenAI's routes leave open.
+    answer_style: how the model's chat answers are read.
     fingerprint: the same for as long as the same seed gives the same answer.
     keys: which API keys may do what.
     rids: the requests under way, by name and owner. queues: how many each key has.
@@ -53,6 +55,7 @@ class Service:
     sampling_defaults: Mapping[str, float]
     fingerprint: str
     keys: Keyring
+    answer_style: AnswerStyle
     rids: Rids = field(default_factory=Rids)
     queues: KeyQueues = field(default_factory=KeyQueues)
 
@@ -155,6 +158,13 @@ def sampling_defaults_of(info: ModelInfo, config: ServerConfig) -> Mapping[str, 
             "--sampling-defaults openai"
         ) from None
     return info.recommended_sampling
+
+
+def answer_style_of(engine: AsyncEngine, config: ServerConfig) -> AnswerStyle:
+    """How this model's chat answers are read."""
+    template = engine.chat_template
+    source = "" if template is None else template.tool_source
+    return AnswerStyle.of(source, config.tool_call_parser, config.reasoning_parser)
 
 
 def fingerprint_of(info: ModelInfo) -> str:

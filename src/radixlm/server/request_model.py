@@ -1,0 +1,28 @@
+"""What all models of requests have in common."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from radixlm.server.body_schema import describe_body
+
+T = TypeVar("T")
+
+# A list that is given up at its first wrong entry: an error for each of a million holds up all.
+ListOf = Annotated[list[T], Field(fail_fast=True)]
+
+
+class Body(BaseModel):
+    """no_ops: names of further fields that are taken, since there is nothing to do for them."""
+
+    # Unknown fields are kept, so that `check_extras` can say what is wrong with each.
+    model_config = ConfigDict(
+        strict=True,
+        extra="allow",
+        frozen=True,
+        protected_namespaces=(),
+        json_schema_extra=describe_body,
+    )
+    no_ops: ClassVar[frozenset[str]] = frozenset()

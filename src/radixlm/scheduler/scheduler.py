@@ -153,8 +153,8 @@ class Scheduler:
         return news
 
     def _decode(self, parts: Scheduling) -> int:
-        """Give running requests that decode their tokens, and those that have more to compute of
-        what a grammar forced as much of it as there is room for; return what is left.
+        """Give running requests that decode their tokens, and what a grammar forced as far as
+        there is room; return what is left.
         """
         decoding = [state for state in self._running.values() if state.decodes]
         if len(self._fairness) > 1 and (prompt := self._first_prompt()) is not None:
@@ -168,14 +168,11 @@ class Scheduler:
     def _first_prompt(self) -> RequestState | None:
         """Whose prompt is the first of this step, running or to be admitted; None for nobody's."""
         first = next(iter(self._prompts()), None)
-        if not len(self._waiting) or not self._free_rows:
-            return first
-        found = self._waiting.next()
+        found = self._waiting.next() if len(self._waiting) and self._free_rows else None
         if found is None or (first is not None and self._served(found[0]) >= self._served(first)):
             return first
         self._guard.begin(self._running.values())
         return found[0] if self._guard.admits(*found) else first
-
 
     def _continue_prompts(self, parts: Scheduling, budget: int) -> int:
         """Give running prompts their chunks, in their turns; return what is left."""

@@ -15,10 +15,11 @@ from radixlm.server.errors import InvalidApiKeyError
 OPEN_PATH = "/health"
 
 
-def bearer_key(headers: Headers) -> str | None:
-    """The key that a request carries as `Authorization: Bearer KEY`."""
+def carried_key(headers: Headers) -> str | None:
+    """The key that a request carries as `Authorization: Bearer KEY`, or else as `x-api-key`."""
     scheme, _, key = headers.get("authorization", "").partition(" ")
-    return key.strip() or None if scheme.lower() == "bearer" else None
+    bearer = key.strip() if scheme.lower() == "bearer" else ""
+    return bearer or headers.get("x-api-key", "").strip() or None
 
 
 def digest_of(key: str) -> str:
@@ -42,9 +43,11 @@ class Keyring:
             return None
         if scope["path"] == scope.get("root_path", "") + OPEN_PATH:
             return None
-        key = bearer_key(Headers(scope=scope))
+        key = carried_key(Headers(scope=scope))
         if key is None:
-            return InvalidApiKeyError("an API key is needed: send Authorization: Bearer KEY")
+            return InvalidApiKeyError(
+                "an API key is needed: send Authorization: Bearer KEY, or x-api-key: KEY"
+            )
         given = digest_of(key)
         matches = [hmac.compare_digest(given, digest) for digest in self._digests]
         return None if any(matches) else InvalidApiKeyError("the API key is not one of this server")

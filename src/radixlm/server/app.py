@@ -13,7 +13,7 @@ from radixlm.build import AsyncEngine
 from radixlm.core.clock import WallClock
 from radixlm.server.config import ServerConfig
 from radixlm.server.envelope import Envelope
-from radixlm.server.errors import install_error_handlers
+from radixlm.server.error_handlers import install_error_handlers
 from radixlm.server.metrics import Metrics
 from radixlm.server.native_routes import router as native_router
 from radixlm.server.openapi import document

@@ -20,7 +20,7 @@ from radixlm.core.errors import (
 from radixlm.core.keys import Key, as_key
 from radixlm.core.request import Namespace
 from radixlm.core.sampling import SamplingParams
-from radixlm.server.api_keys import bearer_key, digest_of
+from radixlm.server.api_keys import carried_key, digest_of
 from radixlm.server.config import ServerConfig
 from radixlm.server.errors import ModelNotFoundError
 from radixlm.server.metrics import Metrics
@@ -127,7 +127,7 @@ def fingerprint_of(info: ModelInfo) -> str:
 
 def tenant_of(request: Request) -> str:
     """On whose behalf a request comes: a digest of the API key that it carries, "" without one."""
-    key = bearer_key(request.headers)
+    key = carried_key(request.headers)
     return "" if key is None else digest_of(key)
 
 

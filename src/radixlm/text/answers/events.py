@@ -1,0 +1,124 @@
+"""What an answer's text is taken apart into, and who does it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol, Self
+
+
+class TextDelta(NamedTuple):
+    """More of the answer itself."""
+
+    text: str
+
+
+class ReasoningDelta(NamedTuple):
+    """More of what the model thinks before it answers."""
+
+    text: str
+
+
+class ToolCallBegun(NamedTuple):
+    """The answer calls tool `name`; `call` counts the answer's calls from 0."""
+
+    call: int
+    id: str
+    name: str
+
+
+class ToolArguments(NamedTuple):
+    """More of a call's arguments, which joined are the text of a JSON object."""
+
+    call: int
+    delta: str
+
+
+class ToolCallEnded(NamedTuple):
+    """A call's arguments are whole, and valid JSON."""
+
+    call: int
+
+
+class ToolCallBroken(NamedTuple):
+    """What had begun as a call is none: `text` is all of it, and belongs to the answer's text.
+
+    It is not valid JSON, or it was cut off. Before a call has begun the same is a TextDelta.
+    """
+
+    call: int
+    text: str
+
+
+AnswerEvent = (
+    TextDelta | ReasoningDelta | ToolCallBegun | ToolArguments | ToolCallEnded | ToolCallBroken
+)
+
+
+class AnswerParser(Protocol):
+    """Reads one answer. Whatever the pieces the text comes in, the joined events are the same.
+
+    It raises nothing, and loses no text but the markers of calls and thoughts, and spaces that
+    touch them. A call's events come one after the other, from its begin to its end.
+    """
+
+    def push(self, text: str) -> list[AnswerEvent]:
+        """What is certain with `text`, which comes next."""
+
+    def flush(self) -> list[AnswerEvent]:
+        """The rest, when the answer has ended. Nothing may be pushed afterwards."""
+
+
+class PlainParser:
+    """All text is the answer itself."""
+
+    def push(self, text: str) -> list[AnswerEvent]:
+        return [TextDelta(text)] if text else []
+
+    def flush(self) -> list[AnswerEvent]:
+        return []
+
+
+class ToolCall(NamedTuple):
+    """arguments: the text of a JSON object."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(slots=True)
+class Answered:
+    """A whole answer: its events joined, those of broken calls as text.
+
+    >>> Answered().add([TextDelta("It is "), TextDelta("5.")]).text
+    'It is 5.'
+    """
+
+    text: str = ""
+    reasoning: str = ""
+    calls: list[ToolCall] = field(default_factory=list)
+    _open: list[ToolCall] = field(default_factory=list)
+
+    def add(self, events: Iterable[AnswerEvent]) -> Self:
+        """Join further events of the same answer."""
+        for event in events:
+            self._add(event)
+        return self
+
+    def _add(self, event: AnswerEvent) -> None:
+        match event:
+            case TextDelta(text):
+                self.text += text
+            case ReasoningDelta(text):
+                self.reasoning += text
+            case ToolCallBegun(_, call_id, name):
+                self._open.append(ToolCall(call_id, name, ""))
+            case ToolArguments(_, delta):
+                begun = self._open.pop()
+                self._open.append(begun._replace(arguments=begun.arguments + delta))
+            case ToolCallEnded():
+                self.calls.append(self._open.pop())
+            case ToolCallBroken(_, text):
+                self._open.pop()
+                self.text += text

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from radixlm.server.native_routes import router as native_router
+from radixlm.server.responses.routes import router as responses_router
 from radixlm.server.routes import router
 from tests.server_support import NAME, Client, fake_engine, refused
 
@@ -18,6 +19,7 @@ METHODS = {"get", "head", "post", "put", "delete", "patch", "options", "trace"}
 BODIES = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2},
     "/v1/completions": {"prompt": "hello"},
+    "/v1/responses": {"input": "hello", "max_output_tokens": 2},
     "/generate": {"text": "hello", "sampling_params": {"max_new_tokens": 2}},
     "/tokenize": {"prompt": "hello"},
     "/detokenize": {"tokens": [1]},
@@ -48,7 +50,7 @@ def test_every_route_is_told(document):
         for path, item in document["paths"].items()
         for method in METHODS & item.keys()
     }
-    routes = [*router.routes, *native_router.routes]
+    routes = [*router.routes, *responses_router.routes, *native_router.routes]
     assert told == {(route.path_format, method) for route in routes for method in route.methods}
     names = list(values(document["paths"], "operationId"))
     assert len(set(names)) == len(names) == len(told)
@@ -85,7 +87,9 @@ def test_bodies_without_a_schema_are_none(document):
     assert bodies == BODIES.keys()
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/generate"])
+@pytest.mark.parametrize(
+    "path", ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/generate"]
+)
 def test_streams_are_told_as_such(document, path):
     content = document["paths"][path]["post"]["responses"]["200"]["content"]
     assert content.keys() == {"application/json", "text/event-stream"}

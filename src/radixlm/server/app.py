@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 from fastapi import FastAPI
@@ -18,20 +19,27 @@ from radixlm.server.metrics import Metrics
 from radixlm.server.native_routes import router as native_router
 from radixlm.server.openapi import document
 from radixlm.server.pace import Pace
+from radixlm.server.responses.keeper import Keeper
+from radixlm.server.responses.routes import router as responses_router
 from radixlm.server.routes import router
 from radixlm.server.service import Service, fingerprint_of, sampling_defaults_of
 
-_ROUTERS = (router, native_router)
+_ROUTERS = (router, responses_router, native_router)
 
 
 def create_app(
-    engine: AsyncEngine, *, served_model_name: str, config: ServerConfig | None = None
+    engine: AsyncEngine,
+    *,
+    served_model_name: str,
+    config: ServerConfig | None = None,
+    responses: Keeper | None = None,
 ) -> ASGIApp:
     """The routes over `engine`, which stays the caller's to close.
 
     served_model_name: the name that clients ask for. config: keys, limits and logs are taken from
-    it; without one, the flags' defaults. Raises ModelError for sampling that the model recommends
-    and no request could have.
+    it; without one, the flags' defaults. responses: the stored ones, which stay the caller's to
+    close; without it they are kept in memory. Raises ModelError for sampling that the model
+    recommends and no request could have.
     """
     config = config or ServerConfig()
     clock = WallClock()
@@ -45,6 +53,7 @@ def create_app(
         pace=Pace(clock),
         sampling_defaults=sampling_defaults_of(engine.info, config),
         fingerprint=fingerprint_of(engine.info),
+        responses=responses or Keeper.from_config(replace(config, response_store=None)),
     )
     app = _Application(title="RadixLM", docs_url=None, redoc_url=None)
     app.state.service = service

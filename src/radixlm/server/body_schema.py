@@ -20,7 +20,7 @@ from radixlm.core.sampling import (
     TOKEN_IDS,
     Range,
 )
-from radixlm.server.fields import NOT_YET
+from radixlm.server.fields import NOT_YET, NotYet
 
 Schema = dict[str, Any]
 
@@ -65,7 +65,9 @@ def describe_body(schema: Schema, model: type[BaseModel]) -> None:
             _narrow(name, part)
     schema["additionalProperties"] = False
     # Not as properties: what asks for nothing should not be offered to those who read the schema.
-    schema["patternProperties"] = _ignored(getattr(model, "no_ops", frozenset()))
+    schema["patternProperties"] = _ignored(
+        getattr(model, "no_ops", frozenset()), getattr(model, "not_yet", NOT_YET)
+    )
 
 
 def fit_model(schema: Schema, *, vocab_size: int, longest: int) -> None:
@@ -76,7 +78,8 @@ def fit_model(schema: Schema, *, vocab_size: int, longest: int) -> None:
     for names, most in ((_TOKENS, vocab_size - 1), (_LENGTHS, longest - 1)):
         for name in names & schema.get("properties", {}).keys():
             for part in _parts(schema["properties"][name]):
-                if "maximum" in part:
+                # One of another width says of itself how much it takes.
+                if part.get("maximum") == _RANGES[name].high:
                     part["maximum"] = most
 
 
@@ -104,10 +107,10 @@ def _parts(schema: Schema) -> Iterable[Schema]:
             yield from _parts(part)
 
 
-def _ignored(no_ops: frozenset[str]) -> Schema:
+def _ignored(no_ops: frozenset[str], not_yet: NotYet) -> Schema:
     """Fields that are taken: those without effect, others with the values that ask for nothing."""
     names: dict[str, list[str]] = defaultdict(list)
-    for name, values in NOT_YET.items():
+    for name, values in not_yet.items():
         names[json.dumps([*values, None])].append(name)
     patterns: Schema = {_pattern(no_ops): {}} if no_ops else {}
     for values_json, group in names.items():

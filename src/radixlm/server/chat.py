@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
 
 from radixlm.core.keys import Key
 from radixlm.core.request import FinishReason, RequestOutput
+from radixlm.core.sampling import SamplingParams
 from radixlm.server.generation import Job
 from radixlm.server.logprobs import chat_logprobs
 from radixlm.server.protocol import ChatBody, ChatMessage, TemplateFields, to_messages
@@ -34,8 +38,15 @@ def chat_job(service: Service, body: ChatBody, tenant: str) -> Job:
     service.check_model(body.model)
     params = body.to_params(service.sampling_defaults)
     key = chat_key(service, body.messages, body, add_special_tokens=bool(body.add_special_tokens))
+    return job_of(body, key, params, tenant, request_id=f"chatcmpl-{uuid.uuid4().hex}")
+
+
+def job_of(
+    body: ChatBody, key: Key, params: SamplingParams, tenant: str, *, request_id: str
+) -> Job:
+    """The job of a chat whose prompt is tokenized."""
     return Job(
-        request_id=f"chatcmpl-{uuid.uuid4().hex}",
+        request_id=request_id,
         prompts=[key],
         n=body.n or 1,
         params=params,
@@ -43,6 +54,17 @@ def chat_job(service: Service, body: ChatBody, tenant: str) -> Job:
         priority=body.priority or 0,
         tenant=tenant,
     )
+
+
+class Prompt(NamedTuple):
+    """A prompt as the template wrote it, and its tokens.
+
+    mark: stands in `text` where no token may reach across; see `as_plain_text`.
+    """
+
+    text: str
+    mark: str
+    key: Key
 
 
 def chat_key(
@@ -53,8 +75,25 @@ def chat_key(
     add_special_tokens: bool,
 ) -> Key:
     """The messages' prompt, by the model's template. Raises InvalidRequestError."""
+    return chat_prompt(service, messages, fields, add_special_tokens=add_special_tokens).key
+
+
+def chat_prompt(
+    service: Service,
+    messages: Sequence[ChatMessage],
+    fields: TemplateFields,
+    *,
+    add_special_tokens: bool,
+    before: Prompt | None = None,
+) -> Prompt:
+    """The messages' prompt, by the model's template. Raises InvalidRequestError.
+
+    before: an earlier prompt of the same conversation, with the answer that was sampled to it.
+        Where the template writes the same text again, its tokens stay as they are, so that the
+        cache has all of them: text sampled token by token may be tokenized in another way.
+    """
     template = require_template(service.engine.chat_template)
-    mark = new_mark()
+    mark = new_mark() if before is None else before.mark
     plain = as_plain_text(
         to_messages(messages),
         service.engine.tokenizer,
@@ -62,9 +101,14 @@ def chat_key(
         continue_final_message=bool(fields.continue_final_message),
     )
     text = template.render(plain, **fields.template_variables())
-    return service.encode(
-        text, add_special_tokens=add_special_tokens, param="messages", break_mark=mark
+    kept = before if before is not None and text.startswith(before.text) else None
+    rest = service.encode(
+        text if kept is None else text[len(kept.text) :],
+        add_special_tokens=add_special_tokens and kept is None,
+        param="messages",
+        break_mark=mark,
     )
+    return Prompt(text, mark, rest if kept is None else np.concatenate([kept.key, rest]))
 
 
 class ChatShape:

@@ -66,15 +66,25 @@ class ServerConfig:
         "Seconds that a connection is kept for the next request; longer than clients and proxies "
         "keep theirs, or one of them asks on a connection that has just been ended.",
     )
+    response_store: str | None = _flag(
+        None, "File that keeps the responses of /v1/responses. Default: memory, until the end."
+    )
+    max_stored_responses: int = _flag(10_000, "Most stored responses; the oldest make room.")
+    max_stored_bytes: int = _flag(
+        256 * 2**20, "Most bytes of stored responses, about; the oldest make room."
+    )
+    response_ttl: float = _flag(30 * 86_400.0, "Seconds for which a response is stored at most.")
     disable_access_log: bool = _flag(False, "Do not log a line for each request.")
     log_format: LogFormat = _flag("text", "How log lines are written.", get_args(LogFormat))
 
     def __post_init__(self) -> None:
         for name in ("request_timeout", "header_timeout", "body_timeout", "keep_alive_timeout"):
             _check_seconds(name, getattr(self, name))
-        size = self.max_request_bytes
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ConfigError(f"--max-request-bytes is an integer of at least 1, got {size!r}")
+        for name in ("max_request_bytes", "max_stored_responses", "max_stored_bytes"):
+            _check_count(name, getattr(self, name))
+        _check_seconds("response_ttl", self.response_ttl)
+        if not self.response_ttl:
+            raise ConfigError("--response-ttl is more than 0 seconds, got 0")
         _check_choice("--log-format", self.log_format, get_args(LogFormat))
         _check_choice("--sampling-defaults", self.sampling_defaults, get_args(SamplingDefaults))
         if not _ROOT_PATH.fullmatch(self.root_path):
@@ -102,6 +112,12 @@ class ServerConfig:
 def _check_choice(flag: str, value: object, known: tuple[str, ...]) -> None:
     if value not in known:
         raise ConfigError(f"{flag} is one of {known}, got {value!r}")
+
+
+def _check_count(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        flag = "--" + name.replace("_", "-")
+        raise ConfigError(f"{flag} is an integer of at least 1, got {value!r}")
 
 
 def _check_seconds(name: str, value: object) -> None:

@@ -18,6 +18,7 @@ from radixlm.server.errors import (
     HeaderTimeoutError,
     InvalidApiKeyError,
     ModelNotFoundError,
+    NotFoundError,
     RequestTimeoutError,
     message_of,
     status_of,
@@ -75,6 +76,8 @@ def code_of(error: Exception) -> str | None:
     match error:
         case ModelNotFoundError():
             return "model_not_found"
+        case NotFoundError():
+            return "not_found"
         case RequestTooLargeError():
             return "context_length_exceeded"
         case QueueFullError():

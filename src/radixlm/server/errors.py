@@ -20,6 +20,10 @@ class ModelNotFoundError(InvalidRequestError):
     """The request names a model that is not served here."""
 
 
+class NotFoundError(InvalidRequestError):
+    """Nothing that the client may see is stored under this id."""
+
+
 class BodyTooLargeError(InvalidRequestError):
     """The request's body is longer than the server reads."""
 
@@ -55,7 +59,7 @@ class NotGeneratingError(RadixLMError):
 def status_of(error: Exception) -> int:
     """The HTTP status that says what kind of error it is."""
     match error:
-        case ModelNotFoundError():
+        case ModelNotFoundError() | NotFoundError():
             return 404
         case InvalidApiKeyError():
             return 401

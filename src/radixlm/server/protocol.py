@@ -13,7 +13,7 @@ from radixlm.core.request import Namespace
 from radixlm.core.sampling import MAX_LOGIT_BIAS, MAX_LOGPROBS, SamplingParams
 from radixlm.server.body import named
 from radixlm.server.body_schema import TOKEN_KEY, describe_body
-from radixlm.server.fields import MESSAGE_NO_OPS, REQUEST_NO_OPS
+from radixlm.server.fields import MESSAGE_NO_OPS, NOT_YET, REQUEST_NO_OPS, NotYet
 
 MAX_N = 128
 MAX_CHOICES = 2048
@@ -48,7 +48,10 @@ def _few(biases: object) -> object:
 
 
 class Body(BaseModel):
-    """no_ops: names of further fields that are taken, since there is nothing to do for them."""
+    """no_ops: names of further fields that are taken, since there is nothing to do for them.
+
+    not_yet: names of further fields that are known, with the values of each that ask for nothing.
+    """
 
     # Unknown fields are kept, so that `check_extras` can say what is wrong with each.
     model_config = ConfigDict(
@@ -59,6 +62,7 @@ class Body(BaseModel):
         json_schema_extra=describe_body,
     )
     no_ops: ClassVar[frozenset[str]] = frozenset()
+    not_yet: ClassVar[NotYet] = NOT_YET
 
 
 class StreamOptions(Body):

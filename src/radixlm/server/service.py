@@ -25,6 +25,7 @@ from radixlm.server.config import ServerConfig
 from radixlm.server.errors import ModelNotFoundError
 from radixlm.server.metrics import Metrics
 from radixlm.server.pace import Pace
+from radixlm.server.responses.keeper import Keeper
 from radixlm.server.rids import Rids
 
 
@@ -34,6 +35,7 @@ class Service:
 
     sampling_defaults: of fields that requests to OpenAI's routes leave open.
     fingerprint: the same for as long as the same seed gives the same answer.
+    responses: those that are stored.
     rids: the requests under way, by name and owner.
     """
 
@@ -46,6 +48,7 @@ class Service:
     pace: Pace
     sampling_defaults: Mapping[str, float]
     fingerprint: str
+    responses: Keeper
     rids: Rids = field(default_factory=Rids)
 
     def check_model(self, name: str | None) -> None:
@@ -54,6 +57,15 @@ class Service:
             raise ModelNotFoundError(
                 f"the model {name!r:.80} is not served here; {self.model_name!r} is", param="model"
             )
+
+    @property
+    def longest(self) -> int:
+        """Most tokens that prompt and answer may have together."""
+        return min(self.engine.info.context_length, self.engine.info.kv_tokens)
+
+    def fitting_limit(self, key: Key, wish: int | None) -> int | None:
+        """The engine's max_tokens for an answer of at most `wish` tokens: as many as fit."""
+        return None if wish is None else min(wish, max(self.longest - key.size, 1))
 
     def isolated(self, namespace: Namespace, tenant: str) -> Namespace:
         """The part of the cache that a tenant's request may see: with --isolate-by-key its own.

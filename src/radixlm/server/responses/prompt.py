@@ -1,0 +1,144 @@
+"""From a response's body and the turns before it to a job."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from radixlm.core.errors import InvalidRequestError, RequestTooLargeError
+from radixlm.core.keys import Key
+from radixlm.server.chat import Prompt, chat_prompt, job_of
+from radixlm.server.generation import Job
+from radixlm.server.protocol import ChatBody, ChatMessage
+from radixlm.server.responses.as_chat import chat_of, in_own_words
+from radixlm.server.responses.body import ResponseBody
+from radixlm.server.responses.items import AnyItem
+from radixlm.server.responses.store import Tokens, Turn, known_tokens
+from radixlm.server.responses.writer import new_id
+from radixlm.server.service import Service
+from radixlm.text.tokenizer import Tokenizer
+
+# Enough to know what a first space or half a character behind a prompt belongs to.
+_TAIL = 8
+_ITEMS: TypeAdapter[list[AnyItem]] = TypeAdapter(list[AnyItem])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ResponseJob:
+    """A job, and what its response needs to know.
+
+    known: the text and the tokens of the turns before, where they are known.
+    """
+
+    job: Job
+    body: ResponseBody
+    chat: ChatBody
+    prompt: Prompt
+    known: Tokens | None
+    created: int
+
+    @property
+    def id(self) -> str:
+        return self.job.request_id
+
+    def tokens_with(self, tokenizer: Tokenizer, answer: Sequence[int]) -> Tokens:
+        """What this turn adds to the conversation, its sampled answer included."""
+        text, mark, key = self.prompt
+        text += spelled_behind(tokenizer, key, answer)
+        key = np.concatenate([key, np.array(answer, dtype=np.int32)])
+        if self.known is None or not _continues(self.prompt, self.known):
+            return Tokens(mark, text, key, continues=False)
+        length = len(self.known.text)
+        return Tokens(mark, text[length:], key[self.known.key.size :], continues=True)
+
+
+def response_job(
+    service: Service, body: ResponseBody, turns: Sequence[Turn], tenant: str
+) -> ResponseJob:
+    """Render and tokenize. Takes time in proportion to the conversation: call it off the event
+    loop. turns: those before. Raises InvalidRequestError that names the field.
+    """
+    service.check_model(body.model)
+    known = known_tokens(turns)
+    before = None if known is None else Prompt(known.text, known.mark, known.key)
+    try:
+        chat = chat_of(body, [item for turn in turns for item in items_of_turn(turn)])
+        params = chat.to_params(service.sampling_defaults)
+
+        def render(messages: Sequence[ChatMessage]) -> Prompt:
+            return chat_prompt(service, messages, chat, add_special_tokens=False, before=before)
+
+        if body.truncation == "auto":
+            reserved = min(body.max_output_tokens or 1, service.longest // 2)
+            prompt = _cut_to_fit(render, chat.messages, service.longest - reserved)
+        else:
+            prompt = render(chat.messages)
+    except InvalidRequestError as error:
+        raise in_own_words(error) from None
+    limit = service.fitting_limit(prompt.key, body.max_output_tokens)
+    job = job_of(
+        chat,
+        prompt.key,
+        replace(params, max_tokens=limit),
+        tenant,
+        request_id=new_id("resp"),
+    )
+    return ResponseJob(job, body, chat, prompt, known, int(time.time()))
+
+
+def items_of_turn(turn: Turn) -> list[AnyItem]:
+    """What was said in a turn, first the input and then the answer."""
+    output = json.loads(turn.response)["output"]
+    return _ITEMS.validate_json(turn.input) + _ITEMS.validate_python(output)
+
+
+def spelled_behind(tokenizer: Tokenizer, key: Key, tokens: Sequence[int]) -> str:
+    """The text that `tokens` add to a prompt, special tokens spelled out."""
+    tail = key[-_TAIL:].tolist()
+    before = tokenizer.decode(tail, skip_special_tokens=False)
+    text = tokenizer.decode([*tail, *tokens], skip_special_tokens=False)
+    return text[len(before) :]
+
+
+def _continues(prompt: Prompt, known: Tokens) -> bool:
+    """Whether a prompt begins with tokens that are known, as chat_prompt made it."""
+    length = known.key.size
+    return prompt.text.startswith(known.text) and np.array_equal(prompt.key[:length], known.key)
+
+
+def _cut_to_fit(
+    render: Callable[[Sequence[ChatMessage]], Prompt], messages: Sequence[ChatMessage], room: int
+) -> Prompt:
+    """The prompt without as many of the oldest turns as it takes to have at most `room` tokens.
+
+    What stands before the first user's message stays, and so does the last user's; when that does
+    not fit, it is given as it is. Renders O(log(turns)) times.
+    """
+    starts = [place for place, message in enumerate(messages) if message.role == "user"]
+    if not starts:
+        return render(messages)
+    head = messages[: starts[0]]
+
+    def without(turns: int) -> Prompt | None:
+        try:
+            prompt = render([*head, *messages[starts[turns] :]])
+        except RequestTooLargeError:
+            return None
+        return prompt if prompt.key.size <= room else None
+
+    whole = without(0)
+    if whole is not None:
+        return whole
+    low, high = 1, len(starts) - 1
+    while low < high:  # the fewest turns that must go are among these
+        middle = (low + high) // 2
+        if without(middle) is None:
+            low = middle + 1
+        else:
+            high = middle
+    return render([*head, *messages[starts[high] :]])

@@ -15,6 +15,7 @@ from radixlm.server.generation import Job
 from radixlm.server.logprobs import chat_logprobs
 from radixlm.server.protocol import ChatBody, ChatMessage, TemplateFields, to_messages
 from radixlm.server.service import Service
+from radixlm.server.spoken import NOTHING, Cut, Spoken
 from radixlm.server.wire import (
     ChatChoice,
     ChatChoices,
@@ -56,15 +57,16 @@ def job_of(
     )
 
 
-class Prompt(NamedTuple):
-    """A prompt as the template wrote it, and its tokens.
+class ChatPrompt(NamedTuple):
+    """text: as the template wrote it, with `mark` in it; see `as_plain_text`.
 
-    mark: stands in `text` where no token may reach across; see `as_plain_text`.
+    kept: how much of it was there before.
     """
 
     text: str
     mark: str
     key: Key
+    kept: Cut
 
 
 def chat_key(
@@ -84,13 +86,11 @@ def chat_prompt(
     fields: TemplateFields,
     *,
     add_special_tokens: bool,
-    before: Prompt | None = None,
-) -> Prompt:
+    before: Spoken | None = None,
+) -> ChatPrompt:
     """The messages' prompt, by the model's template. Raises InvalidRequestError.
 
-    before: an earlier prompt of the same conversation, with the answer that was sampled to it.
-        Where the template writes the same text again, its tokens stay as they are, so that the
-        cache has all of them: text sampled token by token may be tokenized in another way.
+    before: the same conversation up to here, whose tokens are taken again where its text is.
     """
     template = require_template(service.engine.chat_template)
     mark = new_mark() if before is None else before.mark
@@ -101,14 +101,16 @@ def chat_prompt(
         continue_final_message=bool(fields.continue_final_message),
     )
     text = template.render(plain, **fields.template_variables())
-    kept = before if before is not None and text.startswith(before.text) else None
-    rest = service.encode(
-        text if kept is None else text[len(kept.text) :],
-        add_special_tokens=add_special_tokens and kept is None,
+    kept = NOTHING if before is None else before.shared_with(text)
+    key = service.encode(
+        text[kept.chars :],
+        add_special_tokens=add_special_tokens and not kept.tokens,
         param="messages",
         break_mark=mark,
     )
-    return Prompt(text, mark, rest if kept is None else np.concatenate([kept.key, rest]))
+    if before is not None:
+        key = np.concatenate([before.key[: kept.tokens], key])
+    return ChatPrompt(text, mark, key, kept)
 
 
 class ChatShape:

@@ -11,50 +11,46 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from radixlm.core.errors import InvalidRequestError, RequestTooLargeError
-from radixlm.core.keys import Key
-from radixlm.server.chat import Prompt, chat_prompt, job_of
+from radixlm.server.chat import ChatPrompt, chat_prompt, job_of
 from radixlm.server.generation import Job
 from radixlm.server.protocol import ChatBody, ChatMessage
 from radixlm.server.responses.as_chat import chat_of, in_own_words
 from radixlm.server.responses.body import ResponseBody
 from radixlm.server.responses.items import AnyItem
-from radixlm.server.responses.store import Tokens, Turn, known_tokens
+from radixlm.server.responses.store import Turn
 from radixlm.server.responses.writer import new_id
 from radixlm.server.service import Service
+from radixlm.server.spoken import Cut, Said, spelled_behind, spoken
 from radixlm.text.tokenizer import Tokenizer
 
-# Enough to know what a first space or half a character behind a prompt belongs to.
-_TAIL = 8
 _ITEMS: TypeAdapter[list[AnyItem]] = TypeAdapter(list[AnyItem])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ResponseJob:
-    """A job, and what its response needs to know.
-
-    known: the text and the tokens of the turns before, where they are known.
-    """
+    """A job, and what its response needs to know."""
 
     job: Job
     body: ResponseBody
     chat: ChatBody
-    prompt: Prompt
-    known: Tokens | None
+    prompt: ChatPrompt
     created: int
 
     @property
     def id(self) -> str:
         return self.job.request_id
 
-    def tokens_with(self, tokenizer: Tokenizer, answer: Sequence[int]) -> Tokens:
+    def said(self, tokenizer: Tokenizer, answer: Sequence[int]) -> Said:
         """What this turn adds to the conversation, its sampled answer included."""
-        text, mark, key = self.prompt
-        text += spelled_behind(tokenizer, key, answer)
-        key = np.concatenate([key, np.array(answer, dtype=np.int32)])
-        if self.known is None or not _continues(self.prompt, self.known):
-            return Tokens(mark, text, key, continues=False)
-        length = len(self.known.text)
-        return Tokens(mark, text[length:], key[self.known.key.size :], continues=True)
+        text, mark, key, kept = self.prompt
+        behind = spelled_behind(tokenizer, key, answer)
+        return Said(
+            kept=kept,
+            asked=Cut(len(text) - kept.chars, key.size - kept.tokens),
+            text=text[kept.chars :] + behind,
+            mark=mark,
+            key=np.concatenate([key[kept.tokens :], np.array(answer, dtype=np.int32)]),
+        )
 
 
 def response_job(
@@ -64,13 +60,13 @@ def response_job(
     loop. turns: those before. Raises InvalidRequestError that names the field.
     """
     service.check_model(body.model)
-    known = known_tokens(turns)
-    before = None if known is None else Prompt(known.text, known.mark, known.key)
+    said = [turn.said for turn in turns if turn.said is not None]
+    before = spoken(said) if said else None
     try:
         chat = chat_of(body, [item for turn in turns for item in items_of_turn(turn)])
         params = chat.to_params(service.sampling_defaults)
 
-        def render(messages: Sequence[ChatMessage]) -> Prompt:
+        def render(messages: Sequence[ChatMessage]) -> ChatPrompt:
             return chat_prompt(service, messages, chat, add_special_tokens=False, before=before)
 
         if body.truncation == "auto":
@@ -88,7 +84,7 @@ def response_job(
         tenant,
         request_id=new_id("resp"),
     )
-    return ResponseJob(job, body, chat, prompt, known, int(time.time()))
+    return ResponseJob(job, body, chat, prompt, int(time.time()))
 
 
 def items_of_turn(turn: Turn) -> list[AnyItem]:
@@ -97,23 +93,11 @@ def items_of_turn(turn: Turn) -> list[AnyItem]:
     return _ITEMS.validate_json(turn.input) + _ITEMS.validate_python(output)
 
 
-def spelled_behind(tokenizer: Tokenizer, key: Key, tokens: Sequence[int]) -> str:
-    """The text that `tokens` add to a prompt, special tokens spelled out."""
-    tail = key[-_TAIL:].tolist()
-    before = tokenizer.decode(tail, skip_special_tokens=False)
-    text = tokenizer.decode([*tail, *tokens], skip_special_tokens=False)
-    return text[len(before) :]
-
-
-def _continues(prompt: Prompt, known: Tokens) -> bool:
-    """Whether a prompt begins with tokens that are known, as chat_prompt made it."""
-    length = known.key.size
-    return prompt.text.startswith(known.text) and np.array_equal(prompt.key[:length], known.key)
-
-
 def _cut_to_fit(
-    render: Callable[[Sequence[ChatMessage]], Prompt], messages: Sequence[ChatMessage], room: int
-) -> Prompt:
+    render: Callable[[Sequence[ChatMessage]], ChatPrompt],
+    messages: Sequence[ChatMessage],
+    room: int,
+) -> ChatPrompt:
     """The prompt without as many of the oldest turns as it takes to have at most `room` tokens.
 
     What stands before the first user's message stays, and so does the last user's; when that does
@@ -124,7 +108,7 @@ def _cut_to_fit(
         return render(messages)
     head = messages[: starts[0]]
 
-    def without(turns: int) -> Prompt | None:
+    def without(turns: int) -> ChatPrompt | None:
         try:
             prompt = render([*head, *messages[starts[turns] :]])
         except RequestTooLargeError:

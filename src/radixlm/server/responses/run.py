@@ -167,10 +167,7 @@ class Run:
             self._completed_at = int(time.time())
 
     def _turn(self) -> Turn:
-        tokens = None
-        if self.ended:
-            tokenizer = self._service.engine.tokenizer
-            tokens = self._made.tokens_with(tokenizer, self._answer)
+        tokenizer = self._service.engine.tokenizer
         return Turn(
             id=self.id,
             owner=self._made.job.tenant,
@@ -179,7 +176,7 @@ class Run:
             ended=self.ended,
             response=json.dumps(self.response(), ensure_ascii=False),
             input=self._input,
-            tokens=tokens,
+            said=self._made.said(tokenizer, self._answer) if self.ended else None,
         )
 
     def _usage(self) -> ResponseUsage:

@@ -10,15 +10,15 @@ A turn holds only what is its own, so a conversation takes space once however lo
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from radixlm.core.errors import ConfigError
-from radixlm.core.keys import Key
+from radixlm.server.spoken import NOTHING, Cut, Said
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS turns (
@@ -35,28 +35,21 @@ CREATE TABLE IF NOT EXISTS turns (
     mark TEXT NOT NULL,
     text TEXT NOT NULL,
     tokens BLOB NOT NULL,
-    continues INTEGER NOT NULL
+    kept_chars INTEGER NOT NULL,
+    kept_tokens INTEGER NOT NULL,
+    asked_chars INTEGER NOT NULL,
+    asked_tokens INTEGER NOT NULL
 );
 CREATE INDEX IF NOT EXISTS by_parent ON turns (parent) WHERE parent IS NOT NULL;
 CREATE INDEX IF NOT EXISTS by_age ON turns (alive, number);
 CREATE INDEX IF NOT EXISTS by_size ON turns (size);
 PRAGMA user_version = 1;
 """
-_COLUMNS = "id, owner, parent, created, ended, response, input, mark, text, tokens, continues"
-
-
-@dataclass(frozen=True, slots=True)
-class Tokens:
-    """What a turn added to the conversation's text, and the tokens that were computed for it.
-
-    mark: as in chat.Prompt. continues: they follow those of the turn before; else it is the whole
-    conversation so far.
-    """
-
-    mark: str
-    text: str
-    key: Key
-    continues: bool
+_NAMES = (
+    *("id", "owner", "parent", "created", "ended", "response", "input"),
+    *("mark", "text", "tokens", "kept_chars", "kept_tokens", "asked_chars", "asked_tokens"),
+)
+_COLUMNS = ", ".join(_NAMES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +57,7 @@ class Turn:
     """One stored response.
 
     owner: a digest of the API key that made it. created: in seconds since 1970.
-    response, input: as JSON. tokens: None until it has ended.
+    response, input: as JSON. said: None until it has ended.
     """
 
     id: str
@@ -74,13 +67,13 @@ class Turn:
     ended: bool
     response: str
     input: str
-    tokens: Tokens | None = None
+    said: Said | None = None
 
     @property
     def size(self) -> int:
         """Bytes, about."""
-        texts = (self.response, self.input, self.tokens.text if self.tokens is not None else "")
-        tokens = 0 if self.tokens is None else self.tokens.key.nbytes
+        texts = (self.response, self.input, "" if self.said is None else self.said.text)
+        tokens = 0 if self.said is None else self.said.key.nbytes
         return 200 + tokens + sum(len(text.encode()) for text in texts)
 
 
@@ -122,21 +115,7 @@ class TurnStore:
         """
         if turn.size > self._limits.size or not self._has(turn.parent):
             return False
-        tokens = turn.tokens
-        values = {
-            "id": turn.id,
-            "owner": turn.owner,
-            "parent": turn.parent,
-            "created": turn.created,
-            "ended": turn.ended,
-            "size": turn.size,
-            "response": turn.response,
-            "input": turn.input,
-            "mark": "" if tokens is None else tokens.mark,
-            "text": "" if tokens is None else tokens.text,
-            "tokens": b"" if tokens is None else tokens.key.tobytes(),
-            "continues": tokens is not None and tokens.continues,
-        }
+        values = {**_values_of(turn), "size": turn.size}
         names = ", ".join(values)
         places = ", ".join(f":{name}" for name in values)
         fresh = ", ".join(f"{name} = excluded.{name}" for name in values)
@@ -231,33 +210,17 @@ class TurnStore:
             turn_id = gone[0] if gone is not None else None
 
 
-def known_tokens(turns: Sequence[Turn]) -> Tokens | None:
-    """The text and the tokens of a whole conversation, None when its last turn has none."""
-    if not turns or turns[-1].tokens is None:
-        return None
-    own: list[Tokens] = []
-    for turn in reversed(turns):
-        if turn.tokens is None:
-            break
-        own.append(turn.tokens)
-        if not turn.tokens.continues:
-            break
-    own.reverse()
-    return replace(
-        own[-1],
-        text="".join(each.text for each in own),
-        key=np.concatenate([each.key for each in own]),
-        continues=False,
-    )
-
-
 def _turn(row: tuple[Any, ...]) -> Turn:
-    names = [name.strip() for name in _COLUMNS.split(",")]
-    values: Mapping[str, Any] = dict(zip(names, row, strict=True))
-    tokens = None
+    values: Mapping[str, Any] = dict(zip(_NAMES, row, strict=True))
+    said = None
     if values["mark"]:
-        key = np.frombuffer(values["tokens"], dtype=np.int32)
-        tokens = Tokens(values["mark"], values["text"], key, bool(values["continues"]))
+        said = Said(
+            kept=Cut(values["kept_chars"], values["kept_tokens"]),
+            asked=Cut(values["asked_chars"], values["asked_tokens"]),
+            text=values["text"],
+            mark=values["mark"],
+            key=np.frombuffer(values["tokens"], dtype=np.int32),
+        )
     return Turn(
         id=values["id"],
         owner=values["owner"],
@@ -266,5 +229,25 @@ def _turn(row: tuple[Any, ...]) -> Turn:
         ended=bool(values["ended"]),
         response=values["response"],
         input=values["input"],
-        tokens=tokens,
+        said=said,
     )
+
+
+def _values_of(turn: Turn) -> dict[str, Any]:
+    said = turn.said or Said(NOTHING, NOTHING, "", "", np.zeros(0, dtype=np.int32))
+    return {
+        "id": turn.id,
+        "owner": turn.owner,
+        "parent": turn.parent,
+        "created": turn.created,
+        "ended": turn.ended,
+        "response": turn.response,
+        "input": turn.input,
+        "mark": said.mark,
+        "text": said.text,
+        "tokens": said.key.tobytes(),
+        "kept_chars": said.kept.chars,
+        "kept_tokens": said.kept.tokens,
+        "asked_chars": said.asked.chars,
+        "asked_tokens": said.asked.tokens,
+    }

@@ -134,10 +134,16 @@ def events(response: httpx.Response) -> list[dict[str, Any]]:
 
 
 def refused(response: httpx.Response, status: int = 400) -> dict[str, Any]:
-    """The error's object, its shape checked."""
+    """The error's object, its shape checked: Anthropic's on that API's routes, else OpenAI's."""
     assert response.status_code == status, response.text
-    error: dict[str, Any] = response.json()["error"]
-    assert error.keys() == {"message", "type", "param", "code"}
+    body = response.json()
+    error: dict[str, Any] = body["error"]
+    if response.url.path.startswith("/v1/messages"):
+        assert body.keys() == {"type", "error"}
+        assert body["type"] == "error"
+        assert error.keys() == {"type", "message"}
+    else:
+        assert error.keys() == {"message", "type", "param", "code"}
     return error
 
 

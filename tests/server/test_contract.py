@@ -17,6 +17,7 @@ checks = pytest.importorskip("schemathesis.specs.openapi.checks")
 CASES = 12
 SHORT: dict[str, dict[str, Any]] = {
     "completions": {"max_tokens": 3, "n": 2},
+    "messages": {"max_tokens": 3},
     "responses": {"max_output_tokens": 3},
     "generate": {"sampling_params": {"max_new_tokens": 3, "n": 2}},
 }
@@ -24,6 +25,8 @@ VARIED = (
     "POST /v1/chat/completions",
     "POST /v1/completions",
     "POST /v1/responses",
+    "POST /v1/messages",
+    "POST /v1/messages/count_tokens",
     "POST /generate",
     "PUT /generate",
     "POST /tokenize",
@@ -88,6 +91,10 @@ def test_answers_are_as_told(operations, label, mode):
             {"input": "a", "include": ["message.output_text.logprobs"], "top_logprobs": 2},
         ),
         ("POST /generate", {"text": "a", "return_logprob": True, "logprob_start_len": 0}),
+        (
+            "POST /v1/messages",
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]},
+        ),
         ("POST /generate", {"text": ["a", "b"], "return_logprob": True, "top_logprobs_num": 2}),
     ],
 )

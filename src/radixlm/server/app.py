@@ -12,6 +12,7 @@ from starlette.types import ASGIApp
 
 from radixlm.build import AsyncEngine
 from radixlm.core.clock import WallClock
+from radixlm.server.anthropic.routes import router as messages_router
 from radixlm.server.config import ServerConfig
 from radixlm.server.envelope import Envelope
 from radixlm.server.error_handlers import install_error_handlers
@@ -24,7 +25,7 @@ from radixlm.server.responses.routes import router as responses_router
 from radixlm.server.routes import router
 from radixlm.server.service import Service, fingerprint_of, sampling_defaults_of
 
-_ROUTERS = (router, responses_router, native_router)
+_ROUTERS = (router, responses_router, messages_router, native_router)
 
 
 def create_app(

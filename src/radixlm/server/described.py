@@ -9,6 +9,8 @@ from typing import Any
 from radixlm.build import ModelInfo
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import EngineDeadError, InvalidRequestError, QueueFullError
+from radixlm.server.anthropic.body import CountBody, MessagesBody
+from radixlm.server.anthropic.wire import MessageEvent, MessageOut, TokenCount
 from radixlm.server.errors import (
     BodyTimeoutError,
     BodyTooLargeError,
@@ -32,6 +34,7 @@ from radixlm.server.wire import (
     Error,
     Generated,
     Loads,
+    MessagesError,
     ModelCard,
     ModelList,
     ServedModel,
@@ -71,6 +74,7 @@ class Described:
     errors: Errors = ()
 
 
+_MESSAGES_PROMPT = {"messages": [{"role": "user", "content": "What is the capital of France?"}]}
 _RESET = Described(
     texts={
         200: "The cache is empty.",
@@ -116,6 +120,21 @@ DESCRIBED: Mapping[str, Described] = {
     "/v1/responses/{response_id}/cancel": Described(answer=(ResponseObject,), errors=_STORED),
     "/v1/responses/{response_id}/input_items": Described(
         answer=(InputItems,), query=ItemsQuery, errors=_STORED
+    ),
+    "/v1/messages": Described(
+        body=MessagesBody,
+        answer=(MessageOut,),
+        events=MessageEvent,
+        error=MessagesError,
+        errors=(*_NAMING, *_GENERATING),
+        example={**_MESSAGES_PROMPT, "max_tokens": 16},
+    ),
+    "/v1/messages/count_tokens": Described(
+        body=CountBody,
+        answer=(TokenCount,),
+        error=MessagesError,
+        errors=_NAMING,
+        example=_MESSAGES_PROMPT,
     ),
     "/v1/models": Described(answer=(ModelList,)),
     "/v1/models/{name}": Described(answer=(ModelCard,), errors=(ModelNotFoundError,)),

@@ -7,6 +7,7 @@ from typing import Any
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.server.body import checked, named
+from radixlm.server.effort import effort_variables
 from radixlm.server.opaque import unsealed
 from radixlm.server.protocol import ChatBody
 from radixlm.server.renamed import renamed
@@ -28,7 +29,6 @@ _NAMES = {
     r"max(_completion)?_tokens": "max_output_tokens",
     r"response_format\.json_schema": "text.format",
     r"response_format": "text.format",
-    r"reasoning_effort": "reasoning.effort",
     r"tools(\[\d+\])\.function": r"tools\1",
     r"tool_choice\.(function|allowed_tools)": "tool_choice",
 }
@@ -56,7 +56,7 @@ def chat_of(body: ResponseBody, earlier: Sequence[AnyItem]) -> ChatBody:
         "tool_choice": _tool_choice(body.tool_choice),
         "parallel_tool_calls": body.parallel_tool_calls,
         "response_format": _response_format(body),
-        "reasoning_effort": body.reasoning.effort if body.reasoning is not None else None,
+        "chat_template_kwargs": dict(_variables(body)) or None,
         "cache_salt": body.cache_salt,
         "extra_key": body.extra_key,
         "priority": body.priority,
@@ -174,6 +174,10 @@ def _thoughts(item: ReasoningItem, path: str) -> str:
         parts, name, kind = item.summary or [], "summary", "summary_text"
     texts = [_part_text(part, f"{path}.{name}[{i}]", (kind,)) for i, part in enumerate(parts)]
     return "\n".join(texts)
+
+
+def _variables(body: ResponseBody) -> Mapping[str, Any]:
+    return effort_variables(body.reasoning.effort if body.reasoning is not None else None)
 
 
 def _tool(tool: Mapping[str, Any]) -> Json:

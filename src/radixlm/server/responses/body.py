@@ -15,7 +15,7 @@ from radixlm.server.responses.items import AnyItem
 MAX_METADATA = 16
 MAX_METADATA_KEY = 64
 MAX_METADATA_VALUE = 512
-MAX_OUTPUT_TOKENS = 2**31 - 1
+MAX_OUTPUT_TOKENS = 2**30
 
 LOGPROBS: Final = "message.output_text.logprobs"
 ENCRYPTED: Final = "reasoning.encrypted_content"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from radixlm.core.errors import InvalidRequestError
+from radixlm.server.ids import new_id
 from radixlm.server.responses.as_chat import items_of
 from radixlm.server.responses.body import ResponseBody
 from radixlm.server.responses.items import AnyItem
 from radixlm.server.responses.query import ItemsQuery
 from radixlm.server.responses.wire import InputItems
-from radixlm.server.responses.writer import new_id
 
 _KINDS = {
     "message": "msg",

@@ -13,12 +13,12 @@ from pydantic import TypeAdapter
 from radixlm.core.errors import InvalidRequestError, RequestTooLargeError
 from radixlm.server.chat import ChatPrompt, chat_prompt, job_of
 from radixlm.server.generation import Job
+from radixlm.server.ids import new_id
 from radixlm.server.protocol import ChatBody, ChatMessage
 from radixlm.server.responses.as_chat import chat_of, in_own_words
 from radixlm.server.responses.body import ResponseBody
 from radixlm.server.responses.items import AnyItem
 from radixlm.server.responses.store import Turn
-from radixlm.server.responses.writer import new_id
 from radixlm.server.service import Service
 from radixlm.server.spoken import Cut, Said, spelled_behind, spoken
 from radixlm.text.tokenizer import Tokenizer

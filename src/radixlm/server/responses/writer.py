@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Literal
 
+from radixlm.server.ids import new_id
 from radixlm.server.opaque import sealed
 from radixlm.server.responses.items import Status
 from radixlm.server.responses.wire import (
@@ -225,8 +225,3 @@ class ItemWriter:
         part: OutputText | ReasoningText,
     ) -> PartEvent:
         return {**self._of_part(), "type": kind, "part": part}
-
-
-def new_id(kind: str) -> str:
-    """A fresh id, whose beginning says of what."""
-    return f"{kind}_{uuid.uuid4().hex}"

@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,6 +18,7 @@ from radixlm.core.batch import ScheduledBatch, StepResult
 from radixlm.core.config import EngineConfig
 from radixlm.engine import EngineClient, EngineCore, Intake
 from radixlm.engine.fake_runner import FakeRunner
+from radixlm.engine.runner import Runner
 from radixlm.scheduler import Limits, Scheduler, make_order
 from radixlm.server.app import create_app
 from radixlm.server.config import ServerConfig
@@ -34,10 +35,27 @@ CHATML = (
 )
 
 
-class SlowRunner:
-    """A FakeRunner that takes its time, and breaks when told to."""
+class ScriptedRunner:
+    """Answers every prompt with the same tokens."""
 
-    def __init__(self, runner: FakeRunner, seconds: float) -> None:
+    def __init__(self, runner: Runner, script: Sequence[int]) -> None:
+        self._runner = runner
+        self._script = script
+
+    def execute(self, batch: ScheduledBatch) -> StepResult:
+        self._runner.execute(batch)
+        return StepResult(
+            tuple(
+                self._script[row.stop - row.prompt_length] if row.samples else None
+                for row in batch.rows
+            )
+        )
+
+
+class SlowRunner:
+    """A runner that takes its time, and breaks when told to."""
+
+    def __init__(self, runner: Runner, seconds: float) -> None:
         self._runner = runner
         self._seconds = seconds
         self.broken = False
@@ -54,14 +72,26 @@ def fake_engine(
     seconds: float = 0.0,
     template: str | None = CHATML,
     context_length: int = 2000,
+    script: str | None = None,
+    special: Sequence[str] = (),
     **flags: Any,
 ) -> tuple[AsyncEngine, SlowRunner]:
-    """A real AsyncEngine over a runner without a model; a step takes `seconds`."""
+    """A real AsyncEngine over a runner without a model; a step takes `seconds`.
+
+    script: every answer; then <|end|> ends it. special: further special tokens.
+    """
     config = EngineConfig(kv_tokens=4000, **flags)
-    tokenizer = Tokenizer(byte_level(), {})
+    backend = byte_level()
+    backend.add_special_tokens(list(special))
+    tokenizer = Tokenizer(backend, {})
     cache = RadixCache(4000, 1)
     vocab_size = 97  # ASCII bytes' ids only, so that every answer is plain text
-    runner = SlowRunner(FakeRunner(4000, config.max_running_requests, vocab_size), seconds)
+    inner: Runner = FakeRunner(4000, config.max_running_requests, vocab_size)
+    eos: list[int] = []
+    if script is not None:
+        eos = tokenizer.encode("<|end|>").tolist()
+        inner = ScriptedRunner(inner, tokenizer.encode(script).tolist() + eos)
+    runner = SlowRunner(inner, seconds)
     scheduler = Scheduler(
         cache,
         make_order("lpm"),
@@ -84,9 +114,9 @@ def fake_engine(
         page_size=1,
         dtype="float32",
         device="cpu",
-        eos_token_ids=(),
+        eos_token_ids=tuple(eos),
     )
-    intake = Intake(Limits(context_length, 4000, tokenizer.vocab_size), frozenset())
+    intake = Intake(Limits(context_length, 4000, tokenizer.vocab_size), frozenset(eos))
     chat = ChatTemplate(template) if template is not None else None
     return AsyncEngine(Loaded(config, info, tokenizer, chat, intake, client)), runner
 

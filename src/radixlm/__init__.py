@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from radixlm.build import AsyncEngine, Engine
     from radixlm.core.config import EngineConfig
+    from radixlm.core.grammar import Grammar
     from radixlm.core.request import FinishReason, Namespace, RequestOutput
     from radixlm.core.sampling import SamplingParams
 
@@ -20,6 +21,7 @@ _HOMES = {
     "Engine": "radixlm.build",
     "EngineConfig": "radixlm.core.config",
     "FinishReason": "radixlm.core.request",
+    "Grammar": "radixlm.core.grammar",
     "Namespace": "radixlm.core.request",
     "RequestOutput": "radixlm.core.request",
     "SamplingParams": "radixlm.core.sampling",
@@ -30,6 +32,7 @@ __all__ = [
     "Engine",
     "EngineConfig",
     "FinishReason",
+    "Grammar",
     "Namespace",
     "RequestOutput",
     "SamplingParams",

@@ -16,6 +16,16 @@ from openai.types import chat
 from openai.types import completion_create_params as text_params
 from openai.types.chat import completion_create_params as chat_params
 from openai.types.chat.chat_completion_content_part_param import File
+from openai.types.chat.chat_completion_message_custom_tool_call_param import (
+    ChatCompletionMessageCustomToolCallParam,
+)
+from openai.types.chat.chat_completion_message_function_tool_call_param import (
+    ChatCompletionMessageFunctionToolCallParam,
+    Function,
+)
+from openai.types.chat.chat_completion_named_tool_choice_param import Function as NamedFunction
+from openai.types.shared_params import FunctionDefinition
+from typing_extensions import is_typeddict
 
 from radixlm.core.request import Namespace
 from radixlm.core.sampling import SamplingParams
@@ -24,6 +34,7 @@ from tests.server_support import Client, events, fake_engine, refused
 
 HELLO = [{"role": "user", "content": "hello"}]
 TOOL = {"type": "function", "function": {"name": "f"}}
+CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 PATHS = {"chat": "/v1/chat/completions", "text": "/v1/completions"}
 LEAST: Mapping[str, Mapping[str, Any]] = {
     "chat": {"messages": HELLO, "max_tokens": 1},
@@ -50,7 +61,9 @@ CHAT_ARRIVES = {
 TEXT_ARRIVES = {**ARRIVES, "logprobs": (3, "logprobs", 3)}
 
 # What shows in the answer or in how it comes; each has a test of its own below, or where it says.
-CHAT_SHOWS = {"messages", "model", "n", "service_tier", "stream", "stream_options"}
+# Those of tools are in test_tools.py and test_bad_tools.py.
+TOOLS = {"parallel_tool_calls", "tool_choice", "tools"}
+CHAT_SHOWS = {"messages", "model", "n", "service_tier", "stream", "stream_options", *TOOLS}
 TEXT_SHOWS = {"best_of", "echo", "model", "n", "prompt", "stream", "stream_options"}
 
 CHAT_REFUSED: Mapping[str, Any] = {
@@ -64,8 +77,6 @@ CHAT_REFUSED: Mapping[str, Any] = {
     "reasoning_effort": "low",
     "response_format": {"type": "json_object"},
     "store": True,
-    "tool_choice": "required",
-    "tools": [TOOL],
     "verbosity": "low",
     "web_search_options": {},
 }
@@ -78,7 +89,6 @@ ASSISTANT_REFUSED = {
     "audio": {"id": "a"},
     "function_call": {"name": "f", "arguments": "{}"},
     "refusal": "I will not.",
-    "tool_calls": [{"id": "a", **TOOL}],
 }
 PART_SHOWS = {"type", "text"}
 PART_REFUSED = {"prompt_cache_breakpoint": {"mode": "explicit", "ttl": "12h"}}
@@ -93,18 +103,40 @@ PLACES: Mapping[Any, tuple[set[str], Mapping[str, Any]]] = {
     chat.ChatCompletionSystemMessageParam: (MESSAGE_SHOWS, {}),
     chat.ChatCompletionDeveloperMessageParam: (MESSAGE_SHOWS, {}),
     chat.ChatCompletionUserMessageParam: (MESSAGE_SHOWS, {}),
-    chat.ChatCompletionAssistantMessageParam: (MESSAGE_SHOWS, ASSISTANT_REFUSED),
+    chat.ChatCompletionAssistantMessageParam: (
+        MESSAGE_SHOWS | {"tool_calls"},
+        ASSISTANT_REFUSED,
+    ),
+    chat.ChatCompletionToolMessageParam: ({"role", "content", "tool_call_id"}, {}),
+    ChatCompletionMessageFunctionToolCallParam: ({"id", "type", "function"}, {}),
+    Function: ({"name", "arguments"}, {}),
+    chat.ChatCompletionFunctionToolParam: ({"type", "function"}, {}),
+    FunctionDefinition: ({"name", "description", "parameters", "strict"}, {}),
+    chat.ChatCompletionNamedToolChoiceParam: ({"type", "function"}, {}),
+    NamedFunction: ({"name"}, {}),
     chat.ChatCompletionContentPartTextParam: (PART_SHOWS, PART_REFUSED),
 }
 # Types that are refused as a whole, with one of each and the field that the error names.
 REFUSED_MESSAGES: Mapping[Any, tuple[dict[str, Any], str]] = {
-    chat.ChatCompletionToolMessageParam: (
-        {"role": "tool", "content": "x", "tool_call_id": "a"},
-        "messages[0].tool_call_id",
-    ),
     chat.ChatCompletionFunctionMessageParam: (
         {"role": "function", "content": "x", "name": "f"},
         "messages[0].role",
+    ),
+}
+CUSTOM = {"type": "custom", "custom": {"name": "f", "input": "x"}}
+REFUSED_CALLS: Mapping[Any, tuple[dict[str, Any], str]] = {
+    ChatCompletionMessageCustomToolCallParam: (
+        {"messages": [{"role": "assistant", "tool_calls": [{"id": "a", **CUSTOM}]}]},
+        "messages[0].tool_calls[0].type",
+    ),
+    chat.ChatCompletionCustomToolParam: ({"tools": [CUSTOM]}, "tools[0].type"),
+    chat.ChatCompletionNamedToolChoiceCustomParam: (
+        {"tools": [TOOL], "tool_choice": CUSTOM},
+        "tool_choice",
+    ),
+    chat.ChatCompletionAllowedToolChoiceParam: (
+        {"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "allowed_tools": {}}},
+        "tool_choice",
     ),
 }
 REFUSED_PARTS: Mapping[Any, tuple[dict[str, Any], str]] = {
@@ -130,7 +162,7 @@ def fields_of(kind: Any) -> Mapping[str, Any]:
 
 def dicts_in(hint: Any) -> Iterator[Any]:
     """The TypedDicts that a value of this type may be or hold, not those inside of them."""
-    if typing.is_typeddict(hint):
+    if is_typeddict(hint):
         yield hint
     for part in typing.get_args(hint):
         yield from dicts_in(part)
@@ -150,7 +182,7 @@ def test_every_field_is_decided_upon(kind):
 
 def test_every_type_inside_is_decided_upon():
     """What a refused field would hold needs no decision of its own."""
-    wholly_refused = {*REFUSED_MESSAGES, *REFUSED_PARTS}
+    wholly_refused = {*REFUSED_MESSAGES, *REFUSED_PARTS, *REFUSED_CALLS}
     for kind, (_, given_up) in PLACES.items():
         for name, hint in fields_of(kind).items():
             for inside in () if name in given_up else dicts_in(hint):
@@ -276,8 +308,13 @@ def test_parts_of_text_with_more_are_refused(fake, name, value):
 
 
 @pytest.mark.parametrize(("message", "param"), REFUSED_MESSAGES.values())
-def test_messages_of_tools_are_refused(fake, message, param):
+def test_messages_of_functions_are_refused(fake, message, param):
     assert refused(post(fake, "chat", messages=[message]))["param"] == param
+
+
+@pytest.mark.parametrize(("fields", "param"), REFUSED_CALLS.values())
+def test_tools_that_are_no_functions_are_refused(fake, fields, param):
+    assert refused(post(fake, "chat", **fields))["param"] == param
 
 
 @pytest.mark.parametrize(("part", "param"), REFUSED_PARTS.values())

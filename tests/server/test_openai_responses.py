@@ -6,6 +6,7 @@ until it is given, or written down in LEFT_OUT.
 
 from __future__ import annotations
 
+import asyncio
 import typing
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,10 +16,10 @@ from openai.types import Completion, Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import BaseModel
 
-from tests.server_support import events
+from tests.server_support import Client, events, fake_engine
 
-# Never given: what only stored answers, or ones with tools, audio, images or moderation have, and
-# what OpenAI's own answers leave out.
+# Never given: what only stored answers, or ones with audio, images or moderation have, and what
+# OpenAI's own answers leave out. Calls are there only where there are any.
 LEFT_OUT = {
     "ChatCompletion": {"metadata", "moderation", "service_tier"},
     "ChatCompletionChunk": {"moderation", "obfuscation", "service_tier", "usage"},
@@ -30,6 +31,10 @@ LEFT_OUT = {
 }
 # Given beyond OpenAI's.
 EXTRA = {"Model": {"max_model_len"}}
+# Of deltas: each has one of these, and a call's name comes with its first one only.
+IN_TURN = {"ChoiceDeltaToolCall": {"id", "type"}, "ChoiceDeltaToolCallFunction": {"name"}}
+TOOLS = [{"type": "function", "function": {"name": "now"}}]
+CALL = '{"name": "now", "arguments": {"zone": "UTC"}}'
 
 
 def models_in(value: Any) -> Iterator[BaseModel]:
@@ -46,7 +51,8 @@ def assert_as_openai(kind: type[BaseModel], data: dict[str, Any]) -> None:
     """Types are checked strictly; every field is there but for those of LEFT_OUT."""
     for model in models_in(kind.model_validate(data, strict=True)):
         name = type(model).__name__
-        missing = set(type(model).model_fields) - model.model_fields_set - LEFT_OUT.get(name, set())
+        left_out = LEFT_OUT.get(name, set()) | IN_TURN.get(name, set())
+        missing = set(type(model).model_fields) - model.model_fields_set - left_out
         assert not missing, f"{name} lacks {missing}"
         more = set(model.model_extra or {}) - EXTRA.get(name, set())
         assert not more, f"{name} has {more} besides"
@@ -76,6 +82,19 @@ def test_chunks_of_a_chat(real, fields, usage):
         assert ("usage" in chunk) is usage
     assert (last["choices"] == []) is usage
     assert chunks[0]["choices"][0]["delta"].keys() == {"role", "content", "refusal"}
+
+
+def test_calls_of_tools():
+    engine, _ = fake_engine(script=CALL)
+    client = Client(engine)
+    answer = client.chat(tools=TOOLS, n=2).json()
+    assert_as_openai(ChatCompletion, answer)
+    assert all(choice["message"]["tool_calls"] for choice in answer["choices"])
+    chunks = events(client.chat(tools=TOOLS, n=2, stream=True))
+    for chunk in chunks:
+        assert_as_openai(ChatCompletionChunk, chunk)
+    assert any(chunk["choices"][0]["delta"].get("tool_calls") for chunk in chunks)
+    asyncio.run(engine.close())
 
 
 @pytest.mark.parametrize("fields", [{}, {"n": 2}, {"logprobs": 0}, {"logprobs": 2}, {"echo": True}])

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from radixlm.core.errors import InvalidRequestError
+from radixlm.core.grammar import Grammar
 
 MAX_STOP_STRINGS = 64
 MAX_STOP_LENGTH = 1_000
@@ -71,6 +72,8 @@ class SamplingParams:
     prompt_logprobs: the same for the prompt's own tokens (`echo`); they are computed, not cached.
     logprob_start_len: prompt_logprobs are given from this position of the prompt on, so that what
         lies before it may come from the cache.
+    shown_special_ids: special tokens that are text even where skip_special_tokens leaves them out.
+    grammar: what the whole answer must look like; None lets it be anything.
 
     Raises InvalidRequestError that names the field and the value.
     """
@@ -93,6 +96,8 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     logprob_start_len: int = 0
     skip_special_tokens: bool = True
+    shown_special_ids: frozenset[int] = frozenset()
+    grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):
@@ -103,6 +108,10 @@ class SamplingParams:
         self._check_numbers()
         self._check_stops()
         self._check_biases()
+        if self.grammar is not None and not isinstance(self.grammar, Grammar):
+            raise InvalidRequestError(
+                f"grammar must be a Grammar, got {self.grammar!r:.80}", param="grammar"
+            )
 
     @property
     def greedy(self) -> bool:

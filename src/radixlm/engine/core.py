@@ -54,6 +54,7 @@ class EngineCore:
             stop=params.stop,
             min_tokens=params.min_tokens,
             skip_special_tokens=params.skip_special_tokens,
+            shown=params.shown_special_ids,
             prompt_tail=request.key[-PROMPT_TAIL:].tolist(),
         )
 

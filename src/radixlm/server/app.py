@@ -23,7 +23,12 @@ from radixlm.server.pace import Pace
 from radixlm.server.responses.keeper import Keeper
 from radixlm.server.responses.routes import router as responses_router
 from radixlm.server.routes import router
-from radixlm.server.service import Service, fingerprint_of, sampling_defaults_of
+from radixlm.server.service import (
+    Service,
+    answer_style_of,
+    fingerprint_of,
+    sampling_defaults_of,
+)
 
 _ROUTERS = (router, responses_router, messages_router, native_router)
 
@@ -55,6 +60,7 @@ def create_app(
         sampling_defaults=sampling_defaults_of(engine.info, config),
         fingerprint=fingerprint_of(engine.info),
         responses=responses or Keeper.from_config(replace(config, response_store=None)),
+        answer_style=answer_style_of(engine, config),
     )
     app = _Application(title="RadixLM", docs_url=None, redoc_url=None)
     app.state.service = service

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -66,7 +66,9 @@ def describe_body(schema: Schema, model: type[BaseModel]) -> None:
     schema["additionalProperties"] = False
     # Not as properties: what asks for nothing should not be offered to those who read the schema.
     schema["patternProperties"] = _ignored(
-        getattr(model, "no_ops", frozenset()), getattr(model, "not_yet", NOT_YET)
+        getattr(model, "no_ops", frozenset()),
+        getattr(model, "not_yet", NOT_YET),
+        without=model.model_fields.keys(),
     )
 
 
@@ -107,11 +109,14 @@ def _parts(schema: Schema) -> Iterable[Schema]:
             yield from _parts(part)
 
 
-def _ignored(no_ops: frozenset[str], not_yet: NotYet) -> Schema:
-    """Fields that are taken: those without effect, others with the values that ask for nothing."""
+def _ignored(no_ops: frozenset[str], not_yet: NotYet, without: Collection[str]) -> Schema:
+    """Fields that are taken: those without effect, others with the values that ask for nothing.
+
+    without: the model's own fields.
+    """
     names: dict[str, list[str]] = defaultdict(list)
-    for name, values in not_yet.items():
-        names[json.dumps([*values, None])].append(name)
+    for name in sorted(not_yet.keys() - without):
+        names[json.dumps([*not_yet[name], None])].append(name)
     patterns: Schema = {_pattern(no_ops): {}} if no_ops else {}
     for values_json, group in names.items():
         patterns[_pattern(group)] = {"enum": json.loads(values_json)}

@@ -3,58 +3,39 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from radixlm.core.keys import Key
-from radixlm.core.request import FinishReason, RequestOutput
-from radixlm.core.sampling import SamplingParams
+from radixlm.core.request import RequestOutput
+from radixlm.server.chat_deltas import ChatStream, finish_of, message_of
 from radixlm.server.generation import Job
 from radixlm.server.logprobs import chat_logprobs
-from radixlm.server.protocol import ChatBody, ChatMessage, TemplateFields, to_messages
+from radixlm.server.messages import to_messages
+from radixlm.server.protocol import ChatBody, ChatMessage, TemplateFields
 from radixlm.server.service import Service
 from radixlm.server.spoken import NOTHING, Cut, Spoken
+from radixlm.server.tool_fields import tool_use, tools_for_template
 from radixlm.server.wire import (
     ChatChoice,
     ChatChoices,
     ChatChunkChoice,
     ChatChunkChoices,
     ChatDelta,
+    ChatFinish,
     ChatLogprobs,
     PromptIds,
     Tier,
     TokenIds,
 )
+from radixlm.text.answers import Answered, AnswerParser
 from radixlm.text.chat_template import as_plain_text, require_template
 from radixlm.text.tokenizer import Tokenizer, new_mark
-
-
-def chat_job(service: Service, body: ChatBody, tenant: str) -> Job:
-    """Render and tokenize. Takes time in proportion to the messages: call it off the event loop.
-
-    Raises InvalidRequestError that names the field.
-    """
-    service.check_model(body.model)
-    params = body.to_params(service.sampling_defaults)
-    key = chat_key(service, body.messages, body, add_special_tokens=bool(body.add_special_tokens))
-    return job_of(body, key, params, tenant, request_id=f"chatcmpl-{uuid.uuid4().hex}")
-
-
-def job_of(
-    body: ChatBody, key: Key, params: SamplingParams, tenant: str, *, request_id: str
-) -> Job:
-    """The job of a chat whose prompt is tokenized."""
-    return Job(
-        request_id=request_id,
-        prompts=[key],
-        n=body.n or 1,
-        params=params,
-        namespace=body.namespace,
-        priority=body.priority or 0,
-        tenant=tenant,
-    )
+from radixlm.text.tool_prompt import told_in_text
 
 
 class ChatPrompt(NamedTuple):
@@ -69,15 +50,66 @@ class ChatPrompt(NamedTuple):
     kept: Cut
 
 
-def chat_key(
+@dataclass(frozen=True, slots=True, eq=False)
+class ChatTask:
+    """new_parser: makes a parser for one of the job's answers."""
+
+    job: Job
+    prompt: ChatPrompt
+    new_parser: Callable[[], AnswerParser]
+
+
+def chat_task(service: Service, body: ChatBody, tenant: str) -> ChatTask:
+    """Render and tokenize. Takes time in proportion to the messages: call it off the event loop.
+
+    Raises InvalidRequestError that names the field.
+    """
+    service.check_model(body.model)
+    special = bool(body.add_special_tokens)
+    return task_of(
+        service,
+        body,
+        lambda: chat_prompt(service, body.messages, body, add_special_tokens=special),
+        tenant,
+        request_id=f"chatcmpl-{uuid.uuid4().hex}",
+    )
+
+
+def task_of(
     service: Service,
-    messages: Sequence[ChatMessage],
-    fields: TemplateFields,
+    body: ChatBody,
+    make_prompt: Callable[[], ChatPrompt],
+    tenant: str,
     *,
-    add_special_tokens: bool,
-) -> Key:
-    """The messages' prompt, by the model's template. Raises InvalidRequestError."""
-    return chat_prompt(service, messages, fields, add_special_tokens=add_special_tokens).key
+    request_id: str,
+    max_tokens: int | None = None,
+) -> ChatTask:
+    """The task of a chat, whichever route it comes by. Raises InvalidRequestError.
+
+    make_prompt: called when all else was found right.
+    max_tokens: in place of the body's own: as many as there is room for, and these at most.
+    """
+    params = body.to_params(service.sampling_defaults)
+    use = tool_use(body.tools or (), body.tool_choice, body.parallel_tool_calls)
+    prompt = make_prompt()
+    style, tokenizer = service.answer_style, service.engine.tokenizer
+    params = replace(
+        params,
+        grammar=style.grammar(use, prompt.text, tokenizer),
+        shown_special_ids=style.shown(use, tokenizer),
+    )
+    if max_tokens is not None:
+        params = replace(params, max_tokens=service.fitting_limit(prompt.key, max_tokens))
+    job = Job(
+        request_id=request_id,
+        prompts=[prompt.key],
+        n=body.n or 1,
+        params=params,
+        namespace=body.namespace,
+        priority=body.priority or 0,
+        tenant=tenant,
+    )
+    return ChatTask(job, prompt, partial(style.parser, use, prompt.text))
 
 
 def chat_prompt(
@@ -93,14 +125,20 @@ def chat_prompt(
     before: the same conversation up to here, whose tokens are taken again where its text is.
     """
     template = require_template(service.engine.chat_template)
-    mark = new_mark() if before is None else before.mark
-    plain = as_plain_text(
-        to_messages(messages),
-        service.engine.tokenizer,
-        mark,
-        continue_final_message=bool(fields.continue_final_message),
+    tokenizer, mark = service.engine.tokenizer, new_mark() if before is None else before.mark
+    plain, tools = to_messages(messages), tools_for_template(fields.tools or ())
+    if not service.answer_style.calls.described:
+        plain, tools = told_in_text(plain, tools), []
+    text = template.render(
+        as_plain_text(
+            plain,
+            tokenizer,
+            mark,
+            continue_final_message=bool(fields.continue_final_message),
+        ),
+        tools=as_plain_text(tools, tokenizer, mark) or None,
+        **fields.template_variables(),
     )
-    text = template.render(plain, **fields.template_variables())
     kept = NOTHING if before is None else before.shared_with(text)
     key = service.encode(
         text[kept.chars :],
@@ -122,14 +160,15 @@ class ChatShape:
     whole_kind = "chat.completion"
     chunk_kind = "chat.completion.chunk"
 
-    def __init__(self, tokenizer: Tokenizer, job: Job, body: ChatBody) -> None:
+    def __init__(self, tokenizer: Tokenizer, task: ChatTask, body: ChatBody) -> None:
         self._tokenizer = tokenizer
-        self._prompt = job.prompts[0]
-        self._with_logprobs = job.params.logprobs is not None
+        self._new_parser = task.new_parser
+        self._prompt = task.job.prompts[0]
+        self._with_logprobs = task.job.params.logprobs is not None
         self._with_ids = bool(body.return_token_ids)
         # OpenAI says which tier it was only where one was asked for.
         self._tier: Tier = {} if body.service_tier is None else {"service_tier": "default"}
-        self._begun: set[int] = set()
+        self._streams: dict[int, ChatStream] = {}
 
     def whole(self, outputs: Sequence[RequestOutput]) -> ChatChoices:
         choices = [self._choice(choice, output) for choice, output in enumerate(outputs)]
@@ -138,29 +177,32 @@ class ChatShape:
     def chunks(self, choice: int, output: RequestOutput) -> list[ChatChunkChoices]:
         """The role comes first and alone, the finish reason last and alone."""
         made: list[ChatChunkChoices] = []
-        if choice not in self._begun:
-            self._begun.add(choice)
+        stream = self._streams.get(choice)
+        if stream is None:
+            stream = self._streams[choice] = ChatStream(self._new_parser())
             first: ChatDelta = {"role": "assistant", "content": "", "refusal": None}
             made.append(self._chunk(choice, first, prompt_ids=self._prompt_ids()))
         logprobs = self._logprobs(output) if output.logprobs else None
-        if output.text or logprobs or (self._with_ids and output.token_ids):
-            text: ChatDelta = {"content": output.text}
-            made.append(self._chunk(choice, text, logprobs=logprobs, token_ids=output.token_ids))
+        token_ids = output.token_ids if self._with_ids else ()
+        deltas = stream.deltas(output)
+        if not deltas and (logprobs or token_ids):
+            deltas = [{"content": ""}]
+        for delta in deltas:  # the first one has what is told of the tokens
+            made.append(self._chunk(choice, delta, logprobs=logprobs, token_ids=token_ids))
+            logprobs, token_ids = None, ()
         if output.finish_reason is not None:
-            made.append(self._chunk(choice, {}, finish_reason=output.finish_reason))
+            reason = finish_of(output, called=stream.called)
+            made.append(self._chunk(choice, {}, finish_reason=reason))
         return made
 
     def _choice(self, choice: int, output: RequestOutput) -> ChatChoice:
+        parser = self._new_parser()
+        answer = Answered().add([*parser.push(output.text), *parser.flush()])
         return {
             "index": choice,
-            "message": {
-                "role": "assistant",
-                "content": output.text,
-                "refusal": None,
-                "annotations": [],
-            },
+            "message": message_of(answer),
             "logprobs": self._logprobs(output),
-            "finish_reason": output.finish_reason,
+            "finish_reason": finish_of(output, called=bool(answer.calls)),
             **self._ids(output.token_ids),
         }
 
@@ -170,7 +212,7 @@ class ChatShape:
         delta: ChatDelta,
         *,
         logprobs: ChatLogprobs | None = None,
-        finish_reason: FinishReason | None = None,
+        finish_reason: ChatFinish | None = None,
         token_ids: Sequence[int] = (),
         prompt_ids: PromptIds | None = None,
     ) -> ChatChunkChoices:

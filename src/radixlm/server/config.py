@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from radixlm.core.errors import ConfigError
+from radixlm.text.answers.formats import FORMATS
+from radixlm.text.answers.style import AUTO, THINKING
 
 LogFormat = Literal["text", "json"]
 SamplingDefaults = Literal["model", "openai"]
@@ -43,6 +45,17 @@ class ServerConfig:
         "Sampling where a request to OpenAI's routes leaves it open: as the model's "
         "generation_config.json says, or as OpenAI's API does.",
         get_args(SamplingDefaults),
+    )
+    tool_call_parser: str = _flag(
+        AUTO,
+        "How the model writes calls of tools; auto tells it from the chat template.",
+        (AUTO, *FORMATS),
+    )
+    reasoning_parser: str = _flag(
+        AUTO,
+        "How the model writes its thoughts before an answer: not at all, between <think> and "
+        "</think>, or always and without the first of these; auto tells it from the chat template.",
+        (AUTO, *THINKING),
     )
     api_key: tuple[str, ...] = _flag(
         (),
@@ -87,6 +100,8 @@ class ServerConfig:
             raise ConfigError("--response-ttl is more than 0 seconds, got 0")
         _check_choice("--log-format", self.log_format, get_args(LogFormat))
         _check_choice("--sampling-defaults", self.sampling_defaults, get_args(SamplingDefaults))
+        _check_choice("--tool-call-parser", self.tool_call_parser, (AUTO, *FORMATS))
+        _check_choice("--reasoning-parser", self.reasoning_parser, (AUTO, *THINKING))
         if not _ROOT_PATH.fullmatch(self.root_path):
             raise ConfigError(
                 "--root-path is a path like /llm, with a / in front and none behind, "

@@ -10,12 +10,10 @@ from collections.abc import Mapping
 
 # Taken with any value, because there is nothing to do for them here: who asks (`user`,
 # `safety_identifier`, `metadata`), which of many servers may have the prompt cached
-# (`prompt_cache_key`), the longest that a cache may keep it (`prompt_cache_retention`), how many
-# tools may be called at once where none are there (`parallel_tool_calls`).
+# (`prompt_cache_key`), the longest that a cache may keep it (`prompt_cache_retention`).
 REQUEST_NO_OPS = frozenset(
     {
         "metadata",
-        "parallel_tool_calls",
         "prompt_cache_key",
         "prompt_cache_retention",
         "safety_identifier",
@@ -31,6 +29,7 @@ NotYet = Mapping[str, tuple[object, ...]]
 NOT_YET: NotYet = {
     "tools": ([],),
     "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (True, False),
     "tool_calls": ([],),
     "tool_call_id": (),
     "functions": ([],),

@@ -9,10 +9,9 @@ from typing import TypeVar
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.keys import Key
 from radixlm.core.sampling import SamplingParams
+from radixlm.server.body_model import Body, ListOf
 from radixlm.server.protocol import (
-    Body,
     CacheFields,
-    ListOf,
     SamplingFields,
     sampled_for_nothing,
     to_prompts,

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.request import Namespace
 from radixlm.core.sampling import MAX_LOGIT_BIAS, MAX_LOGPROBS, SamplingParams
 from radixlm.server.body import named
-from radixlm.server.body_schema import TOKEN_KEY, describe_body
-from radixlm.server.fields import MESSAGE_NO_OPS, NOT_YET, REQUEST_NO_OPS, NotYet
+from radixlm.server.body_model import Body, ListOf
+from radixlm.server.body_schema import TOKEN_KEY
+from radixlm.server.fields import MESSAGE_NO_OPS, REQUEST_NO_OPS
+from radixlm.server.tool_fields import (
+    ToolCallPart,
+    ToolChoice,
+    Tools,
+)
 
 MAX_N = 128
 MAX_CHOICES = 2048
@@ -32,11 +38,6 @@ _SAMPLING_FIELDS = (
     "skip_special_tokens",
 )
 
-T = TypeVar("T")
-
-# A list that is given up at its first wrong entry: an error for each of a million holds up all.
-ListOf = Annotated[list[T], Field(fail_fast=True)]
-
 
 def _few(biases: object) -> object:
     """Refuse too many before each is looked at, for the same reason."""
@@ -45,24 +46,6 @@ def _few(biases: object) -> object:
             "too_many", f"holds {len(biases)} tokens, at most {MAX_LOGIT_BIAS} are allowed"
         )
     return biases
-
-
-class Body(BaseModel):
-    """no_ops: names of further fields that are taken, since there is nothing to do for them.
-
-    not_yet: names of further fields that are known, with the values of each that ask for nothing.
-    """
-
-    # Unknown fields are kept, so that `check_extras` can say what is wrong with each.
-    model_config = ConfigDict(
-        strict=True,
-        extra="allow",
-        frozen=True,
-        protected_namespaces=(),
-        json_schema_extra=describe_body,
-    )
-    no_ops: ClassVar[frozenset[str]] = frozenset()
-    not_yet: ClassVar[NotYet] = NOT_YET
 
 
 class StreamOptions(Body):
@@ -121,11 +104,12 @@ class TemplateFields(Body):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: Tools | None = None
 
     def template_variables(self) -> dict[str, Any]:
         """Keyword arguments of `ChatTemplate.render`."""
         variables = dict(self.chat_template_kwargs or {})
-        for name in ("messages", "add_generation_prompt", "continue_final_message"):
+        for name in ("messages", "tools", "add_generation_prompt", "continue_final_message"):
             if name in variables:
                 raise InvalidRequestError(
                     f"chat_template_kwargs must not hold {name}", param="chat_template_kwargs"
@@ -179,6 +163,9 @@ class ChatMessage(Body):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | ListOf[TextPart] | None = None
     name: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: ListOf[ToolCallPart] | None = None
+    tool_call_id: str | None = None
 
 
 class ChatBody(GenerationBody, TemplateFields):
@@ -188,6 +175,8 @@ class ChatBody(GenerationBody, TemplateFields):
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
 
     def to_params(self, defaults: Mapping[str, float] | None = None) -> SamplingParams:
         """Raise InvalidRequestError that names the field."""
@@ -298,34 +287,6 @@ def to_prompts(
             )
         case _:
             return [entry for entry in prompt if not isinstance(entry, int)]
-
-
-def to_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    """Messages for the template. Raises InvalidRequestError for what only tools have."""
-    return [_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
-
-
-def _message(message: ChatMessage, path: str) -> dict[str, Any]:
-    if message.role in ("tool", "function"):
-        raise InvalidRequestError(
-            f"{path}.role {message.role!r} is not supported yet", param=f"{path}.role"
-        )
-    if message.content is None:
-        raise InvalidRequestError(f"{path}.content is missing", param=f"{path}.content")
-    # Templates know the older name only; it means the same.
-    plain: dict[str, Any] = {"role": "system" if message.role == "developer" else message.role}
-    if message.name is not None:
-        plain["name"] = message.name
-    if isinstance(message.content, str):
-        return {**plain, "content": message.content}
-    for place, part in enumerate(message.content):
-        if part.type != "text":
-            where = f"{path}.content[{place}].type"
-            raise InvalidRequestError(f"{where} {part.type!r} is not supported yet", param=where)
-        if part.text is None:
-            where = f"{path}.content[{place}].text"
-            raise InvalidRequestError(f"{where} is missing", param=where)
-    return {**plain, "content": [{"type": "text", "text": part.text} for part in message.content]}
 
 
 def _biases(biases: dict[str, float]) -> dict[int, float]:

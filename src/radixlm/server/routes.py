@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from radixlm.core.errors import EngineDeadError, InvalidRequestError
 from radixlm.server.answer import answer
 from radixlm.server.body import parse_body, read_body
-from radixlm.server.chat import ChatShape, chat_job
+from radixlm.server.chat import ChatShape, chat_task
 from radixlm.server.completions import CompletionShape, completion_job
 from radixlm.server.protocol import ChatBody, CompletionBody
 from radixlm.server.service import Service, service_of, tenant_of
@@ -33,11 +33,11 @@ async def chat_completions(request: Request) -> Response:
     service = service_of(request)
     service.engine.check_room()  # refused before it is read: refusing must cost next to nothing
     body = parse_body(ChatBody, await read_body(request))
-    job = await asyncio.to_thread(chat_job, service, body, tenant_of(request))
-    shape = ChatShape(service.engine.tokenizer, job, body)
+    task = await asyncio.to_thread(chat_task, service, body, tenant_of(request))
+    shape = ChatShape(service.engine.tokenizer, task, body)
     try:
         return await answer(
-            request, job, shape, stream=bool(body.stream), include_usage=body.include_usage
+            request, task.job, shape, stream=bool(body.stream), include_usage=body.include_usage
         )
     except InvalidRequestError as error:
         error.param = body.field_of(error.param)

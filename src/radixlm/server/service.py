@@ -27,6 +27,7 @@ from radixlm.server.metrics import Metrics
 from radixlm.server.pace import Pace
 from radixlm.server.responses.keeper import Keeper
 from radixlm.server.rids import Rids
+from radixlm.text.answers.style import AnswerStyle
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class Service:
     """created: when serving began, in seconds since 1970.
 
     sampling_defaults: of fields that requests to OpenAI's routes leave open.
+    answer_style: how the model's chat answers are read.
     fingerprint: the same for as long as the same seed gives the same answer.
     responses: those that are stored.
     rids: the requests under way, by name and owner.
@@ -49,6 +51,7 @@ class Service:
     sampling_defaults: Mapping[str, float]
     fingerprint: str
     responses: Keeper
+    answer_style: AnswerStyle
     rids: Rids = field(default_factory=Rids)
 
     def check_model(self, name: str | None) -> None:
@@ -63,9 +66,9 @@ class Service:
         """Most tokens that prompt and answer may have together."""
         return min(self.engine.info.context_length, self.engine.info.kv_tokens)
 
-    def fitting_limit(self, key: Key, wish: int | None) -> int | None:
+    def fitting_limit(self, key: Key, wish: int) -> int:
         """The engine's max_tokens for an answer of at most `wish` tokens: as many as fit."""
-        return None if wish is None else min(wish, max(self.longest - key.size, 1))
+        return min(wish, max(self.longest - key.size, 1))
 
     def isolated(self, namespace: Namespace, tenant: str) -> Namespace:
         """The part of the cache that a tenant's request may see: with --isolate-by-key its own.
@@ -129,6 +132,13 @@ def sampling_defaults_of(info: ModelInfo, config: ServerConfig) -> Mapping[str, 
             "--sampling-defaults openai"
         ) from None
     return info.recommended_sampling
+
+
+def answer_style_of(engine: AsyncEngine, config: ServerConfig) -> AnswerStyle:
+    """How this model's chat answers are read."""
+    template = engine.chat_template
+    source = "" if template is None else template.tool_source
+    return AnswerStyle.of(source, config.tool_call_parser, config.reasoning_parser)
 
 
 def fingerprint_of(info: ModelInfo) -> str:

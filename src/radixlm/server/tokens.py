@@ -7,8 +7,9 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from radixlm.core.errors import InvalidRequestError, RequestTooLargeError
-from radixlm.server.chat import chat_key
-from radixlm.server.protocol import Body, ChatMessage, ListOf, TemplateFields
+from radixlm.server.body_model import Body, ListOf
+from radixlm.server.chat import chat_prompt
+from radixlm.server.protocol import ChatMessage, TemplateFields
 from radixlm.server.service import Service
 from radixlm.server.wire import Detokenized, Tokenized
 
@@ -54,7 +55,7 @@ def tokenized(service: Service, body: TokenizeBody) -> Tokenized:
     body.check()
     if body.messages is not None:
         special = bool(body.add_special_tokens)
-        key = chat_key(service, body.messages, body, add_special_tokens=special)
+        key = chat_prompt(service, body.messages, body, add_special_tokens=special).key
     else:
         special = body.add_special_tokens is not False
         key = service.encode(body.prompt or "", add_special_tokens=special, param="prompt")

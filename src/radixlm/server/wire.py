@@ -109,18 +109,39 @@ class ChatLogprobs(TypedDict):
     refusal: None
 
 
+class CalledFunction(TypedDict):
+    """arguments: a JSON object, as text."""
+
+    name: str
+    arguments: str
+
+
+class MessageToolCall(TypedDict):
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
 class ChatAnswer(TypedDict):
+    """content: null when there are only calls. reasoning_content: what was thought before."""
+
     role: Literal["assistant"]
-    content: str
+    content: str | None
+    reasoning_content: NotRequired[str]
     refusal: None
+    tool_calls: NotRequired[list[MessageToolCall]]
     annotations: Annotated[list[object], Field(max_length=0)]
+
+
+# "tool_calls" goes before "stop".
+ChatFinish = FinishReason | Literal["tool_calls"]
 
 
 class ChatChoice(TokenIds):
     index: int
     message: ChatAnswer
     logprobs: ChatLogprobs | None
-    finish_reason: FinishReason | None
+    finish_reason: ChatFinish | None
 
 
 class ChatChoices(Tier, PromptIds):
@@ -131,11 +152,29 @@ class ChatCompletion(Head, ChatChoices):
     usage: Usage
 
 
+class FunctionDelta(TypedDict, total=False):
+    """The name comes first, with no arguments."""
+
+    name: str
+    arguments: str
+
+
+class ToolCallDelta(TypedDict):
+    """index: of the answer's calls. id and type come with the name."""
+
+    index: int
+    id: NotRequired[str]
+    type: NotRequired[Literal["function"]]
+    function: FunctionDelta
+
+
 class ChatDelta(TypedDict, total=False):
-    """What is new: the role first and alone, then text."""
+    """What is new: the role first and alone, then thoughts, text and calls."""
 
     role: Literal["assistant"]
     content: str
+    reasoning_content: str
+    tool_calls: list[ToolCallDelta]
     refusal: None
 
 
@@ -143,7 +182,7 @@ class ChatChunkChoice(TokenIds):
     index: int
     delta: ChatDelta
     logprobs: ChatLogprobs | None
-    finish_reason: FinishReason | None
+    finish_reason: ChatFinish | None
 
 
 class ChatChunkChoices(Tier, PromptIds):

@@ -15,6 +15,8 @@ from radixlm.text.sandbox import Budget, make_environment
 from radixlm.text.tokenizer import Tokenizer, read_tokenizer_config, special_token_text
 
 MAX_RENDERED = 32 * 2**20
+_DEFAULT = "default"
+_WITH_TOOLS = "tool_use"
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 Message = Mapping[str, Any]
@@ -27,29 +29,38 @@ class ChatTemplate:
     tokenized: see `as_plain_text`.
     """
 
-    def __init__(self, source: str, special_tokens: Mapping[str, str] | None = None) -> None:
-        """Raise ModelError when `source` is not a valid template."""
+    def __init__(
+        self,
+        source: str,
+        special_tokens: Mapping[str, str] | None = None,
+        *,
+        tool_source: str | None = None,
+    ) -> None:
+        """tool_source: another one, for when there are tools.
+
+        Raise ModelError when a source is not a valid template.
+        """
         self.source = source
+        self.tool_source = tool_source or source
         self._variables = dict(special_tokens or {})
-        try:
-            self._template = make_environment().from_string(source)
-        except jinja2.TemplateError as error:
-            raise ModelError(f"the chat template is not valid Jinja: {error}") from error
+        self._template = _compiled(source)
+        self._with_tools = self._template if tool_source is None else _compiled(tool_source)
 
     @classmethod
     def load(cls, folder: Path, override: Path | None = None) -> ChatTemplate | None:
         """The folder's template, or the file `override` with the folder's special tokens.
 
         chat_template.jinja goes before `chat_template` in tokenizer_config.json, which is a text
-        or a list of named ones. None when the folder has no template. Raises ModelError when a
-        file cannot be read.
+        or a list of named ones: `default`, and `tool_use` for when there are tools. None when the
+        folder has no template. Raises ModelError when a file cannot be read.
         """
         config = read_tokenizer_config(folder)
-        source = _find_source(folder, override, config)
-        if source is None:
+        sources = _find_sources(folder, override, config)
+        if _DEFAULT not in sources:
             return None
         texts = {name: special_token_text(config, name) for name in _SPECIAL_NAMES}
-        return cls(source, {name: text for name, text in texts.items() if text is not None})
+        special = {name: text for name, text in texts.items() if text is not None}
+        return cls(sources[_DEFAULT], special, tool_source=sources.get(_WITH_TOOLS))
 
     def render(
         self,
@@ -62,10 +73,11 @@ class ChatTemplate:
     ) -> str:
         """The prompt's text, special tokens included: tokenize it without adding more.
 
-        messages: each has `role` and `content`, a text or a list of {"type": "text", "text": …}.
+        messages: each has `role` and `content`, a text or a list of {"type": "text", "text": …};
+            the assistant's may have `tool_calls`, with their arguments as mappings.
         add_generation_prompt: end with the opening of the assistant's turn; the default, unless
             continue_final_message leaves the last message open to be gone on with.
-        kwargs: more variables for the template, such as enable_thinking.
+        kwargs: more variables for the template, such as `tools` or enable_thinking.
 
         Raises InvalidRequestError with the template's own message when it refuses the messages.
         """
@@ -103,8 +115,9 @@ class ChatTemplate:
             "strftime_now": _strftime_now,
             "range": budget.range,
         }
+        template = self._with_tools if context["tools"] else self._template
         try:
-            return "".join(map(budget.spend_text, self._template.generate(context)))
+            return "".join(map(budget.spend_text, template.generate(context)))
         except InvalidRequestError:
             raise
         except Exception as error:  # a template is a program: anything may come out of it
@@ -112,6 +125,13 @@ class ChatTemplate:
                 f"the chat template refuses these messages: {str(error) or type(error).__name__}",
                 param="messages",
             ) from error
+
+
+def _compiled(source: str) -> jinja2.Template:
+    try:
+        return make_environment().from_string(source)
+    except jinja2.TemplateError as error:
+        raise ModelError(f"the chat template is not valid Jinja: {error}") from error
 
 
 def as_plain_text(
@@ -123,6 +143,7 @@ def as_plain_text(
 ) -> list[dict[str, Any]]:
     """The messages with `mark` inside of what spells a special token, for `Tokenizer.encode`.
 
+    Descriptions of tools are such messages too: they come from whoever wrote the tool.
     So nobody's words end a turn or begin another one's. That holds for the assistant's too, which
     may repeat a user's; but the beginning of an answer that is to be continued is taken as it is.
     """
@@ -133,7 +154,7 @@ def as_plain_text(
         if isinstance(value, list):
             return [plain(entry) for entry in value]
         if isinstance(value, Mapping):
-            return {name: plain(entry) for name, entry in value.items()}
+            return {plain(name): plain(entry) for name, entry in value.items()}
         return value
 
     kept = 1 if continue_final_message else 0
@@ -154,27 +175,31 @@ def require_template(template: ChatTemplate | None) -> ChatTemplate:
     return template
 
 
-def _find_source(folder: Path, override: Path | None, config: Mapping[str, Any]) -> str | None:
+def _find_sources(folder: Path, override: Path | None, config: Mapping[str, Any]) -> dict[str, str]:
+    """The templates by their names."""
     path = override or folder / "chat_template.jinja"
     try:
-        return path.read_text(encoding="utf-8")
+        return {_DEFAULT: path.read_text(encoding="utf-8")}
     except FileNotFoundError:
         if override is not None:
             raise ModelError(f"--chat-template {override}: no such file") from None
     except (OSError, ValueError) as error:
         raise ModelError(f"chat template {path} cannot be read: {error}") from error
     source = config.get("chat_template")
-    if isinstance(source, list):
-        named = dict(_named_template(folder, entry) for entry in source)
-        source = named.get("default")
-        if source is None and named:
-            raise ModelError(
-                f"{folder}: no chat template is named default, only {', '.join(sorted(named))}; "
-                "choose one with --chat-template FILE.jinja"
-            )
-    if source is not None and not isinstance(source, str):
-        raise ModelError(f"{folder}: chat_template is {type(source).__name__}, not a text")
-    return source
+    match source:
+        case None:
+            return {}
+        case str():
+            return {_DEFAULT: source}
+        case list():
+            named = dict(_named_template(folder, entry) for entry in source)
+            if named and _DEFAULT not in named:
+                raise ModelError(
+                    f"{folder}: no chat template is named default, only "
+                    f"{', '.join(sorted(named))}; choose one with --chat-template FILE.jinja"
+                )
+            return named
+    raise ModelError(f"{folder}: chat_template is {type(source).__name__}, not a text")
 
 
 def _named_template(folder: Path, entry: Any) -> tuple[str, str]:

@@ -28,6 +28,7 @@ class Detokenizer:
 
     stop: texts before the first of these to be complete are the output; they are not part of it.
     min_tokens: a stop string that is complete with an earlier token than this one is plain text.
+    shown: ids of special tokens that are not skipped even so.
     prompt_tail: the last prompt ids, where the output continues a prompt: then a first space is
         kept, and a character that begins in the prompt is completed.
     """
@@ -51,10 +52,11 @@ class Detokenizer:
         stop: tuple[str, ...] = (),
         min_tokens: int = 0,
         skip_special_tokens: bool = True,
+        shown: frozenset[int] = frozenset(),
         prompt_tail: Sequence[int] = (),
     ) -> None:
         self._tokenizer = tokenizer
-        self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
+        self._skipped = tokenizer.special_ids - shown if skip_special_tokens else frozenset()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._drop_space = tokenizer.drops_first_space
         for token in prompt_tail:

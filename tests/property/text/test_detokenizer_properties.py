@@ -192,3 +192,12 @@ def test_nothing_comes_after_a_stop():
         ("", None),
     ]
     assert detokenizer.flush() == ""
+
+
+def test_special_tokens_that_are_shown_are_text() -> None:
+    tokenizer = Tokenizer(byte_level(), {})
+    start, end = (tokenizer.token_id(text) or 0 for text in ("<|start|>", "<|end|>"))
+    for skip in (True, False):
+        text = Detokenizer(tokenizer, skip_special_tokens=skip, shown=frozenset({start}))
+        assert text.push(start).text == "<|start|>"
+        assert text.push(end).text == ("" if skip else "<|end|>")

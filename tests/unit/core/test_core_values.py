@@ -10,6 +10,7 @@ import pytest
 
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, InvalidKeyError, InvalidRequestError
+from radixlm.core.grammar import MAX_GRAMMAR_LENGTH, Grammar
 from radixlm.core.keys import as_key, common_prefix
 from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.core.sampling import SamplingParams
@@ -47,12 +48,30 @@ from radixlm.core.sampling import SamplingParams
         ("logit_bias", {-1: 1.0}),
         ("logit_bias", {1: math.nan}),
         ("logit_bias", dict.fromkeys(range(1_025), 0.0)),
+        ("grammar", "[0-9]+"),
     ],
 )
 def test_a_bad_parameter_is_named(field: str, value: Any) -> None:
     with pytest.raises(InvalidRequestError, match=field) as caught:
         SamplingParams(**{field: value})
     assert caught.value.param == field
+
+
+@pytest.mark.parametrize("text", ["", "x" * (MAX_GRAMMAR_LENGTH + 1), 7])
+def test_a_grammar_is_bounded_and_names_its_field(text: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="ebnf") as caught:
+        Grammar.lark(text, param="ebnf")
+    assert caught.value.param == "ebnf"
+
+
+def test_a_schema_keeps_the_order_of_its_properties() -> None:
+    schema = {"properties": {"b": {}, "a": {}}, "type": "object"}
+    assert Grammar.json_schema(schema).text == '{"properties":{"b":{},"a":{}},"type":"object"}'
+
+
+def test_a_schema_that_is_no_json_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="no JSON"):
+        Grammar.json_schema({"const": math.nan})
 
 
 def test_stop_may_be_one_string() -> None:

@@ -166,6 +166,14 @@ def test_sources_in_their_order(tmp_path: Path):
 def test_named_templates(tmp_path: Path):
     _config(tmp_path, [{"name": "rag", "template": "r"}, {"name": "default", "template": "d"}])
     assert ChatTemplate.load(tmp_path).render(HELLO) == "d"
+    _config(
+        tmp_path,
+        [{"name": "default", "template": "d"}, {"name": "tool_use", "template": "t{{ tools }}"}],
+    )
+    template = ChatTemplate.load(tmp_path)
+    assert template.render(HELLO) == template.render(HELLO, tools=None) == "d"
+    assert template.render(HELLO, tools=[7]) == "t[7]"
+    assert (template.source, template.tool_source) == ("d", "t{{ tools }}")
     _config(tmp_path, [{"name": "rag", "template": "r"}])
     with pytest.raises(ModelError, match="only rag"):
         ChatTemplate.load(tmp_path)

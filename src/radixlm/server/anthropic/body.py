@@ -9,8 +9,9 @@ from pydantic import Field
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.server.anthropic.blocks import AnyBlock, CacheControl, TextBlock, ToolResultBlock
+from radixlm.server.body_model import Body, ListOf
 from radixlm.server.fields import NotYet
-from radixlm.server.protocol import Body, CacheFields, ListOf
+from radixlm.server.protocol import CacheFields
 
 MAX_TOKENS = 2**30
 MAX_BREAKPOINTS = 4

@@ -13,13 +13,12 @@ from radixlm.core.errors import InvalidRequestError
 from radixlm.server.answer import Parts, respond
 from radixlm.server.anthropic.as_chat import in_own_words
 from radixlm.server.anthropic.body import CountBody, MessagesBody
-from radixlm.server.anthropic.run import MessageRun, message_job, token_count
+from radixlm.server.anthropic.run import MessageRun, message_task, token_count
 from radixlm.server.anthropic.wire import MessageOut, TokenCount
 from radixlm.server.body import parse_body, read_body
 from radixlm.server.event import event
 from radixlm.server.generation import stream_parts
 from radixlm.server.service import service_of, tenant_of
-from radixlm.text.answers import PlainParser
 
 router = APIRouter()
 
@@ -31,8 +30,8 @@ async def create_message(request: Request) -> Response:
     service.engine.check_room()  # refused before it is read: refusing must cost next to nothing
     body = parse_body(MessagesBody, await read_body(request))
     body.check()
-    made = await asyncio.to_thread(message_job, service, body, tenant_of(request))
-    run = MessageRun(service, made, PlainParser())
+    made = await asyncio.to_thread(message_task, service, body, tenant_of(request))
+    run = MessageRun(service, made)
 
     async def events(parts: Parts) -> AsyncGenerator[bytes, None]:
         async with aclosing(parts):

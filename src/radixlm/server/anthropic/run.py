@@ -11,23 +11,26 @@ from radixlm.server.anthropic.as_chat import chat_of, in_own_words
 from radixlm.server.anthropic.body import CountBody, MessagesBody
 from radixlm.server.anthropic.wire import MessageEvent, MessageOut, MessageUsage, StopReason
 from radixlm.server.anthropic.writer import BlockWriter
-from radixlm.server.chat import chat_key, job_of
+from radixlm.server.chat import ChatTask, chat_prompt, task_of
 from radixlm.server.generation import Job
 from radixlm.server.ids import new_id
 from radixlm.server.service import Service
 from radixlm.server.usage import UsageMeter
-from radixlm.text.answers import AnswerParser
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MessageJob:
-    """A job, and what its message needs to know."""
+class MessageTask:
+    """A chat's task, and what its message needs to know."""
 
-    job: Job
+    chat: ChatTask
     body: MessagesBody
 
+    @property
+    def job(self) -> Job:
+        return replace(self.chat.job, prompt_only=[self.body.prompt_only])
 
-def message_job(service: Service, body: MessagesBody, tenant: str) -> MessageJob:
+
+def message_task(service: Service, body: MessagesBody, tenant: str) -> MessageTask:
     """Render and tokenize. Takes time in proportion to the messages: call it off the event loop.
 
     Raises InvalidRequestError that names the field.
@@ -35,13 +38,17 @@ def message_job(service: Service, body: MessagesBody, tenant: str) -> MessageJob
     service.check_model(body.model)
     chat = chat_of(body)
     try:
-        params = chat.to_params(service.sampling_defaults)
-        key = chat_key(service, chat.messages, chat, add_special_tokens=False)
+        task = task_of(
+            service,
+            chat,
+            lambda: chat_prompt(service, chat.messages, chat, add_special_tokens=False),
+            tenant,
+            request_id=new_id("msg"),
+            max_tokens=max(body.max_tokens, 1),
+        )
     except InvalidRequestError as error:
         raise in_own_words(error) from None
-    limit = service.fitting_limit(key, max(body.max_tokens, 1))
-    job = job_of(chat, key, replace(params, max_tokens=limit), tenant, request_id=new_id("msg"))
-    return MessageJob(replace(job, prompt_only=[body.prompt_only]), body)
+    return MessageTask(task, body)
 
 
 def token_count(service: Service, body: CountBody) -> int:
@@ -52,7 +59,7 @@ def token_count(service: Service, body: CountBody) -> int:
     service.check_model(body.model)
     chat = chat_of(body)
     try:
-        return int(chat_key(service, chat.messages, chat, add_special_tokens=False).size)
+        return chat_prompt(service, chat.messages, chat, add_special_tokens=False).key.size
     except InvalidRequestError as error:
         raise in_own_words(error) from None
 
@@ -60,10 +67,10 @@ def token_count(service: Service, body: CountBody) -> int:
 class MessageRun:
     """Takes the outputs of a message's job, and writes it down."""
 
-    def __init__(self, service: Service, made: MessageJob, parser: AnswerParser) -> None:
+    def __init__(self, service: Service, made: MessageTask) -> None:
         self._model = service.model_name
         self._made = made
-        self._parser = parser
+        self._parser = made.chat.new_parser()
         self._writer = BlockWriter(shows_thinking=made.body.shows_thinking)
         self._meter = UsageMeter(1)
         self._begun = False
@@ -93,7 +100,7 @@ class MessageRun:
     def message(self) -> MessageOut:
         """As it is now."""
         return {
-            "id": self._made.job.request_id,
+            "id": self._made.chat.job.request_id,
             "type": "message",
             "role": "assistant",
             "model": self._model,
@@ -108,7 +115,7 @@ class MessageRun:
             case None:
                 return None
             case FinishReason.LENGTH:
-                limit = self._made.job.params.max_tokens
+                limit = self._made.chat.job.params.max_tokens
                 cut = limit is not None and limit < self._made.body.max_tokens
                 return "model_context_window_exceeded" if cut else "max_tokens"
             case _ if self._stop_sequence() is not None:

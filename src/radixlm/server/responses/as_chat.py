@@ -61,7 +61,10 @@ def chat_of(body: ResponseBody, earlier: Sequence[AnyItem]) -> ChatBody:
         "extra_key": body.extra_key,
         "priority": body.priority,
     }
-    return checked(ChatBody, named(fields))
+    try:
+        return checked(ChatBody, named(fields))
+    except InvalidRequestError as error:
+        raise in_own_words(error) from None
 
 
 def items_of(body: ResponseBody) -> list[AnyItem]:

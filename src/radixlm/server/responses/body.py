@@ -8,8 +8,9 @@ from pydantic import Field
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.sampling import MAX_LOGPROBS
+from radixlm.server.body_model import Body, ListOf
 from radixlm.server.fields import NotYet
-from radixlm.server.protocol import Body, CacheFields, ListOf
+from radixlm.server.protocol import CacheFields
 from radixlm.server.responses.items import AnyItem
 
 MAX_METADATA = 16

@@ -1,20 +1,19 @@
-"""From a response's body and the turns before it to a job."""
+"""From a response's body and the turns before it to a task."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from pydantic import TypeAdapter
 
 from radixlm.core.errors import InvalidRequestError, RequestTooLargeError
-from radixlm.server.chat import ChatPrompt, chat_prompt, job_of
-from radixlm.server.generation import Job
+from radixlm.server.chat import ChatPrompt, ChatTask, chat_prompt, task_of
 from radixlm.server.ids import new_id
-from radixlm.server.protocol import ChatBody, ChatMessage
+from radixlm.server.protocol import ChatMessage
 from radixlm.server.responses.as_chat import chat_of, in_own_words
 from radixlm.server.responses.body import ResponseBody
 from radixlm.server.responses.items import AnyItem
@@ -27,22 +26,20 @@ _ITEMS: TypeAdapter[list[AnyItem]] = TypeAdapter(list[AnyItem])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ResponseJob:
-    """A job, and what its response needs to know."""
+class ResponseTask:
+    """A chat's task, and what its response needs to know. created: in seconds since 1970."""
 
-    job: Job
+    chat: ChatTask
     body: ResponseBody
-    chat: ChatBody
-    prompt: ChatPrompt
     created: int
 
     @property
     def id(self) -> str:
-        return self.job.request_id
+        return self.chat.job.request_id
 
     def said(self, tokenizer: Tokenizer, answer: Sequence[int]) -> Said:
         """What this turn adds to the conversation, its sampled answer included."""
-        text, mark, key, kept = self.prompt
+        text, mark, key, kept = self.chat.prompt
         behind = spelled_behind(tokenizer, key, answer)
         return Said(
             kept=kept,
@@ -53,38 +50,38 @@ class ResponseJob:
         )
 
 
-def response_job(
+def response_task(
     service: Service, body: ResponseBody, turns: Sequence[Turn], tenant: str
-) -> ResponseJob:
+) -> ResponseTask:
     """Render and tokenize. Takes time in proportion to the conversation: call it off the event
     loop. turns: those before. Raises InvalidRequestError that names the field.
     """
     service.check_model(body.model)
     said = [turn.said for turn in turns if turn.said is not None]
     before = spoken(said) if said else None
+    chat = chat_of(body, [item for turn in turns for item in items_of_turn(turn)])
+
+    def render(messages: Sequence[ChatMessage]) -> ChatPrompt:
+        return chat_prompt(service, messages, chat, add_special_tokens=False, before=before)
+
+    def make_prompt() -> ChatPrompt:
+        if body.truncation != "auto":
+            return render(chat.messages)
+        reserved = min(body.max_output_tokens or 1, service.longest // 2)
+        return _cut_to_fit(render, chat.messages, service.longest - reserved)
+
     try:
-        chat = chat_of(body, [item for turn in turns for item in items_of_turn(turn)])
-        params = chat.to_params(service.sampling_defaults)
-
-        def render(messages: Sequence[ChatMessage]) -> ChatPrompt:
-            return chat_prompt(service, messages, chat, add_special_tokens=False, before=before)
-
-        if body.truncation == "auto":
-            reserved = min(body.max_output_tokens or 1, service.longest // 2)
-            prompt = _cut_to_fit(render, chat.messages, service.longest - reserved)
-        else:
-            prompt = render(chat.messages)
+        task = task_of(
+            service,
+            chat,
+            make_prompt,
+            tenant,
+            request_id=new_id("resp"),
+            max_tokens=body.max_output_tokens,
+        )
     except InvalidRequestError as error:
         raise in_own_words(error) from None
-    limit = service.fitting_limit(prompt.key, body.max_output_tokens)
-    job = job_of(
-        chat,
-        prompt.key,
-        replace(params, max_tokens=limit),
-        tenant,
-        request_id=new_id("resp"),
-    )
-    return ResponseJob(job, body, chat, prompt, int(time.time()))
+    return ResponseTask(task, body, int(time.time()))
 
 
 def items_of_turn(turn: Turn) -> list[AnyItem]:

@@ -21,12 +21,11 @@ from radixlm.server.generation import stream_parts
 from radixlm.server.responses.as_chat import in_own_words
 from radixlm.server.responses.body import ResponseBody
 from radixlm.server.responses.listed import listed, stored_items
-from radixlm.server.responses.prompt import ResponseJob, response_job
+from radixlm.server.responses.prompt import ResponseTask, response_task
 from radixlm.server.responses.query import ItemsQuery, RetrieveQuery, query_of
 from radixlm.server.responses.run import Run, as_bytes
 from radixlm.server.responses.store import Turn
 from radixlm.server.service import Service, service_of, tenant_of
-from radixlm.text.answers import PlainParser
 
 router = APIRouter()
 
@@ -40,8 +39,8 @@ async def create_response(request: Request) -> Response:
     body.check()
     tenant = tenant_of(request)
     turns = await _turns_before(service, body, tenant)
-    made = await asyncio.to_thread(response_job, service, body, turns, tenant)
-    run = Run(service, made, PlainParser(), stored_items(body))
+    made = await asyncio.to_thread(response_task, service, body, turns, tenant)
+    run = Run(service, made, stored_items(body))
     try:
         if body.background:
             return JSONResponse(await _begin_in_background(service, made, run))
@@ -108,7 +107,7 @@ async def _turns_before(service: Service, body: ResponseBody, tenant: str) -> li
     return turns
 
 
-async def _answer(request: Request, made: ResponseJob, run: Run) -> Response:
+async def _answer(request: Request, made: ResponseTask, run: Run) -> Response:
     service = service_of(request)
     exchange_of(request).errors = OPENAI._replace(end=run.end_of)
 
@@ -129,7 +128,7 @@ async def _answer(request: Request, made: ResponseJob, run: Run) -> Response:
         await run.store()
         return run.response()
 
-    parts = stream_parts(service, made.job)
+    parts = stream_parts(service, made.chat.job)
     stream = bool(made.body.stream)
     return await respond(request, parts, n=1, stream=stream, events=events, whole=whole)
 
@@ -143,7 +142,7 @@ async def _to_end(run: Run, parts: Parts) -> None:
         pass
 
 
-async def _begin_in_background(service: Service, made: ResponseJob, run: Run) -> Any:
+async def _begin_in_background(service: Service, made: ResponseTask, run: Run) -> Any:
     """Store a response and begin to make it. Gives it as it is now."""
     begun = run.response()
     await run.store()
@@ -151,12 +150,12 @@ async def _begin_in_background(service: Service, made: ResponseJob, run: Run) ->
     return begun
 
 
-async def _make(service: Service, made: ResponseJob, run: Run) -> None:
+async def _make(service: Service, made: ResponseTask, run: Run) -> None:
     """Make a response from its beginning to its end, whatever that is."""
     limit = service.config.request_timeout or None
     try:
         async with asyncio.timeout(limit):
-            await _to_end(run, _beginning(run, stream_parts(service, made.job)))
+            await _to_end(run, _beginning(run, stream_parts(service, made.chat.job)))
     except asyncio.CancelledError:
         run.cancel()
         raise

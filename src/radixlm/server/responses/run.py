@@ -15,13 +15,12 @@ from radixlm.server.event import event
 from radixlm.server.logprobs import chat_logprobs
 from radixlm.server.responses.body import ENCRYPTED, ResponseBody
 from radixlm.server.responses.items import Status
-from radixlm.server.responses.prompt import ResponseJob
+from radixlm.server.responses.prompt import ResponseTask
 from radixlm.server.responses.store import Turn
 from radixlm.server.responses.wire import AnyEvent, ResponseEvent, ResponseObject, ResponseUsage
 from radixlm.server.responses.writer import ItemWriter
 from radixlm.server.service import Service
 from radixlm.server.usage import UsageMeter
-from radixlm.text.answers import AnswerParser
 
 Outcome = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 Kind = Literal[
@@ -47,13 +46,12 @@ class Run:
     def __init__(
         self,
         service: Service,
-        made: ResponseJob,
-        parser: AnswerParser,
+        made: ResponseTask,
         input_items: list[dict[str, Any]],
     ) -> None:
         self._service = service
         self._made = made
-        self._parser = parser
+        self._parser = made.chat.new_parser()
         self._input = json.dumps(input_items, ensure_ascii=False)
         self._count = itertools.count()
         self._writer = ItemWriter(self._number, seals=made.body.includes(ENCRYPTED))
@@ -125,7 +123,7 @@ class Run:
 
     def response(self) -> ResponseObject:
         """As it is now."""
-        body, job = self._made.body, self._made.job
+        body, job = self._made.body, self._made.chat.job
         return {
             "id": self.id,
             "object": "response",
@@ -170,7 +168,7 @@ class Run:
         tokenizer = self._service.engine.tokenizer
         return Turn(
             id=self.id,
-            owner=self._made.job.tenant,
+            owner=self._made.chat.job.tenant,
             parent=self._made.body.previous_response_id,
             created=self._made.created,
             ended=self.ended,

@@ -1,0 +1,76 @@
+"""What a request's answer must look like: a value, compiled elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from radixlm.core.errors import InvalidRequestError
+
+MAX_GRAMMAR_LENGTH = 200_000
+
+
+class GrammarKind(StrEnum):
+    """How a grammar is written.
+
+    REGEX: a regular expression that the whole answer matches.
+    JSON_SCHEMA: a JSON schema, as JSON text.
+    LARK: Lark, as llguidance reads it, or GBNF (`root ::= ...`).
+    """
+
+    REGEX = "regex"
+    JSON_SCHEMA = "json_schema"
+    LARK = "lark"
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """All answers that are allowed. Only its size is checked here; `constraints` compiles it.
+
+    param: the field it came from, which errors name.
+
+    Raises InvalidRequestError.
+
+    >>> Grammar.regex("[0-9]+").text
+    '[0-9]+'
+    """
+
+    kind: GrammarKind
+    text: str
+    param: str = field(default="grammar", compare=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str) or not self.text:
+            raise InvalidRequestError(
+                f"{self.param} must be text and not empty, got {self.text!r:.80}", param=self.param
+            )
+        if len(self.text) > MAX_GRAMMAR_LENGTH:
+            raise InvalidRequestError(
+                f"{self.param} is {len(self.text)} characters long, "
+                f"at most {MAX_GRAMMAR_LENGTH} are allowed",
+                param=self.param,
+            )
+
+    @classmethod
+    def regex(cls, text: str, *, param: str = "grammar") -> Grammar:
+        return cls(GrammarKind.REGEX, text, param)
+
+    @classmethod
+    def lark(cls, text: str, *, param: str = "grammar") -> Grammar:
+        return cls(GrammarKind.LARK, text, param)
+
+    @classmethod
+    def json_schema(
+        cls, schema: str | bool | Mapping[str, Any], *, param: str = "grammar"
+    ) -> Grammar:
+        """schema: as JSON text, or parsed. The order of its properties is the answer's."""
+        if isinstance(schema, str):
+            return cls(GrammarKind.JSON_SCHEMA, schema, param)
+        try:
+            text = json.dumps(schema, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidRequestError(f"{param} is no JSON: {error}", param=param) from None
+        return cls(GrammarKind.JSON_SCHEMA, text, param)

@@ -1,0 +1,123 @@
+"""Messages as clients send them, checked and made ready for the chat template."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from radixlm.core.errors import InvalidRequestError
+from radixlm.server.protocol import ChatMessage
+from radixlm.server.tool_fields import ToolCallPart
+
+_CALLING = ("tool_calls", "reasoning_content")
+
+
+def to_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+    """Messages for the template. Raises InvalidRequestError that names the field.
+
+    A result must answer a call of the last message that had any, and each only once.
+    """
+    made = []
+    waiting: dict[str, str] = {}
+    for place, message in enumerate(messages):
+        path = f"messages[{place}]"
+        if message.role == "tool":
+            made.append(_result(message, path, waiting))
+            continue
+        made.append(_message(message, path))
+        waiting = {call.id: call.function.name for call in message.tool_calls or ()}
+    return made
+
+
+def _message(message: ChatMessage, path: str) -> dict[str, Any]:
+    if message.role == "function":
+        raise InvalidRequestError(
+            f"{path}.role 'function' is not supported; send 'tool' with a tool_call_id",
+            param=f"{path}.role",
+        )
+    if message.tool_call_id is not None:
+        raise _misplaced(path, "tool_call_id", "tool")
+    if message.role != "assistant":
+        _check_not_calling(message, path)
+    # Templates know the older name only; it means the same.
+    plain: dict[str, Any] = {"role": "system" if message.role == "developer" else message.role}
+    if message.name is not None:
+        plain["name"] = message.name
+    if message.reasoning_content is not None:
+        plain["reasoning_content"] = message.reasoning_content
+    if not message.tool_calls:
+        return {**plain, "content": _content(message, path)}
+    calls = [
+        _call(call, f"{path}.tool_calls[{place}]") for place, call in enumerate(message.tool_calls)
+    ]
+    ids = [call.id for call in message.tool_calls]
+    for place, name in enumerate(ids):
+        if name in ids[:place]:
+            where = f"{path}.tool_calls[{place}].id"
+            raise InvalidRequestError(f"{where} {name!r:.80} stands twice", param=where)
+    content = "" if message.content is None else _content(message, path)
+    return {**plain, "content": content, "tool_calls": calls}
+
+
+def _result(message: ChatMessage, path: str, waiting: dict[str, str]) -> dict[str, Any]:
+    _check_not_calling(message, path)
+    where = f"{path}.tool_call_id"
+    if message.tool_call_id is None:
+        raise InvalidRequestError(f"{where} is missing", param=where)
+    name = waiting.pop(message.tool_call_id, None)
+    if name is None:
+        raise InvalidRequestError(
+            f"{where} {message.tool_call_id!r:.80} is no call of the assistant's message before "
+            "it, or was answered already",
+            param=where,
+        )
+    return {
+        "role": "tool",
+        "content": _content(message, path),
+        "tool_call_id": message.tool_call_id,
+        "name": message.name or name,
+    }
+
+
+def _call(call: ToolCallPart, path: str) -> dict[str, Any]:
+    """Templates take arguments as a mapping, so that they write them their own way."""
+    where = f"{path}.function.arguments"
+    try:
+        arguments = json.loads(call.function.arguments or "{}")
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequestError(f"{where} is not valid JSON: {error}", param=where) from None
+    if not isinstance(arguments, dict):
+        raise InvalidRequestError(
+            f"{where} must be a JSON object, got {call.function.arguments!r:.80}", param=where
+        )
+    function = {"name": call.function.name, "arguments": arguments}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def _content(message: ChatMessage, path: str) -> str | list[dict[str, str]]:
+    if message.content is None:
+        raise InvalidRequestError(f"{path}.content is missing", param=f"{path}.content")
+    if isinstance(message.content, str):
+        return message.content
+    texts = []
+    for place, part in enumerate(message.content):
+        if part.type != "text":
+            where = f"{path}.content[{place}].type"
+            raise InvalidRequestError(f"{where} {part.type!r} is not supported yet", param=where)
+        if part.text is None:
+            where = f"{path}.content[{place}].text"
+            raise InvalidRequestError(f"{where} is missing", param=where)
+        texts.append({"type": "text", "text": part.text})
+    return texts
+
+
+def _check_not_calling(message: ChatMessage, path: str) -> None:
+    for name in _CALLING:
+        if getattr(message, name):
+            raise _misplaced(path, name, "assistant")
+
+
+def _misplaced(path: str, name: str, role: str) -> InvalidRequestError:
+    where = f"{path}.{name}"
+    return InvalidRequestError(f"{where} is for messages of role {role!r}", param=where)

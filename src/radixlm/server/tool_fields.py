@@ -1,0 +1,138 @@
+"""Tools as clients describe them, and calls as they are sent back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from radixlm.core.errors import InvalidRequestError
+from radixlm.server.body_model import Body, ListOf
+from radixlm.text.answers.tools import Calling, Tool, ToolUse
+
+MAX_TOOLS = 128
+_NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
+
+# It stands in prompts, answers and grammars; servers of tools put dots and slashes of theirs in.
+Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_./:-]{1,128}$")]
+
+
+class FunctionPart(Body):
+    """parameters: a JSON schema of an object; none, when there are no parameters."""
+
+    name: Name
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolPart(Body):
+    type: Literal["function"]
+    function: FunctionPart
+
+
+class NamePart(Body):
+    name: Name
+
+
+class NamedToolPart(Body):
+    type: Literal["function"]
+    function: NamePart
+
+
+class CalledPart(Body):
+    """arguments: a JSON object, as text."""
+
+    name: str
+    arguments: str
+
+
+class ToolCallPart(Body):
+    """index: as a stream gave it."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledPart
+    index: int | None = None
+
+
+Tools = Annotated[ListOf[ToolPart], Field(max_length=MAX_TOOLS)]
+ToolChoice = Literal["none", "auto", "required"] | NamedToolPart
+
+
+def tools_for_template(tools: Sequence[ToolPart]) -> list[dict[str, Any]]:
+    """The tools as chat templates take them, in their order and always alike.
+
+    Raises InvalidRequestError that names the field.
+    """
+    _check_names(tools)
+    return [
+        {"type": "function", "function": _function(tool.function, f"tools[{place}].function")}
+        for place, tool in enumerate(tools)
+    ]
+
+
+def tool_use(
+    tools: Sequence[ToolPart], choice: ToolChoice | None, parallel: bool | None
+) -> ToolUse:
+    """What an answer may call. Raises InvalidRequestError that names the field."""
+    known = [
+        Tool(
+            tool.function.name,
+            tool.function.parameters or _NO_PARAMETERS,
+            strict=bool(tool.function.strict),
+        )
+        for tool in tools
+    ]
+    if choice in ("none", None) or (choice == "auto" and not known):
+        calling = Calling.AUTO if known and choice is None else Calling.NONE
+        return ToolUse(tuple(known), calling, parallel is not False)
+    if not known:
+        raise InvalidRequestError(
+            "tool_choice asks for a call, but there are no tools", param="tool_choice"
+        )
+    if isinstance(choice, NamedToolPart):
+        name = choice.function.name
+        named = tuple(tool for tool in known if tool.name == name)
+        if not named:
+            raise InvalidRequestError(
+                f"tool_choice names {name!r}, which is none of the tools",
+                param="tool_choice.function.name",
+            )
+        return ToolUse(named, Calling.REQUIRED, parallel=False)
+    return ToolUse(tuple(known), Calling(str(choice)), parallel is not False)
+
+
+def _check_names(tools: Sequence[ToolPart]) -> None:
+    places: dict[str, int] = {}
+    for place, tool in enumerate(tools):
+        name = tool.function.name
+        if name in places:
+            raise InvalidRequestError(
+                f"tools[{places[name]}] and tools[{place}] have the same name {name!r}",
+                param=f"tools[{place}].function.name",
+            )
+        places[name] = place
+
+
+def _function(part: FunctionPart, path: str) -> dict[str, Any]:
+    parameters = _NO_PARAMETERS if part.parameters is None else part.parameters
+    _check_schema(parameters, f"{path}.parameters")
+    described = {} if part.description is None else {"description": part.description}
+    return {"name": part.name, **described, "parameters": parameters}
+
+
+def _check_schema(schema: Mapping[str, Any], path: str) -> None:
+    """Whether it may be the schema of an object. What is inside it is seen when it is needed."""
+    if schema.get("type", "object") != "object":
+        raise InvalidRequestError(
+            f"{path}.type must be 'object', got {schema['type']!r:.80}", param=f"{path}.type"
+        )
+    for name, kind in (("properties", dict), ("required", list)):
+        value = schema.get(name, kind())
+        if not isinstance(value, kind):
+            wanted = "an object" if kind is dict else "an array"
+            raise InvalidRequestError(
+                f"{path}.{name} must be {wanted}, got {value!r:.80}", param=f"{path}.{name}"
+            )

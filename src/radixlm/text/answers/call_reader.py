@@ -1,0 +1,145 @@
+"""One call, `{"name": …, "arguments": {…}}`, read as it comes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection
+
+from radixlm.text.answers.events import AnswerEvent, ToolArguments, ToolCallBegun, ToolCallEnded
+from radixlm.text.answers.json_scan import At, JsonScanner, is_object
+
+_NAME = "name"
+# As Hermes and Mistral call it, and as Llama does.
+_ARGUMENTS = ("arguments", "parameters")
+# Half of a pair is no character, so no answer can hold it.
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class CallReader:
+    """Reads the fields in any order, and passes over those it does not know.
+
+    names: of the tools that there are; an object with another name is no call.
+    name: when it is known already; then the object is the arguments alone.
+    whole, broken: it has ended as a call, or turned out to be none. begun: its events have.
+    """
+
+    def __init__(
+        self,
+        call: int,
+        names: Collection[str],
+        new_id: Callable[[], str],
+        *,
+        name: str | None = None,
+    ) -> None:
+        self.whole = self.broken = self.begun = False
+        self._call = call
+        self._names = names
+        self._new_id = new_id
+        self._name = name
+        self._only_arguments = name is not None
+        self._scanner = JsonScanner()
+        self._field = ""
+        self._field_start = 0
+        # From where the arguments are to be sent, and where they end, in the text.
+        self._unsent: int | None = None
+        self._end: int | None = None
+        self._spelled: str | None = None
+
+    def read(self, text: str, start: int, *, last: bool) -> tuple[int, list[AnswerEvent]]:
+        """Read text[start:]; gives where it stopped, and what became certain.
+
+        All of the call must be in `text`, at the same places each time. last: no more will come.
+        """
+        at = start
+        while at < len(text) and not (self.whole or self.broken):
+            if self._take(text, at):
+                at += 1
+                self.whole = self._scanner.at is At.END
+            else:
+                self.broken = True
+        if self.whole:
+            self.whole = self._name is not None
+            self.broken = not self.whole
+        elif (self.broken or last) and self._name in self._names and self._end is not None:
+            # Its last brace is missing, as it happens to small models.
+            self.whole, self.broken, at = True, False, self._end
+        self.broken |= last and not self.whole
+        return at, self._events(text, at)
+
+    def _take(self, text: str, at: int) -> bool:
+        """Take one character; False when no call goes on with it."""
+        scanner, character = self._scanner, text[at]
+        was, depth = scanner.at, scanner.depth
+        if not scanner.advance(character):
+            return False
+        if not depth:
+            return self._begin(character, at)
+        if was is At.VALUE and depth == 1 and not character.isspace():
+            return self._begin_value(character, at)
+        if scanner.depth == 1 and (scanner.at, scanner.depth) != (was, depth):
+            return self._in_object(was, text, at)
+        if scanner.at is At.END and self._only_arguments:
+            self._end = at + 1
+        return True
+
+    def _begin(self, character: str, at: int) -> bool:
+        if self._only_arguments and character == "{":
+            self._unsent = at
+        return character != "["
+
+    def _in_object(self, was: At, text: str, at: int) -> bool:
+        """Something began or ended between the call's own braces."""
+        if self._only_arguments:
+            return True
+        now = self._scanner.at
+        if now is At.STRING and was in (At.FIRST_KEY, At.KEY):
+            self._field_start = at
+        elif now is At.COLON:
+            self._field = json.loads(text[self._field_start : at + 1])
+        elif now is At.AFTER:
+            return self._end_value(text[self._field_start : at + 1], at + 1)
+        return True
+
+    def _begin_value(self, character: str, at: int) -> bool:
+        if self._only_arguments:
+            return True
+        self._field_start = at
+        if self._field == _NAME:
+            return character == '"' and self._name is None
+        if self._field not in _ARGUMENTS:
+            return True
+        if self._unsent is not None or self._spelled is not None:
+            return False
+        if character == "{":
+            self._unsent = at
+        return character in '{"n'
+
+    def _end_value(self, value: str, end: int) -> bool:
+        if self._field == _NAME:
+            self._name = json.loads(value)
+            return self._name in self._names
+        if self._field in _ARGUMENTS:
+            if value.startswith("{"):
+                self._end = end
+            else:  # some write them as a text, or nothing at all
+                self._spelled = json.loads(value) or "{}"
+                return is_object(self._spelled) and not _SURROGATE.search(self._spelled)
+        return True
+
+    def _events(self, text: str, at: int) -> list[AnswerEvent]:
+        events: list[AnswerEvent] = []
+        name = self._name if self._name in self._names else None
+        if name is not None and not self.begun and (self._unsent is not None or self.whole):
+            self.begun = True
+            events.append(ToolCallBegun(self._call, self._new_id(), name))
+            if self._unsent is None:
+                events.append(ToolArguments(self._call, self._spelled or "{}"))
+        if self.begun and self._unsent is not None:
+            end = at if self._end is None else self._end
+            if end > self._unsent:
+                events.append(ToolArguments(self._call, text[self._unsent : end]))
+                self._unsent = end
+        if self.whole:
+            events.append(ToolCallEnded(self._call))
+        return events

@@ -1,0 +1,117 @@
+"""The formats in which models call tools."""
+
+from __future__ import annotations
+
+import secrets
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple
+
+from radixlm.text.answers import hermes, llama, mistral
+from radixlm.text.answers.calls import CallParser
+from radixlm.text.answers.json_calls import JsonParser
+
+_ALPHABET = string.ascii_letters + string.digits
+
+
+class Spelling(NamedTuple):
+    """How one call is written: `before` NAME `between` ARGUMENTS `after`."""
+
+    before: str = '{"name": "'
+    between: str = '", "arguments": '
+    after: str = "}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallFormat:
+    """How answers that call tools look.
+
+    parser: reads them, and more ways of writing than the one that is described here:
+
+        begin opens CALL (join CALL)* closes end (again begin opens CALL closes end)*
+
+    begin, end: markers around calls; "" when the answer must begin with them, or ends with them.
+    join, again: what stands between calls, None where there is no such way.
+    never_begins: a regex; without a marker, text of which the parser would read calls.
+    markers: of these the ones that are special tokens must show in the text.
+    id_prefix, id_length: of a call's id: the length is that of its random part.
+    described: the model is told of the tools by its own template, else by ours.
+    """
+
+    parser: type[CallParser]
+    begin: str = ""
+    opens: str = ""
+    call: Spelling = Spelling()
+    join: str | None = None
+    closes: str = ""
+    end: str = ""
+    again: str | None = None
+    never_begins: str = ""
+    markers: tuple[str, ...] = ()
+    id_prefix: str = "call_"
+    id_length: int = 24
+    described: bool = True
+
+    def new_id(self) -> str:
+        """A fresh id for a call."""
+        letters = (secrets.choice(_ALPHABET) for _ in range(self.id_length))
+        return self.id_prefix + "".join(letters)
+
+
+HERMES = CallFormat(
+    parser=hermes.HermesParser,
+    begin=hermes.BEGIN,
+    opens="\n",
+    closes="\n",
+    end=hermes.END,
+    again="\n",
+    markers=(hermes.BEGIN, hermes.END),
+)
+LLAMA = CallFormat(
+    parser=llama.LlamaParser,
+    call=Spelling(between='", "parameters": '),
+    join=llama.SEPARATOR + " ",
+    never_begins=r"\s*\{",
+    markers=(llama.TAG,),
+)
+# Mistral's templates take ids of nine letters or digits, and no other ones.
+MISTRAL = CallFormat(
+    parser=mistral.MistralParser,
+    begin=mistral.BEGIN,
+    opens=" [",
+    join=", ",
+    closes="]",
+    markers=(mistral.BEGIN,),
+    id_prefix="",
+    id_length=9,
+)
+MISTRAL_NAMED = CallFormat(
+    parser=mistral.MistralParser,
+    begin=mistral.BEGIN,
+    call=Spelling(before="", between=mistral.ARGUMENTS, after=""),
+    again="",
+    markers=(mistral.BEGIN, mistral.ARGUMENTS, mistral.CALL_ID),
+    id_prefix="",
+    id_length=9,
+)
+JSON = CallFormat(
+    parser=JsonParser,
+    join="\n",
+    never_begins=r"\s*(```(json)?\s*)?(\[\s*)?\{",
+    described=False,
+)
+
+# By the names that vLLM and SGLang have for them.
+FORMATS: Mapping[str, CallFormat] = MappingProxyType(
+    {
+        "hermes": HERMES,
+        "qwen": HERMES,
+        "qwen25": HERMES,
+        "llama3": LLAMA,
+        "llama3_json": LLAMA,
+        "mistral": MISTRAL,
+        "json": JSON,
+    }
+)

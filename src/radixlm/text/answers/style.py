@@ -1,0 +1,137 @@
+"""How one model's answers are read: found once, from its chat template."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from radixlm.core.grammar import Grammar
+from radixlm.text.answers import hermes, llama, mistral, reasoning
+from radixlm.text.answers.events import AnswerParser, PlainParser
+from radixlm.text.answers.formats import (
+    FORMATS,
+    HERMES,
+    JSON,
+    LLAMA,
+    MISTRAL,
+    MISTRAL_NAMED,
+    CallFormat,
+)
+from radixlm.text.answers.lark import tool_grammar
+from radixlm.text.answers.reasoning import ReasoningParser
+from radixlm.text.answers.tools import ToolUse
+from radixlm.text.tokenizer import Tokenizer
+
+AUTO = "auto"
+_TOOLS = re.compile(r"\btools\b")
+# Qwen3-Coder's markers are Hermes', but what stands between them is no JSON.
+_OTHER_THAN_JSON = "<function="
+
+
+class Thinking(Enum):
+    """Whether answers begin with thoughts: never, where the model opens them, or always."""
+
+    NEVER = auto()
+    OPENED = auto()
+    ALWAYS = auto()
+
+
+# By the names that vLLM and SGLang have for them.
+THINKING = {
+    "none": Thinking.NEVER,
+    "qwen3": Thinking.OPENED,
+    "deepseek-r1": Thinking.ALWAYS,
+    "deepseek_r1": Thinking.ALWAYS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerStyle:
+    """calls: the format of calls. thinking: whether there are thoughts before an answer."""
+
+    calls: CallFormat = JSON
+    thinking: Thinking = Thinking.NEVER
+
+    @classmethod
+    def of(
+        cls, template: str, tool_call_parser: str = AUTO, reasoning_parser: str = AUTO
+    ) -> AnswerStyle:
+        """The style of a model with this chat template, or the one that is named.
+
+        A template that knows no tools, or writes calls in no known format, gets JSON.
+        """
+        if tool_call_parser == AUTO:
+            calls = _calls_of(template)
+        else:
+            calls = FORMATS[tool_call_parser]
+            if calls is MISTRAL and mistral.ARGUMENTS in template:
+                calls = MISTRAL_NAMED
+        if reasoning_parser == AUTO:
+            thinks = reasoning.END in template
+            return cls(calls, Thinking.OPENED if thinks else Thinking.NEVER)
+        return cls(calls, THINKING[reasoning_parser])
+
+    def parser(self, use: ToolUse, prompt: str) -> AnswerParser:
+        """For one answer to `prompt`, as the template wrote it."""
+        parser: AnswerParser = PlainParser()
+        if use.may_call:
+            names = [tool.name for tool in use.tools]
+            most = None if use.parallel else 1
+            parser = self.calls.parser(names, self.calls.new_id, most=most)
+        if self.thinking is Thinking.NEVER:
+            return parser
+        return ReasoningParser(parser, opened=self._opened_by(prompt))
+
+    def grammar(self, use: ToolUse, prompt: str, tokenizer: Tokenizer) -> Grammar | None:
+        """What an answer to `prompt` must look like; None when it may be anything."""
+        if not use.constrained:
+            return None
+        thoughts = None
+        if self.thinking is not Thinking.NEVER:
+            thoughts = self._opened_by(prompt)
+        special = self._special(tokenizer)
+        return Grammar.lark(tool_grammar(self.calls, use, special, thoughts), param="tools")
+
+    def shown(self, use: ToolUse, tokenizer: Tokenizer) -> frozenset[int]:
+        """Special tokens that must show in an answer's text, so that its parser sees them."""
+        markers = (*(self.calls.markers if use.may_call else ()), *self._thought_markers)
+        special = self._special(tokenizer)
+        return frozenset(special[marker] for marker in markers if marker in special)
+
+    @property
+    def _thought_markers(self) -> tuple[str, ...]:
+        return () if self.thinking is Thinking.NEVER else (reasoning.BEGIN, reasoning.END)
+
+    def _special(self, tokenizer: Tokenizer) -> dict[str, int]:
+        """The markers that are special tokens."""
+        tokens = {
+            marker: tokenizer.token_id(marker)
+            for marker in (*self.calls.markers, *self._thought_markers)
+        }
+        return {
+            marker: token
+            for marker, token in tokens.items()
+            if token is not None and token in tokenizer.special_ids
+        }
+
+    def _opened_by(self, prompt: str) -> bool:
+        """Whether the prompt's end leaves thoughts open."""
+        prompt = prompt.rstrip()
+        if self.thinking is Thinking.ALWAYS:
+            return not prompt.endswith(reasoning.END)
+        return prompt.endswith(reasoning.BEGIN)
+
+
+def _calls_of(template: str) -> CallFormat:
+    if not _TOOLS.search(template):
+        return JSON
+    if hermes.BEGIN in template and _OTHER_THAN_JSON not in template:
+        return HERMES
+    if mistral.BEGIN in template:
+        return MISTRAL_NAMED if mistral.ARGUMENTS in template else MISTRAL
+    if llama.TAG in template or (
+        '"parameters": ' in template and "<|start_header_id|>" in template
+    ):
+        return LLAMA
+    return JSON

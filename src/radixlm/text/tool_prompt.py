@@ -1,0 +1,72 @@
+"""Tools told in plain text, for models whose chat template knows none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from radixlm.text.chat_template import Message
+
+_HEAD = """You may call functions. These are there, one a line, each with the JSON schema of its \
+parameters:"""
+_FOOT = """To call one, answer with nothing but a JSON object:
+{"name": <the function's name>, "arguments": <an object of its parameters>}
+To call several, write one such object a line. You are given the results then."""
+
+
+def told_in_text(
+    messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """The messages with the tools in the system's, calls as the assistant's text, and results as
+    the user's.
+
+    The tools keep their order, so that the same ones make the same beginning.
+    """
+    told: list[dict[str, Any]] = []
+    for are_results, group in groupby(messages, lambda message: message["role"] == "tool"):
+        if are_results:  # one message: many templates want the roles in turn
+            told.append({"role": "user", "content": "\n\n".join(map(_result, group))})
+        else:
+            told += [_with_calls(message) for message in group]
+    return _with_tools(told, tools) if tools else told
+
+
+def _with_tools(
+    messages: list[dict[str, Any]], tools: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    lines = [json.dumps(tool["function"], ensure_ascii=False) for tool in tools]
+    text = "\n".join([_HEAD, *lines, _FOOT])
+    if not messages or messages[0]["role"] != "system":
+        return [{"role": "system", "content": text}, *messages]
+    first, *others = messages
+    own = first["content"]
+    if isinstance(own, str):
+        return [{**first, "content": f"{own}\n\n{text}"}, *others]
+    return [{**first, "content": [*own, {"type": "text", "text": f"\n{text}"}]}, *others]
+
+
+def _with_calls(message: Message) -> dict[str, Any]:
+    """The message with its calls, if any, written as they are asked for."""
+    plain = dict(message)
+    calls = [
+        json.dumps(
+            {name: call["function"][name] for name in ("name", "arguments")}, ensure_ascii=False
+        )
+        for call in plain.pop("tool_calls", ())
+    ]
+    if calls:
+        said = _text(message["content"])
+        plain["content"] = "\n".join([said, *calls] if said else calls)
+    return plain
+
+
+def _result(message: Message) -> str:
+    return f"Result of {message['name']}:\n{_text(message['content'])}"
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, list):
+        return "\n".join(part["text"] for part in content)
+    return str(content or "")

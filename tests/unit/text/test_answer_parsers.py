@@ -1,0 +1,205 @@
+"""Each format's parser, on answers as models write them, whole and character by character."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+
+import pytest
+
+from radixlm.text.answers import Answered, AnswerParser, PlainParser, ToolCallBroken
+from radixlm.text.answers.calls import CallParser
+from radixlm.text.answers.hermes import HermesParser
+from radixlm.text.answers.json_calls import JsonParser
+from radixlm.text.answers.json_scan import is_object
+from radixlm.text.answers.llama import LlamaParser
+from radixlm.text.answers.mistral import MistralParser
+from radixlm.text.answers.reasoning import ReasoningParser
+
+NAMES = ("get_weather", "now", "get.it")
+WEATHER = '{"city": "Bern", "days": 2}'
+Read = Callable[[str], Answered]
+
+
+def new_ids() -> Callable[[], str]:
+    numbers = count()
+    return lambda: f"id{next(numbers)}"
+
+
+def read(make: Callable[[], AnswerParser], text: str) -> Answered:
+    """The answer, which must be the same however it comes."""
+    whole, pieces = make(), make()
+    answer = Answered().add([*whole.push(text), *whole.flush()])
+    by_character = Answered()
+    for character in text:
+        by_character.add(pieces.push(character))
+    assert by_character.add(pieces.flush()) == answer
+    return answer
+
+
+def calls(kind: type[CallParser], text: str, most: int | None = None) -> Answered:
+    return read(lambda: kind(NAMES, new_ids(), most=most), text)
+
+
+def call(name: str = "get_weather", key: str = "arguments", arguments: str = WEATHER) -> str:
+    return f'{{"name": "{name}", "{key}": {arguments}}}'
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "said"),
+    [
+        (HermesParser, f"<tool_call>\n{call()}\n</tool_call>", ""),
+        (HermesParser, f"I look.\n\n<tool_call>{call()}</tool_call>\n", "I look."),
+        (HermesParser, f"<tool_call>\n{call()}", ""),
+        (HermesParser, f"<tool_call>\n{call()[:-1]}\n</tool_call>", ""),
+        (LlamaParser, call(key="parameters"), ""),
+        (LlamaParser, f"\n\n{call(key='parameters')}", ""),
+        (LlamaParser, f"<|python_tag|>{call(key='parameters')}", ""),
+        (LlamaParser, f"I look. <|python_tag|>{call(key='parameters')}", "I look."),
+        (LlamaParser, '{"type": "function", ' + call(key="parameters")[1:], ""),
+        (MistralParser, f"[TOOL_CALLS] [{call()}]", ""),
+        (MistralParser, f"I look.[TOOL_CALLS][{call()}]", "I look."),
+        (MistralParser, f"[TOOL_CALLS]get_weather[ARGS]{WEATHER}", ""),
+        (MistralParser, f"[TOOL_CALLS]get_weather[CALL_ID]a1b2c3d4e[ARGS]{WEATHER}", ""),
+        (MistralParser, f"[TOOL_CALLS]get_weather{WEATHER}", ""),
+        (JsonParser, call(), ""),
+        (JsonParser, f" [{call()}]\n", ""),
+        (JsonParser, f"```json\n{call()}\n```", ""),
+        (JsonParser, f"```\n[{call()}]\n```\nDone.", "Done."),
+    ],
+)
+def test_one_call(kind, text, said):
+    answer = calls(kind, text)
+    assert answer.text == said
+    assert [tuple(made) for made in answer.calls] == [("id0", "get_weather", WEATHER)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (HermesParser, f"<tool_call>{call()}</tool_call>\n<tool_call>{call('now')}</tool_call>"),
+        (LlamaParser, f"{call(key='parameters')}; {call('now', 'parameters')}"),
+        (MistralParser, f"[TOOL_CALLS] [{call()}, {call('now')}]"),
+        (
+            MistralParser,
+            f"[TOOL_CALLS]get_weather[ARGS]{WEATHER}[TOOL_CALLS]now[ARGS]{WEATHER}",
+        ),
+        (JsonParser, f"[{call()},\n {call('now')}]"),
+        (JsonParser, f"{call()}\n{call('now')}\n"),
+    ],
+)
+def test_several_calls(kind, text):
+    answer = calls(kind, text)
+    assert answer.text == ""
+    assert [(made.id, made.name) for made in answer.calls] == [
+        ("id0", "get_weather"),
+        ("id1", "now"),
+    ]
+    [only] = calls(kind, text, most=1).calls
+    assert only.name == "get_weather"
+
+
+@pytest.mark.parametrize(
+    ("written", "arguments"),
+    [
+        ('{"name": "now"}', "{}"),
+        ('{"name": "now", "arguments": null}', "{}"),
+        ('{"name": "now", "arguments": ""}', "{}"),
+        ('{"name": "now", "arguments": "{\\"a\\": 1}"}', '{"a": 1}'),
+        ('{"arguments": {"a": [{}, "\\"}"]}, "id": 7.5, "name": "now"}', '{"a": [{}, "\\"}"]}'),
+        ('{ "name" : "now" , "arguments" : { } }', "{ }"),
+    ],
+)
+def test_ways_to_write_one(written, arguments):
+    [made] = calls(HermesParser, f"<tool_call>{written}</tool_call>").calls
+    assert (made.name, made.arguments) == ("now", arguments)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "",
+        "{",
+        "[]",
+        '{"name": "unknown", "arguments": {}}',
+        '{"name": "now", "arguments": {"a": x}}',
+        '{"name": "now", "arguments": {"a": "cut',
+        '{"name": "now", "arguments": [1]}',
+        '{"name": "now", "arguments": "[1]"}',
+        '{"name": "now", "arguments": "\\ud800"}',
+        '{"name": "now", "name": "now"}',
+        '{"name": 7}',
+        '{"arguments": {}}',
+        '{"name": "now", "arguments": {"a": 01}}',
+        "{'name': 'now'}",
+        '"now"',
+    ],
+)
+@pytest.mark.parametrize(
+    ("kind", "begin", "end"),
+    [
+        (HermesParser, "<tool_call>", "</tool_call>"),
+        (LlamaParser, "<|python_tag|>", ""),
+        (MistralParser, "[TOOL_CALLS] [", "]"),
+        (JsonParser, "[", "]"),
+        (JsonParser, "", ""),
+    ],
+)
+def test_what_is_no_call_is_text(kind, begin, end, written):
+    text = f"{begin}{written}{end} more"
+    answer = calls(kind, text)
+    assert answer.calls == []
+    assert answer.text == text
+
+
+def test_after_a_last_brace_that_is_missing_goes_on_text():
+    answer = calls(HermesParser, '<tool_call>{"name": "now", "arguments": {}, x')
+    assert [made.arguments for made in answer.calls] == ["{}"]
+    assert answer.text == ", x"
+
+
+def test_a_call_that_had_begun_is_taken_back():
+    parser = HermesParser(NAMES, new_ids())
+    events = parser.push('a<tool_call>{"name": "now", "arguments": {"a": x}}')
+    assert events[-2] == ToolCallBroken(0, '<tool_call>{"name": "now", "arguments": {"a": ')
+    events += parser.push(f"<tool_call>{call()}</tool_call>") + parser.flush()
+    answer = Answered().add(events)
+    assert [(made.id, made.name) for made in answer.calls] == [("id1", "get_weather")]
+    assert answer.text.startswith("a<tool_call>")
+
+
+def test_arguments_come_as_they_are_written():
+    parser = HermesParser(NAMES, new_ids())
+    assert len(parser.push('<tool_call>{"name": "now", "arguments": {"a"')) == 2
+    assert [event.delta for event in parser.push(': "b')] == [': "b']
+
+
+def test_thoughts_are_kept_apart():
+    def parser(opened: bool) -> Read:
+        return lambda text: read(lambda: ReasoningParser(PlainParser(), opened=opened), text)
+
+    for opened in (False, True):
+        answer = parser(opened)("<think>\nLet me see.\n</think>\n\nIt is 5.")
+        assert (answer.reasoning, answer.text) == ("Let me see.", "It is 5.")
+    answer = parser(True)("Let me see.</think>It is <think>.")
+    assert (answer.reasoning, answer.text) == ("Let me see.", "It is <think>.")
+    answer = parser(False)(" It is 5.</think>")
+    assert (answer.reasoning, answer.text) == ("", " It is 5.</think>")
+    answer = parser(True)("cut o </thi")
+    assert (answer.reasoning, answer.text) == ("cut o </thi", "")
+    assert parser(False)("<think>\n\n</think>\n\nHi.").text == "Hi."
+
+
+def test_calls_after_thoughts():
+    text = f"<think>\nI call <tool_call>.\n</think>\n\n<tool_call>{call()}</tool_call>"
+    answer = read(lambda: ReasoningParser(HermesParser(NAMES, new_ids()), opened=False), text)
+    assert answer.reasoning == "I call <tool_call>."
+    assert [made.name for made in answer.calls] == ["get_weather"]
+    assert answer.text == ""
+
+
+def test_objects():
+    for text in ("{}", '{"a": [1, -0.5e+3, true, null, "\\u00e9\\n"], "b": {}}'):
+        assert is_object(text)
+    for text in ("", "[]", "1", "{} ", "{a: 1}", '{"a": 1,}', '{"a": tru}', '{"a": "\n"}', "{}}"):
+        assert not is_object(text)

@@ -1,0 +1,189 @@
+"""The grammars of answers that call tools: what they allow, and that parsers read it as calls."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import llguidance
+import pytest
+
+from radixlm.core.grammar import Grammar
+from radixlm.text.answers import Answered
+from radixlm.text.answers.formats import (
+    HERMES,
+    JSON,
+    LLAMA,
+    MISTRAL,
+    MISTRAL_NAMED,
+    CallFormat,
+)
+from radixlm.text.answers.style import AnswerStyle, Thinking
+from radixlm.text.answers.tools import Calling, Tool, ToolUse
+from radixlm.text.tokenizer import Tokenizer
+from tests.text_samples import byte_level
+
+MARKERS = (
+    *("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>"),
+    *("<think>", "</think>"),
+)
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"$ref": "#/$defs/number"}},
+    "required": ["a"],
+    "additionalProperties": False,
+    "$defs": {"number": {"type": "integer"}},
+}
+STRICT = (Tool("f", SCHEMA, strict=True), Tool("fg", {"type": "object"}))
+LOOSE = (Tool("f", SCHEMA), Tool("fg", {"type": "object"}))
+# A call of f as it must be, one with other arguments, and two calls.
+WRITTEN = {
+    "hermes": (
+        HERMES,
+        '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>',
+        '<tool_call>\n{"name": "f", "arguments": {"b": 1}}\n</tool_call>',
+        "\n".join(
+            f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+            for name, arguments in (("f", '{"a": 1}'), ("fg", "{}"))
+        ),
+    ),
+    "llama": (
+        LLAMA,
+        '{"name": "f", "parameters": {"a": 1}}',
+        '{"name": "f", "parameters": {"b": 1}}',
+        '{"name": "f", "parameters": {"a": 1}}; {"name": "fg", "parameters": {}}',
+    ),
+    "mistral": (
+        MISTRAL,
+        '[TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}}]',
+        '[TOOL_CALLS] [{"name": "f", "arguments": {"b": 1}}]',
+        '[TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}}, {"name": "fg", "arguments": {}}]',
+    ),
+    "mistral_named": (
+        MISTRAL_NAMED,
+        '[TOOL_CALLS]f[ARGS]{"a": 1}',
+        '[TOOL_CALLS]f[ARGS]{"b": 1}',
+        '[TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]fg[ARGS]{}',
+    ),
+    "json": (
+        JSON,
+        '{"name": "f", "arguments": {"a": 1}}',
+        '{"name": "f", "arguments": {"b": 1}}',
+        '{"name": "f", "arguments": {"a": 1}}\n{"name": "fg", "arguments": {}}',
+    ),
+}
+
+
+class _Wrapped:
+    """The tokenizer in the form in which llguidance takes one."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.eos_token_id = tokenizer.token_id("<|end|>")
+        self.bos_token_id = None
+        self.tokens = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
+        self.special_token_ids = sorted(tokenizer.special_ids)
+
+    def __call__(self, text: Any) -> list[int]:
+        if isinstance(text, bytes):
+            raise TypeError
+        return []
+
+
+@cache
+def tokenizer_with(special: tuple[str, ...]) -> tuple[Tokenizer, llguidance.LLTokenizer]:
+    backend = byte_level()
+    backend.add_special_tokens(list(special))
+    tokenizer = Tokenizer(backend, {})
+    wrapped = llguidance.TokenizerWrapper(_Wrapped(tokenizer))
+    return tokenizer, llguidance.LLTokenizer(wrapped, n_vocab=tokenizer.vocab_size)
+
+
+def allows(grammar: Grammar, special: tuple[str, ...], text: str) -> bool:
+    tokenizer, made = tokenizer_with(special)
+    matcher = llguidance.LLMatcher(made, grammar.text, log_level=0)
+    assert not matcher.is_error(), matcher.get_error()
+    ids = tokenizer.encode(text, add_special_tokens=False).tolist()
+    return matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
+
+
+@pytest.fixture(params=[(), MARKERS], ids=["text", "special"])
+def special(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    """Which markers are special tokens."""
+    found: tuple[str, ...] = request.param
+    return found
+
+
+def grammar_of(
+    form: CallFormat,
+    use: ToolUse,
+    special: tuple[str, ...],
+    thinking: Thinking = Thinking.NEVER,
+    prompt: str = "",
+) -> Grammar:
+    grammar = AnswerStyle(form, thinking).grammar(use, prompt, tokenizer_with(special)[0])
+    assert grammar is not None
+    return grammar
+
+
+@pytest.mark.parametrize(("form", "call", "other", "both"), WRITTEN.values(), ids=WRITTEN)
+class TestFormats:
+    def test_required(self, form, call, other, both, special):
+        for tools in (STRICT, LOOSE):
+            grammar = grammar_of(form, ToolUse(tools, Calling.REQUIRED), special)
+            assert allows(grammar, special, call)
+            assert allows(grammar, special, both)
+            for text in (other, "Hello.", f"Hello. {call}", "", call + call[:1]):
+                assert not allows(grammar, special, text), text
+
+    def test_one_at_most(self, form, call, other, both, special):
+        for calling in (Calling.REQUIRED, Calling.AUTO):
+            grammar = grammar_of(form, ToolUse(LOOSE, calling, parallel=False), special)
+            assert allows(grammar, special, call)
+            assert not allows(grammar, special, both)
+            assert allows(grammar, special, other) is (calling is Calling.AUTO)
+
+    def test_strict(self, form, call, other, both, special):
+        grammar = grammar_of(form, ToolUse(STRICT, Calling.AUTO), special)
+        for text in (call, both, "Hello.", "", "Hello {", "[1] says", "```py"):
+            assert allows(grammar, special, text), text
+        assert not allows(grammar, special, other)
+        assert allows(grammar, special, f"Hi. {call}\nMore.")
+        # Without a marker that is no call, but text.
+        assert allows(grammar, special, f"Hi. {other}") is (not form.begin)
+
+    def test_none(self, form, call, other, both, special):
+        grammar = grammar_of(form, ToolUse(LOOSE, Calling.NONE), special)
+        assert allows(grammar, special, "Hello {")
+        for text in (call, both):
+            assert not allows(grammar, special, text)
+
+    def test_what_is_allowed_is_read_as_calls(self, form, call, other, both, special):
+        parser = AnswerStyle(form).parser(ToolUse(LOOSE, Calling.REQUIRED), "")
+        answer = Answered().add([*parser.push(both), *parser.flush()])
+        assert [made.name for made in answer.calls] == ["f", "fg"]
+        assert answer.text == ""
+
+
+def test_what_needs_no_grammar_has_none():
+    tokenizer, _ = tokenizer_with(())
+    for use in (ToolUse(), ToolUse(LOOSE, Calling.AUTO)):
+        assert AnswerStyle(HERMES).grammar(use, "", tokenizer) is None
+
+
+@pytest.mark.parametrize(
+    ("thinking", "prompt", "with_thoughts", "without"),
+    [
+        (Thinking.NEVER, "<think>", False, True),
+        (Thinking.OPENED, "", True, True),
+        (Thinking.OPENED, "<think>", True, False),
+        (Thinking.ALWAYS, "", True, False),
+    ],
+)
+def test_thoughts_come_before_calls(thinking, prompt, with_thoughts, without, special):
+    use = ToolUse(LOOSE, Calling.REQUIRED)
+    grammar = grammar_of(HERMES, use, special, thinking, prompt)
+    _, call, *_ = WRITTEN["hermes"]
+    assert allows(grammar, special, f"<think>\nI {{look}}.\n</think>\n\n{call}") is with_thoughts
+    assert allows(grammar, special, call) is without
+    opened = prompt == "<think>" or thinking is Thinking.ALWAYS
+    assert allows(grammar, special, f"I look.\n</think>{call}") is (opened and with_thoughts)

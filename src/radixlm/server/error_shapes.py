@@ -51,7 +51,7 @@ def openai_error(error: Exception) -> Error:
             "message": message_of(error),
             "type": kind,
             "param": param,
-            "code": code_of(error),
+            "code": _code_of(error),
         }
     }
 
@@ -71,8 +71,7 @@ def messages_error(error: Exception) -> MessagesError:
     return {"type": "error", "error": {"type": kind, "message": message_of(error)}}
 
 
-def code_of(error: Exception) -> str | None:
-    """A word for the kind of error, for programs."""
+def _code_of(error: Exception) -> str | None:
     match error:
         case ModelNotFoundError():
             return "model_not_found"

@@ -9,13 +9,13 @@ from radixlm.core.errors import InvalidRequestError
 from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.server.anthropic.as_chat import chat_of, in_own_words
 from radixlm.server.anthropic.body import CountBody, MessagesBody
-from radixlm.server.anthropic.wire import MessageEvent, MessageOut, MessageUsage, StopReason
+from radixlm.server.anthropic.wire import FinalUsage, MessageEvent, MessageOut, StopReason
 from radixlm.server.anthropic.writer import BlockWriter
 from radixlm.server.chat import ChatTask, chat_prompt, task_of
 from radixlm.server.generation import Job
 from radixlm.server.ids import new_id
 from radixlm.server.service import Service
-from radixlm.server.usage import UsageMeter
+from radixlm.server.usage import UsageMeter, thinks_after
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,6 +73,7 @@ class MessageRun:
         self._parser = made.chat.new_parser()
         self._writer = BlockWriter(shows_thinking=made.body.shows_thinking)
         self._meter = UsageMeter(1)
+        self._thinks = False
         self._begun = False
         self._last = RequestOutput("")
 
@@ -84,7 +85,11 @@ class MessageRun:
             self._begun = True
             yield {"type": "message_start", "message": self.message()}
             yield {"type": "ping"}
-        yield from self._writer.push(self._parser.push(output.text))
+        events = self._parser.push(output.text)
+        self._thinks = thinks_after(events, self._thinks)
+        if self._thinks:
+            self._meter.add_reasoning(len(output.token_ids))
+        yield from self._writer.push(events)
 
     def finish(self) -> Iterator[MessageEvent]:
         """The job has ended."""
@@ -107,7 +112,7 @@ class MessageRun:
             "content": self._writer.blocks,
             "stop_reason": self._stop_reason(),
             "stop_sequence": self._stop_sequence(),
-            "usage": self._usage(),
+            "usage": {**self._usage(), "service_tier": "standard"},
         }
 
     def _stop_reason(self) -> StopReason | None:
@@ -127,7 +132,7 @@ class MessageRun:
         matched = self._last.matched_stop
         return matched if isinstance(matched, str) else None
 
-    def _usage(self) -> MessageUsage:
+    def _usage(self) -> FinalUsage:
         usage = self._meter.as_json()
         cached = usage["prompt_tokens_details"]["cached_tokens"]
         return {
@@ -135,5 +140,7 @@ class MessageRun:
             "cache_creation_input_tokens": 0,
             "cache_read_input_tokens": cached,
             "output_tokens": usage["completion_tokens"],
-            "service_tier": "standard",
+            "output_tokens_details": {
+                "thinking_tokens": usage["completion_tokens_details"]["reasoning_tokens"]
+            },
         }

@@ -39,7 +39,11 @@ class ToolUseOut(TypedDict):
 BlockOut = TextOut | ThinkingOut | ToolUseOut
 
 
-class MessageUsage(TypedDict):
+class OutputDetails(TypedDict):
+    thinking_tokens: int
+
+
+class FinalUsage(TypedDict):
     """The prompt has as many tokens as the first three together.
 
     input_tokens: those that were computed. cache_read_input_tokens: those that were cached.
@@ -49,6 +53,10 @@ class MessageUsage(TypedDict):
     cache_creation_input_tokens: int
     cache_read_input_tokens: int
     output_tokens: int
+    output_tokens_details: OutputDetails
+
+
+class MessageUsage(FinalUsage):
     service_tier: Literal["standard"]
 
 
@@ -116,7 +124,7 @@ class StopDelta(TypedDict):
 class MessageDelta(TypedDict):
     type: Literal["message_delta"]
     delta: StopDelta
-    usage: MessageUsage
+    usage: FinalUsage
 
 
 class MessageStop(TypedDict):

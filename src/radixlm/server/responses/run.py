@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterator
 from typing import Any, Literal
 
+from radixlm.core.errors import InvalidRequestError, QueueFullError
 from radixlm.core.request import FinishReason, RequestOutput
-from radixlm.server.error_shapes import code_of
 from radixlm.server.errors import message_of
 from radixlm.server.event import event
 from radixlm.server.logprobs import chat_logprobs
@@ -17,10 +17,16 @@ from radixlm.server.responses.body import ENCRYPTED, ResponseBody
 from radixlm.server.responses.items import Status
 from radixlm.server.responses.prompt import ResponseTask
 from radixlm.server.responses.store import Turn
-from radixlm.server.responses.wire import AnyEvent, ResponseEvent, ResponseObject, ResponseUsage
+from radixlm.server.responses.wire import (
+    AnyEvent,
+    ResponseEvent,
+    ResponseFailure,
+    ResponseObject,
+    ResponseUsage,
+)
 from radixlm.server.responses.writer import ItemWriter
 from radixlm.server.service import Service
-from radixlm.server.usage import UsageMeter
+from radixlm.server.usage import UsageMeter, thinks_after
 
 Outcome = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 Kind = Literal[
@@ -56,6 +62,7 @@ class Run:
         self._count = itertools.count()
         self._writer = ItemWriter(self._number, seals=made.body.includes(ENCRYPTED))
         self._meter = UsageMeter(1)
+        self._thinks = False
         self._answer: list[int] = []
         self._reason: FinishReason | None = None
         self._stored = made.body.stores
@@ -83,7 +90,11 @@ class Run:
         self._answer += output.token_ids
         self._reason = output.finish_reason
         logprobs = chat_logprobs(self._service.engine.tokenizer, output.logprobs)["content"]
-        yield from self._writer.push(self._parser.push(output.text), logprobs)
+        events = self._parser.push(output.text)
+        self._thinks = thinks_after(events, self._thinks)
+        if self._thinks:
+            self._meter.add_reasoning(len(output.token_ids))
+        yield from self._writer.push(events, logprobs)
 
     def finish(self) -> Iterator[AnyEvent]:
         """The job has ended."""
@@ -194,10 +205,16 @@ class Run:
             "total_tokens": usage["total_tokens"],
         }
 
-    def _failure(self) -> Any:
-        if self._error is None:
-            return None
-        return {"code": code_of(self._error) or "server_error", "message": message_of(self._error)}
+    def _failure(self) -> ResponseFailure | None:
+        match self._error:
+            case None:
+                return None
+            case QueueFullError():
+                return {"code": "rate_limit_exceeded", "message": message_of(self._error)}
+            case InvalidRequestError():
+                return {"code": "invalid_prompt", "message": message_of(self._error)}
+            case _:
+                return {"code": "server_error", "message": message_of(self._error)}
 
     def _told(self, kind: Kind) -> ResponseEvent:
         return {"sequence_number": self._number(), "type": kind, "response": self.response()}

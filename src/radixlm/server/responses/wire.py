@@ -82,7 +82,7 @@ class ResponseUsage(TypedDict):
 
 
 class ResponseFailure(TypedDict):
-    code: str
+    code: Literal["server_error", "rate_limit_exceeded", "invalid_prompt"]
     message: str
 
 
@@ -162,16 +162,27 @@ class PartEvent(OfPart):
     part: OutputText | ReasoningText
 
 
+class TopLogprob(TypedDict):
+    token: str
+    logprob: float
+
+
+class EventLogprob(TopLogprob):
+    """As in an item, without the bytes."""
+
+    top_logprobs: list[TopLogprob]
+
+
 class TextDeltaEvent(OfPart):
     type: Literal["response.output_text.delta"]
     delta: str
-    logprobs: list[ChatToken]
+    logprobs: list[EventLogprob]
 
 
 class TextDoneEvent(OfPart):
     type: Literal["response.output_text.done"]
     text: str
-    logprobs: list[ChatToken]
+    logprobs: list[EventLogprob]
 
 
 class ReasoningDeltaEvent(OfPart):
@@ -191,7 +202,6 @@ class ArgumentsDeltaEvent(OfItem):
 
 class ArgumentsDoneEvent(OfItem):
     type: Literal["response.function_call_arguments.done"]
-    name: str
     arguments: str
 
 

@@ -10,6 +10,7 @@ from radixlm.server.opaque import sealed
 from radixlm.server.responses.items import Status
 from radixlm.server.responses.wire import (
     AnyEvent,
+    EventLogprob,
     ItemEvent,
     OfItem,
     OfPart,
@@ -92,7 +93,7 @@ class ItemWriter:
             **self._of_part(),
             "type": "response.output_text.delta",
             "delta": text,
-            "logprobs": logprobs,
+            "logprobs": _without_bytes(logprobs),
         }
 
     def _message(self) -> Generator[AnyEvent, None, OutputMessage]:
@@ -175,7 +176,6 @@ class ItemWriter:
                 yield {
                     **self._of_item(),
                     "type": "response.function_call_arguments.done",
-                    "name": item["name"],
                     "arguments": item["arguments"],
                 }
         item["status"] = status
@@ -186,7 +186,7 @@ class ItemWriter:
             **self._of_part(),
             "type": "response.output_text.done",
             "text": part["text"],
-            "logprobs": part["logprobs"],
+            "logprobs": _without_bytes(part["logprobs"]),
         }
         yield self._of_whole_part("response.content_part.done", part)
 
@@ -225,3 +225,17 @@ class ItemWriter:
         part: OutputText | ReasoningText,
     ) -> PartEvent:
         return {**self._of_part(), "type": kind, "part": part}
+
+
+def _without_bytes(entries: Sequence[ChatToken]) -> list[EventLogprob]:
+    return [
+        {
+            "token": entry["token"],
+            "logprob": entry["logprob"],
+            "top_logprobs": [
+                {"token": best["token"], "logprob": best["logprob"]}
+                for best in entry["top_logprobs"]
+            ],
+        }
+        for entry in entries
+    ]

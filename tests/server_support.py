@@ -23,6 +23,7 @@ from radixlm.scheduler import Limits, Scheduler, make_order
 from radixlm.server.app import create_app
 from radixlm.server.config import ServerConfig
 from radixlm.server.listen import bind
+from radixlm.server.responses.keeper import Keeper
 from radixlm.server.serve import Server, http_config
 from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.tokenizer import Tokenizer
@@ -122,11 +123,21 @@ def fake_engine(
 
 
 class Client:
-    """Sends requests to an application in this process, one at a time. flags: ServerConfig's."""
+    """Sends requests to an application in this process, one at a time.
 
-    def __init__(self, engine: AsyncEngine, name: str = NAME, **flags: Any) -> None:
+    responses: the stored ones. flags: ServerConfig's.
+    """
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        name: str = NAME,
+        responses: Keeper | None = None,
+        **flags: Any,
+    ) -> None:
         self.engine = engine
-        self.app = create_app(engine, served_model_name=name, config=ServerConfig(**flags))
+        config = ServerConfig(**flags)
+        self.app = create_app(engine, served_model_name=name, config=config, responses=responses)
 
     def request(self, method: str, path: str, **options: Any) -> httpx.Response:
         async def send() -> httpx.Response:

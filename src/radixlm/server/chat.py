@@ -95,7 +95,7 @@ def task_of(
     style, tokenizer = service.answer_style, service.engine.tokenizer
     params = replace(
         params,
-        grammar=style.grammar(use, prompt.text, tokenizer),
+        grammar=style.grammar(use, prompt.text, tokenizer, params.grammar),
         shown_special_ids=style.shown(use, tokenizer),
     )
     if max_tokens is not None:

@@ -11,7 +11,6 @@ from radixlm.core.config import EngineConfig
 from radixlm.core.errors import EngineDeadError, InvalidRequestError, QueueFullError
 from radixlm.server.anthropic.body import CountBody, MessagesBody
 from radixlm.server.anthropic.wire import MessageEvent, MessageOut, TokenCount
-from radixlm.server.body_model import Body
 from radixlm.server.errors import (
     BodyTimeoutError,
     BodyTooLargeError,
@@ -22,6 +21,7 @@ from radixlm.server.errors import (
 )
 from radixlm.server.native_protocol import AbortBody, GenerateBody
 from radixlm.server.protocol import ChatBody, CompletionBody
+from radixlm.server.request_model import Body
 from radixlm.server.responses.body import ResponseBody
 from radixlm.server.responses.query import ItemsQuery, RetrieveQuery
 from radixlm.server.responses.wire import AnyEvent, Deleted, InputItems, ResponseObject

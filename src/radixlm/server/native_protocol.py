@@ -9,13 +9,13 @@ from typing import TypeVar
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.keys import Key
 from radixlm.core.sampling import SamplingParams
-from radixlm.server.body_model import Body, ListOf
 from radixlm.server.protocol import (
     CacheFields,
     SamplingFields,
     sampled_for_nothing,
     to_prompts,
 )
+from radixlm.server.request_model import Body, ListOf
 
 DEFAULT_NEW_TOKENS = 128
 MAX_RID_LENGTH = 256

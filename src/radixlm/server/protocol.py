@@ -12,9 +12,9 @@ from radixlm.core.errors import InvalidRequestError
 from radixlm.core.request import Namespace
 from radixlm.core.sampling import MAX_LOGIT_BIAS, MAX_LOGPROBS, SamplingParams
 from radixlm.server.body import named
-from radixlm.server.body_model import Body, ListOf
 from radixlm.server.body_schema import TOKEN_KEY
 from radixlm.server.fields import MESSAGE_NO_OPS, REQUEST_NO_OPS
+from radixlm.server.request_model import Body, ListOf
 from radixlm.server.tool_fields import (
     ToolCallPart,
     ToolChoice,

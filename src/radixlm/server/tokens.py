@@ -7,9 +7,9 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from radixlm.core.errors import InvalidRequestError, RequestTooLargeError
-from radixlm.server.body_model import Body, ListOf
 from radixlm.server.chat import chat_prompt
 from radixlm.server.protocol import ChatMessage, TemplateFields
+from radixlm.server.request_model import Body, ListOf
 from radixlm.server.service import Service
 from radixlm.server.wire import Detokenized, Tokenized
 

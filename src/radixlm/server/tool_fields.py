@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from radixlm.core.errors import InvalidRequestError
-from radixlm.server.body_model import Body, ListOf
+from radixlm.server.request_model import Body, ListOf
 from radixlm.text.answers.tools import Calling, Tool, ToolUse
 
 MAX_TOOLS = 128

@@ -8,6 +8,7 @@ from typing import Any
 import llguidance
 import pytest
 
+from radixlm.core.errors import InvalidRequestError
 from radixlm.core.grammar import Grammar
 from radixlm.text.answers import Answered
 from radixlm.text.answers.formats import (
@@ -162,6 +163,57 @@ class TestFormats:
         answer = Answered().add([*parser.push(both), *parser.flush()])
         assert [made.name for made in answer.calls] == ["f", "fg"]
         assert answer.text == ""
+
+
+@pytest.mark.parametrize(("form", "call", "other", "both"), WRITTEN.values(), ids=WRITTEN)
+@pytest.mark.parametrize(
+    ("wanted", "followed", "not_followed"),
+    [
+        (Grammar.json_schema(SCHEMA), '{"a": 7}', '{"a": "7"}'),
+        (Grammar.json_schema({"type": "array"}), "[7]", "7"),
+        (Grammar.regex(r"a\/b/c\n"), "a/b/c\n", "a/b"),
+        (Grammar.regex("a\nb"), "a\nb", "ab"),
+        (Grammar.lark('start: foo "c"\nfoo: /[ab]+/'), "abc", "ab"),
+    ],
+)
+def test_what_is_wanted_comes_instead_of_text(
+    form, call, other, both, wanted, followed, not_followed, special
+):
+    tokenizer, _ = tokenizer_with(special)
+    style = AnswerStyle(form)
+    grammar = style.grammar(ToolUse(STRICT, Calling.AUTO), "", tokenizer, wanted)
+    for text in (followed, call, both):
+        assert allows(grammar, special, text), text
+    for text in (not_followed, other, f"Hi. {call}"):
+        assert not allows(grammar, special, text), text
+    thinking = AnswerStyle(form, Thinking.OPENED).grammar(ToolUse(), "", tokenizer, wanted)
+    for text in (followed, f"<think>\nHm.\n</think>\n\n{followed}"):
+        assert allows(thinking, special, text)
+    assert not allows(thinking, special, call)
+    assert style.grammar(ToolUse(), "", tokenizer, wanted) is wanted
+    required = style.grammar(ToolUse(LOOSE, Calling.REQUIRED), "", tokenizer, wanted)
+    assert allows(required, special, call)
+    assert not allows(required, special, followed)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "why"),
+    [(Grammar.lark('root ::= "a"', param="ebnf"), "Lark"), (Grammar.json_schema("{"), "no JSON")],
+)
+def test_what_can_not_stand_within_a_grammar_says_so(wanted, why):
+    tokenizer, _ = tokenizer_with(())
+    with pytest.raises(InvalidRequestError, match=why) as caught:
+        AnswerStyle(JSON).grammar(ToolUse(LOOSE, Calling.AUTO), "", tokenizer, wanted)
+    assert caught.value.param == wanted.param
+
+
+def test_only_strict_schemas_must_be_followed_in_all_they_say():
+    odd = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+    use = ToolUse((Tool("f", odd),), Calling.REQUIRED)
+    assert allows(grammar_of(JSON, use, ()), (), '{"name": "f", "arguments": {"a": [1, 1]}}')
+    strict = ToolUse((Tool("f", odd, strict=True),), Calling.REQUIRED)
+    with pytest.raises(AssertionError, match="uniqueItems"):
+        allows(grammar_of(JSON, strict, ()), (), "")
 
 
 def test_what_needs_no_grammar_has_none():

@@ -9,9 +9,9 @@ from pydantic import Field
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.server.anthropic.blocks import AnyBlock, CacheControl, TextBlock, ToolResultBlock
-from radixlm.server.body_model import Body, ListOf
 from radixlm.server.fields import NotYet
 from radixlm.server.protocol import CacheFields
+from radixlm.server.request_model import Body, ListOf
 
 MAX_TOKENS = 2**30
 MAX_BREAKPOINTS = 4

@@ -8,9 +8,9 @@ from pydantic import Field
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.sampling import MAX_LOGPROBS
-from radixlm.server.body_model import Body, ListOf
 from radixlm.server.fields import NotYet
 from radixlm.server.protocol import CacheFields
+from radixlm.server.request_model import Body, ListOf
 from radixlm.server.responses.items import AnyItem
 
 MAX_METADATA = 16

@@ -6,8 +6,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Tag
 
-from radixlm.server.body_model import Body, ListOf
 from radixlm.server.fields import NotYet
+from radixlm.server.request_model import Body, ListOf
 
 Status = Literal["in_progress", "completed", "incomplete"]
 

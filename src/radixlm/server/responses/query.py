@@ -8,7 +8,7 @@ from fastapi import Request
 from pydantic import BeforeValidator, Field
 
 from radixlm.server.body import checked
-from radixlm.server.body_model import Body, ListOf
+from radixlm.server.request_model import Body, ListOf
 from radixlm.server.responses.body import Include
 
 Q = TypeVar("Q", bound=Body)

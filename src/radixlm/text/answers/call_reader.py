@@ -53,7 +53,9 @@ class CallReader:
         """
         at = start
         while at < len(text) and not (self.whole or self.broken):
-            if self._take(text, at):
+            if (run := self._scanner.run(text, at)) > at:
+                at = run
+            elif self._take(text, at):
                 at += 1
                 self.whole = self._scanner.at is At.END
             else:

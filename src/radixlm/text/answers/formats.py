@@ -7,21 +7,12 @@ import string
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple
 
 from radixlm.text.answers import hermes, llama, mistral
 from radixlm.text.answers.calls import CallParser
 from radixlm.text.answers.json_calls import JsonParser
 
 _ALPHABET = string.ascii_letters + string.digits
-
-
-class Spelling(NamedTuple):
-    """How one call is written: `before` NAME `between` ARGUMENTS `after`."""
-
-    before: str = '{"name": "'
-    between: str = '", "arguments": '
-    after: str = "}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +24,8 @@ class CallFormat:
         begin opens CALL (join CALL)* closes end (again begin opens CALL closes end)*
 
     begin, end: markers around calls; "" when the answer must begin with them, or ends with them.
+    key: of the arguments, in a call that is an object with `name`. names: instead, the marker that
+        stands between a call's name and its arguments.
     join, again: what stands between calls, None where there is no such way.
     never_begins: a regex; without a marker, text of which the parser would read calls.
     markers: of these the ones that are special tokens must show in the text.
@@ -43,7 +36,8 @@ class CallFormat:
     parser: type[CallParser]
     begin: str = ""
     opens: str = ""
-    call: Spelling = Spelling()
+    key: str = "arguments"
+    names: str = ""
     join: str | None = None
     closes: str = ""
     end: str = ""
@@ -71,7 +65,7 @@ HERMES = CallFormat(
 )
 LLAMA = CallFormat(
     parser=llama.LlamaParser,
-    call=Spelling(between='", "parameters": '),
+    key="parameters",
     join=llama.SEPARATOR + " ",
     never_begins=r"\s*\{",
     markers=(llama.TAG,),
@@ -90,7 +84,7 @@ MISTRAL = CallFormat(
 MISTRAL_NAMED = CallFormat(
     parser=mistral.MistralParser,
     begin=mistral.BEGIN,
-    call=Spelling(before="", between=mistral.ARGUMENTS, after=""),
+    names=mistral.ARGUMENTS,
     again="",
     markers=(mistral.BEGIN, mistral.ARGUMENTS, mistral.CALL_ID),
     id_prefix="",

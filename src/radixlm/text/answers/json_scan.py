@@ -12,6 +12,7 @@ _HEX = "0123456789abcdefABCDEF"
 _NUMBER_BEGINS = "-0123456789"
 _NUMBER_HOLDS = "+-.eE0123456789"
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
+_INSIDE = re.compile(r'[^"\\\x00-\x1f]+')
 _WORDS = {"t": "true", "f": "false", "n": "null"}
 _CLOSES = {"{": "}", "[": "]"}
 
@@ -58,6 +59,11 @@ class JsonScanner:
     def advance(self, character: str) -> bool:
         """Take the next character; False when no JSON goes on with it, or it has ended before."""
         return self.at is not At.END and _TAKE[self.at](self, character)
+
+    def run(self, text: str, start: int) -> int:
+        """How far text[start:] is the inside of a string, all of which `advance` would take."""
+        found = _INSIDE.match(text, start) if self.at is At.STRING else None
+        return start if found is None else found.end()
 
     def _value(self, character: str) -> bool:
         if character in _SPACES:

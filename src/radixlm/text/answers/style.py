@@ -18,7 +18,7 @@ from radixlm.text.answers.formats import (
     MISTRAL_NAMED,
     CallFormat,
 )
-from radixlm.text.answers.lark import tool_grammar
+from radixlm.text.answers.lark import answer_grammar
 from radixlm.text.answers.reasoning import ReasoningParser
 from radixlm.text.answers.tools import ToolUse
 from radixlm.text.tokenizer import Tokenizer
@@ -83,15 +83,21 @@ class AnswerStyle:
             return parser
         return ReasoningParser(parser, opened=self._opened_by(prompt))
 
-    def grammar(self, use: ToolUse, prompt: str, tokenizer: Tokenizer) -> Grammar | None:
-        """What an answer to `prompt` must look like; None when it may be anything."""
-        if not use.constrained:
+    def grammar(
+        self, use: ToolUse, prompt: str, tokenizer: Tokenizer, wanted: Grammar | None = None
+    ) -> Grammar | None:
+        """What an answer to `prompt` must look like; None when it may be anything.
+
+        wanted: what it must look like but for thoughts and calls. Raises InvalidRequestError.
+        """
+        if wanted is None and not use.constrained:
             return None
-        thoughts = None
-        if self.thinking is not Thinking.NEVER:
-            thoughts = self._opened_by(prompt)
+        opened = None if self.thinking is Thinking.NEVER else self._opened_by(prompt)
+        if wanted is not None and not use.may_call and opened is None:
+            return wanted
         special = self._special(tokenizer)
-        return Grammar.lark(tool_grammar(self.calls, use, special, thoughts), param="tools")
+        text = answer_grammar(self.calls, use, special=special, opened=opened, wanted=wanted)
+        return Grammar.lark(text, param="tools" if wanted is None else wanted.param)
 
     def shown(self, use: ToolUse, tokenizer: Tokenizer) -> frozenset[int]:
         """Special tokens that must show in an answer's text, so that its parser sees them."""

@@ -1,4 +1,4 @@
-"""What every request's body is made of."""
+"""What all models of requests have in common."""
 
 from __future__ import annotations
 

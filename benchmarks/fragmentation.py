@@ -59,8 +59,7 @@ class Traffic:
         tokens = tuple(t if r.samples else None for t, r in zip(drawn, batch.rows, strict=True))
         for news in self.scheduler.update(batch, StepResult(tokens), {}):
             user, answer = self._under_way[news.request_id]
-            if news.token is not None:
-                answer.append(news.token)
+            answer.extend(news.tokens)
             if news.finish_reason is not None:
                 self._end(news.request_id, user, answer)
         return batch

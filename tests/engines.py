@@ -10,9 +10,11 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 from radixlm.cache import RadixCache
+from radixlm.constraints import Compiler, Constraint, MaskFiller
 from radixlm.core.batch import ScheduledBatch, ScheduledRow, StepResult
 from radixlm.core.config import SchedulePolicy
 from radixlm.core.events import EventSink, ignore
+from radixlm.core.grammar import Grammar
 from radixlm.core.keys import KeyLike, as_key
 from radixlm.core.request import Namespace, Request, RequestOutput
 from radixlm.core.sampling import SamplingParams
@@ -35,6 +37,18 @@ def byte_tokenizer() -> Tokenizer:
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     return Tokenizer(backend, {})
+
+
+@cache
+def byte_compiler(vocab_size: int = VOCAB) -> Compiler:
+    """For the byte tokenizer, or its first tokens; token 0 ends an answer."""
+    return Compiler(byte_tokenizer(), vocab_size=vocab_size, eos_ids=(0,))
+
+
+@cache
+def constraint(grammar: Grammar, vocab_size: int = VOCAB) -> Constraint:
+    """A grammar for the byte tokenizer, compiled."""
+    return byte_compiler(vocab_size).compile(grammar)
 
 
 class ChainRunner:
@@ -86,6 +100,7 @@ class Bench:
         chain: bool = False,
         reserve: int = 0,
         sink: EventSink = ignore,
+        jump_forward: bool = True,
     ) -> None:
         self.cache = RadixCache(capacity, page_size, enabled=enabled, pin_budget=0, reserve=reserve)
         self.scheduler = Scheduler(
@@ -101,7 +116,14 @@ class Bench:
         make_runner = ChainRunner if chain else FakeRunner
         self.runner = make_runner(capacity, max_running, vocab_size)
         self.chain = chain
-        self.core = EngineCore(self.scheduler, self.cache, self.runner, byte_tokenizer())
+        self.core = EngineCore(
+            self.scheduler,
+            self.cache,
+            self.runner,
+            byte_tokenizer(),
+            masks=MaskFiller(vocab_size),
+            jump_forward=jump_forward,
+        )
         self.vocab_size = vocab_size
 
     def step(self) -> list[RequestOutput]:
@@ -157,6 +179,7 @@ def make_request(
     namespace: Namespace | None = None,
     priority: int = 0,
     tenant: str = "",
+    grammar: Grammar | None = None,
 ) -> Request:
     return Request(
         request_id=name,
@@ -168,4 +191,5 @@ def make_request(
         namespace=namespace or Namespace(),
         priority=priority,
         tenant=tenant,
+        constraint=None if grammar is None else constraint(grammar),
     )

@@ -14,7 +14,8 @@ import httpx
 
 from radixlm.build import AsyncEngine, Loaded, ModelInfo
 from radixlm.cache import RadixCache
-from radixlm.core.batch import ScheduledBatch, StepResult
+from radixlm.constraints import Compiler, MaskFiller
+from radixlm.core.batch import ScheduledBatch, ScheduledRow, StepResult
 from radixlm.core.config import EngineConfig
 from radixlm.engine import EngineClient, EngineCore, Intake
 from radixlm.engine.fake_runner import FakeRunner
@@ -37,20 +38,19 @@ CHATML = (
 
 
 class ScriptedRunner:
-    """Answers every prompt with the same tokens."""
+    """Answers every prompt with the same tokens, and then as `runner` does."""
 
     def __init__(self, runner: Runner, script: Sequence[int]) -> None:
         self._runner = runner
         self._script = script
 
     def execute(self, batch: ScheduledBatch) -> StepResult:
-        self._runner.execute(batch)
-        return StepResult(
-            tuple(
-                self._script[row.stop - row.prompt_length] if row.samples else None
-                for row in batch.rows
-            )
-        )
+        fallback = self._runner.execute(batch).tokens
+        return StepResult(tuple(map(self._token, batch.rows, fallback)))
+
+    def _token(self, row: ScheduledRow, fallback: int | None) -> int | None:
+        place = row.stop - row.prompt_length
+        return self._script[place] if row.samples and place < len(self._script) else fallback
 
 
 class SlowRunner:
@@ -74,24 +74,28 @@ def fake_engine(
     template: str | None = CHATML,
     context_length: int = 2000,
     script: str | None = None,
+    goes_on: bool = False,
     special: Sequence[str] = (),
     **flags: Any,
 ) -> tuple[AsyncEngine, SlowRunner]:
     """A real AsyncEngine over a runner without a model; a step takes `seconds`.
 
-    script: every answer; then <|end|> ends it. special: further special tokens.
+    script: every answer; then <|end|> ends it, unless `goes_on` by chance, as its grammar lets it.
+    special: further special tokens.
     """
     config = EngineConfig(kv_tokens=4000, **flags)
     backend = byte_level()
     backend.add_special_tokens(list(special))
     tokenizer = Tokenizer(backend, {})
     cache = RadixCache(4000, 1)
-    vocab_size = 97  # ASCII bytes' ids only, so that every answer is plain text
+    # ASCII bytes' ids only, so that every answer is plain text, unless one is scripted.
+    vocab_size = tokenizer.vocab_size if special or script is not None else 97
     inner: Runner = FakeRunner(4000, config.max_running_requests, vocab_size)
     eos: list[int] = []
     if script is not None:
         eos = tokenizer.encode("<|end|>").tolist()
-        inner = ScriptedRunner(inner, tokenizer.encode(script).tolist() + eos)
+        tokens = tokenizer.encode(script).tolist()
+        inner = ScriptedRunner(inner, tokens if goes_on else tokens + eos)
     runner = SlowRunner(inner, seconds)
     scheduler = Scheduler(
         cache,
@@ -101,7 +105,7 @@ def fake_engine(
         schedule_conservativeness=1.0,
     )
     client = EngineClient(
-        EngineCore(scheduler, cache, runner, tokenizer),
+        EngineCore(scheduler, cache, runner, tokenizer, masks=MaskFiller(vocab_size)),
         max_queued_requests=config.max_queued_requests,
     )
     info = ModelInfo(
@@ -119,7 +123,8 @@ def fake_engine(
     )
     intake = Intake(Limits(context_length, 4000, tokenizer.vocab_size), frozenset(eos))
     chat = ChatTemplate(template) if template is not None else None
-    return AsyncEngine(Loaded(config, info, tokenizer, chat, intake, client)), runner
+    grammars = Compiler(tokenizer, vocab_size=vocab_size, eos_ids=eos)
+    return AsyncEngine(Loaded(config, info, tokenizer, chat, intake, grammars, client)), runner
 
 
 class Client:

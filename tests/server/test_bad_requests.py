@@ -99,7 +99,41 @@ def test_wrong_fields_are_named(fake, fields, param, stream):
             "messages[0].content[0].image_url",
         ),
         ({"functions": [{}]}, "functions"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "yaml"}}, "response_format.type"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        (
+            {"response_format": {"type": "text", "json_schema": {"name": "a"}}},
+            "response_format.json_schema",
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}},
+            "response_format.json_schema.name",
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a b"}}},
+            "response_format.json_schema.name",
+        ),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "a", "schema": {"type": "nothing"}},
+                }
+            },
+            "response_format",
+        ),
+        ({"response_format": {"type": "json_object"}, "regex": "a"}, "response_format"),
+        ({"regex": "("}, "regex"),
+        ({"regex": ""}, "regex"),
+        ({"regex": "a" * 65_537}, "regex"),
+        ({"regex": 5}, "regex"),
+        ({"ebnf": "start: missing"}, "ebnf"),
+        ({"ebnf": 'start: "a"', "regex": "a"}, "ebnf"),
+        ({"json_schema": "{"}, "json_schema"),
+        ({"json_schema": {"uniqueItems": True}}, "json_schema"),
+        ({"json_schema": []}, "json_schema"),
+        ({"guided_json": {}}, "guided_json"),
+        ({"structured_outputs": {"regex": "a"}}, "structured_outputs"),
         ({"modalities": ["audio"]}, "modalities"),
         ({"audio": {}}, "audio"),
         ({"reasoning_effort": "high"}, "reasoning_effort"),
@@ -124,6 +158,7 @@ def test_unsupported_fields_say_so(fake):
     error = refused(fake.chat(functions=[{"name": "f"}]))
     assert "functions is not supported yet" in error["message"]
     assert "not a field" in refused(fake.chat(tols=[]))["message"]
+    assert "use regex instead" in refused(fake.chat(guided_regex="a"))["message"]
 
 
 def test_fields_that_ask_for_nothing_are_taken(fake):

@@ -24,9 +24,16 @@ from openai.types.chat.chat_completion_message_function_tool_call_param import (
     Function,
 )
 from openai.types.chat.chat_completion_named_tool_choice_param import Function as NamedFunction
-from openai.types.shared_params import FunctionDefinition
+from openai.types.shared_params import (
+    FunctionDefinition,
+    ResponseFormatJSONObject,
+    ResponseFormatJSONSchema,
+    ResponseFormatText,
+)
+from openai.types.shared_params.response_format_json_schema import JSONSchema
 from typing_extensions import is_typeddict
 
+from radixlm.core.grammar import Grammar
 from radixlm.core.request import Namespace
 from radixlm.core.sampling import SamplingParams
 from radixlm.server.fields import MESSAGE_NO_OPS, NOT_YET, REQUEST_NO_OPS
@@ -56,6 +63,11 @@ CHAT_ARRIVES = {
     **ARRIVES,
     "logprobs": (True, "logprobs", 0),
     "max_completion_tokens": (7, "max_tokens", 7),
+    "response_format": (
+        {"type": "json_object"},
+        "grammar",
+        Grammar.json_schema({"type": "object"}),
+    ),
     "top_logprobs": (3, "logprobs", 3),
 }
 TEXT_ARRIVES = {**ARRIVES, "logprobs": (3, "logprobs", 3)}
@@ -75,7 +87,6 @@ CHAT_REFUSED: Mapping[str, Any] = {
     "prediction": {"type": "content", "content": "x"},
     "prompt_cache_options": {"mode": "explicit"},
     "reasoning_effort": "low",
-    "response_format": {"type": "json_object"},
     "store": True,
     "verbosity": "low",
     "web_search_options": {},
@@ -114,6 +125,10 @@ PLACES: Mapping[Any, tuple[set[str], Mapping[str, Any]]] = {
     FunctionDefinition: ({"name", "description", "parameters", "strict"}, {}),
     chat.ChatCompletionNamedToolChoiceParam: ({"type", "function"}, {}),
     NamedFunction: ({"name"}, {}),
+    ResponseFormatText: ({"type"}, {}),
+    ResponseFormatJSONObject: ({"type"}, {}),
+    ResponseFormatJSONSchema: ({"type", "json_schema"}, {}),
+    JSONSchema: ({"name", "description", "schema", "strict"}, {}),
     chat.ChatCompletionContentPartTextParam: (PART_SHOWS, PART_REFUSED),
 }
 # Types that are refused as a whole, with one of each and the field that the error names.

@@ -11,6 +11,9 @@ from typing import Any
 import openai
 import pytest
 
+from radixlm.core.request import RequestOutput
+from radixlm.server.chat_deltas import ChatStream
+from radixlm.text.answers.hermes import HermesParser
 from tests import chat_templates
 from tests.server_support import CHATML, Client, events, fake_engine, idle_and_whole, live, until
 
@@ -111,16 +114,15 @@ def test_a_call_in_each_format(form, special):
 
 
 def test_arguments_come_in_pieces():
-    template, script = ANSWERS["hermes"]
-    with model(template, script) as client:
-        chunks = events(client.chat(tools=TOOLS, stream=True))
-    pieces = [
-        call["function"]["arguments"]
-        for chunk in chunks
-        for call in chunk["choices"][0]["delta"].get("tool_calls", ())
+    _, script = ANSWERS["hermes"]
+    stream = ChatStream(HermesParser(["get_weather"], lambda: "id"))
+    deltas = [
+        delta for character in script for delta in stream.deltas(RequestOutput("r", text=character))
     ]
-    assert len(pieces) > 10
+    pieces = [call["function"]["arguments"] for delta in deltas for call in delta["tool_calls"]]
+    assert len(pieces) == 1 + len(ARGUMENTS)
     assert "".join(pieces) == ARGUMENTS
+    assert stream.called
 
 
 def test_text_and_several_calls():
@@ -235,6 +237,35 @@ def test_a_model_without_tools_is_told_of_them_in_text():
             '<|start|>assistant\nI look.\n{"name": "now", "arguments": {}}\n'
             '{"name": "now", "arguments": {}}<|end|>'
             "<|start|>user\nResult of now:\n7\n\nResult of now:\n8<|end|><|start|>assistant\n"
+        )
+
+
+def test_a_template_without_system_messages_has_the_tools_with_the_user_s():
+    alternate = (
+        "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+        "{{ raise_exception('roles must alternate') }}{% endif %}[{{ m.content }}]{% endfor %}"
+    )
+    ignored = "{% for m in messages if m.role != 'system' %}[{{ m.content }}]{% endfor %}"
+    call = {"id": "a", "type": "function", "function": {"name": "now", "arguments": "{}"}}
+    history = [
+        *HELLO,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "a", "content": "7"},
+    ]
+    for template in (alternate, ignored):
+        with model(template, "") as client:
+            prompt = prompt_of(client, messages=history, tools=TOOLS)
+            assert prompt.startswith("[You may call functions.")
+            assert prompt.endswith(
+                '\n\nhello][{"name": "now", "arguments": {}}][Result of now:\n7]'
+            )
+
+
+def test_a_tool_without_parameters_has_none():
+    with model(*ANSWERS["hermes"]) as client:
+        assert (
+            '"parameters": {"type": "object", "properties": {}, "additionalProperties": false}'
+            in (prompt_of(client, messages=HELLO, tools=[NOW]))
         )
 
 

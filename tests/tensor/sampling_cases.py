@@ -66,7 +66,7 @@ def naive_adjusted(logits: np.ndarray, row: ScheduledRow) -> np.ndarray:
     if len(output) < params.min_tokens:
         for token in row.request.stop_token_ids:
             if token < out.size:
-                out[token] = -np.inf
+                out[token] = -1e30
     return out
 
 

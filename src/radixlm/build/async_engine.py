@@ -118,4 +118,4 @@ class AsyncEngine:
 
     async def close(self) -> None:
         """Stop the engine; requests under way end with an error."""
-        await asyncio.to_thread(self._loaded.client.close)
+        await asyncio.to_thread(self._loaded.close)

@@ -109,7 +109,7 @@ class Engine:
 
     def close(self) -> None:
         """Stop the engine. Further calls raise EngineDeadError."""
-        self._loaded.client.close()
+        self._loaded.close()
 
     def __enter__(self) -> Self:
         return self

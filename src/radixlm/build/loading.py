@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from radixlm.build.resolve import (
     resolve_folder,
 )
 from radixlm.cache import RadixCache, make_policy
+from radixlm.constraints import Compiler, MaskFiller
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError
 from radixlm.core.keys import Key
@@ -68,11 +70,13 @@ class Loaded:
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
     intake: Intake
+    grammars: Compiler
     client: EngineClient
 
     def request(self, prompt: Prompt, params: SamplingParams, **options: Any) -> Request:
-        """Tokenize and resolve a prompt. Raises InvalidRequestError."""
-        return self.intake.make(self.key(prompt), params, **options)
+        """Tokenize and resolve a prompt, compile its grammar. Raises InvalidRequestError."""
+        constraint = None if params.grammar is None else self.grammars.compile(params.grammar)
+        return self.intake.make(self.key(prompt), params, constraint=constraint, **options)
 
     def key(self, prompt: Prompt) -> Key:
         """Tokenize a prompt. Raises InvalidRequestError."""
@@ -82,12 +86,21 @@ class Loaded:
         self, prompt: Prompt, params: SamplingParams, **options: Any
     ) -> AsyncGenerator[RequestOutput, None]:
         """Run a prompt and yield its outputs as they come; see AsyncEngine.stream."""
-        outputs = self.client.stream(self.request(prompt, params, **options))
+        constraint = None
+        if params.grammar is not None:
+            constraint = await asyncio.wrap_future(self.grammars.submit(params.grammar))
+        request = self.intake.make(self.key(prompt), params, constraint=constraint, **options)
+        outputs = self.client.stream(request)
         try:
             async for output in outputs:
                 yield output
         finally:
             await outputs.aclose()
+
+    def close(self) -> None:
+        """Stop the engine; requests under way end with an error."""
+        self.client.close()
+        self.grammars.close()
 
 
 def load(config: EngineConfig, *, progress: bool = True) -> Loaded:
@@ -125,8 +138,7 @@ def load(config: EngineConfig, *, progress: bool = True) -> Loaded:
             f"no memory for a KV pool of {cache.capacity} tokens (--kv-tokens) and a table of "
             f"{n_rows} requests (--max-running-requests): {error}"
         ) from None
-    runner = ModelRunner(model, pool, table, device)
-    core = EngineCore(_scheduler(config, cache), cache, runner, tokenizer)
+    core = _core(config, cache, ModelRunner(model, pool, table, device), tokenizer, limits)
     eos = model_config.eos_token_ids | (
         frozenset() if tokenizer.eos_token_id is None else {tokenizer.eos_token_id}
     )
@@ -144,12 +156,19 @@ def load(config: EngineConfig, *, progress: bool = True) -> Loaded:
         eos_token_ids=tuple(sorted(eos)),
         recommended_sampling=recommended_sampling(folder),
     )
+    grammars = Compiler(tokenizer, vocab_size=limits.vocab_size, eos_ids=eos)
     client = EngineClient(core, max_queued_requests=config.max_queued_requests)
-    return Loaded(config, info, tokenizer, template, Intake(limits, eos), client)
+    return Loaded(config, info, tokenizer, template, Intake(limits, eos), grammars, client)
 
 
-def _scheduler(config: EngineConfig, cache: RadixCache) -> Scheduler:
-    return Scheduler(
+def _core(
+    config: EngineConfig,
+    cache: RadixCache,
+    runner: ModelRunner,
+    tokenizer: Tokenizer,
+    limits: Limits,
+) -> EngineCore:
+    scheduler = Scheduler(
         cache,
         make_order(config.schedule_policy, config.schedule_seed),
         chunked_prefill_size=config.chunked_prefill_size,
@@ -157,4 +176,12 @@ def _scheduler(config: EngineConfig, cache: RadixCache) -> Scheduler:
         schedule_conservativeness=config.schedule_conservativeness,
         max_wait_admissions=config.max_wait_admissions,
         preemption_threshold=config.priority_scheduling_preemption_threshold,
+    )
+    return EngineCore(
+        scheduler,
+        cache,
+        runner,
+        tokenizer,
+        masks=MaskFiller(limits.vocab_size),
+        jump_forward=not config.disable_jump_forward,
     )

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from radixlm.core.keys import Key, Slots
 from radixlm.core.request import Request, TokenLogprob
@@ -74,10 +78,24 @@ class ScheduledRow:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class TokenMasks:
+    """Which tokens may be drawn for the rows that follow a grammar.
+
+    places: of these rows in the batch.
+    bits: (len(places), at least vocab / 32) int32: bit t % 32 of word t // 32 allows token t. They
+        are being made while the batch is computed, and wanted when it is sampled.
+    """
+
+    places: tuple[int, ...]
+    bits: Future[npt.NDArray[np.int32]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class ScheduledBatch:
     """The rows of one step, in depth-first order of the tree: readers of a node are neighbours."""
 
     rows: tuple[ScheduledRow, ...]
+    masks: TokenMasks | None = None
 
     @property
     def n_tokens(self) -> int:

@@ -70,6 +70,9 @@ class EngineConfig:
     max_running_requests: int = _flag(
         256, "Requests that run at the same time; never more than --chunked-prefill-size."
     )
+    disable_jump_forward: bool = _flag(
+        False, "Ask the model for every token of an answer, those that its grammar forces too."
+    )
     max_queued_requests: int = _flag(10_000, "Requests that wait or run; more are refused.")
 
     def __post_init__(self) -> None:

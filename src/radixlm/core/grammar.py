@@ -6,11 +6,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 from radixlm.core.errors import InvalidRequestError
 
-MAX_GRAMMAR_LENGTH = 200_000
+MAX_GRAMMAR_LENGTH = 65_536
 
 
 class GrammarKind(StrEnum):
@@ -24,6 +24,12 @@ class GrammarKind(StrEnum):
     REGEX = "regex"
     JSON_SCHEMA = "json_schema"
     LARK = "lark"
+
+
+class Constraint(Protocol):
+    """A grammar compiled for one tokenizer; what `matcher` gives is for the engine to know."""
+
+    def matcher(self) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)

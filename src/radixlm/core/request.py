@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from radixlm.core.grammar import Constraint
 from radixlm.core.keys import Key
 from radixlm.core.sampling import SamplingParams
 
@@ -29,6 +30,7 @@ class Request:
     stop_token_ids: the end-of-sequence ids included, unless they are to be ignored.
     priority: higher is more important, to the schedule and the eviction policies of that name.
     tenant: on whose behalf; tenants are served in turn.
+    constraint: the parameters' grammar, compiled.
     """
 
     request_id: str
@@ -40,6 +42,7 @@ class Request:
     namespace: Namespace = field(default_factory=Namespace)
     priority: int = 0
     tenant: str = ""
+    constraint: Constraint | None = None
 
 
 class FinishReason(StrEnum):

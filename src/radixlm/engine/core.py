@@ -3,39 +3,50 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from radixlm.cache import Pin, RadixCache
-from radixlm.core.batch import ScheduledBatch, StepResult
+from radixlm.constraints import MaskFiller
+from radixlm.core.batch import ScheduledBatch, StepResult, TokenMasks
+from radixlm.core.errors import InvalidRequestError
 from radixlm.core.reports import TreeSnapshot
 from radixlm.core.request import Request, RequestOutput
+from radixlm.engine.continuation import Continuation, Grown
 from radixlm.engine.messages import Flush, Flushed, PinPrefix, Question, TakeSnapshot, Unpin
 from radixlm.engine.runner import Runner
 from radixlm.engine.stats import EngineStats
 from radixlm.scheduler import Progress, Scheduler
-from radixlm.text.detokenizer import Detokenizer, Piece
 from radixlm.text.tokenizer import Tokenizer
 
 _logger = logging.getLogger("radixlm.engine")
-
-# Enough to complete a character or a space that the prompt's last tokens begin.
-PROMPT_TAIL = 8
 
 
 class EngineCore:
     """Everything that one step touches, in one thread. It knows neither threads nor clients.
 
     Text is made before `update`, so that a stop string ends its request in the step in which it
-    is complete.
+    is complete. Masks for rows that follow a grammar are made while the runner computes.
+
+    masks: needed for requests with a grammar. jump_forward: see Continuation.
     """
 
     def __init__(
-        self, scheduler: Scheduler, cache: RadixCache, runner: Runner, tokenizer: Tokenizer
+        self,
+        scheduler: Scheduler,
+        cache: RadixCache,
+        runner: Runner,
+        tokenizer: Tokenizer,
+        *,
+        masks: MaskFiller | None = None,
+        jump_forward: bool = True,
     ) -> None:
         self._scheduler = scheduler
         self._cache = cache
         self._runner = runner
         self._tokenizer = tokenizer
-        self._texts: dict[str, Detokenizer] = {}
+        self._masks = masks
+        self._jump_forward = jump_forward
+        self._answers: dict[str, Continuation] = {}
         self._steps = 0
         self._kv_bytes_read = 0
         self._kv_bytes_of_rows = 0
@@ -47,35 +58,31 @@ class EngineCore:
 
     def add(self, request: Request) -> None:
         """Queue a request. Raises InvalidRequestError; then nothing of it is kept."""
+        if request.constraint is not None and self._masks is None:
+            raise InvalidRequestError("this engine follows no grammars", param="grammar")
         self._scheduler.add(request)
-        params = request.params
-        self._texts[request.request_id] = Detokenizer(
-            self._tokenizer,
-            stop=params.stop,
-            min_tokens=params.min_tokens,
-            skip_special_tokens=params.skip_special_tokens,
-            shown=params.shown_special_ids,
-            prompt_tail=request.key[-PROMPT_TAIL:].tolist(),
+        self._answers[request.request_id] = Continuation(
+            request, self._tokenizer, jump_forward=self._jump_forward
         )
 
     def abort(self, request_id: str) -> RequestOutput | None:
         """End a request now; its last output, or None when it is not under way."""
         news = self._scheduler.abort(request_id)
         self.check_idle()
-        return self._output(news, Piece("")) if news else None
+        return self._output(news, "") if news else None
 
     def step(self) -> list[RequestOutput]:
         """One forward pass and what it means for every request in it."""
-        batch = self._scheduler.schedule()
+        batch = self._with_masks(self._scheduler.schedule())
         result = self._runner.execute(batch)
-        pieces = self._detokenize(batch, result)
-        stops = {name: piece.stop for name, piece in pieces.items() if piece.stop is not None}
-        news = self._scheduler.update(batch, result, stops)
+        grown = self._grow(batch, result)
+        taken = {name: item.taken for name, item in grown.items()}
+        news = self._scheduler.update(batch, result, taken)
         self._steps += 1
         self._kv_bytes_read += result.kv_bytes_read
         self._kv_bytes_of_rows += result.kv_bytes_of_rows
         self.check_idle()
-        return [self._output(item, pieces[item.request_id]) for item in news]
+        return [self._output(item, grown[item.request_id].text) for item in news]
 
     def answer(self, question: Question) -> Flushed | Pin | TreeSnapshot | None:
         """Do what is asked of the cache. Raises CacheError; then nothing has changed."""
@@ -130,27 +137,41 @@ class EngineCore:
             hit_rate=counters.hit_rate,
         )
 
-    def _detokenize(self, batch: ScheduledBatch, result: StepResult) -> dict[str, Piece]:
-        pieces = {}
-        for row, token in zip(batch.rows, result.tokens, strict=True):
-            if token is not None:
-                name = row.request.request_id
-                ends = token in row.request.stop_token_ids
-                pieces[name] = Piece("") if ends else self._texts[name].push(token)
-        return pieces
+    def _with_masks(self, batch: ScheduledBatch) -> ScheduledBatch:
+        """The same, with masks under way for the rows that sample and follow a grammar."""
+        matchers = {
+            place: matcher
+            for place, row in enumerate(batch.rows)
+            if row.samples and (matcher := self._answers[row.request.request_id].matcher)
+        }
+        if self._masks is None or not matchers:
+            return batch
+        bits = self._masks.start(list(matchers.values()))
+        return replace(batch, masks=TokenMasks(tuple(matchers), bits))
 
-    def _output(self, news: Progress, piece: Piece) -> RequestOutput:
-        text = piece.text
+    def _grow(self, batch: ScheduledBatch, result: StepResult) -> dict[str, Grown]:
+        """What the sampled tokens have become, by request."""
+        if batch.masks is not None:
+            batch.masks.bits.result()  # a matcher is left alone until its mask is made
+        sampled = zip(batch.rows, result.tokens, strict=True)
+        return {
+            row.request.request_id: self._answers[row.request.request_id].take(token)
+            for row, token in sampled
+            if token is not None
+        }
+
+    def _output(self, news: Progress, text: str) -> RequestOutput:
         if news.finish_reason is not None:
-            text += self._texts.pop(news.request_id).flush()
+            text += self._answers.pop(news.request_id).flush()
         return RequestOutput(
             request_id=news.request_id,
             text=text,
-            token_ids=() if news.token is None else (news.token,),
+            token_ids=news.tokens,
             prompt_tokens=news.prompt_tokens,
             cached_tokens=news.cached_tokens,
             finish_reason=news.finish_reason,
             matched_stop=news.matched_stop,
-            logprobs=() if news.logprob is None else (news.logprob,),
+            logprobs=news.logprobs,
             prompt_logprobs=news.prompt_logprobs,
+            error=news.error,
         )

@@ -33,12 +33,12 @@ class FakeRunner:
         prints = [self._write(row) for row in batch.rows]
         for row, print_ in zip(batch.rows, prints, strict=True):
             self._compare(row, print_)
-        return StepResult(
-            tuple(
-                int(print_[-1]) % self._vocab_size if row.samples else None
-                for row, print_ in zip(batch.rows, prints, strict=True)
-            )
-        )
+        allowed = _allowed(batch, self._vocab_size)
+        tokens: list[int | None] = []
+        for place, (row, print_) in enumerate(zip(batch.rows, prints, strict=True)):
+            choices = allowed.get(place, range(self._vocab_size))
+            tokens.append(int(choices[int(print_[-1]) % len(choices)]) if row.samples else None)
+        return StepResult(tuple(tokens))
 
     def _write(self, row: ScheduledRow) -> npt.NDArray[np.uint64]:
         table = self._tables[row.row]
@@ -65,6 +65,15 @@ class FakeRunner:
         )
         if not np.array_equal(listed, slots):
             raise InvariantError(f"{row.request.request_id}: segments and table differ")
+
+
+def _allowed(batch: ScheduledBatch, vocab_size: int) -> dict[int, npt.NDArray[np.int64]]:
+    """By the place of a row that has a mask: the tokens that it allows."""
+    if batch.masks is None:
+        return {}
+    bits = batch.masks.bits.result().view(np.uint8)
+    each = np.unpackbits(bits, axis=1, count=vocab_size, bitorder="little")
+    return {p: np.flatnonzero(row) for p, row in zip(batch.masks.places, each, strict=True)}
 
 
 def fingerprints(tokens: Key, namespace: Namespace) -> npt.NDArray[np.uint64]:

@@ -6,6 +6,7 @@ import secrets
 from dataclasses import dataclass
 
 from radixlm.core.errors import InvalidRequestError
+from radixlm.core.grammar import Constraint
 from radixlm.core.keys import KeyLike
 from radixlm.core.request import Namespace, Request
 from radixlm.core.sampling import SamplingParams
@@ -29,8 +30,12 @@ class Intake:
         namespace: Namespace | None = None,
         priority: int = 0,
         tenant: str = "",
+        constraint: Constraint | None = None,
     ) -> Request:
-        """Raises InvalidRequestError that names the field; RequestTooLargeError with numbers."""
+        """constraint: the parameters' grammar, compiled.
+
+        Raises InvalidRequestError that names the field; RequestTooLargeError with numbers.
+        """
         key = prompt_key(prompt)
         if isinstance(priority, bool) or not isinstance(priority, int):
             raise InvalidRequestError(
@@ -49,7 +54,8 @@ class Intake:
                 param="logprob_start_len",
             )
         ends = params.stop_token_ids
-        if not params.ignore_eos:
+        # Where a grammar lets the answer end there may be nothing else that it allows.
+        if not params.ignore_eos or constraint is not None:
             ends |= self.eos_token_ids
         if params.min_tokens and len(ends) >= self.limits.vocab_size:
             raise InvalidRequestError(
@@ -67,4 +73,5 @@ class Intake:
             namespace=namespace or Namespace(),
             priority=priority,
             tenant=tenant,
+            constraint=constraint,
         )

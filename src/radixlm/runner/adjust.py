@@ -12,6 +12,9 @@ from torch import Tensor
 
 from radixlm.core.batch import ScheduledRow
 
+# Finite: where a grammar allows nothing but the end, it is the likeliest token all the same.
+_FORBIDDEN = -1e30
+
 
 class _Change(NamedTuple):
     """Some tokens of one row, and the amount by which each is changed."""
@@ -40,7 +43,7 @@ def adjusted(logits: Tensor, rows: Sequence[ScheduledRow]) -> Tensor:
             penalties.append(_output_penalty(index, row))
         if row.stop - row.prompt_length < params.min_tokens and row.request.stop_token_ids:
             stops = np.fromiter(row.request.stop_token_ids, dtype=np.int64)
-            penalties.append(_constant(index, stops, -np.inf))
+            penalties.append(_constant(index, stops, _FORBIDDEN))
     if not (biases or repetitions or penalties):
         return logits
     logits = logits.clone()

@@ -83,7 +83,10 @@ class ModelRunner:
 
 def _result(batch: ScheduledBatch, forward: ForwardBatch, logits: Tensor) -> StepResult:
     rows = [batch.rows[i] for i in forward.sampling]
-    sampled = sample(logits[: len(rows)], rows)
+    masks = None
+    if batch.masks is not None:
+        masks = [forward.sampling.index(p) for p in batch.masks.places], batch.masks.bits.result()
+    sampled = sample(logits[: len(rows)], rows, masks)
     tokens: list[int | None] = [None] * len(batch.rows)
     for place, token in zip(forward.sampling, sampled, strict=True):
         tokens[place] = token

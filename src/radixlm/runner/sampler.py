@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -11,6 +13,7 @@ from torch.nn import functional
 from radixlm.core.batch import ScheduledRow
 from radixlm.core.errors import ModelError
 from radixlm.runner.adjust import adjusted
+from radixlm.runner.masks import masked
 from radixlm.runner.truncation import min_p_threshold, top_k_threshold, top_p_threshold
 from radixlm.runner.uniform import uniform
 
@@ -20,10 +23,16 @@ _DRAW_BLOCK = 128
 _COLDEST = torch.finfo(torch.float32).tiny
 
 
-def sample(logits: Tensor, rows: Sequence[ScheduledRow]) -> list[int]:
+def sample(
+    logits: Tensor,
+    rows: Sequence[ScheduledRow],
+    masks: tuple[Sequence[int], npt.NDArray[np.int32]] | None = None,
+) -> list[int]:
     """Choose one token per row: greedy at temperature 0 (ties: lowest id), else drawn.
 
     logits: (rows, vocab) float32, unchanged.
+    masks: which of the rows have one, and these masks' bits; see TokenMasks. They come after bias
+    and penalties, which so can not bring back what is not allowed.
     A drawn token hangs on its row's logits, parameters, seed and number of tokens alone; whatever
     else is in the batch changes nothing.
     Raises ModelError that names the request whose logits are not finite.
@@ -31,6 +40,8 @@ def sample(logits: Tensor, rows: Sequence[ScheduledRow]) -> list[int]:
     if not rows:
         return []
     logits = adjusted(logits, rows)
+    if masks is not None:
+        logits = masked(logits, *masks)
     best = _argmax(logits)
     peaks = logits.gather(1, best[:, None])
     _refuse_not_finite(peaks, rows)

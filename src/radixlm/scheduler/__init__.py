@@ -2,7 +2,7 @@
 
 from radixlm.scheduler.limits import Limits
 from radixlm.scheduler.orders import AdmissionOrder, depth_first, make_order
-from radixlm.scheduler.progress import Counters, Progress
+from radixlm.scheduler.progress import Counters, Progress, Taken
 from radixlm.scheduler.scheduler import Scheduler
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "Limits",
     "Progress",
     "Scheduler",
+    "Taken",
     "depth_first",
     "make_order",
 ]

@@ -3,22 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from radixlm.core.request import FinishReason, TokenLogprob
 
 
+class Taken(NamedTuple):
+    """What becomes of a sampled token.
+
+    tokens: it, and those that its grammar forces after it; none where it can not be taken.
+    stop: the stop string that the text now holds; the last token completed it.
+    complete: the grammar lets nothing follow.
+    error: why the request can not go on.
+    """
+
+    tokens: tuple[int, ...]
+    stop: str | None = None
+    complete: bool = False
+    error: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One request's news: a token, the end, or both."""
+    """One request's news: tokens, the end, or both."""
 
     request_id: str
-    token: int | None
+    tokens: tuple[int, ...]
     prompt_tokens: int
     cached_tokens: int
     finish_reason: FinishReason | None = None
     matched_stop: str | int | None = None
-    logprob: TokenLogprob | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    error: str | None = None
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from radixlm.cache import Match, RadixCache
 from radixlm.core.batch import Remap, ScheduledBatch, ScheduledRow, StepResult
@@ -13,7 +14,7 @@ from radixlm.core.request import FinishReason, Request, TokenLogprob
 from radixlm.scheduler.fairness import TokenFairness
 from radixlm.scheduler.memory import MemoryGuard
 from radixlm.scheduler.orders import AdmissionOrder
-from radixlm.scheduler.progress import Counters, Progress
+from radixlm.scheduler.progress import Counters, Progress, Taken
 from radixlm.scheduler.queue import WaitingQueue
 from radixlm.scheduler.retraction import Retraction
 from radixlm.scheduler.state import RequestState
@@ -27,11 +28,12 @@ class Scheduler:
     takes what came of it. There are no phases, only requests with more or fewer tokens to compute.
 
     A step has one budget of `chunked_prefill_size` tokens. Running requests come first: one token
-    for each that decodes, the rest for chunks of prompts, in the order of their admission; what is
-    left admits waiting ones (see WaitingRoom). Where tenants compete for what the decoding ones
-    leave, the one that was served least is first, waiting or not. No more requests run than the
-    budget has tokens, so every request that decodes moves in every step, and between two of its
-    tokens no more than the budget is computed for others; a prompt moves in every step, too.
+    for each that decodes, then what grammars have forced, the rest for chunks of prompts, in the
+    order of their admission; what is left admits waiting ones (see WaitingRoom). Where tenants
+    compete for what the decoding ones leave, the one that was served least is first, waiting or
+    not. No more requests run than the budget has tokens, so every request that decodes moves in
+    every step, and between two of its tokens no more than the budget is computed for others; a
+    prompt moves in every step, too.
 
     When the pool is full, running requests are retracted (see Retraction): what they computed is
     committed first, so only what gets evicted meanwhile is computed again.
@@ -106,7 +108,7 @@ class Scheduler:
             return None
         self.counters.aborted += 1
         self._finish(state, FinishReason.ABORT)
-        return _progress(state, None, FinishReason.ABORT)
+        return _progress(state, (), FinishReason.ABORT)
 
     def schedule(self) -> ScheduledBatch:
         """Choose what the next step computes; gives slots, admits, and retracts where needed."""
@@ -125,9 +127,11 @@ class Scheduler:
         return ScheduledBatch(tuple(_row(*parts[leases[lease]]) for lease in ordered))
 
     def update(
-        self, batch: ScheduledBatch, result: StepResult, stops: Mapping[str, str]
+        self, batch: ScheduledBatch, result: StepResult, taken: Mapping[str, Taken]
     ) -> list[Progress]:
-        """Take the results of a step. `stops`: the stop string that a request's text now holds."""
+        """Take the results of a step. `taken`: what the sampled tokens have become, by request;
+        those that are not in there are taken as they are.
+        """
         news = []
         for index, row in enumerate(batch.rows):
             state = self._running[row.request.request_id]
@@ -141,16 +145,20 @@ class Scheduler:
                 self._commit(state)
             token = result.tokens[index]
             if token is not None:
-                stop = stops.get(row.request.request_id)
-                news.append(self._take(state, token, stop, result.logprobs.get(index)))
+                whole = taken.get(row.request.request_id) or Taken((token,))
+                news.append(self._take(state, whole, result.logprobs.get(index)))
         return news
 
     def _decode(self, parts: Scheduling) -> int:
-        """Give every running request that decodes its token; return the budget that is left."""
-        decoding = [state for state in self._running.values() if state.pending == 1]
+        """Give every running request that decodes its token, and those that have more to compute
+        of what a grammar forced as much of it as there is room for; return what is left.
+        """
+        decoding = [state for state in self._running.values() if state.decodes]
+        budget = self._budget - len(decoding)
         for state in decoding:
-            self._continue(state, 1, parts)
-        return self._budget - len(decoding)
+            given = self._continue(state, min(state.pending, 1 + budget), parts)
+            budget -= max(given - 1, 0)
+        return budget
 
     def _continue_prompts(self, parts: Scheduling, budget: int) -> int:
         """Give running prompts their chunks, in their turns; return what is left."""
@@ -162,10 +170,10 @@ class Scheduler:
         return budget
 
     def _prompts(self) -> list[RequestState]:
-        """Running requests with more than a token to compute, those of the tenant that was served
-        least first, of equals the first admitted.
+        """Running requests that do not decode yet, those of the tenant that was served least
+        first, of equals the first admitted.
         """
-        prompts = [state for state in self._running.values() if state.pending > 1]
+        prompts = [state for state in self._running.values() if not state.decodes]
         return sorted(prompts, key=self._served)
 
     def _served(self, state: RequestState) -> int:
@@ -285,27 +293,23 @@ class Scheduler:
         self._sink(Scheduled(name, lease.cached, state.prompt_length, again))
         return slots
 
-    def _take(
-        self, state: RequestState, token: int, stop: str | None, logprob: TokenLogprob | None
-    ) -> Progress:
-        """Append a sampled token and end the request where it ends."""
+    def _take(self, state: RequestState, taken: Taken, logprob: TokenLogprob | None) -> Progress:
+        """Append the new tokens and end the request where it ends."""
         first = state.output_tokens == 0
-        state.append(token)
-        self.counters.output_tokens += 1
-        reason: FinishReason | None = None
-        matched: str | int | None = None
-        if token in state.request.stop_token_ids:
-            reason, matched = FinishReason.STOP, token
-        elif stop is not None:
-            reason, matched = FinishReason.STOP, stop
-        elif state.room == 0:
-            reason = FinishReason.LENGTH
+        state.extend(taken.tokens)
+        self.counters.output_tokens += len(taken.tokens)
+        reason, matched = _end(state, taken)
         if reason is not None:
             self.counters.finished += 1
             self._guard.learn_from_end(state)
             self._finish(state, reason)
-        prompt_logprobs = tuple(state.prompt_logprobs) if first else ()
-        return _progress(state, token, reason, matched, logprob, prompt_logprobs)
+        return replace(
+            _progress(state, taken.tokens, reason),
+            matched_stop=matched,
+            logprobs=() if logprob is None else (logprob,),
+            prompt_logprobs=tuple(state.prompt_logprobs) if first else (),
+            error=taken.error,
+        )
 
     def _finish(self, state: RequestState, reason: FinishReason) -> None:
         name = state.request.request_id
@@ -359,21 +363,24 @@ def _row(state: RequestState, slots: Slots) -> ScheduledRow:
     )
 
 
+def _end(state: RequestState, taken: Taken) -> tuple[FinishReason | None, str | int | None]:
+    """Whether a request ends with what it has just taken, and by which stop."""
+    if taken.error is not None:
+        return FinishReason.ERROR, None
+    if taken.tokens[-1] in state.request.stop_token_ids:
+        return FinishReason.STOP, taken.tokens[-1]
+    if taken.stop is not None or taken.complete:
+        return FinishReason.STOP, taken.stop
+    return (FinishReason.LENGTH if state.room == 0 else None), None
+
+
 def _progress(
-    state: RequestState,
-    token: int | None,
-    reason: FinishReason | None,
-    matched: str | int | None = None,
-    logprob: TokenLogprob | None = None,
-    prompt_logprobs: tuple[TokenLogprob, ...] = (),
+    state: RequestState, tokens: tuple[int, ...], reason: FinishReason | None
 ) -> Progress:
     return Progress(
         request_id=state.request.request_id,
-        token=token,
+        tokens=tokens,
         prompt_tokens=state.prompt_length,
         cached_tokens=state.cached_tokens or 0,
         finish_reason=reason,
-        matched_stop=matched,
-        logprob=logprob,
-        prompt_logprobs=prompt_logprobs,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from radixlm.cache import Lease
@@ -80,6 +82,11 @@ class RequestState:
         return self.n_tokens - self.computed
 
     @property
+    def decodes(self) -> bool:
+        """Whether what is pending was generated, or is the last token of the prompt."""
+        return self.pending == 1 or self.computed >= self.prefill_end
+
+    @property
     def output_tokens(self) -> int:
         return self.n_tokens - self.prompt_length
 
@@ -106,6 +113,6 @@ class RequestState:
         """
         return self.request.params.first_prompt_logprob + len(self.prompt_logprobs)
 
-    def append(self, token: int) -> None:
-        self.tokens[self.n_tokens] = token
-        self.n_tokens += 1
+    def extend(self, tokens: Sequence[int]) -> None:
+        self.tokens[self.n_tokens : self.n_tokens + len(tokens)] = tokens
+        self.n_tokens += len(tokens)

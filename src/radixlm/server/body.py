@@ -15,11 +15,11 @@ from pydantic_core import ErrorDetails
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.server.errors import BodyTimeoutError, BodyTooLargeError
-from radixlm.server.fields import NOT_YET, NotYet, asks_for_nothing
+from radixlm.server.fields import INSTEAD, NOT_YET, NotYet, asks_for_nothing
 from radixlm.server.service import service_of
 
 _UNION_MEMBER = re.compile(
-    r"(str|int|float|bool|(list|literal)\[.*\]|\w+(Part|Params|Item|Block|Tools?))\Z"
+    r"(str|int|float|bool|(list|dict|literal)\[.*\]|\w+(Part|Params|Item|Block|Tools?))\Z"
 )
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 # What the client wrote was JSON, whatever it has become here.
@@ -153,7 +153,10 @@ def _check_extra(path: str, name: str, value: object, not_yet: NotYet) -> None:
     if name in not_yet and asks_for_nothing(value, not_yet[name]):
         return
     known = "is not supported yet" if name in not_yet else "is not a field of this request"
-    raise InvalidRequestError(f"{path[:200]} {known}; leave it out", param=path[:200])
+    instead = (
+        f"use {INSTEAD[name]} instead" if name in INSTEAD and name in not_yet else "leave it out"
+    )
+    raise InvalidRequestError(f"{path[:200]} {known}; {instead}", param=path[:200])
 
 
 def _explain(errors: Sequence[ErrorDetails]) -> InvalidRequestError:

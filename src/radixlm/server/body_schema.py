@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from radixlm.core.grammar import MAX_GRAMMAR_LENGTH
 from radixlm.core.sampling import (
     BIASES,
     MAX_LOGIT_BIAS,
@@ -42,7 +43,11 @@ _RANGES: Mapping[str, Range] = {
     **dict.fromkeys(_TOKENS, TOKEN_IDS),
     "logit_bias": BIASES,
 }
-_STRINGS: Mapping[str, Schema] = {"stop": {"minLength": 1, "maxLength": MAX_STOP_LENGTH}}
+_GRAMMAR: Schema = {"minLength": 1, "maxLength": MAX_GRAMMAR_LENGTH}
+_STRINGS: Mapping[str, Schema] = {
+    "stop": {"minLength": 1, "maxLength": MAX_STOP_LENGTH},
+    **dict.fromkeys(("json_schema", "regex", "ebnf"), _GRAMMAR),
+}
 _ARRAYS: Mapping[str, Schema] = {
     "stop": {"maxItems": MAX_STOP_STRINGS},
     "stop_token_ids": {"maxItems": MAX_STOP_TOKENS},

@@ -128,7 +128,7 @@ def chat_prompt(
     tokenizer, mark = service.engine.tokenizer, new_mark() if before is None else before.mark
     plain, tools = to_messages(messages), tools_for_template(fields.tools or ())
     if not service.answer_style.calls.described:
-        plain, tools = told_in_text(plain, tools), []
+        plain, tools = told_in_text(plain, tools, takes_system=template.takes_system), []
     text = template.render(
         as_plain_text(
             plain,

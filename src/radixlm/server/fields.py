@@ -35,7 +35,6 @@ NOT_YET: NotYet = {
     "functions": ([],),
     "function_call": ("none", "auto"),
     "refusal": ("",),
-    "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "moderation": (),
     "audio": (),
@@ -49,9 +48,6 @@ NOT_YET: NotYet = {
     "prompt_cache_breakpoint": ({"mode": "explicit"},),
     "suffix": ("",),
     "use_beam_search": (False,),
-    "json_schema": (),
-    "regex": (),
-    "ebnf": (),
     "structured_outputs": (),
     "guided_json": (),
     "guided_regex": (),
@@ -81,6 +77,14 @@ NOT_YET: NotYet = {
     "chat_template": (),
     "continuous_usage_stats": (False,),
     "include_obfuscation": (False,),
+}
+# Of these, what vLLM calls what has another name here.
+INSTEAD: Mapping[str, str] = {
+    "structured_outputs": "json_schema, regex, ebnf or response_format",
+    "guided_json": "json_schema",
+    "guided_regex": "regex",
+    "guided_choice": "regex",
+    "guided_grammar": "ebnf",
 }
 
 

@@ -14,12 +14,9 @@ from radixlm.core.sampling import MAX_LOGIT_BIAS, MAX_LOGPROBS, SamplingParams
 from radixlm.server.body import named
 from radixlm.server.body_schema import TOKEN_KEY
 from radixlm.server.fields import MESSAGE_NO_OPS, REQUEST_NO_OPS
+from radixlm.server.grammar_fields import GrammarFields, ResponseFormatField
 from radixlm.server.request_model import Body, ListOf
-from radixlm.server.tool_fields import (
-    ToolCallPart,
-    ToolChoice,
-    Tools,
-)
+from radixlm.server.tool_fields import ToolCallPart, ToolChoice, Tools
 
 MAX_N = 128
 MAX_CHOICES = 2048
@@ -52,7 +49,7 @@ class StreamOptions(Body):
     include_usage: bool = False
 
 
-class SamplingFields(Body):
+class SamplingFields(GrammarFields):
     """Fields of sampling that all APIs name alike. Null is the default."""
 
     n: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
@@ -81,6 +78,7 @@ class SamplingFields(Body):
             "stop": stop,
             "stop_token_ids": frozenset(self.stop_token_ids or ()),
             "logit_bias": _biases(self.logit_bias or {}),
+            "grammar": self.grammar(),
         }
         return SamplingParams(**{**(defaults or {}), **given, **more})
 
@@ -121,7 +119,7 @@ class TemplateFields(Body):
         }
 
 
-class GenerationBody(SamplingFields, CacheFields):
+class GenerationBody(SamplingFields, ResponseFormatField, CacheFields):
     """Fields that chat and text completions share. Null is the default, as in OpenAI's API.
 
     Source: https://platform.openai.com/docs/api-reference; what it does not have is named as SGLang

@@ -12,7 +12,12 @@ from radixlm.server.request_model import Body, ListOf
 from radixlm.text.answers.tools import Calling, Tool, ToolUse
 
 MAX_TOOLS = 128
-_NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
+# What OpenAI takes a tool without parameters to mean.
+_NO_PARAMETERS: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {},
+    "additionalProperties": False,
+}
 
 # It stands in prompts, answers and grammars; servers of tools put dots and slashes of theirs in.
 Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_./:-]{1,128}$")]
@@ -80,7 +85,7 @@ def tool_use(
     known = [
         Tool(
             tool.function.name,
-            tool.function.parameters or _NO_PARAMETERS,
+            _parameters(tool.function),
             strict=bool(tool.function.strict),
         )
         for tool in tools
@@ -117,10 +122,14 @@ def _check_names(tools: Sequence[ToolPart]) -> None:
 
 
 def _function(part: FunctionPart, path: str) -> dict[str, Any]:
-    parameters = _NO_PARAMETERS if part.parameters is None else part.parameters
+    parameters = _parameters(part)
     _check_schema(parameters, f"{path}.parameters")
     described = {} if part.description is None else {"description": part.description}
     return {"name": part.name, **described, "parameters": parameters}
+
+
+def _parameters(part: FunctionPart) -> Mapping[str, Any]:
+    return _NO_PARAMETERS if part.parameters is None else part.parameters
 
 
 def _check_schema(schema: Mapping[str, Any], path: str) -> None:

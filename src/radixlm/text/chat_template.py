@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,16 @@ class ChatTemplate:
         self._variables = dict(special_tokens or {})
         self._template = _compiled(source)
         self._with_tools = self._template if tool_source is None else _compiled(tool_source)
+
+    @cached_property
+    def takes_system(self) -> bool:
+        """Whether a system message's text reaches the prompt."""
+        text = uuid.uuid4().hex
+        system = {"role": "system", "content": text}
+        try:
+            return text in self.render([system, {"role": "user", "content": ""}])
+        except InvalidRequestError:
+            return False
 
     @classmethod
     def load(cls, folder: Path, override: Path | None = None) -> ChatTemplate | None:

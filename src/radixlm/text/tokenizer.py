@@ -97,6 +97,11 @@ class Tokenizer:
             )
         return np.array(found.ids, dtype=np.int32)
 
+    def encode_plain(self, text: str) -> Key:
+        """(n,) int32 ids of `text` alone: no special token is added, or found in it."""
+        mark = new_mark()
+        return self.encode(self.broken_up(text, mark), add_special_tokens=False, break_mark=mark)
+
     def broken_up(self, text: str, mark: str) -> str:
         """`text` with `mark` inside of everything that spells a special token.
 

@@ -17,12 +17,13 @@ To call several, write one such object a line. You are given the results then.""
 
 
 def told_in_text(
-    messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
+    messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, takes_system: bool
 ) -> list[dict[str, Any]]:
     """The messages with the tools in the system's, calls as the assistant's text, and results as
     the user's.
 
-    The tools keep their order, so that the same ones make the same beginning.
+    takes_system: whether the template takes a system message; else the tools come with the first
+    one of the user's. The tools keep their order, so that the same ones make the same beginning.
     """
     told: list[dict[str, Any]] = []
     for are_results, group in groupby(messages, lambda message: message["role"] == "tool"):
@@ -30,21 +31,20 @@ def told_in_text(
             told.append({"role": "user", "content": "\n\n".join(map(_result, group))})
         else:
             told += [_with_calls(message) for message in group]
-    return _with_tools(told, tools) if tools else told
+    if not tools:
+        return told
+    text = "\n".join([_HEAD, *(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)])
+    return _begun_with(f"{text}\n{_FOOT}", told, "system" if takes_system else "user")
 
 
-def _with_tools(
-    messages: list[dict[str, Any]], tools: Sequence[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
-    lines = [json.dumps(tool["function"], ensure_ascii=False) for tool in tools]
-    text = "\n".join([_HEAD, *lines, _FOOT])
-    if not messages or messages[0]["role"] != "system":
-        return [{"role": "system", "content": text}, *messages]
+def _begun_with(text: str, messages: list[dict[str, Any]], role: str) -> list[dict[str, Any]]:
+    """The messages with `text` in the first one, which is `role`'s."""
+    if not messages or messages[0]["role"] != role:
+        return [{"role": role, "content": text}, *messages]
     first, *others = messages
-    own = first["content"]
-    if isinstance(own, str):
-        return [{**first, "content": f"{own}\n\n{text}"}, *others]
-    return [{**first, "content": [*own, {"type": "text", "text": f"\n{text}"}]}, *others]
+    own = _text(first["content"])
+    parts = (own, text) if role == "system" else (text, own)
+    return [{**first, "content": "\n\n".join(parts)}, *others]
 
 
 def _with_calls(message: Message) -> dict[str, Any]:

@@ -25,7 +25,7 @@ def _running(
     lease.extend(state.n_tokens - lease.cached)
     lease.commit(state.n_tokens)
     for _ in range(output):
-        state.append(0)
+        state.extend([0])
         lease.extend(1)
     state.lease = lease
     return state
@@ -104,7 +104,7 @@ def test_pages_are_rounded_up() -> None:
 def test_the_share_follows_what_requests_have_used() -> None:
     guard = MemoryGuard(RadixCache(64), 1.0)
     short = RequestState(make_request("short", [1], 20), 0)
-    short.append(0)
+    short.extend([0])
     guard.learn_from_end(short)
     assert guard.expected_share == pytest.approx(
         FIRST_GUESS + LEARNING_RATE * (1 / 20 - FIRST_GUESS)

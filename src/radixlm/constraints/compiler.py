@@ -1,0 +1,131 @@
+"""Grammars to constraints: off everybody's way, once each, and bounded."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from llguidance import LLMatcher, LLTokenizer
+
+from radixlm.constraints.matcher import Matcher
+from radixlm.constraints.source import GrammarError, compile_grammar
+from radixlm.constraints.table import Table, Vocabulary, cutter
+from radixlm.constraints.trial import Trial
+from radixlm.core.errors import InvalidRequestError, QueueFullError
+from radixlm.core.grammar import Grammar
+
+MAX_KEPT = 256
+MAX_KEPT_CHARACTERS = 4_000_000
+MAX_WAITING = 256
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Constraint:
+    """A compiled grammar, which any number of answers follow."""
+
+    start: LLMatcher
+
+    def matcher(self) -> Matcher:
+        """For a new answer. O(size of the grammar), some microseconds."""
+        return Matcher(self.start.deep_copy())
+
+
+class Compiler:
+    """Compiles grammars for one tokenizer. Every method may be called from any thread.
+
+    A thread of its own does it, one grammar after the other, each tried in another process first
+    (see Trial). What was compiled last is kept, up to MAX_KEPT grammars. The tokenizer's table, the
+    thread and the process are made when the first grammar comes.
+
+    vocab_size: the model's. eos_ids: each ends an answer where the grammar lets it.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, *, vocab_size: int, eos_ids: Iterable[int]) -> None:
+        self._vocabulary = vocabulary
+        self._vocab_size = vocab_size
+        self._eos_ids = frozenset(eos_ids)
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[Grammar, Constraint] = OrderedDict()
+        self._characters = 0
+        self._waiting = 0
+        self._thread: ThreadPoolExecutor | None = None
+        self._tokenizer: LLTokenizer | None = None
+        self._trial: Trial | None = None
+
+    def compile(self, grammar: Grammar) -> Constraint:
+        """Blocks; never for long. Raises InvalidRequestError that names the grammar's field, and
+        QueueFullError.
+        """
+        return self.submit(grammar).result()
+
+    def submit(self, grammar: Grammar) -> Future[Constraint]:
+        """The same for whoever must not wait. Raises QueueFullError."""
+        with self._lock:
+            known = self._known(grammar)
+            if known is not None:
+                done: Future[Constraint] = Future()
+                done.set_result(known)
+                return done
+            if self._waiting >= MAX_WAITING:
+                raise QueueFullError(
+                    f"{self._waiting} grammars wait to be compiled; try again later"
+                )
+            if self._thread is None:
+                self._thread = ThreadPoolExecutor(1, "radixlm-grammars")
+            self._waiting += 1
+            future = self._thread.submit(self._compile, grammar)
+        future.add_done_callback(self._one_less)
+        return future
+
+    def close(self) -> None:
+        """End the thread and the process; grammars that wait are given up."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.shutdown(cancel_futures=True)
+        if self._trial is not None:
+            self._trial.close()
+
+    def _one_less(self, _future: Future[Constraint]) -> None:
+        with self._lock:
+            self._waiting -= 1
+
+    def _known(self, grammar: Grammar) -> Constraint | None:
+        found = self._kept.get(grammar)
+        if found is not None:
+            self._kept.move_to_end(grammar)
+        return found
+
+    def _compile(self, grammar: Grammar) -> Constraint:
+        with self._lock:
+            known = self._known(grammar)
+        if known is not None:  # it came twice at the same time
+            return known
+        try:
+            tokenizer, trial = self._tools()
+            trial.check(grammar)
+            made = Constraint(compile_grammar(grammar, tokenizer))
+        except GrammarError as error:
+            raise InvalidRequestError(
+                f"{grammar.param} can not be followed: {error}", param=grammar.param
+            ) from None
+        self._keep(grammar, made)
+        return made
+
+    def _tools(self) -> tuple[LLTokenizer, Trial]:
+        if self._tokenizer is None or self._trial is None:
+            table = Table.of(self._vocabulary, self._vocab_size, self._eos_ids)
+            self._tokenizer = table.tokenizer(cutter(self._vocabulary))
+            self._trial = Trial(table)
+        return self._tokenizer, self._trial
+
+    def _keep(self, grammar: Grammar, made: Constraint) -> None:
+        with self._lock:
+            self._kept[grammar] = made
+            self._characters += len(grammar.text)
+            while len(self._kept) > MAX_KEPT or self._characters > MAX_KEPT_CHARACTERS:
+                gone, _ = self._kept.popitem(last=False)
+                self._characters -= len(gone.text)

@@ -1,0 +1,108 @@
+"""From a grammar's text to what llguidance compiles, within limits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
+from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
+
+from radixlm.core.grammar import Grammar, GrammarKind
+
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions
+
+# Between an answer's tokens JSON is as `json.dumps` writes it: the text models saw most, no endless
+# white space, and the more of it is forced the less the model is asked.
+_JSON: JsonCompileOptions = {
+    "item_separator": ", ",
+    "key_separator": ": ",
+    "whitespace_flexible": False,
+}
+# llguidance's own limits for one step (fuel, items) bound a mask's time to some 30 ms. This one
+# bounds memory: 2 kB a state, and few grammars come to 2,000.
+_LIMITS = LLParserLimits(max_lexer_states=20_000, verbose_errors=False)
+# Its conversion to Lark is Python, and of the square of the number of rules.
+MAX_GBNF_LENGTH = 16_384
+_LONGEST_REASON = 400
+_REASONS = {
+    "NoExtensionBias": "no answer that ends is allowed, or none that the model's tokens can spell",
+}
+
+
+class GrammarError(ValueError):
+    """The grammar can not be compiled, or no answer can follow it; says why."""
+
+
+def compile_grammar(grammar: Grammar, tokenizer: LLTokenizer) -> LLMatcher:
+    """A matcher at the beginning of an answer, its first mask made, so that the first request has
+    it for nothing, and a grammar that no answer can follow is found here.
+
+    Raises GrammarError. May take any time, or crash the process: see Trial.
+    """
+    matcher = LLMatcher(tokenizer, _source(grammar), log_level=0, limits=_LIMITS)
+    _raise_error(matcher)
+    mask = allocate_token_bitmask(1, tokenizer.vocab_size)
+    fill_next_token_bitmask(matcher, mask)
+    _raise_error(matcher)
+    if not np.any(mask):
+        raise GrammarError("no answer is allowed")
+    ahead = matcher.deep_copy()
+    ahead.consume_tokens(matcher.compute_ff_tokens())  # which may be without end
+    _raise_error(ahead)
+    return matcher
+
+
+def reason_of(matcher: LLMatcher) -> str | None:
+    """Why a matcher can not go on, in one line; None when it can."""
+    return _shortened(matcher.get_error()) if matcher.is_error() else None
+
+
+def _raise_error(matcher: LLMatcher) -> None:
+    reason = reason_of(matcher)
+    if reason is not None:
+        raise GrammarError(reason)
+
+
+def _source(grammar: Grammar) -> str:
+    try:
+        match grammar.kind:
+            case GrammarKind.REGEX:
+                return LLMatcher.grammar_from_regex(grammar.text)
+            case GrammarKind.JSON_SCHEMA:
+                return LLMatcher.grammar_from_json_schema(_schema(grammar.text), defaults=_JSON)
+            case GrammarKind.LARK:
+                return _lark(grammar.text)
+    except ValueError as error:
+        raise GrammarError(_shortened(str(error))) from None
+
+
+def _schema(text: str) -> str:
+    """`true` is the schema of everything; llguidance takes objects only."""
+    match text.strip():
+        case "true":
+            return "{}"
+        case "false":
+            raise GrammarError("the schema `false` allows no answer")
+        case text if text.startswith("{"):
+            return text
+        case text:
+            raise GrammarError(f"a JSON schema is an object, got {text:.40}")
+
+
+def _lark(text: str) -> str:
+    if "::=" in text and len(text) > MAX_GBNF_LENGTH:
+        raise GrammarError(
+            f"a GBNF grammar may have {MAX_GBNF_LENGTH} characters, this one has {len(text)}; "
+            "write it in Lark"
+        )
+    return grammar_from("ebnf", text)
+
+
+def _shortened(text: str) -> str:
+    text = " ".join(text.replace("<non-verbose/>", "").split())
+    for name, meaning in _REASONS.items():
+        if text.startswith(name):
+            return meaning
+    return text if len(text) <= _LONGEST_REASON else text[:_LONGEST_REASON] + " ..."

@@ -1,0 +1,120 @@
+"""A tokenizer as llguidance wants it: each token's bytes, and a way to cut text into tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from llguidance import LLTokenizer, TokenizerWrapper
+
+from radixlm.core.keys import Key
+
+Cut = Callable[[str], list[int] | None]
+
+# Stands before a text that would otherwise be given a space of its own, as at a text's beginning.
+_LEAD = "\x02"
+_LONGEST_LEAD = 4  # tokens
+
+
+class Vocabulary(Protocol):
+    """What is asked of a tokenizer."""
+
+    vocab_size: int
+    special_ids: frozenset[int]
+
+    def token_bytes(self, token: int, /) -> bytes: ...
+
+    def encode_plain(self, text: str, /) -> Key: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """tokens: each id's bytes, none where the model has an id that the tokenizer lacks.
+
+    There is one id more than the model has: llguidance must have one that ends an answer, and it
+    is this one where the model has none.
+    """
+
+    tokens: tuple[bytes, ...]
+    special_ids: tuple[int, ...]
+    eos_ids: tuple[int, ...]
+
+    @classmethod
+    def of(cls, vocabulary: Vocabulary, vocab_size: int, eos_ids: Iterable[int]) -> Table:
+        """The table for a model with `vocab_size` ids. O(vocabulary)."""
+        special = sorted(token for token in vocabulary.special_ids if token < vocab_size)
+        return cls(
+            tokens=(*map(vocabulary.token_bytes, range(vocab_size)), b""),
+            special_ids=tuple(special),
+            eos_ids=tuple(sorted(eos_ids)) or (vocab_size,),
+        )
+
+    def tokenizer(self, cut: Cut | None = None) -> LLTokenizer:
+        """Make llguidance's tokenizer, which takes a tenth of a second.
+
+        cut: a text's tokens as the model was taught them; without it the longest come first.
+        """
+        return LLTokenizer(
+            TokenizerWrapper(_Wrapped(self, cut)),
+            n_vocab=len(self.tokens),
+            eos_token=list(self.eos_ids),
+        )
+
+
+class _Wrapped:
+    """The form in which llguidance takes a tokenizer."""
+
+    def __init__(self, table: Table, cut: Cut | None) -> None:
+        self.eos_token_id = table.eos_ids[0]
+        self.bos_token_id = None
+        self.tokens = table.tokens
+        self.special_token_ids = table.special_ids
+        self._cut = cut
+        special = frozenset(table.special_ids)
+        self._ids = {data: i for i, data in enumerate(table.tokens) if data and i not in special}
+        self._longest = max(map(len, self._ids), default=0)
+
+    def __call__(self, text: str) -> list[int]:
+        if isinstance(text, bytes):
+            raise TypeError("text is wanted")  # which is how it asks
+        found = None if self._cut is None else self._cut(text)
+        if found is None or max(found, default=0) >= len(self.tokens):  # ids the model lacks
+            return self._greedily(text.encode())
+        return found
+
+    def _greedily(self, data: bytes) -> list[int]:
+        ids = []
+        start = 0
+        while start < len(data):
+            for stop in range(min(start + self._longest, len(data)), start, -1):
+                token = self._ids.get(data[start:stop])
+                if token is not None:
+                    break
+            else:
+                break  # no token begins with this byte: the model can not write it
+            ids.append(token)
+            start = stop
+        return ids
+
+
+def cutter(vocabulary: Vocabulary) -> Cut:
+    """What cuts text from the middle of an answer into tokens, as the tokenizer does: tokens whose
+    bytes are the text's, None where the tokenizer gives no such.
+    """
+
+    def spelled(ids: list[int]) -> bytes:
+        return b"".join(map(vocabulary.token_bytes, ids))
+
+    def cut(text: str) -> list[int] | None:
+        wanted = text.encode()
+        plain: list[int] = vocabulary.encode_plain(text).tolist()
+        if spelled(plain) == wanted:
+            return plain
+        led: list[int] = vocabulary.encode_plain(_LEAD + text).tolist()
+        for place in range(1, _LONGEST_LEAD + 1):
+            if spelled(led[place:]) == wanted:
+                return led[place:]
+        return None
+
+    return cut

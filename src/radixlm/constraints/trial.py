@@ -1,0 +1,83 @@
+"""A grammar is compiled in a process of its own first, which may take too long, or crash."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from typing import IO, Any
+
+from radixlm.constraints.source import GrammarError
+from radixlm.constraints.table import Table
+from radixlm.core.grammar import Grammar
+
+SECONDS = 3.0
+
+
+class Trial:
+    """Says of a grammar that it compiles, in how short a time, without a risk to this process.
+
+    llguidance bounds what a mask costs, but not what compiling does: 40 characters of a schema
+    (`multipleOf`) keep it for seconds, a chain of rules overflows its stack. No thread that is in
+    there can be ended, but a process can. It ends itself when a grammar takes more than `seconds`,
+    or when this process is gone, and the next grammar gets a new one.
+
+    Used by one thread.
+    """
+
+    def __init__(self, table: Table, seconds: float = SECONDS) -> None:
+        self._table = table
+        self._seconds = seconds
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def check(self, grammar: Grammar) -> None:
+        """Raises GrammarError."""
+        process = self._process or self._start()
+        try:
+            send(process.stdin, grammar)
+            answer = receive(process.stdout)
+        except (EOFError, OSError):
+            self.close()
+            raise GrammarError(
+                f"it took more than {self._seconds:g} s to compile, or was too deeply nested; "
+                "make it simpler"
+            ) from None
+        if answer is not None:
+            raise GrammarError(answer)
+
+    def close(self) -> None:
+        """End the process."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            with process:  # closes the pipes and waits
+                pass
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        process = self._process = subprocess.Popen(
+            [sys.executable, "-m", "radixlm.constraints.trial_process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for this process
+        )
+        send(process.stdin, (self._table, self._seconds))
+        return process
+
+
+def send(pipe: IO[bytes] | None, message: object) -> None:
+    """Write one message."""
+    if pipe is None:
+        raise EOFError
+    pickle.dump(message, pipe)
+    pipe.flush()
+
+
+def receive(pipe: IO[bytes] | None) -> Any:
+    """Read one message. Raises EOFError when the other side is gone."""
+    if pipe is None:
+        raise EOFError
+    try:
+        return pickle.load(pipe)  # noqa: S301 - from our own process
+    except pickle.UnpicklingError:
+        raise EOFError from None

@@ -1,0 +1,52 @@
+"""The process behind Trial: reads grammars, compiles each, says what was wrong with it."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+import threading
+from contextlib import suppress
+
+from radixlm.constraints.source import GrammarError, compile_grammar
+from radixlm.constraints.table import Table
+from radixlm.constraints.trial import receive, send
+from radixlm.core.grammar import Grammar
+
+# Less than the thread has that will compile the same later: what overflows that one does it here.
+_STACK = 1 << 20
+
+
+def main() -> None:
+    """Serve until the other side is gone."""
+    threading.stack_size(_STACK)
+    thread = threading.Thread(target=_serve)
+    thread.start()
+    thread.join()
+
+
+def _serve() -> None:
+    with suppress(EOFError):
+        _answer_all()
+
+
+def _answer_all() -> None:
+    table: Table
+    table, seconds = receive(sys.stdin.buffer)
+    tokenizer = table.tokenizer()
+    with open(os.devnull, "w") as nowhere:
+        while True:
+            grammar: Grammar = receive(sys.stdin.buffer)
+            # Its watchdog needs neither the interpreter nor a signal to end the process.
+            faulthandler.dump_traceback_later(seconds, exit=True, file=nowhere)
+            try:
+                compile_grammar(grammar, tokenizer)
+                reason = None
+            except GrammarError as error:
+                reason = str(error)
+            faulthandler.cancel_dump_traceback_later()
+            send(sys.stdout.buffer, reason)
+
+
+if __name__ == "__main__":
+    main()

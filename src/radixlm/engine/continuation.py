@@ -1,0 +1,95 @@
+"""One request's answer as it grows: its text, its grammar, where it ends."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from radixlm.constraints import Matcher
+from radixlm.core.request import Request
+from radixlm.scheduler import Taken
+from radixlm.text.detokenizer import Detokenizer
+from radixlm.text.tokenizer import Tokenizer
+
+# Enough to complete a character or a space that the prompt's last tokens begin.
+PROMPT_TAIL = 8
+
+
+class Grown(NamedTuple):
+    """What a sampled token has become, and the text that is certain by it."""
+
+    taken: Taken
+    text: str
+
+
+class Continuation:
+    """What the engine knows of a request besides its tokens.
+
+    After a sampled token come those that the grammar forces (jump-forward): the model is not asked
+    for them, and they are computed in one part with the next token's logits. They are cut into
+    tokens as the tokenizer would have cut the text, as far as what follows can not change that; so
+    the cache finds them again when the answer comes back as a prompt.
+
+    jump_forward: without it, every token is sampled. It is so too where log-probabilities are
+    asked for: of tokens that the model was not asked for there are none.
+    """
+
+    __slots__ = ("_jumps", "_request", "_room", "_text", "matcher")
+
+    def __init__(self, request: Request, tokenizer: Tokenizer, *, jump_forward: bool) -> None:
+        params = request.params
+        self._request = request
+        self._room = request.max_tokens
+        self._text = Detokenizer(
+            tokenizer,
+            stop=params.stop,
+            min_tokens=params.min_tokens,
+            skip_special_tokens=params.skip_special_tokens,
+            shown=params.shown_special_ids,
+            prompt_tail=request.key[-PROMPT_TAIL:].tolist(),
+        )
+        self._jumps = jump_forward and params.logprobs is None
+        self.matcher: Matcher | None = (
+            None if request.constraint is None else request.constraint.matcher()
+        )
+
+    def take(self, token: int) -> Grown:
+        """Go on by a sampled token and what is forced after it, to the first end there is."""
+        if self.matcher is None:
+            return self._push([token])
+        if self.matcher.error is None and self.matcher.accept([token]):
+            grown = self._push([token])
+            if self._ended(grown.taken) or self.matcher.complete or not self._jumps:
+                return self._completed(grown)
+            forced = self.matcher.forced()[: self._room]
+            if forced and self.matcher.accept(forced):
+                more = self._push(forced)
+                tokens = grown.taken.tokens + more.taken.tokens
+                grown = Grown(more.taken._replace(tokens=tokens), grown.text + more.text)
+            return self._completed(grown)
+        reason = self.matcher.error or f"token {token} is not allowed"
+        return Grown(Taken((), error=f"the grammar can not be followed any further: {reason}"), "")
+
+    def flush(self) -> str:
+        """The text that was held back, at the end."""
+        return self._text.flush()
+
+    def _push(self, tokens: list[int]) -> Grown:
+        """Make text of them, up to a stop token or string."""
+        texts: list[str] = []
+        for place, token in enumerate(tokens):
+            self._room -= 1
+            if token in self._request.stop_token_ids:
+                return Grown(Taken(tuple(tokens[: place + 1])), "".join(texts))
+            piece = self._text.push(token)
+            texts.append(piece.text)
+            if piece.stop is not None:
+                return Grown(Taken(tuple(tokens[: place + 1]), piece.stop), "".join(texts))
+        return Grown(Taken(tuple(tokens)), "".join(texts))
+
+    def _ended(self, taken: Taken) -> bool:
+        stopped = taken.tokens[-1] in self._request.stop_token_ids
+        return stopped or taken.stop is not None or self._room == 0
+
+    def _completed(self, grown: Grown) -> Grown:
+        complete = self.matcher is not None and self.matcher.complete
+        return grown._replace(taken=grown.taken._replace(complete=complete))

@@ -1,0 +1,88 @@
+"""Fields that say what an answer must look like, and the grammar they make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from radixlm.core.errors import InvalidRequestError
+from radixlm.core.grammar import Grammar
+from radixlm.server.request_model import Body
+
+_ANY_OBJECT = {"type": "object"}
+
+
+class GrammarFields(Body):
+    """What must be followed, as SGLang names it; one at most. A schema is an object, or its text.
+
+    Source: https://docs.sglang.ai/advanced_features/structured_outputs.html.
+    """
+
+    json_schema: str | dict[str, Any] | None = None
+    regex: str | None = None
+    ebnf: str | None = None
+
+    def grammar(self) -> Grammar | None:
+        """What the answer must follow, None for nothing. Raises InvalidRequestError."""
+        return one_of(self.grammars())
+
+    def grammars(self) -> dict[str, Grammar]:
+        """By the fields that ask for one. Raises InvalidRequestError."""
+        made = {}
+        if self.json_schema is not None:
+            made["json_schema"] = Grammar.json_schema(self.json_schema, param="json_schema")
+        if self.regex is not None:
+            made["regex"] = Grammar.regex(self.regex, param="regex")
+        if self.ebnf is not None:
+            made["ebnf"] = Grammar.lark(self.ebnf, param="ebnf")
+        return made
+
+
+class SchemaFormat(Body):
+    """name and description are labels. strict: the schema is followed whatever it says."""
+
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    description: str | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    strict: bool | None = None
+
+
+class ResponseFormat(Body):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: SchemaFormat | None = None
+
+
+class ResponseFormatField(GrammarFields):
+    """OpenAI's name for it.
+
+    Source: https://platform.openai.com/docs/guides/structured-outputs.
+    """
+
+    response_format: ResponseFormat | None = None
+
+    def grammars(self) -> dict[str, Grammar]:
+        """As GrammarFields.grammars."""
+        made = super().grammars()
+        wanted = self.response_format
+        if wanted is None:
+            return made
+        if (wanted.type == "json_schema") != (wanted.json_schema is not None):
+            there = "is missing" if wanted.json_schema is None else f"is not of type {wanted.type}"
+            field = "response_format.json_schema"
+            raise InvalidRequestError(f"{field} {there}", param=field)
+        if wanted.type != "text":
+            schema = None if wanted.json_schema is None else wanted.json_schema.schema_
+            made["response_format"] = Grammar.json_schema(
+                _ANY_OBJECT if schema is None else schema, param="response_format"
+            )
+        return made
+
+
+def one_of(grammars: Mapping[str, Grammar]) -> Grammar | None:
+    """The only one, None where there is none. Raises InvalidRequestError for more."""
+    first, *others = [*grammars, None]
+    if len(others) > 1:
+        raise InvalidRequestError(f"give {first} or {others[0]}, not both", param=others[0])
+    return grammars[first] if first is not None else None

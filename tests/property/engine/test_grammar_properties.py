@@ -1,0 +1,119 @@
+"""Whatever runs beside it, an answer that follows a grammar is what it would be alone, step by
+step; nothing is lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from radixlm.core.config import SchedulePolicy
+from radixlm.core.grammar import Grammar
+from radixlm.core.request import FinishReason, Request, RequestOutput
+from radixlm.core.sampling import SamplingParams
+from tests.engines import ORDERS, Bench, make_request
+
+CAPACITY = 64
+GRAMMARS = (
+    None,
+    Grammar.regex("[ab]cdefg[hi]jklmnop[qr]?"),
+    Grammar.regex("(ab|cd)*"),
+    Grammar.regex("abcdefghijklmnop"),
+    Grammar.json_schema({"enum": [{"a": 1, "b": True}, {"a": 1, "c": None}, [1]]}),
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    prompt: list[int]
+    max_tokens: int
+    grammar: Grammar | None
+    stop: str
+    arrives: int
+    aborted: int | None
+
+
+plans = st.builds(
+    Plan,
+    prompt=st.lists(st.integers(1, 2), min_size=1, max_size=12),
+    max_tokens=st.integers(1, 24),
+    grammar=st.sampled_from(GRAMMARS),
+    stop=st.sampled_from(["", "", "fg", "n"]),
+    arrives=st.integers(0, 4),
+    aborted=st.one_of(st.none(), st.none(), st.integers(0, 8)),
+)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    plans=st.lists(plans, min_size=1, max_size=7),
+    page_size=st.sampled_from([1, 4, 16]),
+    policy=st.sampled_from(ORDERS),
+    budget=st.integers(1, 20),
+    jump_forward=st.booleans(),
+    conservativeness=st.sampled_from([0.0, 1.0]),
+)
+def test_each_answer_is_what_it_would_be_alone(
+    plans: list[Plan],
+    page_size: int,
+    policy: SchedulePolicy,
+    budget: int,
+    jump_forward: bool,
+    conservativeness: float,
+) -> None:
+    bench = Bench(
+        CAPACITY,
+        page_size=page_size,
+        policy=policy,
+        budget=budget,
+        jump_forward=jump_forward,
+        conservativeness=conservativeness,
+    )
+    requests = [_request(index, plan) for index, plan in enumerate(plans)]
+    parts: dict[str, list[RequestOutput]] = {request.request_id: [] for request in requests}
+    step = 0
+    while step < 10 or bench.core.has_work:
+        for plan, request in zip(plans, requests, strict=True):
+            if plan.arrives == step:
+                bench.core.add(request)
+            if plan.aborted == step and (last := bench.core.abort(request.request_id)):
+                parts[request.request_id].append(last)
+        busy, before = bench.core.has_work, bench.scheduler.counters.computed_tokens
+        for output in bench.step():
+            parts[output.request_id].append(output)
+        assert busy <= bench.scheduler.counters.computed_tokens - before <= budget
+        assert sum(bench.cache.usage()) == CAPACITY
+        step += 1
+        assert step < 2_000, "no end: a livelock"
+
+    assert bench.core.stats().leaks == 0
+    for request in requests:
+        output = RequestOutput.joined(parts[request.request_id])
+        alone = _alone(request)
+        if output.finish_reason is FinishReason.ABORT:
+            assert alone.token_ids[: len(output.token_ids)] == output.token_ids
+        else:
+            assert output.token_ids == alone.token_ids
+            assert output.text == alone.text
+            assert output.finish_reason is alone.finish_reason
+            assert output.matched_stop == alone.matched_stop
+
+
+def _alone(request: Request) -> RequestOutput:
+    bench = Bench(256, jump_forward=False)
+    bench.core.add(request)
+    return bench.run()[request.request_id]
+
+
+def _request(index: int, plan: Plan) -> Request:
+    stop = (plan.stop,) if plan.stop else ()
+    return make_request(
+        f"r{index}",
+        plan.prompt,
+        plan.max_tokens,
+        params=SamplingParams(max_tokens=plan.max_tokens, temperature=0, stop=stop),
+        stop_token_ids=frozenset({0}) if plan.grammar else frozenset(),
+        grammar=plan.grammar,
+    )

@@ -1,0 +1,150 @@
+"""Answers that follow a grammar, over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+
+import pytest
+
+from radixlm.core.grammar import Grammar
+from radixlm.core.sampling import SamplingParams
+from tests.server_support import events, fake_engine, idle_and_whole, refused, until
+
+CODE = "[a-c]{3}-[0-9]{4}"
+WANTED = {
+    "type": "json_schema",
+    "json_schema": {
+        "name": "size",
+        "strict": True,
+        "schema": {"type": "array", "items": {"enum": ["S", "M"]}, "maxItems": 1, "minItems": 1},
+    },
+}
+
+
+def test_chat_follows_a_schema(fake):
+    for _ in range(2):
+        choice = fake.chat(response_format=WANTED).json()["choices"][0]
+        assert json.loads(choice["message"]["content"]) in (["S"], ["M"])
+        assert choice["finish_reason"] == "stop"
+
+
+def test_a_dead_end_is_that_answers_error(fake):
+    """This model has no token for a space, which shows only after the first letter."""
+    assert "any further" in refused(fake.complete(regex="[ab] c"))["message"]
+    first, last = events(fake.complete(regex="[ab] c", stream=True))
+    assert first["choices"][0]["text"] in ("a", "b")
+    assert "any further" in last["error"]["message"]
+    assert fake.complete(regex="ac").json()["choices"][0]["text"] == "ac"
+
+
+def test_text_is_free(fake):
+    free = fake.chat(max_tokens=8, seed=1).json()["choices"][0]["message"]
+    for wanted in ({"type": "text"}, None):
+        assert (
+            fake.chat(max_tokens=8, seed=1, response_format=wanted).json()["choices"][0]["message"]
+            == free
+        )
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("n", [1, 3])
+def test_every_choice_follows_it_streamed_or_not(fake, stream, n):
+    answer = fake.complete(regex=CODE, n=n, stream=stream, max_tokens=20)
+    texts = [""] * n
+    for body in events(answer) if stream else [answer.json()]:
+        for choice in body["choices"]:
+            texts[choice["index"]] += choice["text"]
+    assert all(re.fullmatch(CODE, text) for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("fields", "wanted"),
+    [
+        ({"regex": CODE}, CODE),
+        ({"ebnf": 'start: "yes" | "no"'}, "yes|no"),
+        ({"ebnf": 'root ::= "a" [0-9]'}, "a[0-9]"),
+        ({"json_schema": {"enum": ["x", 1]}}, '"x"|1'),
+        ({"json_schema": '{"enum": ["x", 1]}'}, '"x"|1'),
+    ],
+)
+def test_sglangs_names_on_all_routes(fake, fields, wanted):
+    native = fake.generate(sampling_params={**fields, "max_new_tokens": 30}).json()
+    assert re.fullmatch(wanted, native["text"])
+    assert native["meta_info"]["finish_reason"] == {"type": "stop", "matched": None}
+    text = fake.complete(**fields, max_tokens=30).json()["choices"][0]
+    assert re.fullmatch(wanted, text["text"])
+    chat = fake.chat(**fields).json()["choices"][0]
+    assert re.fullmatch(wanted, chat["message"]["content"])
+
+
+def test_an_answer_that_is_cut_says_so(fake):
+    choice = fake.complete(regex="a{40}", max_tokens=7).json()["choices"][0]
+    assert choice["text"] == "a" * 7
+    assert choice["finish_reason"] == "length"
+
+
+def test_forced_tokens_count_as_the_answers(fake):
+    usage = fake.complete(regex="abcdef", max_tokens=10).json()["usage"]
+    assert usage["completion_tokens"] == 6
+
+
+def test_a_bad_grammar_leaves_nothing_behind(fake):
+    bad = {"type": "integer", "minimum": 5, "maximum": 3}
+    for stream in (False, True):
+        error = refused(fake.complete(json_schema=bad, n=4, stream=stream))
+        assert error["param"] == "json_schema"
+        assert "minimum (5)" in error["message"]
+    assert idle_and_whole(fake.engine)
+
+
+def test_a_slow_grammar_holds_up_nobody():
+    """Others' requests are answered while one's grammar is compiled, for as long as that takes."""
+    engine, _ = fake_engine()
+    order = []
+
+    async def ask(name: str, params: SamplingParams) -> None:
+        try:
+            await engine.generate("hello", params)
+            order.append(name)
+        except ValueError:
+            order.append(f"{name} was refused")
+
+    async def both() -> None:
+        slow = Grammar.json_schema({"type": "integer", "multipleOf": 999_983})
+        task = asyncio.create_task(ask("slow", SamplingParams(grammar=slow)))
+        await asyncio.sleep(0)
+        await ask("other", SamplingParams(max_tokens=3))
+        await task
+        await engine.close()
+
+    asyncio.run(both())
+    assert order == ["other", "slow was refused"]
+
+
+def test_leaving_ends_a_constrained_answer():
+    engine, _ = fake_engine(seconds=0.01)
+
+    async def leave() -> None:
+        params = SamplingParams(max_tokens=1_000, grammar=Grammar.regex("[ab]*"))
+        stream = engine.stream("hello", params)
+        await anext(stream)
+        await stream.aclose()
+        assert await asyncio.to_thread(until, lambda: idle_and_whole(engine))
+        await engine.close()
+
+    asyncio.run(leave())
+
+
+def test_structured_output_is_described(fake):
+    schemas = fake.get("/openapi.json").json()["components"]["schemas"]
+    assert {"json_schema", "regex", "ebnf", "response_format"} <= schemas["ChatBody"][
+        "properties"
+    ].keys()
+    assert "regex" in schemas["NativeParams"]["properties"]
+    assert schemas["ResponseFormat"]["properties"]["type"]["enum"] == [
+        "text",
+        "json_object",
+        "json_schema",
+    ]

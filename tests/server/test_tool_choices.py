@@ -1,0 +1,186 @@
+"""Choices of tools that hold the answer: a model that answers by chance calls what it must."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests import chat_templates
+from tests.server_support import CHATML, Client, events, fake_engine, idle_and_whole, refused, until
+
+MARKERS = ("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>")
+TEMPLATES = {
+    "hermes": chat_templates.HERMES,
+    "llama": chat_templates.LLAMA,
+    "mistral": chat_templates.MISTRAL,
+    "mistral_named": chat_templates.MISTRAL_NAMED,
+    "json": CHATML,
+}
+
+
+def tool(name: str, **properties: Any) -> dict[str, Any]:
+    schema = {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+    return {"type": "function", "function": {"name": name, "parameters": schema}}
+
+
+LAMP = tool("lamp", on={"type": "boolean"}, room={"enum": ["hall", "attic"]})
+DOOR = tool("door", open={"type": "boolean"})
+TOOLS = [LAMP, DOOR]
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+def strict(tool: dict[str, Any]) -> dict[str, Any]:
+    return {**tool, "function": {**tool["function"], "strict": True}}
+
+
+@contextlib.contextmanager
+def model(template: str, script: str = "", special: Any = (), **flags: Any) -> Iterator[Client]:
+    """A model that answers `script` and goes on by chance."""
+    engine, _ = fake_engine(template=template, script=script, goes_on=True, special=special)
+    yield Client(engine, **flags)
+    assert until(lambda: idle_and_whole(engine))
+    asyncio.run(engine.close())
+
+
+def calls_of(choice: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Names and arguments, which must be as the schemas have them."""
+    made = []
+    for call in choice["message"]["tool_calls"]:
+        name, arguments = call["function"]["name"], json.loads(call["function"]["arguments"])
+        if name == "lamp":
+            assert arguments.keys() == {"on", "room"}
+            assert isinstance(arguments["on"], bool)
+            assert arguments["room"] in ("hall", "attic")
+        else:
+            assert name == "door"
+            assert arguments.keys() == {"open"}
+        made.append((name, arguments))
+    return made
+
+
+def streamed_calls(chunks: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    made: list[list[str]] = []
+    for chunk in chunks:
+        for call in chunk["choices"][0]["delta"].get("tool_calls", ()):
+            if "id" in call:
+                made.append([call["function"]["name"], ""])
+            made[call["index"]][1] += call["function"]["arguments"]
+    return [(name, arguments) for name, arguments in made]
+
+
+@pytest.mark.parametrize("special", [(), MARKERS], ids=["text", "special"])
+@pytest.mark.parametrize("form", TEMPLATES)
+def test_required_and_named_calls(form, special):
+    with model(TEMPLATES[form], special=special) as client:
+        fields = {"tools": TOOLS, "tool_choice": "required", "temperature": 0}
+        answer = client.chat(**fields, parallel_tool_calls=False, n=3).json()
+        for choice in answer["choices"]:
+            assert choice["finish_reason"] == "tool_calls"
+            assert choice["message"]["content"] is None
+            assert len(calls_of(choice)) == 1
+        chunks = events(client.chat(**fields, parallel_tool_calls=False, stream=True))
+        [(name, arguments)] = calls_of(answer["choices"][0])
+        [(same, text)] = streamed_calls(chunks)
+        assert (same, json.loads(text)) == (name, arguments)
+        for name in ("lamp", "door"):
+            named = {"type": "function", "function": {"name": name}}
+            [choice] = client.chat(tools=TOOLS, tool_choice=named).json()["choices"]
+            assert [called for called, _ in calls_of(choice)] == [name]
+
+
+def test_required_calls_may_be_several():
+    with model(chat_templates.HERMES) as client:
+        contents = (f"hello {number}" for number in range(20))
+        answers = [client.chat(text, tools=TOOLS, tool_choice="required") for text in contents]
+        counts = [len(calls_of(answer.json()["choices"][0])) for answer in answers]
+    assert min(counts) >= 1
+    assert max(counts) > 1
+
+
+@pytest.mark.parametrize("special", [(), MARKERS], ids=["text", "special"])
+@pytest.mark.parametrize(
+    ("form", "script"),
+    [
+        ("hermes", "I look.\n<tool_call>"),
+        ("hermes", "<tool_call>"),
+        ("mistral", "[TOOL_CALLS]"),
+        ("mistral_named", "[TOOL_CALLS]"),
+        ("llama", "{"),
+        ("json", "{"),
+    ],
+)
+def test_strict_calls_follow_their_schemas_once_they_begin(form, script, special):
+    with model(TEMPLATES[form], script, special) as client:
+        fields = {"tools": [strict(LAMP), strict(DOOR)], "parallel_tool_calls": False}
+        [choice] = client.chat(**fields).json()["choices"]
+        assert len(calls_of(choice)) == 1
+        assert choice["finish_reason"] == "tool_calls"
+        assert (choice["message"]["content"] or "") == ("I look." if "look" in script else "")
+
+
+@pytest.mark.parametrize("form", TEMPLATES)
+def test_with_none_there_is_text_only(form):
+    with model(TEMPLATES[form]) as client:
+        [choice] = client.chat(tools=TOOLS, tool_choice="none", max_tokens=40).json()["choices"]
+        assert "tool_calls" not in choice["message"]
+        assert choice["message"]["content"]
+        assert choice["finish_reason"] in ("stop", "length")
+
+
+def test_thoughts_come_before_required_calls():
+    script = "<think>\nI look.\n</think>"
+    with model(chat_templates.THINKING, script) as client:
+        fields = {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False}
+        [choice] = client.chat(**fields).json()["choices"]
+    assert choice["message"]["reasoning_content"] == "I look."
+    assert len(calls_of(choice)) == 1
+
+
+def test_a_response_format_is_for_answers_without_calls():
+    schema = {
+        "type": "object",
+        "properties": {"ok": {"type": "boolean"}},
+        "required": ["ok"],
+        "additionalProperties": False,
+    }
+    wanted = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    with model(chat_templates.THINKING, "<think>Hm.</think>{") as client:
+        [choice] = client.chat(tools=TOOLS, response_format=wanted).json()["choices"]
+        assert isinstance(json.loads(choice["message"]["content"])["ok"], bool)
+        assert choice["message"]["reasoning_content"] == "Hm."
+        [choice] = client.chat(response_format=wanted).json()["choices"]
+        assert json.loads(choice["message"]["content"]).keys() == {"ok"}
+    with model(chat_templates.HERMES, "<tool_call>") as client:
+        fields = {"tools": [strict(LAMP)], "parallel_tool_calls": False}
+        [choice] = client.chat(**fields, response_format=wanted).json()["choices"]
+        assert len(calls_of(choice)) == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("parameters", "why"),
+    [
+        ({"properties": {"a": {"type": "array", "uniqueItems": True}}}, "uniqueItems"),
+        ({"properties": {"a": {"$ref": "#/$defs/gone"}}}, "gone"),
+        ({"properties": {"a": {"type": "nothing"}}}, "nothing"),
+        ({"properties": {"a": {"type": "string", "pattern": "("}}}, ""),
+        ({"properties": {"a": 7}}, ""),
+        ({"required": [7]}, ""),
+    ],
+)
+def test_schemas_that_can_not_be_followed_are_refused(fake, parameters, why, stream):
+    function = {"name": "f", "strict": True, "parameters": {"type": "object", **parameters}}
+    bad = {"type": "function", "function": function}
+    error = refused(fake.chat(tools=[bad], stream=stream))
+    assert error["param"] == "tools"
+    assert why in error["message"]

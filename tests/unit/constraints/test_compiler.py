@@ -1,0 +1,191 @@
+"""Grammars are compiled once, refused with their field, and never hold anybody up for long."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from radixlm.constraints import Compiler
+from radixlm.constraints.compiler import MAX_KEPT
+from radixlm.constraints.source import MAX_GBNF_LENGTH, GrammarError
+from radixlm.constraints.table import Table
+from radixlm.constraints.trial import Trial
+from radixlm.core.errors import InvalidRequestError
+from radixlm.core.grammar import Grammar
+from radixlm.text.tokenizer import Tokenizer
+from tests.engines import byte_tokenizer
+
+
+@pytest.fixture(scope="module")
+def compiler() -> Iterator[Compiler]:
+    made = Compiler(byte_tokenizer(), vocab_size=256, eos_ids=(0,))
+    yield made
+    made.close()
+
+
+def _schema(**schema: object) -> Grammar:
+    return Grammar.json_schema(schema, param="the field")
+
+
+def _chain(length: int) -> str:
+    """Rules that each name the next one."""
+    return "\n".join(
+        ["start: a0", *(f'a{i}: "x" a{i + 1}' for i in range(length)), f'a{length}: "y"']
+    )
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        Grammar.regex("("),
+        Grammar.regex(r"(a)\1"),
+        Grammar.regex("(?=a)a"),
+        Grammar.regex(r"[^\s\S]"),
+        Grammar.regex("(" * 50_000),
+        Grammar.json_schema("{"),
+        Grammar.json_schema("5"),
+        Grammar.json_schema("false"),
+        _schema(type="strin"),
+        _schema(properties=5),
+        _schema(type="integer", minimum=5, maximum=3),
+        _schema(type="object", properties={"a": False}, required=["a"]),
+        _schema(allOf=[{"type": "string"}, {"type": "integer"}]),
+        _schema(**{"not": {"type": "string"}}),
+        _schema(type="array", uniqueItems=True),
+        _schema(type="string", format="unheard of"),
+        _schema(**{"$ref": "#"}),
+        _schema(**{"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}),
+        _schema(**{"$ref": "#/$defs/missing"}),
+        _schema(**{"$ref": "https://example.com/schema.json"}),
+        _schema(type="object", properties={"a": {"$ref": "#"}}, required=["a"]),
+        Grammar.json_schema('{"items":' * 5_000 + "{}" + "}" * 5_000),
+        Grammar.lark("start: missing"),
+        Grammar.lark('start: "a" start'),
+        Grammar.lark("start: <|no_such_token|>"),
+        Grammar.lark("start: " + "(" * 5_000 + '"a"' + ")" * 5_000),
+        Grammar.lark("root = 5"),
+        Grammar.lark('root ::= "a"\n' + 'b ::= "b"\n' * (MAX_GBNF_LENGTH // 8)),
+    ],
+)
+def test_what_no_answer_can_follow_is_refused_with_its_field(
+    compiler: Compiler, grammar: Grammar
+) -> None:
+    with pytest.raises(InvalidRequestError, match="can not be followed: ") as caught:
+        compiler.compile(grammar)
+    assert caught.value.param == grammar.param
+    assert len(str(caught.value)) < 600
+
+
+def test_a_reason_says_what_is_wrong(compiler: Compiler) -> None:
+    with pytest.raises(InvalidRequestError, match="uniqueItems"):
+        compiler.compile(_schema(type="array", uniqueItems=True))
+    with pytest.raises(InvalidRequestError, match=r"minimum \(5\) is greater"):
+        compiler.compile(_schema(type="integer", minimum=5, maximum=3))
+    with pytest.raises(InvalidRequestError, match="no answer that ends"):
+        compiler.compile(Grammar.regex(r"[^\s\S]"))
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        # Seconds, and hundreds of megabytes; llguidance does not bound it.
+        _schema(type="integer", multipleOf=999_983),
+        # Hours.
+        _schema(
+            allOf=[{"type": "string", "pattern": f"[a-z]{{{i},}}(x|y)*{i}"} for i in range(1, 60)]
+        ),
+        # Overflows the stack of whoever compiles it.
+        Grammar.lark(_chain(3_500)),
+        _schema(
+            **{
+                "$ref": "#/$defs/0",
+                "$defs": {
+                    **{str(i): {"$ref": f"#/$defs/{i + 1}"} for i in range(2_000)},
+                    "2000": {"type": "integer"},
+                },
+            }
+        ),
+    ],
+    ids=["slow", "endless", "deep lark", "deep schema"],
+)
+def test_what_takes_too_long_or_crashes_does_so_elsewhere(grammar: Grammar) -> None:
+    trial = Trial(Table.of(byte_tokenizer(), 256, (0,)), seconds=0.5)
+    with pytest.raises(GrammarError, match=r"more than 0\.5 s"):
+        trial.check(grammar)
+    trial.check(Grammar.regex("a"))  # with a new process
+    trial.close()
+
+
+def test_a_grammar_is_compiled_once(compiler: Compiler) -> None:
+    one = compiler.compile(Grammar.regex("once", param="one field"))
+    assert compiler.compile(Grammar.regex("once", param="another")) is one
+    assert compiler.compile(Grammar.lark('start: "once"')) is not one
+
+
+def test_what_is_kept_is_bounded(compiler: Compiler) -> None:
+    first = compiler.compile(Grammar.regex("kept0"))
+    for index in range(1, MAX_KEPT + 1):
+        compiler.compile(Grammar.regex(f"kept{index}"))
+    assert len(compiler._kept) == MAX_KEPT
+    assert compiler._characters == sum(len(grammar.text) for grammar in compiler._kept)
+    assert compiler.compile(Grammar.regex("kept0")) is not first
+
+
+def test_grammars_that_wait_are_bounded(compiler: Compiler, monkeypatch: object) -> None:
+    compiler._waiting = 10_000
+    try:
+        with pytest.raises(Exception, match="10000 grammars wait"):
+            compiler.submit(Grammar.regex("one too many"))
+    finally:
+        compiler._waiting = 0
+
+
+def test_after_closing_nothing_is_left() -> None:
+    made = Compiler(byte_tokenizer(), vocab_size=256, eos_ids=())
+    made.compile(Grammar.regex("a"))
+    assert made._trial is not None
+    process = made._trial._process
+    assert process is not None
+    made.close()
+    assert process.returncode is not None
+
+
+def test_a_schema_of_everything(compiler: Compiler) -> None:
+    matcher = compiler.compile(Grammar.json_schema(True)).matcher()
+    text = json.dumps({"a": [1, None, "b"]})
+    assert matcher.accept(byte_tokenizer().encode(text).tolist())
+    assert matcher.complete
+
+
+def test_gbnf_is_taken_too(compiler: Compiler) -> None:
+    matcher = compiler.compile(Grammar.lark('root ::= "y" "es"')).matcher()
+    assert byte_tokenizer().decode(matcher.forced()) == "yes"
+
+
+def test_a_model_without_an_end_of_sequence_ends_where_nothing_can_follow() -> None:
+    compiler = Compiler(byte_tokenizer(), vocab_size=256, eos_ids=())
+    matcher = compiler.compile(Grammar.regex("ab?")).matcher()
+    assert matcher.accept(byte_tokenizer().encode("a").tolist())
+    assert not matcher.complete
+    assert matcher.accept(byte_tokenizer().encode("b").tolist())
+    assert matcher.complete
+    compiler.close()
+
+
+def test_special_tokens_are_no_text() -> None:
+    """What spells one is cut as text, else a forced answer would hold the end of sequence."""
+    demo = Path(__file__).parents[3] / "src" / "radixlm" / "demo_model"
+    tokenizer = Tokenizer.load(demo)
+    [special, *_] = sorted(tokenizer.special_ids)
+    spelled = tokenizer.spelling(special) or ""
+    compiler = Compiler(tokenizer, vocab_size=tokenizer.vocab_size, eos_ids=(special,))
+    matcher = compiler.compile(Grammar.json_schema({"const": f"a{spelled}b"})).matcher()
+    forced = matcher.forced()
+    assert not tokenizer.special_ids & set(forced)
+    assert tokenizer.decode(forced) == f'"a{spelled}b"'
+    assert matcher.accept(forced)
+    assert matcher.complete
+    compiler.close()

@@ -71,7 +71,11 @@ def parse_body(model: type[M], body: bytes) -> M:
     asks for is left out in silence. So is a name that an object holds twice: one of the two values
     would be lost.
     """
-    return checked(model, _read_json(body))
+    try:
+        value = _read_json(body)
+    except RecursionError:
+        raise _too_deep() from None
+    return checked(model, value)
 
 
 def checked(model: type[M], value: Mapping[str, Any]) -> M:
@@ -81,9 +85,13 @@ def checked(model: type[M], value: Mapping[str, Any]) -> M:
         check_extras(parsed, "")
     except ValidationError as error:
         raise _explain(error.errors(include_url=False)) from None
-    except RecursionError:  # wherever it is noticed: in reading, in validation, in the message
-        raise InvalidRequestError("the body is nested too deeply") from None
+    except RecursionError:  # wherever it is noticed: in validation, in the message
+        raise _too_deep() from None
     return parsed
+
+
+def _too_deep() -> InvalidRequestError:
+    return InvalidRequestError("the body is nested too deeply")
 
 
 def _read_json(body: bytes) -> Any:

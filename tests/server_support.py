@@ -24,6 +24,7 @@ from radixlm.scheduler import Limits, Scheduler, make_order
 from radixlm.server.app import create_app
 from radixlm.server.config import ServerConfig
 from radixlm.server.listen import bind
+from radixlm.server.responses.keeper import Keeper
 from radixlm.server.serve import Server, http_config
 from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.tokenizer import Tokenizer
@@ -127,11 +128,21 @@ def fake_engine(
 
 
 class Client:
-    """Sends requests to an application in this process, one at a time. flags: ServerConfig's."""
+    """Sends requests to an application in this process, one at a time.
 
-    def __init__(self, engine: AsyncEngine, name: str = NAME, **flags: Any) -> None:
+    responses: the stored ones. flags: ServerConfig's.
+    """
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        name: str = NAME,
+        responses: Keeper | None = None,
+        **flags: Any,
+    ) -> None:
         self.engine = engine
-        self.app = create_app(engine, served_model_name=name, config=ServerConfig(**flags))
+        config = ServerConfig(**flags)
+        self.app = create_app(engine, served_model_name=name, config=config, responses=responses)
 
     def request(self, method: str, path: str, **options: Any) -> httpx.Response:
         async def send() -> httpx.Response:
@@ -169,10 +180,16 @@ def events(response: httpx.Response) -> list[dict[str, Any]]:
 
 
 def refused(response: httpx.Response, status: int = 400) -> dict[str, Any]:
-    """The error's object, its shape checked."""
+    """The error's object, its shape checked: Anthropic's on that API's routes, else OpenAI's."""
     assert response.status_code == status, response.text
-    error: dict[str, Any] = response.json()["error"]
-    assert error.keys() == {"message", "type", "param", "code"}
+    body = response.json()
+    error: dict[str, Any] = body["error"]
+    if response.url.path.startswith("/v1/messages"):
+        assert body.keys() == {"type", "error"}
+        assert body["type"] == "error"
+        assert error.keys() == {"type", "message"}
+    else:
+        assert error.keys() == {"message", "type", "param", "code"}
     return error
 
 

@@ -22,6 +22,7 @@ _SERVER_HEADINGS = {
     "host": "Server",
     "api_key": "API keys",
     "max_request_bytes": "Limits",
+    "response_store": "Stored responses",
     "disable_access_log": "Logs",
 }
 _SAMPLING_HELP = {

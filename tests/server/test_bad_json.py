@@ -9,7 +9,10 @@ import pytest
 
 from tests.server_support import idle_and_whole, refused, until
 
-ROUTES = ("/v1/completions", "/v1/chat/completions", "/generate", "/tokenize", "/abort_request")
+ROUTES = (
+    *("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages"),
+    *("/generate", "/tokenize", "/abort_request"),
+)
 HELLO = [{"role": "user", "content": "hello"}]
 
 

@@ -15,9 +15,18 @@ schemathesis = pytest.importorskip("schemathesis")
 checks = pytest.importorskip("schemathesis.specs.openapi.checks")
 
 CASES = 12
+SHORT: dict[str, dict[str, Any]] = {
+    "completions": {"max_tokens": 3, "n": 2},
+    "messages": {"max_tokens": 3},
+    "responses": {"max_output_tokens": 3},
+    "generate": {"sampling_params": {"max_new_tokens": 3, "n": 2}},
+}
 VARIED = (
     "POST /v1/chat/completions",
     "POST /v1/completions",
+    "POST /v1/responses",
+    "POST /v1/messages",
+    "POST /v1/messages/count_tokens",
     "POST /generate",
     "PUT /generate",
     "POST /tokenize",
@@ -77,16 +86,21 @@ def test_answers_are_as_told(operations, label, mode):
         ),
         ("POST /v1/completions", {"prompt": "a", "return_token_ids": True}),
         ("POST /v1/completions", {"prompt": ["a", "b"], "best_of": 2, "service_tier": "default"}),
+        (
+            "POST /v1/responses",
+            {"input": "a", "include": ["message.output_text.logprobs"], "top_logprobs": 2},
+        ),
         ("POST /generate", {"text": "a", "return_logprob": True, "logprob_start_len": 0}),
+        (
+            "POST /v1/messages",
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]},
+        ),
         ("POST /generate", {"text": ["a", "b"], "return_logprob": True, "top_logprobs_num": 2}),
     ],
 )
 def test_whole_answers_and_streams_are_as_told(operations, label, fields, stream):
-    short = {"max_new_tokens": 3, "n": 2}
-    fields = fields | (
-        {"sampling_params": short} if "generate" in label else {"max_tokens": 3, "n": 2}
-    )
-    if "/v1/" in label and stream:
+    fields = fields | SHORT[label.rpartition("/")[2]]
+    if "completions" in label and stream:
         fields |= {"stream_options": {"include_usage": True}}
     case = operations[label].Case(body={**fields, "stream": stream}, media_type="application/json")
     assert case.call_and_validate().status_code == 200
@@ -94,7 +108,24 @@ def test_whole_answers_and_streams_are_as_told(operations, label, fields, stream
 
 def test_what_takes_no_body_is_as_told(operations):
     asked = [operation for label, operation in operations.items() if label not in VARIED]
+    asked = [operation for operation in asked if "{response_id}" not in operation.label]
     assert len(asked) == 16
     for operation in asked:
         place = {"name": NAME} if "{name}" in operation.label else {}
         assert operation.Case(path_parameters=place).call_and_validate().status_code == 200
+
+
+def test_what_is_stored_is_as_told(operations):
+    body = {"input": "hi", "max_output_tokens": 3, "instructions": "Be kind."}
+    made = operations["POST /v1/responses"].Case(body=body, media_type="application/json")
+    place = {"response_id": made.call_and_validate().json()["id"]}
+    for label, status in (
+        ("GET /v1/responses/{response_id}", 200),
+        ("GET /v1/responses/{response_id}/input_items", 200),
+        ("POST /v1/responses/{response_id}/cancel", 400),
+        ("DELETE /v1/responses/{response_id}", 200),
+        ("GET /v1/responses/{response_id}", 404),
+    ):
+        assert (
+            operations[label].Case(path_parameters=place).call_and_validate().status_code == status
+        )

@@ -10,7 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
+from radixlm.server.anthropic.routes import router as messages_router
 from radixlm.server.native_routes import router as native_router
+from radixlm.server.responses.routes import router as responses_router
 from radixlm.server.routes import router
 from tests.server_support import NAME, Client, fake_engine, refused
 
@@ -18,6 +20,9 @@ METHODS = {"get", "head", "post", "put", "delete", "patch", "options", "trace"}
 BODIES = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2},
     "/v1/completions": {"prompt": "hello"},
+    "/v1/responses": {"input": "hello", "max_output_tokens": 2},
+    "/v1/messages": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2},
+    "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "hi"}]},
     "/generate": {"text": "hello", "sampling_params": {"max_new_tokens": 2}},
     "/tokenize": {"prompt": "hello"},
     "/detokenize": {"tokens": [1]},
@@ -48,7 +53,11 @@ def test_every_route_is_told(document):
         for path, item in document["paths"].items()
         for method in METHODS & item.keys()
     }
-    routes = [*router.routes, *native_router.routes]
+    routes = [
+        route
+        for each in (router, responses_router, messages_router, native_router)
+        for route in each.routes
+    ]
     assert told == {(route.path_format, method) for route in routes for method in route.methods}
     names = list(values(document["paths"], "operationId"))
     assert len(set(names)) == len(names) == len(told)
@@ -85,7 +94,10 @@ def test_bodies_without_a_schema_are_none(document):
     assert bodies == BODIES.keys()
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/generate"])
+@pytest.mark.parametrize(
+    "path",
+    ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/generate"],
+)
 def test_streams_are_told_as_such(document, path):
     content = document["paths"][path]["post"]["responses"]["200"]["content"]
     assert content.keys() == {"application/json", "text/event-stream"}
@@ -123,7 +135,9 @@ def test_what_the_schema_leaves_out_is_refused(fake, document, path):
     (reference,) = values(document["paths"][path]["post"]["requestBody"], "$ref")
     schema = document["components"]["schemas"][reference.rpartition("/")[2]]
     assert schema["additionalProperties"] is False
-    assert refused(fake.post(path, **BODIES[path], nonsense=1))["param"] == "nonsense"
+    error = refused(fake.post(path, **BODIES[path], nonsense=1))
+    assert error["message"].startswith("nonsense is not a field")
+    assert error.get("param", "nonsense") == "nonsense"
     for pattern, field in schema["patternProperties"].items():
         for name in pattern.strip("^$()").split("|"):
             for value in field.get("enum", ["anything"]):

@@ -11,10 +11,11 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
 from radixlm.core.request import RequestOutput
+from radixlm.server.event import DONE, event
 from radixlm.server.exchange import Exchange, exchange_of
 from radixlm.server.generation import Job, Part, run_to_end, stream_parts
 from radixlm.server.service import Service, service_of
-from radixlm.server.sse import DONE, ClientGoneError, EventStream, event, until_disconnect
+from radixlm.server.sse import ClientGoneError, EventStream, until_disconnect
 from radixlm.server.usage import UsageMeter
 from radixlm.server.wire import Head
 
@@ -69,10 +70,12 @@ async def respond(
 
     The client's leaving closes `parts`, which aborts their requests. n: choices for each prompt.
     """
-    parts = _counted(exchange_of(request), parts, n)
+    exchange = exchange_of(request)
+    parts = _counted(exchange, parts, n)
     try:
         if stream:
-            return EventStream(events(await _begin(request, parts)))
+            begun = await _begin(request, parts)
+            return EventStream(events(begun), lambda error: exchange.errors.end(error))
         return JSONResponse(await until_disconnect(request.receive, whole(parts)))
     except ClientGoneError:
         return Response(status_code=499)  # nobody reads it

@@ -16,10 +16,11 @@ from radixlm.server.errors import AdminKeyNeededError, InvalidApiKeyError
 OPEN_PATH = "/health"
 
 
-def bearer_key(headers: Headers) -> str | None:
-    """The key that a request carries as `Authorization: Bearer KEY`."""
+def carried_key(headers: Headers) -> str | None:
+    """The key that a request carries as `Authorization: Bearer KEY`, or else as `x-api-key`."""
     scheme, _, key = headers.get("authorization", "").partition(" ")
-    return key.strip() or None if scheme.lower() == "bearer" else None
+    bearer = key.strip() if scheme.lower() == "bearer" else ""
+    return bearer or headers.get("x-api-key", "").strip() or None
 
 
 def digest_of(key: str) -> str:
@@ -60,9 +61,11 @@ class Keyring:
 
 
 def _refusal(headers: Headers, digests: Sequence[str]) -> InvalidApiKeyError | None:
-    key = bearer_key(headers)
+    key = carried_key(headers)
     if key is None:
-        return InvalidApiKeyError("an API key is needed: send Authorization: Bearer KEY")
+        return InvalidApiKeyError(
+            "an API key is needed: send Authorization: Bearer KEY, or x-api-key: KEY"
+        )
     given = digest_of(key)
     matches = [hmac.compare_digest(given, digest) for digest in digests]
     return None if any(matches) else InvalidApiKeyError("the API key is not one of this server")

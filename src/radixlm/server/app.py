@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 from fastapi import FastAPI
@@ -11,14 +12,17 @@ from starlette.types import ASGIApp
 
 from radixlm.build import AsyncEngine
 from radixlm.core.clock import WallClock
+from radixlm.server.anthropic.routes import router as messages_router
 from radixlm.server.api_keys import Keyring
 from radixlm.server.config import ServerConfig
 from radixlm.server.envelope import Envelope
-from radixlm.server.errors import install_error_handlers
+from radixlm.server.error_handlers import install_error_handlers
 from radixlm.server.metrics import Metrics
 from radixlm.server.native_routes import router as native_router
 from radixlm.server.openapi import document
 from radixlm.server.pace import Pace
+from radixlm.server.responses.keeper import Keeper
+from radixlm.server.responses.routes import router as responses_router
 from radixlm.server.routes import router
 from radixlm.server.service import (
     Service,
@@ -27,17 +31,22 @@ from radixlm.server.service import (
     sampling_defaults_of,
 )
 
-_ROUTERS = (router, native_router)
+_ROUTERS = (router, responses_router, messages_router, native_router)
 
 
 def create_app(
-    engine: AsyncEngine, *, served_model_name: str, config: ServerConfig | None = None
+    engine: AsyncEngine,
+    *,
+    served_model_name: str,
+    config: ServerConfig | None = None,
+    responses: Keeper | None = None,
 ) -> ASGIApp:
     """The routes over `engine`, which stays the caller's to close.
 
     served_model_name: the name that clients ask for. config: keys, limits and logs are taken from
-    it; without one, the flags' defaults. Raises ModelError for sampling that the model recommends
-    and no request could have.
+    it; without one, the flags' defaults. responses: the stored ones, which stay the caller's to
+    close; without it they are kept in memory. Raises ModelError for sampling that the model
+    recommends and no request could have.
     """
     config = config or ServerConfig()
     clock = WallClock()
@@ -53,6 +62,7 @@ def create_app(
         sampling_defaults=sampling_defaults_of(engine.info, config),
         fingerprint=fingerprint_of(engine.info),
         keys=keys,
+        responses=responses or Keeper.from_config(replace(config, response_store=None)),
         answer_style=answer_style_of(engine, config),
     )
     app = _Application(title="RadixLM", docs_url=None, redoc_url=None)

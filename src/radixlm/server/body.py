@@ -15,10 +15,12 @@ from pydantic_core import ErrorDetails
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.server.errors import BodyTimeoutError, BodyTooLargeError
-from radixlm.server.fields import INSTEAD, NOT_YET, asks_for_nothing
+from radixlm.server.fields import INSTEAD, NOT_YET, NotYet, asks_for_nothing
 from radixlm.server.service import service_of
 
-_UNION_MEMBER = re.compile(r"(str|int|float|bool|(list|dict|literal)\[.*\]|\w+Part|\w+Params)\Z")
+_UNION_MEMBER = re.compile(
+    r"(str|int|float|bool|(list|dict|literal)\[.*\]|\w+(Part|Params|Item|Block|Tools?))\Z"
+)
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 # What the client wrote was JSON, whatever it has become here.
 _WISHES = {
@@ -71,13 +73,26 @@ def parse_body(model: type[M], body: bytes) -> M:
     would be lost.
     """
     try:
-        parsed = model.model_validate(_read_json(body))
+        value = _read_json(body)
+    except RecursionError:
+        raise _too_deep() from None
+    return checked(model, value)
+
+
+def checked(model: type[M], value: Mapping[str, Any]) -> M:
+    """Make a `model` from what JSON holds, as parse_body."""
+    try:
+        parsed = model.model_validate(value)
         check_extras(parsed, "")
     except ValidationError as error:
         raise _explain(error.errors(include_url=False)) from None
-    except RecursionError:  # wherever it is noticed: in reading, in validation, in the message
-        raise InvalidRequestError("the body is nested too deeply") from None
+    except RecursionError:  # wherever it is noticed: in validation, in the message
+        raise _too_deep() from None
     return parsed
+
+
+def _too_deep() -> InvalidRequestError:
+    return InvalidRequestError("the body is nested too deeply")
 
 
 def _read_json(body: bytes) -> Any:
@@ -130,9 +145,10 @@ def _check_pairs(value: Any) -> None:
 def check_extras(model: BaseModel, path: str) -> None:
     """Refuse what a model, or a model inside it, was given beyond its fields."""
     no_ops: frozenset[str] = getattr(model, "no_ops", frozenset())
+    not_yet: NotYet = getattr(model, "not_yet", NOT_YET)
     for name, value in (model.model_extra or {}).items():
         if name not in no_ops:
-            _check_extra(path + name, name, value)
+            _check_extra(path + name, name, value, not_yet)
     for name in type(model).model_fields:
         value = getattr(model, name)
         if isinstance(value, BaseModel):
@@ -142,11 +158,13 @@ def check_extras(model: BaseModel, path: str) -> None:
                 check_extras(item, f"{path}{name}[{place}].")
 
 
-def _check_extra(path: str, name: str, value: object) -> None:
-    if asks_for_nothing(name, value) and name in NOT_YET:
+def _check_extra(path: str, name: str, value: object, not_yet: NotYet) -> None:
+    if name in not_yet and asks_for_nothing(value, not_yet[name]):
         return
-    known = "is not supported yet" if name in NOT_YET else "is not a field of this request"
-    instead = f"use {INSTEAD[name]} instead" if name in INSTEAD else "leave it out"
+    known = "is not supported yet" if name in not_yet else "is not a field of this request"
+    instead = (
+        f"use {INSTEAD[name]} instead" if name in INSTEAD and name in not_yet else "leave it out"
+    )
     raise InvalidRequestError(f"{path[:200]} {known}; {instead}", param=path[:200])
 
 

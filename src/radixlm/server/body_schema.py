@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -21,7 +21,7 @@ from radixlm.core.sampling import (
     TOKEN_IDS,
     Range,
 )
-from radixlm.server.fields import NOT_YET
+from radixlm.server.fields import NOT_YET, NotYet
 
 Schema = dict[str, Any]
 
@@ -71,7 +71,9 @@ def describe_body(schema: Schema, model: type[BaseModel]) -> None:
     schema["additionalProperties"] = False
     # Not as properties: what asks for nothing should not be offered to those who read the schema.
     schema["patternProperties"] = _ignored(
-        getattr(model, "no_ops", frozenset()), NOT_YET.keys() - model.model_fields.keys()
+        getattr(model, "no_ops", frozenset()),
+        getattr(model, "not_yet", NOT_YET),
+        without=model.model_fields.keys(),
     )
 
 
@@ -83,7 +85,8 @@ def fit_model(schema: Schema, *, vocab_size: int, longest: int) -> None:
     for names, most in ((_TOKENS, vocab_size - 1), (_LENGTHS, longest - 1)):
         for name in names & schema.get("properties", {}).keys():
             for part in _parts(schema["properties"][name]):
-                if "maximum" in part:
+                # One of another width says of itself how much it takes.
+                if part.get("maximum") == _RANGES[name].high:
                     part["maximum"] = most
 
 
@@ -111,11 +114,14 @@ def _parts(schema: Schema) -> Iterable[Schema]:
             yield from _parts(part)
 
 
-def _ignored(no_ops: frozenset[str], not_yet: Iterable[str]) -> Schema:
-    """Fields that are taken: those without effect, others with the values that ask for nothing."""
+def _ignored(no_ops: frozenset[str], not_yet: NotYet, without: Collection[str]) -> Schema:
+    """Fields that are taken: those without effect, others with the values that ask for nothing.
+
+    without: the model's own fields.
+    """
     names: dict[str, list[str]] = defaultdict(list)
-    for name in sorted(not_yet):
-        names[json.dumps([*NOT_YET[name], None])].append(name)
+    for name in sorted(not_yet.keys() - without):
+        names[json.dumps([*not_yet[name], None])].append(name)
     patterns: Schema = {_pattern(no_ops): {}} if no_ops else {}
     for values_json, group in names.items():
         patterns[_pattern(group)] = {"enum": json.loads(values_json)}

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
+
 from radixlm.core.keys import Key
 from radixlm.core.request import RequestOutput
 from radixlm.server.chat_deltas import ChatStream, finish_of, message_of
@@ -16,6 +18,7 @@ from radixlm.server.logprobs import chat_logprobs
 from radixlm.server.messages import to_messages
 from radixlm.server.protocol import ChatBody, ChatMessage, TemplateFields
 from radixlm.server.service import Service
+from radixlm.server.spoken import NOTHING, Cut, Spoken
 from radixlm.server.tool_fields import tool_use, tools_for_template
 from radixlm.server.wire import (
     ChatChoice,
@@ -35,19 +38,25 @@ from radixlm.text.tokenizer import Tokenizer, new_mark
 from radixlm.text.tool_prompt import told_in_text
 
 
+class ChatPrompt(NamedTuple):
+    """text: as the template wrote it, with `mark` in it; see `as_plain_text`.
+
+    kept: how much of it was there before.
+    """
+
+    text: str
+    mark: str
+    key: Key
+    kept: Cut
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ChatTask:
     """new_parser: makes a parser for one of the job's answers."""
 
     job: Job
+    prompt: ChatPrompt
     new_parser: Callable[[], AnswerParser]
-
-
-class ChatPrompt(NamedTuple):
-    """text: as the template wrote it, with marks in it."""
-
-    text: str
-    key: Key
 
 
 def chat_task(service: Service, body: ChatBody, tenant: str) -> ChatTask:
@@ -56,25 +65,51 @@ def chat_task(service: Service, body: ChatBody, tenant: str) -> ChatTask:
     Raises InvalidRequestError that names the field.
     """
     service.check_model(body.model)
+    special = bool(body.add_special_tokens)
+    return task_of(
+        service,
+        body,
+        lambda: chat_prompt(service, body.messages, body, add_special_tokens=special),
+        tenant,
+        request_id=f"chatcmpl-{uuid.uuid4().hex}",
+    )
+
+
+def task_of(
+    service: Service,
+    body: ChatBody,
+    make_prompt: Callable[[], ChatPrompt],
+    tenant: str,
+    *,
+    request_id: str,
+    max_tokens: int | None = None,
+) -> ChatTask:
+    """The task of a chat, whichever route it comes by. Raises InvalidRequestError.
+
+    make_prompt: called when all else was found right.
+    max_tokens: in place of the body's own: as many as there is room for, and these at most.
+    """
     params = body.to_params(service.sampling_defaults)
     use = tool_use(body.tools or (), body.tool_choice, body.parallel_tool_calls)
-    special = bool(body.add_special_tokens)
-    prompt = chat_prompt(service, body.messages, body, add_special_tokens=special)
+    prompt = make_prompt()
     style, tokenizer = service.answer_style, service.engine.tokenizer
+    params = replace(
+        params,
+        grammar=style.grammar(use, prompt.text, tokenizer, params.grammar),
+        shown_special_ids=style.shown(use, tokenizer),
+    )
+    if max_tokens is not None:
+        params = replace(params, max_tokens=service.fitting_limit(prompt.key, max_tokens))
     job = Job(
-        request_id=f"chatcmpl-{uuid.uuid4().hex}",
+        request_id=request_id,
         prompts=[prompt.key],
         n=body.n or 1,
-        params=replace(
-            params,
-            grammar=style.grammar(use, prompt.text, tokenizer, params.grammar),
-            shown_special_ids=style.shown(use, tokenizer),
-        ),
+        params=params,
         namespace=body.namespace,
         priority=body.priority or 0,
         tenant=tenant,
     )
-    return ChatTask(job, partial(style.parser, use, prompt.text))
+    return ChatTask(job, prompt, partial(style.parser, use, prompt.text))
 
 
 def chat_prompt(
@@ -83,10 +118,14 @@ def chat_prompt(
     fields: TemplateFields,
     *,
     add_special_tokens: bool,
+    before: Spoken | None = None,
 ) -> ChatPrompt:
-    """The messages' prompt, by the model's template. Raises InvalidRequestError."""
+    """The messages' prompt, by the model's template. Raises InvalidRequestError.
+
+    before: the same conversation up to here, whose tokens are taken again where its text is.
+    """
     template = require_template(service.engine.chat_template)
-    tokenizer, mark = service.engine.tokenizer, new_mark()
+    tokenizer, mark = service.engine.tokenizer, new_mark() if before is None else before.mark
     plain, tools = to_messages(messages), tools_for_template(fields.tools or ())
     if not service.answer_style.calls.described:
         plain, tools = told_in_text(plain, tools, takes_system=template.takes_system), []
@@ -100,10 +139,16 @@ def chat_prompt(
         tools=as_plain_text(tools, tokenizer, mark) or None,
         **fields.template_variables(),
     )
+    kept = NOTHING if before is None else before.shared_with(text)
     key = service.encode(
-        text, add_special_tokens=add_special_tokens, param="messages", break_mark=mark
+        text[kept.chars :],
+        add_special_tokens=add_special_tokens and not kept.tokens,
+        param="messages",
+        break_mark=mark,
     )
-    return ChatPrompt(text, key)
+    if before is not None:
+        key = np.concatenate([before.key[: kept.tokens], key])
+    return ChatPrompt(text, mark, key, kept)
 
 
 class ChatShape:

@@ -17,6 +17,12 @@ SamplingDefaults = Literal["model", "openai"]
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 30000
 _KEY = re.compile(r"[!-~]+")
+_COUNTS = (
+    "max_request_bytes",
+    "max_queued_requests_per_key",
+    "max_stored_responses",
+    "max_stored_bytes",
+)
 _ROOT_PATH = re.compile(r"(/[\w.~%!$&'()*+,;=:@-]+)*", re.ASCII)
 
 
@@ -92,14 +98,25 @@ class ServerConfig:
         "Seconds that a connection is kept for the next request; longer than clients and proxies "
         "keep theirs, or one of them asks on a connection that has just been ended.",
     )
+    response_store: str | None = _flag(
+        None, "File that keeps the responses of /v1/responses. Default: memory, until the end."
+    )
+    max_stored_responses: int = _flag(10_000, "Most stored responses; the oldest make room.")
+    max_stored_bytes: int = _flag(
+        256 * 2**20, "Most bytes of stored responses, about; the oldest make room."
+    )
+    response_ttl: float = _flag(30 * 86_400.0, "Seconds for which a response is stored at most.")
     disable_access_log: bool = _flag(False, "Do not log a line for each request.")
     log_format: LogFormat = _flag("text", "How log lines are written.", get_args(LogFormat))
 
     def __post_init__(self) -> None:
         for name in ("request_timeout", "header_timeout", "body_timeout", "keep_alive_timeout"):
             _check_seconds(name, getattr(self, name))
-        _check_count("--max-request-bytes", self.max_request_bytes)
-        _check_count("--max-queued-requests-per-key", self.max_queued_requests_per_key)
+        for name in _COUNTS:
+            _check_count(name, getattr(self, name))
+        _check_seconds("response_ttl", self.response_ttl)
+        if not self.response_ttl:
+            raise ConfigError("--response-ttl is more than 0 seconds, got 0")
         _check_choice("--log-format", self.log_format, get_args(LogFormat))
         _check_choice("--sampling-defaults", self.sampling_defaults, get_args(SamplingDefaults))
         _check_choice("--tool-call-parser", self.tool_call_parser, (AUTO, *FORMATS))
@@ -136,9 +153,10 @@ def _check_keys(name: str, keys: object) -> None:
             )
 
 
-def _check_count(flag: str, value: object) -> None:
+def _check_count(name: str, value: object) -> None:
     wrong = isinstance(value, bool) or not isinstance(value, int) or value < 1
     if value is not None and wrong:
+        flag = "--" + name.replace("_", "-")
         raise ConfigError(f"{flag} is an integer of at least 1, got {value!r}")
 
 

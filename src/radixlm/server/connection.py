@@ -15,6 +15,7 @@ from http import HTTPStatus
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from radixlm.core.errors import InvalidRequestError
+from radixlm.server.error_shapes import openai_error
 from radixlm.server.errors import HeaderTimeoutError, HeaderTooLongError, error_response
 
 MAX_HEADER_BYTES = 64 * 1024
@@ -110,7 +111,7 @@ class Connection(HttpToolsProtocol):
         if self._in_body and self.cycle.response_started:
             self.transport.close()
             return
-        response = error_response(error)
+        response = error_response(error, openai_error)
         status = HTTPStatus(response.status_code)
         lines = [f"HTTP/1.1 {status.value} {status.phrase}".encode(), b"connection: close"]
         lines += [name + b": " + value for name, value in response.raw_headers]

@@ -9,16 +9,22 @@ from typing import Any
 from radixlm.build import ModelInfo
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import EngineDeadError, InvalidRequestError, QueueFullError
+from radixlm.server.anthropic.body import CountBody, MessagesBody
+from radixlm.server.anthropic.wire import MessageEvent, MessageOut, TokenCount
 from radixlm.server.errors import (
     BodyTimeoutError,
     BodyTooLargeError,
     GenerationFailedError,
     ModelNotFoundError,
+    NotFoundError,
     NotGeneratingError,
 )
 from radixlm.server.native_protocol import AbortBody, GenerateBody
 from radixlm.server.protocol import ChatBody, CompletionBody
 from radixlm.server.request_model import Body
+from radixlm.server.responses.body import ResponseBody
+from radixlm.server.responses.query import ItemsQuery, RetrieveQuery
+from radixlm.server.responses.wire import AnyEvent, Deleted, InputItems, ResponseObject
 from radixlm.server.tokens import DetokenizeBody, TokenizeBody
 from radixlm.server.wire import (
     Aborted,
@@ -26,8 +32,10 @@ from radixlm.server.wire import (
     ChatChunk,
     ChatCompletion,
     Detokenized,
+    Error,
     Generated,
     Loads,
+    MessagesError,
     ModelCard,
     ModelList,
     ServedModel,
@@ -43,6 +51,7 @@ Errors = tuple[type[Exception], ...]
 
 _READING: Errors = (InvalidRequestError, BodyTimeoutError, BodyTooLargeError)
 _NAMING: Errors = (*_READING, ModelNotFoundError)
+_STORED: Errors = (InvalidRequestError, NotFoundError)
 _GENERATING: Errors = (QueueFullError, GenerationFailedError, EngineDeadError)
 
 
@@ -51,7 +60,8 @@ class Described:
     """answer: the types of the JSON answer, which is all of them at once.
 
     texts: instead, the plain texts by their statuses. events: the type of a stream's events.
-    body: of the request; example: one that is answered.
+    body: of the request; example: one that is answered. query: what may stand behind the path.
+    error: the type of errors.
     errors: what may be raised, besides what any route may raise.
     admin: with --admin-api-key, only such a key opens it, or part of what it does.
     """
@@ -60,11 +70,14 @@ class Described:
     texts: Mapping[int, str] = field(default_factory=dict)
     events: Any = None
     body: type[Body] | None = None
+    query: type[Body] | None = None
+    error: Any = Error
     example: Mapping[str, Any] = field(default_factory=dict)
     errors: Errors = ()
     admin: bool = False
 
 
+_MESSAGES_PROMPT = {"messages": [{"role": "user", "content": "What is the capital of France?"}]}
 _RESET = Described(
     texts={
         200: "The cache is empty.",
@@ -77,6 +90,7 @@ _MODEL_INFO = Described(answer=(ModelInfo, ServedModel))
 _SERVER_INFO = Described(answer=(EngineConfig, ServerFacts))
 _UP = Described(answer=(Status,))
 
+# By path, or by method and path where a path's methods differ.
 DESCRIBED: Mapping[str, Described] = {
     "/v1/chat/completions": Described(
         body=ChatBody,
@@ -95,6 +109,36 @@ DESCRIBED: Mapping[str, Described] = {
         events=TextChunk,
         errors=(*_NAMING, *_GENERATING),
         example={"prompt": "The capital of France is", "temperature": 0, "max_tokens": 8},
+    ),
+    "/v1/responses": Described(
+        body=ResponseBody,
+        answer=(ResponseObject,),
+        events=AnyEvent,
+        errors=(*_NAMING, *_GENERATING, NotFoundError),
+        example={"input": "What is the capital of France?", "max_output_tokens": 16},
+    ),
+    "GET /v1/responses/{response_id}": Described(
+        answer=(ResponseObject,), query=RetrieveQuery, errors=_STORED
+    ),
+    "DELETE /v1/responses/{response_id}": Described(answer=(Deleted,), errors=(NotFoundError,)),
+    "/v1/responses/{response_id}/cancel": Described(answer=(ResponseObject,), errors=_STORED),
+    "/v1/responses/{response_id}/input_items": Described(
+        answer=(InputItems,), query=ItemsQuery, errors=_STORED
+    ),
+    "/v1/messages": Described(
+        body=MessagesBody,
+        answer=(MessageOut,),
+        events=MessageEvent,
+        error=MessagesError,
+        errors=(*_NAMING, *_GENERATING),
+        example={**_MESSAGES_PROMPT, "max_tokens": 16},
+    ),
+    "/v1/messages/count_tokens": Described(
+        body=CountBody,
+        answer=(TokenCount,),
+        error=MessagesError,
+        errors=_NAMING,
+        example=_MESSAGES_PROMPT,
     ),
     "/v1/models": Described(answer=(ModelList,)),
     "/v1/models/{name}": Described(answer=(ModelCard,), errors=(ModelNotFoundError,)),

@@ -11,9 +11,8 @@ from radixlm.core.clock import Clock
 from radixlm.server.access_log import log_access
 from radixlm.server.api_keys import Keyring
 from radixlm.server.config import ServerConfig
-from radixlm.server.errors import RequestTimeoutError, error_body, error_response
+from radixlm.server.errors import RequestTimeoutError, error_response
 from radixlm.server.exchange import Exchange
-from radixlm.server.sse import DONE, event
 
 # A client that does not read is not waited for when it is told that its time is over.
 _TELL_SECONDS = 5
@@ -43,7 +42,7 @@ class Envelope:
             if refusal is None:
                 await self._in_time(exchange, scope, receive)
             else:
-                await error_response(refusal)(scope, receive, exchange.send)
+                await error_response(refusal, exchange.errors.body)(scope, receive, exchange.send)
         finally:
             exchange.forget()
             if self._logs:
@@ -67,7 +66,7 @@ class Envelope:
             f"the request took longer than --request-timeout {self._limit:g} s and was aborted"
         )
         if exchange.status is None:
-            await error_response(error)(scope, receive, exchange.send)
+            await error_response(error, exchange.errors.body)(scope, receive, exchange.send)
         elif exchange.streams and not exchange.complete:
-            last = event(error_body(error)) + DONE
+            last = exchange.errors.end(error)
             await exchange.send({"type": "http.response.body", "body": last, "more_body": False})

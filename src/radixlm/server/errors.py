@@ -1,29 +1,27 @@
-"""Every error as OpenAI shapes it: {"error": {"message", "type", "param", "code"}}."""
+"""What can go wrong with a request, and the HTTP answer that says so."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
 
 from radixlm.core.errors import (
     EngineDeadError,
     InvalidRequestError,
     QueueFullError,
     RadixLMError,
-    RequestTooLargeError,
 )
-from radixlm.server.wire import Error
-
-_BAD_REQUEST = "invalid_request_error"
-_SERVER = "server_error"
 
 
 class ModelNotFoundError(InvalidRequestError):
     """The request names a model that is not served here."""
+
+
+class NotFoundError(InvalidRequestError):
+    """Nothing that the client may see is stored under this id."""
 
 
 class BodyTooLargeError(InvalidRequestError):
@@ -65,7 +63,7 @@ class NotGeneratingError(RadixLMError):
 def status_of(error: Exception) -> int:
     """The HTTP status that says what kind of error it is."""
     match error:
-        case ModelNotFoundError():
+        case ModelNotFoundError() | NotFoundError():
             return 404
         case InvalidApiKeyError():
             return 401
@@ -91,29 +89,23 @@ def status_of(error: Exception) -> int:
             return 500
 
 
-def error_body(error: Exception) -> Error:
-    """The JSON object for `error`; of an error nobody meant, only the kind is told."""
-    status = status_of(error)
+def message_of(error: Exception) -> str:
+    """What the client is told; of an error nobody meant, only the kind."""
     if isinstance(error, HTTPException):
-        message = str(error.detail)
-    elif isinstance(error, RadixLMError):
-        message = str(error)
-    else:
-        message = f"internal error ({type(error).__name__}); the server's log has the details"
-    kinds = {
-        403: "permission_error",
-        429: "rate_limit_exceeded",
-        503: "service_unavailable_error",
-        504: "timeout_error",
-    }
-    kind = kinds.get(status, _BAD_REQUEST if status < 500 else _SERVER)
-    param = error.param if isinstance(error, InvalidRequestError) else None
-    return {"error": {"message": message, "type": kind, "param": param, "code": _code(error)}}
+        return str(error.detail)
+    if isinstance(error, RadixLMError):
+        return str(error)
+    return f"internal error ({type(error).__name__}); the server's log has the details"
 
 
-def error_response(error: Exception, retry_after: Callable[[], int] = lambda: 1) -> Response:
+def error_response(
+    error: Exception,
+    body: Callable[[Exception], Mapping[str, Any]],
+    retry_after: Callable[[], int] = lambda: 1,
+) -> Response:
     """The whole HTTP answer for `error`.
 
+    body: how the API shapes errors; see error_shapes.
     retry_after: in how many seconds a client that found the queue full should come again.
     """
     status = status_of(error)
@@ -127,42 +119,4 @@ def error_response(error: Exception, retry_after: Callable[[], int] = lambda: 1)
             headers["Connection"] = "close"  # the rest of the body is not waited for
         case HTTPException():
             headers.update(error.headers or {})
-    return JSONResponse(error_body(error), status_code=status, headers=headers)
-
-
-def install_error_handlers(app: FastAPI, retry_after: Callable[[], int]) -> None:
-    """Shape errors of all routes, those of the router itself (404, 405) included."""
-
-    async def answer(_request: Request, error: Exception) -> Response:
-        return error_response(error, retry_after)
-
-    async def leave(_request: Request, _error: Exception) -> Response:
-        return Response(status_code=499)  # the client left while it sent its body
-
-    for kind in (RadixLMError, HTTPException, Exception):
-        app.add_exception_handler(kind, answer)
-    app.add_exception_handler(ClientDisconnect, leave)
-
-
-def _code(error: Exception) -> str | None:
-    match error:
-        case ModelNotFoundError():
-            return "model_not_found"
-        case RequestTooLargeError():
-            return "context_length_exceeded"
-        case QueueFullError():
-            return "queue_full"
-        case EngineDeadError():
-            return "engine_dead"
-        case InvalidApiKeyError():
-            return "invalid_api_key"
-        case AdminKeyNeededError():
-            return "admin_key_needed"
-        case BodyTimeoutError():
-            return "body_timeout"
-        case HeaderTimeoutError():
-            return "header_timeout"
-        case RequestTimeoutError():
-            return "request_timeout"
-        case _:
-            return None
+    return JSONResponse(body(error), status_code=status, headers=headers)

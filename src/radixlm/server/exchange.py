@@ -9,6 +9,7 @@ from fastapi import Request
 from starlette.datastructures import Headers
 from starlette.types import Message, Scope, Send
 
+from radixlm.server.error_shapes import shape_of
 from radixlm.server.usage import UsageMeter
 
 _SCOPE_KEY = "radixlm.exchange"
@@ -22,6 +23,7 @@ class Exchange:
         fresh one.
     status: None until the answer has begun.
     streams: the answer is a stream of events. complete: its last byte was sent.
+    errors: how it is told of errors; a route whose streams end in another way sets its own.
     usage: where the route counts tokens; None on routes that have none.
     """
 
@@ -33,6 +35,7 @@ class Exchange:
         self.status: int | None = None
         self.streams = False
         self.complete = False
+        self.errors = shape_of(scope)
         self.usage: UsageMeter | None = None
         self._send = send
         self._scope = scope

@@ -24,7 +24,9 @@ REQUEST_NO_OPS = frozenset(
 MESSAGE_NO_OPS = frozenset({"annotations"})
 
 # Known but not supported yet, and the values that ask for nothing; null always does.
-NOT_YET: Mapping[str, tuple[object, ...]] = {
+NotYet = Mapping[str, tuple[object, ...]]
+# Of OpenAI's chat and completions, and of SGLang's and vLLM's routes.
+NOT_YET: NotYet = {
     "tools": ([],),
     "tool_choice": ("none", "auto"),
     "parallel_tool_calls": (True, False),
@@ -88,11 +90,10 @@ INSTEAD: Mapping[str, str] = {
 }
 
 
-def asks_for_nothing(name: str, value: object) -> bool:
-    """Whether a field of NOT_YET holds a value that changes nothing. Values are compared as JSON
-    does: to Python 0 is False too, while 1.0 is one way to write 1.
+def asks_for_nothing(value: object, neutral: tuple[object, ...]) -> bool:
+    """Whether a field that is not supported yet holds a value that changes nothing. Values are
+    compared as JSON does: to Python 0 is False too, while 1.0 is one way to write 1.
     """
     return value is None or any(
-        value == neutral and isinstance(value, bool) == isinstance(neutral, bool)
-        for neutral in NOT_YET.get(name, ())
+        value == each and isinstance(value, bool) == isinstance(each, bool) for each in neutral
     )

@@ -8,11 +8,11 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from radixlm.core.request import FinishReason, RequestOutput
+from radixlm.server.event import DONE, event
 from radixlm.server.generation import Job, Part, stream_parts
 from radixlm.server.logprobs import NativeLogprobs
 from radixlm.server.native_protocol import GenerateBody
 from radixlm.server.service import Service
-from radixlm.server.sse import DONE, event
 from radixlm.server.wire import Generated, NativeFinish, NativeMeta
 
 

@@ -27,7 +27,6 @@ from radixlm.server.errors import (
     RequestTimeoutError,
     status_of,
 )
-from radixlm.server.wire import Error
 
 Json = dict[str, Any]
 Mode = Literal["validation", "serialization"]
@@ -35,6 +34,7 @@ Schemas = Mapping[tuple[Any, Mode], Json]
 
 _JSON = "application/json"
 _KEY = "key"
+_KEY_HEADER = "key_header"
 # Of a connection whose headers never came whole: there is no request yet that could have an id.
 _WITHOUT_ID = frozenset({HeaderTimeoutError, HeaderTooLongError})
 _HEADERS: Json = {
@@ -67,11 +67,13 @@ def document(
     paths: Json = {}
     for route in routes:
         path = route.path_format
-        told = _operation(route, DESCRIBED[path], schemas, config)
         methods = paths.setdefault(path, {})
-        for method in map(str.lower, sorted(route.methods or ())):
+        for method in sorted(route.methods or ()):
+            described = DESCRIBED.get(f"{method} {path}") or DESCRIBED[path]
+            told = _operation(route, described, schemas, config)
             place = re.sub(r"\W+", "_", path).strip("_")
-            methods[method] = {"operationId": f"{method}_{place}", **told}
+            name = method.lower()
+            methods[name] = {"operationId": f"{name}_{place}", **told}
     _fit_model(components, model_name, info)
     document: Json = {
         "openapi": "3.1.0",
@@ -80,9 +82,12 @@ def document(
         "components": {"schemas": components, "headers": _HEADERS},
     }
     if config.api_key or config.admin_api_key:
-        document["components"]["securitySchemes"] = {_KEY: {"type": "http", "scheme": "bearer"}}
+        document["components"]["securitySchemes"] = {
+            _KEY: {"type": "http", "scheme": "bearer"},
+            _KEY_HEADER: {"type": "apiKey", "in": "header", "name": "x-api-key"},
+        }
     if config.api_key:
-        document["security"] = [{_KEY: []}]
+        document["security"] = [{_KEY: []}, {_KEY_HEADER: []}]
     return document
 
 
@@ -90,7 +95,7 @@ def _schemas() -> tuple[Schemas, Json]:
     """Each type's schema, and the components that these refer to."""
     wanted: dict[tuple[Any, Mode], TypeAdapter[Any]] = {}
     for described in DESCRIBED.values():
-        for answer in (*described.answer, described.events, Error):
+        for answer in (*described.answer, described.events, described.error):
             if answer is not None:
                 wanted[answer, "serialization"] = TypeAdapter(answer)
         if described.body is not None:
@@ -124,11 +129,8 @@ def _operation(
     told: Json = {"summary": summary}
     if more:
         told["description"] = inspect.cleandoc(more)
-    if names := re.findall(r"{(\w+)}", route.path_format):
-        told["parameters"] = [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-            for name in names
-        ]
+    if parameters := _parameters(route, described):
+        told["parameters"] = parameters
     if described.body is not None:
         media: Json = {
             "schema": schemas[described.body, "validation"],
@@ -142,11 +144,27 @@ def _operation(
     answers = {status: _text(text) for status, text in described.texts.items()}
     if described.answer:
         answers[200] = _answer(described, schemas)
-    failures = _failures(_errors_of(route, described, config), schemas)
+    failures = _failures(
+        _errors_of(route, described, config), schemas[described.error, "serialization"]
+    )
     told["responses"] = {
         str(status): answer for status, answer in sorted({**failures, **answers}.items())
     }
     return told
+
+
+def _parameters(route: APIRoute, described: Described) -> list[Json]:
+    """What stands in the path, and behind it."""
+    parameters: list[Json] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in re.findall(r"{(\w+)}", route.path_format)
+    ]
+    if described.query is not None:
+        fields = TypeAdapter(described.query).json_schema()["properties"]
+        parameters += [
+            {"name": name, "in": "query", "schema": schema} for name, schema in fields.items()
+        ]
+    return parameters
 
 
 def _answer(described: Described, schemas: Schemas) -> Json:
@@ -154,12 +172,15 @@ def _answer(described: Described, schemas: Schemas) -> Json:
     content: Json = {_JSON: {"schema": parts[0] if len(parts) == 1 else {"allOf": parts}}}
     if described.events is not None:
         # `itemSchema` is OpenAPI 3.2's; readers of 3.1 that do not know it see an opaque stream.
-        data = [schemas[described.events, "serialization"], schemas[Error, "serialization"]]
+        data = [schemas[kind, "serialization"] for kind in (described.events, described.error)]
         event = {"type": "string", "contentMediaType": _JSON, "contentSchema": {"anyOf": data}}
         content["text/event-stream"] = {
             "itemSchema": {
                 "type": "object",
-                "properties": {"data": {"anyOf": [{"const": "[DONE]"}, event]}},
+                "properties": {
+                    "data": {"anyOf": [{"const": "[DONE]"}, event]},
+                    "event": {"type": "string"},
+                },
                 "required": ["data"],
             }
         }
@@ -190,7 +211,7 @@ def _errors_of(
     return errors
 
 
-def _failures(errors: Iterable[type[Exception]], schemas: Schemas) -> dict[int, Json]:
+def _failures(errors: Iterable[type[Exception]], schema: Json) -> dict[int, Json]:
     """The answers to errors, by status."""
     texts: dict[int, list[str]] = defaultdict(list)
     headers: dict[int, Json] = {}
@@ -203,7 +224,7 @@ def _failures(errors: Iterable[type[Exception]], schemas: Schemas) -> dict[int, 
     return {
         status: {
             "description": " ".join(told),
-            "content": {_JSON: {"schema": schemas[Error, "serialization"]}},
+            "content": {_JSON: {"schema": schema}},
             "headers": headers[status],
         }
         for status, told in texts.items()

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from radixlm.server.body_schema import describe_body
+from radixlm.server.fields import NOT_YET, NotYet
 
 T = TypeVar("T")
 
@@ -15,7 +16,10 @@ ListOf = Annotated[list[T], Field(fail_fast=True)]
 
 
 class Body(BaseModel):
-    """no_ops: names of further fields that are taken, since there is nothing to do for them."""
+    """no_ops: names of further fields that are taken, since there is nothing to do for them.
+
+    not_yet: names of further fields that are known, with the values of each that ask for nothing.
+    """
 
     # Unknown fields are kept, so that `check_extras` can say what is wrong with each.
     model_config = ConfigDict(
@@ -26,3 +30,4 @@ class Body(BaseModel):
         json_schema_extra=describe_body,
     )
     no_ops: ClassVar[frozenset[str]] = frozenset()
+    not_yet: ClassVar[NotYet] = NOT_YET

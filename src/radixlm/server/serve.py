@@ -9,7 +9,7 @@ import math
 import signal
 import socket
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -21,6 +21,8 @@ from radixlm.server.config import ServerConfig
 from radixlm.server.connection import connection_with
 from radixlm.server.garbage import full_searches_on_demand, search_when_quiet
 from radixlm.server.listen import check_certificate, listening, ready_line
+from radixlm.server.responses.keeper import Keeper
+from radixlm.server.responses.run import lost
 
 _logger = logging.getLogger("radixlm.server")
 
@@ -82,12 +84,13 @@ def serve(config: EngineConfig, settings: ServerConfig | None = None) -> None:
     """
     settings = settings or ServerConfig()
     check_certificate(settings)
-    with listening(settings) as listener:
+    with listening(settings) as listener, stored_responses(settings) as responses:
         engine = AsyncEngine.from_config(config)
         try:
             name = settings.served_model_name or engine.model_name
             http = http_config(
-                create_app(engine, served_model_name=name, config=settings), settings
+                create_app(engine, served_model_name=name, config=settings, responses=responses),
+                settings,
             )
             server = Server(
                 http,
@@ -101,6 +104,17 @@ def serve(config: EngineConfig, settings: ServerConfig | None = None) -> None:
                 runner.run(_run(server, listener, engine))
         finally:
             asyncio.run(engine.close())
+
+
+@contextlib.contextmanager
+def stored_responses(settings: ServerConfig) -> Iterator[Keeper]:
+    """Those of earlier servers too, where there is a file. Raises ConfigError."""
+    keeper = Keeper.from_config(settings)
+    try:
+        keeper.fail_open(lost)
+        yield keeper
+    finally:
+        keeper.close()
 
 
 async def _run(server: Server, listener: socket.socket, engine: AsyncEngine) -> None:

@@ -20,12 +20,13 @@ from radixlm.core.errors import (
 from radixlm.core.keys import Key, as_key
 from radixlm.core.request import Namespace
 from radixlm.core.sampling import SamplingParams
-from radixlm.server.api_keys import Keyring, bearer_key, digest_of
+from radixlm.server.api_keys import Keyring, carried_key, digest_of
 from radixlm.server.config import ServerConfig
 from radixlm.server.errors import ModelNotFoundError
 from radixlm.server.key_queues import KeyQueues
 from radixlm.server.metrics import Metrics
 from radixlm.server.pace import Pace
+from radixlm.server.responses.keeper import Keeper
 from radixlm.server.rids import Rids
 from radixlm.text.answers.style import AnswerStyle
 
@@ -42,6 +43,7 @@ class Service:
     answer_style: how the model's chat answers are read.
     fingerprint: the same for as long as the same seed gives the same answer.
     keys: which API keys may do what.
+    responses: those that are stored.
     rids: the requests under way, by name and owner. queues: how many each key has.
     """
 
@@ -55,6 +57,7 @@ class Service:
     sampling_defaults: Mapping[str, float]
     fingerprint: str
     keys: Keyring
+    responses: Keeper
     answer_style: AnswerStyle
     rids: Rids = field(default_factory=Rids)
     queues: KeyQueues = field(default_factory=KeyQueues)
@@ -65,6 +68,15 @@ class Service:
             raise ModelNotFoundError(
                 f"the model {name!r:.80} is not served here; {self.model_name!r} is", param="model"
             )
+
+    @property
+    def longest(self) -> int:
+        """Most tokens that prompt and answer may have together."""
+        return min(self.engine.info.context_length, self.engine.info.kv_tokens)
+
+    def fitting_limit(self, key: Key, wish: int) -> int:
+        """The engine's max_tokens for an answer of at most `wish` tokens: as many as fit."""
+        return min(wish, max(self.longest - key.size, 1))
 
     def isolated(self, namespace: Namespace, tenant: str) -> Namespace:
         """The part of the cache that a tenant's request may see: with --isolate-by-key its own.
@@ -175,7 +187,7 @@ def fingerprint_of(info: ModelInfo) -> str:
 
 def tenant_of(request: Request) -> str:
     """On whose behalf a request comes: a digest of the API key that it carries, "" without one."""
-    key = bearer_key(request.headers)
+    key = carried_key(request.headers)
     return "" if key is None else digest_of(key)
 
 

@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from typing import Any, TypeVar
 
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from radixlm.server.errors import error_body
-
-DONE = b"data: [DONE]\n\n"
-
 T = TypeVar("T")
 
 
 class ClientGoneError(Exception):
     """The client closed the connection; nobody waits for the answer."""
-
-
-def event(data: Mapping[str, Any]) -> bytes:
-    """One event: a single `data:` line."""
-    return (
-        b"data: " + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
-    )
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
@@ -50,14 +38,18 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
 class EventStream(StreamingResponse):
     """Sends events until they end or the client leaves; closes their generator in either case.
 
-    An error in mid-stream becomes the last event, since the status line has been sent already.
+    An error in mid-stream becomes the stream's end, since the status line has been sent already.
+    end_with: what a stream ends with that an error cuts short.
     """
 
-    def __init__(self, events: AsyncGenerator[bytes, None]) -> None:
+    def __init__(
+        self, events: AsyncGenerator[bytes, None], end_with: Callable[[Exception], bytes]
+    ) -> None:
         super().__init__(
             events, media_type="text/event-stream", headers={"Cache-Control": "no-cache"}
         )
         self._events = events
+        self._end_with = end_with
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -69,20 +61,18 @@ class EventStream(StreamingResponse):
         await send(
             {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         )
-        async with aclosing(_shape_error(self._events)) as events:
+        async with aclosing(self._told()) as events:
             async for chunk in events:
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-
-async def _shape_error(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    async with aclosing(events):
-        try:
-            async for chunk in events:
-                yield chunk
-        except Exception as error:  # whatever it is, the client must be told
-            yield event(error_body(error))
-            yield DONE
+    async def _told(self) -> AsyncGenerator[bytes, None]:
+        async with aclosing(self._events):
+            try:
+                async for chunk in self._events:
+                    yield chunk
+            except Exception as error:  # whatever it is, the client must be told
+                yield self._end_with(error)
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from radixlm.core.request import RequestOutput
 from radixlm.server.wire import CompletionTokensDetails, Usage
+from radixlm.text.answers import AnswerEvent, ReasoningDelta
 
-# OpenAI always gives these; nothing here makes such tokens, or counts them apart.
+# OpenAI always gives these; nothing here makes such tokens.
 _NEVER: CompletionTokensDetails = {
     "reasoning_tokens": 0,
     "audio_tokens": 0,
@@ -27,6 +28,7 @@ class UsageMeter:
         self._n = n
         self._prompts: dict[int, tuple[int, int]] = {}
         self._completion_tokens = 0
+        self._reasoning_tokens = 0
 
     @classmethod
     def of(cls, outputs: Sequence[RequestOutput], n: int) -> UsageMeter:
@@ -42,6 +44,10 @@ class UsageMeter:
         if choice % self._n == 0:
             self._prompts[choice // self._n] = (output.prompt_tokens, output.cached_tokens)
 
+    def add_reasoning(self, tokens: int) -> None:
+        """So many of the answers' tokens were thoughts."""
+        self._reasoning_tokens += tokens
+
     def as_json(self) -> Usage:
         """OpenAI's `usage`."""
         prompt = sum(tokens for tokens, _ in self._prompts.values())
@@ -51,5 +57,14 @@ class UsageMeter:
             "completion_tokens": self._completion_tokens,
             "total_tokens": prompt + self._completion_tokens,
             "prompt_tokens_details": {"cached_tokens": cached, "audio_tokens": 0},
-            "completion_tokens_details": _NEVER,
+            "completion_tokens_details": {**_NEVER, "reasoning_tokens": self._reasoning_tokens},
         }
+
+
+def thinks_after(events: Sequence[AnswerEvent], thought: bool) -> bool:
+    """Whether the tokens that gave `events` were thoughts. thought: whether those before were;
+    tokens that give nothing yet are taken for the same.
+    """
+    if not events:
+        return thought
+    return all(isinstance(event, ReasoningDelta) for event in events)

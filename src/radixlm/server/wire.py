@@ -30,6 +30,18 @@ class Error(TypedDict):
     error: ErrorDetails
 
 
+class MessagesErrorDetails(TypedDict):
+    type: str
+    message: str
+
+
+class MessagesError(TypedDict):
+    """Every error on the routes of /v1/messages, as Anthropic shapes it."""
+
+    type: Literal["error"]
+    error: MessagesErrorDetails
+
+
 class PromptTokensDetails(TypedDict):
     cached_tokens: int
     audio_tokens: int

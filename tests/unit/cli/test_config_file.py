@@ -164,8 +164,8 @@ def test_the_help_stands_under_headings():
     text = CliRunner().invoke(cli_serve.command, ["--help"], terminal_width=200).output
     headings = re.findall(r"^([A-Z][\w ]+):$", text, re.M)
     assert headings == [
-        *["Model", "Cache", "Scheduler", "Server", "API keys", "Limits", "Logs"],
-        *["Config file", "Other"],
+        *["Model", "Cache", "Scheduler", "Server", "API keys", "Limits", "Stored responses"],
+        *["Logs", "Config file", "Other"],
     ]
     under = {}
     for line in text.splitlines():
@@ -183,6 +183,7 @@ def test_the_help_stands_under_headings():
         "--max-queued-requests": "Scheduler",
         "--ssl-certfile": "Server",
         "--isolate-by-key": "API keys",
+        "--response-store": "Stored responses",
         "--body-timeout": "Limits",
         "--disable-access-log": "Logs",
         "--config": "Config file",

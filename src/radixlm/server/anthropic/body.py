@@ -1,0 +1,168 @@
+"""What POST /v1/messages and /v1/messages/count_tokens take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from radixlm.core.errors import InvalidRequestError
+from radixlm.server.anthropic.blocks import AnyBlock, CacheControl, TextBlock, ToolResultBlock
+from radixlm.server.fields import NotYet
+from radixlm.server.protocol import CacheFields
+from radixlm.server.request_model import Body, ListOf
+
+MAX_TOKENS = 2**30
+MAX_BREAKPOINTS = 4
+MIN_THINKING = 1024
+
+
+class MessageItem(Body):
+    role: Literal["user", "assistant", "system"]
+    content: str | ListOf[AnyBlock]
+
+
+class ClientTool(Body):
+    """A tool that the client runs."""
+
+    # How its input is streamed makes no difference: it comes as it is made.
+    no_ops = frozenset({"eager_input_streaming"})
+    not_yet: ClassVar[NotYet] = {
+        "allowed_callers": (["direct"],),
+        "defer_loading": (False,),
+        "input_examples": ([],),
+    }
+
+    type: Literal["custom"] | None = None
+    name: str
+    description: str | None = None
+    input_schema: dict[str, Any]
+    strict: bool | None = None
+    cache_control: CacheControl | None = None
+
+
+class ToolChoice(Body):
+    """name: of type tool."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class Thinking(Body):
+    """budget_tokens: a hint. max_tokens is what bounds thoughts and answer together.
+
+    display: whether thoughts are shown; they are as they are, never a summary.
+    """
+
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: Annotated[int, Field(ge=MIN_THINKING, le=MAX_TOKENS)] | None = None
+    display: Literal["summarized", "omitted"] | None = None
+
+
+class OutputFormat(Body):
+    type: Literal["json_schema"]
+    json_schema: Annotated[dict[str, Any], Field(alias="schema")]
+
+
+class OutputConfig(Body):
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: OutputFormat | None = None
+
+
+class Metadata(Body):
+    """Who asks: there is nothing to do for it."""
+
+    user_id: str | None = None
+
+
+class PromptBody(Body):
+    """What makes the prompt."""
+
+    not_yet: ClassVar[NotYet] = {
+        "container": (),
+        # What of earlier thoughts is kept is the chat template's to say, with and without this.
+        "context_management": (
+            {},
+            {"edits": []},
+            {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        ),
+        "diagnostics": (),
+        "inference_geo": (),
+        "mcp_servers": ([],),
+        "speed": ("standard",),
+        "user_profile_id": (),
+        "workspace_id": (),
+    }
+
+    model: str | None = None
+    messages: Annotated[ListOf[MessageItem], Field(min_length=1)]
+    system: str | ListOf[TextBlock] | None = None
+    tools: ListOf[ClientTool] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    cache_control: CacheControl | None = None
+
+    def check(self) -> None:
+        """Raise InvalidRequestError for fields that do not go together."""
+        choice, thinking = self.tool_choice, self.thinking
+        if choice is not None and (choice.type == "tool") != (choice.name is not None):
+            raise InvalidRequestError(
+                "tool_choice.name goes with tool_choice.type 'tool'", param="tool_choice.name"
+            )
+        if thinking is not None and (thinking.type == "enabled") != (
+            thinking.budget_tokens is not None
+        ):
+            raise InvalidRequestError(
+                "thinking.budget_tokens goes with thinking.type 'enabled'",
+                param="thinking.budget_tokens",
+            )
+        breakpoints = sum(control is not None for control in self._cache_controls())
+        if breakpoints > MAX_BREAKPOINTS:
+            raise InvalidRequestError(
+                f"cache_control stands on {breakpoints} blocks, at most {MAX_BREAKPOINTS} may have "
+                "one",
+                param="cache_control",
+            )
+
+    def _cache_controls(self) -> Iterator[CacheControl | None]:
+        for tool in self.tools or ():
+            yield tool.cache_control
+        for text in self.system if isinstance(self.system, list) else ():
+            yield text.cache_control
+        for message in self.messages:
+            for block in message.content if isinstance(message.content, list) else ():
+                yield block.cache_control
+                if isinstance(block, ToolResultBlock) and isinstance(block.content, list):
+                    yield from (part.cache_control for part in block.content)
+
+
+class CountBody(PromptBody):
+    """POST /v1/messages/count_tokens."""
+
+
+class MessagesBody(PromptBody, CacheFields):
+    """POST /v1/messages. Null is the default.
+
+    Source: https://docs.claude.com/en/api/messages.
+    """
+
+    # 0 computes the prompt and no more. More than there is room for is as much as fits.
+    max_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)]
+    stop_sequences: ListOf[str] | None = None
+    stream: bool | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    metadata: Metadata | None = None
+    service_tier: Literal["auto", "standard_only"] | None = None
+
+    @property
+    def prompt_only(self) -> bool:
+        return self.max_tokens == 0
+
+    @property
+    def shows_thinking(self) -> bool:
+        return self.thinking is None or self.thinking.display != "omitted"

@@ -1,0 +1,146 @@
+"""One message while it is made: what it is so far, and what its stream tells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from radixlm.core.errors import InvalidRequestError
+from radixlm.core.request import FinishReason, RequestOutput
+from radixlm.server.anthropic.as_chat import chat_of, in_own_words
+from radixlm.server.anthropic.body import CountBody, MessagesBody
+from radixlm.server.anthropic.wire import FinalUsage, MessageEvent, MessageOut, StopReason
+from radixlm.server.anthropic.writer import BlockWriter
+from radixlm.server.chat import ChatTask, chat_prompt, task_of
+from radixlm.server.generation import Job
+from radixlm.server.ids import new_id
+from radixlm.server.service import Service
+from radixlm.server.usage import UsageMeter, thinks_after
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MessageTask:
+    """A chat's task, and what its message needs to know."""
+
+    chat: ChatTask
+    body: MessagesBody
+
+    @property
+    def job(self) -> Job:
+        return replace(self.chat.job, prompt_only=[self.body.prompt_only])
+
+
+def message_task(service: Service, body: MessagesBody, tenant: str) -> MessageTask:
+    """Render and tokenize. Takes time in proportion to the messages: call it off the event loop.
+
+    Raises InvalidRequestError that names the field.
+    """
+    service.check_model(body.model)
+    chat = chat_of(body)
+    try:
+        task = task_of(
+            service,
+            chat,
+            lambda: chat_prompt(service, chat.messages, chat, add_special_tokens=False),
+            tenant,
+            request_id=new_id("msg"),
+            max_tokens=max(body.max_tokens, 1),
+        )
+    except InvalidRequestError as error:
+        raise in_own_words(error) from None
+    return MessageTask(task, body)
+
+
+def token_count(service: Service, body: CountBody) -> int:
+    """Tokens of the prompt. Takes time in proportion to it: call it off the event loop.
+
+    Raises InvalidRequestError that names the field.
+    """
+    service.check_model(body.model)
+    chat = chat_of(body)
+    try:
+        return chat_prompt(service, chat.messages, chat, add_special_tokens=False).key.size
+    except InvalidRequestError as error:
+        raise in_own_words(error) from None
+
+
+class MessageRun:
+    """Takes the outputs of a message's job, and writes it down."""
+
+    def __init__(self, service: Service, made: MessageTask) -> None:
+        self._model = service.model_name
+        self._made = made
+        self._parser = made.chat.new_parser()
+        self._writer = BlockWriter(shows_thinking=made.body.shows_thinking)
+        self._meter = UsageMeter(1)
+        self._thinks = False
+        self._begun = False
+        self._last = RequestOutput("")
+
+    def push(self, output: RequestOutput) -> Iterator[MessageEvent]:
+        """Take the next output."""
+        self._meter.add(0, output)
+        self._last = output
+        if not self._begun:
+            self._begun = True
+            yield {"type": "message_start", "message": self.message()}
+            yield {"type": "ping"}
+        events = self._parser.push(output.text)
+        self._thinks = thinks_after(events, self._thinks)
+        if self._thinks:
+            self._meter.add_reasoning(len(output.token_ids))
+        yield from self._writer.push(events)
+
+    def finish(self) -> Iterator[MessageEvent]:
+        """The job has ended."""
+        yield from self._writer.push(self._parser.flush())
+        yield from self._writer.close()
+        yield {
+            "type": "message_delta",
+            "delta": {"stop_reason": self._stop_reason(), "stop_sequence": self._stop_sequence()},
+            "usage": self._usage(),
+        }
+        yield {"type": "message_stop"}
+
+    def message(self) -> MessageOut:
+        """As it is now."""
+        return {
+            "id": self._made.chat.job.request_id,
+            "type": "message",
+            "role": "assistant",
+            "model": self._model,
+            "content": self._writer.blocks,
+            "stop_reason": self._stop_reason(),
+            "stop_sequence": self._stop_sequence(),
+            "usage": {**self._usage(), "service_tier": "standard"},
+        }
+
+    def _stop_reason(self) -> StopReason | None:
+        match self._last.finish_reason:
+            case None:
+                return None
+            case FinishReason.LENGTH:
+                limit = self._made.chat.job.params.max_tokens
+                cut = limit is not None and limit < self._made.body.max_tokens
+                return "model_context_window_exceeded" if cut else "max_tokens"
+            case _ if self._stop_sequence() is not None:
+                return "stop_sequence"
+            case _:
+                return "tool_use" if self._writer.called else "end_turn"
+
+    def _stop_sequence(self) -> str | None:
+        matched = self._last.matched_stop
+        return matched if isinstance(matched, str) else None
+
+    def _usage(self) -> FinalUsage:
+        usage = self._meter.as_json()
+        cached = usage["prompt_tokens_details"]["cached_tokens"]
+        return {
+            "input_tokens": usage["prompt_tokens"] - cached,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": cached,
+            "output_tokens": usage["completion_tokens"],
+            "output_tokens_details": {
+                "thinking_tokens": usage["completion_tokens_details"]["reasoning_tokens"]
+            },
+        }

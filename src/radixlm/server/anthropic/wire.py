@@ -1,0 +1,144 @@
+"""What /v1/messages sends: the types of its answers and events.
+
+Source: https://docs.claude.com/en/api/messages and
+https://docs.claude.com/en/docs/build-with-claude/streaming.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from typing_extensions import TypedDict
+
+StopReason = Literal[
+    "end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"
+]
+
+
+class TextOut(TypedDict):
+    type: Literal["text"]
+    text: str
+    citations: None
+
+
+class ThinkingOut(TypedDict):
+    """signature: to be sent back as it is."""
+
+    type: Literal["thinking"]
+    thinking: str
+    signature: str
+
+
+class ToolUseOut(TypedDict):
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+BlockOut = TextOut | ThinkingOut | ToolUseOut
+
+
+class OutputDetails(TypedDict):
+    thinking_tokens: int
+
+
+class FinalUsage(TypedDict):
+    """The prompt has as many tokens as the first three together.
+
+    input_tokens: those that were computed. cache_read_input_tokens: those that were cached.
+    """
+
+    input_tokens: int
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+    output_tokens: int
+    output_tokens_details: OutputDetails
+
+
+class MessageUsage(FinalUsage):
+    service_tier: Literal["standard"]
+
+
+class MessageOut(TypedDict):
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[BlockOut]
+    stop_reason: StopReason | None
+    stop_sequence: str | None
+    usage: MessageUsage
+
+
+class MessageStart(TypedDict):
+    type: Literal["message_start"]
+    message: MessageOut
+
+
+class BlockStart(TypedDict):
+    type: Literal["content_block_start"]
+    index: int
+    content_block: BlockOut
+
+
+class TextDeltaOut(TypedDict):
+    type: Literal["text_delta"]
+    text: str
+
+
+class ThinkingDeltaOut(TypedDict):
+    type: Literal["thinking_delta"]
+    thinking: str
+
+
+class SignatureDeltaOut(TypedDict):
+    type: Literal["signature_delta"]
+    signature: str
+
+
+class InputDeltaOut(TypedDict):
+    type: Literal["input_json_delta"]
+    partial_json: str
+
+
+DeltaOut = TextDeltaOut | ThinkingDeltaOut | SignatureDeltaOut | InputDeltaOut
+
+
+class BlockDelta(TypedDict):
+    type: Literal["content_block_delta"]
+    index: int
+    delta: DeltaOut
+
+
+class BlockStop(TypedDict):
+    type: Literal["content_block_stop"]
+    index: int
+
+
+class StopDelta(TypedDict):
+    stop_reason: StopReason | None
+    stop_sequence: str | None
+
+
+class MessageDelta(TypedDict):
+    type: Literal["message_delta"]
+    delta: StopDelta
+    usage: FinalUsage
+
+
+class MessageStop(TypedDict):
+    type: Literal["message_stop"]
+
+
+class Ping(TypedDict):
+    type: Literal["ping"]
+
+
+MessageEvent = (
+    MessageStart | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop | Ping
+)
+
+
+class TokenCount(TypedDict):
+    input_tokens: int

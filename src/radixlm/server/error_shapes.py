@@ -1,0 +1,111 @@
+"""How each API tells of an error: OpenAI's way, and Anthropic's on its own routes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from starlette.types import Scope
+
+from radixlm.core.errors import (
+    EngineDeadError,
+    InvalidRequestError,
+    QueueFullError,
+    RequestTooLargeError,
+)
+from radixlm.server.errors import (
+    AdminKeyNeededError,
+    BodyTimeoutError,
+    HeaderTimeoutError,
+    InvalidApiKeyError,
+    ModelNotFoundError,
+    NotFoundError,
+    RequestTimeoutError,
+    message_of,
+    status_of,
+)
+from radixlm.server.event import DONE, event
+from radixlm.server.wire import Error, MessagesError
+
+MESSAGES_PATH = "/v1/messages"
+
+
+class ErrorShape(NamedTuple):
+    """body: the JSON answer. end: what a stream ends with that the error cuts short."""
+
+    body: Callable[[Exception], Mapping[str, Any]]
+    end: Callable[[Exception], bytes]
+
+
+def openai_error(error: Exception) -> Error:
+    """Source: https://platform.openai.com/docs/guides/error-codes."""
+    status = status_of(error)
+    kinds = {
+        403: "permission_error",
+        429: "rate_limit_exceeded",
+        503: "service_unavailable_error",
+        504: "timeout_error",
+    }
+    kind = kinds.get(status, "invalid_request_error" if status < 500 else "server_error")
+    param = error.param if isinstance(error, InvalidRequestError) else None
+    return {
+        "error": {
+            "message": message_of(error),
+            "type": kind,
+            "param": param,
+            "code": _code_of(error),
+        }
+    }
+
+
+def messages_error(error: Exception) -> MessagesError:
+    """Source: https://docs.claude.com/en/api/errors."""
+    status = status_of(error)
+    kinds = {
+        401: "authentication_error",
+        403: "permission_error",
+        404: "not_found_error",
+        413: "request_too_large",
+        429: "rate_limit_error",
+        503: "overloaded_error",
+        504: "timeout_error",
+    }
+    kind = kinds.get(status, "invalid_request_error" if status < 500 else "api_error")
+    return {"type": "error", "error": {"type": kind, "message": message_of(error)}}
+
+
+def _code_of(error: Exception) -> str | None:
+    match error:
+        case ModelNotFoundError():
+            return "model_not_found"
+        case NotFoundError():
+            return "not_found"
+        case RequestTooLargeError():
+            return "context_length_exceeded"
+        case QueueFullError():
+            return "queue_full"
+        case EngineDeadError():
+            return "engine_dead"
+        case InvalidApiKeyError():
+            return "invalid_api_key"
+        case AdminKeyNeededError():
+            return "admin_key_needed"
+        case BodyTimeoutError():
+            return "body_timeout"
+        case HeaderTimeoutError():
+            return "header_timeout"
+        case RequestTimeoutError():
+            return "request_timeout"
+        case _:
+            return None
+
+
+OPENAI = ErrorShape(openai_error, lambda error: event(openai_error(error)) + DONE)
+MESSAGES = ErrorShape(messages_error, lambda error: event(messages_error(error), "error"))
+
+
+def shape_of(scope: Scope) -> ErrorShape:
+    """The shape of errors on a request's path, whether or not there is a route."""
+    path = str(scope["path"]).removeprefix(scope.get("root_path", ""))
+    ours = path == MESSAGES_PATH or path.startswith(MESSAGES_PATH + "/")
+    return MESSAGES if ours else OPENAI

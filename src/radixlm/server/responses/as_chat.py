@@ -1,0 +1,217 @@
+"""A conversation of items as a chat: the same template, tokenizer and parsers answer it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from radixlm.core.errors import InvalidRequestError
+from radixlm.server.body import checked, named
+from radixlm.server.effort import effort_variables
+from radixlm.server.opaque import unsealed
+from radixlm.server.protocol import ChatBody
+from radixlm.server.renamed import renamed
+from radixlm.server.responses.body import LOGPROBS, AllowedTools, ChosenTool, ResponseBody
+from radixlm.server.responses.items import (
+    AnyItem,
+    ContentPart,
+    FunctionCallItem,
+    FunctionOutputItem,
+    MessageItem,
+    ReasoningItem,
+)
+
+Json = dict[str, Any]
+
+_NAMES = {
+    r"messages\b.*": "input",
+    r"prompt\b": "input",
+    r"max(_completion)?_tokens": "max_output_tokens",
+    r"response_format\.json_schema": "text.format",
+    r"response_format": "text.format",
+    r"tools(\[\d+\])\.function": r"tools\1",
+    r"tool_choice\.(function|allowed_tools)": "tool_choice",
+}
+_TEXT_PARTS = ("input_text", "output_text")
+
+
+def in_own_words(error: InvalidRequestError) -> InvalidRequestError:
+    """An error about the chat, told of the response's fields."""
+    return renamed(error, _NAMES)
+
+
+def chat_of(body: ResponseBody, earlier: Sequence[AnyItem]) -> ChatBody:
+    """The chat that a response continues. Raises InvalidRequestError that names the field.
+
+    earlier: the items of the turns before. How long the answer may be is left open.
+    """
+    fields = {
+        "model": body.model,
+        "messages": _messages(body, earlier),
+        "temperature": body.temperature,
+        "top_p": body.top_p,
+        "logprobs": True if body.includes(LOGPROBS) else None,
+        "top_logprobs": body.top_logprobs,
+        "tools": [_tool(tool.model_dump(exclude_unset=True)) for tool in body.tools or ()] or None,
+        "tool_choice": _tool_choice(body.tool_choice),
+        "parallel_tool_calls": body.parallel_tool_calls,
+        "response_format": _response_format(body),
+        "chat_template_kwargs": dict(_variables(body)) or None,
+        "cache_salt": body.cache_salt,
+        "extra_key": body.extra_key,
+        "priority": body.priority,
+    }
+    try:
+        return checked(ChatBody, named(fields))
+    except InvalidRequestError as error:
+        raise in_own_words(error) from None
+
+
+def items_of(body: ResponseBody) -> list[AnyItem]:
+    """`input` as items."""
+    if isinstance(body.input, str):
+        return [MessageItem(role="user", content=body.input)]
+    return list(body.input or ())
+
+
+def _messages(body: ResponseBody, earlier: Sequence[AnyItem]) -> list[Json]:
+    thread = _Thread()
+    if body.instructions is not None:
+        thread.messages.append({"role": "system", "content": body.instructions})
+    for item in earlier:
+        thread.add(item, "previous_response_id")
+    for place, item in enumerate(items_of(body)):
+        thread.add(item, f"input[{place}]")
+    if not thread.messages:
+        raise InvalidRequestError("input is empty", param="input")
+    return thread.messages
+
+
+class _Thread:
+    """Puts items together to messages: all that an assistant does in one turn is one message."""
+
+    def __init__(self) -> None:
+        self.messages: list[Json] = []
+        self._calls: set[str] = set()
+
+    def add(self, item: AnyItem, path: str) -> None:
+        """Take the next item. Raises InvalidRequestError that names the field."""
+        match item:
+            case MessageItem(role="assistant"):
+                turn = self._turn(unless=("content", "tool_calls"))
+                turn["content"] = _text(item.content, f"{path}.content", ("refusal",))
+            case MessageItem():
+                content = _text(item.content, f"{path}.content")
+                self.messages.append({"role": item.role, "content": content})
+            case ReasoningItem():
+                turn = self._turn(unless=("content", "tool_calls", "reasoning_content"))
+                turn["reasoning_content"] = _thoughts(item, path)
+            # One that was cut off is no call; the text that came of it is a message of its own.
+            case FunctionCallItem(status="incomplete"):
+                pass
+            case FunctionCallItem():
+                self._calls.add(item.call_id)
+                call = {"name": item.name, "arguments": item.arguments}
+                entry = {"id": item.call_id, "type": "function", "function": call}
+                self._turn().setdefault("tool_calls", []).append(entry)
+            case FunctionOutputItem():
+                if item.call_id not in self._calls:
+                    raise InvalidRequestError(
+                        f"{path}.call_id {item.call_id!r:.80} is of no function call before it",
+                        param=f"{path}.call_id",
+                    )
+                content = _text(item.output, f"{path}.output")
+                message = {"role": "tool", "tool_call_id": item.call_id, "content": content}
+                self.messages.append(message)
+
+    def _turn(self, unless: Sequence[str] = ()) -> Json:
+        """The assistant's message that is being put together; another one when it has any of
+        these already.
+        """
+        last = self.messages[-1] if self.messages else {}
+        if last.get("role") != "assistant" or any(name in last for name in unless):
+            last = {"role": "assistant"}
+            self.messages.append(last)
+        return last
+
+
+def _text(
+    content: str | Sequence[ContentPart], path: str, more: Sequence[str] = ()
+) -> str | list[Json]:
+    if isinstance(content, str):
+        return content
+    texts = [
+        _part_text(part, f"{path}[{place}]", (*_TEXT_PARTS, *more))
+        for place, part in enumerate(content)
+    ]
+    if len(texts) == 1:
+        return texts[0]
+    return [{"type": "text", "text": text} for text in texts]
+
+
+def _part_text(part: ContentPart, path: str, kinds: Sequence[str]) -> str:
+    if part.type not in kinds:
+        raise InvalidRequestError(
+            f"{path}.type {part.type!r:.80} is not supported here, only {' and '.join(kinds)}",
+            param=f"{path}.type",
+        )
+    field = "refusal" if part.type == "refusal" else "text"
+    text = part.refusal if part.type == "refusal" else part.text
+    if text is None:
+        raise InvalidRequestError(f"{path}.{field} is missing", param=f"{path}.{field}")
+    return text
+
+
+def _thoughts(item: ReasoningItem, path: str) -> str:
+    if item.content:
+        parts, name, kind = item.content, "content", "reasoning_text"
+    elif item.encrypted_content:
+        text = unsealed(item.encrypted_content)
+        if text is None:
+            raise InvalidRequestError(
+                f"{path}.encrypted_content is not of this server",
+                param=f"{path}.encrypted_content",
+            )
+        return text
+    else:
+        parts, name, kind = item.summary or [], "summary", "summary_text"
+    texts = [_part_text(part, f"{path}.{name}[{i}]", (kind,)) for i, part in enumerate(parts)]
+    return "\n".join(texts)
+
+
+def _variables(body: ResponseBody) -> Mapping[str, Any]:
+    return effort_variables(body.reasoning.effort if body.reasoning is not None else None)
+
+
+def _tool(tool: Mapping[str, Any]) -> Json:
+    return {
+        "type": "function",
+        "function": named({name: value for name, value in tool.items() if name != "type"}),
+    }
+
+
+def _tool_choice(choice: str | ChosenTool | AllowedTools | None) -> str | Json | None:
+    match choice:
+        case ChosenTool():
+            return {"type": "function", "function": {"name": choice.name}}
+        case AllowedTools():
+            tools = [_tool_choice(tool) for tool in choice.tools]
+            allowed = {"mode": choice.mode, "tools": tools}
+            return {"type": "allowed_tools", "allowed_tools": allowed}
+        case _:
+            return choice
+
+
+def _response_format(body: ResponseBody) -> Json | None:
+    form = body.text.format if body.text is not None else None
+    if form is None:
+        return None
+    if form.type != "json_schema":
+        return {"type": form.type}
+    schema = {
+        "name": form.name,
+        "description": form.description,
+        "schema": form.json_schema,
+        "strict": form.strict,
+    }
+    return {"type": "json_schema", "json_schema": named(schema)}

@@ -1,0 +1,190 @@
+"""What POST /v1/responses takes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+from pydantic import Field
+
+from radixlm.core.errors import InvalidRequestError
+from radixlm.core.sampling import MAX_LOGPROBS
+from radixlm.server.fields import NotYet
+from radixlm.server.protocol import CacheFields
+from radixlm.server.request_model import Body, ListOf
+from radixlm.server.responses.items import AnyItem
+
+MAX_METADATA = 16
+MAX_METADATA_KEY = 64
+MAX_METADATA_VALUE = 512
+MAX_OUTPUT_TOKENS = 2**30
+
+LOGPROBS: Final = "message.output_text.logprobs"
+ENCRYPTED: Final = "reasoning.encrypted_content"
+
+
+class FunctionTool(Body):
+    """A function of the client's."""
+
+    not_yet: ClassVar[NotYet] = {
+        "allowed_callers": (["direct"],),
+        "async": (False,),
+        "defer_loading": (False,),
+        "output_schema": (),
+    }
+
+    type: Literal["function"]
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ChosenTool(Body):
+    """One entry of allowed_tools, and the tool that must be called."""
+
+    type: Literal["function"]
+    name: str
+
+
+class AllowedTools(Body):
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: ListOf[ChosenTool]
+
+
+class TextFormat(Body):
+    """name to strict: of type json_schema, whose schema is told as `schema`."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    description: str | None = None
+    json_schema: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    strict: bool | None = None
+
+    def check(self) -> None:
+        """Raise InvalidRequestError unless a schema is there exactly where there should be one."""
+        needs = self.type == "json_schema"
+        if needs and (self.json_schema is None or not self.name):
+            raise InvalidRequestError(
+                "text.format of type json_schema needs a name and a schema", param="text.format"
+            )
+        if not needs and {"name", "description", "json_schema", "strict"} & self.model_fields_set:
+            raise InvalidRequestError(
+                f"text.format of type {self.type} has no other fields", param="text.format"
+            )
+
+
+class TextConfig(Body):
+    format: TextFormat | None = None
+    verbosity: Literal["medium"] | None = None
+
+
+class Reasoning(Body):
+    """summary: auto leaves it to the server, which makes none: the text itself is given."""
+
+    not_yet: ClassVar[NotYet] = {
+        "context": ("auto",),
+        "generate_summary": ("auto",),
+        "mode": ("standard",),
+    }
+
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    summary: Literal["auto"] | None = None
+
+
+class ResponseStreamOptions(Body):
+    include_obfuscation: Literal[False] | None = None
+
+
+Metadata = dict[
+    Annotated[str, Field(max_length=MAX_METADATA_KEY)],
+    Annotated[str, Field(max_length=MAX_METADATA_VALUE)],
+]
+# Those behind the first two are about tools that run on the server, and images: there are none, so
+# nothing of them is left out of an answer.
+Include = Literal[
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+]
+
+
+class ResponseBody(CacheFields):
+    """POST /v1/responses. Null is the default.
+
+    Source: https://platform.openai.com/docs/api-reference/responses/create.
+    """
+
+    # Who asks, and which of many servers may have the prompt cached; see server/fields.py. The
+    # limit is of calls to tools that run on the server, and there are none.
+    no_ops = frozenset({"client_metadata", "max_tool_calls", "prompt_cache_retention"})
+    not_yet: ClassVar[NotYet] = {
+        "access_programs": (),
+        "context_management": ([],),
+        "conversation": (),
+        "image": (),
+        "moderation": (),
+        "prompt": (),
+        "prompt_cache_options": ({}, {"mode": "implicit"}),
+    }
+
+    model: str | None = None
+    input: str | ListOf[AnyItem] | None = None
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    max_output_tokens: Annotated[int, Field(ge=1, le=MAX_OUTPUT_TOKENS)] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    text: TextConfig | None = None
+    tools: ListOf[FunctionTool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ChosenTool | AllowedTools | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: Reasoning | None = None
+    include: ListOf[Include] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    store: bool | None = None
+    background: bool | None = None
+    stream: bool | None = None
+    stream_options: ResponseStreamOptions | None = None
+    metadata: Annotated[Metadata, Field(max_length=MAX_METADATA)] | None = None
+    service_tier: Literal["auto", "default"] | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+    @property
+    def stores(self) -> bool:
+        return self.store is not False
+
+    def includes(self, what: Include) -> bool:
+        return what in (self.include or ())
+
+    def check(self) -> None:
+        """Raise InvalidRequestError for fields that do not go together."""
+        if self.input is None and self.previous_response_id is None:
+            raise InvalidRequestError("input is missing", param="input")
+        if self.background and not self.stores:
+            raise InvalidRequestError(
+                "background needs store to be true: its answer is fetched later", param="background"
+            )
+        if self.background and self.stream:
+            raise InvalidRequestError(
+                "stream with background is not supported yet: ask GET /v1/responses/ID how it is",
+                param="stream",
+            )
+        if self.stream_options is not None and not self.stream:
+            raise InvalidRequestError(
+                "stream_options needs stream to be true", param="stream_options"
+            )
+        if self.top_logprobs is not None and not self.includes(LOGPROBS):
+            raise InvalidRequestError(
+                f"top_logprobs needs {LOGPROBS} in include", param="top_logprobs"
+            )
+        if self.text is not None and self.text.format is not None:
+            self.text.format.check()

@@ -1,0 +1,125 @@
+"""From a response's body and the turns before it to a task."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from radixlm.core.errors import InvalidRequestError, RequestTooLargeError
+from radixlm.server.chat import ChatPrompt, ChatTask, chat_prompt, task_of
+from radixlm.server.ids import new_id
+from radixlm.server.protocol import ChatMessage
+from radixlm.server.responses.as_chat import chat_of, in_own_words
+from radixlm.server.responses.body import ResponseBody
+from radixlm.server.responses.items import AnyItem
+from radixlm.server.responses.store import Turn
+from radixlm.server.service import Service
+from radixlm.server.spoken import Cut, Said, spelled_behind, spoken
+from radixlm.text.tokenizer import Tokenizer
+
+_ITEMS: TypeAdapter[list[AnyItem]] = TypeAdapter(list[AnyItem])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ResponseTask:
+    """A chat's task, and what its response needs to know. created: in seconds since 1970."""
+
+    chat: ChatTask
+    body: ResponseBody
+    created: int
+
+    @property
+    def id(self) -> str:
+        return self.chat.job.request_id
+
+    def said(self, tokenizer: Tokenizer, answer: Sequence[int]) -> Said:
+        """What this turn adds to the conversation, its sampled answer included."""
+        text, mark, key, kept = self.chat.prompt
+        behind = spelled_behind(tokenizer, key, answer)
+        return Said(
+            kept=kept,
+            asked=Cut(len(text) - kept.chars, key.size - kept.tokens),
+            text=text[kept.chars :] + behind,
+            mark=mark,
+            key=np.concatenate([key[kept.tokens :], np.array(answer, dtype=np.int32)]),
+        )
+
+
+def response_task(
+    service: Service, body: ResponseBody, turns: Sequence[Turn], tenant: str
+) -> ResponseTask:
+    """Render and tokenize. Takes time in proportion to the conversation: call it off the event
+    loop. turns: those before. Raises InvalidRequestError that names the field.
+    """
+    service.check_model(body.model)
+    said = [turn.said for turn in turns if turn.said is not None]
+    before = spoken(said) if said else None
+    chat = chat_of(body, [item for turn in turns for item in items_of_turn(turn)])
+
+    def render(messages: Sequence[ChatMessage]) -> ChatPrompt:
+        return chat_prompt(service, messages, chat, add_special_tokens=False, before=before)
+
+    def make_prompt() -> ChatPrompt:
+        if body.truncation != "auto":
+            return render(chat.messages)
+        reserved = min(body.max_output_tokens or 1, service.longest // 2)
+        return _cut_to_fit(render, chat.messages, service.longest - reserved)
+
+    try:
+        task = task_of(
+            service,
+            chat,
+            make_prompt,
+            tenant,
+            request_id=new_id("resp"),
+            max_tokens=body.max_output_tokens,
+        )
+    except InvalidRequestError as error:
+        raise in_own_words(error) from None
+    return ResponseTask(task, body, int(time.time()))
+
+
+def items_of_turn(turn: Turn) -> list[AnyItem]:
+    """What was said in a turn, first the input and then the answer."""
+    output = json.loads(turn.response)["output"]
+    return _ITEMS.validate_json(turn.input) + _ITEMS.validate_python(output)
+
+
+def _cut_to_fit(
+    render: Callable[[Sequence[ChatMessage]], ChatPrompt],
+    messages: Sequence[ChatMessage],
+    room: int,
+) -> ChatPrompt:
+    """The prompt without as many of the oldest turns as it takes to have at most `room` tokens.
+
+    What stands before the first user's message stays, and so does the last user's; when that does
+    not fit, it is given as it is. Renders O(log(turns)) times.
+    """
+    starts = [place for place, message in enumerate(messages) if message.role == "user"]
+    if not starts:
+        return render(messages)
+    head = messages[: starts[0]]
+
+    def without(turns: int) -> ChatPrompt | None:
+        try:
+            prompt = render([*head, *messages[starts[turns] :]])
+        except RequestTooLargeError:
+            return None
+        return prompt if prompt.key.size <= room else None
+
+    whole = without(0)
+    if whole is not None:
+        return whole
+    low, high = 1, len(starts) - 1
+    while low < high:  # the fewest turns that must go are among these
+        middle = (low + high) // 2
+        if without(middle) is None:
+            low = middle + 1
+        else:
+            high = middle
+    return render([*head, *messages[starts[high] :]])

@@ -1,0 +1,201 @@
+"""The routes of /v1/responses."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from radixlm.core.errors import InvalidRequestError
+from radixlm.server.answer import Parts, respond
+from radixlm.server.body import parse_body, read_body
+from radixlm.server.error_shapes import OPENAI
+from radixlm.server.errors import NotFoundError, RequestTimeoutError
+from radixlm.server.exchange import exchange_of
+from radixlm.server.generation import stream_parts
+from radixlm.server.head import HeadRoute
+from radixlm.server.responses.as_chat import in_own_words
+from radixlm.server.responses.body import ResponseBody
+from radixlm.server.responses.listed import listed, stored_items
+from radixlm.server.responses.prompt import ResponseTask, response_task
+from radixlm.server.responses.query import ItemsQuery, RetrieveQuery, query_of
+from radixlm.server.responses.run import Run, as_bytes
+from radixlm.server.responses.store import Turn
+from radixlm.server.service import Service, service_of, tenant_of
+
+router = APIRouter(route_class=HeadRoute)
+
+
+@router.post("/v1/responses")
+async def create_response(request: Request) -> Response:
+    """OpenAI's responses: made, and stored unless store is false."""
+    service = service_of(request)
+    service.check_room(tenant_of(request))  # refused before it is read: refusing must cost next to nothing
+    body = parse_body(ResponseBody, await read_body(request))
+    body.check()
+    tenant = tenant_of(request)
+    turns = await _turns_before(service, body, tenant)
+    made = await asyncio.to_thread(response_task, service, body, turns, tenant)
+    run = Run(service, made, stored_items(body))
+    try:
+        if body.background:
+            return JSONResponse(await _begin_in_background(service, made, run))
+        return await _answer(request, made, run)
+    except InvalidRequestError as error:
+        raise in_own_words(error) from None
+
+
+@router.get("/v1/responses/{response_id}")
+async def get_response(request: Request, response_id: str) -> Response:
+    """A stored response as it is now."""
+    query_of(request, RetrieveQuery)
+    turn = await _stored(request, response_id)
+    return JSONResponse(json.loads(turn.response))
+
+
+@router.delete("/v1/responses/{response_id}")
+async def delete_response(request: Request, response_id: str) -> Response:
+    """Forget a stored response. Those that continue it can still be continued."""
+    service = service_of(request)
+    turn = await _stored(request, response_id)
+    await service.responses.stop(turn.id)
+    await service.responses.delete(turn.owner, turn.id)
+    return JSONResponse({"id": turn.id, "object": "response", "deleted": True})
+
+
+@router.post("/v1/responses/{response_id}/cancel")
+async def cancel_response(request: Request, response_id: str) -> Response:
+    """End a response that is made in the background; one that has ended stays as it is."""
+    service = service_of(request)
+    turn = await _stored(request, response_id)
+    if not json.loads(turn.response)["background"]:
+        raise InvalidRequestError(
+            f"the response {turn.id} is not made in the background: close its connection instead",
+            param="response_id",
+        )
+    await service.responses.stop(turn.id)
+    turn = await _stored(request, response_id)
+    return JSONResponse(json.loads(turn.response))
+
+
+@router.get("/v1/responses/{response_id}/input_items")
+async def list_input_items(request: Request, response_id: str) -> Response:
+    """The items that a stored response was given; of those before it there is its own list."""
+    query = query_of(request, ItemsQuery)
+    turn = await _stored(request, response_id)
+    return JSONResponse(listed(json.loads(turn.input), query))
+
+
+async def _turns_before(service: Service, body: ResponseBody, tenant: str) -> list[Turn]:
+    """What a response continues. Raises InvalidRequestError for what can not be continued."""
+    previous = body.previous_response_id
+    if previous is None:
+        return []
+    turns = await service.responses.conversation(tenant, previous)
+    if not turns:
+        raise _not_found(previous, "previous_response_id")
+    status = json.loads(turns[-1].response)["status"]
+    if status not in ("completed", "incomplete"):
+        raise InvalidRequestError(
+            f"the response {previous} is {status}, so it can not be continued",
+            param="previous_response_id",
+        )
+    return turns
+
+
+async def _answer(request: Request, made: ResponseTask, run: Run) -> Response:
+    service = service_of(request)
+    exchange_of(request).errors = OPENAI._replace(end=run.end_of)
+
+    async def events(parts: Parts) -> AsyncGenerator[bytes, None]:
+        for told in run.begin():
+            yield as_bytes(told)
+        async with aclosing(parts):
+            async for _, output in parts:
+                for told in run.push(output):
+                    yield as_bytes(told)
+        for told in run.finish():
+            yield as_bytes(told)
+        await run.store()
+        yield as_bytes(run.last())
+
+    async def whole(parts: Parts) -> Any:
+        await _to_end(run, parts)
+        await run.store()
+        return run.response()
+
+    parts = stream_parts(service, made.chat.job)
+    stream = bool(made.body.stream)
+    return await respond(request, parts, n=1, stream=stream, events=events, whole=whole)
+
+
+async def _to_end(run: Run, parts: Parts) -> None:
+    async with aclosing(parts):
+        async for _, output in parts:
+            for _ in run.push(output):
+                pass
+    for _ in run.finish():
+        pass
+
+
+async def _begin_in_background(service: Service, made: ResponseTask, run: Run) -> Any:
+    """Store a response and begin to make it. Gives it as it is now."""
+    begun = run.response()
+    await run.store()
+    service.responses.start(made.id, _make(service, made, run))
+    return begun
+
+
+async def _make(service: Service, made: ResponseTask, run: Run) -> None:
+    """Make a response from its beginning to its end, whatever that is."""
+    limit = service.config.request_timeout or None
+    try:
+        async with asyncio.timeout(limit):
+            await _to_end(run, _beginning(run, stream_parts(service, made.chat.job)))
+    except asyncio.CancelledError:
+        run.cancel()
+        raise
+    except TimeoutError:
+        run.fail(
+            RequestTimeoutError(
+                f"the request took longer than --request-timeout {limit:g} s and was aborted"
+            )
+        )
+    except Exception as error:  # there is nobody else who could be told
+        run.fail(error)
+    finally:
+        await run.store()
+
+
+async def _beginning(run: Run, parts: Parts) -> Parts:
+    """The same parts. With the first of them the response is stored as one in progress."""
+    async with aclosing(parts):
+        begun = False
+        async for part in parts:
+            if not begun:
+                begun = True
+                for _ in run.begin():
+                    pass
+                await run.store()
+            yield part
+
+
+async def _stored(request: Request, response_id: str) -> Turn:
+    """The client's own response of this id. Raises NotFoundError."""
+    turn = await service_of(request).responses.get(tenant_of(request), response_id)
+    if turn is None:
+        raise _not_found(response_id, "response_id")
+    return turn
+
+
+def _not_found(response_id: str, param: str) -> NotFoundError:
+    return NotFoundError(
+        f"there is no stored response {response_id!r:.80}: it never was, was deleted, or was too "
+        "old or one too many to be kept",
+        param=param,
+    )

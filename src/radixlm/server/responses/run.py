@@ -1,0 +1,260 @@
+"""One response while it is made: what it is so far, and what its stream tells."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from radixlm.core.errors import InvalidRequestError, QueueFullError
+from radixlm.core.request import FinishReason, RequestOutput
+from radixlm.server.errors import message_of
+from radixlm.server.event import event
+from radixlm.server.logprobs import chat_logprobs
+from radixlm.server.responses.body import ENCRYPTED, ResponseBody
+from radixlm.server.responses.items import Status
+from radixlm.server.responses.prompt import ResponseTask
+from radixlm.server.responses.store import Turn
+from radixlm.server.responses.wire import (
+    AnyEvent,
+    ResponseEvent,
+    ResponseFailure,
+    ResponseObject,
+    ResponseUsage,
+)
+from radixlm.server.responses.writer import ItemWriter
+from radixlm.server.service import Service
+from radixlm.server.usage import UsageMeter, thinks_after
+
+Outcome = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+Kind = Literal[
+    "response.created",
+    "response.in_progress",
+    "response.completed",
+    "response.incomplete",
+    "response.failed",
+]
+
+_OUTCOMES: dict[FinishReason | None, Outcome] = {
+    FinishReason.STOP: "completed",
+    FinishReason.LENGTH: "incomplete",
+}
+
+
+class Run:
+    """Takes the outputs of a response's job, and writes it down.
+
+    input_items: as they are stored and given back, with their ids.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        made: ResponseTask,
+        input_items: list[dict[str, Any]],
+    ) -> None:
+        self._service = service
+        self._made = made
+        self._parser = made.chat.new_parser()
+        self._input = json.dumps(input_items, ensure_ascii=False)
+        self._count = itertools.count()
+        self._writer = ItemWriter(self._number, seals=made.body.includes(ENCRYPTED))
+        self._meter = UsageMeter(1)
+        self._thinks = False
+        self._answer: list[int] = []
+        self._reason: FinishReason | None = None
+        self._stored = made.body.stores
+        self.status: Outcome = "queued" if made.body.background else "in_progress"
+        self._error: Exception | None = None
+        self._completed_at: int | None = None
+
+    @property
+    def id(self) -> str:
+        return self._made.id
+
+    @property
+    def ended(self) -> bool:
+        return self.status not in ("queued", "in_progress")
+
+    def begin(self) -> Iterator[AnyEvent]:
+        """It is being made now."""
+        self.status = "in_progress"
+        yield self._told("response.created")
+        yield self._told("response.in_progress")
+
+    def push(self, output: RequestOutput) -> Iterator[AnyEvent]:
+        """Take the next output."""
+        self._meter.add(0, output)
+        self._answer += output.token_ids
+        self._reason = output.finish_reason
+        logprobs = chat_logprobs(self._service.engine.tokenizer, output.logprobs)["content"]
+        events = self._parser.push(output.text)
+        self._thinks = thinks_after(events, self._thinks)
+        if self._thinks:
+            self._meter.add_reasoning(len(output.token_ids))
+        yield from self._writer.push(events, logprobs)
+
+    def finish(self) -> Iterator[AnyEvent]:
+        """The job has ended."""
+        yield from self._writer.push(self._parser.flush())
+        outcome = _OUTCOMES.get(self._reason, "cancelled")
+        status: Status = "completed" if outcome == "completed" else "incomplete"
+        yield from self._writer.finish(status)
+        self._end(outcome)
+
+    def last(self) -> ResponseEvent:
+        """The stream's last event."""
+        kind: Kind = "response.completed"
+        if self.status != "completed":
+            kind = "response.failed" if self.status == "failed" else "response.incomplete"
+        return self._told(kind)
+
+    def cancel(self) -> None:
+        """Its client wants no more of it."""
+        self._writer.stop()
+        self._end("cancelled")
+
+    def fail(self, error: Exception) -> None:
+        """It can not be made."""
+        self._error = error
+        self._writer.stop()
+        self._end("failed")
+
+    def end_of(self, error: Exception) -> bytes:
+        """What its stream ends with that an error cuts short."""
+        self.fail(error)
+        return as_bytes(self.last())
+
+    async def store(self) -> None:
+        """Keep it as it is now, if it is to be kept."""
+        if self._stored:
+            self._stored = await self._service.responses.put(self._turn())
+
+    def response(self) -> ResponseObject:
+        """As it is now."""
+        body, job = self._made.body, self._made.chat.job
+        return {
+            "id": self.id,
+            "object": "response",
+            "created_at": self._made.created,
+            "completed_at": self._completed_at,
+            "status": self.status,
+            "background": bool(body.background),
+            "error": self._failure(),
+            "incomplete_details": (
+                {"reason": "max_output_tokens"} if self.status == "incomplete" else None
+            ),
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "max_tool_calls": None,
+            "metadata": body.metadata or {},
+            "model": self._service.model_name,
+            "output": self._writer.items,
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
+            "previous_response_id": body.previous_response_id,
+            "prompt_cache_key": body.prompt_cache_key,
+            "reasoning": _reasoning(body),
+            "safety_identifier": body.safety_identifier,
+            "service_tier": "default",
+            "store": self._stored,
+            "temperature": job.params.temperature,
+            "text": _text(body),
+            "tool_choice": _tool_choice(body),
+            "tools": [_tool(tool.model_dump(), strict=tool.strict) for tool in body.tools or ()],
+            "top_logprobs": body.top_logprobs or 0,
+            "top_p": job.params.top_p,
+            "truncation": body.truncation or "disabled",
+            "usage": self._usage() if self.ended else None,
+            "user": body.user,
+        }
+
+    def _end(self, outcome: Outcome) -> None:
+        self.status = outcome
+        if outcome == "completed":
+            self._completed_at = int(time.time())
+
+    def _turn(self) -> Turn:
+        tokenizer = self._service.engine.tokenizer
+        return Turn(
+            id=self.id,
+            owner=self._made.chat.job.tenant,
+            parent=self._made.body.previous_response_id,
+            created=self._made.created,
+            ended=self.ended,
+            response=json.dumps(self.response(), ensure_ascii=False),
+            input=self._input,
+            said=self._made.said(tokenizer, self._answer) if self.ended else None,
+        )
+
+    def _usage(self) -> ResponseUsage:
+        usage = self._meter.as_json()
+        prompt, cached = usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"]
+        caches = not self._service.engine.config.disable_radix_cache
+        return {
+            "input_tokens": prompt,
+            "input_tokens_details": {
+                "cached_tokens": cached,
+                "cache_write_tokens": prompt - cached if caches else 0,
+            },
+            "output_tokens": usage["completion_tokens"],
+            "output_tokens_details": {
+                "reasoning_tokens": usage["completion_tokens_details"]["reasoning_tokens"]
+            },
+            "total_tokens": usage["total_tokens"],
+        }
+
+    def _failure(self) -> ResponseFailure | None:
+        match self._error:
+            case None:
+                return None
+            case QueueFullError():
+                return {"code": "rate_limit_exceeded", "message": message_of(self._error)}
+            case InvalidRequestError():
+                return {"code": "invalid_prompt", "message": message_of(self._error)}
+            case _:
+                return {"code": "server_error", "message": message_of(self._error)}
+
+    def _told(self, kind: Kind) -> ResponseEvent:
+        return {"sequence_number": self._number(), "type": kind, "response": self.response()}
+
+    def _number(self) -> int:
+        return next(self._count)
+
+
+def as_bytes(told: AnyEvent) -> bytes:
+    """An event of a stream, under its type as its name."""
+    return event(told, told["type"])
+
+
+def lost(response: str) -> str:
+    """A stored response that nobody works on any more, since the server that did has ended."""
+    failure = {"code": "server_error", "message": "the server ended before the response did"}
+    return json.dumps({**json.loads(response), "status": "failed", "error": failure})
+
+
+def _reasoning(body: ResponseBody) -> dict[str, Any]:
+    wish = body.reasoning
+    if wish is None:
+        return {"effort": None, "summary": None}
+    return {"effort": wish.effort, "summary": wish.summary}
+
+
+def _text(body: ResponseBody) -> dict[str, Any]:
+    form = body.text.format if body.text is not None else None
+    told: dict[str, Any] = {"type": "text"}
+    if form is not None:
+        told = form.model_dump(by_alias=True, exclude_none=True)
+    return {"format": told, "verbosity": "medium"}
+
+
+def _tool_choice(body: ResponseBody) -> Any:
+    choice = body.tool_choice
+    if choice is None or isinstance(choice, str):
+        return choice or "auto"
+    return choice.model_dump()
+
+
+def _tool(tool: dict[str, Any], *, strict: bool | None) -> dict[str, Any]:
+    return {**tool, "strict": strict is True}

@@ -1,0 +1,253 @@
+"""Responses that were made, in SQLite, so that they can be fetched and continued.
+
+    turns   a response, its input and its tokens; `parent` is the response that it continued
+            alive   can be fetched and continued
+            dead    deleted, or made room for; kept for as long as a turn continues it
+
+A turn holds only what is its own, so a conversation takes space once however long it gets.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from radixlm.core.errors import ConfigError
+from radixlm.server.spoken import NOTHING, Cut, Said
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS turns (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    owner TEXT NOT NULL,
+    parent TEXT,
+    created REAL NOT NULL,
+    alive INTEGER NOT NULL DEFAULT 1,
+    ended INTEGER NOT NULL,
+    size INTEGER NOT NULL,
+    response TEXT NOT NULL,
+    input TEXT NOT NULL,
+    mark TEXT NOT NULL,
+    text TEXT NOT NULL,
+    tokens BLOB NOT NULL,
+    kept_chars INTEGER NOT NULL,
+    kept_tokens INTEGER NOT NULL,
+    asked_chars INTEGER NOT NULL,
+    asked_tokens INTEGER NOT NULL
+);
+CREATE INDEX IF NOT EXISTS by_parent ON turns (parent) WHERE parent IS NOT NULL;
+CREATE INDEX IF NOT EXISTS by_age ON turns (alive, number);
+CREATE INDEX IF NOT EXISTS by_size ON turns (size);
+PRAGMA user_version = 1;
+"""
+_NAMES = (
+    *("id", "owner", "parent", "created", "ended", "response", "input"),
+    *("mark", "text", "tokens", "kept_chars", "kept_tokens", "asked_chars", "asked_tokens"),
+)
+_COLUMNS = ", ".join(_NAMES)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One stored response.
+
+    owner: a digest of the API key that made it. created: in seconds since 1970.
+    response, input: as JSON. said: None until it has ended.
+    """
+
+    id: str
+    owner: str
+    parent: str | None
+    created: float
+    ended: bool
+    response: str
+    input: str
+    said: Said | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes, about."""
+        texts = (self.response, self.input, "" if self.said is None else self.said.text)
+        tokens = 0 if self.said is None else self.said.key.nbytes
+        return 200 + tokens + sum(len(text.encode()) for text in texts)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLimits:
+    """turns: how many can be fetched. size: bytes of all. seconds: how old one gets."""
+
+    turns: int
+    size: int
+    seconds: float
+
+
+class TurnStore:
+    """All calls take time on the disk: call them off the event loop, from one thread at a time.
+
+    path: a file, which only its owner may read, or None for memory. now: seconds since 1970.
+    Raises ConfigError for a file that is no such store.
+    """
+
+    def __init__(self, path: Path | None, limits: StoreLimits, now: Callable[[], float]) -> None:
+        self._limits = limits
+        self._now = now
+        try:
+            if path is not None:
+                path.touch(mode=0o600)
+            self._db = sqlite3.connect(path or ":memory:", check_same_thread=False)
+            self._db.executescript(_SCHEMA)
+        except (OSError, sqlite3.Error) as error:
+            raise ConfigError(f"--response-store {path}: {error}") from None
+
+    def close(self) -> None:
+        """Nothing may be called afterwards."""
+        self._db.close()
+
+    def put(self, turn: Turn) -> bool:
+        """Keep a turn, in place of the one with its id if there is one, and make room for it.
+
+        False when it is larger than all that is kept may be, or what it continues is gone.
+        """
+        if turn.size > self._limits.size or not self._has(turn.parent):
+            return False
+        values = {**_values_of(turn), "size": turn.size}
+        names = ", ".join(values)
+        places = ", ".join(f":{name}" for name in values)
+        fresh = ", ".join(f"{name} = excluded.{name}" for name in values)
+        with self._db:
+            self._db.execute(
+                f"INSERT INTO turns ({names}) VALUES ({places}) "  # noqa: S608 - our own names
+                f"ON CONFLICT (id) DO UPDATE SET {fresh}",
+                values,
+            )
+            self._make_room()
+        return True
+
+    def get(self, owner: str, turn_id: str) -> Turn | None:
+        """An owner's turn; None for one that is another's, deleted, too old, or never was."""
+        row = self._db.execute(
+            f"SELECT {_COLUMNS} FROM turns "  # noqa: S608
+            "WHERE id = ? AND owner = ? AND alive AND created >= ?",
+            (turn_id, owner, self._oldest()),
+        ).fetchone()
+        return None if row is None else _turn(row)
+
+    def conversation(self, owner: str, turn_id: str) -> list[Turn]:
+        """A turn and those that it continues, from the first on; none where `get` finds none."""
+        turn = self.get(owner, turn_id)
+        found = [] if turn is None else [turn]
+        while found and found[-1].parent is not None:
+            row = self._db.execute(
+                f"SELECT {_COLUMNS} FROM turns WHERE id = ?",  # noqa: S608
+                (found[-1].parent,),
+            ).fetchone()
+            found.append(_turn(row))
+        return found[::-1]
+
+    def delete(self, owner: str, turn_id: str) -> bool:
+        """Whether there was such a turn."""
+        if self.get(owner, turn_id) is None:
+            return False
+        with self._db:
+            self._bury(turn_id)
+        return True
+
+    def fail_open(self, failed: Callable[[str], str]) -> None:
+        """Let `failed` rewrite the responses of turns that have not ended: nobody works on them."""
+        with self._db:
+            for turn_id, response in self._db.execute(
+                "SELECT id, response FROM turns WHERE NOT ended"
+            ).fetchall():
+                self._db.execute(
+                    "UPDATE turns SET ended = 1, response = ? WHERE id = ?",
+                    (failed(response), turn_id),
+                )
+
+    def _has(self, turn_id: str | None) -> bool:
+        """Whether there is such a turn, alive or dead; there is always none."""
+        found = self._db.execute("SELECT 1 FROM turns WHERE id = ?", (turn_id,)).fetchone()
+        return turn_id is None or found is not None
+
+    def _oldest(self) -> float:
+        return self._now() - self._limits.seconds
+
+    def _make_room(self) -> None:
+        """Bury what is too old, and then the oldest until the rest is within the limits.
+
+        What has not ended stays, since it would come back at its end.
+        """
+        old = "SELECT id FROM turns WHERE alive AND ended AND created < ? ORDER BY number"
+        for (turn_id,) in self._db.execute(old, (self._oldest(),)).fetchall():
+            self._bury(turn_id)
+        while self._too_much():
+            row = self._db.execute(
+                "SELECT id FROM turns WHERE alive AND ended ORDER BY number LIMIT 1"
+            ).fetchone()
+            if row is None:
+                break
+            self._bury(row[0])
+
+    def _too_much(self) -> bool:
+        (turns,) = self._db.execute("SELECT COUNT(*) FROM turns WHERE alive").fetchone()
+        (size,) = self._db.execute("SELECT COALESCE(SUM(size), 0) FROM turns").fetchone()
+        return bool(turns > self._limits.turns or size > self._limits.size)
+
+    def _bury(self, turn_id: str | None) -> None:
+        """Let a turn be dead, and take away it and those before it that nothing continues."""
+        self._db.execute("UPDATE turns SET alive = 0 WHERE id = ?", (turn_id,))
+        while turn_id is not None:
+            gone = self._db.execute(
+                "DELETE FROM turns WHERE id = :id AND NOT alive "
+                "AND NOT EXISTS (SELECT 1 FROM turns AS later WHERE later.parent = :id) "
+                "RETURNING parent",
+                {"id": turn_id},
+            ).fetchone()
+            turn_id = gone[0] if gone is not None else None
+
+
+def _turn(row: tuple[Any, ...]) -> Turn:
+    values: Mapping[str, Any] = dict(zip(_NAMES, row, strict=True))
+    said = None
+    if values["mark"]:
+        said = Said(
+            kept=Cut(values["kept_chars"], values["kept_tokens"]),
+            asked=Cut(values["asked_chars"], values["asked_tokens"]),
+            text=values["text"],
+            mark=values["mark"],
+            key=np.frombuffer(values["tokens"], dtype=np.int32),
+        )
+    return Turn(
+        id=values["id"],
+        owner=values["owner"],
+        parent=values["parent"],
+        created=values["created"],
+        ended=bool(values["ended"]),
+        response=values["response"],
+        input=values["input"],
+        said=said,
+    )
+
+
+def _values_of(turn: Turn) -> dict[str, Any]:
+    said = turn.said or Said(NOTHING, NOTHING, "", "", np.zeros(0, dtype=np.int32))
+    return {
+        "id": turn.id,
+        "owner": turn.owner,
+        "parent": turn.parent,
+        "created": turn.created,
+        "ended": turn.ended,
+        "response": turn.response,
+        "input": turn.input,
+        "mark": said.mark,
+        "text": said.text,
+        "tokens": said.key.tobytes(),
+        "kept_chars": said.kept.chars,
+        "kept_tokens": said.kept.tokens,
+        "asked_chars": said.asked.chars,
+        "asked_tokens": said.asked.tokens,
+    }

@@ -1,0 +1,234 @@
+"""What /v1/responses sends: the types of its answers and events.
+
+Source: https://platform.openai.com/docs/api-reference/responses and
+https://platform.openai.com/docs/api-reference/responses-streaming.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from radixlm.server.responses.items import Status
+from radixlm.server.wire import ChatToken
+
+Empty = Annotated[list[object], Field(max_length=0)]
+
+
+class OutputText(TypedDict):
+    """logprobs: with message.output_text.logprobs in include, else empty."""
+
+    type: Literal["output_text"]
+    text: str
+    annotations: Empty
+    logprobs: list[ChatToken]
+
+
+class OutputMessage(TypedDict):
+    type: Literal["message"]
+    id: str
+    status: Status
+    role: Literal["assistant"]
+    content: list[OutputText]
+
+
+class ReasoningText(TypedDict):
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class OutputReasoning(TypedDict):
+    """encrypted_content: with reasoning.encrypted_content in include."""
+
+    type: Literal["reasoning"]
+    id: str
+    status: Status
+    summary: Empty
+    content: list[ReasoningText]
+    encrypted_content: NotRequired[str]
+
+
+class OutputCall(TypedDict):
+    """arguments: the text of a JSON object, when the status is completed."""
+
+    type: Literal["function_call"]
+    id: str
+    status: Status
+    call_id: str
+    name: str
+    arguments: str
+
+
+OutputItem = OutputMessage | OutputReasoning | OutputCall
+
+
+class InputDetails(TypedDict):
+    cached_tokens: int
+    cache_write_tokens: int
+
+
+class OutputDetails(TypedDict):
+    reasoning_tokens: int
+
+
+class ResponseUsage(TypedDict):
+    input_tokens: int
+    input_tokens_details: InputDetails
+    output_tokens: int
+    output_tokens_details: OutputDetails
+    total_tokens: int
+
+
+class ResponseFailure(TypedDict):
+    code: Literal["server_error", "rate_limit_exceeded", "invalid_prompt"]
+    message: str
+
+
+class IncompleteDetails(TypedDict):
+    reason: Literal["max_output_tokens"]
+
+
+class ResponseObject(TypedDict):
+    """created_at, completed_at: in seconds since 1970. Fields of the request are as it was run."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    completed_at: int | None
+    status: Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+    background: bool
+    error: ResponseFailure | None
+    incomplete_details: IncompleteDetails | None
+    instructions: str | None
+    max_output_tokens: int | None
+    max_tool_calls: int | None
+    metadata: dict[str, str]
+    model: str
+    output: list[OutputItem]
+    parallel_tool_calls: bool
+    previous_response_id: str | None
+    prompt_cache_key: str | None
+    reasoning: dict[str, Any]
+    safety_identifier: str | None
+    service_tier: Literal["default"]
+    store: bool
+    temperature: float
+    text: dict[str, Any]
+    tool_choice: Any
+    tools: list[dict[str, Any]]
+    top_logprobs: int
+    top_p: float
+    truncation: Literal["auto", "disabled"]
+    usage: ResponseUsage | None
+    user: str | None
+
+
+class Event(TypedDict):
+    sequence_number: int
+
+
+class ResponseEvent(Event):
+    """How the whole response is."""
+
+    type: Literal[
+        "response.created",
+        "response.in_progress",
+        "response.completed",
+        "response.incomplete",
+        "response.failed",
+    ]
+    response: ResponseObject
+
+
+class ItemEvent(Event):
+    type: Literal["response.output_item.added", "response.output_item.done"]
+    output_index: int
+    item: OutputItem
+
+
+class OfItem(Event):
+    item_id: str
+    output_index: int
+
+
+class OfPart(OfItem):
+    content_index: int
+
+
+class PartEvent(OfPart):
+    type: Literal["response.content_part.added", "response.content_part.done"]
+    part: OutputText | ReasoningText
+
+
+class TopLogprob(TypedDict):
+    token: str
+    logprob: float
+
+
+class EventLogprob(TopLogprob):
+    """As in an item, without the bytes."""
+
+    top_logprobs: list[TopLogprob]
+
+
+class TextDeltaEvent(OfPart):
+    type: Literal["response.output_text.delta"]
+    delta: str
+    logprobs: list[EventLogprob]
+
+
+class TextDoneEvent(OfPart):
+    type: Literal["response.output_text.done"]
+    text: str
+    logprobs: list[EventLogprob]
+
+
+class ReasoningDeltaEvent(OfPart):
+    type: Literal["response.reasoning_text.delta"]
+    delta: str
+
+
+class ReasoningDoneEvent(OfPart):
+    type: Literal["response.reasoning_text.done"]
+    text: str
+
+
+class ArgumentsDeltaEvent(OfItem):
+    type: Literal["response.function_call_arguments.delta"]
+    delta: str
+
+
+class ArgumentsDoneEvent(OfItem):
+    type: Literal["response.function_call_arguments.done"]
+    arguments: str
+
+
+AnyEvent = (
+    ResponseEvent
+    | ItemEvent
+    | PartEvent
+    | TextDeltaEvent
+    | TextDoneEvent
+    | ReasoningDeltaEvent
+    | ReasoningDoneEvent
+    | ArgumentsDeltaEvent
+    | ArgumentsDoneEvent
+)
+
+
+class InputItems(TypedDict):
+    """first_id, last_id: null when there are none."""
+
+    object: Literal["list"]
+    data: list[dict[str, Any]]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class Deleted(TypedDict):
+    id: str
+    object: Literal["response"]
+    deleted: Literal[True]

@@ -1,0 +1,185 @@
+"""The store of turns: what continues what, whose it is, and what makes room."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from radixlm.server.responses.store import StoreLimits, Turn, TurnStore
+from radixlm.server.spoken import NOTHING, Cut, Said, spoken
+
+DAY = 86_400.0
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def store_of(clock: Clock, turns: int = 100, size: int = 10**6, seconds: float = DAY) -> TurnStore:
+    return TurnStore(None, StoreLimits(turns, size, seconds), clock)
+
+
+def turn(name: str, clock: Clock, parent: str | None = None, **more: object) -> Turn:
+    values = {"owner": "me", "ended": True, "response": f'{{"of":"{name}"}}', "input": "[]"}
+    return Turn(**{"id": name, "parent": parent, "created": clock(), **values, **more})
+
+
+def rows(store: TurnStore) -> int:
+    return store._db.execute("SELECT COUNT(*) FROM turns").fetchone()[0]
+
+
+def test_a_turn_comes_back_as_it_was(clock):
+    store = store_of(clock)
+    said = Said(NOTHING, Cut(2, 1), "ab c", "mark", np.array([5, 6], dtype=np.int32))
+    assert store.put(turn("a", clock, said=said))
+    found = store.get("me", "a")
+    assert found.said[:4] == said[:4]
+    assert found.said.key.tolist() == [5, 6]
+    assert store.get("you", "a") is None
+    assert store.get("me", "b") is None
+    assert store.put(turn("a", clock, response="{}"))
+    assert store.get("me", "a").response == "{}"
+
+
+def test_a_conversation_comes_from_its_beginning(clock):
+    store = store_of(clock)
+    for name, parent in (("a", None), ("b", "a"), ("c", "b"), ("x", "a")):
+        assert store.put(turn(name, clock, parent))
+    assert [each.id for each in store.conversation("me", "c")] == ["a", "b", "c"]
+    assert [each.id for each in store.conversation("me", "x")] == ["a", "x"]
+    assert store.conversation("you", "c") == []
+
+
+def test_what_is_deleted_stays_for_what_continues_it(clock):
+    store = store_of(clock)
+    for name, parent in (("a", None), ("b", "a"), ("c", "b"), ("x", "a")):
+        store.put(turn(name, clock, parent))
+    assert store.delete("me", "a")
+    assert not store.delete("me", "a")
+    assert not store.delete("you", "b")
+    assert store.delete("me", "b")
+    assert [each.id for each in store.conversation("me", "c")] == ["a", "b", "c"]
+    assert rows(store) == 4
+    assert store.delete("me", "c")
+    assert rows(store) == 2
+    assert store.delete("me", "x")
+    assert rows(store) == 0
+
+
+def test_nothing_continues_what_is_gone(clock):
+    store = store_of(clock)
+    store.put(turn("a", clock))
+    store.delete("me", "a")
+    assert not store.put(turn("b", clock, "a"))
+    assert rows(store) == 0
+
+
+def test_the_oldest_make_room(clock):
+    store = store_of(clock, turns=2)
+    for name in "abc":
+        store.put(turn(name, clock))
+    assert [store.get("me", name) is not None for name in "abc"] == [False, True, True]
+    size = turn("a", clock).size
+    store = store_of(clock, size=2 * size)
+    for name in "abc":
+        store.put(turn(name, clock))
+    assert [store.get("me", name) is not None for name in "abc"] == [False, True, True]
+    assert not store.put(turn("d", clock, input=" " * 2 * size))
+    assert rows(store) == 2
+
+
+def test_what_has_not_ended_stays(clock):
+    store = store_of(clock, turns=1)
+    store.put(turn("a", clock, ended=False))
+    store.put(turn("b", clock))
+    assert store.get("me", "a") is not None
+    store.put(turn("a", clock))
+    assert rows(store) == 1
+
+
+def test_old_ones_go(clock):
+    store = store_of(clock, seconds=10)
+    store.put(turn("a", clock))
+    clock.now += 6
+    store.put(turn("b", clock, "a"))
+    clock.now += 6
+    assert store.get("me", "a") is None
+    assert [each.id for each in store.conversation("me", "b")] == ["a", "b"]
+    store.put(turn("c", clock))
+    clock.now += 6
+    store.put(turn("d", clock))
+    assert rows(store) == 2
+
+
+def test_what_nobody_works_on_is_failed(clock):
+    store = store_of(clock)
+    store.put(turn("a", clock, ended=False, response="running"))
+    store.put(turn("b", clock, response="done"))
+    store.fail_open(lambda response: f"no longer {response}")
+    assert store.get("me", "a").response == "no longer running"
+    assert store.get("me", "a").ended
+    assert store.get("me", "b").response == "done"
+
+
+def test_limits_hold_and_no_turn_is_lost_that_is_needed(clock):
+    """Random puts, deletions and time, compared with what a dictionary knows."""
+    rng = random.Random(7)
+    store = store_of(clock, turns=12, size=30 * turn("x", clock).size, seconds=50)
+    parents: dict[str, str | None] = {}
+    for step in range(600):
+        clock.now += rng.random()
+        alive = [name for name in parents if store.get("me", name) is not None]
+        if alive and rng.random() < 0.2:
+            assert store.delete("me", rng.choice(alive))
+            continue
+        parent = rng.choice(alive) if alive and rng.random() < 0.7 else None
+        name = f"turn{step}"
+        if store.put(turn(name, clock, parent)):
+            parents[name] = parent
+        alive = [name for name in parents if store.get("me", name) is not None]
+        assert len(alive) <= 12
+        (size,) = store._db.execute("SELECT SUM(size) FROM turns").fetchone()
+        assert size <= 30 * turn("x", clock).size * 1.1
+        needed = set()
+        for each in alive:
+            line = [found.id for found in store.conversation("me", each)]
+            walked = []
+            place: str | None = each
+            while place is not None:
+                walked.append(place)
+                place = parents[place]
+            assert line == walked[::-1]
+            needed |= set(line)
+        expired = rows(store) - len(needed)
+        assert expired <= len(parents)
+
+
+def said(kept: Cut, asked: str, answer: str) -> Said:
+    """One token for each character."""
+    text = asked + answer
+    key = np.array([ord(letter) for letter in text], dtype=np.int32)
+    return Said(kept, Cut(len(asked), len(asked)), text, "mark", key)
+
+
+def test_turns_make_a_conversation_up_to_what_each_keeps():
+    whole = spoken([said(NOTHING, "a>", "b."), said(Cut(4, 4), "c>", "d.")])
+    assert whole.text == "a>b.c>d."
+    assert whole.shared_with("a>b.c>d.e>") == Cut(8, 8)
+    assert whole.shared_with("a>b.c>D.e>") == Cut(6, 6)
+    assert whole.shared_with("a>b.X") == Cut(4, 4)
+    assert whole.shared_with("a>B.c>d.") == Cut(2, 2)
+    assert whole.shared_with("A>b.") == NOTHING
+    other = spoken([said(NOTHING, "a>", "b."), said(Cut(2, 2), "B.c>", "d.")])
+    assert other.text == "a>B.c>d."
+    assert "".join(map(chr, other.key)) == other.text
+    assert other.shared_with("a>b.") == Cut(2, 2)

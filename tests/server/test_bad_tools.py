@@ -78,6 +78,12 @@ def test_names_that_clash_are_both_named(fake):
     assert "tools[0] and tools[2] have the same name 'f'" in error["message"]
 
 
+def test_what_was_before_tools_says_what_to_use(fake):
+    assert "use tools instead" in refused(fake.chat(functions=[{"name": "f"}]))["message"]
+    error = refused(fake.chat(tools=[TOOL], function_call={"name": "f"}))
+    assert "use tool_choice" in error["message"]
+
+
 def call(**fields: Any) -> dict[str, Any]:
     return {**CALLED, "tool_calls": [{**CALL, **fields}]}
 

@@ -78,8 +78,10 @@ NOT_YET: NotYet = {
     "continuous_usage_stats": (False,),
     "include_obfuscation": (False,),
 }
-# Of these, what vLLM calls what has another name here.
+# Of these, what vLLM, or OpenAI once, calls what has another name here.
 INSTEAD: Mapping[str, str] = {
+    "functions": "tools",
+    "function_call": "tool_choice, or tool_calls in a message,",
     "structured_outputs": "json_schema, regex, ebnf or response_format",
     "guided_json": "json_schema",
     "guided_regex": "regex",

@@ -156,6 +156,9 @@ def test_after_a_last_brace_that_is_missing_goes_on_text():
     answer = calls(HermesParser, '<tool_call>{"name": "now", "arguments": {}, x')
     assert [made.arguments for made in answer.calls] == ["{}"]
     assert answer.text == ", x"
+    answer = calls(HermesParser, '<tool_call>{"arguments": {}, "name": "now"</tool_call>')
+    assert [made.name for made in answer.calls] == ["now"]
+    assert answer.text == ""
 
 
 def test_a_call_that_had_begun_is_taken_back():

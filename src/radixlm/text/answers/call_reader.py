@@ -44,6 +44,8 @@ class CallReader:
         # From where the arguments are to be sent, and where they end, in the text.
         self._unsent: int | None = None
         self._end: int | None = None
+        # Up to where the text says what the call is.
+        self._known = 0
         self._spelled: str | None = None
 
     def read(self, text: str, start: int, *, last: bool) -> tuple[int, list[AnswerEvent]]:
@@ -65,7 +67,7 @@ class CallReader:
             self.broken = not self.whole
         elif (self.broken or last) and self._name in self._names and self._end is not None:
             # Its last brace is missing, as it happens to small models.
-            self.whole, self.broken, at = True, False, self._end
+            self.whole, self.broken, at = True, False, self._known
         self.broken |= last and not self.whole
         return at, self._events(text, at)
 
@@ -82,7 +84,7 @@ class CallReader:
         if scanner.depth == 1 and (scanner.at, scanner.depth) != (was, depth):
             return self._in_object(was, text, at)
         if scanner.at is At.END and self._only_arguments:
-            self._end = at + 1
+            self._end = self._known = at + 1
         return True
 
     def _begin(self, character: str, at: int) -> bool:
@@ -119,11 +121,11 @@ class CallReader:
 
     def _end_value(self, value: str, end: int) -> bool:
         if self._field == _NAME:
-            self._name = json.loads(value)
+            self._name, self._known = json.loads(value), end
             return self._name in self._names
         if self._field in _ARGUMENTS:
             if value.startswith("{"):
-                self._end = end
+                self._end = self._known = end
             else:  # some write them as a text, or nothing at all
                 self._spelled = json.loads(value) or "{}"
                 return is_object(self._spelled) and not _SURROGATE.search(self._spelled)

@@ -25,6 +25,10 @@ def test_a_request_that_is_over_is_freed_without_a_search(stream):
         try:
             for path in ("/v1/completions", "/generate", "/no/such/route"):
                 client.post(path, json=body)
+            messages = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 2}
+            for fields in ({"stream": stream}, {"stream": stream, "nonsense": 1}):
+                client.post("/v1/messages", json={**messages, **fields})
+                client.post("/v1/responses", json={"input": "a", "max_output_tokens": 2, **fields})
             client.get("/health")
             left = [item for item in gc.get_objects() if type(item) is Exchange]
             assert len(left) <= 1  # the last one's task may not have ended yet

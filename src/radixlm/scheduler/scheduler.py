@@ -153,9 +153,7 @@ class Scheduler:
         return news
 
     def _decode(self, parts: Scheduling) -> int:
-        """Give running requests that decode their tokens, and what a grammar forced as far as
-        there is room; return what is left.
-        """
+        """Give those that decode their tokens, and what grammars forced; return what is left."""
         decoding = [state for state in self._running.values() if state.decodes]
         if len(self._fairness) > 1 and (prompt := self._first_prompt()) is not None:
             decoding = self._turns.beside(prompt, decoding)

@@ -62,7 +62,7 @@ class DecodeTurns:
         if costs[tenant] > little:
             return decoding
         room = {
-            other: max(little, cost // PARTS)
+            other: max(1, little, cost // PARTS)
             for other, cost in costs.items()
             if cost > little and served(other) > served(tenant)
         }

@@ -119,3 +119,9 @@ def test_after_tenants_met_contexts_count_against_the_budget_for_a_while() -> No
     assert chunk() == BUDGET // 2
     bench.scheduler._turns.step += MEMORY
     assert chunk() == BUDGET - 2
+
+
+def test_somebody_goes_on_however_small_the_share() -> None:
+    bench = _decoding(streams=2, bench=Bench(4_000, budget=3, max_running=3))
+    _ask(bench, 10)
+    assert len(_step(bench)) == 2

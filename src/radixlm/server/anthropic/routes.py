@@ -28,7 +28,7 @@ router = APIRouter(route_class=HeadRoute)
 async def create_message(request: Request) -> Response:
     """Anthropic's messages."""
     service = service_of(request)
-    service.check_room(tenant_of(request))  # refused before it is read: refusing must cost next to nothing
+    service.check_room(tenant_of(request))
     body = parse_body(MessagesBody, await read_body(request))
     body.check()
     made = await asyncio.to_thread(message_task, service, body, tenant_of(request))

@@ -35,7 +35,7 @@ router = APIRouter(route_class=HeadRoute)
 async def create_response(request: Request) -> Response:
     """OpenAI's responses: made, and stored unless store is false."""
     service = service_of(request)
-    service.check_room(tenant_of(request))  # refused before it is read: refusing must cost next to nothing
+    service.check_room(tenant_of(request))
     body = parse_body(ResponseBody, await read_body(request))
     body.check()
     tenant = tenant_of(request)

@@ -67,8 +67,8 @@ class IndexMachine(RuleBasedStateMachine):
         """As a retraction does: with what was generated meanwhile."""
         state = self.computing.pop(which % len(self.computing))
         self.index.remove(state)
-        for token in tokens[: state.room]:
-            state.append(token)
+        if new := tokens[: state.room]:
+            state.extend(new)
         self._enter(state)
 
     @rule(pages=PAGES, rest=REST, salt=SALTS, at=st.integers(0, 8))

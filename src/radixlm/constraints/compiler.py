@@ -23,8 +23,8 @@ MAX_WAITING = 256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Constraint:
-    """A compiled grammar, which any number of answers follow."""
+class Compiled:
+    """A grammar's Constraint, which any number of answers follow."""
 
     start: LLMatcher
 
@@ -48,25 +48,25 @@ class Compiler:
         self._vocab_size = vocab_size
         self._eos_ids = frozenset(eos_ids)
         self._lock = threading.Lock()
-        self._kept: OrderedDict[Grammar, Constraint] = OrderedDict()
+        self._kept: OrderedDict[Grammar, Compiled] = OrderedDict()
         self._characters = 0
         self._waiting = 0
         self._thread: ThreadPoolExecutor | None = None
         self._tokenizer: LLTokenizer | None = None
         self._trial: Trial | None = None
 
-    def compile(self, grammar: Grammar) -> Constraint:
+    def compile(self, grammar: Grammar) -> Compiled:
         """Blocks; never for long. Raises InvalidRequestError that names the grammar's field, and
         QueueFullError.
         """
         return self.submit(grammar).result()
 
-    def submit(self, grammar: Grammar) -> Future[Constraint]:
+    def submit(self, grammar: Grammar) -> Future[Compiled]:
         """The same for whoever must not wait. Raises QueueFullError."""
         with self._lock:
             known = self._known(grammar)
             if known is not None:
-                done: Future[Constraint] = Future()
+                done: Future[Compiled] = Future()
                 done.set_result(known)
                 return done
             if self._waiting >= MAX_WAITING:
@@ -89,17 +89,17 @@ class Compiler:
         if self._trial is not None:
             self._trial.close()
 
-    def _one_less(self, _future: Future[Constraint]) -> None:
+    def _one_less(self, _future: Future[Compiled]) -> None:
         with self._lock:
             self._waiting -= 1
 
-    def _known(self, grammar: Grammar) -> Constraint | None:
+    def _known(self, grammar: Grammar) -> Compiled | None:
         found = self._kept.get(grammar)
         if found is not None:
             self._kept.move_to_end(grammar)
         return found
 
-    def _compile(self, grammar: Grammar) -> Constraint:
+    def _compile(self, grammar: Grammar) -> Compiled:
         with self._lock:
             known = self._known(grammar)
         if known is not None:  # it came twice at the same time
@@ -107,7 +107,7 @@ class Compiler:
         try:
             tokenizer, trial = self._tools()
             trial.check(grammar)
-            made = Constraint(compile_grammar(grammar, tokenizer))
+            made = Compiled(compile_grammar(grammar, tokenizer))
         except GrammarError as error:
             raise InvalidRequestError(
                 f"{grammar.param} can not be followed: {error}", param=grammar.param
@@ -122,7 +122,7 @@ class Compiler:
             self._trial = Trial(table)
         return self._tokenizer, self._trial
 
-    def _keep(self, grammar: Grammar, made: Constraint) -> None:
+    def _keep(self, grammar: Grammar, made: Compiled) -> None:
         with self._lock:
             self._kept[grammar] = made
             self._characters += len(grammar.text)

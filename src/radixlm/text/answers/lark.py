@@ -30,9 +30,9 @@ def answer_grammar(
     """The grammar of all answers that are allowed.
 
     When they are required, calls are all there is, and their arguments follow the schemas, as far
-    as that can be done where they are not strict. When
-    they may be made, text may come instead, or around them where a marker begins them; only
-    arguments of strict tools follow a schema. Else there is only text, with no call in it.
+    as that can be done where they are not strict. When they may be made, text may come instead, or
+    around them where a marker begins them; only arguments of strict tools follow a schema. Else
+    there is only text, with no call in it.
 
     special: the markers that are special tokens, which are no text. opened: whether the prompt
     opened the thoughts before the answer; None where there are none. wanted: what an answer without

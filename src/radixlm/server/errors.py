@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from radixlm.core.errors import (
     EngineDeadError,
     InvalidRequestError,
+    NoTrialError,
     QueueFullError,
     RadixLMError,
 )
@@ -79,7 +80,7 @@ def status_of(error: Exception) -> int:
             return 400
         case QueueFullError():
             return 429
-        case EngineDeadError() | NotGeneratingError():
+        case EngineDeadError() | NoTrialError() | NotGeneratingError():
             return 503
         case RequestTimeoutError():
             return 504

@@ -61,6 +61,13 @@ class NotGeneratingError(RadixLMError):
     """The engine's loop runs, but no token came in time."""
 
 
+def timed_out(limit: float) -> RequestTimeoutError:
+    """limit: --request-timeout, in seconds."""
+    return RequestTimeoutError(
+        f"the request took longer than --request-timeout {limit:g} s and was aborted"
+    )
+
+
 def status_of(error: Exception) -> int:
     """The HTTP status that says what kind of error it is."""
     match error:

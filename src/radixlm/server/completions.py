@@ -46,6 +46,7 @@ class CompletionShape:
     """
 
     whole_kind = chunk_kind = "text_completion"
+    reasoning_tokens = 0
 
     def __init__(self, tokenizer: Tokenizer, job: Job, body: CompletionBody) -> None:
         self._tokenizer = tokenizer
@@ -56,6 +57,9 @@ class CompletionShape:
         self._with_logprobs = body.logprobs is not None
         self._logprobs: dict[int, CompletionLogprobs] = {}
         self._begun: set[int] = set()
+
+    def read(self, choice: int, output: RequestOutput) -> None:
+        """All there is to know is in the whole output."""
 
     def whole(self, outputs: Sequence[RequestOutput]) -> TextChoices:
         choices: list[TextChoice] = []

@@ -31,7 +31,7 @@ import torch
 
 from benchmarks.rows import show_rows
 from radixlm import Engine
-from radixlm.constraints import Compiler, Constraint, MaskFiller
+from radixlm.constraints import Compiled, Compiler, MaskFiller
 from radixlm.core.batch import ScheduledRow
 from radixlm.core.grammar import Grammar
 from radixlm.core.keys import Key, as_key
@@ -140,7 +140,7 @@ class Vocabulary:
 class Walk:
     """A matcher on its way along an answer, and again from the beginning."""
 
-    def __init__(self, constraint: Constraint, answer: Key) -> None:
+    def __init__(self, constraint: Compiled, answer: Key) -> None:
         self._constraint = constraint
         self._answer = answer
         self._place = 0

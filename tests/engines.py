@@ -10,7 +10,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 from radixlm.cache import RadixCache
-from radixlm.constraints import Compiler, Constraint, MaskFiller
+from radixlm.constraints import Compiled, Compiler, MaskFiller
 from radixlm.core.batch import ScheduledBatch, ScheduledRow, StepResult
 from radixlm.core.config import SchedulePolicy
 from radixlm.core.events import EventSink, ignore
@@ -46,7 +46,7 @@ def byte_compiler(vocab_size: int = VOCAB) -> Compiler:
 
 
 @cache
-def constraint(grammar: Grammar, vocab_size: int = VOCAB) -> Constraint:
+def constraint(grammar: Grammar, vocab_size: int = VOCAB) -> Compiled:
     """A grammar for the byte tokenizer, compiled."""
     return byte_compiler(vocab_size).compile(grammar)
 

@@ -148,3 +148,44 @@ def test_structured_output_is_described(fake):
         "json_object",
         "json_schema",
     ]
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_a_request_is_aborted_while_its_grammar_is_compiled(by_name):
+    """It ends at once, and never runs. Another one that waits for a grammar goes on."""
+    engine, _ = fake_engine()
+    slow = Grammar.json_schema({"type": "integer", "multipleOf": 999_983})
+
+    async def go() -> None:
+        params = SamplingParams(grammar=slow)
+        first = asyncio.create_task(engine.generate("hello", params, request_id="first"))
+        waits = SamplingParams(grammar=Grammar.regex("abc"))
+        second = asyncio.create_task(engine.generate("hello", waits, request_id="second"))
+        third = asyncio.create_task(engine.generate("hello", waits, request_id="third"))
+        await asyncio.sleep(0)
+        assert engine.abort(["first", "second"] if by_name else None) == (2 if by_name else 3)
+        for task in (first, second) if by_name else (first, second, third):
+            output = await task
+            assert output.finish_reason == "abort"
+            assert not output.token_ids
+        if by_name:
+            assert (await third).text == "abc"
+        assert engine.abort(None) == 0
+        await engine.close()
+
+    asyncio.run(go())
+
+
+def test_a_tenant_s_grammars_are_counted_as_its_own():
+    engine, _ = fake_engine()
+    asked = []
+    engine._loaded.grammars.submit = lambda _, tenant: asked.append(tenant) or 1 / 0
+
+    async def go() -> None:
+        params = SamplingParams(grammar=Grammar.regex("abc"))
+        with pytest.raises(ZeroDivisionError):
+            await engine.generate("hello", params, tenant="mine")
+        await engine.close()
+
+    asyncio.run(go())
+    assert asked == ["mine"]

@@ -378,3 +378,45 @@ def test_the_openai_package_reads_a_stream_of_calls():
     assert final.finish_reason == "tool_calls"
     assert final.message.content == "I look."
     assert final.message.tool_calls[0].function.arguments == ARGUMENTS
+
+
+def test_thoughts_are_counted_whole_and_streamed():
+    script = "<think>\nThe user greets.\n</think>\n\nHello!"
+    with model(chat_templates.THINKING, script) as client:
+        whole = client.chat(n=2).json()["usage"]
+        chunks = events(client.chat(n=2, stream=True, stream_options={"include_usage": True}))
+        plain = client.complete().json()["usage"]
+    count = whole["completion_tokens_details"]["reasoning_tokens"]
+    assert 2 * len("The user greets.") <= count < whole["completion_tokens"]
+    assert chunks[-1]["usage"]["completion_tokens_details"]["reasoning_tokens"] == count
+    assert plain["completion_tokens_details"]["reasoning_tokens"] == 0
+
+
+@pytest.mark.parametrize("depth", [300, 450, 500, 700, 900])
+def test_what_is_nested_too_deeply_is_the_client_s_fault(depth):
+    """However far it gets: the body's own limit is not that of the walks through it."""
+    nested = '{"a":' * depth + "1" + "}" * depth
+    call = {
+        "id": "c",
+        "type": "function",
+        "function": {"name": "now", "arguments": nested},
+    }
+    said = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "b"},
+    ]
+    deep = json.dumps({"messages": said})
+    tool = f'{{"type":"function","function":{{"name":"now","parameters":{nested}}}}}'
+    tools = json.dumps({"messages": said[:1]})[:-1] + f', "tools": [{tool}]'
+    bodies = [
+        ("/v1/chat/completions", deep),
+        ("/v1/chat/completions", tools + "}"),
+        ("/v1/chat/completions", tools + ', "tool_choice": "required"}'),
+        ("/tokenize", deep),
+        ("/tokenize", tools + "}"),
+    ]
+    with model(chat_templates.HERMES, "a") as client:
+        for path, content in bodies:
+            answer = client.request("POST", path, content=content.encode())
+            assert answer.status_code in (200, 400), (path, answer.text)

@@ -85,7 +85,9 @@ class AsyncEngine:
         """End these requests within one step, with None all of them; returns how many are under
         way. Their streams end with finish_reason abort. Raises EngineDeadError.
         """
-        return self._loaded.client.abort_ids(request_ids)
+        wanted = None if request_ids is None else tuple(request_ids)
+        known = self._loaded.client.abort_ids(wanted)
+        return known + self._loaded.compiling.abort(wanted)
 
     async def flush_cache(self) -> bool:
         """Drop all cached tokens that no request uses; False when requests were under way."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from radixlm.attention.team import team
+from radixlm.build.compiling import Compiling
 from radixlm.build.resolve import (
     DEMO_MODEL,
     resolve_context,
@@ -21,9 +21,10 @@ from radixlm.constraints import Compiler, MaskFiller
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError
 from radixlm.core.keys import Key
-from radixlm.core.request import Request, RequestOutput
+from radixlm.core.request import FinishReason, Request, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineClient, EngineCore, Intake
+from radixlm.engine.intake import new_request_id
 from radixlm.engine.prompts import Prompt, prompt_key
 from radixlm.memory.budget import default_kv_tokens
 from radixlm.memory.kv_pool import KVPool, bytes_per_token
@@ -73,6 +74,10 @@ class Loaded:
     intake: Intake
     grammars: Compiler
     client: EngineClient
+    compiling: Compiling = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "compiling", Compiling(self.grammars))
 
     def request(self, prompt: Prompt, params: SamplingParams, **options: Any) -> Request:
         """Tokenize and resolve a prompt, compile its grammar. Raises InvalidRequestError."""
@@ -87,10 +92,18 @@ class Loaded:
         self, prompt: Prompt, params: SamplingParams, **options: Any
     ) -> AsyncGenerator[RequestOutput, None]:
         """Run a prompt and yield its outputs as they come; see AsyncEngine.stream."""
+        request_id = options.pop("request_id", None) or new_request_id()
         constraint = None
         if params.grammar is not None:
-            constraint = await asyncio.wrap_future(self.grammars.submit(params.grammar))
-        request = self.intake.make(self.key(prompt), params, constraint=constraint, **options)
+            constraint = await self.compiling.compiled(
+                params.grammar, request_id=request_id, tenant=options.get("tenant", "")
+            )
+            if constraint is None:
+                yield RequestOutput(request_id, finish_reason=FinishReason.ABORT)
+                return
+        request = self.intake.make(
+            self.key(prompt), params, request_id=request_id, constraint=constraint, **options
+        )
         outputs = self.client.stream(request)
         try:
             async for output in outputs:

@@ -1,11 +1,11 @@
 """Floor 1: grammars that answers must follow, on llguidance. No torch.
 
-A Compiler makes a Grammar into a Constraint, once; each request follows it with a Matcher of its
-own; a MaskFiller says for many at a time which tokens may come next.
+A Compiler makes a Grammar into a Compiled one, once; each request follows it with a Matcher of
+its own; a MaskFiller says for many at a time which tokens may come next.
 """
 
-from radixlm.constraints.compiler import Compiler, Constraint
+from radixlm.constraints.compiler import Compiled, Compiler
 from radixlm.constraints.masks import MaskFiller
 from radixlm.constraints.matcher import Matcher
 
-__all__ = ["Compiler", "Constraint", "MaskFiller", "Matcher"]
+__all__ = ["Compiled", "Compiler", "MaskFiller", "Matcher"]

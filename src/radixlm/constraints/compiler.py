@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 from llguidance import LLMatcher, LLTokenizer
 
@@ -14,17 +15,18 @@ from radixlm.constraints.matcher import Matcher
 from radixlm.constraints.source import GrammarError, compile_grammar
 from radixlm.constraints.table import Table, Vocabulary, cutter
 from radixlm.constraints.trial import Trial
-from radixlm.core.errors import InvalidRequestError, QueueFullError
+from radixlm.core.errors import EngineDeadError, InvalidRequestError, QueueFullError
 from radixlm.core.grammar import Grammar
 
 MAX_KEPT = 256
 MAX_KEPT_CHARACTERS = 4_000_000
 MAX_WAITING = 256
+MAX_WAITING_OF_TENANT = 128
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Constraint:
-    """A compiled grammar, which any number of answers follow."""
+class Compiled:
+    """A grammar's Constraint, which any number of answers follow."""
 
     start: LLMatcher
 
@@ -48,58 +50,71 @@ class Compiler:
         self._vocab_size = vocab_size
         self._eos_ids = frozenset(eos_ids)
         self._lock = threading.Lock()
-        self._kept: OrderedDict[Grammar, Constraint] = OrderedDict()
+        self._kept: OrderedDict[Grammar, Compiled] = OrderedDict()
         self._characters = 0
-        self._waiting = 0
+        self._waiting: Counter[str] = Counter()  # by tenant
+        self._closed = False
         self._thread: ThreadPoolExecutor | None = None
         self._tokenizer: LLTokenizer | None = None
         self._trial: Trial | None = None
 
-    def compile(self, grammar: Grammar) -> Constraint:
-        """Blocks; never for long. Raises InvalidRequestError that names the grammar's field, and
-        QueueFullError.
+    def compile(self, grammar: Grammar) -> Compiled:
+        """Blocks; never for long. Raises InvalidRequestError that names the grammar's field,
+        QueueFullError, NoTrialError, EngineDeadError.
         """
         return self.submit(grammar).result()
 
-    def submit(self, grammar: Grammar) -> Future[Constraint]:
-        """The same for whoever must not wait. Raises QueueFullError."""
+    def submit(self, grammar: Grammar, tenant: str = "") -> Future[Compiled]:
+        """The same for whoever must not wait. Itself it raises QueueFullError, EngineDeadError.
+
+        tenant: who asks; nobody fills the line alone.
+        """
         with self._lock:
+            if self._closed:
+                raise EngineDeadError("the engine is shut down, so no grammar is compiled")
             known = self._known(grammar)
             if known is not None:
-                done: Future[Constraint] = Future()
+                done: Future[Compiled] = Future()
                 done.set_result(known)
                 return done
-            if self._waiting >= MAX_WAITING:
-                raise QueueFullError(
-                    f"{self._waiting} grammars wait to be compiled; try again later"
-                )
+            self._check_room(tenant)
             if self._thread is None:
                 self._thread = ThreadPoolExecutor(1, "radixlm-grammars")
-            self._waiting += 1
+            self._waiting[tenant] += 1
             future = self._thread.submit(self._compile, grammar)
-        future.add_done_callback(self._one_less)
+        future.add_done_callback(partial(self._one_less, tenant))
         return future
 
     def close(self) -> None:
-        """End the thread and the process; grammars that wait are given up."""
+        """End the thread and the process; grammars that wait are given up, new ones refused."""
         with self._lock:
+            self._closed = True
             thread, self._thread = self._thread, None
         if thread is not None:
             thread.shutdown(cancel_futures=True)
         if self._trial is not None:
             self._trial.close()
 
-    def _one_less(self, _future: Future[Constraint]) -> None:
-        with self._lock:
-            self._waiting -= 1
+    def _check_room(self, tenant: str) -> None:
+        waiting, own = self._waiting.total(), self._waiting[tenant]
+        if waiting >= MAX_WAITING or own >= MAX_WAITING_OF_TENANT:
+            raise QueueFullError(
+                f"{waiting} grammars wait to be compiled, {own} of them yours; try again later"
+            )
 
-    def _known(self, grammar: Grammar) -> Constraint | None:
+    def _one_less(self, tenant: str, _future: Future[Compiled]) -> None:
+        with self._lock:
+            self._waiting[tenant] -= 1
+            if not self._waiting[tenant]:
+                del self._waiting[tenant]
+
+    def _known(self, grammar: Grammar) -> Compiled | None:
         found = self._kept.get(grammar)
         if found is not None:
             self._kept.move_to_end(grammar)
         return found
 
-    def _compile(self, grammar: Grammar) -> Constraint:
+    def _compile(self, grammar: Grammar) -> Compiled:
         with self._lock:
             known = self._known(grammar)
         if known is not None:  # it came twice at the same time
@@ -107,7 +122,7 @@ class Compiler:
         try:
             tokenizer, trial = self._tools()
             trial.check(grammar)
-            made = Constraint(compile_grammar(grammar, tokenizer))
+            made = Compiled(compile_grammar(grammar, tokenizer))
         except GrammarError as error:
             raise InvalidRequestError(
                 f"{grammar.param} can not be followed: {error}", param=grammar.param
@@ -122,7 +137,7 @@ class Compiler:
             self._trial = Trial(table)
         return self._tokenizer, self._trial
 
-    def _keep(self, grammar: Grammar, made: Constraint) -> None:
+    def _keep(self, grammar: Grammar, made: Compiled) -> None:
         with self._lock:
             self._kept[grammar] = made
             self._characters += len(grammar.text)

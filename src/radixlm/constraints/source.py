@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
-from radixlm.core.grammar import Grammar, GrammarKind
+from radixlm.core.grammar import JSON_STYLE, Grammar, GrammarKind
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
-# Between an answer's tokens JSON is as `json.dumps` writes it: the text models saw most, no endless
-# white space, and the more of it is forced the less the model is asked.
-_JSON: JsonCompileOptions = {
-    "item_separator": ", ",
-    "key_separator": ": ",
-    "whitespace_flexible": False,
-}
+_JSON = cast("JsonCompileOptions", dict(JSON_STYLE))
 # llguidance's own limits for one step (fuel, items) bound a mask's time to some 30 ms. This one
 # bounds memory: 2 kB a state, and few grammars come to 2,000.
 _LIMITS = LLParserLimits(max_lexer_states=20_000, verbose_errors=False)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from contextlib import suppress
 from typing import IO, Any
 
 from radixlm.constraints.source import GrammarError
 from radixlm.constraints.table import Table
+from radixlm.core.errors import NoTrialError
 from radixlm.core.grammar import Grammar
 
 SECONDS = 3.0
@@ -31,7 +33,7 @@ class Trial:
         self._process: subprocess.Popen[bytes] | None = None
 
     def check(self, grammar: Grammar) -> None:
-        """Raises GrammarError."""
+        """Raises GrammarError, NoTrialError."""
         process = self._process or self._start()
         try:
             send(process.stdin, grammar)
@@ -50,18 +52,27 @@ class Trial:
         process, self._process = self._process, None
         if process is not None:
             process.kill()
-            with process:  # closes the pipes and waits
+            with suppress(BrokenPipeError), process:  # closes the pipes and waits
                 pass
 
     def _start(self) -> subprocess.Popen[bytes]:
-        process = self._process = subprocess.Popen(
-            [sys.executable, "-m", "radixlm.constraints.trial_process"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for this process
-        )
-        send(process.stdin, (self._table, self._seconds))
+        try:
+            process = self._process = subprocess.Popen(
+                [sys.executable, "-m", "radixlm.constraints.trial_process"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C is for this process
+            )
+            send(process.stdin, (self._table, self._seconds))
+            receive(process.stdout)  # it is ready: whatever ends it now is a grammar's fault
+        except (EOFError, OSError) as error:
+            self.close()
+            reason = str(error) or "it ended at once"
+            raise NoTrialError(
+                f"grammars can not be compiled now: the process for that did not start ({reason}); "
+                "look for what the system is out of, memory or processes, and try again"
+            ) from error
         return process
 
 

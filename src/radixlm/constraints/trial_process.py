@@ -34,6 +34,7 @@ def _answer_all() -> None:
     table: Table
     table, seconds = receive(sys.stdin.buffer)
     tokenizer = table.tokenizer()
+    send(sys.stdout.buffer, None)  # ready
     with open(os.devnull, "w") as nowhere:
         while True:
             grammar: Grammar = receive(sys.stdin.buffer)

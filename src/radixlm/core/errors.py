@@ -5,6 +5,7 @@ RadixLMError
 │   └── RequestTooLargeError   it can never fit the context or the pool            HTTP 400
 ├── QueueFullError         too many requests wait; try again later                 HTTP 429
 ├── EngineDeadError        the engine loop crashed or was shut down                HTTP 503
+├── NoTrialError           no process can be started to try grammars in            HTTP 503
 ├── ConfigError            a flag or a combination of flags is wrong
 ├── ModelError             a checkpoint folder cannot be used
 │   ├── UnsupportedModelError  names the config field that is not supported
@@ -42,6 +43,10 @@ class QueueFullError(RadixLMError):
 
 class EngineDeadError(RadixLMError):
     """The engine loop is gone, so no request can be answered."""
+
+
+class NoTrialError(RadixLMError):
+    """No process can be started to try grammars in; those that are known still work."""
 
 
 class ConfigError(RadixLMError, ValueError):

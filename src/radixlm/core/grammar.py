@@ -6,11 +6,20 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from radixlm.core.errors import InvalidRequestError
 
 MAX_GRAMMAR_LENGTH = 65_536
+# How answers in JSON are written, as llguidance's options: as `json.dumps` does it, the text models
+# saw most, no endless white space, and the more of it is forced the less the model is asked.
+JSON_STYLE: Final[Mapping[str, Any]] = {
+    "item_separator": ", ",
+    "key_separator": ": ",
+    "whitespace_flexible": False,
+}
+# The schema of every JSON object.
+ANY_OBJECT: Final[Mapping[str, Any]] = {"type": "object"}
 
 
 class GrammarKind(StrEnum):

@@ -7,11 +7,8 @@ from typing import NamedTuple
 from radixlm.constraints import Matcher
 from radixlm.core.request import Request
 from radixlm.scheduler import Taken
-from radixlm.text.detokenizer import Detokenizer
+from radixlm.text.detokenizer import PROMPT_TAIL, Detokenizer
 from radixlm.text.tokenizer import Tokenizer
-
-# Enough to complete a character or a space that the prompt's last tokens begin.
-PROMPT_TAIL = 8
 
 
 class Grown(NamedTuple):

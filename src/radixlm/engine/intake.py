@@ -64,7 +64,7 @@ class Intake:
                 param="stop_token_ids",
             )
         return Request(
-            request_id=request_id or f"req-{secrets.token_hex(12)}",
+            request_id=request_id or new_request_id(),
             key=key,
             params=params,
             max_tokens=self.limits.resolve_max_tokens(key, params),
@@ -75,3 +75,8 @@ class Intake:
             tenant=tenant,
             constraint=constraint,
         )
+
+
+def new_request_id() -> str:
+    """An id for a request that its caller gave none."""
+    return f"req-{secrets.token_hex(12)}"

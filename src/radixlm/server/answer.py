@@ -17,7 +17,7 @@ from radixlm.server.generation import Job, Part, run_to_end, stream_parts
 from radixlm.server.service import Service, service_of
 from radixlm.server.sse import ClientGoneError, EventStream, until_disconnect
 from radixlm.server.usage import UsageMeter
-from radixlm.server.wire import Head
+from radixlm.server.wire import Head, Usage
 
 Fields = Mapping[str, Any]
 Parts = AsyncGenerator[Part, None]
@@ -31,6 +31,13 @@ class Shape(Protocol):
 
     whole_kind: str
     chunk_kind: str
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """How many of the tokens it has seen so far were thoughts."""
+
+    def read(self, choice: int, output: RequestOutput) -> None:
+        """See new output of an answer that is sent whole, in the end, by `whole`."""
 
     def whole(self, outputs: Sequence[RequestOutput]) -> Fields:
         """Of all output, in order of the choices: `choices`, and what else the API gives."""
@@ -49,8 +56,8 @@ async def answer(
         return _events(service, job, shape, parts, include_usage)
 
     async def whole(parts: Parts) -> dict[str, Any]:
-        outputs = await run_to_end(parts, job.choices)
-        usage = UsageMeter.of(outputs, job.n).as_json()
+        outputs = await run_to_end(_read(shape, parts), job.choices)
+        usage = _usage(UsageMeter.of(outputs, job.n), shape)
         return {**_head(service, job, shape.whole_kind), **shape.whole(outputs), "usage": usage}
 
     parts = stream_parts(service, job)
@@ -97,8 +104,22 @@ async def _events(
             for fields in shape.chunks(choice, output):
                 yield event({**head, **fields, **no_usage})
     if include_usage:
-        yield event({**head, "choices": [], "usage": meter.as_json()})
+        yield event({**head, "choices": [], "usage": _usage(meter, shape)})
     yield DONE
+
+
+async def _read(shape: Shape, parts: Parts) -> Parts:
+    """The same parts; the shape sees them as they come."""
+    async with aclosing(parts):
+        async for part in parts:
+            shape.read(*part)
+            yield part
+
+
+def _usage(meter: UsageMeter, shape: Shape) -> Usage:
+    """Once all has come."""
+    meter.add_reasoning(shape.reasoning_tokens)
+    return meter.as_json()
 
 
 async def _counted(exchange: Exchange, parts: Parts, n: int) -> Parts:

@@ -6,7 +6,8 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -89,6 +90,15 @@ def checked(model: type[M], value: Mapping[str, Any]) -> M:
     except RecursionError:  # wherever it is noticed: in validation, in the message
         raise _too_deep() from None
     return parsed
+
+
+@contextmanager
+def not_too_deep() -> Iterator[None]:
+    """Of a body that could just be read: where walking through it again goes too deep, say so."""
+    try:
+        yield
+    except RecursionError:
+        raise _too_deep() from None
 
 
 def _too_deep() -> InvalidRequestError:

@@ -12,6 +12,7 @@ import numpy as np
 
 from radixlm.core.keys import Key
 from radixlm.core.request import RequestOutput
+from radixlm.server.body import not_too_deep
 from radixlm.server.chat_deltas import ChatStream, finish_of, message_of
 from radixlm.server.generation import Job
 from radixlm.server.logprobs import chat_logprobs
@@ -75,6 +76,7 @@ def chat_task(service: Service, body: ChatBody, tenant: str) -> ChatTask:
     )
 
 
+@not_too_deep()
 def task_of(
     service: Service,
     body: ChatBody,
@@ -112,6 +114,7 @@ def task_of(
     return ChatTask(job, prompt, partial(style.parser, use, prompt.text))
 
 
+@not_too_deep()
 def chat_prompt(
     service: Service,
     messages: Sequence[ChatMessage],
@@ -169,6 +172,17 @@ class ChatShape:
         # OpenAI says which tier it was only where one was asked for.
         self._tier: Tier = {} if body.service_tier is None else {"service_tier": "default"}
         self._streams: dict[int, ChatStream] = {}
+        self._answers: dict[int, Answered] = {}
+
+    @property
+    def reasoning_tokens(self) -> int:
+        return sum(stream.reasoning_tokens for stream in self._streams.values())
+
+    def read(self, choice: int, output: RequestOutput) -> None:
+        if choice not in self._streams:
+            self._streams[choice] = ChatStream(self._new_parser())
+            self._answers[choice] = Answered()
+        self._answers[choice].add(self._streams[choice].events(output))
 
     def whole(self, outputs: Sequence[RequestOutput]) -> ChatChoices:
         choices = [self._choice(choice, output) for choice, output in enumerate(outputs)]
@@ -196,8 +210,7 @@ class ChatShape:
         return made
 
     def _choice(self, choice: int, output: RequestOutput) -> ChatChoice:
-        parser = self._new_parser()
-        answer = Answered().add([*parser.push(output.text), *parser.flush()])
+        answer = self._answers[choice]
         return {
             "index": choice,
             "message": message_of(answer),

@@ -12,10 +12,8 @@ from radixlm.server.logprobs import CompletionLogprobs, joined
 from radixlm.server.protocol import CompletionBody
 from radixlm.server.service import Service
 from radixlm.server.wire import TextChoice, TextChoices, TextLogprobs
+from radixlm.text.detokenizer import PROMPT_TAIL
 from radixlm.text.tokenizer import Tokenizer
-
-# Enough to know what a first space or half a character at the prompt's end belongs to.
-_TAIL = 8
 
 
 def completion_job(service: Service, body: CompletionBody, tenant: str) -> Job:
@@ -48,6 +46,7 @@ class CompletionShape:
     """
 
     whole_kind = chunk_kind = "text_completion"
+    reasoning_tokens = 0
 
     def __init__(self, tokenizer: Tokenizer, job: Job, body: CompletionBody) -> None:
         self._tokenizer = tokenizer
@@ -58,6 +57,9 @@ class CompletionShape:
         self._with_logprobs = body.logprobs is not None
         self._logprobs: dict[int, CompletionLogprobs] = {}
         self._begun: set[int] = set()
+
+    def read(self, choice: int, output: RequestOutput) -> None:
+        """All there is to know is in the whole output."""
 
     def whole(self, outputs: Sequence[RequestOutput]) -> TextChoices:
         choices: list[TextChoice] = []
@@ -113,7 +115,7 @@ class CompletionShape:
             writer = self._logprobs[choice] = CompletionLogprobs(
                 self._tokenizer,
                 skip_special_tokens=self._job.params.skip_special_tokens,
-                prompt_tail=() if echo else key[-_TAIL:].tolist(),
+                prompt_tail=() if echo else key[-PROMPT_TAIL:].tolist(),
             )
         if not (echo and first):
             return writer.of_output(output.logprobs)

@@ -11,7 +11,7 @@ from radixlm.core.clock import Clock
 from radixlm.server.access_log import log_access
 from radixlm.server.api_keys import Keyring
 from radixlm.server.config import ServerConfig
-from radixlm.server.errors import RequestTimeoutError, error_response
+from radixlm.server.errors import error_response, timed_out
 from radixlm.server.exchange import Exchange
 
 # A client that does not read is not waited for when it is told that its time is over.
@@ -62,9 +62,7 @@ class Envelope:
                     await self._tell(exchange, scope, receive)
 
     async def _tell(self, exchange: Exchange, scope: Scope, receive: Receive) -> None:
-        error = RequestTimeoutError(
-            f"the request took longer than --request-timeout {self._limit:g} s and was aborted"
-        )
+        error = timed_out(self._limit or 0)
         if exchange.status is None:
             await error_response(error, exchange.errors.body)(scope, receive, exchange.send)
         elif exchange.streams and not exchange.complete:

@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from radixlm.core.errors import (
     EngineDeadError,
     InvalidRequestError,
+    NoTrialError,
     QueueFullError,
     RadixLMError,
 )
@@ -60,6 +61,13 @@ class NotGeneratingError(RadixLMError):
     """The engine's loop runs, but no token came in time."""
 
 
+def timed_out(limit: float) -> RequestTimeoutError:
+    """limit: --request-timeout, in seconds."""
+    return RequestTimeoutError(
+        f"the request took longer than --request-timeout {limit:g} s and was aborted"
+    )
+
+
 def status_of(error: Exception) -> int:
     """The HTTP status that says what kind of error it is."""
     match error:
@@ -79,7 +87,7 @@ def status_of(error: Exception) -> int:
             return 400
         case QueueFullError():
             return 429
-        case EngineDeadError() | NotGeneratingError():
+        case EngineDeadError() | NoTrialError() | NotGeneratingError():
             return 503
         case RequestTimeoutError():
             return 504

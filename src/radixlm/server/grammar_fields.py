@@ -8,10 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from radixlm.core.errors import InvalidRequestError
-from radixlm.core.grammar import Grammar
+from radixlm.core.grammar import ANY_OBJECT, Grammar
 from radixlm.server.request_model import Body
-
-_ANY_OBJECT = {"type": "object"}
 
 
 class GrammarFields(Body):
@@ -75,7 +73,7 @@ class ResponseFormatField(GrammarFields):
         if wanted.type != "text":
             schema = None if wanted.json_schema is None else wanted.json_schema.schema_
             made["response_format"] = Grammar.json_schema(
-                _ANY_OBJECT if schema is None else schema, param="response_format"
+                ANY_OBJECT if schema is None else schema, param="response_format"
             )
         return made
 

@@ -15,10 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from radixlm.core.keys import Key
+from radixlm.text.detokenizer import PROMPT_TAIL
 from radixlm.text.tokenizer import Tokenizer
-
-# Enough to know what a first space or half a character behind a prompt belongs to.
-_TAIL = 8
 
 
 class Cut(NamedTuple):
@@ -81,6 +79,6 @@ def spoken(turns: Sequence[Said]) -> Spoken:
 
 def spelled_behind(tokenizer: Tokenizer, key: Key, tokens: Sequence[int]) -> str:
     """The text that `tokens` add to a prompt, special tokens spelled out."""
-    tail = key[-_TAIL:].tolist()
+    tail = key[-PROMPT_TAIL:].tolist()
     before = tokenizer.decode(tail, skip_special_tokens=False)
     return tokenizer.decode([*tail, *tokens], skip_special_tokens=False)[len(before) :]

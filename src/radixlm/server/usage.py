@@ -8,8 +8,8 @@ from radixlm.core.request import RequestOutput
 from radixlm.server.wire import CompletionTokensDetails, Usage
 from radixlm.text.answers import AnswerEvent, ReasoningDelta
 
-# OpenAI always gives these; nothing here makes such tokens.
-_NEVER: CompletionTokensDetails = {
+# OpenAI always gives these; but for thoughts, nothing here makes such tokens.
+_NONE: CompletionTokensDetails = {
     "reasoning_tokens": 0,
     "audio_tokens": 0,
     "accepted_prediction_tokens": 0,
@@ -57,7 +57,7 @@ class UsageMeter:
             "completion_tokens": self._completion_tokens,
             "total_tokens": prompt + self._completion_tokens,
             "prompt_tokens_details": {"cached_tokens": cached, "audio_tokens": 0},
-            "completion_tokens_details": {**_NEVER, "reasoning_tokens": self._reasoning_tokens},
+            "completion_tokens_details": {**_NONE, "reasoning_tokens": self._reasoning_tokens},
         }
 
 

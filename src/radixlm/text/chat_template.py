@@ -168,8 +168,9 @@ def as_plain_text(
             return {plain(name): plain(entry) for name, entry in value.items()}
         return value
 
-    kept = 1 if continue_final_message else 0
-    ends = len(messages) - kept
+    ends = len(messages)
+    if continue_final_message and messages and messages[-1].get("role") == "assistant":
+        ends -= 1
     return [plain(message) for message in messages[:ends]] + [
         dict(message) for message in messages[ends:]
     ]

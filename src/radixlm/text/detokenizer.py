@@ -9,6 +9,10 @@ from typing import NamedTuple
 from radixlm.text.stops import StopScanner
 from radixlm.text.tokenizer import Tokenizer
 
+# So many of a prompt's last ids are enough to know what a first space or half a character behind
+# it belongs to.
+PROMPT_TAIL = 8
+
 
 class Piece(NamedTuple):
     """What one token made certain. `stop` is the stop string that ends the request here."""
@@ -29,8 +33,8 @@ class Detokenizer:
     stop: texts before the first of these to be complete are the output; they are not part of it.
     min_tokens: a stop string that is complete with an earlier token than this one is plain text.
     shown: ids of special tokens that are not skipped even so.
-    prompt_tail: the last prompt ids, where the output continues a prompt: then a first space is
-        kept, and a character that begins in the prompt is completed.
+    prompt_tail: the last PROMPT_TAIL prompt ids, where the output continues a prompt: then a first
+        space is kept, and a character that begins in the prompt is completed.
     """
 
     __slots__ = (

@@ -29,8 +29,11 @@ def told_in_text(
     for are_results, group in groupby(messages, lambda message: message["role"] == "tool"):
         if are_results:  # one message: many templates want the roles in turn
             told.append({"role": "user", "content": "\n\n".join(map(_result, group))})
-        else:
-            told += [_with_calls(message) for message in group]
+            continue
+        said = [_with_calls(message) for message in group]
+        if told and said[0]["role"] == "user":  # behind results
+            said = _begun_with(told.pop()["content"], said, "user")
+        told += said
     if not tools:
         return told
     text = "\n".join([_HEAD, *(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)])

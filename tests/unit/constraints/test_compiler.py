@@ -9,11 +9,16 @@ from pathlib import Path
 import pytest
 
 from radixlm.constraints import Compiler
-from radixlm.constraints.compiler import MAX_KEPT
+from radixlm.constraints.compiler import MAX_KEPT, MAX_WAITING, MAX_WAITING_OF_TENANT
 from radixlm.constraints.source import MAX_GBNF_LENGTH, GrammarError
 from radixlm.constraints.table import Table
 from radixlm.constraints.trial import Trial
-from radixlm.core.errors import InvalidRequestError
+from radixlm.core.errors import (
+    EngineDeadError,
+    InvalidRequestError,
+    NoTrialError,
+    QueueFullError,
+)
 from radixlm.core.grammar import Grammar
 from radixlm.text.tokenizer import Tokenizer
 from tests.engines import byte_tokenizer
@@ -134,13 +139,51 @@ def test_what_is_kept_is_bounded(compiler: Compiler) -> None:
     assert compiler.compile(Grammar.regex("kept0")) is not first
 
 
-def test_grammars_that_wait_are_bounded(compiler: Compiler, monkeypatch: object) -> None:
-    compiler._waiting = 10_000
+@pytest.mark.parametrize(
+    ("waiting", "told"),
+    [
+        ({"a": MAX_WAITING_OF_TENANT, "b": MAX_WAITING - MAX_WAITING_OF_TENANT}, "256 .*, 0 of"),
+        ({"me": MAX_WAITING_OF_TENANT}, "128 .*, 128 of"),
+    ],
+)
+def test_grammars_that_wait_are_bounded(
+    compiler: Compiler, waiting: dict[str, int], told: str
+) -> None:
+    compiler._waiting.update(waiting)
     try:
-        with pytest.raises(Exception, match="10000 grammars wait"):
-            compiler.submit(Grammar.regex("one too many"))
+        with pytest.raises(QueueFullError, match=told):
+            compiler.submit(Grammar.regex("one too many"), "me")
     finally:
-        compiler._waiting = 0
+        compiler._waiting.clear()
+
+
+def test_one_tenant_s_grammars_leave_room_for_another_s(compiler: Compiler) -> None:
+    compiler._waiting["a"] = MAX_WAITING_OF_TENANT
+    try:
+        compiler.submit(Grammar.regex("another's"), "b").result()
+    finally:
+        del compiler._waiting["a"]
+
+
+def test_a_process_that_can_not_start_is_not_the_grammar_s_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trial = Trial(Table.of(byte_tokenizer(), 256, (0,)))
+    for program in ("/nowhere/at/all", "/bin/false"):
+        with monkeypatch.context() as patch:
+            patch.setattr("sys.executable", program)
+            with pytest.raises(NoTrialError, match="did not start"):
+                trial.check(Grammar.regex("a"))
+    trial.check(Grammar.regex("a"))
+    trial.close()
+
+
+def test_nothing_is_compiled_after_closing() -> None:
+    made = Compiler(byte_tokenizer(), vocab_size=256, eos_ids=())
+    made.close()
+    with pytest.raises(EngineDeadError, match="shut down"):
+        made.submit(Grammar.regex("a"))
+    assert made._thread is None
 
 
 def test_after_closing_nothing_is_left() -> None:

@@ -92,6 +92,8 @@ def test_messages_are_broken_up_in_all_their_texts():
     assert turns() == 6
     # The beginning of an answer is the caller's own: it may need special tokens.
     assert turns(continue_final_message=True) == 5 + 2
+    messages.append({"role": "user", "content": evil})
+    assert turns(continue_final_message=True) == 7  # but nobody else's message is taken as it is
 
 
 def test_templates_that_change_the_text_keep_the_marks():

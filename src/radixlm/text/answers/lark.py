@@ -8,14 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from radixlm.core.errors import InvalidRequestError
-from radixlm.core.grammar import Grammar, GrammarKind
+from radixlm.core.grammar import ANY_OBJECT, JSON_STYLE, Grammar, GrammarKind
 from radixlm.text.answers import reasoning
 from radixlm.text.answers.formats import CallFormat
 from radixlm.text.answers.tools import Calling, Tool, ToolUse
 
-# JSON is written as models saw it most, and without endless white space.
-_WRITTEN = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
-_ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 _SLASH = re.compile(r"(\\.)|/", re.DOTALL)
 
 
@@ -30,9 +27,9 @@ def answer_grammar(
     """The grammar of all answers that are allowed.
 
     When they are required, calls are all there is, and their arguments follow the schemas, as far
-    as that can be done where they are not strict. When
-    they may be made, text may come instead, or around them where a marker begins them; only
-    arguments of strict tools follow a schema. Else there is only text, with no call in it.
+    as that can be done where they are not strict. When they may be made, text may come instead, or
+    around them where a marker begins them; only arguments of strict tools follow a schema. Else
+    there is only text, with no call in it.
 
     special: the markers that are special tokens, which are no text. opened: whether the prompt
     opened the thoughts before the answer; None where there are none. wanted: what an answer without
@@ -112,7 +109,7 @@ class _Writer:
 
     def _call(self, tool: Tool) -> str:
         followed = tool.strict or self._use.calling is Calling.REQUIRED
-        arguments = tool.parameters if followed else _ANY_OBJECT
+        arguments = tool.parameters if followed else ANY_OBJECT
         key, names = self._form.key, self._form.names
         if names:
             written = _json(arguments, lenient=not tool.strict)
@@ -173,7 +170,7 @@ def _moved(schema: Any, root: str) -> Any:
 
 def _json(schema: Mapping[str, Any], *, lenient: bool = False) -> str:
     """lenient: what can not be followed of the schema is passed over."""
-    options = {**_WRITTEN, "lenient": lenient}
+    options = {**JSON_STYLE, "lenient": lenient}
     return "%json " + json.dumps({**schema, "x-guidance": options}, ensure_ascii=False)
 
 

@@ -214,6 +214,52 @@ def test_items_of_all_kinds_make_the_prompt_of_the_same_chat():
         assert cached == details["input_tokens"] - 1
 
 
+@pytest.mark.parametrize("before", [None, "I look. "])
+@pytest.mark.parametrize("parts", [False, True])
+def test_text_behind_a_call_is_of_the_same_message(before, parts):
+    """As a response's own items are that says something behind its call."""
+    call = {"name": "get_weather", "arguments": '{"city": "Bern"}'}
+    user = {"role": "user", "content": "Well?"}
+
+    texts = [f"{before}.", "Wait."] if before else ["Wait."]
+
+    def said(text: str) -> dict[str, Any]:
+        several = [{"type": "output_text", "text": each} for each in (text, "")]
+        return {"role": "assistant", "content": several if parts else text}
+
+    with model("Yes.") as client:
+        found = respond(
+            client,
+            [
+                user,
+                *map(said, texts[:-1]),
+                {"type": "function_call", "call_id": "c1", **call},
+                said(texts[-1]),
+                {"type": "function_call_output", "call_id": "c1", "output": "12 degrees"},
+            ],
+        )
+        assert found.status_code == 200, found.text
+        chat = client.post(
+            "/v1/chat/completions",
+            messages=[
+                user,
+                {
+                    "role": "assistant",
+                    "content": (
+                        [{"type": "text", "text": each} for text in texts for each in (text, "")]
+                        if parts
+                        else "".join(texts)
+                    ),
+                    "tool_calls": [{"id": "c1", "type": "function", "function": call}],
+                },
+                {"role": "tool", "tool_call_id": "c1", "content": "12 degrees"},
+            ],
+            max_tokens=4,
+        ).json()
+        details = chat["usage"]["prompt_tokens_details"]
+        assert details["cached_tokens"] == found.json()["usage"]["input_tokens"] - 1
+
+
 def test_the_limit_is_what_fits(fake):
     body = respond(fake, "x" * 1900, max_output_tokens=10**6).json()
     assert body["usage"]["total_tokens"] == 2000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +14,8 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from openai.types.responses.response_item_list import ResponseItemList
 
+from radixlm.server.responses.writer import ItemWriter
+from radixlm.text.answers import TextDelta, ToolArguments, ToolCallBegun, ToolCallEnded
 from tests import chat_templates
 from tests.published import named_events, strictly
 from tests.server_support import Client, fake_engine, idle_and_whole, live, refused, until
@@ -177,6 +180,28 @@ def test_log_probabilities_are_told_with_the_text(real):
         for entry in event["logprobs"]
     ]
     assert streamed == [entry["token"] for entry in entries]
+
+
+def test_log_probabilities_wait_for_text_that_is_held_back():
+    def of(token: str) -> Any:
+        return {"token": token, "logprob": 0.0, "bytes": [], "top_logprobs": []}
+
+    writer = ItemWriter(itertools.count().__next__, seals=False)
+    pushes: Any = [
+        ([], "<tool"),
+        ([TextDelta("<tools>")], "s>"),
+        ([ToolCallBegun(0, "c", "f")], "<tool_call>"),
+        ([ToolArguments(0, "{}"), ToolCallEnded(0)], "{}"),
+        ([], "<"),
+    ]
+    found = [told for events, token in pushes for told in writer.push(events, [of(token)])] + list(
+        writer.push([TextDelta("<")])
+    )
+    texts = [item["content"][0] for item in writer.items if item["type"] == "message"]
+    tokens = [[entry["token"] for entry in text["logprobs"]] for text in texts]
+    assert tokens == [["<tool", "s>"], ["<"]]
+    deltas = [told for told in found if told["type"] == "response.output_text.delta"]
+    assert [len(told["logprobs"]) for told in deltas] == [2, 1]
 
 
 def test_items_of_all_kinds_make_the_prompt_of_the_same_chat():

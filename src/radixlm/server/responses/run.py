@@ -94,7 +94,7 @@ class Run:
         self._thinks = thinks_after(events, self._thinks)
         if self._thinks:
             self._meter.add_reasoning(len(output.token_ids))
-        yield from self._writer.push(events, logprobs)
+        yield from self._writer.push(events, () if self._thinks else logprobs)
 
     def finish(self) -> Iterator[AnyEvent]:
         """The job has ended."""

@@ -14,6 +14,7 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from openai.types.responses.response_item_list import ResponseItemList
 
+from radixlm.server.responses import prompt
 from radixlm.server.responses.writer import ItemWriter
 from radixlm.text.answers import TextDelta, ToolArguments, ToolCallBegun, ToolCallEnded
 from tests import chat_templates
@@ -303,6 +304,19 @@ def test_truncation_leaves_out_the_oldest_turns(fake):
     kept = respond(fake, alone).json()["usage"]
     assert kept["input_tokens"] == body["usage"]["input_tokens"]
     assert refused(respond(fake, "x" * 2500, truncation="auto"))["param"] == "input"
+    order = {"role": "developer", "content": "Be brief."}
+    ordered = respond(fake, [*items[:3], order, *items[3:]], truncation="auto").json()
+    alone = [items[0], order, *turns[-6:]]
+    assert ordered["usage"]["input_tokens"] == respond(fake, alone).json()["usage"]["input_tokens"]
+
+
+def test_a_conversation_holds_no_more_items_than_a_body_may(fake, monkeypatch):
+    monkeypatch.setattr(prompt, "MAX_OBJECTS", 2)
+    first = respond(fake).json()["id"]
+    second = respond(fake, previous_response_id=first).json()["id"]
+    for more in ({}, {"truncation": "auto"}):
+        error = refused(respond(fake, previous_response_id=second, **more))
+        assert error["param"] == "previous_response_id"
 
 
 @pytest.mark.parametrize(
@@ -384,6 +398,7 @@ def test_a_stream_that_breaks_says_so():
     assert event.type == "response.failed"
     assert event.response.status == "failed"
     assert event.response.output[0].status == "incomplete"
+    assert json.loads(last.removeprefix("data: "))["response"]["store"] is False
     asyncio.run(engine.close())
 
 

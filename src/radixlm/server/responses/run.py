@@ -123,14 +123,16 @@ class Run:
         self._end("failed")
 
     def end_of(self, error: Exception) -> bytes:
-        """What its stream ends with that an error cuts short."""
+        """What its stream ends with that an error cuts short. Such a response is not stored."""
+        self._stored = False
         self.fail(error)
         return as_bytes(self.last())
 
-    async def store(self) -> None:
-        """Keep it as it is now, if it is to be kept."""
+    async def store(self) -> bool:
+        """Keep it as it is now, if it is to be kept. Whether it is."""
         if self._stored:
             self._stored = await self._service.responses.put(self._turn())
+        return self._stored
 
     def response(self) -> ResponseObject:
         """As it is now."""

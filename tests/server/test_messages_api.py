@@ -13,7 +13,11 @@ import httpx
 import pytest
 from anthropic.types import Message, MessageTokensCount, RawMessageStreamEvent
 from anthropic.types.shared import ErrorResponse
+from fastapi.responses import JSONResponse
 
+from radixlm.server.anthropic.writer import BlockWriter
+from radixlm.server.event import event as as_bytes
+from radixlm.text.answers import TextDelta, ToolArguments, ToolCallBegun, ToolCallEnded
 from tests import chat_templates
 from tests.published import named_events, strictly
 from tests.server_support import (
@@ -191,6 +195,23 @@ def test_a_call_that_is_cut_off_is_no_call(stream):
             assert answer.json()["stop_reason"] == "max_tokens"
             texts = [block["text"] for block in answer.json()["content"]]
             assert "".join(texts).startswith("I look.<tool_call>")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "city",
+    ['"\\ud800"', "1e999", "9" * 4400, "[" * 200_000 + "]" * 200_000],
+    ids=["half a pair", "infinite", "many digits", "deep"],
+)
+def test_arguments_that_no_answer_can_hold_are_no_call(city, stream):
+    """They are JSON all the same, so the parser takes them for a call's."""
+    call = ToolCallBegun(0, "c", "get_weather"), ToolArguments(0, f'{{"city": {city}}}')
+    writer = BlockWriter(shows_thinking=True)
+    events = [*writer.push([*call, ToolCallEnded(0), TextDelta(" So.")]), *writer.close()]
+    assert not writer.called
+    assert writer.blocks == [{"type": "text", "text": f'{{"city": {city}}} So.', "citations": None}]
+    sent = [as_bytes(told) for told in events] if stream else [JSONResponse(writer.blocks).body]
+    assert all(sent)
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -101,10 +101,31 @@ def test_the_oldest_make_room(clock):
 def test_what_has_not_ended_stays(clock):
     store = store_of(clock, turns=1)
     store.put(turn("a", clock, ended=False))
-    store.put(turn("b", clock))
+    store.put(turn("b", clock), {"a"})
     assert store.get("me", "a") is not None
     store.put(turn("a", clock))
     assert rows(store) == 1
+
+
+def test_what_nobody_works_on_makes_room(clock):
+    store = store_of(clock, turns=1, seconds=10)
+    store.put(turn("a", clock, ended=False))
+    store.put(turn("b", clock))
+    assert store.get("me", "a") is None
+    store.put(turn("c", clock, ended=False))
+    clock.now += 11
+    store.put(turn("d", clock))
+    assert rows(store) == 1
+
+
+@pytest.mark.parametrize("limit", ["turns", "size"])
+def test_who_has_the_most_makes_room(clock, limit):
+    limits = {"turns": 4} if limit == "turns" else {"size": 4 * turn("a", clock).size + 9}
+    store = store_of(clock, **limits)
+    for name, owner in (("a", "me"), ("b", "you"), ("c", "you"), ("d", "you"), ("e", "you")):
+        assert store.put(turn(name, clock, owner=owner))
+    found = [store.get("me", "a"), *(store.get("you", name) for name in "bcde")]
+    assert [each is not None for each in found] == [True, False, True, True, True]
 
 
 def test_old_ones_go(clock):

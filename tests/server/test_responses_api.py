@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +14,9 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from openai.types.responses.response_item_list import ResponseItemList
 
+from radixlm.server.responses import prompt
+from radixlm.server.responses.writer import ItemWriter
+from radixlm.text.answers import TextDelta, ToolArguments, ToolCallBegun, ToolCallEnded
 from tests import chat_templates
 from tests.published import named_events, strictly
 from tests.server_support import Client, fake_engine, idle_and_whole, live, refused, until
@@ -179,6 +183,28 @@ def test_log_probabilities_are_told_with_the_text(real):
     assert streamed == [entry["token"] for entry in entries]
 
 
+def test_log_probabilities_wait_for_text_that_is_held_back():
+    def of(token: str) -> Any:
+        return {"token": token, "logprob": 0.0, "bytes": [], "top_logprobs": []}
+
+    writer = ItemWriter(itertools.count().__next__, seals=False)
+    pushes: Any = [
+        ([], "<tool"),
+        ([TextDelta("<tools>")], "s>"),
+        ([ToolCallBegun(0, "c", "f")], "<tool_call>"),
+        ([ToolArguments(0, "{}"), ToolCallEnded(0)], "{}"),
+        ([], "<"),
+    ]
+    found = [told for events, token in pushes for told in writer.push(events, [of(token)])] + list(
+        writer.push([TextDelta("<")])
+    )
+    texts = [item["content"][0] for item in writer.items if item["type"] == "message"]
+    tokens = [[entry["token"] for entry in text["logprobs"]] for text in texts]
+    assert tokens == [["<tool", "s>"], ["<"]]
+    deltas = [told for told in found if told["type"] == "response.output_text.delta"]
+    assert [len(told["logprobs"]) for told in deltas] == [2, 1]
+
+
 def test_items_of_all_kinds_make_the_prompt_of_the_same_chat():
     call = {"name": "get_weather", "arguments": '{"city": "Bern"}'}
     with model("Yes.") as client:
@@ -214,6 +240,52 @@ def test_items_of_all_kinds_make_the_prompt_of_the_same_chat():
         assert cached == details["input_tokens"] - 1
 
 
+@pytest.mark.parametrize("before", [None, "I look. "])
+@pytest.mark.parametrize("parts", [False, True])
+def test_text_behind_a_call_is_of_the_same_message(before, parts):
+    """As a response's own items are that says something behind its call."""
+    call = {"name": "get_weather", "arguments": '{"city": "Bern"}'}
+    user = {"role": "user", "content": "Well?"}
+
+    texts = [f"{before}.", "Wait."] if before else ["Wait."]
+
+    def said(text: str) -> dict[str, Any]:
+        several = [{"type": "output_text", "text": each} for each in (text, "")]
+        return {"role": "assistant", "content": several if parts else text}
+
+    with model("Yes.") as client:
+        found = respond(
+            client,
+            [
+                user,
+                *map(said, texts[:-1]),
+                {"type": "function_call", "call_id": "c1", **call},
+                said(texts[-1]),
+                {"type": "function_call_output", "call_id": "c1", "output": "12 degrees"},
+            ],
+        )
+        assert found.status_code == 200, found.text
+        chat = client.post(
+            "/v1/chat/completions",
+            messages=[
+                user,
+                {
+                    "role": "assistant",
+                    "content": (
+                        [{"type": "text", "text": each} for text in texts for each in (text, "")]
+                        if parts
+                        else "".join(texts)
+                    ),
+                    "tool_calls": [{"id": "c1", "type": "function", "function": call}],
+                },
+                {"role": "tool", "tool_call_id": "c1", "content": "12 degrees"},
+            ],
+            max_tokens=4,
+        ).json()
+        details = chat["usage"]["prompt_tokens_details"]
+        assert details["cached_tokens"] == found.json()["usage"]["input_tokens"] - 1
+
+
 def test_the_limit_is_what_fits(fake):
     body = respond(fake, "x" * 1900, max_output_tokens=10**6).json()
     assert body["usage"]["total_tokens"] == 2000
@@ -232,6 +304,19 @@ def test_truncation_leaves_out_the_oldest_turns(fake):
     kept = respond(fake, alone).json()["usage"]
     assert kept["input_tokens"] == body["usage"]["input_tokens"]
     assert refused(respond(fake, "x" * 2500, truncation="auto"))["param"] == "input"
+    order = {"role": "developer", "content": "Be brief."}
+    ordered = respond(fake, [*items[:3], order, *items[3:]], truncation="auto").json()
+    alone = [items[0], order, *turns[-6:]]
+    assert ordered["usage"]["input_tokens"] == respond(fake, alone).json()["usage"]["input_tokens"]
+
+
+def test_a_conversation_holds_no_more_items_than_a_body_may(fake, monkeypatch):
+    monkeypatch.setattr(prompt, "MAX_OBJECTS", 2)
+    first = respond(fake).json()["id"]
+    second = respond(fake, previous_response_id=first).json()["id"]
+    for more in ({}, {"truncation": "auto"}):
+        error = refused(respond(fake, previous_response_id=second, **more))
+        assert error["param"] == "previous_response_id"
 
 
 @pytest.mark.parametrize(
@@ -313,6 +398,7 @@ def test_a_stream_that_breaks_says_so():
     assert event.type == "response.failed"
     assert event.response.status == "failed"
     assert event.response.output[0].status == "incomplete"
+    assert json.loads(last.removeprefix("data: "))["response"]["store"] is False
     asyncio.run(engine.close())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -291,7 +292,31 @@ def test_a_response_that_is_too_large_says_that_it_is_not_stored():
     large = client.post("/v1/responses", input="a" * 1500, max_output_tokens=1).json()
     assert (small["store"], large["store"]) == (True, False)
     assert client.get(f"/v1/responses/{large['id']}").status_code == 404
+    notes = {str(place): "b" * 500 for place in range(6)}
+    error = refused(client.post("/v1/responses", input="a", background=True, metadata=notes))
+    assert (error["param"], "--max-stored-bytes" in error["message"]) == ("background", True)
     asyncio.run(engine.close())
+
+
+def test_what_is_stored_is_sent_as_it_is(fake):
+    """Not read and written once more, which would take spaces away."""
+    made = fake.post("/v1/responses", input="a", max_output_tokens=1)
+    text = fake.get(f"/v1/responses/{made.json()['id']}").text
+    assert json.loads(text) == made.json()
+    assert text == json.dumps(made.json(), ensure_ascii=False)
+
+
+def test_a_response_in_the_background_fails_in_its_own_words():
+    form = {"type": "json_schema", "name": "a", "schema": {"type": "nonsense"}}
+    fields: Any = {"input": "a", "text": {"format": form}}
+    with served() as client:
+        with pytest.raises(openai.BadRequestError) as told:
+            client.responses.create(model=NAME, **fields)
+        made = client.responses.create(model=NAME, background=True, **fields)
+        assert until(lambda: client.responses.retrieve(made.id).status == "failed")
+        failure = client.responses.retrieve(made.id).error
+        assert failure.code == "invalid_prompt"
+        assert failure.message == told.value.body["message"]
 
 
 def test_a_client_that_leaves_leaves_no_response():

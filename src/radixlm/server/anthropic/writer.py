@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from radixlm.server.anthropic.wire import (
     BlockOut,
@@ -22,6 +23,9 @@ from radixlm.text.answers import (
     ToolCallBroken,
     ToolCallEnded,
 )
+
+# So many levels deeper may arguments stand when they are sent.
+_MARGIN = 100
 
 
 class BlockWriter:
@@ -56,14 +60,9 @@ class BlockWriter:
                     self._held += delta
                     yield self._delta({"type": "input_json_delta", "partial_json": delta})
                 case ToolCallEnded():
-                    self.called = True
-                    yield from self.close()
+                    yield from self._end_call()
                 case ToolCallBroken(_, text):
-                    # A stream has told of it already; the text that follows says what it was.
-                    self.blocks.pop()
-                    self._held = ""
-                    yield from self.close()
-                    yield from self._text(text)
+                    yield from self._break_call(text)
 
     def close(self) -> Iterator[MessageEvent]:
         """End the block that is open, if any."""
@@ -71,13 +70,26 @@ class BlockWriter:
         held, self._held = self._held, ""
         if block is None:
             return
-        match block["type"]:
-            case "thinking":
-                block["signature"] = sealed("" if self._shows_thinking else held)
-                yield self._delta({"type": "signature_delta", "signature": block["signature"]})
-            case "tool_use":
-                block["input"] = json.loads(held) if held else {}
+        if block["type"] == "thinking":
+            block["signature"] = sealed("" if self._shows_thinking else held)
+            yield self._delta({"type": "signature_delta", "signature": block["signature"]})
         yield {"type": "content_block_stop", "index": self._begun - 1}
+
+    def _end_call(self) -> Iterator[MessageEvent]:
+        given = _as_input(self._held)
+        if given is None:
+            yield from self._break_call(self._held)
+            return
+        if self._open is not None and self._open["type"] == "tool_use":
+            self._open["input"] = given
+        self.called = True
+        yield from self.close()
+
+    def _break_call(self, text: str) -> Iterator[MessageEvent]:
+        """A stream has told of it already; the text that follows says what it was."""
+        self.blocks.pop()
+        yield from self.close()
+        yield from self._text(text)
 
     def _text(self, text: str) -> Iterator[MessageEvent]:
         block = self._open
@@ -106,3 +118,20 @@ class BlockWriter:
 
     def _delta(self, delta: DeltaOut) -> MessageEvent:
         return {"type": "content_block_delta", "index": self._begun - 1, "delta": delta}
+
+
+def _as_input(arguments: str) -> dict[str, Any] | None:
+    """A call's arguments; None for those that no answer could hold.
+
+    JSON may spell half a character, a number beyond all floats, or one of too many digits, and may
+    be nested deeper than anything reads.
+    """
+    try:
+        value: dict[str, Any] = json.loads(arguments)
+        probe: Any = value
+        for _ in range(_MARGIN):
+            probe = [probe]
+        json.dumps(probe, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError):
+        return None
+    return value

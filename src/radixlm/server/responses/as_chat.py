@@ -98,8 +98,7 @@ class _Thread:
         """Take the next item. Raises InvalidRequestError that names the field."""
         match item:
             case MessageItem(role="assistant"):
-                turn = self._turn(unless=("content", "tool_calls"))
-                turn["content"] = _text(item.content, f"{path}.content", ("refusal",))
+                self._say(_text(item.content, f"{path}.content", ("refusal",)))
             case MessageItem():
                 content = _text(item.content, f"{path}.content")
                 self.messages.append({"role": item.role, "content": content})
@@ -124,6 +123,16 @@ class _Thread:
                 message = {"role": "tool", "tool_call_id": item.call_id, "content": content}
                 self.messages.append(message)
 
+    def _say(self, content: str | list[Json]) -> None:
+        """Text may stand before and behind the calls of one turn; a message has one place for it.
+
+        Two texts with nothing between them are two messages.
+        """
+        turn = self._turn()
+        if "content" in turn and "tool_calls" not in turn:
+            turn = self._turn(unless=("content",))
+        turn["content"] = _joined(turn["content"], content) if "content" in turn else content
+
     def _turn(self, unless: Sequence[str] = ()) -> Json:
         """The assistant's message that is being put together; another one when it has any of
         these already.
@@ -147,6 +156,16 @@ def _text(
     if len(texts) == 1:
         return texts[0]
     return [{"type": "text", "text": text} for text in texts]
+
+
+def _joined(left: str | list[Json], right: str | list[Json]) -> str | list[Json]:
+    if isinstance(left, str) and isinstance(right, str):
+        return left + right
+    return [*_as_parts(left), *_as_parts(right)]
+
+
+def _as_parts(content: str | list[Json]) -> list[Json]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
 def _part_text(part: ContentPart, path: str, kinds: Sequence[str]) -> str:

@@ -43,7 +43,7 @@ class Keeper:
 
     async def put(self, turn: Turn) -> bool:
         """As TurnStore.put."""
-        return await self._do(self._store.put, turn)
+        return await self._do(self._store.put, turn, frozenset(self._tasks))
 
     async def get(self, owner: str, turn_id: str) -> Turn | None:
         """As TurnStore.get."""
@@ -64,10 +64,14 @@ class Keeper:
         task.add_done_callback(lambda _: self._tasks.pop(turn_id, None))
 
     async def stop(self, turn_id: str) -> None:
-        """Cancel the work on a response and wait until it has ended, if there is any."""
+        """Cancel the work on a response and wait until it has ended, if there is any.
+
+        Once only: another time would cancel what the work does about it.
+        """
         task = self._tasks.get(turn_id)
         if task is not None:
-            task.cancel()
+            if not task.cancelling():
+                task.cancel()
             await asyncio.wait([task])
 
     async def _do(self, call: Callable[..., T], *arguments: Any) -> T:

@@ -11,6 +11,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from radixlm.core.errors import InvalidRequestError, RequestTooLargeError
+from radixlm.server.body import MAX_OBJECTS
 from radixlm.server.chat import ChatPrompt, ChatTask, chat_prompt, task_of
 from radixlm.server.ids import new_id
 from radixlm.server.protocol import ChatMessage
@@ -57,9 +58,10 @@ def response_task(
     loop. turns: those before. Raises InvalidRequestError that names the field.
     """
     service.check_model(body.model)
+    earlier = _items_of(turns)
     said = [turn.said for turn in turns if turn.said is not None]
     before = spoken(said) if said else None
-    chat = chat_of(body, [item for turn in turns for item in items_of_turn(turn)])
+    chat = chat_of(body, earlier)
 
     def render(messages: Sequence[ChatMessage]) -> ChatPrompt:
         return chat_prompt(service, messages, chat, add_special_tokens=False, before=before)
@@ -84,6 +86,20 @@ def response_task(
     return ResponseTask(task, body, int(time.time()))
 
 
+def _items_of(turns: Sequence[Turn]) -> list[AnyItem]:
+    """As many as a body may hold, and so as many turns: there is none without an item."""
+    items: list[AnyItem] = []
+    for turn in turns:
+        items += items_of_turn(turn)
+        if len(items) > MAX_OBJECTS:
+            raise InvalidRequestError(
+                f"the conversation before has more than {MAX_OBJECTS} items; begin a new one with "
+                "what is still needed of it",
+                param="previous_response_id",
+            )
+    return items
+
+
 def items_of_turn(turn: Turn) -> list[AnyItem]:
     """What was said in a turn, first the input and then the answer."""
     output = json.loads(turn.response)["output"]
@@ -97,17 +113,22 @@ def _cut_to_fit(
 ) -> ChatPrompt:
     """The prompt without as many of the oldest turns as it takes to have at most `room` tokens.
 
-    What stands before the first user's message stays, and so does the last user's; when that does
-    not fit, it is given as it is. Renders O(log(turns)) times.
+    What stands before the first user's message stays, and so do the system's and developer's
+    messages, and the last user's; when that does not fit, it is given as it is. Renders
+    O(log(turns)) times.
     """
     starts = [place for place, message in enumerate(messages) if message.role == "user"]
     if not starts:
         return render(messages)
-    head = messages[: starts[0]]
+
+    def kept(turns: int) -> list[ChatMessage]:
+        left_out = messages[starts[0] : starts[turns]]
+        orders = [message for message in left_out if message.role in ("system", "developer")]
+        return [*messages[: starts[0]], *orders, *messages[starts[turns] :]]
 
     def without(turns: int) -> ChatPrompt | None:
         try:
-            prompt = render([*head, *messages[starts[turns] :]])
+            prompt = render(kept(turns))
         except RequestTooLargeError:
             return None
         return prompt if prompt.key.size <= room else None
@@ -122,4 +143,4 @@ def _cut_to_fit(
             low = middle + 1
         else:
             high = middle
-    return render([*head, *messages[starts[high] :]])
+    return render(kept(high))

@@ -54,8 +54,7 @@ async def create_response(request: Request) -> Response:
 async def get_response(request: Request, response_id: str) -> Response:
     """A stored response as it is now."""
     query_of(request, RetrieveQuery)
-    turn = await _stored(request, response_id)
-    return JSONResponse(json.loads(turn.response))
+    return _as_stored(await _stored(request, response_id))
 
 
 @router.delete("/v1/responses/{response_id}")
@@ -79,8 +78,7 @@ async def cancel_response(request: Request, response_id: str) -> Response:
             param="response_id",
         )
     await service.responses.stop(turn.id)
-    turn = await _stored(request, response_id)
-    return JSONResponse(json.loads(turn.response))
+    return _as_stored(await _stored(request, response_id))
 
 
 @router.get("/v1/responses/{response_id}/input_items")
@@ -144,9 +142,17 @@ async def _to_end(run: Run, parts: Parts) -> None:
 
 
 async def _begin_in_background(service: Service, made: ResponseTask, run: Run) -> Any:
-    """Store a response and begin to make it. Gives it as it is now."""
+    """Store a response and begin to make it. Gives it as it is now.
+
+    Raises InvalidRequestError when it is not stored: nobody could ever fetch it.
+    """
+    if not await run.store():
+        raise InvalidRequestError(
+            "the response is not made in the background, since it can not be stored: it is larger "
+            "than --max-stored-bytes, or what it continues is gone",
+            param="background",
+        )
     begun = run.response()
-    await run.store()
     service.responses.start(made.id, _make(service, made, run))
     return begun
 
@@ -166,10 +172,12 @@ async def _make(service: Service, made: ResponseTask, run: Run) -> None:
                 f"the request took longer than --request-timeout {limit:g} s and was aborted"
             )
         )
+    except InvalidRequestError as error:
+        run.fail(in_own_words(error))
     except Exception as error:  # there is nobody else who could be told
         run.fail(error)
-    finally:
-        await run.store()
+    finally:  # even when it is cancelled once more
+        await asyncio.shield(run.store())
 
 
 async def _beginning(run: Run, parts: Parts) -> Parts:
@@ -183,6 +191,11 @@ async def _beginning(run: Run, parts: Parts) -> Parts:
                     pass
                 await run.store()
             yield part
+
+
+def _as_stored(turn: Turn) -> Response:
+    """The JSON that is there: a long answer would be read and written while others wait."""
+    return Response(turn.response, media_type="application/json")
 
 
 async def _stored(request: Request, response_id: str) -> Turn:

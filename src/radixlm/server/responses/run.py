@@ -94,7 +94,7 @@ class Run:
         self._thinks = thinks_after(events, self._thinks)
         if self._thinks:
             self._meter.add_reasoning(len(output.token_ids))
-        yield from self._writer.push(events, logprobs)
+        yield from self._writer.push(events, () if self._thinks else logprobs)
 
     def finish(self) -> Iterator[AnyEvent]:
         """The job has ended."""
@@ -123,14 +123,16 @@ class Run:
         self._end("failed")
 
     def end_of(self, error: Exception) -> bytes:
-        """What its stream ends with that an error cuts short."""
+        """What its stream ends with that an error cuts short. Such a response is not stored."""
+        self._stored = False
         self.fail(error)
         return as_bytes(self.last())
 
-    async def store(self) -> None:
-        """Keep it as it is now, if it is to be kept."""
+    async def store(self) -> bool:
+        """Keep it as it is now, if it is to be kept. Whether it is."""
         if self._stored:
             self._stored = await self._service.responses.put(self._turn())
+        return self._stored
 
     def response(self) -> ResponseObject:
         """As it is now."""

@@ -9,8 +9,9 @@ A turn holds only what is its own, so a conversation takes space once however lo
 
 from __future__ import annotations
 
+import json
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ CREATE TABLE IF NOT EXISTS turns (
 CREATE INDEX IF NOT EXISTS by_parent ON turns (parent) WHERE parent IS NOT NULL;
 CREATE INDEX IF NOT EXISTS by_age ON turns (alive, number);
 CREATE INDEX IF NOT EXISTS by_size ON turns (size);
+CREATE INDEX IF NOT EXISTS by_owner ON turns (owner, alive, ended, size, id, number);
 PRAGMA user_version = 1;
 """
 _NAMES = (
@@ -50,6 +52,8 @@ _NAMES = (
     *("mark", "text", "tokens", "kept_chars", "kept_tokens", "asked_chars", "asked_tokens"),
 )
 _COLUMNS = ", ".join(_NAMES)
+# Can make room. Takes the names of the others that have not ended, as JSON.
+_IDLE = "(alive AND (ended OR id NOT IN (SELECT value FROM json_each(?))))"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +112,10 @@ class TurnStore:
         """Nothing may be called afterwards."""
         self._db.close()
 
-    def put(self, turn: Turn) -> bool:
+    def put(self, turn: Turn, worked_on: Collection[str] = ()) -> bool:
         """Keep a turn, in place of the one with its id if there is one, and make room for it.
 
+        worked_on: the ids of those that have not ended and will. This one is taken for such.
         False when it is larger than all that is kept may be, or what it continues is gone.
         """
         if turn.size > self._limits.size or not self._has(turn.parent):
@@ -125,7 +130,7 @@ class TurnStore:
                 f"ON CONFLICT (id) DO UPDATE SET {fresh}",
                 values,
             )
-            self._make_room()
+            self._make_room({*worked_on, turn.id})
         return True
 
     def get(self, owner: str, turn_id: str) -> Turn | None:
@@ -176,26 +181,34 @@ class TurnStore:
     def _oldest(self) -> float:
         return self._now() - self._limits.seconds
 
-    def _make_room(self) -> None:
+    def _make_room(self, worked_on: Collection[str]) -> None:
         """Bury what is too old, and then the oldest until the rest is within the limits.
 
-        What has not ended stays, since it would come back at its end.
+        Each time the oldest of the owner that has the most, so that nobody takes others' place.
+        What is worked on stays until it has ended, since it would come back then.
         """
-        old = "SELECT id FROM turns WHERE alive AND ended AND created < ? ORDER BY number"
-        for (turn_id,) in self._db.execute(old, (self._oldest(),)).fetchall():
+        names = json.dumps(list(worked_on))
+        old = f"SELECT id FROM turns WHERE {_IDLE} AND created < ? ORDER BY number"  # noqa: S608
+        for (turn_id,) in self._db.execute(old, (names, self._oldest())).fetchall():
             self._bury(turn_id)
-        while self._too_much():
+        while (most := self._too_much()) is not None:
             row = self._db.execute(
-                "SELECT id FROM turns WHERE alive AND ended ORDER BY number LIMIT 1"
+                f"SELECT id FROM turns WHERE {_IDLE} AND owner = ("  # noqa: S608
+                f"SELECT owner FROM turns GROUP BY owner HAVING MAX({_IDLE}) "
+                f"ORDER BY {most} DESC, MIN(number) LIMIT 1) ORDER BY number LIMIT 1",
+                (names, names),
             ).fetchone()
             if row is None:
                 break
             self._bury(row[0])
 
-    def _too_much(self) -> bool:
+    def _too_much(self) -> str | None:
+        """Of what there is too much, as a sum over an owner's turns."""
         (turns,) = self._db.execute("SELECT COUNT(*) FROM turns WHERE alive").fetchone()
+        if turns > self._limits.turns:
+            return "SUM(alive)"
         (size,) = self._db.execute("SELECT COALESCE(SUM(size), 0) FROM turns").fetchone()
-        return bool(turns > self._limits.turns or size > self._limits.size)
+        return "SUM(size)" if size > self._limits.size else None
 
     def _bury(self, turn_id: str | None) -> None:
         """Let a turn be dead, and take away it and those before it that nothing continues."""

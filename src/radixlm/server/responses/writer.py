@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Literal
 
 from radixlm.server.ids import new_id
@@ -49,17 +49,21 @@ class ItemWriter:
         self._next_number = next_number
         self._seals = seals
         self._open: OutputItem | None = None
+        # Of tokens whose text is held back, as what may be the beginning of a call is.
+        self._logprobs: list[ChatToken] = []
 
     def push(
-        self, events: Iterable[AnswerEvent], logprobs: Sequence[ChatToken] = ()
+        self, events: Sequence[AnswerEvent], logprobs: Sequence[ChatToken] = ()
     ) -> Iterator[AnyEvent]:
-        """Take the next events. logprobs: of the tokens that they came of; they go to the text."""
-        left = list(logprobs)
+        """Take the next events. logprobs: of the tokens that came; the next text gets them, those
+        of a whole call nothing.
+        """
+        fresh = list(logprobs)
         for event in events:
             match event:
                 case TextDelta(text):
-                    yield from self._text(text, left)
-                    left = []
+                    yield from self._text(text, self._logprobs + fresh)
+                    self._logprobs, fresh = [], []
                 case ReasoningDelta(text):
                     yield from self._thought(text)
                 case ToolCallBegun(_, call_id, name):
@@ -67,11 +71,14 @@ class ItemWriter:
                 case ToolArguments(_, delta):
                     yield from self._arguments(delta)
                 case ToolCallEnded():
+                    self._logprobs = []
                     yield from self._close("completed")
                 case ToolCallBroken(_, text):
                     yield from self._close("incomplete")
-                    yield from self._text(text, left)
-                    left = []
+                    yield from self._text(text, self._logprobs + fresh)
+                    self._logprobs, fresh = [], []
+        if not (events and isinstance(events[-1], ToolCallEnded)):
+            self._logprobs += fresh
 
     def finish(self, status: Status) -> Iterator[AnyEvent]:
         """The answer has ended. One that says nothing is an empty message."""

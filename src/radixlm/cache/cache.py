@@ -227,6 +227,17 @@ class RadixCache:
         self._pins.expire()
         return self._pins.add(self._tree.match_prefix(key, namespace), ttl)
 
+    def keep(self, key: KeyLike, namespace: Hashable, ttl: float, owner: str) -> Pin:
+        """Pin as `pin` does, on behalf of an owner, so that it yields to later ones; see PinBoard.
+
+        Raises PinError when not the whole key is cached, or there is no room for it.
+        """
+        if not self.enabled:
+            raise PinError("the cache is off, so there is nothing to keep")
+        self._pins.expire()
+        whole = as_trusted_key(key)
+        return self._pins.keep(whole[: self.round_down(whole.size)], namespace, ttl, owner)
+
     def unpin(self, pin_id: int) -> None:
         """Let go of a pin. Raises PinError when there is none of that id (any more)."""
         self._pins.expire()

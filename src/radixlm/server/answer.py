@@ -50,7 +50,7 @@ async def answer(
 
     async def whole(parts: Parts) -> dict[str, Any]:
         outputs = await run_to_end(parts, job.choices)
-        usage = UsageMeter.of(outputs, job.n).as_json()
+        usage = UsageMeter.of(outputs, job.n, caches=service.caches).as_json()
         return {**_head(service, job, shape.whole_kind), **shape.whole(outputs), "usage": usage}
 
     parts = stream_parts(service, job)
@@ -90,7 +90,7 @@ async def _events(
 ) -> AsyncGenerator[bytes, None]:
     head = _head(service, job, shape.chunk_kind)
     no_usage: dict[str, Any] = {"usage": None} if include_usage else {}
-    meter = UsageMeter(job.n)
+    meter = UsageMeter(job.n, caches=service.caches)
     async with aclosing(parts):
         async for choice, output in parts:
             meter.add(choice, output)

@@ -3,7 +3,9 @@
     python -m benchmarks.fairness [--streams 64] [--seconds 60]
 
 `radixlm serve` with the demo model, two keys, each with a cache of its own (--isolate-by-key). The
-quiet key asks one stream at a time, alone and beside the flood in turn; the flooding key keeps
+quiet key asks one stream at a time, alone and beside the flood in turn, each after a pause of up to
+`--pause` seconds, drawn by lot (who asks at once after an answer always comes as a step has just
+begun); the flooding key keeps
 `--streams` streams under way, with prompts of 1,000 to 3,000 tokens and 100 tokens of answer.
 Wanted: the quiet key's time to the first token at most doubles. Ends in one JSON line.
 """
@@ -61,11 +63,12 @@ class Tenant:
         self.answered += 1
         return answer
 
-    async def one_at_a_time(self, prompt: int, seconds: float) -> list[float]:
+    async def one_at_a_time(self, prompt: int, seconds: float, pause: float) -> list[float]:
         """Seconds to the first token of each."""
         firsts = []
         end = time.perf_counter() + seconds
         while time.perf_counter() < end:
+            await asyncio.sleep(pause * self._random.random())
             answer = await self.ask(prompt, QUIET_OUT)
             firsts.append(answer.first or answer.total)
         return firsts
@@ -89,14 +92,14 @@ async def in_turn(
     quiet, noisy = Tenant(served, QUIET, 1), Tenant(served, FLOOD, 2)
     each = options.seconds / ROUNDS / len(options.prompts)
     for length in options.prompts:
-        await quiet.one_at_a_time(length, SETTLE)
+        await quiet.one_at_a_time(length, SETTLE, options.pause)
     for _ in tqdm(range(ROUNDS), desc="rounds", dynamic_ncols=True):
         for length in options.prompts:
-            alone[length] += await quiet.one_at_a_time(length, each)
+            alone[length] += await quiet.one_at_a_time(length, each, options.pause)
         flooding = asyncio.create_task(noisy.flood(options.streams))
         await asyncio.sleep(SETTLE)
         for length in options.prompts:
-            beside[length] += await quiet.one_at_a_time(length, each)
+            beside[length] += await quiet.one_at_a_time(length, each, options.pause)
         flooding.cancel()
         await asyncio.gather(flooding, return_exceptions=True)
         await asyncio.to_thread(served.idle_state, 30)
@@ -137,6 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     parser.add_argument("--streams", type=int, default=64, help="of the flood; default: 64")
     parser.add_argument("--seconds", type=float, default=60, help="alone, and beside; default: 60")
+    parser.add_argument("--pause", type=float, default=0.05, help="default: 0.05 s at most")
     parser.add_argument(
         "--prompts", type=int, nargs="+", default=[200, 1_000], help="default: 200 1000"
     )
@@ -155,6 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "benchmark": "fairness",
         "streams": options.streams,
         "flags": options.flags,
+        "pause": options.pause,
         "results": rows,
         "flood_answered": answered,
         "slots_lost": state["kv_capacity"] - state["kv_free"] - state["kv_evictable"],

@@ -24,9 +24,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
+import signal
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -148,20 +151,35 @@ async def measure(peers: Sequence[Peer], options: argparse.Namespace) -> list[di
         await peer.connect(Draw(options.vocab_size or FIRST_WORD, options.seed, len(WORKLOADS)))
     sizes = [options.vocab_size or await peer.vocab_size() for peer in peers]
     vocab_size = min([size for size in sizes if size] or [DEFAULT_VOCAB_SIZE])
-    pairs = [(name, peer) for name in options.only for peer in peers]
+    turns = [(name, place) for name in options.only for place in range(len(peers))]
     rows: list[dict[str, Any]] = []
     firsts: dict[str, Run] = {}
-    for name, peer in tqdm(pairs, dynamic_ncols=True):
+    for name, place in tqdm(turns, dynamic_ncols=True):
+        peer = peers[place]
         seeds = (options.seed, list(WORKLOADS).index(name))
         stages = WORKLOADS[name].stages(Draw(vocab_size, *seeds), options.scale)
         try:
-            await peer.flush()
-            done = await run(peer, stages, firsts.get(name), Draw(vocab_size, *seeds, 1))
+            with alone(options.groups, place):
+                await peer.flush()
+                done = await run(peer, stages, firsts.get(name), Draw(vocab_size, *seeds, 1))
         except PeerError as error:
             rows.append({"workload": name, "server": peer.url, "error": str(error)})
         else:
             rows.append(summary(peer.url, name, done, firsts.setdefault(name, done)))
     return rows
+
+
+@contextmanager
+def alone(groups: Sequence[int], place: int) -> Iterator[None]:
+    """All but one of these process groups are stopped: vLLM's idle worker keeps a core busy."""
+    others = [group for index, group in enumerate(groups) if index != place]
+    for group in others:
+        os.killpg(group, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for group in others:
+            os.killpg(group, signal.SIGCONT)
 
 
 async def measure_all(options: argparse.Namespace) -> dict[str, Any]:
@@ -172,7 +190,7 @@ async def measure_all(options: argparse.Namespace) -> dict[str, Any]:
         peers = [Peer(url, client, options.model) for url in options.urls]
         rows = await measure(peers, options)
     servers = [{"url": p.url, "model": p.model, "flushes_at": p.flushes_at} for p in peers]
-    given = {"scale": options.scale, "seed": options.seed}
+    given = {"scale": options.scale, "seed": options.seed, "one_at_a_time": bool(options.groups)}
     return {"benchmark": "peers", **given, "servers": servers, "results": rows}
 
 
@@ -226,6 +244,10 @@ def _names(value: str) -> list[str]:
     return names
 
 
+def _numbers(value: str) -> list[int]:
+    return [int(number) for number in value.split(",")]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     parser.add_argument("urls", nargs="+", metavar="URL", help="http://127.0.0.1:30000")
@@ -237,8 +259,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--vocab-size", type=int, help="ids lie below; default: what we can learn")
     parser.add_argument("--model", help="default: the first one that each server lists")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds without a token")
+    parser.add_argument(
+        "--groups",
+        type=_numbers,
+        default=[],
+        metavar="PGID,...",
+        help="process groups of the servers, in their order: they run one at a time",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there, too")
     options = parser.parse_args(arguments)
+    if options.groups and len(options.groups) != len(options.urls):
+        parser.error(f"{len(options.groups)} groups for {len(options.urls)} servers")
     try:
         report = asyncio.run(measure_all(options))
     except PeerError as error:

@@ -92,8 +92,6 @@ class Conversation:
             async for output in outputs:
                 said.append(output)
                 click.echo(output.text, nl=False)
-                # Where output is always there already, Ctrl-C gets its turn only here.
-                await asyncio.sleep(0)
 
 
 def _take_turn(conversation: Conversation, line: str) -> None:

@@ -11,8 +11,9 @@ import httpx
 import pytest
 
 from radixlm.core.clock import VirtualClock
-from radixlm.core.errors import ConfigError
+from radixlm.core.errors import ConfigError, QueueFullError
 from radixlm.server.config import ServerConfig
+from radixlm.server.key_queues import KeyQueues
 from radixlm.server.pace import Pace
 from tests.server_support import Client, events, fake_engine, idle_and_whole, live, until
 
@@ -219,6 +220,8 @@ def test_refused_requests_are_no_ends():
         ({"max_request_bytes": 0}, "--max-request-bytes is an integer of at least 1, got 0"),
         ({"max_request_bytes": 1.5}, "got 1.5"),
         ({"max_request_bytes": True}, "got True"),
+        ({"max_queued_requests_per_key": 0}, "--max-queued-requests-per-key is an integer"),
+        ({"max_queued_requests_per_key": 5}, "--max-queued-requests-per-key needs --api-key"),
         ({"request_timeout": -1}, "--request-timeout is a number of seconds"),
         ({"request_timeout": float("nan")}, "got nan"),
         ({"request_timeout": float("inf")}, "got inf"),
@@ -252,3 +255,63 @@ def test_a_full_queue_refuses_without_reading(path):
             assert client.get("/health").status_code == 200
         assert until(lambda: idle_and_whole(engine))
         assert client.post(path, content=large).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("context", "longest"),
+    [(2_000, 4 * 2**20), (131_072, 8 * 2**20), (10**7, 32 * 2**20)],
+)
+def test_the_longest_body_follows_the_context(context, longest):
+    engine, _ = fake_engine(context_length=context)
+    client = Client(engine)
+    length = {"Content-Length": str(longest + 1)}
+    answer = client.request("POST", COMPLETIONS, content=b"", headers=length)
+    assert answer.status_code == 413
+    assert f"longer than {longest} bytes" in answer.json()["error"]["message"]
+    asyncio.run(engine.close())
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT, "/generate"])
+def test_a_key_has_its_own_limit_of_requests(path):
+    engine, _ = fake_engine(seconds=0.02)
+    flags = {"api_key": ("first", "second"), "max_queued_requests_per_key": 2}
+    body = {"prompt": ["a", "b"], "max_tokens": 1000, "stream": True}
+    with live(engine, **flags) as url, httpx.Client(base_url=url) as client:
+        with client.stream("POST", COMPLETIONS, json=body, headers=bearer("first")) as stream:
+            assert stream.status_code == 200
+            answer = client.post(path, content=b"not read", headers=bearer("first"))
+            assert answer.status_code == 429
+            assert answer.headers["retry-after"]
+            assert "--max-queued-requests-per-key 2" in answer.json()["error"]["message"]
+            assert (
+                client.post(path, content=b"not read", headers=bearer("second")).status_code == 400
+            )
+        assert until(lambda: idle_and_whole(engine))
+        assert client.post(path, content=b"not read", headers=bearer("first")).status_code == 400
+    asyncio.run(engine.close())
+
+
+def test_more_choices_than_a_key_may_have_are_refused_whole():
+    engine, _ = fake_engine()
+    client = Client(engine, api_key=("first",), max_queued_requests_per_key=2)
+    for count, status in ((3, 429), (2, 200)):
+        body = {"prompt": ["a"] * count, "max_tokens": 1}
+        answer = client.request("POST", COMPLETIONS, json=body, headers=bearer("first"))
+        assert answer.status_code == status
+    asyncio.run(engine.close())
+
+
+def test_a_key_s_limit_holds_for_those_that_come_together():
+    queues = KeyQueues()
+    with queues.taken("a", 2, 3):
+        with pytest.raises(QueueFullError), queues.taken("a", 2, 3):
+            pass
+        with queues.taken("a", 1, 3), queues.taken("b", 3, 3):
+            pass
+        with queues.taken("a", 100, None):
+            pass
+    assert not queues._under_way

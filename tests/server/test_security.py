@@ -195,7 +195,8 @@ def test_server_info_tells_no_key(engine):
 def test_half_a_million_objects_hold_up_nobody(engine, path, begin, item, end):
     content = begin + ",".join([item] * 500_000) + end
     began = time.process_time()
-    error = refused(Client(engine).request("POST", path, content=content))
+    client = Client(engine, max_request_bytes=2**25)
+    error = refused(client.request("POST", path, content=content))
     assert "more than 32768 objects" in error["message"]
     assert time.process_time() - began < 1
 

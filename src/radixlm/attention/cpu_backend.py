@@ -20,9 +20,9 @@ from radixlm.attention.tile_reads import TileRead, TileReads, cut, make_scratch
 from radixlm.attention.tiles import make_tile_worker
 from radixlm.memory.kv_pool import KVPool
 
-# When to share (fewest, shortest, least saved in tokens x heads x head_dim), measured in
+# When to share: fewest, shortest, least saved in tokens x heads x head_dim, measured in
 # docs/adr/0014-attention-in-tiles.md.
-SHARING = {torch.bfloat16: (0, 96, 7 << 16), torch.float32: (2, 200, 7 << 16)}
+SHARING = dict.fromkeys((torch.bfloat16, torch.float32), (4, 256, 48 << 16))
 
 
 class CpuBackend:

@@ -22,7 +22,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from radixlm.attention.processor import BFloat, processor_has
-from radixlm.attention.vectors import MOST_LANES, Lanes, call
+from radixlm.attention.vectors import MOST_LANES, Lanes
 
 _INT64, _INT32, _INT16, _FLOAT = ir.IntType(64), ir.IntType(32), ir.IntType(16), ir.FloatType()
 UNIT_BYTES = 4
@@ -87,8 +87,8 @@ class Strip:
         if not self._pairs:
             return self._ops.multiply_add(x, y, total)
         halves = ir.VectorType(BFloat(), 2 * MOST_LANES)
-        args = [total, self._builder.bitcast(x, halves), self._builder.bitcast(y, halves)]
-        return call(self._builder, "llvm.x86.avx512bf16.dpbf16ps.512", self._ops.vector, args)
+        pair, other = (self._builder.bitcast(vector, halves) for vector in (x, y))
+        return self._ops.multiply_add_pairs(pair, other, total)
 
     def _spread(self, one: Any) -> Any:
         if not self._pairs:

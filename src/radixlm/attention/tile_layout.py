@@ -14,6 +14,7 @@ from radixlm.attention.strips import (
     make_copied,
     make_transposed,
     paired,
+    strip_vectors,
 )
 from radixlm.attention.vectors import (
     FAST,
@@ -174,18 +175,24 @@ def make_pack(shape: Shape) -> Any:
 
 
 def _make_pack_keys(shape: Shape) -> Any:
-    """pack_keys(base, t): 16 keys, at the addresses in scratch, as the tile's columns from t on."""
+    """pack_keys(base, t): 16 keys, at the addresses in scratch, as the tile's columns from t on.
+
+    As many tokens as a strip is wide lie together, a panel, unit after unit: rows as long as the
+    tile would share the cache's few places for addresses that many bytes apart.
+    """
     places, units, head_dim = places_of(shape), shape.units, shape.head_dim
     pairs, bfloat16 = shape.pairs, shape.bfloat16
     transposed = make_transposed(widen=bfloat16 and not pairs)
     step = 32 if bfloat16 and not pairs else 64  # bytes of 16 units in the pool
     per_unit = 2 if pairs else 1
+    panel = strip_vectors() * MOST_LANES
 
     @njit(**FAST)  # type: ignore[untyped-decorator]
     def in_vectors(base: int, t: int) -> None:
         for group in range(units // MOST_LANES):
-            into = base + places.keys + (group * MOST_LANES * TILE + t) * UNIT_BYTES
-            transposed(base + places.rows, group * step, into, TILE * UNIT_BYTES)
+            place = (t // panel * units + group * MOST_LANES) * panel + t % panel
+            into = base + places.keys + place * UNIT_BYTES
+            transposed(base + places.rows, group * step, into, panel * UNIT_BYTES)
 
     @njit(**FAST)  # type: ignore[untyped-decorator]
     def one_by_one(base: int, t: int) -> None:
@@ -198,8 +205,9 @@ def _make_pack_keys(shape: Shape) -> Any:
                 copy_floats(rows[index], head_dim, row, units, bfloat16)
             made = integers(row)
             into = integers(base + places.keys)
+            place = t // panel * units * panel + t % panel + index
             for unit in range(units):
-                into[unit * TILE + t + index] = made[unit]
+                into[place + unit * panel] = made[unit]
 
     whole = head_dim % (per_unit * MOST_LANES) == 0
     return in_vectors if whole else one_by_one

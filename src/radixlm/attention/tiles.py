@@ -58,6 +58,8 @@ from radixlm.attention.vectors import (
 # int32 slots that they read, how many slots, how many of them the first token sees (the next one
 # sees one more), and the first row of parts for the result.
 READ_COLUMNS = 6
+# A tile that will be read: addresses of its head's keys, values and slots, and how many there are.
+_Ahead = tuple[int, int, int, int]
 
 
 @functools.cache
@@ -74,10 +76,12 @@ def make_tile_worker(shape: Shape) -> Any:
         heads = args[KEY_HEADS]
         base = args[SCRATCH] + fetch_add(arguments + 8 * THREADS_SEEN) * end
         token_bytes = heads * pool_bytes
-        while True:
-            unit = fetch_add(arguments + 8 * UNITS_TAKEN)
-            if unit >= args[ITEMS] * heads:
-                break
+        end_of_units = args[ITEMS] * heads
+        unit = fetch_add(arguments + 8 * UNITS_TAKEN)
+        if unit < end_of_units:
+            ahead = first_tile(args, unit, pool_bytes)
+            fetch(ahead, token_bytes, pool_bytes, 0, ahead[3])
+        while unit < end_of_units:
             item, head = unit // heads, unit % heads
             read = words(args[READS] + 8 * READ_COLUMNS * item)
             token, tokens, slots = read[0], read[1], read[2]
@@ -85,28 +89,42 @@ def make_tile_worker(shape: Shape) -> Any:
             q = args[Q] + token * args[Q_STRIDE] + head * queries * pool_bytes
             take(q, args[Q_STRIDE], tokens, base)
             keys, values = args[KEYS] + head * pool_bytes, args[VALUES] + head * pool_bytes
-            fetch(keys, values, token_bytes, pool_bytes, slots, min(TILE, count))
+            rows = tokens * queries
             for first in range(0, count, TILE):
                 width = min(TILE, count - first)
-                here, left = slots + 4 * first, min(TILE, count - first - width)
+                here = slots + 4 * first
                 pack(keys, values, token_bytes, here, width, base)
-                fetch(keys, values, token_bytes, pool_bytes, here + 4 * width, left)
-                for row in range(0, tokens * queries, STRIP):
-                    strip(base, row, tokens * queries - 1, seen - first, width)
+                ahead = (keys, values, here + 4 * width, min(TILE, count - first - width))
+                if not ahead[3]:
+                    unit = fetch_add(arguments + 8 * UNITS_TAKEN)
+                    ahead = first_tile(args, min(unit, end_of_units - 1), pool_bytes)
+                for row in range(0, rows, STRIP):
+                    a, b = ahead[3] * row // rows, ahead[3] * min(row + STRIP, rows) // rows
+                    fetch(ahead, token_bytes, pool_bytes, a, b)
+                    strip(base, row, rows - 1, seen - first, width)
             finish(args, base, head, token, tokens, part)
 
     return worker
 
 
 @njit(**FAST)  # type: ignore[untyped-decorator]
-def fetch(keys: int, values: int, token_bytes: int, head_bytes: int, at: int, count: int) -> None:
-    """Have one head's keys and values of some tokens fetched."""
-    slots = integers(at)
-    for t in range(count):
+def first_tile(args: Any, unit: int, head_bytes: int) -> _Ahead:
+    """What a unit reads first."""
+    item, head = unit // args[KEY_HEADS], unit % args[KEY_HEADS]
+    read = words(args[READS] + 8 * READ_COLUMNS * item)
+    offset = head * head_bytes
+    return args[KEYS] + offset, args[VALUES] + offset, read[2], min(TILE, read[3])
+
+
+@njit(**FAST)  # type: ignore[untyped-decorator]
+def fetch(ahead: _Ahead, token_bytes: int, head_bytes: int, a: int, b: int) -> None:
+    """Have one head's keys and values of the tokens from a to b of a tile fetched."""
+    slots = integers(ahead[2])
+    for t in range(a, b):
         offset = np.int64(slots[t]) * token_bytes
         for line in range(0, head_bytes, 64):
-            prefetch(keys + offset + line)
-            prefetch(values + offset + line)
+            prefetch(ahead[0] + offset + line)
+            prefetch(ahead[1] + offset + line)
 
 
 def _make_strip(shape: Shape) -> Any:
@@ -117,7 +135,8 @@ def _make_strip(shape: Shape) -> Any:
     lanes = strip_vectors() * MOST_LANES
     scores = make_product(STRIP, strip_vectors(), pairs=pairs, onto=False)
     mix, weigh = _make_mix(shape), _make_weigh(shape)
-    q_bytes, row_bytes = units * UNIT_BYTES, TILE * UNIT_BYTES
+    q_bytes, panel_bytes = units * UNIT_BYTES, lanes * UNIT_BYTES
+    row_bytes = TILE * UNIT_BYTES
 
     @njit(**FAST)  # type: ignore[untyped-decorator]
     def strip(base: int, row: int, last: int, seen: int, count: int) -> None:
@@ -126,8 +145,8 @@ def _make_strip(shape: Shape) -> Any:
             return
         q, made = base + places.queries + row * q_bytes, base + places.scores
         for c in range(0, widest, lanes):
-            keys = base + places.keys + UNIT_BYTES * c
-            scores(q, q_bytes, keys, row_bytes, units, made + 4 * c, row_bytes, 0)
+            keys = base + places.keys + UNIT_BYTES * units * c
+            scores(q, q_bytes, keys, panel_bytes, units, made + 4 * c, row_bytes, 0)
         for r in range(STRIP):
             sees = max(0, min(count, seen + min(row + r, last) // queries))
             weigh(base, row, r, sees, widest)

@@ -192,6 +192,44 @@ class Lanes:
     def larger(self, x: Any, y: Any) -> Any:
         return self._builder.select(self._builder.fcmp_ordered(">", x, y), x, y)
 
+    def load_pairs(self, address: Any, elements: int) -> Any:
+        """A vector of pairs of bfloat16 numbers, twice as many as lanes."""
+        halves = ir.VectorType(BFloat(), 2 * self.lanes)
+        return self._load(address, 2 * elements, halves, 2)
+
+    def load_pair(self, address: Any) -> Any:
+        """One pair of bfloat16 numbers, in all lanes."""
+        pair = self.spread(self._load(address, 0, _FLOAT, 2))
+        return self._builder.bitcast(pair, ir.VectorType(BFloat(), 2 * self.lanes))
+
+    def multiply_add_pairs(self, x: Any, y: Any, z: Any) -> Any:
+        """Of 16 lanes: both products of a pair and z, in float32."""
+        name = "llvm.x86.avx512bf16.dpbf16ps.512"
+        return call(self._builder, name, self.vector, [z, x, y])
+
+    def sums(self, vectors: Sequence[Any]) -> Any:
+        """The sum over each vector's lanes, as one short vector; a power of two of them, no more
+        than lanes. Halves are added until there is one vector left, then within it:
+
+            aaaa bbbb  ->  aabb  ->  with ccdd:  abcd
+        """
+        b, lanes, width, made = self._builder, range(self.lanes), self.lanes, list(vectors)
+        while len(made) > 1:
+            width //= 2
+            low = [lane for lane in range(2 * self.lanes) if not lane & width]
+            high = [lane + width for lane in low]
+            halves = [
+                [b.shuffle_vector(x, y, order_of(half)) for half in (low, high)]
+                for x, y in zip(made[::2], made[1::2], strict=True)
+            ]
+            made = [b.fadd(*half) for half in halves]
+        one, group = made[0], width
+        while width > 1:
+            width //= 2
+            swapped = b.shuffle_vector(one, one, order_of([lane ^ width for lane in lanes]))
+            one = b.fadd(one, swapped)
+        return b.shuffle_vector(one, one, order_of(lanes[::group]))
+
     def sum(self, x: Any) -> Any:
         """The sum over a vector's lanes."""
         zero = ir.Constant(_FLOAT, -0.0)
@@ -219,6 +257,11 @@ class Lanes:
         return self._builder.inttoptr(moved, kind.as_pointer())
 
 
+def order_of(lanes: Sequence[int]) -> Any:
+    """Which lanes of two vectors, numbered through, a shuffled one has."""
+    return ir.Constant(ir.VectorType(_INT32, len(lanes)), list(lanes))
+
+
 def make_dots(queries: int, head_dim: int, tokens: int, *, bfloat16: bool) -> Callable[..., Any]:
     """dots(q, keys, scores, stride): scores[i * stride + t] = q[i] . keys[t].
 
@@ -232,17 +275,20 @@ def make_dots(queries: int, head_dim: int, tokens: int, *, bfloat16: bool) -> Ca
             q, keys, scores, stride = args
             ops = Lanes(builder, lanes_of(head_dim))
             at = [builder.extract_value(keys, t) for t in range(tokens)]
-            zero = ir.Constant(ops.vector, [0.0] * ops.lanes)
-            sums = [[zero] * queries for _ in range(tokens)]
+            sums = [[ops.all(0)] * tokens for _ in range(queries)]
             for d in range(0, head_dim, ops.lanes):
                 part = [ops.load(q, i * head_dim + d) for i in range(queries)]
                 for t in range(tokens):
                     key = ops.load(at[t], d, bfloat16=bfloat16)
-                    sums[t] = [ops.multiply_add(part[i], key, sums[t][i]) for i in range(queries)]
+                    for i in range(queries):
+                        sums[i][t] = ops.multiply_add(part[i], key, sums[i][t])
             for i in range(queries):
                 row = ops.moved(scores, stride, i)
-                for t in range(tokens):
-                    ops.store(ops.sum(sums[t][i]), row, t)
+                if tokens <= ops.lanes:
+                    ops.store(ops.sums(sums[i]), row, 0)
+                else:
+                    for t in range(tokens):
+                        ops.store(ops.sum(sums[i][t]), row, t)
             return target.get_dummy_value()
 
         return types.void(types.int64, addresses, types.int64, types.int64), build

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from radixlm.attention.team import team
 from radixlm.build.resolve import (
     DEMO_MODEL,
     resolve_context,
@@ -164,6 +165,7 @@ def load(config: EngineConfig, *, progress: bool = True) -> Loaded:
         broken_prefixes=_checked_prefixes(template, tokenizer),
     )
     grammars = Compiler(tokenizer, vocab_size=limits.vocab_size, eos_ids=eos)
+    team().leave()  # from here on the engine's thread computes
     client = EngineClient(core, max_queued_requests=config.max_queued_requests)
     return Loaded(config, info, tokenizer, template, Intake(limits, eos), grammars, client)
 

@@ -71,32 +71,38 @@ class EngineThread(threading.Thread):
             self._outbox.put(Outputs(tuple(outputs)))
 
     def _receive(self) -> None:
-        """Handle all messages there are; wait for one when there is nothing else to do."""
+        """Handle all messages there are; wait for one when there is nothing else to do.
+
+        What has ended by them is told together: thousands may be aborted in one moment.
+        """
+        ended: list[RequestOutput] = []
         if not self._core.has_work:
             with self._log.idle():
                 message = self._inbox.get()
-            self._handle(message)
+            self._handle(message, ended)
         while not self._stopping:
             try:
                 message = self._inbox.get_nowait()
             except Empty:
-                return
-            self._handle(message)
+                break
+            self._handle(message, ended)
+        self.stats = self._core.stats()
+        if ended:
+            self._outbox.put(Outputs(tuple(ended)))
 
-    def _handle(self, message: Inbound) -> None:
+    def _handle(self, message: Inbound, ended: list[RequestOutput]) -> None:
         match message:
             case Submit(requests):
                 for request in requests:
-                    self._add(request)
+                    self._add(request, ended)
             case Abort(request_id):
                 output = self._core.abort(request_id)
                 if output is not None:
-                    self._outbox.put(Outputs((output,)))
+                    ended.append(output)
             case Ask(ticket, question):
                 self._outbox.put(self._answer(ticket, question))
             case Stop():
                 self._stopping = True
-        self.stats = self._core.stats()
 
     def _answer(self, ticket: int, question: Question) -> Answer:
         try:
@@ -106,7 +112,7 @@ class EngineThread(threading.Thread):
         except (TypeError, ValueError) as error:  # a question put wrongly is the asker's affair
             return Answer(ticket, None, CacheError(f"{type(error).__name__}: {error}"))
 
-    def _add(self, request: Request) -> None:
+    def _add(self, request: Request, ended: list[RequestOutput]) -> None:
         try:
             self._core.add(request)
         except InvalidRequestError as error:
@@ -116,4 +122,4 @@ class EngineThread(threading.Thread):
                 finish_reason=FinishReason.ERROR,
                 error=str(error),
             )
-            self._outbox.put(Outputs((refused,)))
+            ended.append(refused)

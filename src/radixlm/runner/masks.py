@@ -8,6 +8,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn import functional
+
+# For each byte of a mask, what is added to the logits of its eight tokens: 0 or -inf. To look that
+# up costs a third of a masked fill, a tenth where allowed and not allowed tokens alternate.
+_ADDED = np.where(
+    np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little") == 1,
+    np.float32(0),
+    np.float32(-np.inf),
+)
 
 
 def masked(logits: Tensor, rows: Sequence[int], bits: npt.NDArray[np.int32]) -> Tensor:
@@ -15,20 +24,18 @@ def masked(logits: Tensor, rows: Sequence[int], bits: npt.NDArray[np.int32]) -> 
 
     rows: rising, at least one. bits: (len(rows), at least vocab / 32); see TokenMasks.
     """
-    allowed = _unpacked(bits, logits.shape[1], logits.device)
+    added = _added(bits, logits.device)[:, : logits.shape[1]]
     if len(rows) == len(logits):
-        return torch.where(allowed, logits, -torch.inf)
+        return added.add_(logits)
     changed = logits.clone()
-    place = torch.tensor(rows, device=logits.device)
-    changed[place] = torch.where(allowed, logits[place], -torch.inf)
+    changed[torch.tensor(rows, device=logits.device)] += added
     return changed
 
 
-def _unpacked(bits: npt.NDArray[np.int32], vocab: int, device: torch.device) -> Tensor:
-    """(rows, vocab) bool."""
+def _added(bits: npt.NDArray[np.int32], device: torch.device) -> Tensor:
+    """(rows, 32 x words) float32."""
+    octets = bits.view(np.uint8)
     if device.type == "cpu":
-        each = np.unpackbits(bits.view(np.uint8), axis=1, count=vocab, bitorder="little")
-        return torch.from_numpy(each).view(torch.bool)
-    words = torch.from_numpy(bits).to(device)[:, :, None]  # an eighth of what the bytes would be
-    each_bit = (words >> torch.arange(32, dtype=torch.int32, device=device)) & 1
-    return each_bit.flatten(1)[:, :vocab].bool()
+        return torch.from_numpy(_ADDED.take(octets, axis=0)).flatten(1)
+    places = torch.from_numpy(octets).to(device).int()
+    return functional.embedding(places, torch.from_numpy(_ADDED).to(device)).flatten(1)

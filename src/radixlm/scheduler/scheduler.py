@@ -11,6 +11,7 @@ from radixlm.core.errors import CacheError, InvalidRequestError
 from radixlm.core.events import Arrived, EventSink, Finished, Retracted, Scheduled, ignore
 from radixlm.core.keys import Slots
 from radixlm.core.request import FinishReason, Request, TokenLogprob
+from radixlm.scheduler.decode_turns import DecodeTurns
 from radixlm.scheduler.fairness import TokenFairness
 from radixlm.scheduler.memory import MemoryGuard
 from radixlm.scheduler.orders import AdmissionOrder
@@ -59,6 +60,7 @@ class Scheduler:
         self._guard = MemoryGuard(cache, schedule_conservativeness)
         self._retraction = Retraction(by_priority=order.by_priority)
         self._fairness = TokenFairness()
+        self._turns = DecodeTurns(self._fairness, chunked_prefill_size)
         self._waiting = WaitingRoom(
             cache, order, WaitingQueue(order, self._fairness, max_wait_admissions)
         )
@@ -114,6 +116,7 @@ class Scheduler:
         """Choose what the next step computes; gives slots, admits, and retracts where needed."""
         parts: Scheduling = {}
         self._guard.next_step()
+        self._turns.next_step()
         retractions = self.counters.retractions
         budget = self._decode(parts)
         prompts = self._prompts() if len(self._fairness) > 1 else []
@@ -150,15 +153,24 @@ class Scheduler:
         return news
 
     def _decode(self, parts: Scheduling) -> int:
-        """Give every running request that decodes its token, and those that have more to compute
-        of what a grammar forced as much of it as there is room for; return what is left.
-        """
+        """Give those that decode their tokens, and what grammars forced; return what is left."""
         decoding = [state for state in self._running.values() if state.decodes]
-        budget = self._budget - len(decoding)
+        if len(self._fairness) > 1 and (prompt := self._first_prompt()) is not None:
+            decoding = self._turns.beside(prompt, decoding)
+        budget = self._turns.left_of_budget(decoding)
         for state in decoding:
             given = self._continue(state, min(state.pending, 1 + budget), parts)
             budget -= max(given - 1, 0)
         return budget
+
+    def _first_prompt(self) -> RequestState | None:
+        """Whose prompt is the first of this step, running or to be admitted; None for nobody's."""
+        first = next(iter(self._prompts()), None)
+        found = self._waiting.next() if len(self._waiting) and self._free_rows else None
+        if found is None or (first is not None and self._served(found[0]) >= self._served(first)):
+            return first
+        self._guard.begin(self._running.values())
+        return found[0] if self._guard.admits(*found) else first
 
     def _continue_prompts(self, parts: Scheduling, budget: int) -> int:
         """Give running prompts their chunks, in their turns; return what is left."""
@@ -190,6 +202,7 @@ class Scheduler:
     def _give(self, state: RequestState, slots: Slots, parts: Scheduling) -> None:
         """Make `slots` the request's part of the step."""
         parts[state.request.request_id] = (state, slots)
+        self._turns.moves(state)
         self._fairness.charge(state.request.tenant, slots.size)
 
     def _extend(self, state: RequestState, n_new: int, parts: Scheduling) -> Slots | None:

@@ -22,6 +22,7 @@ class RequestState:
     cached: while it waits, so many tokens are believed to be in the cache (see WaitingRoom).
     cached_tokens: how many were, when it was first admitted.
     computing: it runs, and its prompt is not all computed yet.
+    moved: the step in which it was last given tokens.
 
     Kept for its line: waits; returned, after a retraction; follows, the request that computes
     what it will take from the cache; stamp, which tells its present entry from dead ones.
@@ -35,6 +36,7 @@ class RequestState:
         "computing",
         "follows",
         "lease",
+        "moved",
         "n_tokens",
         "prefill_end",
         "prompt_logprobs",
@@ -61,6 +63,7 @@ class RequestState:
         self.cached = 0
         self.cached_tokens: int | None = None
         self.computing = False
+        self.moved = 0
         self.waits = False
         self.returned = False
         self.follows: RequestState | None = None

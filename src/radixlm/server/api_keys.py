@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from radixlm.server.errors import InvalidApiKeyError
+from radixlm.core.errors import InvalidRequestError
+from radixlm.server.errors import AdminKeyNeededError, InvalidApiKeyError
 
 # A probe of whether the server is up carries no key.
 OPEN_PATH = "/health"
@@ -28,10 +29,14 @@ def digest_of(key: str) -> str:
 
 
 class Keyring:
-    """The keys that open the server; without any it is open to everyone."""
+    """The keys that open the server; without any it is open to everyone.
 
-    def __init__(self, keys: Sequence[str]) -> None:
-        self._digests = tuple(digest_of(key) for key in keys)
+    admin_keys: open everything, and where there are any, nothing else opens what is for admins.
+    """
+
+    def __init__(self, keys: Sequence[str], admin_keys: Sequence[str] = ()) -> None:
+        self._admins = tuple(digest_of(key) for key in admin_keys)
+        self._digests = (*(digest_of(key) for key in keys), *self._admins) if keys else ()
 
     def refusal(self, scope: Scope) -> InvalidApiKeyError | None:
         """Why a request may not pass; None when it may.
@@ -43,11 +48,24 @@ class Keyring:
             return None
         if scope["path"] == scope.get("root_path", "") + OPEN_PATH:
             return None
-        key = carried_key(Headers(scope=scope))
-        if key is None:
-            return InvalidApiKeyError(
-                "an API key is needed: send Authorization: Bearer KEY, or x-api-key: KEY"
-            )
-        given = digest_of(key)
-        matches = [hmac.compare_digest(given, digest) for digest in self._digests]
-        return None if any(matches) else InvalidApiKeyError("the API key is not one of this server")
+        return _refusal(Headers(scope=scope), self._digests)
+
+    def admin_refusal(self, headers: Headers) -> InvalidRequestError | None:
+        """Why a request may not do what is for admins; None when it may."""
+        if not self._admins:
+            return None
+        refusal = _refusal(headers, self._admins)
+        if refusal is None or not self._digests:
+            return refusal
+        return AdminKeyNeededError("this needs one of the keys of --admin-api-key")
+
+
+def _refusal(headers: Headers, digests: Sequence[str]) -> InvalidApiKeyError | None:
+    key = carried_key(headers)
+    if key is None:
+        return InvalidApiKeyError(
+            "an API key is needed: send Authorization: Bearer KEY, or x-api-key: KEY"
+        )
+    given = digest_of(key)
+    matches = [hmac.compare_digest(given, digest) for digest in digests]
+    return None if any(matches) else InvalidApiKeyError("the API key is not one of this server")

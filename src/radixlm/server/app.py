@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 from radixlm.build import AsyncEngine
 from radixlm.core.clock import WallClock
 from radixlm.server.anthropic.routes import router as messages_router
+from radixlm.server.api_keys import Keyring
 from radixlm.server.config import ServerConfig
 from radixlm.server.envelope import Envelope
 from radixlm.server.error_handlers import install_error_handlers
@@ -49,6 +50,7 @@ def create_app(
     """
     config = config or ServerConfig()
     clock = WallClock()
+    keys = Keyring(config.api_key, config.admin_api_key)
     service = Service(
         engine=engine,
         model_name=served_model_name,
@@ -59,6 +61,7 @@ def create_app(
         pace=Pace(clock),
         sampling_defaults=sampling_defaults_of(engine.info, config),
         fingerprint=fingerprint_of(engine.info),
+        keys=keys,
         responses=responses or Keeper.from_config(replace(config, response_store=None)),
         answer_style=answer_style_of(engine, config),
     )
@@ -67,7 +70,7 @@ def create_app(
     for routes in _ROUTERS:
         app.include_router(routes)
     install_error_handlers(app, service.retry_after)
-    return Envelope(app, config, clock)
+    return Envelope(app, config, keys, clock)
 
 
 class _Application(FastAPI):

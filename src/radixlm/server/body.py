@@ -41,10 +41,11 @@ async def read_body(request: Request) -> bytes:
     Raises BodyTooLargeError as soon as it is longer than --max-request-bytes, BodyTimeoutError when
     it has not come whole within --body-timeout.
     """
-    config = service_of(request).config
+    service = service_of(request)
+    config = service.config
     try:
         async with asyncio.timeout(config.body_timeout or None):
-            return await _read(request, config.max_request_bytes)
+            return await _read(request, service.max_request_bytes)
     except TimeoutError:
         raise BodyTimeoutError(
             f"the request's body took longer than --body-timeout {config.body_timeout:g} s"

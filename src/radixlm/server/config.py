@@ -17,6 +17,12 @@ SamplingDefaults = Literal["model", "openai"]
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 30000
 _KEY = re.compile(r"[!-~]+")
+_COUNTS = (
+    "max_request_bytes",
+    "max_queued_requests_per_key",
+    "max_stored_responses",
+    "max_stored_bytes",
+)
 _ROOT_PATH = re.compile(r"(/[\w.~%!$&'()*+,;=:@-]+)*", re.ASCII)
 
 
@@ -63,8 +69,21 @@ class ServerConfig:
         "Default: none is needed.",
         secret=True,
     )
+    admin_api_key: tuple[str, ...] = _flag(
+        (),
+        "Key that alone may empty the cache and abort everybody's requests; opens all else too. "
+        "May be given several times. Default: whoever may ask may do these as well.",
+        secret=True,
+    )
     isolate_by_key: bool = _flag(False, "Requests with different keys share nothing in the cache.")
-    max_request_bytes: int = _flag(32 * 2**20, "Longest body of a request.")
+    max_request_bytes: int | None = _flag(
+        None,
+        "Longest body of a request. Default: 64 bytes for each token of the model's context, but "
+        "from 4 to 32 MiB.",
+    )
+    max_queued_requests_per_key: int | None = _flag(
+        None, "Requests of one API key that wait or run; more are refused. Default: no such limit."
+    )
     request_timeout: float = _flag(
         0.0, "Seconds after which a request is aborted; 0 lets it take as long as it does."
     )
@@ -93,7 +112,7 @@ class ServerConfig:
     def __post_init__(self) -> None:
         for name in ("request_timeout", "header_timeout", "body_timeout", "keep_alive_timeout"):
             _check_seconds(name, getattr(self, name))
-        for name in ("max_request_bytes", "max_stored_responses", "max_stored_bytes"):
+        for name in _COUNTS:
             _check_count(name, getattr(self, name))
         _check_seconds("response_ttl", self.response_ttl)
         if not self.response_ttl:
@@ -112,27 +131,38 @@ class ServerConfig:
         self._check_keys()
 
     def _check_keys(self) -> None:
-        if not isinstance(self.api_key, tuple):
-            raise ConfigError(f"api_key is a tuple of keys, got {type(self.api_key).__name__}")
-        for place, key in enumerate(self.api_key, 1):
-            if not isinstance(key, str) or not _KEY.fullmatch(key):
-                raise ConfigError(
-                    f"--api-key number {place} is empty or holds characters that a header cannot "
-                    "carry: use printable ASCII without spaces"
-                )
+        _check_keys("api_key", self.api_key)
+        _check_keys("admin_api_key", self.admin_api_key)
+        if set(self.api_key) & set(self.admin_api_key):
+            raise ConfigError("a key is given as --api-key and as --admin-api-key: use another")
         if self.isolate_by_key and not self.api_key:
             raise ConfigError("--isolate-by-key needs --api-key: without keys there is one client")
+        if self.max_queued_requests_per_key is not None and not self.api_key:
+            raise ConfigError("--max-queued-requests-per-key needs --api-key")
+
+
+def _check_keys(name: str, keys: object) -> None:
+    if not isinstance(keys, tuple):
+        raise ConfigError(f"{name} is a tuple of keys, got {type(keys).__name__}")
+    for place, key in enumerate(keys, 1):
+        if not isinstance(key, str) or not _KEY.fullmatch(key):
+            flag = "--" + name.replace("_", "-")
+            raise ConfigError(
+                f"{flag} number {place} is empty or holds characters that a header cannot "
+                "carry: use printable ASCII without spaces"
+            )
+
+
+def _check_count(name: str, value: object) -> None:
+    wrong = isinstance(value, bool) or not isinstance(value, int) or value < 1
+    if value is not None and wrong:
+        flag = "--" + name.replace("_", "-")
+        raise ConfigError(f"{flag} is an integer of at least 1, got {value!r}")
 
 
 def _check_choice(flag: str, value: object, known: tuple[str, ...]) -> None:
     if value not in known:
         raise ConfigError(f"{flag} is one of {known}, got {value!r}")
-
-
-def _check_count(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        flag = "--" + name.replace("_", "-")
-        raise ConfigError(f"{flag} is an integer of at least 1, got {value!r}")
 
 
 def _check_seconds(name: str, value: object) -> None:

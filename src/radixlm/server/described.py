@@ -63,6 +63,7 @@ class Described:
     body: of the request; example: one that is answered. query: what may stand behind the path.
     error: the type of errors.
     errors: what may be raised, besides what any route may raise.
+    admin: with --admin-api-key, only such a key opens it, or part of what it does.
     """
 
     answer: tuple[Any, ...] = ()
@@ -73,6 +74,7 @@ class Described:
     error: Any = Error
     example: Mapping[str, Any] = field(default_factory=dict)
     errors: Errors = ()
+    admin: bool = False
 
 
 _MESSAGES_PROMPT = {"messages": [{"role": "user", "content": "What is the capital of France?"}]}
@@ -82,6 +84,7 @@ _RESET = Described(
         400: "Requests are running: only what they do not use was dropped.",
     },
     errors=(EngineDeadError,),
+    admin=True,
 )
 _MODEL_INFO = Described(answer=(ModelInfo, ServedModel))
 _SERVER_INFO = Described(answer=(EngineConfig, ServerFacts))
@@ -154,6 +157,7 @@ DESCRIBED: Mapping[str, Described] = {
         answer=(Aborted,),
         errors=(*_READING, EngineDeadError),
         example={"rid": "mine"},
+        admin=True,
     ),
     "/tokenize": Described(
         body=TokenizeBody,
@@ -169,7 +173,7 @@ DESCRIBED: Mapping[str, Described] = {
     ),
     "/tokenizer_info": Described(answer=(TokenizerInfo,)),
     "/flush_cache": _RESET,
-    "/reset_prefix_cache": Described(answer=(CacheReset,), errors=(EngineDeadError,)),
+    "/reset_prefix_cache": Described(answer=(CacheReset,), errors=(EngineDeadError,), admin=True),
     "/model_info": _MODEL_INFO,
     "/get_model_info": _MODEL_INFO,
     "/server_info": _SERVER_INFO,

@@ -24,9 +24,9 @@ class Envelope:
     Plain ASGI: chunks pass one by one as they come, and the client's leaving is seen inside.
     """
 
-    def __init__(self, app: ASGIApp, config: ServerConfig, clock: Clock) -> None:
+    def __init__(self, app: ASGIApp, config: ServerConfig, keys: Keyring, clock: Clock) -> None:
         self._app = app
-        self._keys = Keyring(config.api_key)
+        self._keys = keys
         self._limit = config.request_timeout or None
         self._logs = not config.disable_access_log
         self._clock = clock

@@ -14,6 +14,7 @@ from radixlm.core.errors import (
     RequestTooLargeError,
 )
 from radixlm.server.errors import (
+    AdminKeyNeededError,
     BodyTimeoutError,
     HeaderTimeoutError,
     InvalidApiKeyError,
@@ -40,6 +41,7 @@ def openai_error(error: Exception) -> Error:
     """Source: https://platform.openai.com/docs/guides/error-codes."""
     status = status_of(error)
     kinds = {
+        403: "permission_error",
         429: "rate_limit_exceeded",
         503: "service_unavailable_error",
         504: "timeout_error",
@@ -61,6 +63,7 @@ def messages_error(error: Exception) -> MessagesError:
     status = status_of(error)
     kinds = {
         401: "authentication_error",
+        403: "permission_error",
         404: "not_found_error",
         413: "request_too_large",
         429: "rate_limit_error",
@@ -85,6 +88,8 @@ def _code_of(error: Exception) -> str | None:
             return "engine_dead"
         case InvalidApiKeyError():
             return "invalid_api_key"
+        case AdminKeyNeededError():
+            return "admin_key_needed"
         case BodyTimeoutError():
             return "body_timeout"
         case HeaderTimeoutError():

@@ -44,6 +44,10 @@ class InvalidApiKeyError(InvalidRequestError):
     """The request carries none of the keys that open this server."""
 
 
+class AdminKeyNeededError(InvalidRequestError):
+    """The request carries a key that opens this server, but not what is for admins."""
+
+
 class RequestTimeoutError(RadixLMError):
     """The request took longer than the server lets one take; it was aborted."""
 
@@ -63,6 +67,8 @@ def status_of(error: Exception) -> int:
             return 404
         case InvalidApiKeyError():
             return 401
+        case AdminKeyNeededError():
+            return 403
         case BodyTimeoutError() | HeaderTimeoutError():
             return 408
         case BodyTooLargeError():

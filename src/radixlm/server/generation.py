@@ -84,6 +84,14 @@ async def stream_parts(service: Service, job: Job) -> AsyncGenerator[Part, None]
 
     Raises what the engine raises, and GenerationFailedError for a request it gave up on.
     """
+    most = service.config.max_queued_requests_per_key
+    with service.queues.taken(job.tenant, job.choices, most):
+        async with aclosing(_side_by_side(service, job)) as parts:
+            async for part in parts:
+                yield part
+
+
+async def _side_by_side(service: Service, job: Job) -> AsyncGenerator[Part, None]:
     if job.choices == 1:
         async with aclosing(_one(service, job, 0)) as parts:
             async for part in parts:

@@ -16,6 +16,7 @@ from radixlm.core.sampling import SamplingParams
 from radixlm.server.answer import respond
 from radixlm.server.body import parse_body, read_body
 from radixlm.server.errors import NotGeneratingError
+from radixlm.server.head import HeadRoute
 from radixlm.server.native import Answers, generate_job, native_parts
 from radixlm.server.native_protocol import AbortBody, GenerateBody
 from radixlm.server.service import Service, service_of, tenant_of
@@ -24,7 +25,7 @@ from radixlm.server.wire import Load
 HEALTH_SECONDS = 20.0
 _HEALTH_POLL_SECONDS = 0.05
 
-router = APIRouter()
+router = APIRouter(route_class=HeadRoute)
 
 
 @router.api_route("/generate", methods=["POST", "PUT"])
@@ -32,7 +33,7 @@ async def generate(request: Request) -> Response:
     """SGLang's own way to generate."""
     service = service_of(request)
     began = service.clock.now()
-    service.engine.check_room()  # refused before it is read: refusing must cost next to nothing
+    service.check_room(tenant_of(request))
     body = parse_body(GenerateBody, await read_body(request))
     try:
         native = await asyncio.to_thread(generate_job, service, body, tenant_of(request), began)
@@ -53,7 +54,7 @@ async def generate(request: Request) -> Response:
 async def abort_request(request: Request) -> Response:
     """End requests by the client's name for them, or all; says how many were under way.
 
-    With --isolate-by-key only those of the same key.
+    With --isolate-by-key only those of the same key. To abort everybody's is for admins.
     """
     service = service_of(request)
     body = parse_body(AbortBody, await read_body(request))
@@ -61,7 +62,7 @@ async def abort_request(request: Request) -> Response:
     owner = service.owner_of(tenant_of(request))
     ids: Collection[str] | None
     if body.abort_all:
-        ids = service.rids.all_of(owner) if service.config.isolate_by_key else None
+        ids = None if service.may_abort_all(request) else service.rids.all_of(owner)
     else:
         ids = service.rids.of(owner, body.rid or "")
     return JSONResponse({"aborted": service.engine.abort(ids)})
@@ -119,11 +120,13 @@ async def loads(request: Request) -> Response:
 
 @router.post("/reset_prefix_cache")
 async def reset_prefix_cache(request: Request) -> Response:
-    """vLLM's name for /flush_cache; no success when requests run, since theirs stay."""
-    return JSONResponse({"success": await service_of(request).engine.flush_cache()})
+    """vLLM's name for /flush_cache; no success when requests run, since theirs stay. For admins."""
+    service = service_of(request)
+    service.check_admin(request)
+    return JSONResponse({"success": await service.engine.flush_cache()})
 
 
-@router.api_route("/ping", methods=["GET", "HEAD"])
+@router.get("/ping")
 async def ping() -> Response:
     """200 for as long as the process answers, whatever the engine does; see /health."""
     return JSONResponse({"status": "ok"})

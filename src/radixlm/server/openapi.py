@@ -19,6 +19,7 @@ from radixlm.server.body_schema import fit_model
 from radixlm.server.config import ServerConfig
 from radixlm.server.described import DESCRIBED, Described
 from radixlm.server.errors import (
+    AdminKeyNeededError,
     BodyTimeoutError,
     HeaderTimeoutError,
     HeaderTooLongError,
@@ -80,11 +81,12 @@ def document(
         "paths": paths,
         "components": {"schemas": components, "headers": _HEADERS},
     }
-    if config.api_key:
+    if config.api_key or config.admin_api_key:
         document["components"]["securitySchemes"] = {
             _KEY: {"type": "http", "scheme": "bearer"},
             _KEY_HEADER: {"type": "apiKey", "in": "header", "name": "x-api-key"},
         }
+    if config.api_key:
         document["security"] = [{_KEY: []}, {_KEY_HEADER: []}]
     return document
 
@@ -137,6 +139,8 @@ def _operation(
         told["requestBody"] = {"required": True, "content": {_JSON: media}}
     if config.api_key and route.path_format == OPEN_PATH:
         told["security"] = []
+    if described.admin and config.admin_api_key:
+        told["security"] = [{_KEY: []}]
     answers = {status: _text(text) for status, text in described.texts.items()}
     if described.answer:
         answers[200] = _answer(described, schemas)
@@ -197,7 +201,10 @@ def _errors_of(
         errors.append(HeaderTimeoutError)
     if not config.body_timeout and BodyTimeoutError in errors:
         errors.remove(BodyTimeoutError)
-    if config.api_key and route.path_format != OPEN_PATH:
+    for_admins = described.admin and config.admin_api_key
+    if for_admins:
+        errors.append(AdminKeyNeededError)
+    if for_admins or (config.api_key and route.path_format != OPEN_PATH):
         errors.append(InvalidApiKeyError)
     if config.request_timeout:
         errors.append(RequestTimeoutError)

@@ -13,6 +13,7 @@ from radixlm.server.answer import answer
 from radixlm.server.body import parse_body, read_body
 from radixlm.server.chat import ChatShape, chat_task
 from radixlm.server.completions import CompletionShape, completion_job
+from radixlm.server.head import HeadRoute
 from radixlm.server.protocol import ChatBody, CompletionBody
 from radixlm.server.service import Service, service_of, tenant_of
 from radixlm.server.tokens import (
@@ -24,14 +25,14 @@ from radixlm.server.tokens import (
 )
 from radixlm.server.wire import ModelCard
 
-router = APIRouter()
+router = APIRouter(route_class=HeadRoute)
 
 
 @router.post("/v1/chat/completions")
 async def chat_completions(request: Request) -> Response:
     """OpenAI's chat completions."""
     service = service_of(request)
-    service.engine.check_room()  # refused before it is read: refusing must cost next to nothing
+    service.check_room(tenant_of(request))
     body = parse_body(ChatBody, await read_body(request))
     task = await asyncio.to_thread(chat_task, service, body, tenant_of(request))
     shape = ChatShape(service.engine.tokenizer, task, body)
@@ -48,7 +49,7 @@ async def chat_completions(request: Request) -> Response:
 async def completions(request: Request) -> Response:
     """OpenAI's text completions."""
     service = service_of(request)
-    service.engine.check_room()  # refused before it is read: refusing must cost next to nothing
+    service.check_room(tenant_of(request))
     body = parse_body(CompletionBody, await read_body(request))
     job = await asyncio.to_thread(completion_job, service, body, tenant_of(request))
     shape = CompletionShape(service.engine.tokenizer, job, body)
@@ -119,8 +120,10 @@ async def get_model_info(request: Request) -> Response:
 
 @router.api_route("/flush_cache", methods=["GET", "POST"])
 async def flush_cache(request: Request) -> Response:
-    """Drop every cached token; 400 when requests run, since theirs stay."""
-    if await service_of(request).engine.flush_cache():
+    """Drop every cached token; 400 when requests run, since theirs stay. For admins."""
+    service = service_of(request)
+    service.check_admin(request)
+    if await service.engine.flush_cache():
         return PlainTextResponse("The cache is empty.\n")
     text = "Requests are running: only what they do not use was dropped.\n"
     return PlainTextResponse(text, status_code=400)

@@ -20,14 +20,19 @@ from radixlm.core.errors import (
 from radixlm.core.keys import Key, as_key
 from radixlm.core.request import Namespace
 from radixlm.core.sampling import SamplingParams
-from radixlm.server.api_keys import carried_key, digest_of
+from radixlm.server.api_keys import Keyring, carried_key, digest_of
 from radixlm.server.config import ServerConfig
 from radixlm.server.errors import ModelNotFoundError
+from radixlm.server.key_queues import KeyQueues
 from radixlm.server.metrics import Metrics
 from radixlm.server.pace import Pace
 from radixlm.server.responses.keeper import Keeper
 from radixlm.server.rids import Rids
 from radixlm.text.answers.style import AnswerStyle
+
+# The longest body, unless a flag says otherwise: text takes 4 to 24 bytes a token, ids up to 9.
+BYTES_PER_TOKEN = 64
+LEAST_BYTES, MOST_BYTES = 4 * 2**20, 32 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +42,9 @@ class Service:
     sampling_defaults: of fields that requests to OpenAI's routes leave open.
     answer_style: how the model's chat answers are read.
     fingerprint: the same for as long as the same seed gives the same answer.
+    keys: which API keys may do what.
     responses: those that are stored.
-    rids: the requests under way, by name and owner.
+    rids: the requests under way, by name and owner. queues: how many each key has.
     """
 
     engine: AsyncEngine
@@ -50,9 +56,11 @@ class Service:
     pace: Pace
     sampling_defaults: Mapping[str, float]
     fingerprint: str
+    keys: Keyring
     responses: Keeper
     answer_style: AnswerStyle
     rids: Rids = field(default_factory=Rids)
+    queues: KeyQueues = field(default_factory=KeyQueues)
 
     def check_model(self, name: str | None) -> None:
         """Raise ModelNotFoundError when a request names another model."""
@@ -87,6 +95,36 @@ class Service:
     def owner_of(self, tenant: str) -> str:
         """Who may abort a tenant's requests: with --isolate-by-key that tenant, else everyone."""
         return tenant if self.config.isolate_by_key else ""
+
+    @property
+    def max_request_bytes(self) -> int:
+        """Longest body: --max-request-bytes, or what the model's context makes of it."""
+        by_context = BYTES_PER_TOKEN * self.engine.info.context_length
+        return self.config.max_request_bytes or min(max(by_context, LEAST_BYTES), MOST_BYTES)
+
+    def check_room(self, tenant: str) -> None:
+        """Raise QueueFullError when one more request of a tenant would be refused, EngineDeadError.
+
+        So one that is refused need not be read first: refusing must cost next to nothing.
+        """
+        self.engine.check_room()
+        self.queues.check(tenant, 1, self.config.max_queued_requests_per_key)
+
+    def check_admin(self, request: Request) -> None:
+        """Raise AdminKeyNeededError, InvalidApiKeyError unless it may do what is for admins."""
+        if (refusal := self.keys.admin_refusal(request.headers)) is not None:
+            raise refusal
+
+    def may_abort_all(self, request: Request) -> bool:
+        """Whether a request that aborts all means everybody's, not only its own key's.
+
+        With --isolate-by-key admins do, else all do. Raises as `check_admin` for who must not.
+        """
+        if self.config.isolate_by_key:
+            admins = bool(self.config.admin_api_key)
+            return admins and self.keys.admin_refusal(request.headers) is None
+        self.check_admin(request)
+        return True
 
     def retry_after(self) -> int:
         """In how many seconds the requests that wait now will have had their turn: 1 to 60."""

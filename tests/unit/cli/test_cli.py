@@ -191,6 +191,11 @@ def wait_for(path: Path, text: str) -> str:
     return seen
 
 
+def heed_interrupts() -> None:
+    """In a child before it becomes a program: Ctrl-C does what it does in a terminal."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.slow
 def test_ctrl_c_stops_an_answer_and_not_the_chat(folder: str, tmp_path: Path):
     out = tmp_path / "out"
@@ -200,7 +205,13 @@ def test_ctrl_c_stops_an_answer_and_not_the_chat(folder: str, tmp_path: Path):
     with (
         out.open("wb") as sink,
         subprocess.Popen(  # noqa: S603
-            arguments, stdin=subprocess.PIPE, stdout=sink, stderr=sink, env=environment
+            arguments,
+            stdin=subprocess.PIPE,
+            stdout=sink,
+            stderr=sink,
+            env=environment,
+            # Whoever runs the tests may ignore it, and a child inherits that.
+            preexec_fn=heed_interrupts,
         ) as process,
     ):
         process.stdin.write(b"hello\n")

@@ -14,7 +14,7 @@ from radixlm.engine import EngineCore
 from tests.engines import Bench, byte_tokenizer, constraint, make_request
 
 ALL_FORCED = Grammar.regex("abcdefghij")
-CHOICES = Grammar.regex("[ab]: one[cd]: two[ef].")
+CHOICES = Grammar.regex("[ab]: one[cd]: two[ef]\\.")
 
 
 def _run(

@@ -18,16 +18,17 @@ from radixlm.server.anthropic.wire import MessageOut, TokenCount
 from radixlm.server.body import parse_body, read_body
 from radixlm.server.event import event
 from radixlm.server.generation import stream_parts
+from radixlm.server.head import HeadRoute
 from radixlm.server.service import service_of, tenant_of
 
-router = APIRouter()
+router = APIRouter(route_class=HeadRoute)
 
 
 @router.post("/v1/messages")
 async def create_message(request: Request) -> Response:
     """Anthropic's messages."""
     service = service_of(request)
-    service.engine.check_room()  # refused before it is read: refusing must cost next to nothing
+    service.check_room(tenant_of(request))
     body = parse_body(MessagesBody, await read_body(request))
     body.check()
     made = await asyncio.to_thread(message_task, service, body, tenant_of(request))

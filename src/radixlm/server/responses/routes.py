@@ -18,6 +18,7 @@ from radixlm.server.error_shapes import OPENAI
 from radixlm.server.errors import NotFoundError, RequestTimeoutError
 from radixlm.server.exchange import exchange_of
 from radixlm.server.generation import stream_parts
+from radixlm.server.head import HeadRoute
 from radixlm.server.responses.as_chat import in_own_words
 from radixlm.server.responses.body import ResponseBody
 from radixlm.server.responses.listed import listed, stored_items
@@ -27,14 +28,14 @@ from radixlm.server.responses.run import Run, as_bytes
 from radixlm.server.responses.store import Turn
 from radixlm.server.service import Service, service_of, tenant_of
 
-router = APIRouter()
+router = APIRouter(route_class=HeadRoute)
 
 
 @router.post("/v1/responses")
 async def create_response(request: Request) -> Response:
     """OpenAI's responses: made, and stored unless store is false."""
     service = service_of(request)
-    service.engine.check_room()  # refused before it is read: refusing must cost next to nothing
+    service.check_room(tenant_of(request))
     body = parse_body(ResponseBody, await read_body(request))
     body.check()
     tenant = tenant_of(request)

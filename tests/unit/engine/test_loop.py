@@ -1,0 +1,30 @@
+"""The engine's thread, its messages put in before it starts."""
+
+from __future__ import annotations
+
+from queue import SimpleQueue
+
+from radixlm.core.clock import VirtualClock
+from radixlm.engine.loop import EngineThread
+from radixlm.engine.messages import Abort, Died, Inbound, Outbound, Outputs, Stop, Submit
+from tests.engines import Bench, make_request
+
+
+def test_what_is_aborted_together_is_told_together() -> None:
+    """Each message wakes the clients' event loop: thousands may leave in one moment."""
+    inbox: SimpleQueue[Inbound] = SimpleQueue()
+    outbox: SimpleQueue[Outbound] = SimpleQueue()
+    names = [f"r{number}" for number in range(5)]
+    inbox.put(Submit(tuple(make_request(name, [1, 2, 3]) for name in names)))
+    for name in names:
+        inbox.put(Abort(name))
+    inbox.put(Stop())
+    thread = EngineThread(Bench().core, inbox, outbox, VirtualClock())
+    thread.start()
+    thread.join(30)
+    told = [outbox.get() for _ in range(outbox.qsize())]
+    ended, died = told
+    assert isinstance(ended, Outputs)
+    assert [output.request_id for output in ended.outputs] == names
+    assert isinstance(died, Died)
+    assert thread.stats.requests_aborted == 5

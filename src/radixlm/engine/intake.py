@@ -9,7 +9,7 @@ from math import inf
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.grammar import Constraint
-from radixlm.core.keys import KeyLike
+from radixlm.core.keys import Key, KeyLike
 from radixlm.core.request import Breakpoint, Namespace, Request
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine.prompts import prompt_key
@@ -56,13 +56,7 @@ class Intake:
                 f"the prompt has {key.size} tokens",
                 param="logprob_start_len",
             )
-        for end in breakpoints:
-            if not 0 < end.tokens <= key.size or not 0 < end.ttl < inf:
-                raise InvalidRequestError(
-                    f"a breakpoint is behind 1 to {key.size} tokens, for more than 0 seconds, got "
-                    f"{end!r}",
-                    param="breakpoints",
-                )
+        _check_breakpoints(breakpoints, key)
         ends = params.stop_token_ids
         # Where a grammar lets the answer end there may be nothing else that it allows.
         if not params.ignore_eos or constraint is not None:
@@ -86,3 +80,13 @@ class Intake:
             breakpoints=tuple(breakpoints),
             constraint=constraint,
         )
+
+
+def _check_breakpoints(breakpoints: Sequence[Breakpoint], key: Key) -> None:
+    for end in breakpoints:
+        if not 0 < end.tokens <= key.size or not 0 < end.ttl < inf:
+            raise InvalidRequestError(
+                f"a breakpoint is behind 1 to {key.size} tokens, for more than 0 seconds, got "
+                f"{end!r}",
+                param="breakpoints",
+            )

@@ -14,6 +14,8 @@ from radixlm.core.keys import common_prefix
 from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.tokenizer import Tokenizer
 
+# A prompt of more characters than this is not looked at, so that loading does not wait for it.
+LONGEST_PROMPT = 100_000
 _SHOWN = 24
 _QUESTION = {"role": "user", "content": "Is it so?"}
 _NEXT = {"role": "user", "content": "Why?"}
@@ -65,8 +67,9 @@ class BrokenPrefix:
 def broken_prefixes(template: ChatTemplate, tokenizer: Tokenizer) -> tuple[BrokenPrefix, ...]:
     """What of its conversations the template does not keep; none is as it should be.
 
-    Renders and tokenizes a few short conversations. One that the template refuses is not looked at,
-    nor is reasoning where the template knows none.
+    Renders and tokenizes a few short conversations. One that the template refuses or makes very
+    long is not looked at, nor what the tokenizer can not read, nor reasoning where the template
+    knows none.
     """
     found = (_broken(template, tokenizer, probe) for probe in _PROBES if _concerns(template, probe))
     return tuple(broken for broken in found if broken is not None)
@@ -93,11 +96,14 @@ def _broken(template: ChatTemplate, tokenizer: Tokenizer, probe: _Probe) -> Brok
     except InvalidRequestError:
         return None
     first = asked + _rest_of(probe.written, asked)
-    if after.startswith(first):
+    if after.startswith(first) or max(len(first), len(after)) > LONGEST_PROMPT:
         return None
     at = next(place for place in count() if first[place : place + 1] != after[place : place + 1])
-    key = tokenizer.encode(first, add_special_tokens=False)
-    same = common_prefix(key, tokenizer.encode(after, add_special_tokens=False))
+    try:
+        key = tokenizer.encode(first, add_special_tokens=False)
+        same = common_prefix(key, tokenizer.encode(after, add_special_tokens=False))
+    except Exception:  # the library raises bare Exception where a vocabulary lacks what it needs
+        return None
     return BrokenPrefix(
         probe.what,
         first[at : at + _SHOWN],

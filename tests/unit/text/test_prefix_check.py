@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import tokenizers
 
 from radixlm.text.chat_template import ChatTemplate
-from radixlm.text.prefix_check import BrokenPrefix, broken_prefixes, told
+from radixlm.text.prefix_check import LONGEST_PROMPT, BrokenPrefix, broken_prefixes, told
 from radixlm.text.tokenizer import Tokenizer
 from tests.text_samples import byte_level
 
@@ -22,15 +23,25 @@ TURNS_BACK = (
     "{% if add_generation_prompt %}[assistant]{% endif %}"
 )
 REFUSES = "{{ raise_exception('no') }}"
+CRASHES = "{{ messages[5].content.x.y }}"
+LONG = f"{{{{ 'x' * {LONGEST_PROMPT} }}}}" + TRIMS
+NOT_UNICODE = r"{{ '\ud800' }}" + TRIMS
 
 
 def broken(source: str) -> tuple[BrokenPrefix, ...]:
     return broken_prefixes(ChatTemplate(source), Tokenizer(byte_level(), {}))
 
 
-@pytest.mark.parametrize("source", [KEEPS, REFUSES])
+@pytest.mark.parametrize("source", [KEEPS, REFUSES, CRASHES, LONG, NOT_UNICODE])
 def test_nothing_to_tell(source: str) -> None:
     assert broken(source) == ()
+
+
+def test_a_tokenizer_that_can_not_read_the_prompt() -> None:
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}))
+    with pytest.raises(Exception, match="UNK"):
+        backend.encode("b")
+    assert broken_prefixes(ChatTemplate(TRIMS), Tokenizer(backend, {})) == ()
 
 
 def test_thoughts_that_the_prompt_opens_are_kept() -> None:

@@ -69,7 +69,8 @@ def document(
         path = route.path_format
         methods = paths.setdefault(path, {})
         for method in sorted(route.methods or ()):
-            described = DESCRIBED.get(f"{method} {path}") or DESCRIBED[path]
+            asked = "GET" if method == "HEAD" else method  # the same, and only its body left out
+            described = DESCRIBED.get(f"{asked} {path}") or DESCRIBED[path]
             told = _operation(route, described, schemas, config)
             place = re.sub(r"\W+", "_", path).strip("_")
             name = method.lower()

@@ -277,6 +277,14 @@ class TestKept:
         with pytest.raises(PinError, match="3 of 4 tokens are cached"):
             cache.keep([1, 2, 3, 9], None, 10, "a")
 
+    def test_whole_pages(self) -> None:
+        cache = RadixCache(64, 4)
+        serve(cache, list(range(10)))
+        assert cache.keep(range(7), None, 60, "a").tokens == cache.pinned_size == 4
+        with pytest.raises(PinError, match="3 tokens are less than a page of 4"):
+            cache.keep(range(3), None, 60, "a")
+        cache.check()
+
     def test_the_oldest_yields(self) -> None:
         cache = made(budget=4)
         serve(cache, [5, 6, 7])

@@ -16,7 +16,7 @@ from radixlm.core.config import SchedulePolicy
 from radixlm.core.events import EventSink, ignore
 from radixlm.core.grammar import Grammar
 from radixlm.core.keys import KeyLike, as_key
-from radixlm.core.request import Namespace, Request, RequestOutput
+from radixlm.core.request import Breakpoint, Namespace, Request, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineCore, FakeRunner
 from radixlm.engine.fake_runner import fingerprints
@@ -101,8 +101,11 @@ class Bench:
         reserve: int = 0,
         sink: EventSink = ignore,
         jump_forward: bool = True,
+        pin_budget: int = 0,
     ) -> None:
-        self.cache = RadixCache(capacity, page_size, enabled=enabled, pin_budget=0, reserve=reserve)
+        self.cache = RadixCache(
+            capacity, page_size, enabled=enabled, pin_budget=pin_budget, reserve=reserve
+        )
         self.scheduler = Scheduler(
             self.cache,
             make_order(policy, seed),
@@ -179,6 +182,7 @@ def make_request(
     namespace: Namespace | None = None,
     priority: int = 0,
     tenant: str = "",
+    breakpoints: tuple[Breakpoint, ...] = (),
     grammar: Grammar | None = None,
 ) -> Request:
     return Request(
@@ -191,5 +195,6 @@ def make_request(
         namespace=namespace or Namespace(),
         priority=priority,
         tenant=tenant,
+        breakpoints=breakpoints,
         constraint=None if grammar is None else constraint(grammar),
     )

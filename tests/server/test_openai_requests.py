@@ -16,6 +16,7 @@ from openai.types import chat
 from openai.types import completion_create_params as text_params
 from openai.types.chat import completion_create_params as chat_params
 from openai.types.chat.chat_completion_content_part_param import File
+from openai.types.chat.chat_completion_content_part_text_param import PromptCacheBreakpoint
 from openai.types.chat.chat_completion_message_custom_tool_call_param import (
     ChatCompletionMessageCustomToolCallParam,
 )
@@ -75,7 +76,10 @@ TEXT_ARRIVES = {**ARRIVES, "logprobs": (3, "logprobs", 3)}
 # What shows in the answer or in how it comes; each has a test of its own below, or where it says.
 # Those of tools are in test_tools.py and test_bad_tools.py.
 TOOLS = {"parallel_tool_calls", "tool_choice", "tools"}
-CHAT_SHOWS = {"messages", "model", "n", "service_tier", "stream", "stream_options", *TOOLS}
+# Those of caching are in test_prompt_caching.py.
+CACHING = {"prompt_cache_options", "prompt_cache_retention"}
+CHAT_SHOWS = {"messages", "model", "n", "service_tier", "stream", "stream_options"}
+CHAT_SHOWS |= TOOLS | CACHING
 TEXT_SHOWS = {"best_of", "echo", "model", "n", "prompt", "stream", "stream_options"}
 
 CHAT_REFUSED: Mapping[str, Any] = {
@@ -85,7 +89,6 @@ CHAT_REFUSED: Mapping[str, Any] = {
     "modalities": ["text", "audio"],
     "moderation": {"model": "omni"},
     "prediction": {"type": "content", "content": "x"},
-    "prompt_cache_options": {"mode": "explicit"},
     "reasoning_effort": "low",
     "store": True,
     "verbosity": "low",
@@ -101,8 +104,7 @@ ASSISTANT_REFUSED = {
     "function_call": {"name": "f", "arguments": "{}"},
     "refusal": "I will not.",
 }
-PART_SHOWS = {"type", "text"}
-PART_REFUSED = {"prompt_cache_breakpoint": {"mode": "explicit", "ttl": "12h"}}
+PART_SHOWS = {"type", "text", "prompt_cache_breakpoint"}
 
 # Every type whose fields are looked at, with those that are honoured and those that are refused.
 PLACES: Mapping[Any, tuple[set[str], Mapping[str, Any]]] = {
@@ -125,11 +127,13 @@ PLACES: Mapping[Any, tuple[set[str], Mapping[str, Any]]] = {
     FunctionDefinition: ({"name", "description", "parameters", "strict"}, {}),
     chat.ChatCompletionNamedToolChoiceParam: ({"type", "function"}, {}),
     NamedFunction: ({"name"}, {}),
+    chat.ChatCompletionContentPartTextParam: (PART_SHOWS, {}),
+    PromptCacheBreakpoint: ({"mode", "ttl"}, {}),
+    chat_params.PromptCacheOptions: ({"mode", "ttl"}, {}),
     ResponseFormatText: ({"type"}, {}),
     ResponseFormatJSONObject: ({"type"}, {}),
     ResponseFormatJSONSchema: ({"type", "json_schema"}, {}),
     JSONSchema: ({"name", "description", "schema", "strict"}, {}),
-    chat.ChatCompletionContentPartTextParam: (PART_SHOWS, PART_REFUSED),
 }
 # Types that are refused as a whole, with one of each and the field that the error names.
 REFUSED_MESSAGES: Mapping[Any, tuple[dict[str, Any], str]] = {
@@ -313,13 +317,6 @@ def test_stream_options_are_refused_by_name(fake, api, name, value):
 def test_what_an_assistant_may_not_have_said_is_refused(fake, name, value):
     messages = [{"role": "assistant", "content": "x", name: value}]
     assert refused(post(fake, "chat", messages=messages))["param"] == f"messages[0].{name}"
-
-
-@pytest.mark.parametrize(("name", "value"), PART_REFUSED.items())
-def test_parts_of_text_with_more_are_refused(fake, name, value):
-    messages = [{"role": "user", "content": [{"type": "text", "text": "x", name: value}]}]
-    where = f"messages[0].content[0].{name}"
-    assert refused(post(fake, "chat", messages=messages))["param"] == where
 
 
 @pytest.mark.parametrize(("message", "param"), REFUSED_MESSAGES.values())

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 
 from radixlm.build.loading import Loaded, load
 from radixlm.cache import Pin
 from radixlm.core.config import EngineConfig
 from radixlm.core.reports import TreeSnapshot
-from radixlm.core.request import Namespace, RequestOutput
+from radixlm.core.request import Breakpoint, Namespace, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineStats
 from radixlm.engine.prompts import Prompt
@@ -40,11 +40,13 @@ class AsyncEngine:
         namespace: Namespace | None = None,
         priority: int = 0,
         tenant: str = "",
+        breakpoints: Sequence[Breakpoint] = (),
     ) -> AsyncGenerator[RequestOutput, None]:
         """Yield what is new, as it comes. Closing the iterator aborts the request.
 
         priority: higher is more important, under `priority` policies. tenant: tenants are served
-        in turn, by tokens.
+        in turn, by tokens. breakpoints: prefixes of the prompt that are kept once it is computed,
+        within --max-pinned-tokens; the output with the first token tells which ones are.
         The first step raises InvalidRequestError, QueueFullError or EngineDeadError.
         """
         return self._loaded.stream(
@@ -54,6 +56,7 @@ class AsyncEngine:
             namespace=namespace,
             priority=priority,
             tenant=tenant,
+            breakpoints=breakpoints,
         )
 
     async def generate(

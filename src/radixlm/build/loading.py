@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +35,10 @@ from radixlm.models.loader import load_model
 from radixlm.runner.model_runner import ModelRunner
 from radixlm.scheduler import Limits, Scheduler, make_order
 from radixlm.text.chat_template import ChatTemplate
+from radixlm.text.prefix_check import BrokenPrefix, broken_prefixes, told
 from radixlm.text.tokenizer import Tokenizer
+
+_logger = logging.getLogger("radixlm.build")
 
 # Slots that a request is given ahead of its tokens: attention reads a run of slots as a view. A
 # small pool has none to lay aside.
@@ -47,6 +51,7 @@ class ModelInfo:
     """What was loaded, and how. Sizes in tokens.
 
     recommended_sampling: what the model's generation_config.json gives, unchecked.
+    broken_prefixes: what the chat template does not keep of earlier turns.
     """
 
     name: str
@@ -61,6 +66,7 @@ class ModelInfo:
     device: str
     eos_token_ids: tuple[int, ...]
     recommended_sampling: Mapping[str, Any] = field(default_factory=dict)
+    broken_prefixes: tuple[BrokenPrefix, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,11 +175,21 @@ def load(config: EngineConfig, *, progress: bool = True) -> Loaded:
         device=str(device),
         eos_token_ids=tuple(sorted(eos)),
         recommended_sampling=recommended_sampling(folder),
+        broken_prefixes=_checked_prefixes(template, tokenizer),
     )
     grammars = Compiler(tokenizer, vocab_size=limits.vocab_size, eos_ids=eos)
     team().leave()  # from here on the engine's thread computes
     client = EngineClient(core, max_queued_requests=config.max_queued_requests)
     return Loaded(config, info, tokenizer, template, Intake(limits, eos), grammars, client)
+
+
+def _checked_prefixes(
+    template: ChatTemplate | None, tokenizer: Tokenizer
+) -> tuple[BrokenPrefix, ...]:
+    broken = () if template is None else broken_prefixes(template, tokenizer)
+    if broken:
+        _logger.warning("%s (/model_info has more)", told(broken))
+    return broken
 
 
 def _core(

@@ -227,6 +227,21 @@ class RadixCache:
         self._pins.expire()
         return self._pins.add(self._tree.match_prefix(key, namespace), ttl)
 
+    def keep(self, key: KeyLike, namespace: Hashable, ttl: float, owner: str) -> Pin:
+        """Pin as `pin` does, on behalf of an owner, so that it yields to later ones; see PinBoard.
+
+        Raises PinError when not all of the key's whole pages are cached, when it has none, or when
+        there is no room for them.
+        """
+        if not self.enabled:
+            raise PinError("the cache is off, so there is nothing to keep")
+        self._pins.expire()
+        whole = as_trusted_key(key)
+        end = self.round_down(whole.size)
+        if not end:
+            raise PinError(f"{whole.size} tokens are less than a page of {self.page_size}")
+        return self._pins.keep(whole[:end], namespace, ttl, owner)
+
     def unpin(self, pin_id: int) -> None:
         """Let go of a pin. Raises PinError when there is none of that id (any more)."""
         self._pins.expire()

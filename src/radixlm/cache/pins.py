@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
 from math import inf
 
 from radixlm.cache.node import Match, TreeNode
@@ -10,6 +11,7 @@ from radixlm.cache.tree import RadixTree
 from radixlm.core.clock import Clock
 from radixlm.core.errors import PinError
 from radixlm.core.events import EventSink, Pinned, Unpinned
+from radixlm.core.keys import Key
 
 MAX_PINS = 10_000
 
@@ -23,21 +25,40 @@ class Pin:
     expires_at: float | None
 
 
+@dataclass(slots=True, eq=False)
+class _Held:
+    """owner: who it yields for, None if it yields to nobody. added: tokens that no other pin held
+    when it was made.
+    """
+
+    pin: Pin
+    node: TreeNode
+    owner: str | None
+    added: int
+
+
 class PinBoard:
-    """All pins of a cache. Tokens that several pins hold count once against the budget."""
+    """All pins of a cache. Tokens that several pins hold count once against the budget.
+
+    Some are kept for an owner. They stand in the order in which they were last asked for, and when
+    one more has no room, the oldest yields of the owner that would hold the most. So nobody can
+    keep the budget from the others, and a single owner's are a list of the latest ones.
+    """
 
     def __init__(self, tree: RadixTree, budget: int, clock: Clock, sink: EventSink | None) -> None:
         self.budget = budget
         self._tree = tree
         self._clock = clock
         self._sink = sink
-        self._pins: dict[int, tuple[Pin, TreeNode]] = {}
+        self._pins: dict[int, _Held] = {}
+        # Of each owner, its kept prefixes' ends in order, and the pin of each.
+        self._kept: dict[str, dict[TreeNode, int]] = {}
         self._next_id = 0
         self._first_end = inf
 
     def nodes(self) -> list[TreeNode]:
         """Where each pin ends."""
-        return [node for _, node in self._pins.values()]
+        return [held.node for held in self._pins.values()]
 
     def add(self, match: Match, ttl: float | None) -> Pin:
         """Pin what was matched, for `ttl` seconds or until it is unpinned. Raises PinError."""
@@ -45,23 +66,38 @@ class PinBoard:
             raise PinError(f"there are {MAX_PINS} pins already; unpin something first")
         if not match.length:
             raise PinError("nothing of this prefix is cached, so there is nothing to pin")
-        numeric = isinstance(ttl, int | float) and not isinstance(ttl, bool)
-        if ttl is not None and not (numeric and 0 < ttl < inf):
-            raise PinError(f"a time-to-live is a positive number of seconds, got {ttl!r}")
+        _check_ttl(ttl)
         more = self._tree.unpinned_on_path(match)
         if self._tree.pinned_size + more > self.budget:
             raise PinError(
                 f"{more} more tokens would make {self._tree.pinned_size + more} pinned ones, "
                 f"the budget is {self.budget} (--max-pinned-tokens); unpin something first"
             )
-        ends = None if ttl is None else self._clock.now() + ttl
-        self._next_id += 1
-        pin = Pin(self._next_id, match.length, ends)
-        self._pins[pin.id] = (pin, self._tree.pin(match))
-        self._first_end = min(self._first_end, inf if ends is None else ends)
-        if self._sink is not None:
-            self._sink(Pinned(pin.id, pin.tokens))
-        return pin
+        return self._add(match, ttl, None)
+
+    def keep(self, key: Key, namespace: Hashable, ttl: float, owner: str) -> Pin:
+        """Pin the whole key for `ttl` seconds at least, or renew the pin that the owner has there.
+
+        Raises PinError when it is not all cached, or what may yield does not make enough room.
+        """
+        _check_ttl(ttl)
+        match = self._whole(key, namespace)
+        renewed = self._renew(match, ttl, owner)
+        if renewed is not None:
+            return renewed
+        firm = sum(held.added for held in self._pins.values() if held.owner is None)
+        if match.length + firm > self.budget:
+            raise PinError(
+                f"{match.length} tokens are more than the budget of {self.budget} leaves beside "
+                f"{firm} pinned ones (--max-pinned-tokens)"
+            )
+        while not self._fits(match):
+            oldest = self._first_to_yield(self._tree.unpinned_on_path(match), owner)
+            if oldest is None:
+                raise PinError(f"there is no room for {match.length} more pinned tokens")
+            self._remove(oldest, expired=False)
+            match = self._whole(key, namespace)  # nodes may have been merged
+        return self._add(match, ttl, owner)
 
     def remove(self, pin_id: int) -> None:
         """Unpin. Raises PinError when there is no such pin (any more)."""
@@ -72,17 +108,70 @@ class PinBoard:
         if self._first_end == inf or self._clock.now() < self._first_end:
             return
         now = self._clock.now()
-        pins = [pin for pin, _ in self._pins.values()]
+        pins = [held.pin for held in self._pins.values()]
         ends = {pin.id: pin.expires_at for pin in pins if pin.expires_at is not None}
         for pin_id, end in ends.items():
             if end <= now:
                 self._remove(pin_id, expired=True)
         self._first_end = min((end for end in ends.values() if end > now), default=inf)
 
+    def _whole(self, key: Key, namespace: Hashable) -> Match:
+        match = self._tree.match_prefix(key, namespace)
+        if not match.length or match.length < key.size:
+            raise PinError(f"{match.length} of {key.size} tokens are cached, so nothing is kept")
+        return match
+
+    def _renew(self, match: Match, ttl: float, owner: str) -> Pin | None:
+        ends = self._kept.get(owner, {})
+        node = match.node
+        if node is None or node.end != match.length or node not in ends:
+            return None
+        held = self._pins[ends[node]]
+        end = max(held.pin.expires_at or 0.0, self._clock.now() + ttl)
+        held.pin = replace(held.pin, expires_at=end)
+        ends[node] = ends.pop(node)
+        return held.pin
+
+    def _fits(self, match: Match) -> bool:
+        more = self._tree.unpinned_on_path(match)
+        return len(self._pins) < MAX_PINS and self._tree.pinned_size + more <= self.budget
+
+    def _first_to_yield(self, more: int, owner: str) -> int | None:
+        """The oldest pin of whoever would hold the most if `owner` held so many more."""
+        sizes = dict.fromkeys(self._kept, 0) | {owner: more}
+        for name, ends in self._kept.items():
+            sizes[name] += sum(self._pins[pin_id].added for pin_id in ends.values())
+        largest = max(sizes, key=lambda name: sizes[name])
+        return next(iter(self._kept.get(largest, {}).values()), None)
+
+    def _add(self, match: Match, ttl: float | None, owner: str | None) -> Pin:
+        ends = None if ttl is None else self._clock.now() + ttl
+        added = self._tree.unpinned_on_path(match)
+        self._next_id += 1
+        pin = Pin(self._next_id, match.length, ends)
+        node = self._tree.pin(match)
+        self._pins[pin.id] = _Held(pin, node, owner, added)
+        if owner is not None:
+            self._kept.setdefault(owner, {})[node] = pin.id
+        self._first_end = min(self._first_end, inf if ends is None else ends)
+        if self._sink is not None:
+            self._sink(Pinned(pin.id, pin.tokens))
+        return pin
+
     def _remove(self, pin_id: int, *, expired: bool) -> None:
         if not isinstance(pin_id, int) or pin_id not in self._pins:
             raise PinError(f"there is no pin {pin_id!r}; it was unpinned or has expired")
-        _, node = self._pins.pop(pin_id)
-        self._tree.unpin(node)
+        held = self._pins.pop(pin_id)
+        if held.owner is not None:
+            del self._kept[held.owner][held.node]
+            if not self._kept[held.owner]:
+                del self._kept[held.owner]
+        self._tree.unpin(held.node)
         if self._sink is not None:
             self._sink(Unpinned(pin_id, expired))
+
+
+def _check_ttl(ttl: float | None) -> None:
+    numeric = isinstance(ttl, int | float) and not isinstance(ttl, bool)
+    if ttl is not None and not (numeric and 0 < ttl < inf):
+        raise PinError(f"a time-to-live is a positive number of seconds, got {ttl!r}")

@@ -43,7 +43,9 @@ class EngineConfig:
         "lru", "lru, lfu, fifo, mru, filo, slru, priority, or package.module:Class of your own."
     )
     max_pinned_tokens: int = _flag(
-        0, "Tokens of the KV pool that may be pinned; no request may need them."
+        0,
+        "Tokens of the KV pool that may be pinned, by Engine.pin and by marks in prompts; no "
+        "request may need them.",
     )
     schedule_policy: SchedulePolicy = _flag(
         "lpm",

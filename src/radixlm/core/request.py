@@ -20,6 +20,13 @@ class Namespace(NamedTuple):
     extra_key: str = ""
 
 
+class Breakpoint(NamedTuple):
+    """The end of a prefix that is to be kept: so many tokens of the prompt, for so many seconds."""
+
+    tokens: int
+    ttl: float
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
     """One prompt to be continued.
@@ -30,6 +37,7 @@ class Request:
     stop_token_ids: the end-of-sequence ids included, unless they are to be ignored.
     priority: higher is more important, to the schedule and the eviction policies of that name.
     tenant: on whose behalf; tenants are served in turn.
+    breakpoints: what of the prompt is to be kept once it is computed, as far as there is room.
     constraint: the parameters' grammar, compiled.
     """
 
@@ -42,6 +50,7 @@ class Request:
     namespace: Namespace = field(default_factory=Namespace)
     priority: int = 0
     tenant: str = ""
+    breakpoints: tuple[Breakpoint, ...] = ()
     constraint: Constraint | None = None
 
 
@@ -73,6 +82,7 @@ class RequestOutput:
         parameters' logprob_start_len on.
     matched_stop: the stop string or stop token id that ended it.
     cached_tokens: prompt tokens that came from the cache when the request was first admitted.
+    kept: on the output with the first token only: those of its breakpoints that are kept now.
     """
 
     request_id: str
@@ -85,6 +95,7 @@ class RequestOutput:
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     error: str | None = None
+    kept: tuple[Breakpoint, ...] = ()
 
     @property
     def finished(self) -> bool:
@@ -108,4 +119,5 @@ class RequestOutput:
             logprobs=tuple(entry for part in parts for entry in part.logprobs),
             prompt_logprobs=tuple(entry for part in parts for entry in part.prompt_logprobs),
             error=last.error,
+            kept=tuple(entry for part in parts for entry in part.kept),
         )

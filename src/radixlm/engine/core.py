@@ -12,6 +12,7 @@ from radixlm.core.errors import InvalidRequestError
 from radixlm.core.reports import TreeSnapshot
 from radixlm.core.request import Request, RequestOutput
 from radixlm.engine.continuation import Continuation, Grown
+from radixlm.engine.keeping import Keeping
 from radixlm.engine.messages import Flush, Flushed, PinPrefix, Question, TakeSnapshot, Unpin
 from radixlm.engine.runner import Runner
 from radixlm.engine.stats import EngineStats
@@ -47,6 +48,7 @@ class EngineCore:
         self._masks = masks
         self._jump_forward = jump_forward
         self._answers: dict[str, Continuation] = {}
+        self._keeping = Keeping(cache)
         self._steps = 0
         self._kv_bytes_read = 0
         self._kv_bytes_of_rows = 0
@@ -61,6 +63,7 @@ class EngineCore:
         if request.constraint is not None and self._masks is None:
             raise InvalidRequestError("this engine follows no grammars", param="grammar")
         self._scheduler.add(request)
+        self._keeping.add(request)
         self._answers[request.request_id] = Continuation(
             request, self._tokenizer, jump_forward=self._jump_forward
         )
@@ -161,8 +164,10 @@ class EngineCore:
         }
 
     def _output(self, news: Progress, text: str) -> RequestOutput:
+        kept = self._keeping.computed(news.request_id) if news.tokens else ()
         if news.finish_reason is not None:
             text += self._answers.pop(news.request_id).flush()
+            self._keeping.forget(news.request_id)
         return RequestOutput(
             request_id=news.request_id,
             text=text,
@@ -173,5 +178,6 @@ class EngineCore:
             matched_stop=news.matched_stop,
             logprobs=news.logprobs,
             prompt_logprobs=news.prompt_logprobs,
+            kept=kept,
             error=news.error,
         )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.grammar import Constraint
-from radixlm.core.keys import KeyLike
-from radixlm.core.request import Namespace, Request
+from radixlm.core.keys import Key, KeyLike
+from radixlm.core.request import Breakpoint, Namespace, Request
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine.prompts import prompt_key
 from radixlm.scheduler import Limits
@@ -30,6 +32,7 @@ class Intake:
         namespace: Namespace | None = None,
         priority: int = 0,
         tenant: str = "",
+        breakpoints: Sequence[Breakpoint] = (),
         constraint: Constraint | None = None,
     ) -> Request:
         """constraint: the parameters' grammar, compiled.
@@ -53,6 +56,7 @@ class Intake:
                 f"the prompt has {key.size} tokens",
                 param="logprob_start_len",
             )
+        _check_breakpoints(breakpoints, key)
         ends = params.stop_token_ids
         # Where a grammar lets the answer end there may be nothing else that it allows.
         if not params.ignore_eos or constraint is not None:
@@ -73,6 +77,7 @@ class Intake:
             namespace=namespace or Namespace(),
             priority=priority,
             tenant=tenant,
+            breakpoints=tuple(breakpoints),
             constraint=constraint,
         )
 
@@ -80,3 +85,13 @@ class Intake:
 def new_request_id() -> str:
     """An id for a request that its caller gave none."""
     return f"req-{secrets.token_hex(12)}"
+
+
+def _check_breakpoints(breakpoints: Sequence[Breakpoint], key: Key) -> None:
+    for end in breakpoints:
+        if not 0 < end.tokens <= key.size or not 0 < end.ttl < inf:
+            raise InvalidRequestError(
+                f"a breakpoint is behind 1 to {key.size} tokens, for more than 0 seconds, got "
+                f"{end!r}",
+                param="breakpoints",
+            )

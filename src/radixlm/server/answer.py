@@ -57,7 +57,7 @@ async def answer(
 
     async def whole(parts: Parts) -> dict[str, Any]:
         outputs = await run_to_end(_read(shape, parts), job.choices)
-        usage = _usage(UsageMeter.of(outputs, job.n), shape)
+        usage = _usage(UsageMeter.of(outputs, job.n, caches=service.caches), shape)
         return {**_head(service, job, shape.whole_kind), **shape.whole(outputs), "usage": usage}
 
     parts = stream_parts(service, job)
@@ -97,7 +97,7 @@ async def _events(
 ) -> AsyncGenerator[bytes, None]:
     head = _head(service, job, shape.chunk_kind)
     no_usage: dict[str, Any] = {"usage": None} if include_usage else {}
-    meter = UsageMeter(job.n)
+    meter = UsageMeter(job.n, caches=service.caches)
     async with aclosing(parts):
         async for choice, output in parts:
             meter.add(choice, output)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -11,10 +11,11 @@ from typing import NamedTuple
 import numpy as np
 
 from radixlm.core.keys import Key
-from radixlm.core.request import RequestOutput
+from radixlm.core.request import Breakpoint, RequestOutput
 from radixlm.server.body import not_too_deep
 from radixlm.server.chat_deltas import ChatStream, finish_of, message_of
 from radixlm.server.generation import Job
+from radixlm.server.kept import Wish, breakpoints_of, wishes_in
 from radixlm.server.logprobs import chat_logprobs
 from radixlm.server.messages import to_messages
 from radixlm.server.protocol import ChatBody, ChatMessage, TemplateFields
@@ -34,6 +35,7 @@ from radixlm.server.wire import (
     TokenIds,
 )
 from radixlm.text.answers import Answered, AnswerParser
+from radixlm.text.breakpoints import Place, with_marks
 from radixlm.text.chat_template import as_plain_text, require_template
 from radixlm.text.tokenizer import Tokenizer, new_mark
 from radixlm.text.tool_prompt import told_in_text
@@ -42,13 +44,14 @@ from radixlm.text.tool_prompt import told_in_text
 class ChatPrompt(NamedTuple):
     """text: as the template wrote it, with `mark` in it; see `as_plain_text`.
 
-    kept: how much of it was there before.
+    kept: how much of it was there before. breakpoints: what of it is to be kept for later.
     """
 
     text: str
     mark: str
     key: Key
     kept: Cut
+    breakpoints: tuple[Breakpoint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +73,13 @@ def chat_task(service: Service, body: ChatBody, tenant: str) -> ChatTask:
     return task_of(
         service,
         body,
-        lambda: chat_prompt(service, body.messages, body, add_special_tokens=special),
+        lambda: chat_prompt(
+            service,
+            body.messages,
+            body,
+            add_special_tokens=special,
+            wishes=wishes_in(body.messages, body.prompt_cache_options),
+        ),
         tenant,
         request_id=f"chatcmpl-{uuid.uuid4().hex}",
     )
@@ -110,6 +119,7 @@ def task_of(
         namespace=body.namespace,
         priority=body.priority or 0,
         tenant=tenant,
+        breakpoints=prompt.breakpoints,
     )
     return ChatTask(job, prompt, partial(style.parser, use, prompt.text))
 
@@ -122,26 +132,33 @@ def chat_prompt(
     *,
     add_special_tokens: bool,
     before: Spoken | None = None,
+    wishes: Sequence[Wish] = (),
 ) -> ChatPrompt:
     """The messages' prompt, by the model's template. Raises InvalidRequestError.
 
     before: the same conversation up to here, whose tokens are taken again where its text is.
+    wishes: what is to be kept; the template runs once more where there are any.
     """
     template = require_template(service.engine.chat_template)
     tokenizer, mark = service.engine.tokenizer, new_mark() if before is None else before.mark
-    plain, tools = to_messages(messages), tools_for_template(fields.tools or ())
-    if not service.answer_style.calls.described:
-        plain, tools = told_in_text(plain, tools, takes_system=template.takes_system), []
-    text = template.render(
-        as_plain_text(
-            plain,
-            tokenizer,
-            mark,
-            continue_final_message=bool(fields.continue_final_message),
-        ),
-        tools=as_plain_text(tools, tokenizer, mark) or None,
-        **fields.template_variables(),
-    )
+    said, tools = to_messages(messages), tools_for_template(fields.tools or ())
+
+    def rendered(marks: Mapping[Place, str]) -> str:
+        plain, known = with_marks(said, tools, marks)
+        if not service.answer_style.calls.described:
+            plain, known = told_in_text(plain, known, takes_system=template.takes_system), []
+        return template.render(
+            as_plain_text(
+                plain,
+                tokenizer,
+                mark,
+                continue_final_message=bool(fields.continue_final_message),
+            ),
+            tools=as_plain_text(known, tokenizer, mark) or None,
+            **fields.template_variables(),
+        )
+
+    text = rendered({})
     kept = NOTHING if before is None else before.shared_with(text)
     key = service.encode(
         text[kept.chars :],
@@ -151,7 +168,9 @@ def chat_prompt(
     )
     if before is not None:
         key = np.concatenate([before.key[: kept.tokens], key])
-    return ChatPrompt(text, mark, key, kept)
+    return ChatPrompt(
+        text, mark, key, kept, breakpoints_of(tokenizer, key, text, mark, wishes, rendered)
+    )
 
 
 class ChatShape:

@@ -10,12 +10,11 @@ from collections.abc import Mapping
 
 # Taken with any value, because there is nothing to do for them here: who asks (`user`,
 # `safety_identifier`, `metadata`), which of many servers may have the prompt cached
-# (`prompt_cache_key`), the longest that a cache may keep it (`prompt_cache_retention`).
+# (`prompt_cache_key`: it divides nothing, as `cache_salt` does).
 REQUEST_NO_OPS = frozenset(
     {
         "metadata",
         "prompt_cache_key",
-        "prompt_cache_retention",
         "safety_identifier",
         "user",
     }
@@ -43,9 +42,9 @@ NOT_YET: NotYet = {
     "reasoning_effort": (),
     "verbosity": ("medium",),
     "store": (False,),
-    # Every prefix is cached, and by whole tokens; how long it stays can not be promised.
+    # In prompts without messages there is no place to mark; every prefix of them is cached.
     "prompt_cache_options": ({}, {"mode": "implicit"}),
-    "prompt_cache_breakpoint": ({"mode": "explicit"},),
+    "prompt_cache_breakpoint": (),
     "suffix": ("",),
     "use_beam_search": (False,),
     "structured_outputs": (),

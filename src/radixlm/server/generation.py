@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.keys import Key
-from radixlm.core.request import FinishReason, Namespace, RequestOutput
+from radixlm.core.request import Breakpoint, FinishReason, Namespace, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from radixlm.server.errors import GenerationFailedError
 from radixlm.server.protocol import MAX_CHOICES
@@ -26,6 +26,7 @@ class Job:
 
     params: of all prompts, unless there are own_params, one for each prompt.
     prompt_only: for each prompt, whether nothing is to be generated; none means of no prompt.
+    breakpoints: what of each prompt is to be kept.
     Raises InvalidRequestError when there are more than MAX_CHOICES choices, or none.
     """
 
@@ -38,6 +39,7 @@ class Job:
     tenant: str
     own_params: Sequence[SamplingParams] = ()
     prompt_only: Sequence[bool] = ()
+    breakpoints: Sequence[Breakpoint] = ()
 
     def __post_init__(self) -> None:
         if self.choices > MAX_CHOICES:
@@ -149,6 +151,7 @@ async def _one(service: Service, job: Job, choice: int) -> AsyncGenerator[Part, 
         namespace=service.isolated(job.namespace, job.tenant),
         priority=job.priority,
         tenant=job.tenant,
+        breakpoints=job.breakpoints,
     )
     owner = service.owner_of(job.tenant)
     with service.rids.running(owner, job.name_of(choice)), service.pace.one_more():

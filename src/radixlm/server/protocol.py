@@ -13,6 +13,7 @@ from radixlm.core.request import Namespace
 from radixlm.core.sampling import MAX_LOGIT_BIAS, MAX_LOGPROBS, SamplingParams
 from radixlm.server.body import named
 from radixlm.server.body_schema import TOKEN_KEY
+from radixlm.server.cache_fields import PromptCacheBreakpoint, PromptCacheOptions, Retention
 from radixlm.server.fields import MESSAGE_NO_OPS, REQUEST_NO_OPS
 from radixlm.server.grammar_fields import GrammarFields, ResponseFormatField
 from radixlm.server.request_model import Body, ListOf
@@ -136,6 +137,7 @@ class GenerationBody(SamplingFields, ResponseFormatField, CacheFields):
     add_special_tokens: bool | None = None
     return_token_ids: bool | None = None
     service_tier: Literal["auto", "default"] | None = None
+    prompt_cache_retention: Retention | None = None
 
     @property
     def include_usage(self) -> bool:
@@ -153,6 +155,7 @@ class GenerationBody(SamplingFields, ResponseFormatField, CacheFields):
 class TextPart(Body):
     type: str
     text: str | None = None
+    prompt_cache_breakpoint: PromptCacheBreakpoint | None = None
 
 
 class ChatMessage(Body):
@@ -175,6 +178,7 @@ class ChatBody(GenerationBody, TemplateFields):
     top_logprobs: int | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
+    prompt_cache_options: PromptCacheOptions | None = None
 
     def to_params(self, defaults: Mapping[str, float] | None = None) -> SamplingParams:
         """Raise InvalidRequestError that names the field."""

@@ -74,6 +74,11 @@ class Service:
         """Most tokens that prompt and answer may have together."""
         return min(self.engine.info.context_length, self.engine.info.kv_tokens)
 
+    @property
+    def caches(self) -> bool:
+        """Whether what is computed is cached."""
+        return not self.engine.config.disable_radix_cache
+
     def fitting_limit(self, key: Key, wish: int) -> int:
         """The engine's max_tokens for an answer of at most `wish` tokens: as many as fit."""
         return min(wish, max(self.longest - key.size, 1))

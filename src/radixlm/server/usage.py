@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from radixlm.core.request import RequestOutput
+from radixlm.core.request import Breakpoint, RequestOutput
 from radixlm.server.wire import CompletionTokensDetails, Usage
 from radixlm.text.answers import AnswerEvent, ReasoningDelta
 
@@ -24,16 +24,19 @@ class UsageMeter:
     choice found, since the others share that one's own work.
     """
 
-    def __init__(self, n: int) -> None:
+    def __init__(self, n: int, *, caches: bool = True) -> None:
+        """n: choices for each prompt. caches: whether what is computed is cached."""
         self._n = n
+        self._caches = caches
         self._prompts: dict[int, tuple[int, int]] = {}
+        self._kept: tuple[Breakpoint, ...] = ()
         self._completion_tokens = 0
         self._reasoning_tokens = 0
 
     @classmethod
-    def of(cls, outputs: Sequence[RequestOutput], n: int) -> UsageMeter:
+    def of(cls, outputs: Sequence[RequestOutput], n: int, *, caches: bool) -> UsageMeter:
         """The meter after whole outputs, in order of the choices."""
-        meter = cls(n)
+        meter = cls(n, caches=caches)
         for choice, output in enumerate(outputs):
             meter.add(choice, output)
         return meter
@@ -43,10 +46,22 @@ class UsageMeter:
         self._completion_tokens += len(output.token_ids)
         if choice % self._n == 0:
             self._prompts[choice // self._n] = (output.prompt_tokens, output.cached_tokens)
+        if not choice:
+            self._kept += output.kept
 
     def add_reasoning(self, tokens: int) -> None:
         """So many of the answers' tokens were thoughts."""
         self._reasoning_tokens += tokens
+
+    def newly_kept(self) -> dict[float, int]:
+        """How many of the first prompt's tokens were computed and are kept now, by seconds."""
+        _, end = self._prompts.get(0, (0, 0))
+        written: dict[float, int] = {}
+        for tokens, ttl in sorted(self._kept):
+            if tokens > end:
+                written[ttl] = written.get(ttl, 0) + tokens - end
+                end = tokens
+        return written
 
     def as_json(self) -> Usage:
         """OpenAI's `usage`."""
@@ -56,8 +71,12 @@ class UsageMeter:
             "prompt_tokens": prompt,
             "completion_tokens": self._completion_tokens,
             "total_tokens": prompt + self._completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": cached, "audio_tokens": 0},
-            "completion_tokens_details": {**_NONE, "reasoning_tokens": self._reasoning_tokens},
+            "prompt_tokens_details": {
+                "cached_tokens": cached,
+                "cache_write_tokens": prompt - cached if self._caches else 0,
+                "audio_tokens": 0,
+            },
+            "completion_tokens_details": {**_NEVER, "reasoning_tokens": self._reasoning_tokens},
         }
 
 

@@ -43,7 +43,10 @@ class MessagesError(TypedDict):
 
 
 class PromptTokensDetails(TypedDict):
+    """cached_tokens: read from the cache. cache_write_tokens: computed, and in it from now on."""
+
     cached_tokens: int
+    cache_write_tokens: int
     audio_tokens: int
 
 

@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radixlm.core.config import SchedulePolicy
-from radixlm.core.request import FinishReason, Namespace, Request, RequestOutput
+from radixlm.core.request import Breakpoint, FinishReason, Namespace, Request, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from tests.engines import ORDERS, Bench, make_request
 
 CAPACITY = 48
+PIN_BUDGET = 16  # what is left has room for the largest request, in whole pages
 LONGEST_PAUSE = 4
 
 
@@ -21,6 +22,7 @@ class Plan:
     """One request of a run: what it is, when it arrives, when (if ever) it is aborted.
 
     scored: with log-probabilities of its prompt, so that it takes nothing from the cache.
+    marks: after so many tokens of its prompt it has breakpoints.
     """
 
     prompt: list[int]
@@ -29,6 +31,7 @@ class Plan:
     priority: int
     tenant: str
     scored: bool
+    marks: set[int]
     arrives: int
     aborted: int | None
 
@@ -41,6 +44,7 @@ plans = st.builds(
     priority=st.sampled_from([0, 0, 1, 2]),
     tenant=st.sampled_from(["", "", "b"]),
     scored=st.sampled_from([False, False, False, True]),
+    marks=st.sets(st.integers(1, 14), max_size=3),
     arrives=st.integers(0, 6),
     aborted=st.one_of(st.none(), st.none(), st.integers(0, 12)),
 )
@@ -77,6 +81,7 @@ def test_right_tokens_and_no_slot_lost(
         reserve=reserve,
         enabled=enabled,
         vocab_size=3,
+        pin_budget=PIN_BUDGET,
     )
     requests = [_request(index, plan) for index, plan in enumerate(plans)]
     tokens: dict[str, list[int]] = {request.request_id: [] for request in requests}
@@ -101,8 +106,10 @@ def test_right_tokens_and_no_slot_lost(
         assert step < 2_000, "no end: a livelock"
 
     usage = bench.cache.usage()
-    assert usage.private == usage.locked == 0
-    assert usage.free + usage.evictable == CAPACITY
+    assert usage.private == 0
+    assert usage.locked == bench.cache.pinned_size <= PIN_BUDGET
+    assert usage.free + usage.evictable + usage.locked == CAPACITY
+    assert not bench.core._keeping._waiting
     if not enabled:
         assert usage.free == CAPACITY
     for request in requests:
@@ -162,6 +169,7 @@ def _request(index: int, plan: Plan) -> Request:
         namespace=Namespace(cache_salt=plan.salt),
         priority=plan.priority,
         tenant=plan.tenant,
+        breakpoints=tuple(Breakpoint(end, 60.0) for end in plan.marks if end <= len(plan.prompt)),
     )
 
 

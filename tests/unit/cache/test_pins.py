@@ -257,3 +257,77 @@ def test_events(clock: VirtualClock) -> None:
     cache.flush()
     pins = [event for event in events if isinstance(event, Pinned | Unpinned)]
     assert pins == [Pinned(1, 3), Pinned(2, 1), Unpinned(2, False), Unpinned(first.id, True)]
+
+
+class TestKept:
+    """On behalf of an owner, renewed, and yielding to later ones."""
+
+    def test_again_is_renewed(self, clock: VirtualClock) -> None:
+        cache = made(clock)
+        first = cache.keep([1, 2, 3], None, 10, "a")
+        clock.advance(5)
+        assert cache.keep([1, 2, 3], None, 10, "a") == Pin(first.id, 3, 115.0)
+        assert cache.keep([1, 2, 3], None, 1, "a").expires_at == 115.0
+        clock.advance(11)
+        cache.flush()
+        assert cached(cache, 1, 2, 3) == 0
+
+    def test_only_what_is_cached_whole(self) -> None:
+        cache = made()
+        with pytest.raises(PinError, match="3 of 4 tokens are cached"):
+            cache.keep([1, 2, 3, 9], None, 10, "a")
+
+    def test_whole_pages(self) -> None:
+        cache = RadixCache(64, 4)
+        serve(cache, list(range(10)))
+        assert cache.keep(range(7), None, 60, "a").tokens == cache.pinned_size == 4
+        with pytest.raises(PinError, match="3 tokens are less than a page of 4"):
+            cache.keep(range(3), None, 60, "a")
+        cache.check()
+
+    def test_the_oldest_yields(self) -> None:
+        cache = made(budget=4)
+        serve(cache, [5, 6, 7])
+        cache.keep([1, 2], None, 10, "a")
+        cache.keep([5, 6], None, 10, "a")
+        cache.keep([1, 2], None, 10, "a")  # the younger one now
+        cache.keep([1, 2, 8, 9], None, 10, "a")
+        cache.flush()
+        assert (cached(cache, 1, 2, 8, 9), cached(cache, 5, 6)) == (4, 0)
+        cache.check()
+
+    def test_more_than_the_budget_displaces_nothing(self) -> None:
+        cache = made(budget=3)
+        cache.keep([1, 2, 3], None, 10, "a")
+        with pytest.raises(PinError, match="4 tokens are more than the budget of 3"):
+            cache.keep([1, 2, 8, 9], None, 10, "a")
+        assert cache.pinned_size == 3
+
+    def test_pins_of_no_owner_stay(self) -> None:
+        cache = made(budget=4)
+        cache.pin([1, 2, 3])
+        with pytest.raises(PinError, match="beside 3 pinned"):
+            cache.keep([1, 2, 8, 9], None, 10, "a")
+        assert cache.pinned_size == 3
+
+    def test_who_holds_the_most_yields(self) -> None:
+        """So nobody keeps the budget from the others, and nobody takes theirs."""
+        cache = RadixCache(40, pin_budget=10)
+        for first in (10, 20, 30, 40, 50):
+            serve(cache, [first, first + 1, first + 2, first + 3])
+        cache.keep([10, 11, 12, 13], None, 10, "a")
+        cache.keep([20, 21, 22, 23], None, 10, "a")
+        cache.keep([30, 31, 32, 33], None, 10, "b")
+        kept = [cached(cache, n, n + 1, n + 2, n + 3) for n in (10, 20, 30) if cache.flush() >= 0]
+        assert kept == [0, 4, 4]
+        serve(cache, list(range(60, 69)))
+        with pytest.raises(PinError, match="no room for 9"):
+            cache.keep(range(60, 69), None, 10, "c")
+        assert cache.pinned_size == 8
+
+    def test_of_several_owners_it_counts_once(self) -> None:
+        cache = made(budget=3)
+        cache.keep([1, 2, 3], None, 10, "a")
+        cache.keep([1, 2, 3], None, 10, "b")
+        assert cache.pinned_size == 3
+        cache.check()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.server.anthropic.blocks import (
     AnyBlock,
+    Block,
     TextBlock,
     ThinkingBlock,
     ToolResultBlock,
@@ -17,9 +18,11 @@ from radixlm.server.anthropic.blocks import (
 from radixlm.server.anthropic.body import MessagesBody, PromptBody, ToolChoice
 from radixlm.server.body import checked, named
 from radixlm.server.effort import effort_variables
+from radixlm.server.kept import Wish
 from radixlm.server.opaque import unsealed
 from radixlm.server.protocol import ChatBody
 from radixlm.server.renamed import renamed
+from radixlm.text.breakpoints import Place
 
 Json = dict[str, Any]
 
@@ -41,12 +44,20 @@ def in_own_words(error: InvalidRequestError) -> InvalidRequestError:
     return renamed(error, _NAMES)
 
 
-def chat_of(body: PromptBody) -> ChatBody:
+class Conversation(NamedTuple):
+    """A chat, and what its cache_control marks ask to be kept of it."""
+
+    chat: ChatBody
+    wishes: Sequence[Wish]
+
+
+def chat_of(body: PromptBody) -> Conversation:
     """The chat that is to be answered. Raises InvalidRequestError that names the field.
 
     How long the answer may be is left open.
     """
-    messages = _messages(body)
+    thread = _thread(body)
+    messages = thread.messages
     fields: Json = {
         "model": body.model,
         "messages": messages,
@@ -68,12 +79,24 @@ def chat_of(body: PromptBody) -> ChatBody:
             "priority": body.priority,
         }
     try:
-        return checked(ChatBody, named(fields))
+        return Conversation(checked(ChatBody, named(fields)), _wishes(body, thread))
     except InvalidRequestError as error:
         raise in_own_words(error) from None
 
 
-def _messages(body: PromptBody) -> list[Json]:
+def _wishes(body: PromptBody, thread: _Thread) -> list[Wish]:
+    tools = [
+        Wish(Place("tool", place), tool.cache_control.seconds)
+        for place, tool in enumerate(body.tools or ())
+        if tool.cache_control is not None
+    ]
+    wishes = tools + thread.wishes
+    if body.cache_control is not None and thread.last is not None:
+        wishes.append(Wish(thread.last, body.cache_control.seconds))
+    return wishes
+
+
+def _thread(body: PromptBody) -> _Thread:
     thread = _Thread()
     if body.system:
         thread.add("system", body.system, "system")
@@ -82,14 +105,19 @@ def _messages(body: PromptBody) -> list[Json]:
     for made in thread.messages:
         if "content" in made or "tool_calls" not in made:
             made["content"] = _joined(made.get("content", ""))
-    return thread.messages
+    return thread
 
 
 class _Thread:
-    """Puts blocks together to messages. Turns of one role that follow each other are one."""
+    """Puts blocks together to messages. Turns of one role that follow each other are one.
+
+    wishes: what is to be kept. last: where the last block came to stand that may be marked.
+    """
 
     def __init__(self) -> None:
         self.messages: list[Json] = []
+        self.wishes: list[Wish] = []
+        self.last: Place | None = None
         self._calls: set[str] = set()
 
     def add(self, role: str, blocks: str | Sequence[AnyBlock], path: str) -> None:
@@ -105,7 +133,9 @@ class _Thread:
         match block:
             case TextBlock():
                 part = {"type": "text", "text": block.text}
-                self._turn(role).setdefault("content", []).append(part)
+                parts = self._turn(role).setdefault("content", [])
+                parts.append(part)
+                self._stands("part", len(parts) - 1, block)
             case ThinkingBlock():
                 self._only(role, "assistant", path, block.type)
                 turn = self._turn(role)
@@ -117,7 +147,9 @@ class _Thread:
                 arguments = json.dumps(block.input, ensure_ascii=False)
                 call = {"name": block.name, "arguments": arguments}
                 entry = {"id": block.id, "type": "function", "function": call}
-                self._turn(role).setdefault("tool_calls", []).append(entry)
+                calls = self._turn(role).setdefault("tool_calls", [])
+                calls.append(entry)
+                self._stands("call", len(calls) - 1, block)
             case ToolResultBlock():
                 self._only(role, "user", path, block.type)
                 self._add_result(block, path)
@@ -137,6 +169,17 @@ class _Thread:
             content = f"Error: {_plain(content)}"
         message = {"role": "tool", "tool_call_id": block.tool_use_id, "content": content}
         self.messages.append(message)
+        parts = block.content if isinstance(content, list) and block.content else [block]
+        for place, part in enumerate(parts):
+            if isinstance(part, TextBlock):
+                self._stands("part", place, part)
+        self._stands("part", len(parts) - 1, block)
+
+    def _stands(self, kind: Literal["part", "call"], at: int, block: Block) -> None:
+        """A block is the last of the messages so far, at this place."""
+        self.last = Place(kind, at, len(self.messages) - 1)
+        if block.cache_control is not None:
+            self.wishes.append(Wish(self.last, block.cache_control.seconds))
 
     def _turn(self, role: str) -> Json:
         """The message of this role that is being put together."""

@@ -7,14 +7,19 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Discriminator, Tag
 
 from radixlm.server.fields import NotYet
+from radixlm.server.kept import SECONDS
 from radixlm.server.request_model import Body, ListOf
 
 
 class CacheControl(Body):
-    """The prompt up to here is to be kept for so long. Every prefix is cached; it is no promise."""
+    """The prompt up to here is to be kept for so long, five minutes by default."""
 
     type: Literal["ephemeral"]
     ttl: Literal["5m", "1h"] | None = None
+
+    @property
+    def seconds(self) -> float:
+        return SECONDS[self.ttl or "5m"]
 
 
 class Block(Body):
@@ -46,7 +51,9 @@ class ToolResultBlock(Block):
     is_error: bool | None = None
 
 
-class ThinkingBlock(Block):
+class ThinkingBlock(Body):
+    """Thoughts are no place for a mark: templates leave out those of earlier turns."""
+
     type: Literal["thinking"]
     thinking: str
     signature: str | None = None

@@ -8,13 +8,19 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from radixlm.core.errors import InvalidRequestError
-from radixlm.server.anthropic.blocks import AnyBlock, CacheControl, TextBlock, ToolResultBlock
+from radixlm.server.anthropic.blocks import (
+    AnyBlock,
+    Block,
+    CacheControl,
+    TextBlock,
+    ToolResultBlock,
+)
 from radixlm.server.fields import NotYet
+from radixlm.server.kept import MAX_BREAKPOINTS
 from radixlm.server.protocol import CacheFields
 from radixlm.server.request_model import Body, ListOf
 
 MAX_TOKENS = 2**30
-MAX_BREAKPOINTS = 4
 MIN_THINKING = 1024
 
 
@@ -119,24 +125,41 @@ class PromptBody(Body):
                 "thinking.budget_tokens goes with thinking.type 'enabled'",
                 param="thinking.budget_tokens",
             )
-        breakpoints = sum(control is not None for control in self._cache_controls())
-        if breakpoints > MAX_BREAKPOINTS:
+        self._check_cache_controls()
+
+    def _check_cache_controls(self) -> None:
+        marked = [block for block in self._blocks() if block.cache_control is not None]
+        controls = [block.cache_control for block in marked if block.cache_control is not None]
+        if self.cache_control is not None:
+            controls.append(self.cache_control)
+        if len(controls) > MAX_BREAKPOINTS:
             raise InvalidRequestError(
-                f"cache_control stands on {breakpoints} blocks, at most {MAX_BREAKPOINTS} may have "
-                "one",
+                f"cache_control stands in {len(controls)} places, at most {MAX_BREAKPOINTS} may "
+                "have one",
+                param="cache_control",
+            )
+        if any(isinstance(block, TextBlock) and not block.text for block in marked):
+            raise InvalidRequestError(
+                "cache_control can not be set for empty text blocks", param="cache_control"
+            )
+        times = [control.seconds for control in controls]
+        if times != sorted(times, reverse=True):
+            raise InvalidRequestError(
+                "a cache_control with ttl '1h' must not come after one with ttl '5m', in the order "
+                "tools, system, messages",
                 param="cache_control",
             )
 
-    def _cache_controls(self) -> Iterator[CacheControl | None]:
-        for tool in self.tools or ():
-            yield tool.cache_control
-        for text in self.system if isinstance(self.system, list) else ():
-            yield text.cache_control
+    def _blocks(self) -> Iterator[ClientTool | Block]:
+        """All that may have a mark, in order."""
+        yield from self.tools or ()
+        yield from self.system if isinstance(self.system, list) else ()
         for message in self.messages:
             for block in message.content if isinstance(message.content, list) else ():
-                yield block.cache_control
                 if isinstance(block, ToolResultBlock) and isinstance(block.content, list):
-                    yield from (part.cache_control for part in block.content)
+                    yield from block.content
+                if isinstance(block, Block):
+                    yield block
 
 
 class CountBody(PromptBody):

@@ -9,11 +9,18 @@ from radixlm.core.errors import InvalidRequestError
 from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.server.anthropic.as_chat import chat_of, in_own_words
 from radixlm.server.anthropic.body import CountBody, MessagesBody
-from radixlm.server.anthropic.wire import FinalUsage, MessageEvent, MessageOut, StopReason
+from radixlm.server.anthropic.wire import (
+    CacheCreation,
+    FinalUsage,
+    MessageEvent,
+    MessageOut,
+    StopReason,
+)
 from radixlm.server.anthropic.writer import BlockWriter
 from radixlm.server.chat import ChatTask, chat_prompt, task_of
 from radixlm.server.generation import Job
 from radixlm.server.ids import new_id
+from radixlm.server.kept import SECONDS
 from radixlm.server.service import Service
 from radixlm.server.usage import UsageMeter, thinks_after
 
@@ -36,12 +43,14 @@ def message_task(service: Service, body: MessagesBody, tenant: str) -> MessageTa
     Raises InvalidRequestError that names the field.
     """
     service.check_model(body.model)
-    chat = chat_of(body)
+    chat, wishes = chat_of(body)
     try:
         task = task_of(
             service,
             chat,
-            lambda: chat_prompt(service, chat.messages, chat, add_special_tokens=False),
+            lambda: chat_prompt(
+                service, chat.messages, chat, add_special_tokens=False, wishes=wishes
+            ),
             tenant,
             request_id=new_id("msg"),
             max_tokens=max(body.max_tokens, 1),
@@ -57,7 +66,7 @@ def token_count(service: Service, body: CountBody) -> int:
     Raises InvalidRequestError that names the field.
     """
     service.check_model(body.model)
-    chat = chat_of(body)
+    chat = chat_of(body).chat
     try:
         return chat_prompt(service, chat.messages, chat, add_special_tokens=False).key.size
     except InvalidRequestError as error:
@@ -112,7 +121,11 @@ class MessageRun:
             "content": self._writer.blocks,
             "stop_reason": self._stop_reason(),
             "stop_sequence": self._stop_sequence(),
-            "usage": {**self._usage(), "service_tier": "standard"},
+            "usage": {
+                **self._usage(),
+                "cache_creation": self._cache_creation(),
+                "service_tier": "standard",
+            },
         }
 
     def _stop_reason(self) -> StopReason | None:
@@ -132,12 +145,20 @@ class MessageRun:
         matched = self._last.matched_stop
         return matched if isinstance(matched, str) else None
 
+    def _cache_creation(self) -> CacheCreation:
+        kept = self._meter.newly_kept()
+        return {
+            "ephemeral_5m_input_tokens": kept.get(SECONDS["5m"], 0),
+            "ephemeral_1h_input_tokens": kept.get(SECONDS["1h"], 0),
+        }
+
     def _usage(self) -> FinalUsage:
         usage = self._meter.as_json()
         cached = usage["prompt_tokens_details"]["cached_tokens"]
+        kept = sum(self._meter.newly_kept().values())
         return {
-            "input_tokens": usage["prompt_tokens"] - cached,
-            "cache_creation_input_tokens": 0,
+            "input_tokens": usage["prompt_tokens"] - cached - kept,
+            "cache_creation_input_tokens": kept,
             "cache_read_input_tokens": cached,
             "output_tokens": usage["completion_tokens"],
             "output_tokens_details": {

@@ -46,7 +46,9 @@ class OutputDetails(TypedDict):
 class FinalUsage(TypedDict):
     """The prompt has as many tokens as the first three together.
 
-    input_tokens: those that were computed. cache_read_input_tokens: those that were cached.
+    cache_read_input_tokens: those that were cached. cache_creation_input_tokens: those that were
+    computed and are kept now, since cache_control asked for it and there was room. input_tokens:
+    the rest. All are cached, if --disable-radix-cache is not set.
     """
 
     input_tokens: int
@@ -56,7 +58,15 @@ class FinalUsage(TypedDict):
     output_tokens_details: OutputDetails
 
 
+class CacheCreation(TypedDict):
+    """What is kept now, by how long."""
+
+    ephemeral_5m_input_tokens: int
+    ephemeral_1h_input_tokens: int
+
+
 class MessageUsage(FinalUsage):
+    cache_creation: CacheCreation
     service_tier: Literal["standard"]
 
 

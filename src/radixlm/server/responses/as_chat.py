@@ -153,9 +153,13 @@ def _text(
         _part_text(part, f"{path}[{place}]", (*_TEXT_PARTS, *more))
         for place, part in enumerate(content)
     ]
-    if len(texts) == 1:
+    marks = [part.prompt_cache_breakpoint for part in content]
+    if len(texts) == 1 and marks[0] is None:
         return texts[0]
-    return [{"type": "text", "text": text} for text in texts]
+    return [
+        {"type": "text", "text": text, "prompt_cache_breakpoint": mark and mark.model_dump()}
+        for text, mark in zip(texts, marks, strict=True)
+    ]
 
 
 def _joined(left: str | list[Json], right: str | list[Json]) -> str | list[Json]:

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.sampling import MAX_LOGPROBS
+from radixlm.server.cache_fields import PromptCacheOptions, Retention
 from radixlm.server.fields import NotYet
 from radixlm.server.protocol import CacheFields
 from radixlm.server.request_model import Body, ListOf
@@ -122,7 +123,7 @@ class ResponseBody(CacheFields):
 
     # Who asks, and which of many servers may have the prompt cached; see server/fields.py. The
     # limit is of calls to tools that run on the server, and there are none.
-    no_ops = frozenset({"client_metadata", "max_tool_calls", "prompt_cache_retention"})
+    no_ops = frozenset({"client_metadata", "max_tool_calls"})
     not_yet: ClassVar[NotYet] = {
         "access_programs": (),
         "context_management": ([],),
@@ -130,7 +131,6 @@ class ResponseBody(CacheFields):
         "image": (),
         "moderation": (),
         "prompt": (),
-        "prompt_cache_options": ({}, {"mode": "implicit"}),
     }
 
     model: str | None = None
@@ -157,6 +157,8 @@ class ResponseBody(CacheFields):
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_options: PromptCacheOptions | None = None
+    prompt_cache_retention: Retention | None = None
 
     @property
     def stores(self) -> bool:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Tag
 
+from radixlm.server.cache_fields import PromptCacheBreakpoint
 from radixlm.server.fields import NotYet
 from radixlm.server.request_model import Body, ListOf
 
@@ -25,7 +26,6 @@ class ContentPart(Body):
     # What came with an answer's text.
     no_ops = frozenset({"annotations", "logprobs"})
     not_yet: ClassVar[NotYet] = {
-        "prompt_cache_breakpoint": ({"mode": "explicit"},),
         "image_url": (),
         "file_id": (),
         "file_data": (),
@@ -38,6 +38,7 @@ class ContentPart(Body):
     type: str
     text: str | None = None
     refusal: str | None = None
+    prompt_cache_breakpoint: PromptCacheBreakpoint | None = None
 
 
 class Item(Body):

@@ -14,6 +14,7 @@ from radixlm.core.errors import InvalidRequestError, RequestTooLargeError
 from radixlm.server.body import MAX_OBJECTS
 from radixlm.server.chat import ChatPrompt, ChatTask, chat_prompt, task_of
 from radixlm.server.ids import new_id
+from radixlm.server.kept import wishes_in
 from radixlm.server.protocol import ChatMessage
 from radixlm.server.responses.as_chat import chat_of, in_own_words
 from radixlm.server.responses.body import ResponseBody
@@ -40,7 +41,7 @@ class ResponseTask:
 
     def said(self, tokenizer: Tokenizer, answer: Sequence[int]) -> Said:
         """What this turn adds to the conversation, its sampled answer included."""
-        text, mark, key, kept = self.chat.prompt
+        text, mark, key, kept, _ = self.chat.prompt
         behind = spelled_behind(tokenizer, key, answer)
         return Said(
             kept=kept,
@@ -64,7 +65,14 @@ def response_task(
     chat = chat_of(body, earlier)
 
     def render(messages: Sequence[ChatMessage]) -> ChatPrompt:
-        return chat_prompt(service, messages, chat, add_special_tokens=False, before=before)
+        return chat_prompt(
+            service,
+            messages,
+            chat,
+            add_special_tokens=False,
+            before=before,
+            wishes=wishes_in(messages, body.prompt_cache_options),
+        )
 
     def make_prompt() -> ChatPrompt:
         if body.truncation != "auto":

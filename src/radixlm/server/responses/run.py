@@ -12,6 +12,7 @@ from radixlm.core.errors import InvalidRequestError, QueueFullError
 from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.server.errors import message_of
 from radixlm.server.event import event
+from radixlm.server.kept import SECONDS
 from radixlm.server.logprobs import chat_logprobs
 from radixlm.server.responses.body import ENCRYPTED, ResponseBody
 from radixlm.server.responses.items import Status
@@ -61,7 +62,7 @@ class Run:
         self._input = json.dumps(input_items, ensure_ascii=False)
         self._count = itertools.count()
         self._writer = ItemWriter(self._number, seals=made.body.includes(ENCRYPTED))
-        self._meter = UsageMeter(1)
+        self._meter = UsageMeter(1, caches=service.caches)
         self._thinks = False
         self._answer: list[int] = []
         self._reason: FinishReason | None = None
@@ -191,14 +192,17 @@ class Run:
         )
 
     def _usage(self) -> ResponseUsage:
-        usage = self._meter.as_json()
-        prompt, cached = usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"]
-        caches = not self._service.engine.config.disable_radix_cache
+        usage, kept = self._meter.as_json(), self._meter.newly_kept()
+        details = usage["prompt_tokens_details"]
         return {
-            "input_tokens": prompt,
+            "input_tokens": usage["prompt_tokens"],
             "input_tokens_details": {
-                "cached_tokens": cached,
-                "cache_write_tokens": prompt - cached if caches else 0,
+                "cached_tokens": details["cached_tokens"],
+                "cache_write_tokens": details["cache_write_tokens"],
+                "cache_write_tokens_details": {
+                    "ttl_30m_tokens": kept.get(SECONDS["30m"], 0),
+                    "ttl_12h_tokens": kept.get(SECONDS["12h"], 0),
+                },
             },
             "output_tokens": usage["completion_tokens"],
             "output_tokens_details": {

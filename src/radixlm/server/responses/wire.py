@@ -64,9 +64,17 @@ class OutputCall(TypedDict):
 OutputItem = OutputMessage | OutputReasoning | OutputCall
 
 
+class WrittenDetails(TypedDict):
+    """What of it is kept for so long, since the request asked for it and there was room."""
+
+    ttl_30m_tokens: int
+    ttl_12h_tokens: int
+
+
 class InputDetails(TypedDict):
     cached_tokens: int
     cache_write_tokens: int
+    cache_write_tokens_details: WrittenDetails
 
 
 class OutputDetails(TypedDict):

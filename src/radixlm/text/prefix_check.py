@@ -1,0 +1,119 @@
+"""Does a chat template keep the prefix: does each turn's prompt begin with the one before it and
+its answer? Where it does not, nothing behind that place can come from the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, NamedTuple
+
+from radixlm.core.errors import InvalidRequestError
+from radixlm.core.keys import common_prefix
+from radixlm.text.chat_template import ChatTemplate
+from radixlm.text.tokenizer import Tokenizer
+
+# A prompt of more characters than this is not looked at, so that loading does not wait for it.
+LONGEST_PROMPT = 100_000
+_SHOWN = 24
+_QUESTION = {"role": "user", "content": "Is it so?"}
+_NEXT = {"role": "user", "content": "Why?"}
+
+
+class _Probe(NamedTuple):
+    """An answer as the model writes it, and the message that a client sends it back as."""
+
+    what: str
+    written: str
+    sent_back: Mapping[str, Any]
+    fix: str
+
+
+_PROBES = (
+    _Probe("text", "Yes, it is.", {"content": "Yes, it is."}, ""),
+    _Probe(
+        "white space around an answer",
+        "\n Yes, it is. \n",
+        {"content": "\n Yes, it is. \n"},
+        "send back answers as they came, and keep their tokens: /v1/responses with "
+        "previous_response_id does where the template lets them be",
+    ),
+    _Probe(
+        "reasoning of earlier turns",
+        "<think>\nIt may be.\n</think>\n\nYes, it is.",
+        {"content": "Yes, it is.", "reasoning_content": "It may be."},
+        "a template that writes reasoning_content of every turn, given with --chat-template",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenPrefix:
+    """What a template does not keep.
+
+    written, rendered: what stood in the first turn, and what the next one has in its place, from
+    the first difference on. tokens: of the first turn's, how many the next one begins with, and of
+    how many. fix: what can be done, "" where that is nothing.
+    """
+
+    what: str
+    written: str
+    rendered: str
+    tokens: tuple[int, int]
+    fix: str
+
+
+def broken_prefixes(template: ChatTemplate, tokenizer: Tokenizer) -> tuple[BrokenPrefix, ...]:
+    """What of its conversations the template does not keep; none is as it should be.
+
+    Renders and tokenizes a few short conversations. One that the template refuses or makes very
+    long is not looked at, nor what the tokenizer can not read, nor reasoning where the template
+    knows none.
+    """
+    found = (_broken(template, tokenizer, probe) for probe in _PROBES if _concerns(template, probe))
+    return tuple(broken for broken in found if broken is not None)
+
+
+def told(broken: Sequence[BrokenPrefix]) -> str:
+    """One line for the log."""
+    places = "; ".join(
+        f"{entry.what}: {entry.written!r} becomes {entry.rendered!r}" for entry in broken
+    )
+    return f"the chat template does not keep earlier turns, so the cache ends there: {places}"
+
+
+def _concerns(template: ChatTemplate, probe: _Probe) -> bool:
+    thinks = any(word in template.source for word in ("reasoning_content", "</think>"))
+    return thinks or "reasoning_content" not in probe.sent_back
+
+
+def _broken(template: ChatTemplate, tokenizer: Tokenizer, probe: _Probe) -> BrokenPrefix | None:
+    answer = {"role": "assistant", **probe.sent_back}
+    try:
+        asked = template.render([_QUESTION])
+        after = template.render([_QUESTION, answer, _NEXT])
+    except InvalidRequestError:
+        return None
+    first = asked + _rest_of(probe.written, asked)
+    if after.startswith(first) or max(len(first), len(after)) > LONGEST_PROMPT:
+        return None
+    at = next(place for place in count() if first[place : place + 1] != after[place : place + 1])
+    try:
+        key = tokenizer.encode(first, add_special_tokens=False)
+        same = common_prefix(key, tokenizer.encode(after, add_special_tokens=False))
+    except Exception:  # the library raises bare Exception where a vocabulary lacks what it needs
+        return None
+    return BrokenPrefix(
+        probe.what,
+        first[at : at + _SHOWN],
+        after[at : at + _SHOWN],
+        (same, int(key.size)),
+        probe.fix,
+    )
+
+
+def _rest_of(written: str, prompt: str) -> str:
+    """What is left to write where the prompt has opened the thoughts already."""
+    opened = "<think>\n"
+    return written.removeprefix(opened) if prompt.endswith(opened) else written

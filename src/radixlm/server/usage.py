@@ -76,7 +76,7 @@ class UsageMeter:
                 "cache_write_tokens": prompt - cached if self._caches else 0,
                 "audio_tokens": 0,
             },
-            "completion_tokens_details": {**_NEVER, "reasoning_tokens": self._reasoning_tokens},
+            "completion_tokens_details": {**_NONE, "reasoning_tokens": self._reasoning_tokens},
         }
 
 

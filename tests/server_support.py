@@ -229,7 +229,7 @@ def until(condition: Any, seconds: float = 5.0) -> bool:
 
 
 def idle_and_whole(engine: AsyncEngine) -> bool:
-    """Nothing runs, and no slot is lost."""
+    """Nothing runs, and no slot is lost; pinned ones stay."""
     stats = engine.stats()
-    whole = stats.kv_free + stats.kv_evictable == stats.kv_capacity
+    whole = stats.kv_free + stats.kv_evictable + stats.kv_pinned == stats.kv_capacity
     return stats.running == stats.waiting == stats.leaks == 0 and whole

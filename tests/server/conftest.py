@@ -19,7 +19,7 @@ def fake() -> Iterator[Client]:
     """A client of an engine without weights; nothing may leak in it."""
     engine, _ = fake_engine()
     yield Client(engine)
-    assert until(lambda: idle_and_whole(engine))
+    assert until(lambda: idle_and_whole(engine)), engine.stats()
     asyncio.run(engine.close())
 
 
@@ -38,5 +38,5 @@ def real(model_folder: Path) -> Iterator[Client]:
         EngineConfig(model=str(model_folder), dtype="float32", kv_tokens=8000)
     )
     yield Client(engine, "tiny")
-    assert until(lambda: idle_and_whole(engine))
+    assert until(lambda: idle_and_whole(engine)), engine.stats()
     asyncio.run(engine.close())

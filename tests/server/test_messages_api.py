@@ -329,14 +329,14 @@ def test_cache_breakpoints_are_taken(fake):
     plain = send(fake, [{"role": "user", "content": "a"}], system="s").json()
     found = send(
         fake,
-        [{"role": "user", "content": [marked("a", ttl="1h")]}],
-        system=[marked("s")],
+        [{"role": "user", "content": [marked("a")]}],
+        system=[marked("s", ttl="1h")],
         cache_control={"type": "ephemeral"},
     )
     assert found.status_code == 200, found.text
     assert found.json()["content"] == plain["content"]
     many = [{"role": "user", "content": [marked(text) for text in "abcde"]}]
-    assert "5 blocks" in refused(send(fake, many))["message"]
+    assert "5 places" in refused(send(fake, many))["message"]
 
 
 CALLED = {"role": "assistant", "content": [{**marked("x"), "type": "tool_use", "id": "a"}]}

@@ -100,7 +100,9 @@ class EngineThread(threading.Thread):
                 if output is not None:
                     ended.append(output)
             case Ask(ticket, question):
-                self._outbox.put(self._answer(ticket, question))
+                answer = self._answer(ticket, question)
+                self.stats = self._core.stats()  # who has the answer finds its effect in them
+                self._outbox.put(answer)
             case Stop():
                 self._stopping = True
 

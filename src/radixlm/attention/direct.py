@@ -16,15 +16,15 @@ sharing out.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import cfunc, njit, types
+from numba import njit
 
 from radixlm.attention.direct_tiles import fetch, in_pairs, make_tiles, tile_tokens
+from radixlm.attention.kernels import compiled
 from radixlm.attention.rows import ANSWER, clear, make_put
 from radixlm.attention.softmax import make_row_weights, row_largest
 from radixlm.attention.tile_layout import copy_floats
@@ -73,8 +73,8 @@ def scratch_numbers(heads: int, head_dim: int, tokens: int) -> int:
     return -(-numbers // MOST_LANES) * MOST_LANES
 
 
-@functools.cache
-def make_worker(queries: int, head_dim: int, *, bfloat16: bool) -> Any:
+@compiled
+def make_worker(queries: int, head_dim: int, *, bfloat16: bool) -> Callable[[int], None]:
     """The compiled worker for a shape: `queries` per key head. Takes a second to make, once."""
     pairs = in_pairs(head_dim, bfloat16=bfloat16)
     tiles = make_tiles(queries, head_dim, bfloat16=bfloat16)
@@ -83,7 +83,6 @@ def make_worker(queries: int, head_dim: int, *, bfloat16: bool) -> Any:
     element = 2 if bfloat16 else 4
     widened, scale = bfloat16 and not pairs, np.float32(LOG2_E / math.sqrt(head_dim))
 
-    @cfunc(types.void(types.int64), **FAST)  # type: ignore[untyped-decorator]
     def worker(arguments: int) -> None:
         args = words(arguments)
         heads, length = args[KEY_HEADS] * queries, args[SCORES]

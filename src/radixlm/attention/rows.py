@@ -12,7 +12,6 @@ has by itself, and what it shares; pieces of a long context) has a row of parts 
 from __future__ import annotations
 
 import ctypes
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -20,11 +19,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from llvmlite import ir
-from numba import cfunc, njit, types
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from torch import Tensor
 
+from radixlm.attention.kernels import Kernel, compiled
 from radixlm.attention.team import Team
 from radixlm.attention.vectors import FAST, MOST_LANES, Lanes, fetch_add, floats, words
 
@@ -119,7 +119,9 @@ class Merge:
     worker: made by `make_merge_worker`.
     """
 
-    def __init__(self, worker: Any, team: Team, rows: PartRows, heads: int, head_dim: int) -> None:
+    def __init__(
+        self, worker: Kernel, team: Team, rows: PartRows, heads: int, head_dim: int
+    ) -> None:
         self._worker = worker
         self._team = team
         self._keep = rows.by_token()
@@ -147,12 +149,11 @@ class Merge:
         self._team.run(self._worker.address, ctypes.addressof(self._arguments), self._team.size)
 
 
-@functools.cache
-def make_merge_worker(*, bfloat16: bool) -> Any:
+@compiled
+def make_merge_worker(*, bfloat16: bool) -> Callable[[int], None]:
     """The compiled worker for answers in this type, or float32."""
     put, element = make_put(bfloat16=bfloat16), 2 if bfloat16 else 4
 
-    @cfunc(types.void(types.int64), **FAST)  # type: ignore[untyped-decorator]
     def worker(arguments: int) -> None:
         args = words(arguments)
         heads, size = args[_HEADS], args[_HEAD_DIM]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ctypes
 import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from radixlm.attention import tiles
+from radixlm.attention.kernels import Kernel
 from radixlm.attention.rows import Merge, PartRows
 from radixlm.attention.team import Team
 from radixlm.attention.tile_layout import Shape, places_of
@@ -93,7 +94,7 @@ class TileReads:
 
     def __init__(
         self,
-        worker: Any,
+        worker: Kernel,
         team: Team,
         pool: KVPool,
         scratch: Tensor,

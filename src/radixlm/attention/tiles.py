@@ -16,12 +16,13 @@ other from a counter.
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import cfunc, njit, types
+from numba import njit
 
+from radixlm.attention.kernels import compiled
 from radixlm.attention.rows import ANSWER, make_put
 from radixlm.attention.softmax import make_row_weights, row_largest
 from radixlm.attention.strips import UNIT_BYTES, make_product, strip_vectors
@@ -62,15 +63,14 @@ READ_COLUMNS = 6
 _Ahead = tuple[int, int, int, int]
 
 
-@functools.cache
-def make_tile_worker(shape: Shape) -> Any:
+@compiled
+def make_tile_worker(shape: Shape) -> Callable[[int], None]:
     """The compiled worker for a shape. Takes a second to make, once."""
     take, pack, strip = make_take(shape), make_pack(shape), _make_strip(shape)
     places, queries, head_dim = places_of(shape), shape.queries, shape.head_dim
     end, pool_bytes = places.end, head_dim * (2 if shape.bfloat16 else 4)
     finish = _make_finish(shape)
 
-    @cfunc(types.void(types.int64), **FAST)  # type: ignore[untyped-decorator]
     def worker(arguments: int) -> None:
         args = words(arguments)
         heads = args[KEY_HEADS]

@@ -7,20 +7,20 @@ as float32 whatever their type.
 from __future__ import annotations
 
 import ctypes
-import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from llvmlite import ir
-from numba import cfunc, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from torch import Tensor
 
+from radixlm.attention.kernels import Kernel, compiled
 from radixlm.attention.team import team
-from radixlm.attention.vectors import FAST, MOST_LANES, Lanes, fetch_add, floats, words
+from radixlm.attention.vectors import MOST_LANES, Lanes, fetch_add, floats, words
 
 # The workers' first arguments, int64 each: a counter, how many rows there are, and of one row the
 # numbers; then addresses.
@@ -37,9 +37,9 @@ def known(device: torch.device, dtype: torch.dtype, width: int) -> bool:
 class _Call:
     """A worker with its arguments; `addresses` of them are given with each call. One at a time."""
 
-    def __init__(self, worker: Any, addresses: int) -> None:
+    def __init__(self, worker: Kernel, addresses: int) -> None:
         self._worker = worker  # to be kept: its code goes with it
-        self._address: int = worker.address
+        self._address = worker.address
         self._team = team()
         self._arguments = (ctypes.c_int64 * (_FIRST + addresses))()
         self._at = ctypes.addressof(self._arguments)
@@ -175,11 +175,10 @@ def _turn(_context: Any, _low: Any, _high: Any, _cos: Any, _sin: Any, bfloat16: 
     return types.void(types.int64, types.int64, types.int64, types.int64, bfloat16), build
 
 
-@functools.cache
-def _norm_worker(*, bfloat16: bool) -> Any:
+@compiled
+def _norm_worker(*, bfloat16: bool) -> Callable[[int], None]:
     element = 2 if bfloat16 else 4
 
-    @cfunc(types.void(types.int64), **FAST)  # type: ignore[untyped-decorator]
     def norm(arguments: int) -> None:
         args = words(arguments)
         rows, width = args[_ROWS], args[_WIDTH]
@@ -207,11 +206,10 @@ def _norm_worker(*, bfloat16: bool) -> Any:
     return norm
 
 
-@functools.cache
-def _gate_worker(*, bfloat16: bool) -> Any:
+@compiled
+def _gate_worker(*, bfloat16: bool) -> Callable[[int], None]:
     element = 2 if bfloat16 else 4
 
-    @cfunc(types.void(types.int64), **FAST)  # type: ignore[untyped-decorator]
     def gate(arguments: int) -> None:
         args = words(arguments)
         rows, size = args[_ROWS], args[_WIDTH] * element
@@ -227,11 +225,10 @@ def _gate_worker(*, bfloat16: bool) -> Any:
     return gate
 
 
-@functools.cache
-def _rotate_worker(*, bfloat16: bool) -> Any:
+@compiled
+def _rotate_worker(*, bfloat16: bool) -> Callable[[int], None]:
     element = 2 if bfloat16 else 4
 
-    @cfunc(types.void(types.int64), **FAST)  # type: ignore[untyped-decorator]
     def rotate(arguments: int) -> None:
         args = words(arguments)
         rows, size = args[_ROWS], args[_WIDTH] * element

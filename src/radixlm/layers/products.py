@@ -15,21 +15,21 @@ docs/adr/0015-own-products.md has both beside oneDNN's.
 from __future__ import annotations
 
 import ctypes
-import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from llvmlite import ir
-from numba import cfunc, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from torch import Tensor
 
+from radixlm.attention.kernels import compiled
 from radixlm.attention.processor import has_bfloat16, processor_has
 from radixlm.attention.strips import UNIT_BYTES, Strip
 from radixlm.attention.team import team
-from radixlm.attention.vectors import FAST, MOST_LANES, fetch_add, prefetch_line, words
+from radixlm.attention.vectors import MOST_LANES, fetch_add, prefetch_line, words
 
 # The worker's arguments, int64 each; strides in bytes.
 _TAKEN, _ROWS, _UNITS, _OUTPUTS, _X, _X_STRIDE, _PANELS, _BIAS, _INTO, _HEIGHT, _SIZE = range(11)
@@ -73,7 +73,7 @@ class PackedProduct:
         self._panels, self._bias = _packed(weight, bias, 2 if pairs else 1)
         halves = dtype == torch.bfloat16
         self._worker = _make_worker(pairs=pairs, halves=halves)
-        self._address: int = self._worker.address
+        self._address = self._worker.address
         self._team = team()
         self._arguments = (ctypes.c_int64 * _SIZE)()
         self._at = ctypes.addressof(self._arguments)
@@ -173,12 +173,11 @@ def _rows_until(builder: ir.IRBuilder, address: Any, stride: Any, last: Any) -> 
     return made
 
 
-@functools.cache
-def _make_worker(*, pairs: bool, halves: bool) -> Any:
+@compiled
+def _make_worker(*, pairs: bool, halves: bool) -> Callable[[int], None]:
     strip = _make_strip(pairs=pairs, halves=halves)
     element = 2 if halves else 4
 
-    @cfunc(types.void(types.int64), **FAST)  # type: ignore[untyped-decorator]
     def worker(arguments: int) -> None:
         args = words(arguments)
         count, units, outputs, height = args[_ROWS], args[_UNITS], args[_OUTPUTS], args[_HEIGHT]

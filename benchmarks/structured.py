@@ -178,14 +178,16 @@ def measure_masks(vocab: int, rows: int, steps: int) -> dict[str, float | int]:
     walks = [Walk(*kinds[i % len(kinds)]) for i in range(rows)]
     for walk in walks[:: len(kinds) + 1]:  # so that rows are at different places
         walk.next()
-    logits = torch.randn(rows, vocabulary.vocab_size)
+    fresh = torch.randn(rows, vocabulary.vocab_size)
     scheduled = [_row(vocabulary.end) for _ in range(rows)]
     times: dict[str, list[float]] = {name: [] for name in ("mask", "accept", "forced", "apply")}
     for _ in range(steps):
         began = time.perf_counter()
         bits = filler.start([walk.matcher for walk in walks]).result()
         times["mask"].append(time.perf_counter() - began)
-        times["apply"].append(_with_masks(logits, scheduled, bits) - _without(logits, scheduled))
+        without = _sampling(fresh.clone(), scheduled)
+        masks = range(rows), bits
+        times["apply"].append(_sampling(fresh.clone(), scheduled, masks) - without)
         began = time.perf_counter()
         for walk in walks:
             walk.matcher.accept([walk.token])
@@ -211,15 +213,9 @@ def _row(end: int) -> ScheduledRow:
     return ScheduledRow(request, 0, as_key([1]), 0, 1, as_key([0]), (), (), samples=True)
 
 
-def _with_masks(logits: torch.Tensor, rows: Sequence[ScheduledRow], bits: Any) -> float:
+def _sampling(logits: torch.Tensor, rows: Sequence[ScheduledRow], masks: Any = None) -> float:
     began = time.perf_counter()
-    sample(logits, rows, (range(len(rows)), bits))
-    return time.perf_counter() - began
-
-
-def _without(logits: torch.Tensor, rows: Sequence[ScheduledRow]) -> float:
-    began = time.perf_counter()
-    sample(logits, rows)
+    sample(logits, rows, masks)
     return time.perf_counter() - began
 
 

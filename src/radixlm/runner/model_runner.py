@@ -20,6 +20,7 @@ from radixlm.memory.req_to_token import ReqToTokenPool
 from radixlm.models.config import ModelConfig
 from radixlm.runner.forward_batch import ForwardBatch
 from radixlm.runner.logprobs import token_logprobs
+from radixlm.runner.masks import forbid_worker
 from radixlm.runner.sampler import sample
 
 
@@ -57,6 +58,8 @@ class ModelRunner:
         self._device = torch.device(device)
         self._token_bytes = kv_pool.nbytes // kv_pool.capacity
         self._backend = make_backend(kv_pool, model.config.n_heads)
+        if self._device.type == "cpu":
+            forbid_worker()  # not in the first step that needs it: others are in it
 
     @torch.inference_mode()
     def execute(self, batch: ScheduledBatch) -> StepResult:
@@ -86,7 +89,10 @@ def _result(batch: ScheduledBatch, forward: ForwardBatch, logits: Tensor) -> Ste
     masks = None
     if batch.masks is not None:
         masks = [forward.sampling.index(p) for p in batch.masks.places], batch.masks.bits.result()
-    sampled = sample(logits[: len(rows)], rows, masks)
+    scores = logits[: len(rows)]
+    if masks is not None and any(rows[i].request.params.logprobs is not None for i in masks[0]):
+        scores = scores.clone()  # masks forbid in place, log-probabilities are of all tokens
+    sampled = sample(scores, rows, masks)
     tokens: list[int | None] = [None] * len(batch.rows)
     for place, token in zip(forward.sampling, sampled, strict=True):
         tokens[place] = token

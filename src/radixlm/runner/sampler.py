@@ -13,7 +13,7 @@ from torch.nn import functional
 from radixlm.core.batch import ScheduledRow
 from radixlm.core.errors import ModelError
 from radixlm.runner.adjust import adjusted
-from radixlm.runner.masks import masked
+from radixlm.runner.masks import forbid
 from radixlm.runner.truncation import min_p_threshold, top_k_threshold, top_p_threshold
 from radixlm.runner.uniform import uniform
 
@@ -30,7 +30,7 @@ def sample(
 ) -> list[int]:
     """Choose one token per row: greedy at temperature 0 (ties: lowest id), else drawn.
 
-    logits: (rows, vocab) float32, unchanged.
+    logits: (rows, vocab) float32, unchanged but for what masks forbid, which may become -inf.
     masks: which of the rows have one, and these masks' bits; see TokenMasks. They come after bias
     and penalties, which so can not bring back what is not allowed.
     A drawn token hangs on its row's logits, parameters, seed and number of tokens alone; whatever
@@ -41,7 +41,7 @@ def sample(
         return []
     logits = adjusted(logits, rows)
     if masks is not None:
-        logits = masked(logits, *masks)
+        forbid(logits, *masks)
     best = _argmax(logits)
     peaks = logits.gather(1, best[:, None])
     _refuse_not_finite(peaks, rows)

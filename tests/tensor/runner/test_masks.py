@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from radixlm.core.sampling import SamplingParams
-from radixlm.runner.masks import masked
+from radixlm.runner.masks import forbid
 from radixlm.runner.sampler import sample
 from tests.tensor.rows import make_row
 from tests.tensor.sampling_cases import random_logits
@@ -27,13 +27,25 @@ def _bits(*allowed: list[int]) -> npt.NDArray[np.int32]:
 def test_a_mask_leaves_what_it_allows_and_nothing_else(rows: list[int]) -> None:
     logits = random_logits(3, seed=1, vocab=VOCAB)
     before = logits.clone()
-    allowed = [[0, 31, 32, 69], [5], [63, 64]][: len(rows)]
-    changed = masked(logits, rows, _bits(*allowed))
-    assert torch.equal(logits, before)
+    allowed = [[0, 31, 32, 69], [5], [*range(32, 64), 64]][: len(rows)]
+    forbid(logits, rows, _bits(*allowed))
     for row in range(3):
         kept = allowed[rows.index(row)] if row in rows else list(range(VOCAB))
-        assert changed[row].isfinite().nonzero().flatten().tolist() == kept
-        assert torch.equal(changed[row, kept], logits[row, kept])
+        assert logits[row].isfinite().nonzero().flatten().tolist() == kept
+        assert torch.equal(logits[row, kept], before[row, kept])
+
+
+@pytest.mark.parametrize("vocab", [1, 32, 64, 70, 1000])
+@pytest.mark.parametrize("n_rows", [1, 4, 9])
+def test_masks_of_any_kind(n_rows: int, vocab: int) -> None:
+    random = np.random.default_rng(vocab + n_rows)
+    shares = random.choice([0, 0.01, 0.5, 0.99, 1], size=(n_rows, 1))
+    flags = random.random((n_rows, vocab // 32 * 32 + 32)) < shares
+    flags[:, random.integers(vocab)] = True
+    logits = random_logits(n_rows, seed=5, vocab=vocab + 3)[:, :vocab]
+    wanted = logits.masked_fill(~torch.from_numpy(flags[:, :vocab]), -torch.inf)
+    forbid(logits, range(n_rows), np.packbits(flags, axis=1, bitorder="little").view(np.int32))
+    assert torch.equal(logits, wanted)
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from torch import Tensor
 
-from radixlm.core.batch import ScheduledBatch, ScheduledRow, StepResult
+from radixlm.core.batch import ScheduledBatch, ScheduledRow, StepResult, TokenMasks
 from radixlm.core.sampling import SamplingParams
 from radixlm.memory import KVPool, ReqToTokenPool
 from radixlm.models import CausalLM, load_config, load_model
@@ -141,6 +143,20 @@ def test_logprobs_are_of_the_unfiltered_distribution(
     assert entry.token == result.tokens[1]
     assert entry.logprob == pytest.approx(wanted[entry.token].item(), abs=1e-4)
     assert [t for t, _ in entry.top] == wanted.topk(3).indices.tolist()
+
+
+def test_logprobs_are_of_what_a_mask_forbids_too(runner: ModelRunner, reference: Reference) -> None:
+    ids = prompt(12, 8)
+    bits: Future[npt.NDArray[np.int32]] = Future()
+    bits.set_result(np.array([[0, 1, *[0] * 8]], dtype=np.int32))
+    batch = ScheduledBatch(
+        (make_row(ids, start=0, params=SamplingParams(temperature=0, logprobs=3)),),
+        TokenMasks((0,), bits),
+    )
+    result = runner.execute(batch)
+    assert result.tokens == (32,)
+    wanted = reference.logits(ids)[-1].log_softmax(-1)
+    assert [t for t, _ in result.logprobs[0].top] == wanted.topk(3).indices.tolist()
 
 
 def test_a_step_in_which_nobody_samples(runner: ModelRunner) -> None:

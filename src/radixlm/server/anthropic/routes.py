@@ -28,10 +28,11 @@ router = APIRouter(route_class=HeadRoute)
 async def create_message(request: Request) -> Response:
     """Anthropic's messages."""
     service = service_of(request)
-    service.check_room(tenant_of(request))
+    tenant = tenant_of(request)
+    service.check_room(tenant)
     body = parse_body(MessagesBody, await read_body(request))
     body.check()
-    made = await asyncio.to_thread(message_task, service, body, tenant_of(request))
+    made = await asyncio.to_thread(message_task, service, body, tenant)
     run = MessageRun(service, made)
 
     async def events(parts: Parts) -> AsyncGenerator[bytes, None]:

@@ -15,7 +15,7 @@ from radixlm.core.errors import InvalidRequestError
 from radixlm.server.answer import Parts, respond
 from radixlm.server.body import parse_body, read_body
 from radixlm.server.error_shapes import OPENAI
-from radixlm.server.errors import NotFoundError, RequestTimeoutError
+from radixlm.server.errors import NotFoundError, timed_out
 from radixlm.server.exchange import exchange_of
 from radixlm.server.generation import stream_parts
 from radixlm.server.head import HeadRoute
@@ -35,10 +35,10 @@ router = APIRouter(route_class=HeadRoute)
 async def create_response(request: Request) -> Response:
     """OpenAI's responses: made, and stored unless store is false."""
     service = service_of(request)
-    service.check_room(tenant_of(request))
+    tenant = tenant_of(request)
+    service.check_room(tenant)
     body = parse_body(ResponseBody, await read_body(request))
     body.check()
-    tenant = tenant_of(request)
     turns = await _turns_before(service, body, tenant)
     made = await asyncio.to_thread(response_task, service, body, turns, tenant)
     run = Run(service, made, stored_items(body))
@@ -159,19 +159,15 @@ async def _begin_in_background(service: Service, made: ResponseTask, run: Run) -
 
 async def _make(service: Service, made: ResponseTask, run: Run) -> None:
     """Make a response from its beginning to its end, whatever that is."""
-    limit = service.config.request_timeout or None
+    limit = service.config.request_timeout
     try:
-        async with asyncio.timeout(limit):
+        async with asyncio.timeout(limit or None):
             await _to_end(run, _beginning(run, stream_parts(service, made.chat.job)))
     except asyncio.CancelledError:
         run.cancel()
         raise
     except TimeoutError:
-        run.fail(
-            RequestTimeoutError(
-                f"the request took longer than --request-timeout {limit:g} s and was aborted"
-            )
-        )
+        run.fail(timed_out(limit))
     except InvalidRequestError as error:
         run.fail(in_own_words(error))
     except Exception as error:  # there is nobody else who could be told

@@ -16,6 +16,11 @@ CALLED = {"role": "assistant", "content": None, "tool_calls": [CALL]}
 RESULT = {"role": "tool", "tool_call_id": "a", "content": "x"}
 
 
+def allowed(mode: str, *names: str) -> dict[str, Any]:
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
 def function(**fields: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": "g", **fields}}
 
@@ -59,6 +64,12 @@ def function(**fields: Any) -> dict[str, Any]:
             "tool_choice.function.name",
         ),
         ({"tool_choice": {"type": "function"}, "tools": [TOOL]}, "tool_choice"),
+        ({"tool_choice": allowed("auto"), "tools": [TOOL]}, "tool_choice"),
+        ({"tool_choice": allowed("none", "f"), "tools": [TOOL]}, "tool_choice"),
+        (
+            {"tool_choice": allowed("auto", "f", "g"), "tools": [TOOL]},
+            "tool_choice.allowed_tools.tools[1].function.name",
+        ),
         ({"parallel_tool_calls": 1, "tools": [TOOL]}, "parallel_tool_calls"),
         ({"chat_template_kwargs": {"tools": [TOOL]}}, "chat_template_kwargs"),
         ({"functions": [{"name": "f"}]}, "functions"),

@@ -127,6 +127,8 @@ PLACES: Mapping[Any, tuple[set[str], Mapping[str, Any]]] = {
     FunctionDefinition: ({"name", "description", "parameters", "strict"}, {}),
     chat.ChatCompletionNamedToolChoiceParam: ({"type", "function"}, {}),
     NamedFunction: ({"name"}, {}),
+    chat.ChatCompletionAllowedToolChoiceParam: ({"type", "allowed_tools"}, {}),
+    chat.ChatCompletionAllowedToolsParam: ({"mode", "tools"}, {}),
     chat.ChatCompletionContentPartTextParam: (PART_SHOWS, {}),
     PromptCacheBreakpoint: ({"mode", "ttl"}, {}),
     chat_params.PromptCacheOptions: ({"mode", "ttl"}, {}),
@@ -151,10 +153,6 @@ REFUSED_CALLS: Mapping[Any, tuple[dict[str, Any], str]] = {
     chat.ChatCompletionCustomToolParam: ({"tools": [CUSTOM]}, "tools[0].type"),
     chat.ChatCompletionNamedToolChoiceCustomParam: (
         {"tools": [TOOL], "tool_choice": CUSTOM},
-        "tool_choice",
-    ),
-    chat.ChatCompletionAllowedToolChoiceParam: (
-        {"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "allowed_tools": {}}},
         "tool_choice",
     ),
 }

@@ -52,12 +52,14 @@ def model(template: str, script: str = "", special: Any = (), **flags: Any) -> I
     asyncio.run(engine.close())
 
 
-def calls_of(choice: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Names and arguments, which must be as the schemas have them."""
+def calls_of(choice: dict[str, Any], *, followed: bool = True) -> list[tuple[str, dict[str, Any]]]:
+    """Names and arguments, which must be as the schemas have them where these are followed."""
     made = []
     for call in choice["message"]["tool_calls"]:
         name, arguments = call["function"]["name"], json.loads(call["function"]["arguments"])
-        if name == "lamp":
+        if not followed:
+            pass
+        elif name == "lamp":
             assert arguments.keys() == {"on", "room"}
             assert isinstance(arguments["on"], bool)
             assert arguments["room"] in ("hall", "attic")
@@ -96,6 +98,21 @@ def test_required_and_named_calls(form, special):
             named = {"type": "function", "function": {"name": name}}
             [choice] = client.chat(tools=TOOLS, tool_choice=named).json()["choices"]
             assert [called for called, _ in calls_of(choice)] == [name]
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+@pytest.mark.parametrize("form", TEMPLATES)
+def test_only_allowed_tools_are_called(form, mode):
+    begins = {"llama": "{", "json": "{", "hermes": "<tool_call>"}.get(form, "[TOOL_CALLS]")
+    door = {"type": "function", "function": {"name": "door"}}
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [door]}}
+    with model(TEMPLATES[form], begins if mode == "auto" else "") as client:
+        answer = client.chat(tools=TOOLS, tool_choice=choice, parallel_tool_calls=False, n=3)
+        whole = client.chat(tools=TOOLS, tool_choice="auto", max_tokens=1).json()
+    for made in answer.json()["choices"]:
+        assert [name for name, _ in calls_of(made, followed=mode == "required")] == ["door"]
+    # All tools are told of, so that the prompt is the same one.
+    assert answer.json()["usage"]["prompt_tokens"] == whole["usage"]["prompt_tokens"]
 
 
 def test_required_calls_may_be_several():

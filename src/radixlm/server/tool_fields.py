@@ -46,6 +46,18 @@ class NamedToolPart(Body):
     function: NamePart
 
 
+class AllowedPart(Body):
+    """mode: as tool_choice, for these tools."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[ListOf[NamedToolPart], Field(min_length=1, max_length=MAX_TOOLS)]
+
+
+class AllowedToolsPart(Body):
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedPart
+
+
 class CalledPart(Body):
     """arguments: a JSON object, as text."""
 
@@ -63,7 +75,7 @@ class ToolCallPart(Body):
 
 
 Tools = Annotated[ListOf[ToolPart], Field(max_length=MAX_TOOLS)]
-ToolChoice = Literal["none", "auto", "required"] | NamedToolPart
+ToolChoice = Literal["none", "auto", "required"] | NamedToolPart | AllowedToolsPart
 
 
 def tools_for_template(tools: Sequence[ToolPart]) -> list[dict[str, Any]]:
@@ -82,31 +94,42 @@ def tool_use(
     tools: Sequence[ToolPart], choice: ToolChoice | None, parallel: bool | None
 ) -> ToolUse:
     """What an answer may call. Raises InvalidRequestError that names the field."""
-    known = [
+    known = tuple(
         Tool(
             tool.function.name,
             _parameters(tool.function),
             strict=bool(tool.function.strict),
         )
         for tool in tools
-    ]
+    )
+    several = parallel is not False
     if choice in ("none", None) or (choice == "auto" and not known):
         calling = Calling.AUTO if known and choice is None else Calling.NONE
-        return ToolUse(tuple(known), calling, parallel is not False)
+        return ToolUse(known, calling, several)
     if not known:
         raise InvalidRequestError(
             "tool_choice asks for a call, but there are no tools", param="tool_choice"
         )
-    if isinstance(choice, NamedToolPart):
-        name = choice.function.name
-        named = tuple(tool for tool in known if tool.name == name)
-        if not named:
+    match choice:
+        case NamedToolPart():
+            named = _named(known, [choice], "tool_choice")
+            return ToolUse(named, Calling.REQUIRED, parallel=False)
+        case AllowedToolsPart(allowed_tools=allowed):
+            named = _named(known, allowed.tools, "tool_choice.allowed_tools.tools[{}]")
+            return ToolUse(named, Calling(allowed.mode), several, others=len(named) < len(known))
+    return ToolUse(known, Calling(str(choice)), several)
+
+
+def _named(known: Sequence[Tool], chosen: Sequence[NamedToolPart], path: str) -> tuple[Tool, ...]:
+    """The tools that are chosen, in the order of `known`. path: of an entry, by its place."""
+    names = [part.function.name for part in chosen]
+    for place, name in enumerate(names):
+        if all(tool.name != name for tool in known):
             raise InvalidRequestError(
                 f"tool_choice names {name!r}, which is none of the tools",
-                param="tool_choice.function.name",
+                param=f"{path.format(place)}.function.name",
             )
-        return ToolUse(named, Calling.REQUIRED, parallel=False)
-    return ToolUse(tuple(known), Calling(str(choice)), parallel is not False)
+    return tuple(tool for tool in known if tool.name in names)
 
 
 def _check_names(tools: Sequence[ToolPart]) -> None:

@@ -30,6 +30,7 @@ _NAMES = {
     r"response_format\.json_schema": "text.format",
     r"response_format": "text.format",
     r"tools(\[\d+\])\.function": r"tools\1",
+    r"tool_choice\.allowed_tools\.tools(\[\d+\])\.function": r"tool_choice.tools\1",
     r"tool_choice\.(function|allowed_tools)": "tool_choice",
 }
 _TEXT_PARTS = ("input_text", "output_text")

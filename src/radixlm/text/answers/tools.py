@@ -27,11 +27,15 @@ class Calling(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """tools: those that may be called, by different names. parallel: more than once."""
+    """tools: those that may be called, by different names. parallel: more than once.
+
+    others: the model sees tools that may not be called.
+    """
 
     tools: tuple[Tool, ...] = ()
     calling: Calling = Calling.NONE
     parallel: bool = True
+    others: bool = False
 
     @property
     def may_call(self) -> bool:
@@ -43,5 +47,6 @@ class ToolUse:
         model that sees tools may call them.
         """
         if self.calling is Calling.AUTO:
-            return not self.parallel or any(tool.strict for tool in self.tools)
+            held = self.others or not self.parallel
+            return held or any(tool.strict for tool in self.tools)
         return bool(self.tools)

@@ -353,6 +353,17 @@ def test_a_conversation_holds_no_more_items_than_a_body_may(fake, monkeypatch):
         ({"tools": [{"type": "function", "name": "not a name"}]}, "tools[0].name"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": TOOLS, "tool_choice": {"type": "function", "name": "x"}}, "tool_choice.name"),
+        (
+            {
+                "tools": TOOLS,
+                "tool_choice": {
+                    "type": "allowed_tools",
+                    "mode": "auto",
+                    "tools": [{"type": "function", "name": "x"}],
+                },
+            },
+            "tool_choice.tools[0].name",
+        ),
         ({"text": {"format": {"type": "json_schema"}}}, "text.format"),
         ({"text": {"format": {"type": "text", "name": "a"}}}, "text.format"),
         ({"text": {"verbosity": "low"}}, "text.verbosity"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -38,9 +38,9 @@ class Compiled:
 class Compiler:
     """Compiles grammars for one tokenizer. Every method may be called from any thread.
 
-    A thread of its own does it, one grammar after the other, each tried in another process first
-    (see Trial). What was compiled last is kept, up to MAX_KEPT grammars. The tokenizer's table, the
-    thread and the process are made when the first grammar comes.
+    A thread of its own does it, one grammar after the other, tenants in turn, each tried in another
+    process first (see Trial). What was compiled last is kept, up to MAX_KEPT grammars. The
+    tokenizer's table, the thread and the process are made when the first grammar comes.
 
     vocab_size: the model's. eos_ids: each ends an answer where the grammar lets it.
     """
@@ -53,6 +53,8 @@ class Compiler:
         self._kept: OrderedDict[Grammar, Compiled] = OrderedDict()
         self._characters = 0
         self._waiting: Counter[str] = Counter()  # by tenant
+        # The tenant whose turn is next comes first.
+        self._lines: OrderedDict[str, deque[tuple[Grammar, Future[Compiled]]]] = OrderedDict()
         self._closed = False
         self._thread: ThreadPoolExecutor | None = None
         self._tokenizer: LLTokenizer | None = None
@@ -81,7 +83,9 @@ class Compiler:
             if self._thread is None:
                 self._thread = ThreadPoolExecutor(1, "radixlm-grammars")
             self._waiting[tenant] += 1
-            future = self._thread.submit(self._compile, grammar)
+            future: Future[Compiled] = Future()
+            self._lines.setdefault(tenant, deque()).append((grammar, future))
+            self._thread.submit(self._take_turn)
         future.add_done_callback(partial(self._one_less, tenant))
         return future
 
@@ -90,6 +94,10 @@ class Compiler:
         with self._lock:
             self._closed = True
             thread, self._thread = self._thread, None
+            given_up = [future for line in self._lines.values() for _, future in line]
+            self._lines.clear()
+        for future in given_up:
+            future.cancel()
         if thread is not None:
             thread.shutdown(cancel_futures=True)
         if self._trial is not None:
@@ -107,6 +115,22 @@ class Compiler:
             self._waiting[tenant] -= 1
             if not self._waiting[tenant]:
                 del self._waiting[tenant]
+
+    def _take_turn(self) -> None:
+        """Compile the grammar that is next, one of each tenant's at a time."""
+        with self._lock:
+            if not self._lines:
+                return  # closed
+            tenant, line = self._lines.popitem(last=False)
+            grammar, future = line.popleft()
+            if line:
+                self._lines[tenant] = line
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(self._compile(grammar))
+        except BaseException as error:  # told to who waits for it
+            future.set_exception(error)
 
     def _known(self, grammar: Grammar) -> Compiled | None:
         found = self._kept.get(grammar)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from radixlm.constraints import Compiler
+from radixlm.constraints import Compiled, Compiler
 from radixlm.constraints.compiler import MAX_KEPT, MAX_WAITING, MAX_WAITING_OF_TENANT
 from radixlm.constraints.source import MAX_GBNF_LENGTH, GrammarError
 from radixlm.constraints.table import Table
@@ -163,6 +164,47 @@ def test_one_tenant_s_grammars_leave_room_for_another_s(compiler: Compiler) -> N
         compiler.submit(Grammar.regex("another's"), "b").result()
     finally:
         del compiler._waiting["a"]
+
+
+def test_tenants_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Compiler(byte_tokenizer(), vocab_size=256, eos_ids=())
+    begun, go_on, order = threading.Event(), threading.Event(), []
+    compile_one = made._compile
+
+    def slowly(grammar: Grammar) -> Compiled:
+        begun.set()
+        go_on.wait(60)
+        order.append(grammar.text)
+        return compile_one(grammar)
+
+    monkeypatch.setattr(made, "_compile", slowly)
+    waiting = [made.submit(Grammar.regex("a0"), "a")]
+    begun.wait(60)
+    waiting += [made.submit(Grammar.regex(f"a{i}"), "a") for i in range(1, 4)]
+    waiting += [made.submit(Grammar.regex(f"b{i}"), "b") for i in range(2)]
+    go_on.set()
+    for future in waiting:
+        future.result(60)
+    made.close()
+    assert order == ["a0", "a1", "b0", "a2", "b1", "a3"]
+
+
+def test_closing_gives_up_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Compiler(byte_tokenizer(), vocab_size=256, eos_ids=())
+    begun = threading.Event()
+
+    def until_closed(_grammar: Grammar) -> Compiled:
+        begun.set()
+        while not made._closed:
+            pass
+        raise EngineDeadError("closed")
+
+    monkeypatch.setattr(made, "_compile", until_closed)
+    first, second = (made.submit(Grammar.regex(text)) for text in ("first", "second"))
+    begun.wait(60)
+    made.close()
+    assert isinstance(first.exception(), EngineDeadError)
+    assert second.cancelled()
 
 
 def test_a_process_that_can_not_start_is_not_the_grammar_s_fault(

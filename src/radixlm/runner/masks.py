@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from numba import cfunc, types
 from torch import Tensor
 from torch.nn import functional
 
+from radixlm.attention.kernels import compiled
 from radixlm.attention.team import team
-from radixlm.attention.vectors import FAST, fetch_add, floats, integers, words
+from radixlm.attention.vectors import fetch_add, floats, integers, words
 
 _NEVER = np.float32(-np.inf)
 # For each byte of a mask, what is added to the logits of its eight tokens: 0 or -inf.
@@ -53,11 +51,10 @@ def forbid(logits: Tensor, rows: Sequence[int], bits: npt.NDArray[np.int32]) -> 
     team().run(forbid_worker().address, arguments.ctypes.data, threads)
 
 
-@functools.cache
-def forbid_worker() -> Any:
+@compiled
+def forbid_worker() -> Callable[[int], None]:
     """What does it on the CPU, compiled when it is first asked for. Takes row after row."""
 
-    @cfunc(types.void(types.int64), **FAST)  # type: ignore[untyped-decorator]
     def worker(arguments: int) -> None:
         args = words(arguments)
         places, vocab = words(args[_PLACES]), args[_VOCAB]

@@ -10,8 +10,9 @@ import pytest
 
 from radixlm.core.grammar import Grammar
 from radixlm.core.sampling import SamplingParams
-from tests.server_support import events, fake_engine, idle_and_whole, refused, until
+from tests.server_support import Client, events, fake_engine, idle_and_whole, refused, until
 
+USER = {"role": "user", "content": "hello"}
 CODE = "[a-c]{3}-[0-9]{4}"
 WANTED = {
     "type": "json_schema",
@@ -97,6 +98,36 @@ def test_a_bad_grammar_leaves_nothing_behind(fake):
         assert error["param"] == "json_schema"
         assert "minimum (5)" in error["message"]
     assert idle_and_whole(fake.engine)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [USER], "regex": "a"}),
+        ("/v1/completions", {"prompt": "hello", "regex": "a"}),
+        ("/generate", {"text": "hello", "sampling_params": {"regex": "a"}}),
+        (
+            "/v1/responses",
+            {"input": "hello", "text": {"format": {"type": "json_object"}}},
+        ),
+        (
+            "/v1/messages",
+            {
+                "messages": [USER],
+                "max_tokens": 4,
+                "output_config": {"format": {"type": "json_schema", "schema": {"const": 1}}},
+            },
+        ),
+    ],
+)
+def test_a_process_that_can_not_start_is_told_of_as_described(monkeypatch, path, body):
+    engine, _ = fake_engine()
+    client = Client(engine)
+    monkeypatch.setattr("sys.executable", "/nowhere/at/all")
+    assert "did not start" in refused(client.post(path, **body), 503)["message"]
+    told = client.get("/openapi.json").json()["paths"][path]["post"]["responses"]["503"]
+    assert "to try grammars in" in told["description"]
+    asyncio.run(engine.close())
 
 
 def test_a_slow_grammar_holds_up_nobody():

@@ -8,7 +8,12 @@ from typing import Any
 
 from radixlm.build import ModelInfo
 from radixlm.core.config import EngineConfig
-from radixlm.core.errors import EngineDeadError, InvalidRequestError, QueueFullError
+from radixlm.core.errors import (
+    EngineDeadError,
+    InvalidRequestError,
+    NoTrialError,
+    QueueFullError,
+)
 from radixlm.server.anthropic.body import CountBody, MessagesBody
 from radixlm.server.anthropic.wire import MessageEvent, MessageOut, TokenCount
 from radixlm.server.errors import (
@@ -52,7 +57,7 @@ Errors = tuple[type[Exception], ...]
 _READING: Errors = (InvalidRequestError, BodyTimeoutError, BodyTooLargeError)
 _NAMING: Errors = (*_READING, ModelNotFoundError)
 _STORED: Errors = (InvalidRequestError, NotFoundError)
-_GENERATING: Errors = (QueueFullError, GenerationFailedError, EngineDeadError)
+_GENERATING: Errors = (QueueFullError, GenerationFailedError, EngineDeadError, NoTrialError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

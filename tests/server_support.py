@@ -185,9 +185,9 @@ def refused(response: httpx.Response, status: int = 400) -> dict[str, Any]:
     body = response.json()
     error: dict[str, Any] = body["error"]
     if response.url.path.startswith("/v1/messages"):
-        assert body.keys() == {"type", "error"}
+        assert body.keys() == {"type", "error", "request_id"}
         assert body["type"] == "error"
-        assert error.keys() == {"type", "message"}
+        assert error.keys() - {"details"} == {"type", "message"}
     else:
         assert error.keys() == {"message", "type", "param", "code"}
     return error

@@ -125,7 +125,11 @@ def test_a_stream_tells_of_everything_that_changes(fake):
     assert joined(events) == whole["content"]
     assert events[0]["message"]["content"] == []
     assert events[0]["message"]["usage"]["output_tokens"] <= 1
-    assert events[-2]["delta"] == {"stop_reason": "max_tokens", "stop_sequence": None}
+    assert events[-2]["delta"] == {
+        "stop_reason": "max_tokens",
+        "stop_sequence": None,
+        "stop_details": None,
+    }
     assert events[-2]["usage"]["output_tokens"] == 4
 
 

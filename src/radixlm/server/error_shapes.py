@@ -25,7 +25,7 @@ from radixlm.server.errors import (
     status_of,
 )
 from radixlm.server.event import DONE, event
-from radixlm.server.wire import Error, MessagesError
+from radixlm.server.wire import Error, MessagesError, MessagesErrorDetails
 
 MESSAGES_PATH = "/v1/messages"
 
@@ -58,7 +58,7 @@ def openai_error(error: Exception) -> Error:
     }
 
 
-def messages_error(error: Exception) -> MessagesError:
+def messages_error(error: Exception, request_id: str) -> MessagesError:
     """Source: https://docs.claude.com/en/api/errors."""
     status = status_of(error)
     kinds = {
@@ -71,7 +71,14 @@ def messages_error(error: Exception) -> MessagesError:
         504: "timeout_error",
     }
     kind = kinds.get(status, "invalid_request_error" if status < 500 else "api_error")
-    return {"type": "error", "error": {"type": kind, "message": message_of(error)}}
+    told: MessagesErrorDetails = {"type": kind, "message": message_of(error)}
+    if isinstance(error, InvalidRequestError) and error.param == "thread":
+        # Their package reads this, and sends the whole conversation from then on.
+        told["details"] = {
+            "error_code": "thread_unsupported_request",
+            "unsupported": ["thread"],
+        }
+    return {"type": "error", "error": told, "request_id": request_id}
 
 
 def _code_of(error: Exception) -> str | None:
@@ -101,11 +108,19 @@ def _code_of(error: Exception) -> str | None:
 
 
 OPENAI = ErrorShape(openai_error, lambda error: event(openai_error(error)) + DONE)
-MESSAGES = ErrorShape(messages_error, lambda error: event(messages_error(error), "error"))
 
 
-def shape_of(scope: Scope) -> ErrorShape:
+def shape_of(scope: Scope, request_id: str) -> ErrorShape:
     """The shape of errors on a request's path, whether or not there is a route."""
+    if not is_messages(scope):
+        return OPENAI
+    return ErrorShape(
+        lambda error: messages_error(error, request_id),
+        lambda error: event(messages_error(error, request_id), "error"),
+    )
+
+
+def is_messages(scope: Scope) -> bool:
+    """Whether a request's path is of Anthropic's API."""
     path = str(scope["path"]).removeprefix(scope.get("root_path", ""))
-    ours = path == MESSAGES_PATH or path.startswith(MESSAGES_PATH + "/")
-    return MESSAGES if ours else OPENAI
+    return path == MESSAGES_PATH or path.startswith(MESSAGES_PATH + "/")

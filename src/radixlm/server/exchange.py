@@ -9,7 +9,7 @@ from fastapi import Request
 from starlette.datastructures import Headers
 from starlette.types import Message, Scope, Send
 
-from radixlm.server.error_shapes import shape_of
+from radixlm.server.error_shapes import is_messages, shape_of
 from radixlm.server.usage import UsageMeter
 
 _SCOPE_KEY = "radixlm.exchange"
@@ -35,7 +35,7 @@ class Exchange:
         self.status: int | None = None
         self.streams = False
         self.complete = False
-        self.errors = shape_of(scope)
+        self.errors = shape_of(scope, self.request_id)
         self.usage: UsageMeter | None = None
         self._send = send
         self._scope = scope
@@ -57,6 +57,8 @@ class Exchange:
                 for name, value in headers
             )
             headers.append((b"x-request-id", self.request_id.encode()))
+            if is_messages(self._scope):
+                headers.append((b"request-id", self.request_id.encode()))
             message = {**message, "headers": headers}
         await self._send(message)
         if message["type"] == "http.response.body" and not message.get("more_body", False):

@@ -6,7 +6,7 @@ is written from them.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NotRequired
+from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import Field
 from typing_extensions import TypedDict
@@ -31,8 +31,11 @@ class Error(TypedDict):
 
 
 class MessagesErrorDetails(TypedDict):
+    """details: for programs, where there is something that they can do."""
+
     type: str
     message: str
+    details: NotRequired[dict[str, Any]]
 
 
 class MessagesError(TypedDict):
@@ -40,6 +43,7 @@ class MessagesError(TypedDict):
 
     type: Literal["error"]
     error: MessagesErrorDetails
+    request_id: str
 
 
 class PromptTokensDetails(TypedDict):

@@ -98,6 +98,7 @@ class PromptBody(Body):
         "inference_geo": (),
         "mcp_servers": ([],),
         "speed": ("standard",),
+        "thread": (),
         "user_profile_id": (),
         "workspace_id": (),
     }

@@ -106,7 +106,11 @@ class MessageRun:
         yield from self._writer.close()
         yield {
             "type": "message_delta",
-            "delta": {"stop_reason": self._stop_reason(), "stop_sequence": self._stop_sequence()},
+            "delta": {
+                "stop_reason": self._stop_reason(),
+                "stop_sequence": self._stop_sequence(),
+                "stop_details": None,
+            },
             "usage": self._usage(),
         }
         yield {"type": "message_stop"}
@@ -121,6 +125,7 @@ class MessageRun:
             "content": self._writer.blocks,
             "stop_reason": self._stop_reason(),
             "stop_sequence": self._stop_sequence(),
+            "stop_details": None,
             "usage": {
                 **self._usage(),
                 "cache_creation": self._cache_creation(),

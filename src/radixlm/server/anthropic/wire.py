@@ -78,6 +78,7 @@ class MessageOut(TypedDict):
     content: list[BlockOut]
     stop_reason: StopReason | None
     stop_sequence: str | None
+    stop_details: None
     usage: MessageUsage
 
 
@@ -129,6 +130,7 @@ class BlockStop(TypedDict):
 class StopDelta(TypedDict):
     stop_reason: StopReason | None
     stop_sequence: str | None
+    stop_details: None
 
 
 class MessageDelta(TypedDict):

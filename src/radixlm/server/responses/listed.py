@@ -53,7 +53,9 @@ def _whole(item: AnyItem) -> dict[str, Any]:
         if isinstance(item.content, str):
             told["content"] = [{"type": kind, "text": item.content}]
         if kind == "output_text":
-            told["content"] = [{"annotations": [], **part} for part in told["content"]]
+            told["content"] = [
+                {"annotations": [], "logprobs": [], **part} for part in told["content"]
+            ]
     elif item.type == "reasoning":
         told.setdefault("summary", [])
     return told

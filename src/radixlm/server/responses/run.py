@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 from radixlm.core.errors import InvalidRequestError, QueueFullError
 from radixlm.core.request import FinishReason, RequestOutput
-from radixlm.server.errors import message_of
+from radixlm.server.error_shapes import openai_error
+from radixlm.server.errors import GenerationFailedError
 from radixlm.server.event import event
 from radixlm.server.kept import SECONDS
 from radixlm.server.logprobs import chat_logprobs
@@ -20,6 +21,7 @@ from radixlm.server.responses.prompt import ResponseTask
 from radixlm.server.responses.store import Turn
 from radixlm.server.responses.wire import (
     AnyEvent,
+    FailureCode,
     ResponseEvent,
     ResponseFailure,
     ResponseObject,
@@ -158,6 +160,7 @@ class Run:
             "parallel_tool_calls": body.parallel_tool_calls is not False,
             "previous_response_id": body.previous_response_id,
             "prompt_cache_key": body.prompt_cache_key,
+            "prompt_cache_retention": _retention(body),
             "reasoning": _reasoning(body),
             "safety_identifier": body.safety_identifier,
             "service_tier": "default",
@@ -216,11 +219,11 @@ class Run:
             case None:
                 return None
             case QueueFullError():
-                return {"code": "rate_limit_exceeded", "message": message_of(self._error)}
+                return _failure("rate_limit_exceeded", self._error)
             case InvalidRequestError():
-                return {"code": "invalid_prompt", "message": message_of(self._error)}
+                return _failure("invalid_prompt", self._error)
             case _:
-                return {"code": "server_error", "message": message_of(self._error)}
+                return _failure("server_error", self._error)
 
     def _told(self, kind: Kind) -> ResponseEvent:
         return {"sequence_number": self._number(), "type": kind, "response": self.response()}
@@ -236,8 +239,18 @@ def as_bytes(told: AnyEvent) -> bytes:
 
 def lost(response: str) -> str:
     """A stored response that nobody works on any more, since the server that did has ended."""
-    failure = {"code": "server_error", "message": "the server ended before the response did"}
+    failure = _failure("server_error", GenerationFailedError("the server ended before it did"))
     return json.dumps({**json.loads(response), "status": "failed", "error": failure})
+
+
+def _failure(code: FailureCode, error: Exception) -> ResponseFailure:
+    told = openai_error(error)["error"]
+    return {
+        "code": code,
+        "message": told["message"],
+        "type": told["type"],
+        "param": told["param"],
+    }
 
 
 def _reasoning(body: ResponseBody) -> dict[str, Any]:
@@ -253,6 +266,11 @@ def _text(body: ResponseBody) -> dict[str, Any]:
     if form is not None:
         told = form.model_dump(by_alias=True, exclude_none=True)
     return {"format": told, "verbosity": "medium"}
+
+
+def _retention(body: ResponseBody) -> Literal["in_memory", "24h"] | None:
+    kept = body.prompt_cache_retention
+    return "in_memory" if kept == "in-memory" else kept
 
 
 def _tool_choice(body: ResponseBody) -> Any:

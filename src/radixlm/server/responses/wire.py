@@ -89,9 +89,16 @@ class ResponseUsage(TypedDict):
     total_tokens: int
 
 
+FailureCode = Literal["server_error", "rate_limit_exceeded", "invalid_prompt"]
+
+
 class ResponseFailure(TypedDict):
-    code: Literal["server_error", "rate_limit_exceeded", "invalid_prompt"]
+    """type, param: as an error's that is told at once."""
+
+    code: FailureCode
     message: str
+    type: str
+    param: str | None
 
 
 class IncompleteDetails(TypedDict):
@@ -118,6 +125,7 @@ class ResponseObject(TypedDict):
     parallel_tool_calls: bool
     previous_response_id: str | None
     prompt_cache_key: str | None
+    prompt_cache_retention: Literal["in_memory", "24h"] | None
     reasoning: dict[str, Any]
     safety_identifier: str | None
     service_tier: Literal["default"]

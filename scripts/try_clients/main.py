@@ -16,15 +16,22 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from scripts.try_clients.agents_package import use_pydantic_ai
+from scripts.try_clients.anthropic_package import use_anthropic
 from scripts.try_clients.contract import use_schemathesis
 from scripts.try_clients.langchain_package import use_langchain
 from scripts.try_clients.lm_eval_package import LmEval
 from scripts.try_clients.load import use_aiperf
 from scripts.try_clients.openai_package import use_openai
+from scripts.try_clients.openai_responses import use_openai_responses
+from scripts.try_clients.openai_tools import use_openai_tools
 from scripts.try_clients.outcome import Outcome
 from scripts.try_clients.server import Served, served
 
-NAMES = ("openai", "langchain", "lm-eval", "aiperf", "schemathesis")
+NAMES = (
+    *("openai", "anthropic", "pydantic-ai", "langchain"),
+    *("lm-eval", "aiperf", "schemathesis"),
+)
 _CASES = 4_000
 # float32, as the reference is; a queue that one request can fill.
 _FLAGS = ("--dtype", "float32", "--max-queued-requests", "100")
@@ -118,6 +125,10 @@ def _run_packages(report: Report, work: Path, options: argparse.Namespace) -> No
         lm_eval = LmEval(server, work)
         uses: list[tuple[str, Callable[[], Outcome]]] = [
             ("openai", partial(use_openai, server)),
+            ("openai", partial(use_openai_tools, server)),
+            ("openai", partial(use_openai_responses, server)),
+            ("anthropic", partial(use_anthropic, server)),
+            ("pydantic-ai", partial(use_pydantic_ai, server)),
             ("langchain", partial(use_langchain, server)),
             ("lm-eval", partial(lm_eval.completions, "huggingface")),
             ("lm-eval", partial(lm_eval.completions, "remote")),

@@ -8,10 +8,9 @@ from typing import Any
 import openai
 
 from scripts.try_clients.outcome import Outcome, raised
+from scripts.try_clients.questions import ANSWER, ASKED
 from scripts.try_clients.server import KEY, MODEL, Served
 
-_QUESTION: Any = [{"role": "user", "content": "What is the capital of France?"}]
-_ANSWER = "The capital of France is Paris."
 _PROMPT = "The capital of Spain is"
 _AT_ONCE = 16
 
@@ -39,8 +38,8 @@ def _models(client: openai.OpenAI) -> None:
 
 
 def _chat(client: openai.OpenAI) -> None:
-    answer = client.chat.completions.create(model=MODEL, messages=_QUESTION, temperature=0)
-    assert answer.choices[0].message.content == _ANSWER, answer
+    answer = client.chat.completions.create(model=MODEL, messages=ASKED, temperature=0)
+    assert answer.choices[0].message.content == ANSWER, answer
     assert answer.choices[0].finish_reason == "stop"
     assert answer._request_id, "no x-request-id"
     assert answer.usage is not None
@@ -48,21 +47,21 @@ def _chat(client: openai.OpenAI) -> None:
     chunks = list(
         client.chat.completions.create(
             model=MODEL,
-            messages=_QUESTION,
+            messages=ASKED,
             temperature=0,
             stream=True,
             stream_options={"include_usage": True},
         )
     )
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
-    assert text == _ANSWER, text
+    assert text == ANSWER, text
     assert len(chunks) > 4, "the stream came in one piece"
     usage = chunks[-1].usage
     assert usage is not None
     assert usage.completion_tokens == answer.usage.completion_tokens
-    with client.chat.completions.stream(model=MODEL, messages=_QUESTION, temperature=0) as stream:
+    with client.chat.completions.stream(model=MODEL, messages=ASKED, temperature=0) as stream:
         last = [event for event in stream if event.type == "content.done"]
-    assert last[0].content == _ANSWER
+    assert last[0].content == ANSWER
 
 
 def _completions(client: openai.OpenAI) -> None:
@@ -86,7 +85,7 @@ def _completions(client: openai.OpenAI) -> None:
 def _logprobs(client: openai.OpenAI) -> None:
     answer = client.chat.completions.create(
         model=MODEL,
-        messages=_QUESTION,
+        messages=ASKED,
         temperature=0,
         logprobs=True,
         top_logprobs=3,
@@ -121,19 +120,19 @@ def _errors(client: openai.OpenAI, server: Served) -> int:
             openai.AuthenticationError,
             None,
             "invalid_api_key",
-            lambda: stranger.chat.completions.create(model=MODEL, messages=_QUESTION),
+            lambda: stranger.chat.completions.create(model=MODEL, messages=ASKED),
         ),
         (
             openai.NotFoundError,
             "model",
             "model_not_found",
-            lambda: create(model="gpt-99", messages=_QUESTION),
+            lambda: create(model="gpt-99", messages=ASKED),
         ),
         (
             openai.BadRequestError,
             "temperature",
             None,
-            lambda: create(model=MODEL, messages=_QUESTION, temperature=1000),
+            lambda: create(model=MODEL, messages=ASKED, temperature=1000),
         ),
         (
             openai.BadRequestError,
@@ -145,7 +144,7 @@ def _errors(client: openai.OpenAI, server: Served) -> int:
             openai.RateLimitError,
             None,
             "queue_full",
-            lambda: create(model=MODEL, messages=_QUESTION, n=128),
+            lambda: create(model=MODEL, messages=ASKED, n=128),
         ),
         (
             openai.NotFoundError,
@@ -157,7 +156,7 @@ def _errors(client: openai.OpenAI, server: Served) -> int:
             openai.APITimeoutError,
             None,
             None,
-            lambda: hasty.chat.completions.create(model=MODEL, messages=_QUESTION),
+            lambda: hasty.chat.completions.create(model=MODEL, messages=ASKED),
         ),
     ]
     for kind, param, code, call in cases:
@@ -177,10 +176,8 @@ async def _async_client(server: Served) -> int:
         return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
 
     async with openai.AsyncOpenAI(base_url=server.v1, api_key=KEY, max_retries=0) as client:
-        answer = await client.chat.completions.create(
-            model=MODEL, messages=_QUESTION, temperature=0
-        )
-        assert answer.choices[0].message.content == _ANSWER
+        answer = await client.chat.completions.create(model=MODEL, messages=ASKED, temperature=0)
+        assert answer.choices[0].message.content == ANSWER
         texts = await asyncio.gather(*(streamed(client, number) for number in range(_AT_ONCE)))
         assert texts == [await streamed(client, number) for number in range(_AT_ONCE)], texts
         assert "12 + 17 = 29." in texts

@@ -1,0 +1,88 @@
+"""/v1/messages: what its blocks are to the model, and how many tokens that is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anthropic.types import MessageTokensCount
+
+from tests.messages_support import TOOLS, USER, model, send
+from tests.published import strictly
+from tests.server_support import (
+    CHATML,
+    refused,
+)
+
+
+def test_an_answer_that_is_begun_goes_on():
+    with model("hello", CHATML) as client:
+        begun = [USER, {"role": "assistant", "content": "I say"}]
+        body = send(client, begun).json()
+        chat = client.post(
+            "/v1/chat/completions", messages=begun, continue_final_message=True, max_tokens=1
+        ).json()
+        usage = body["usage"]
+        assert usage["input_tokens"] == chat["usage"]["prompt_tokens"]
+
+
+def test_turns_of_one_role_are_one(fake):
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    apart = [{"role": "user", "content": "a"}, {"role": "user", "content": [parts[1]]}]
+    counts = [
+        fake.post("/v1/messages/count_tokens", messages=messages).json()["input_tokens"]
+        for messages in (apart, [{"role": "user", "content": parts}])
+    ]
+    assert counts[0] == counts[1]
+
+
+def test_a_failed_tool_says_so():
+    with model("Yes.") as client:
+        call = {"type": "tool_use", "id": "c", "name": "get_weather", "input": {}}
+
+        def count(**result: Any) -> int:
+            block = {"type": "tool_result", "tool_use_id": "c", **result}
+            messages = [
+                USER,
+                {"role": "assistant", "content": [call]},
+                {"role": "user", "content": [block]},
+            ]
+            answer = client.post("/v1/messages/count_tokens", messages=messages, tools=TOOLS)
+            assert answer.status_code == 200, answer.text
+            return answer.json()["input_tokens"]
+
+        text = [{"type": "text", "text": "no"}]
+        assert count(content=text, is_error=True) == count(content="Error: no")
+        assert count(content="no", is_error=False) == count(content="no")
+        assert count() == count(content="")
+
+
+def test_tokens_are_counted_as_they_are_computed(fake):
+    answer = fake.post("/v1/messages/count_tokens", messages=[USER], system="Be kind.")
+    strictly(MessageTokensCount, answer.text)
+    usage = send(fake, system="Be kind.").json()["usage"]
+    total = usage["input_tokens"] + usage["cache_read_input_tokens"]
+    assert answer.json()["input_tokens"] == total
+    assert (
+        "max_tokens"
+        in refused(fake.post("/v1/messages/count_tokens", messages=[USER], max_tokens=1))["message"]
+    )
+
+
+def test_the_prompt_alone_can_be_computed(fake):
+    long = [{"role": "user", "content": "warm " * 50}]
+    body = send(fake, long, max_tokens=0).json()
+    assert (body["content"], body["usage"]["output_tokens"]) == ([], 0)
+    again = send(fake, long).json()["usage"]
+    assert again["input_tokens"] == 1
+
+
+def test_the_limit_is_what_fits(fake):
+    long = [{"role": "user", "content": "x" * 1900}]
+    body = send(fake, long, max_tokens=32_000).json()
+    assert body["stop_reason"] == "model_context_window_exceeded"
+    usage = body["usage"]
+    total = usage["input_tokens"] + usage["cache_read_input_tokens"] + usage["output_tokens"]
+    assert total == 2000
+    error = refused(send(fake, [{"role": "user", "content": "x" * 2500}]))
+    assert error["type"] == "invalid_request_error"
+    assert "context" in error["message"]

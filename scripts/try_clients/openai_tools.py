@@ -37,16 +37,13 @@ def _call_and_result(client: openai.OpenAI) -> int:
     made = client.chat.completions.create(messages=ASKED, **_REQUIRED)
     choice = made.choices[0]
     assert choice.finish_reason == "tool_calls", choice
-    (call,) = choice.message.tool_calls or ()
+    (call,) = choice.message.tool_calls or []
     assert call.type == "function"
     assert call.function.arguments in ('{"city": "Paris"}', '{"city": "Oslo"}'), call
     result = {"role": "tool", "tool_call_id": call.id, "content": WEATHER}
+    messages: Any = [*ASKED, choice.message, result]
     answer = client.chat.completions.create(
-        model=MODEL,
-        messages=[*ASKED, choice.message, result],
-        tools=[_TOOL],
-        tool_choice="none",
-        max_tokens=8,
+        model=MODEL, messages=messages, tools=[_TOOL], tool_choice="none", max_tokens=8
     )
     assert answer.choices[0].message.tool_calls is None
     assert answer.usage is not None
@@ -62,7 +59,7 @@ def _streamed_call(client: openai.OpenAI) -> int:
         final = stream.get_final_completion().choices[0]
     assert kinds[-1] == "tool_calls.function.arguments.done", kinds
     assert final.finish_reason == "tool_calls"
-    (call,) = final.message.tool_calls or ()
+    (call,) = final.message.tool_calls or []
     assert isinstance(call.function.parsed_arguments, dict), call
     return kinds.count("tool_calls.function.arguments.delta")
 
@@ -76,5 +73,5 @@ def _parsed(client: openai.OpenAI) -> None:
         assert stream.get_final_completion().choices[0].message.parsed is not None
     tool = openai.pydantic_function_tool(City)
     called = client.chat.completions.parse(tools=[tool], tool_choice="required", **fields)
-    (call,) = called.choices[0].message.tool_calls or ()
+    (call,) = called.choices[0].message.tool_calls or []
     assert isinstance(call.function.parsed_arguments, City), call

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 
-import numpy as np
 import pytest
 
+from radixlm.core.errors import ConfigError
 from radixlm.server.responses.store import StoreLimits, Turn, TurnStore
-from radixlm.server.spoken import NOTHING, Cut, Said, spoken
 
 DAY = 86_400.0
 
@@ -40,11 +40,9 @@ def rows(store: TurnStore) -> int:
 
 def test_a_turn_comes_back_as_it_was(clock):
     store = store_of(clock)
-    said = Said(NOTHING, Cut(2, 1), "ab c", "mark", np.array([5, 6], dtype=np.int32))
-    assert store.put(turn("a", clock, said=said))
-    found = store.get("me", "a")
-    assert found.said[:4] == said[:4]
-    assert found.said.key.tolist() == [5, 6]
+    put = turn("a", clock)
+    assert store.put(put)
+    assert store.get("me", "a") == put
     assert store.get("you", "a") is None
     assert store.get("me", "b") is None
     assert store.put(turn("a", clock, response="{}"))
@@ -185,22 +183,10 @@ def test_limits_hold_and_no_turn_is_lost_that_is_needed(clock):
         assert expired <= len(parents)
 
 
-def said(kept: Cut, asked: str, answer: str) -> Said:
-    """One token for each character."""
-    text = asked + answer
-    key = np.array([ord(letter) for letter in text], dtype=np.int32)
-    return Said(kept, Cut(len(asked), len(asked)), text, "mark", key)
-
-
-def test_turns_make_a_conversation_up_to_what_each_keeps():
-    whole = spoken([said(NOTHING, "a>", "b."), said(Cut(4, 4), "c>", "d.")])
-    assert whole.text == "a>b.c>d."
-    assert whole.shared_with("a>b.c>d.e>") == Cut(8, 8)
-    assert whole.shared_with("a>b.c>D.e>") == Cut(6, 6)
-    assert whole.shared_with("a>b.X") == Cut(4, 4)
-    assert whole.shared_with("a>B.c>d.") == Cut(2, 2)
-    assert whole.shared_with("A>b.") == NOTHING
-    other = spoken([said(NOTHING, "a>", "b."), said(Cut(2, 2), "B.c>", "d.")])
-    assert other.text == "a>B.c>d."
-    assert "".join(map(chr, other.key)) == other.text
-    assert other.shared_with("a>b.") == Cut(2, 2)
+def test_a_file_of_another_version_is_refused(tmp_path, clock):
+    path = tmp_path / "store"
+    with sqlite3.connect(path) as other:
+        other.execute("PRAGMA user_version = 1")
+    other.close()
+    with pytest.raises(ConfigError, match="another version of radixlm \\(1\\)"):
+        TurnStore(path, StoreLimits(1, 1, 1.0), clock)

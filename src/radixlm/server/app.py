@@ -12,6 +12,7 @@ from starlette.types import ASGIApp
 
 from radixlm.build import AsyncEngine
 from radixlm.core.clock import WallClock
+from radixlm.server.answer_memory import AnswerMemory
 from radixlm.server.anthropic.routes import router as messages_router
 from radixlm.server.api_keys import Keyring
 from radixlm.server.config import ServerConfig
@@ -63,6 +64,7 @@ def create_app(
         fingerprint=fingerprint_of(engine.info),
         keys=keys,
         responses=responses or Keeper.from_config(replace(config, response_store=None)),
+        memory=AnswerMemory(engine.tokenizer, engine.info.kv_tokens),
         answer_style=answer_style_of(engine, config),
     )
     app = _Application(title="RadixLM", docs_url=None, redoc_url=None)

@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
-import numpy as np
-
 from radixlm.core.keys import Key
 from radixlm.core.request import Breakpoint, RequestOutput
+from radixlm.server.answer_memory import Asked, Span
 from radixlm.server.body import not_too_deep
 from radixlm.server.chat_deltas import ChatStream, finish_of, message_of
 from radixlm.server.generation import Job
@@ -20,7 +19,6 @@ from radixlm.server.logprobs import chat_logprobs
 from radixlm.server.messages import to_messages
 from radixlm.server.protocol import ChatBody, ChatMessage, TemplateFields
 from radixlm.server.service import Service
-from radixlm.server.spoken import NOTHING, Cut, Spoken
 from radixlm.server.tool_fields import tool_use, tools_for_template
 from radixlm.server.wire import (
     ChatChoice,
@@ -37,20 +35,19 @@ from radixlm.server.wire import (
 from radixlm.text.answers import Answered, AnswerParser
 from radixlm.text.breakpoints import Place, with_marks
 from radixlm.text.chat_template import as_plain_text, require_template
-from radixlm.text.tokenizer import Tokenizer, new_mark
+from radixlm.text.tokenizer import Tokenizer
 from radixlm.text.tool_prompt import told_in_text
 
 
 class ChatPrompt(NamedTuple):
-    """text: as the template wrote it, with `mark` in it; see `as_plain_text`.
+    """text: as the template wrote it, with the memory's mark in it; see `as_plain_text`.
 
-    kept: how much of it was there before. breakpoints: what of it is to be kept for later.
+    asked: what its answers are remembered by. breakpoints: what of it is to be kept for later.
     """
 
     text: str
-    mark: str
     key: Key
-    kept: Cut
+    asked: Asked | None = None
     breakpoints: tuple[Breakpoint, ...] = ()
 
 
@@ -77,6 +74,7 @@ def chat_task(service: Service, body: ChatBody, tenant: str) -> ChatTask:
             service,
             body.messages,
             body,
+            whose=(tenant, *body.namespace),
             add_special_tokens=special,
             wishes=wishes_in(body.messages, body.prompt_cache_options),
         ),
@@ -120,6 +118,7 @@ def task_of(
         priority=body.priority or 0,
         tenant=tenant,
         breakpoints=prompt.breakpoints,
+        asked=prompt.asked,
     )
     return ChatTask(job, prompt, partial(style.parser, use, prompt.text))
 
@@ -130,17 +129,17 @@ def chat_prompt(
     messages: Sequence[ChatMessage],
     fields: TemplateFields,
     *,
-    add_special_tokens: bool,
-    before: Spoken | None = None,
+    add_special_tokens: bool = False,
+    whose: Sequence[str] | None = None,
     wishes: Sequence[Wish] = (),
 ) -> ChatPrompt:
     """The messages' prompt, by the model's template. Raises InvalidRequestError.
 
-    before: the same conversation up to here, whose tokens are taken again where its text is.
+    whose: where answers were given to them, their tokens are taken again; without it, nobody's.
     wishes: what is to be kept; the template runs once more where there are any.
     """
     template = require_template(service.engine.chat_template)
-    tokenizer, mark = service.engine.tokenizer, new_mark() if before is None else before.mark
+    tokenizer, mark = service.engine.tokenizer, service.memory.mark
     said, tools = to_messages(messages), tools_for_template(fields.tools or ())
 
     def rendered(marks: Mapping[Place, str]) -> str:
@@ -159,18 +158,21 @@ def chat_prompt(
         )
 
     text = rendered({})
-    kept = NOTHING if before is None else before.shared_with(text)
+    spans: Sequence[Span] = ()
+    asked = None
+    # With special tokens around it, the prompt is no beginning of the next one.
+    if whose is not None and service.caches and not add_special_tokens:
+        given = (tools, fields.template_variables())
+        spans, asked = service.memory.recall(text, whose, said, *given)
     key = service.encode(
-        text[kept.chars :],
-        add_special_tokens=add_special_tokens and not kept.tokens,
+        text,
+        add_special_tokens=add_special_tokens,
         param="messages",
         break_mark=mark,
+        known=spans,
     )
-    if before is not None:
-        key = np.concatenate([before.key[: kept.tokens], key])
-    return ChatPrompt(
-        text, mark, key, kept, breakpoints_of(tokenizer, key, text, mark, wishes, rendered)
-    )
+    kept = breakpoints_of(tokenizer, key, text, mark, wishes, rendered)
+    return ChatPrompt(text, key, asked, kept)
 
 
 class ChatShape:

@@ -12,12 +12,14 @@ from radixlm.core.errors import InvalidRequestError
 from radixlm.core.keys import Key
 from radixlm.core.request import Breakpoint, FinishReason, Namespace, RequestOutput
 from radixlm.core.sampling import SamplingParams
+from radixlm.server.answer_memory import Asked
 from radixlm.server.errors import GenerationFailedError
 from radixlm.server.protocol import MAX_CHOICES
 from radixlm.server.service import Service
 
 _QUEUED_OUTPUTS = 1024
 _SEEDS = 2**64
+_WHOLE = (FinishReason.STOP, FinishReason.LENGTH)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,6 +29,7 @@ class Job:
     params: of all prompts, unless there are own_params, one for each prompt.
     prompt_only: for each prompt, whether nothing is to be generated; none means of no prompt.
     breakpoints: what of each prompt is to be kept.
+    asked: what the answers are remembered by, where they are; of a single prompt.
     Raises InvalidRequestError when there are more than MAX_CHOICES choices, or none.
     """
 
@@ -40,6 +43,7 @@ class Job:
     own_params: Sequence[SamplingParams] = ()
     prompt_only: Sequence[bool] = ()
     breakpoints: Sequence[Breakpoint] = ()
+    asked: Asked | None = None
 
     def __post_init__(self) -> None:
         if self.choices > MAX_CHOICES:
@@ -144,6 +148,7 @@ async def _one(service: Service, job: Job, choice: int) -> AsyncGenerator[Part, 
     begun = service.clock.now()
     prompt_only = job.of_prompt_only(choice)
     waits_for_first = True
+    answer: list[int] = []
     stream = service.engine.stream(
         job.prompts[choice // job.n],
         job.params_of(choice),
@@ -162,6 +167,10 @@ async def _one(service: Service, job: Job, choice: int) -> AsyncGenerator[Part, 
                 if waits_for_first and output.token_ids:
                     waits_for_first = False
                     service.metrics.time_to_first_token.observe(service.clock.now() - begun)
+                answer += output.token_ids
+                # Before its end is told: who hears of it may ask at once.
+                if output.finish_reason in _WHOLE and job.asked is not None and not prompt_only:
+                    service.memory.remember(job.asked, job.prompts[0], answer)
                 yield Part(choice, _without_answer(output) if prompt_only else output)
     service.metrics.request_latency.observe(service.clock.now() - begun)
 

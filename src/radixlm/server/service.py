@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 
+import numpy as np
 from fastapi import Request
 
 from radixlm.build import AsyncEngine, ModelInfo
@@ -20,6 +21,7 @@ from radixlm.core.errors import (
 from radixlm.core.keys import Key, as_key
 from radixlm.core.request import Namespace
 from radixlm.core.sampling import SamplingParams
+from radixlm.server.answer_memory import AnswerMemory, Span
 from radixlm.server.api_keys import Keyring, carried_key, digest_of
 from radixlm.server.config import ServerConfig
 from radixlm.server.errors import ModelNotFoundError
@@ -43,7 +45,7 @@ class Service:
     answer_style: how the model's chat answers are read.
     fingerprint: the same for as long as the same seed gives the same answer.
     keys: which API keys may do what.
-    responses: those that are stored.
+    responses: those that are stored. memory: the tokens of answers that were given.
     rids: the requests under way, by name and owner. queues: how many each key has.
     """
 
@@ -58,6 +60,7 @@ class Service:
     fingerprint: str
     keys: Keyring
     responses: Keeper
+    memory: AnswerMemory
     answer_style: AnswerStyle
     rids: Rids = field(default_factory=Rids)
     queues: KeyQueues = field(default_factory=KeyQueues)
@@ -131,9 +134,17 @@ class Service:
         return self.pace.seconds_for(self.engine.stats().waiting + 1)
 
     def encode(
-        self, text: str, *, add_special_tokens: bool, param: str, break_mark: str | None = None
+        self,
+        text: str,
+        *,
+        add_special_tokens: bool,
+        param: str,
+        break_mark: str | None = None,
+        known: Sequence[Span] = (),
     ) -> Key:
         """Tokenize a prompt, which `param` of the request made; see Tokenizer.encode.
+
+        known: what of it has its tokens already; no token reaches into it.
 
         A text that no tokens could bring into the context is refused unread: a body full of it
         would take a minute. Raises InvalidRequestError, RequestTooLargeError.
@@ -149,7 +160,18 @@ class Service:
                 f"tokens, which are at most {longest} characters; shorten the prompt",
                 param=param,
             )
-        return tokenizer.encode(text, add_special_tokens=add_special_tokens, break_mark=break_mark)
+        pieces, begin = [], 0
+        for span in known:
+            own = text[begin : span.start]
+            pieces += [
+                tokenizer.encode(own, add_special_tokens=False, break_mark=break_mark),
+                span.tokens,
+            ]
+            begin = span.stop
+        rest = tokenizer.encode(
+            text[begin:], add_special_tokens=add_special_tokens, break_mark=break_mark
+        )
+        return np.concatenate([*pieces, rest]) if pieces else rest
 
     def key(self, prompt: str | list[int], *, add_special_tokens: bool, param: str) -> Key:
         """Text or ids, which `param` of the request holds, as a key. Raises InvalidRequestError."""

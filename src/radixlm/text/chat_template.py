@@ -94,7 +94,7 @@ class ChatTemplate:
         """
         if add_generation_prompt is None:
             add_generation_prompt = not continue_final_message
-        plain = [{**message, "content": _plain(message.get("content"))} for message in messages]
+        plain = [{**message, "content": one_text(message.get("content"))} for message in messages]
         marker = ""
         if continue_final_message:
             if add_generation_prompt:
@@ -223,8 +223,11 @@ def _named_template(folder: Path, entry: Any) -> tuple[str, str]:
     )
 
 
-def _plain(content: Any) -> Any:
-    """Text parts as one text, a line each; templates that know no parts are the many."""
+def one_text(content: Any) -> Any:
+    """A message's content as templates get it: text parts as one text, a line each.
+
+    Templates that know no parts are the many.
+    """
     if not isinstance(content, list):
         return content
     for part in content:

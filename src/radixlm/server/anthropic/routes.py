@@ -66,7 +66,6 @@ async def count_tokens(request: Request) -> Response:
     """How many tokens a message's prompt has."""
     body = parse_body(CountBody, await read_body(request))
     body.check()
-    count: TokenCount = {
-        "input_tokens": await asyncio.to_thread(token_count, service_of(request), body)
-    }
+    tokens = await asyncio.to_thread(token_count, service_of(request), body, tenant_of(request))
+    count: TokenCount = {"input_tokens": tokens}
     return JSONResponse(count)

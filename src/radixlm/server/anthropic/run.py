@@ -49,7 +49,7 @@ def message_task(service: Service, body: MessagesBody, tenant: str) -> MessageTa
             service,
             chat,
             lambda: chat_prompt(
-                service, chat.messages, chat, add_special_tokens=False, wishes=wishes
+                service, chat.messages, chat, whose=(tenant, *chat.namespace), wishes=wishes
             ),
             tenant,
             request_id=new_id("msg"),
@@ -60,7 +60,7 @@ def message_task(service: Service, body: MessagesBody, tenant: str) -> MessageTa
     return MessageTask(task, body)
 
 
-def token_count(service: Service, body: CountBody) -> int:
+def token_count(service: Service, body: CountBody, tenant: str) -> int:
     """Tokens of the prompt. Takes time in proportion to it: call it off the event loop.
 
     Raises InvalidRequestError that names the field.
@@ -68,7 +68,8 @@ def token_count(service: Service, body: CountBody) -> int:
     service.check_model(body.model)
     chat = chat_of(body).chat
     try:
-        return chat_prompt(service, chat.messages, chat, add_special_tokens=False).key.size
+        whose = (tenant, *chat.namespace)
+        return chat_prompt(service, chat.messages, chat, whose=whose).key.size
     except InvalidRequestError as error:
         raise in_own_words(error) from None
 

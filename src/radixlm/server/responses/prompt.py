@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from pydantic import TypeAdapter
 
 from radixlm.core.errors import InvalidRequestError, RequestTooLargeError
@@ -21,8 +20,6 @@ from radixlm.server.responses.body import ResponseBody
 from radixlm.server.responses.items import AnyItem
 from radixlm.server.responses.store import Turn
 from radixlm.server.service import Service
-from radixlm.server.spoken import Cut, Said, spelled_behind, spoken
-from radixlm.text.tokenizer import Tokenizer
 
 _ITEMS: TypeAdapter[list[AnyItem]] = TypeAdapter(list[AnyItem])
 
@@ -39,18 +36,6 @@ class ResponseTask:
     def id(self) -> str:
         return self.chat.job.request_id
 
-    def said(self, tokenizer: Tokenizer, answer: Sequence[int]) -> Said:
-        """What this turn adds to the conversation, its sampled answer included."""
-        text, mark, key, kept, _ = self.chat.prompt
-        behind = spelled_behind(tokenizer, key, answer)
-        return Said(
-            kept=kept,
-            asked=Cut(len(text) - kept.chars, key.size - kept.tokens),
-            text=text[kept.chars :] + behind,
-            mark=mark,
-            key=np.concatenate([key[kept.tokens :], np.array(answer, dtype=np.int32)]),
-        )
-
 
 def response_task(
     service: Service, body: ResponseBody, turns: Sequence[Turn], tenant: str
@@ -59,18 +44,14 @@ def response_task(
     loop. turns: those before. Raises InvalidRequestError that names the field.
     """
     service.check_model(body.model)
-    earlier = _items_of(turns)
-    said = [turn.said for turn in turns if turn.said is not None]
-    before = spoken(said) if said else None
-    chat = chat_of(body, earlier)
+    chat = chat_of(body, _items_of(turns))
 
     def render(messages: Sequence[ChatMessage]) -> ChatPrompt:
         return chat_prompt(
             service,
             messages,
             chat,
-            add_special_tokens=False,
-            before=before,
+            whose=(tenant, *chat.namespace),
             wishes=wishes_in(messages, body.prompt_cache_options),
         )
 

@@ -66,7 +66,6 @@ class Run:
         self._writer = ItemWriter(self._number, seals=made.body.includes(ENCRYPTED))
         self._meter = UsageMeter(1, caches=service.caches)
         self._thinks = False
-        self._answer: list[int] = []
         self._reason: FinishReason | None = None
         self._stored = made.body.stores
         self.status: Outcome = "queued" if made.body.background else "in_progress"
@@ -90,7 +89,6 @@ class Run:
     def push(self, output: RequestOutput) -> Iterator[AnyEvent]:
         """Take the next output."""
         self._meter.add(0, output)
-        self._answer += output.token_ids
         self._reason = output.finish_reason
         logprobs = chat_logprobs(self._service.engine.tokenizer, output.logprobs)["content"]
         events = self._parser.push(output.text)
@@ -182,7 +180,6 @@ class Run:
             self._completed_at = int(time.time())
 
     def _turn(self) -> Turn:
-        tokenizer = self._service.engine.tokenizer
         return Turn(
             id=self.id,
             owner=self._made.chat.job.tenant,
@@ -191,7 +188,6 @@ class Run:
             ended=self.ended,
             response=json.dumps(self.response(), ensure_ascii=False),
             input=self._input,
-            said=self._made.said(tokenizer, self._answer) if self.ended else None,
         )
 
     def _usage(self) -> ResponseUsage:

@@ -1,6 +1,6 @@
 """Responses that were made, in SQLite, so that they can be fetched and continued.
 
-    turns   a response, its input and its tokens; `parent` is the response that it continued
+    turns   a response and its input; `parent` is the response that it continued
             alive   can be fetched and continued
             dead    deleted, or made room for; kept for as long as a turn continues it
 
@@ -11,17 +11,15 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from radixlm.core.errors import ConfigError
-from radixlm.server.spoken import NOTHING, Cut, Said
 
-_SCHEMA = """
+_VERSION = 2
+_SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS turns (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     id TEXT NOT NULL UNIQUE,
@@ -32,26 +30,15 @@ CREATE TABLE IF NOT EXISTS turns (
     ended INTEGER NOT NULL,
     size INTEGER NOT NULL,
     response TEXT NOT NULL,
-    input TEXT NOT NULL,
-    mark TEXT NOT NULL,
-    text TEXT NOT NULL,
-    tokens BLOB NOT NULL,
-    kept_chars INTEGER NOT NULL,
-    kept_tokens INTEGER NOT NULL,
-    asked_chars INTEGER NOT NULL,
-    asked_tokens INTEGER NOT NULL
+    input TEXT NOT NULL
 );
 CREATE INDEX IF NOT EXISTS by_parent ON turns (parent) WHERE parent IS NOT NULL;
 CREATE INDEX IF NOT EXISTS by_age ON turns (alive, number);
 CREATE INDEX IF NOT EXISTS by_size ON turns (size);
 CREATE INDEX IF NOT EXISTS by_owner ON turns (owner, alive, ended, size, id, number);
-PRAGMA user_version = 1;
+PRAGMA user_version = {_VERSION};
 """
-_NAMES = (
-    *("id", "owner", "parent", "created", "ended", "response", "input"),
-    *("mark", "text", "tokens", "kept_chars", "kept_tokens", "asked_chars", "asked_tokens"),
-)
-_COLUMNS = ", ".join(_NAMES)
+_COLUMNS = "id, owner, parent, created, ended, response, input"  # in the order of Turn's fields
 # Can make room. Takes the names of the others that have not ended, as JSON.
 _IDLE = "(alive AND (ended OR id NOT IN (SELECT value FROM json_each(?))))"
 
@@ -61,7 +48,7 @@ class Turn:
     """One stored response.
 
     owner: a digest of the API key that made it. created: in seconds since 1970.
-    response, input: as JSON. said: None until it has ended.
+    response, input: as JSON.
     """
 
     id: str
@@ -71,14 +58,11 @@ class Turn:
     ended: bool
     response: str
     input: str
-    said: Said | None = None
 
     @property
     def size(self) -> int:
         """Bytes, about."""
-        texts = (self.response, self.input, "" if self.said is None else self.said.text)
-        tokens = 0 if self.said is None else self.said.key.nbytes
-        return 200 + tokens + sum(len(text.encode()) for text in texts)
+        return 200 + len(self.response.encode()) + len(self.input.encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +88,9 @@ class TurnStore:
             if path is not None:
                 path.touch(mode=0o600)
             self._db = sqlite3.connect(path or ":memory:", check_same_thread=False)
+            (version,) = self._db.execute("PRAGMA user_version").fetchone()
+            if version not in (0, _VERSION):
+                raise sqlite3.Error(f"written by another version of radixlm ({version}); move it")
             self._db.executescript(_SCHEMA)
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(f"--response-store {path}: {error}") from None
@@ -120,7 +107,7 @@ class TurnStore:
         """
         if turn.size > self._limits.size or not self._has(turn.parent):
             return False
-        values = {**_values_of(turn), "size": turn.size}
+        values = {**asdict(turn), "size": turn.size}
         names = ", ".join(values)
         places = ", ".join(f":{name}" for name in values)
         fresh = ", ".join(f"{name} = excluded.{name}" for name in values)
@@ -224,43 +211,5 @@ class TurnStore:
 
 
 def _turn(row: tuple[Any, ...]) -> Turn:
-    values: Mapping[str, Any] = dict(zip(_NAMES, row, strict=True))
-    said = None
-    if values["mark"]:
-        said = Said(
-            kept=Cut(values["kept_chars"], values["kept_tokens"]),
-            asked=Cut(values["asked_chars"], values["asked_tokens"]),
-            text=values["text"],
-            mark=values["mark"],
-            key=np.frombuffer(values["tokens"], dtype=np.int32),
-        )
-    return Turn(
-        id=values["id"],
-        owner=values["owner"],
-        parent=values["parent"],
-        created=values["created"],
-        ended=bool(values["ended"]),
-        response=values["response"],
-        input=values["input"],
-        said=said,
-    )
-
-
-def _values_of(turn: Turn) -> dict[str, Any]:
-    said = turn.said or Said(NOTHING, NOTHING, "", "", np.zeros(0, dtype=np.int32))
-    return {
-        "id": turn.id,
-        "owner": turn.owner,
-        "parent": turn.parent,
-        "created": turn.created,
-        "ended": turn.ended,
-        "response": turn.response,
-        "input": turn.input,
-        "mark": said.mark,
-        "text": said.text,
-        "tokens": said.key.tobytes(),
-        "kept_chars": said.kept.chars,
-        "kept_tokens": said.kept.tokens,
-        "asked_chars": said.asked.chars,
-        "asked_tokens": said.asked.tokens,
-    }
+    turn = Turn(*row)
+    return replace(turn, ended=bool(turn.ended))

@@ -1,0 +1,161 @@
+"""The tokens of answers, so that a conversation goes on from what was computed.
+
+Text sampled token by token may be tokenized in another way, and then the cache has nothing behind
+the first difference. So the tokens are remembered, and a later prompt takes them again where it
+has the same text behind the same beginning:
+
+    text      <|user|>a<|assistant|>   Hi<|end|>   <|user|>b<|assistant|>
+              '-- a prompt's own --''- its answer -''------ encoded -----'
+
+Where such a beginning may end is told by the messages: each digest of those before an answer of
+the assistant's is looked up. Whether the text is the same, the template decides, so it is compared.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from threading import Lock
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from radixlm.core.keys import Key
+from radixlm.text.chat_template import one_text
+from radixlm.text.detokenizer import PROMPT_TAIL
+from radixlm.text.tokenizer import Tokenizer, new_mark
+
+# Different answers to the same prompt, as those who draw many and go on from each have them.
+MOST_ANSWERS: Final = 64
+# What an answer takes besides its tokens and text, in tokens.
+_OVERHEAD: Final = 32
+_NO_TOKENS: Final = np.zeros(0, dtype=np.int32)
+
+
+class Span(NamedTuple):
+    """Characters of a text from `start` to before `stop`, and their tokens."""
+
+    start: int
+    stop: int
+    tokens: Key
+
+
+class Asked(NamedTuple):
+    """A prompt that is going to be answered.
+
+    source: a digest of whose it is and what it was rendered from. chars, digest: of its text.
+    """
+
+    source: bytes
+    chars: int
+    digest: bytes
+
+
+class Recalled(NamedTuple):
+    """What is known of a prompt's text, in order, and how its answer can be remembered."""
+
+    spans: Sequence[Span]
+    asked: Asked
+
+
+@dataclass(slots=True, eq=False)
+class _Answers:
+    """Of one prompt, the answers' tokens by their texts, the latest one last."""
+
+    asked: Asked
+    tokens: dict[str, Key] = field(default_factory=dict)
+
+    @property
+    def cost(self) -> int:
+        return sum(tokens.size + _OVERHEAD for tokens in self.tokens.values())
+
+
+class AnswerMemory:
+    """Answers by the prompts that they followed, each known only to whom it was given.
+
+    Safe to use from several threads. What was not asked for the longest time makes room.
+
+    room: in tokens. As many as the KV pool has are enough: an answer whose tokens are cached no
+    more is not worth remembering.
+    mark: for `as_plain_text`, the same for all prompts, so that their texts compare.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, room: int) -> None:
+        self.mark = new_mark()
+        self._tokenizer = tokenizer
+        self._room = room
+        self._held = 0
+        self._prompts: OrderedDict[bytes, _Answers] = OrderedDict()
+        self._lock = Lock()
+
+    def recall(
+        self, text: str, whose: Sequence[str], messages: Sequence[Mapping[str, Any]], *given: Any
+    ) -> Recalled:
+        """What of a prompt is known. O(length of the messages and of the text).
+
+        whose: nobody else's answers are looked at. messages, given: what the template was told.
+        """
+        source = blake2b(json.dumps([*whose, given]).encode(), digest_size=16)
+        hashed = blake2b(digest_size=16)
+        spans: list[Span] = []
+        done = 0
+        for message in messages:
+            if message["role"] == "assistant" and (known := self._find(source.digest())):
+                asked = known.asked
+                if asked.chars >= done:
+                    hashed.update(_bytes(text[done : asked.chars]))
+                    done = asked.chars
+                    if hashed.digest() == asked.digest and (not spans or spans[-1].stop <= done):
+                        spans.append(_span(text, known))
+            plain = {**message, "content": one_text(message["content"])}
+            source.update(json.dumps(plain).encode())
+        hashed.update(_bytes(text[done:]))
+        return Recalled(spans, Asked(source.digest(), len(text), hashed.digest()))
+
+    def remember(self, asked: Asked, prompt: Key, answer: Sequence[int]) -> None:
+        """Remember what was sampled behind a prompt, all of it."""
+        text = _spelled_behind(self._tokenizer, prompt, answer)
+        with self._lock:
+            known = self._prompts.pop(asked.source, None)
+            if known is not None:
+                self._held -= known.cost
+            if known is None or known.asked != asked:
+                known = _Answers(asked)
+            known.tokens.pop(text, None)
+            known.tokens[text] = np.array(answer, dtype=np.int32)
+            if len(known.tokens) > MOST_ANSWERS:
+                del known.tokens[next(iter(known.tokens))]
+            self._prompts[asked.source] = known
+            self._held += known.cost
+            while self._held > self._room:
+                _, oldest = self._prompts.popitem(last=False)
+                self._held -= oldest.cost
+
+    def _find(self, source: bytes) -> _Answers | None:
+        with self._lock:
+            if source in self._prompts:
+                self._prompts.move_to_end(source)
+            return self._prompts.get(source)
+
+
+def _span(text: str, known: _Answers) -> Span:
+    """The answer that the text has; where it has none, that no token reaches out of the prompt."""
+    start, longest, found = known.asked.chars, 0, _NO_TOKENS
+    for answer, tokens in list(known.tokens.items()):
+        if len(answer) > longest and text.startswith(answer, start):
+            longest, found = len(answer), tokens
+    return Span(start, start + longest, found)
+
+
+def _spelled_behind(tokenizer: Tokenizer, key: Key, tokens: Sequence[int]) -> str:
+    """The text that `tokens` add to a prompt, special tokens spelled out."""
+    tail = key[-PROMPT_TAIL:].tolist()
+    before = tokenizer.decode(tail, skip_special_tokens=False)
+    return tokenizer.decode([*tail, *tokens], skip_special_tokens=False)[len(before) :]
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")

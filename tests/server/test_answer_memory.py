@@ -1,0 +1,162 @@
+"""Conversations that go on from the tokens that were sampled, on each of the routes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from radixlm.server.answer_memory import MOST_ANSWERS, AnswerMemory
+from tests.engines import byte_tokenizer
+from tests.server_support import Client, fake_engine
+
+CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
+FIRST: list[Any] = [{"role": "user", "content": "a"}]
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    """The tokenizer would write `hello` as one token, the model writes it as five."""
+    engine, runner = fake_engine(script="hello")
+    spelled = [token for letter in "hello" for token in engine.tokenizer.encode(letter)]
+    assert len(engine.tokenizer.encode("hello")) < len(spelled)
+    runner._runner._script = [*spelled, *engine.tokenizer.encode("<|end|>")]
+    yield Client(engine)
+    asyncio.run(engine.close())
+
+
+def asked(client: Client, path: str, messages: list[Any], **more: Any) -> tuple[int, int, int]:
+    """Prompt, cached and answered tokens of the next turn."""
+    headers = more.pop("headers", {})
+    body = {"input" if path == RESPONSES else "messages": messages, **more}
+    if path == MESSAGES:
+        body["max_tokens"] = 20
+    answer = client.request("POST", path, json=body, headers=headers)
+    assert answer.status_code == 200, answer.text
+    usage = answer.json()["usage"]
+    if path == CHAT:
+        cached = usage["prompt_tokens_details"]["cached_tokens"]
+        return usage["prompt_tokens"], cached, usage["completion_tokens"]
+    if path == RESPONSES:
+        cached = usage["input_tokens_details"]["cached_tokens"]
+        return usage["input_tokens"], cached, usage["output_tokens"]
+    cached = usage["cache_read_input_tokens"]
+    return usage["input_tokens"] + cached, cached, usage["output_tokens"]
+
+
+def then(answer: str = "hello", content: Any = "b") -> list[Any]:
+    said = {"role": "assistant", "content": answer}
+    return [*FIRST, said, {"role": "user", "content": content}]
+
+
+@pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
+@pytest.mark.parametrize("other", [CHAT, RESPONSES, MESSAGES])
+def test_what_was_sampled_is_cached(client: Client, path: str, other: str) -> None:
+    prompt, _, answer = asked(client, path, FIRST)
+    _, cached, _ = asked(client, other, then())
+    assert cached == prompt + answer - 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_turn_after_turn(client: Client, stream: bool) -> None:
+    messages = list(FIRST)
+    for _ in range(4):
+        if stream:
+            fields = {"messages": messages, "stream": True}
+            assert client.post(CHAT, **fields).status_code == 200
+        before = asked(client, CHAT, messages)
+        messages += then()[1:]
+        _, cached, _ = asked(client, CHAT, messages)
+        assert cached == before[0] + before[2] - 1
+
+
+def test_parts_are_the_text_they_render_to(client: Client) -> None:
+    prompt, _, answer = asked(client, CHAT, [{"role": "user", "content": [text("a")]}])
+    _, cached, _ = asked(client, CHAT, then())
+    assert cached == prompt + answer - 1
+
+
+def text(content: str) -> dict[str, Any]:
+    return {"type": "text", "text": content}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"headers": {"Authorization": "Bearer another"}},
+        {"cache_salt": "another"},
+        {"extra_key": "another"},
+    ],
+)
+def test_nobody_elses(client: Client, more: dict[str, Any]) -> None:
+    """Its prompt is what the tokenizer makes of it, as for who never asked before."""
+    own = asked(client, CHAT, FIRST)
+    plain, _, _ = asked(client, CHAT, then(), **more)
+    kept, _, _ = asked(client, CHAT, then())
+    assert own[2] == 6
+    assert kept == plain + 4
+
+
+def test_another_answer_is_tokenized(client: Client) -> None:
+    prompt, _, _ = asked(client, CHAT, FIRST)
+    _, cached, _ = asked(client, CHAT, then("jello"))
+    assert cached == prompt
+
+
+class TestMemory:
+    """With texts as a template might write them, a token for each byte."""
+
+    def recall(self, memory: AnswerMemory, prompt: str, answer: str = "", whose: str = "me") -> Any:
+        messages = [{"role": "user", "content": prompt}]
+        text = f"{prompt}>"
+        if answer:
+            messages += [{"role": "assistant", "content": answer}]
+            text += f"{answer};"
+        return memory.recall(text, [whose], messages)
+
+    def said(self, memory: AnswerMemory, prompt: str, answer: str) -> None:
+        asked = self.recall(memory, prompt).asked
+        memory.remember(asked, np.array([*f"{prompt}>".encode()]), self.tokens(answer))
+
+    def tokens(self, answer: str) -> list[int]:
+        return byte_tokenizer().encode(answer).tolist()
+
+    def test_the_longest_that_is_there(self) -> None:
+        memory = AnswerMemory(byte_tokenizer(), 1_000)
+        for answer in ("ye", "yes", "yesterday"):
+            self.said(memory, "a", answer)
+        [span] = self.recall(memory, "a", "yes!").spans
+        assert (span.start, span.stop, span.tokens.tolist()) == (2, 5, self.tokens("yes"))
+        [span] = self.recall(memory, "a", "no").spans
+        assert (span.start, span.stop, span.tokens.size) == (2, 2, 0)
+        assert not self.recall(memory, "b", "yes").spans
+        assert not self.recall(memory, "a", "yes", whose="you").spans
+
+    def test_a_text_that_begins_in_another_way(self) -> None:
+        """As where the template drops what it wrote before."""
+        memory = AnswerMemory(byte_tokenizer(), 1_000)
+        self.said(memory, "a", "yes")
+        messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "yes"}]
+        assert memory.recall("a>yes", ["me"], messages).spans
+        assert not memory.recall("A>yes", ["me"], messages).spans
+
+    def test_the_oldest_makes_room(self) -> None:
+        memory = AnswerMemory(byte_tokenizer(), 100)
+        for prompt in "abc":
+            self.said(memory, prompt, "x")
+        assert self.recall(memory, "a", "x").spans
+        self.said(memory, "d", "x")
+        known = [prompt for prompt in "abcd" if self.recall(memory, prompt, "x").spans]
+        assert known == ["a", "c", "d"]
+        self.said(memory, "e", "x" * 200)
+        assert not any(self.recall(memory, prompt, "x").spans for prompt in "abcde")
+
+    def test_so_many_answers_to_one_prompt(self) -> None:
+        memory = AnswerMemory(byte_tokenizer(), 100_000)
+        for place in range(MOST_ANSWERS + 1):
+            self.said(memory, "a", f"{place}.")
+        assert self.recall(memory, "a", "1.").spans[0].stop == 4
+        assert self.recall(memory, "a", "0.").spans[0].stop == 2

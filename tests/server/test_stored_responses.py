@@ -329,3 +329,21 @@ def test_a_client_that_leaves_leaves_no_response():
         assert until(lambda: idle_and_whole(engine))
         assert httpx.get(f"{url}/v1/responses/{name}").status_code == 404
     asyncio.run(engine.close())
+
+
+def test_thoughts_between_calls_are_of_their_turn(fake):
+    """Both calls may be answered: they are one message's."""
+
+    def call(name: str) -> dict[str, str]:
+        return {"type": "function_call", "call_id": name, "name": "look", "arguments": "{}"}
+
+    def thought(text: str) -> dict[str, Any]:
+        content = [{"type": "reasoning_text", "text": text}]
+        return {"type": "reasoning", "summary": [], "content": content}
+
+    results = [
+        {"type": "function_call_output", "call_id": name, "output": "12"} for name in ("a", "b")
+    ]
+    items = [thought("Hm."), call("a"), thought("And?"), call("b"), *results]
+    answer = fake.post("/v1/responses", input=items, max_output_tokens=2)
+    assert answer.status_code == 200, answer.text

@@ -104,8 +104,7 @@ class _Thread:
                 content = _text(item.content, f"{path}.content")
                 self.messages.append({"role": item.role, "content": content})
             case ReasoningItem():
-                turn = self._turn(unless=("content", "tool_calls", "reasoning_content"))
-                turn["reasoning_content"] = _thoughts(item, path)
+                self._think(_thoughts(item, path))
             # One that was cut off is no call; the text that came of it is a message of its own.
             case FunctionCallItem(status="incomplete"):
                 pass
@@ -133,6 +132,14 @@ class _Thread:
         if "content" in turn and "tool_calls" not in turn:
             turn = self._turn(unless=("content",))
         turn["content"] = _joined(turn["content"], content) if "content" in turn else content
+
+    def _think(self, thoughts: str) -> None:
+        """Thoughts behind a call are of the same turn, whose results are still to come."""
+        turn = self._turn()
+        if "tool_calls" not in turn:
+            turn = self._turn(unless=("content", "reasoning_content"))
+        before = turn.get("reasoning_content")
+        turn["reasoning_content"] = thoughts if before is None else f"{before}\n{thoughts}"
 
     def _turn(self, unless: Sequence[str] = ()) -> Json:
         """The assistant's message that is being put together; another one when it has any of

@@ -72,7 +72,7 @@ async def cancel_response(request: Request, response_id: str) -> Response:
     """End a response that is made in the background; one that has ended stays as it is."""
     service = service_of(request)
     turn = await _stored(request, response_id)
-    if not json.loads(turn.response)["background"]:
+    if not (await asyncio.to_thread(json.loads, turn.response))["background"]:
         raise InvalidRequestError(
             f"the response {turn.id} is not made in the background: close its connection instead",
             param="response_id",
@@ -86,7 +86,7 @@ async def list_input_items(request: Request, response_id: str) -> Response:
     """The items that a stored response was given; of those before it there is its own list."""
     query = query_of(request, ItemsQuery)
     turn = await _stored(request, response_id)
-    return JSONResponse(listed(json.loads(turn.input), query))
+    return JSONResponse(listed(await asyncio.to_thread(json.loads, turn.input), query))
 
 
 async def _turns_before(service: Service, body: ResponseBody, tenant: str) -> list[Turn]:
@@ -97,7 +97,7 @@ async def _turns_before(service: Service, body: ResponseBody, tenant: str) -> li
     turns = await service.responses.conversation(tenant, previous)
     if not turns:
         raise _not_found(previous, "previous_response_id")
-    status = json.loads(turns[-1].response)["status"]
+    status = (await asyncio.to_thread(json.loads, turns[-1].response))["status"]
     if status not in ("completed", "incomplete"):
         raise InvalidRequestError(
             f"the response {previous} is {status}, so it can not be continued",

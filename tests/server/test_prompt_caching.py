@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -241,4 +242,34 @@ def test_over_the_budget_the_request_is_answered_and_nothing_is_kept() -> None:
     assert pinned(engine) == first  # the oldest yielded
     written = usage["cache_creation_input_tokens"]
     assert written + usage["cache_read_input_tokens"] == first
+    assert settled(engine)
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+def test_several_keys_and_their_pins(isolated: bool) -> None:
+    """With --isolate-by-key each writes its own; what is read was never another's."""
+    engine, _ = fake_engine(template=HERMES)
+    client = Client(engine, api_key=("one", "two"), isolate_by_key=isolated)
+    body = {
+        "system": [text(LONG, **marked())],
+        "messages": [{"role": "user", "content": "Hi."}],
+        "max_tokens": 3,
+        "stream": True,
+    }
+
+    def usage(key: str) -> dict[str, int]:
+        headers = {"Authorization": f"Bearer {key}"}
+        answer = client.request("POST", MESSAGES, json=body, headers=headers)
+        start = next(line for line in answer.text.split("\n") if '"message_start"' in line[5:])
+        told: dict[str, int] = json.loads(start.removeprefix("data: "))["message"]["usage"]
+        return told
+
+    first, other, again = usage("one"), usage("two"), usage("one")
+    kept = first["cache_creation_input_tokens"]
+    assert kept == tokens(client, f"<|start|>system\n{LONG}")
+    assert other["cache_creation_input_tokens"] == (kept if isolated else 0)
+    assert (other["cache_read_input_tokens"] > kept) is not isolated
+    assert again["cache_creation_input_tokens"] == 0
+    assert again["cache_read_input_tokens"] > kept
+    assert pinned(engine) == (2 * kept if isolated else kept)
     assert settled(engine)

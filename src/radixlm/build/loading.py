@@ -16,6 +16,7 @@ from radixlm.build.resolve import (
     resolve_device,
     resolve_dtype,
     resolve_folder,
+    resolve_pin_budget,
 )
 from radixlm.cache import RadixCache, make_policy
 from radixlm.constraints import Compiler, MaskFiller
@@ -138,17 +139,16 @@ def load(config: EngineConfig, *, progress: bool = True) -> Loaded:
     model.pack()
     shape = (model_config.n_layers, model_config.n_kv_heads, model_config.head_dim)
     capacity = config.kv_tokens or default_kv_tokens(bytes_per_token(*shape, dtype), device)
+    context = resolve_context(config, model_config)
     cache = RadixCache(
         capacity,
         config.page_size,
         enabled=not config.disable_radix_cache,
         policy=policy,
-        pin_budget=config.max_pinned_tokens,
+        pin_budget=resolve_pin_budget(config, capacity, context),
         reserve=min(RESERVE, capacity // _RESERVES_IN_POOL),
     )
-    limits = Limits(
-        resolve_context(config, model_config), cache.largest_request, model_config.vocab_size
-    )
+    limits = Limits(context, cache.largest_request, model_config.vocab_size)
     n_rows = min(config.max_running_requests, config.chunked_prefill_size)
     try:
         pool = KVPool(shape[0], cache.capacity, shape[1], shape[2], dtype, device)

@@ -10,6 +10,9 @@ from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, ModelError
 from radixlm.models.config import ModelConfig
 
+# The share of the pool that marks may keep is one in so many.
+_PINS_IN_POOL = 4
+
 DEMO_MODEL = Path(__file__).parent.parent / "demo_model"
 
 
@@ -56,6 +59,15 @@ def resolve_dtype(config: EngineConfig, model: ModelConfig) -> torch.dtype:
         return torch.bfloat16
     # float16 checkpoints run in bfloat16: the CPU has no float16 products worth having.
     return torch.bfloat16 if model.dtype == torch.float16 else model.dtype
+
+
+def resolve_pin_budget(config: EngineConfig, capacity: int, context: int) -> int:
+    """Most pinned tokens. Left open, it makes no prompt too long that would fit without pins."""
+    if config.max_pinned_tokens is not None:
+        return config.max_pinned_tokens
+    if config.disable_radix_cache:
+        return 0
+    return min(capacity // _PINS_IN_POOL, max(capacity - context, 0))
 
 
 def resolve_context(config: EngineConfig, model: ModelConfig) -> int:

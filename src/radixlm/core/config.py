@@ -42,10 +42,10 @@ class EngineConfig:
     eviction_policy: str = _flag(
         "lru", "lru, lfu, fifo, mru, filo, slru, priority, or package.module:Class of your own."
     )
-    max_pinned_tokens: int = _flag(
-        0,
+    max_pinned_tokens: int | None = _flag(
+        None,
         "Tokens of the KV pool that may be pinned, by Engine.pin and by marks in prompts; no "
-        "request may need them.",
+        "request may need them. Default: a quarter, or what the longest request leaves.",
     )
     schedule_policy: SchedulePolicy = _flag(
         "lpm",
@@ -82,7 +82,6 @@ class EngineConfig:
             ("chunked_prefill_size", 1),
             ("max_running_requests", 1),
             ("max_queued_requests", 1),
-            ("max_pinned_tokens", 0),
             ("max_wait_admissions", 1),
             ("priority_scheduling_preemption_threshold", 1),
             ("schedule_seed", 0),
@@ -91,6 +90,8 @@ class EngineConfig:
         for name in ("kv_tokens", "context_length"):
             if getattr(self, name) is not None:
                 _at_least(name, getattr(self, name), 2)
+        if self.max_pinned_tokens is not None:
+            _at_least("max_pinned_tokens", self.max_pinned_tokens, 0)
         check_page_size(self.page_size)
         if self.disable_radix_cache and self.max_pinned_tokens:
             raise ConfigError("--max-pinned-tokens has no use with --disable-radix-cache")

@@ -12,30 +12,110 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from radixlm.build import AsyncEngine, Engine
     from radixlm.core.config import EngineConfig
+    from radixlm.core.errors import ProgramError
     from radixlm.core.grammar import Grammar
     from radixlm.core.request import FinishReason, Namespace, RequestOutput
     from radixlm.core.sampling import SamplingParams
+    from radixlm.lang.choices import (
+        ChoicesDecision,
+        ChoicesSamplingMethod,
+        greedy_token_selection,
+        token_length_normalized,
+        unconditional_likelihood_normalized,
+    )
+    from radixlm.lang.defaults import flush_cache, set_default_backend
+    from radixlm.lang.endpoint import RuntimeEndpoint
+    from radixlm.lang.function import Function, function
+    from radixlm.lang.openai_backend import OpenAI
+    from radixlm.lang.state import State
+    from radixlm.lang.words import (
+        assistant,
+        assistant_begin,
+        assistant_end,
+        gen,
+        gen_int,
+        gen_string,
+        select,
+        system,
+        system_begin,
+        system_end,
+        user,
+        user_begin,
+        user_end,
+    )
 
 _HOMES = {
     "AsyncEngine": "radixlm.build",
+    "ChoicesDecision": "radixlm.lang.choices",
+    "ChoicesSamplingMethod": "radixlm.lang.choices",
     "Engine": "radixlm.build",
     "EngineConfig": "radixlm.core.config",
     "FinishReason": "radixlm.core.request",
+    "Function": "radixlm.lang.function",
     "Grammar": "radixlm.core.grammar",
     "Namespace": "radixlm.core.request",
+    "OpenAI": "radixlm.lang.openai_backend",
+    "ProgramError": "radixlm.core.errors",
     "RequestOutput": "radixlm.core.request",
+    "RuntimeEndpoint": "radixlm.lang.endpoint",
     "SamplingParams": "radixlm.core.sampling",
+    "State": "radixlm.lang.state",
+    "assistant": "radixlm.lang.words",
+    "assistant_begin": "radixlm.lang.words",
+    "assistant_end": "radixlm.lang.words",
+    "flush_cache": "radixlm.lang.defaults",
+    "function": "radixlm.lang.function",
+    "gen": "radixlm.lang.words",
+    "gen_int": "radixlm.lang.words",
+    "gen_string": "radixlm.lang.words",
+    "greedy_token_selection": "radixlm.lang.choices",
+    "select": "radixlm.lang.words",
+    "set_default_backend": "radixlm.lang.defaults",
+    "system": "radixlm.lang.words",
+    "system_begin": "radixlm.lang.words",
+    "system_end": "radixlm.lang.words",
+    "token_length_normalized": "radixlm.lang.choices",
+    "unconditional_likelihood_normalized": "radixlm.lang.choices",
+    "user": "radixlm.lang.words",
+    "user_begin": "radixlm.lang.words",
+    "user_end": "radixlm.lang.words",
 }
 
 __all__ = [
     "AsyncEngine",
+    "ChoicesDecision",
+    "ChoicesSamplingMethod",
     "Engine",
     "EngineConfig",
     "FinishReason",
+    "Function",
     "Grammar",
     "Namespace",
+    "OpenAI",
+    "ProgramError",
     "RequestOutput",
+    "RuntimeEndpoint",
     "SamplingParams",
+    "State",
+    "assistant",
+    "assistant_begin",
+    "assistant_end",
+    "flush_cache",
+    "function",
+    "gen",
+    "gen_int",
+    "gen_string",
+    "greedy_token_selection",
+    "select",
+    "set_default_backend",
+    "system",
+    "system_begin",
+    "system_end",
+    "token_length_normalized",
+    "unconditional_likelihood_normalized",
+    "user",
+    "user_begin",
+    "user_end",
 ]
 
 

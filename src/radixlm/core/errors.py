@@ -6,10 +6,13 @@ RadixLMError
 ├── QueueFullError         too many requests wait; try again later                 HTTP 429
 ├── EngineDeadError        the engine loop crashed or was shut down                HTTP 503
 ├── NoTrialError           no process can be started to try grammars in            HTTP 503
+├── BackendError           a server that programs run on does not answer, or fails
 ├── ConfigError            a flag or a combination of flags is wrong
 ├── ModelError             a checkpoint folder cannot be used
 │   ├── UnsupportedModelError  names the config field that is not supported
 │   └── CheckpointError        missing shard, wrong shape, truncated file
+├── ProgramError           a step of a program in the frontend language failed; names its line
+│   └── UnknownVariableError   nothing in the program makes a value of that name
 └── CacheError             misuse of the cache; the cache is unchanged
     ├── InvalidKeyError        not a non-empty 1-D array of ids that fit int32
     ├── StaleMatchError        the tree changed since the match was made
@@ -63,6 +66,24 @@ class UnsupportedModelError(ModelError):
 
 class CheckpointError(ModelError):
     """The checkpoint's files are missing, truncated or of the wrong shape."""
+
+
+class BackendError(RadixLMError):
+    """A server that programs run on does not answer, broke off, or failed."""
+
+
+class ProgramError(RadixLMError):
+    """A step of a program in the frontend language failed. `line` says where the program has it."""
+
+    def __init__(self, message: str, *, line: str) -> None:
+        super().__init__(f"{line}: {message}")
+        self.line = line
+
+
+class UnknownVariableError(ProgramError, KeyError):
+    """Nothing in the program makes a value of that name."""
+
+    __str__ = Exception.__str__  # KeyError's would quote it
 
 
 class CacheError(RadixLMError):

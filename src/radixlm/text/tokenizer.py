@@ -97,6 +97,19 @@ class Tokenizer:
             )
         return np.array(found.ids, dtype=np.int32)
 
+    def encode_behind(self, text: str) -> Key:
+        """(n,) int32 ids of `text` as it goes on from another one, with no token across the seam:
+        nothing is put in front of it, neither special tokens nor a space.
+        """
+        if self.drops_first_space and text.startswith(" "):
+            text = text[1:]  # the space that the tokenizer puts there is this one
+        elif self.drops_first_space:
+            line_end = self.encode("\n", add_special_tokens=False)
+            found = self.encode("\n" + text, add_special_tokens=False)
+            if np.array_equal(found[: line_end.size], line_end):
+                return found[line_end.size :]
+        return self.encode(text, add_special_tokens=False)
+
     def encode_plain(self, text: str) -> Key:
         """(n,) int32 ids of `text` alone: no special token is added, or found in it."""
         mark = new_mark()

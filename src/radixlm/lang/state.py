@@ -1,0 +1,257 @@
+"""What a program writes to and reads from."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, Self
+
+from radixlm.core.errors import ProgramError
+from radixlm.lang.lines import caller_line
+from radixlm.lang.stream import Stream
+from radixlm.lang.transcript import Message
+from radixlm.lang.values import Value
+from radixlm.lang.words import (
+    Expr,
+    Exprs,
+    RoleBegin,
+    RoleEnd,
+    ScopeBegin,
+    ScopeEnd,
+    in_role,
+    parts_of,
+)
+
+
+class State:
+    """The first argument of every program.
+
+    Appending (`s += ...`) and forking never wait. Reading (`s["name"]`, `s.text()`, ...) waits for
+    what is read, and raises ProgramError when the step that it comes of failed.
+
+    ret_value: what the program returned. arguments: what it was called with.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        arguments: dict[str, Any] | None = None,
+        *,
+        awaits: Callable[[], bool] = bool,
+    ) -> None:
+        """awaits: whether whoever calls may wait for what the program has not come to yet."""
+        self._stream = stream
+        self._awaits = awaits
+        self.arguments = arguments or {}
+        self.ret_value: Any = None
+
+    def __iadd__(self, other: Expr | str) -> Self:
+        for part in parts_of(other):
+            self._stream.submit(part)
+        return self
+
+    def __getitem__(self, name: str) -> Any:
+        return _read(self._find(name))
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._stream.variables[name] = value
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._stream.variables
+
+    get_var = __getitem__
+    set_var = __setitem__
+
+    def system(self, expr: Expr | str | None = None) -> Any:
+        """A whole message, or without `expr` a context manager for one."""
+        return self._message("system", expr)
+
+    def user(self, expr: Expr | str | None = None) -> Any:
+        """As `system`."""
+        return self._message("user", expr)
+
+    def assistant(self, expr: Expr | str | None = None) -> Any:
+        """As `system`."""
+        return self._message("assistant", expr)
+
+    @contextmanager
+    def var_scope(self, name: str) -> Iterator[None]:
+        """What is appended inside is the variable `name` too."""
+        self._stream.submit(ScopeBegin(name))
+        yield
+        self._stream.submit(ScopeEnd(name))
+
+    def fork(self, size: int = 1) -> Forks:
+        """`size` states that go on from here side by side; what they share is computed once."""
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ProgramError(
+                f"a state is forked into 1 or more, got {size!r}", line=str(caller_line())
+            )
+        return Forks(self, [State(child, self.arguments) for child in self._stream.fork(size)])
+
+    @contextmanager
+    def copy(self) -> Iterator[State]:
+        """A fork of one, joined at the end."""
+        forks = self.fork(1)
+        try:
+            yield forks[0]
+        finally:
+            forks.join()
+
+    def text(self) -> str:
+        """Everything so far, messages as the model reads them."""
+        return self._stream.read(lambda said: said.text)
+
+    def messages(self) -> list[Message]:
+        """The messages that are whole, in the form of OpenAI's API."""
+        return self._stream.read(lambda said: list(said.messages))
+
+    def sync(self) -> None:
+        """Wait until all that is appended is done. Raises nothing: see `error`."""
+        self.error()
+
+    def error(self) -> ProgramError | None:
+        """What went wrong so far, None when nothing did."""
+        try:
+            self._stream.read(bool)
+        except ProgramError as error:
+            return error
+        return None
+
+    def get_meta_info(self, name: str) -> Any:
+        """What the backend tells of an answer, as SGLang's `meta_info`; None of other variables."""
+        return _meta(self._find(name))
+
+    def text_iter(self, name: str | None = None) -> Iterator[str]:
+        """The text of a variable, or of everything, as it comes; run with `stream=True`."""
+        value = self._stream.text if name is None else self._find(name)
+        if isinstance(value, Value):
+            yield from value.pieces()
+        else:
+            yield str(_read(value))
+
+    async def text_async_iter(
+        self, name: str | None = None, return_meta_data: bool = False
+    ) -> AsyncIterator[Any]:
+        """As `text_iter`; with return_meta_data pairs of the text and what is known of it."""
+        value = self._stream.text if name is None else await self._find_soon(name)
+        if not isinstance(value, Value):
+            yield (str(value), {}) if return_meta_data else str(value)
+            return
+        async for piece in value.apieces():
+            yield (piece, value.meta or {}) if return_meta_data else piece
+
+    def cancel(self) -> None:
+        """End the program where it is; at the backend too. What is read from then on raises."""
+        self._stream.cancel()
+
+    def __repr__(self) -> str:
+        return f"State({', '.join(self._stream.variables)})"
+
+    def _message(self, role: str, expr: Expr | str | None) -> Exprs | AbstractContextManager[None]:
+        if expr is None:
+            return self._within(role)
+        message = in_role(role, expr)
+        self += message
+        return message
+
+    @contextmanager
+    def _within(self, role: str) -> Iterator[None]:
+        self._stream.submit(RoleBegin(role))
+        yield
+        self._stream.submit(RoleEnd(role))
+
+    def _find(self, name: str) -> Any:
+        return self._stream.find(name, wait=self._awaits())
+
+    async def _find_soon(self, name: str) -> Any:
+        if name in self or not self._awaits():
+            return self._find(name)
+        return await asyncio.to_thread(self._find, name)
+
+
+class Forks:
+    """States that go their own ways from where one was forked."""
+
+    def __init__(self, origin: State, states: list[State]) -> None:
+        self._origin = origin
+        self._states = states
+        self._joined: str | None = None
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def __iter__(self) -> Iterator[State]:
+        return iter(self._states)
+
+    def __getitem__(self, place: int) -> State:
+        return self._states[place]
+
+    def __setitem__(self, place: int, state: State) -> None:
+        """What `forks[i] += ...` does at its end."""
+        if self._states[place] is not state:
+            raise ProgramError("a fork can not be replaced", line=str(caller_line()))
+
+    def __iadd__(
+        self, other: Expr | str | Sequence[Expr | str] | Callable[[int], Expr | str]
+    ) -> Self:
+        """The same for all, or a list with one for each, or a function of the fork's place."""
+        for state, own in zip(self._states, self._each(other), strict=True):
+            state += own
+        return self
+
+    def join(self, mode: str = "gather_variable") -> None:
+        """End the forks. Every variable that they made is a list in the state that was forked, with
+        an entry for each fork that made it.
+        """
+        line = str(caller_line())
+        if mode != "gather_variable":
+            raise ProgramError(f"the mode of a join is 'gather_variable', got {mode!r}", line=line)
+        if self._joined is not None:
+            raise ProgramError(f"these forks were joined before, by {self._joined}", line=line)
+        self._joined = line
+        known = self._origin._stream.variables
+        made: dict[str, list[Any]] = {}
+        for state in self._states:
+            state._stream.close(f"this fork was joined, by {line}")
+            for name, value in state._stream.variables.items():
+                if name not in known:
+                    made.setdefault(name, []).append(value)
+        known.update({name: _Gathered(values) for name, values in made.items()})
+
+    def _each(self, other: Any) -> Sequence[Expr | str]:
+        if isinstance(other, Expr | str):
+            return [other] * len(self._states)
+        if callable(other):
+            return [other(place) for place in range(len(self._states))]
+        if isinstance(other, list | tuple) and len(other) == len(self._states):
+            return other
+        raise ProgramError(
+            f"{len(self._states)} forks are given one expression, a list of as many, or a function "
+            f"of their place, got {other!r:.80}",
+            line=str(caller_line()),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Gathered:
+    """A variable of several forks."""
+
+    values: list[Any]
+
+
+def _read(value: Any) -> Any:
+    if isinstance(value, Value):
+        return value.get()
+    if isinstance(value, _Gathered):
+        return [_read(entry) for entry in value.values]
+    return value
+
+
+def _meta(value: Any) -> Any:
+    if isinstance(value, Value):
+        value.get()
+        return value.meta
+    return [_meta(entry) for entry in value.values] if isinstance(value, _Gathered) else None

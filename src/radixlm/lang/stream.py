@@ -1,0 +1,240 @@
+"""One state's steps: what the program submits, in order, and what comes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from radixlm.core.errors import ProgramError, RadixLMError, UnknownVariableError
+from radixlm.lang.executor import Executor
+from radixlm.lang.lines import Line, caller_line
+from radixlm.lang.performer import Performer, Style
+from radixlm.lang.transcript import Transcript
+from radixlm.lang.values import Value
+from radixlm.lang.words import Expr, Gen, ScopeBegin, Select
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Fork(Expr):
+    origins: tuple[asyncio.Future[Transcript], ...]
+
+    def go(self, said: Transcript) -> None:
+        for origin in self.origins:
+            origin.set_result(said.copy())
+
+    def refuse(self, error: ProgramError) -> None:
+        for origin in self.origins:
+            origin.set_exception(error)
+
+
+@dataclass(frozen=True, slots=True)
+class _Read(Expr):
+    function: Callable[[Transcript], Any]
+
+
+class _Step(NamedTuple):
+    expr: Expr
+    line: Line
+    value: Value
+
+
+class Stream:
+    """Submitting never waits; reading does, for what was submitted before.
+
+        program's thread:  submit ──> queue ──> work, on the executor's loop ──> values
+
+    After a step failed, those behind it are not run, and every value that would have come of them
+    fails with the same error.
+
+    family: the streams of one program, which end together. text: all the text, as it grows.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        style: Style,
+        *,
+        parent: Stream | None = None,
+        variables: dict[str, Any] | None = None,
+    ) -> None:
+        self._executor = executor
+        self._style = style
+        self.family: list[Stream] = [] if parent is None else parent.family
+        self.family.append(self)
+        self.variables = variables or {}
+        self.text = Value()
+        self._changed = threading.Condition()
+        self._closed: str | None = None  # why nothing can be submitted any more
+        self._open: set[Value] = set()
+        self._error: ProgramError | None = None
+        self._said: Transcript | None = None
+        self._over = threading.Event()
+        self._queue: asyncio.Queue[_Step | None] = asyncio.Queue()
+        self._line = caller_line()
+        self._origin: asyncio.Future[Transcript] | None = None
+        if parent is not None:
+            self._origin = executor.loop.create_future()
+        executor.start(self._work())
+
+    def submit(self, expr: Expr) -> Value:
+        """Raises ProgramError when the state takes no more."""
+        value, line = Value(), caller_line()
+        with self._changed:
+            if self._closed is not None:
+                raise ProgramError(self._closed, line=str(line))
+            if self._over.is_set():
+                value.fail(self._error or _cancelled(line))  # nothing is done any more
+            else:
+                self._open.add(value)
+                self._executor.call(self._queue.put_nowait, _Step(expr, line, value))
+            if isinstance(expr, Gen | Select | ScopeBegin) and expr.name is not None:
+                self.variables[expr.name] = value
+                self._changed.notify_all()
+        return value
+
+    def fork(self, size: int) -> list[Stream]:
+        """Streams that go on from what is submitted so far. They come with this one's variables."""
+        style = Style(self._style.defaults, self._style.streams)
+        children = [
+            Stream(self._executor, style, parent=self, variables=dict(self.variables))
+            for _ in range(size)
+        ]
+        self.submit(_Fork(tuple(child._origin for child in children if child._origin)))
+        return children
+
+    def read(self, function: Callable[[Transcript], T]) -> T:
+        """Of what is said when all that is submitted is done. Raises ProgramError."""
+        if self._closed is None:
+            result: T = self.submit(_Read(function)).get()
+            return result
+        self._over.wait()
+        if self._error is not None or self._said is None:
+            raise self._error or _cancelled(caller_line())
+        return function(self._said)
+
+    def find(self, name: str, *, wait: bool) -> Any:
+        """A variable as it is, which may be a Value. Raises UnknownVariableError.
+
+        wait: as long as the program runs it may still come.
+        """
+        if self._style.spec_tokens and self._closed is None:
+            self.submit(_Read(bool))  # answers that are put off for others are wanted now
+        with self._changed:
+            while wait and name not in self.variables and self._closed is None:
+                self._changed.wait()
+            if name in self.variables:
+                return self.variables[name]
+            known = ", ".join(map(repr, self.variables)) or "none"
+        raise UnknownVariableError(
+            f"there is no variable {name!r} (known: {known})", line=str(caller_line())
+        )
+
+    def close(self, reason: str) -> None:
+        """Take no more. What is submitted goes on. Closed again, nothing happens."""
+        with self._changed:
+            if self._closed is not None:
+                return
+            self._closed = reason
+            if not self._over.is_set():
+                self._executor.call(self._queue.put_nowait, None)
+            self._changed.notify_all()
+
+    def cancel(self) -> None:
+        """End it, and all that share its executor, where they are."""
+        self._executor.cancel()
+
+    def wait(self) -> None:
+        """Until a closed stream's steps are done."""
+        self._over.wait()
+
+    def fail(self, error: Exception) -> None:
+        """The program itself failed: what is read of the state from now on does too."""
+        self._error = self._error or _told(error, self._line)
+
+    async def _work(self) -> None:
+        line = self._line
+        try:
+            performer = await self._begun()
+            while (step := await self._queue.get()) is not None:
+                line = step.line
+                await self._do(performer, step)
+        except asyncio.CancelledError:
+            self.fail(_cancelled(line))
+            raise
+        finally:
+            self._end()
+
+    async def _begun(self) -> Performer | None:
+        """None when there is nothing to go on from."""
+        session = self._executor.session
+        try:
+            self._said = session.begin() if self._origin is None else await self._origin
+        except ProgramError as error:
+            self.fail(error)
+            return None
+        return Performer(session, self._said, self._style, self.text.grow)
+
+    async def _do(self, performer: Performer | None, step: _Step) -> None:
+        if self._error is None and performer is not None:
+            try:
+                await self._perform(performer, step)
+            except Exception as error:  # a backend may raise anything; it is told where it is read
+                self._error = _told(error, step.line)
+        if self._error is not None:
+            if isinstance(step.expr, _Fork):
+                step.expr.refuse(self._error)
+            self._fail_open(self._error)
+        else:
+            with self._changed:
+                self._open = {value for value in self._open if not value.over}
+
+    async def _perform(self, performer: Performer, step: _Step) -> None:
+        match step.expr:
+            case _Read(function):
+                await performer.catch_up()
+                step.value.settle(function(performer.said))
+            case _Fork(origins):
+                await performer.catch_up()
+                session = self._executor.session
+                if len(origins) > 1 and performer.said.text and not session.shares_in_flight:
+                    await session.compute(performer.said)
+                step.expr.go(performer.said)
+            case expr:
+                await performer.perform(expr, step.value)
+        if not isinstance(step.expr, Gen | Select | ScopeBegin):
+            step.value.settle(None)
+
+    def _end(self) -> None:
+        with self._changed:
+            self._over.set()
+        self._fail_open(self._error or _cancelled(self._line))
+        if self._error is None and self._said is not None:
+            self.text.settle(self._said.text)
+        else:
+            self.text.fail(self._error or _cancelled(self._line))
+
+    def _fail_open(self, error: ProgramError) -> None:
+        with self._changed:
+            left, self._open = self._open, set()
+        for value in left:
+            value.fail(error)
+
+
+def _told(error: Exception, line: Line) -> ProgramError:
+    if isinstance(error, ProgramError):
+        return error
+    text = str(error)
+    if not isinstance(error, RadixLMError | ValueError):
+        text = f"{type(error).__name__}: {text}"
+    told = ProgramError(text, line=str(line))
+    told.__cause__ = error
+    return told
+
+
+def _cancelled(line: Line) -> ProgramError:
+    return ProgramError("the program was cancelled", line=str(line))

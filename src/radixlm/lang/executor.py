@@ -84,9 +84,10 @@ class Executor:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         if self._cancelled:
-            task.cancel()
+            self._cancel_all()
 
     def _cancel_all(self) -> None:
         self._cancelled = True
         for task in self._tasks:
-            task.cancel()
+            # Behind its first step: a task that is cancelled before it never comes to its end.
+            self.loop.call_soon(task.cancel)

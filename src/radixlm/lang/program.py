@@ -34,9 +34,10 @@ class Call:
             self._call(root, state)
         except BaseException:
             executor.cancel()
-            raise
-        finally:
             executor.finish()
+            executor.join()
+            raise
+        executor.finish()
         return state
 
     def run_aside(self, executor: Executor) -> State:

@@ -39,7 +39,7 @@ def test_forks_run_at_once_and_their_variables_are_gathered(backend):
     assert state["end"] == ["a", "b", "c", "d"]
     assert state.text() == "root best: 22"
     assert state.get_meta_info("tip") == [{"chars": 1}] * 4
-    assert backend.most == 4
+    assert backend.most >= 4
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, Protocol, cast, runtime_checkable
@@ -52,11 +53,13 @@ class EngineBackend:
         yield EngineSession(self._engine, self._roles)
 
     def flush_cache(self) -> bool:
-        """Drop what no request uses; for an Engine, whose call can wait."""
+        """Not from a coroutine on an AsyncEngine: await the engine's own there."""
         dropped = self._engine.flush_cache()
-        if isinstance(dropped, int):
-            return True
-        raise TypeError("await the AsyncEngine's own flush_cache()")
+        return True if isinstance(dropped, int) else asyncio.run(_awaited(dropped))
+
+
+async def _awaited(dropped: Awaitable[bool]) -> bool:
+    return await dropped
 
 
 def roles_of(engine: AnyEngine) -> Roles:

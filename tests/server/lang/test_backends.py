@@ -119,6 +119,12 @@ def test_whole_numbers(each) -> None:
     assert int(program.run(backend=each, temperature=0)["n"]) >= 0
 
 
+def test_the_cache_is_flushed(engine: AsyncEngine, url: str) -> None:
+    assert until(lambda: idle_and_whole(engine))
+    flushed = [rl.flush_cache(backend(kind, engine, url)) for kind in KINDS]
+    assert flushed == [True, True, False]
+
+
 def test_streams_grow(each) -> None:
     state = capital.run("France", backend=each, stream=True, temperature=0)
     pieces = list(state.text_iter("city"))

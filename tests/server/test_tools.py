@@ -12,7 +12,8 @@ import openai
 import pytest
 
 from radixlm.core.request import RequestOutput
-from radixlm.server.chat_deltas import ChatStream
+from radixlm.server.answer_stream import AnswerStream
+from radixlm.server.chat_deltas import deltas_of
 from radixlm.text.answers.hermes import HermesParser
 from tests import chat_templates
 from tests.server_support import CHATML, Client, events, fake_engine, idle_and_whole, live, until
@@ -115,9 +116,11 @@ def test_a_call_in_each_format(form, special):
 
 def test_arguments_come_in_pieces():
     _, script = ANSWERS["hermes"]
-    stream = ChatStream(HermesParser(["get_weather"], lambda: "id"))
+    stream = AnswerStream(HermesParser({"get_weather": {}}, lambda: "id"))
     deltas = [
-        delta for character in script for delta in stream.deltas(RequestOutput("r", text=character))
+        delta
+        for character in script
+        for delta in deltas_of(stream.events(RequestOutput("r", text=character)))
     ]
     pieces = [call["function"]["arguments"] for delta in deltas for call in delta["tool_calls"]]
     assert len(pieces) == 1 + len(ARGUMENTS)
@@ -149,14 +152,39 @@ def test_what_is_no_call_is_content():
     assert choice["finish_reason"] == found["finish_reason"] == "stop"
 
 
-def test_a_call_that_is_cut_off_is_content():
+def test_a_call_that_is_cut_off_is_given_as_far_as_it_came():
     template, script = ANSWERS["hermes"]
     with model(template, script) as client:
         choice = one(client.chat(tools=TOOLS, max_tokens=60))
         found = streamed(events(client.chat(tools=TOOLS, max_tokens=60, stream=True)))
     assert choice["finish_reason"] == found["finish_reason"] == "length"
+    assert choice["message"]["content"] is None
+    assert found["content"] == ""
+    [call], [same] = choice["message"]["tool_calls"], found["tool_calls"]
+    arguments = call["function"]["arguments"]
+    assert 1 < len(arguments) < len(ARGUMENTS)
+    assert ARGUMENTS.startswith(arguments)
+    assert call["function"]["name"] == same["name"] == "get_weather"
+    assert same["arguments"] == arguments
+
+
+def test_a_call_that_ends_too_early_by_itself_is_content():
+    template, script = ANSWERS["hermes"]
+    with model(template, script[:60]) as client:
+        choice = one(client.chat(tools=TOOLS))
+        found = streamed(events(client.chat(tools=TOOLS, stream=True)))
+    assert choice["finish_reason"] == found["finish_reason"] == "stop"
+    assert choice["message"]["content"] == found["content"] == script[:60]
+    assert "tool_calls" not in choice["message"]
+
+
+def test_what_is_cut_off_before_a_name_is_content():
+    template, script = ANSWERS["hermes"]
+    with model(template, script) as client:
+        choice = one(client.chat(tools=TOOLS, max_tokens=20))
+        found = streamed(events(client.chat(tools=TOOLS, max_tokens=20, stream=True)))
     assert choice["message"]["content"] == found["content"]
-    assert script.startswith(found["content"])
+    assert found["content"].startswith('<tool_call>\n{"name":')
     assert "tool_calls" not in choice["message"]
 
 

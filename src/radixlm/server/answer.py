@@ -17,7 +17,7 @@ from radixlm.server.generation import Job, Part, run_to_end, stream_parts
 from radixlm.server.service import Service, service_of
 from radixlm.server.sse import ClientGoneError, EventStream, until_disconnect
 from radixlm.server.usage import UsageMeter
-from radixlm.server.wire import Head, Usage
+from radixlm.server.wire import Head
 
 Fields = Mapping[str, Any]
 Parts = AsyncGenerator[Part, None]
@@ -57,7 +57,7 @@ async def answer(
 
     async def whole(parts: Parts) -> dict[str, Any]:
         outputs = await run_to_end(_read(shape, parts), job.choices)
-        usage = _usage(UsageMeter.of(outputs, job.n, caches=service.caches), shape)
+        usage = UsageMeter.of(outputs, job.n, caches=service.caches).as_json(shape.reasoning_tokens)
         return {**_head(service, job, shape.whole_kind), **shape.whole(outputs), "usage": usage}
 
     parts = stream_parts(service, job)
@@ -104,7 +104,7 @@ async def _events(
             for fields in shape.chunks(choice, output):
                 yield event({**head, **fields, **no_usage})
     if include_usage:
-        yield event({**head, "choices": [], "usage": _usage(meter, shape)})
+        yield event({**head, "choices": [], "usage": meter.as_json(shape.reasoning_tokens)})
     yield DONE
 
 
@@ -114,12 +114,6 @@ async def _read(shape: Shape, parts: Parts) -> Parts:
         async for part in parts:
             shape.read(*part)
             yield part
-
-
-def _usage(meter: UsageMeter, shape: Shape) -> Usage:
-    """Once all has come."""
-    meter.add_reasoning(shape.reasoning_tokens)
-    return meter.as_json()
 
 
 async def _counted(exchange: Exchange, parts: Parts, n: int) -> Parts:

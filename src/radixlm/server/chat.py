@@ -11,8 +11,9 @@ from typing import NamedTuple
 from radixlm.core.keys import Key
 from radixlm.core.request import Breakpoint, RequestOutput
 from radixlm.server.answer_memory import Asked, Span
+from radixlm.server.answer_stream import AnswerStream
 from radixlm.server.body import not_too_deep
-from radixlm.server.chat_deltas import ChatStream, finish_of, message_of
+from radixlm.server.chat_deltas import deltas_of, finish_of, message_of
 from radixlm.server.generation import Job
 from radixlm.server.kept import Wish, breakpoints_of, wishes_in
 from radixlm.server.logprobs import chat_logprobs
@@ -192,7 +193,7 @@ class ChatShape:
         self._with_ids = bool(body.return_token_ids)
         # OpenAI says which tier it was only where one was asked for.
         self._tier: Tier = {} if body.service_tier is None else {"service_tier": "default"}
-        self._streams: dict[int, ChatStream] = {}
+        self._streams: dict[int, AnswerStream] = {}
         self._answers: dict[int, Answered] = {}
 
     @property
@@ -201,7 +202,7 @@ class ChatShape:
 
     def read(self, choice: int, output: RequestOutput) -> None:
         if choice not in self._streams:
-            self._streams[choice] = ChatStream(self._new_parser())
+            self._streams[choice] = AnswerStream(self._new_parser())
             self._answers[choice] = Answered()
         self._answers[choice].add(self._streams[choice].events(output))
 
@@ -214,12 +215,12 @@ class ChatShape:
         made: list[ChatChunkChoices] = []
         stream = self._streams.get(choice)
         if stream is None:
-            stream = self._streams[choice] = ChatStream(self._new_parser())
+            stream = self._streams[choice] = AnswerStream(self._new_parser())
             first: ChatDelta = {"role": "assistant", "content": "", "refusal": None}
             made.append(self._chunk(choice, first, prompt_ids=self._prompt_ids()))
         logprobs = self._logprobs(output) if output.logprobs else None
         token_ids = output.token_ids if self._with_ids else ()
-        deltas = stream.deltas(output)
+        deltas = deltas_of(stream.events(output))
         if not deltas and (logprobs or token_ids):
             deltas = [{"content": ""}]
         for delta in deltas:  # the first one has what is told of the tokens

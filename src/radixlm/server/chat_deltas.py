@@ -2,48 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from radixlm.core.request import FinishReason, RequestOutput
-from radixlm.server.usage import thinks_after
 from radixlm.server.wire import ChatAnswer, ChatDelta, ChatFinish, ToolCallDelta
 from radixlm.text.answers import (
     Answered,
     AnswerEvent,
-    AnswerParser,
     ReasoningDelta,
     TextDelta,
     ToolArguments,
     ToolCallBegun,
     ToolCallBroken,
+    ToolCallCut,
     ToolCallEnded,
 )
 
 
-class ChatStream:
-    """One answer as it comes. called: whether a whole call has come.
-
-    reasoning_tokens: how many of the answer's tokens were thoughts.
-    """
-
-    def __init__(self, parser: AnswerParser) -> None:
-        self._parser = parser
-        self._thinks = False
-        self.called = False
-        self.reasoning_tokens = 0
-
-    def events(self, output: RequestOutput) -> list[AnswerEvent]:
-        """What is new; with the last output, all that was held back."""
-        events = self._parser.push(output.text)
-        self._thinks = thinks_after(events, self._thinks)
-        if self._thinks:
-            self.reasoning_tokens += len(output.token_ids)
-        if output.finished:
-            events += self._parser.flush()
-        self.called |= any(isinstance(event, ToolCallEnded) for event in events)
-        return events
-
-    def deltas(self, output: RequestOutput) -> list[ChatDelta]:
-        """The same as OpenAI's deltas."""
-        return [delta for event in self.events(output) if (delta := _delta(event)) is not None]
+def deltas_of(events: Iterable[AnswerEvent]) -> list[ChatDelta]:
+    """New events of an answer."""
+    return [delta for event in events if (delta := _delta(event)) is not None]
 
 
 def message_of(answer: Answered) -> ChatAnswer:
@@ -91,5 +69,5 @@ def _delta(event: AnswerEvent) -> ChatDelta | None:
             return {"tool_calls": [begun]}
         case ToolArguments(call, delta):
             return {"tool_calls": [{"index": call, "function": {"arguments": delta}}]}
-        case ToolCallEnded():
+        case ToolCallEnded() | ToolCallCut():
             return None

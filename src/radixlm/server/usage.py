@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from radixlm.core.request import Breakpoint, RequestOutput
 from radixlm.server.wire import CompletionTokensDetails, Usage
-from radixlm.text.answers import AnswerEvent, ReasoningDelta
 
 # OpenAI always gives these; but for thoughts, nothing here makes such tokens.
 _NONE: CompletionTokensDetails = {
@@ -31,7 +30,6 @@ class UsageMeter:
         self._prompts: dict[int, tuple[int, int]] = {}
         self._kept: tuple[Breakpoint, ...] = ()
         self._completion_tokens = 0
-        self._reasoning_tokens = 0
 
     @classmethod
     def of(cls, outputs: Sequence[RequestOutput], n: int, *, caches: bool) -> UsageMeter:
@@ -49,10 +47,6 @@ class UsageMeter:
         if not choice:
             self._kept += output.kept
 
-    def add_reasoning(self, tokens: int) -> None:
-        """So many of the answers' tokens were thoughts."""
-        self._reasoning_tokens += tokens
-
     def newly_kept(self) -> dict[float, int]:
         """How many of the first prompt's tokens were computed and are kept now, by seconds."""
         _, end = self._prompts.get(0, (0, 0))
@@ -63,8 +57,8 @@ class UsageMeter:
                 end = tokens
         return written
 
-    def as_json(self) -> Usage:
-        """OpenAI's `usage`."""
+    def as_json(self, reasoning_tokens: int = 0) -> Usage:
+        """OpenAI's `usage`. reasoning_tokens: how many of the answers' tokens were thoughts."""
         prompt = sum(tokens for tokens, _ in self._prompts.values())
         cached = sum(tokens for _, tokens in self._prompts.values())
         return {
@@ -76,14 +70,5 @@ class UsageMeter:
                 "cache_write_tokens": prompt - cached if self._caches else 0,
                 "audio_tokens": 0,
             },
-            "completion_tokens_details": {**_NONE, "reasoning_tokens": self._reasoning_tokens},
+            "completion_tokens_details": {**_NONE, "reasoning_tokens": reasoning_tokens},
         }
-
-
-def thinks_after(events: Sequence[AnswerEvent], thought: bool) -> bool:
-    """Whether the tokens that gave `events` were thoughts. thought: whether those before were;
-    tokens that give nothing yet are taken for the same.
-    """
-    if not events:
-        return thought
-    return all(isinstance(event, ReasoningDelta) for event in events)

@@ -23,10 +23,12 @@ from radixlm.text.answers.json_calls import JsonParser
 from radixlm.text.answers.json_scan import is_object
 from radixlm.text.answers.llama import LlamaParser
 from radixlm.text.answers.mistral import MistralParser
+from radixlm.text.answers.pythonic import PythonicParser
+from radixlm.text.answers.qwen_coder import QwenCoderParser
 from radixlm.text.answers.reasoning import ReasoningParser
 
-NAMES = ("f", "get.it")
-FORMATS = (HermesParser, LlamaParser, MistralParser, JsonParser)
+TOOLS = {"f": {"properties": {"a": {"type": "string"}}}, "get.it": {}}
+FORMATS = (HermesParser, LlamaParser, MistralParser, PythonicParser, QwenCoderParser, JsonParser)
 # What answers are put together from: calls and what is almost one, markers and parts of them.
 OBJECTS = (
     '{"name": "f", "arguments": {"a": [1, "}"]}}',
@@ -45,10 +47,21 @@ MARKERS = (
     *("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "f[ARGS]{}"),
     *("```json", "```", "<think>", "</think>", "[TOOL_CALLS]get.it[CALL_ID]7[ARGS]", "[", "]"),
 )
+FIELDS = (
+    *(
+        "[f(a='x', b=[1, None]), get.it()]",
+        '[f(a="\\u00e9\'", a=1)]',
+        "[f(",
+        "get.it(b={'c': ')'})",
+    ),
+    *("<tool_call>\n<function=f>\n", "<function=get.it>", "</function>\n</tool_call>"),
+    *("<parameter=a>\n", "<parameter=b>", "\n</parameter>\n", "</par", "<|python_start|>["),
+)
 PARTS = (" ", "\n", "\n\n", ",", ";", "{", "}", "<", "<tool", "f{}", '"', "\\", "\u2003", "🙂")
 fragments = (
     st.sampled_from(OBJECTS)
     | st.sampled_from(MARKERS)
+    | st.sampled_from(FIELDS)
     | st.sampled_from(PARTS)
     | st.text(max_size=3)
 )
@@ -63,7 +76,7 @@ def makers() -> st.SearchStrategy[Callable[[], AnswerParser]]:
     ) -> Callable[[], AnswerParser]:
         def make() -> AnswerParser:
             numbers = count()
-            calls = kind(NAMES, lambda: f"id{next(numbers)}", most=most)
+            calls = kind(TOOLS, lambda: f"id{next(numbers)}", most=most)
             return calls if opened is None else ReasoningParser(calls, opened=opened)
 
         return make
@@ -89,19 +102,19 @@ def joined(events: list[AnswerEvent]) -> list[AnswerEvent]:
     return made
 
 
-def events_of(parser: AnswerParser, pieces: list[str]) -> list[AnswerEvent]:
-    return [event for piece in pieces for event in parser.push(piece)] + parser.flush()
+def events_of(parser: AnswerParser, pieces: list[str], *, cut: bool = False) -> list[AnswerEvent]:
+    return [event for piece in pieces for event in parser.push(piece)] + parser.flush(cut=cut)
 
 
-@given(make=makers(), text=answers, data=st.data())
+@given(make=makers(), text=answers, cut=st.booleans(), data=st.data())
 def test_pieces_make_no_difference(
-    make: Callable[[], AnswerParser], text: str, data: st.DataObject
+    make: Callable[[], AnswerParser], text: str, cut: bool, data: st.DataObject
 ) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-    whole = events_of(make(), [text])
-    assert joined(events_of(make(), pieces)) == joined(whole)
-    assert joined(events_of(make(), list(text))) == joined(whole)
+    whole = events_of(make(), [text], cut=cut)
+    assert joined(events_of(make(), pieces, cut=cut)) == joined(whole)
+    assert joined(events_of(make(), list(text), cut=cut)) == joined(whole)
 
 
 @given(make=makers(), text=answers)
@@ -109,7 +122,7 @@ def test_nothing_is_lost_and_calls_are_calls(make: Callable[[], AnswerParser], t
     answer = Answered().add(events_of(make(), [text]))
     given = "".join(text.split())
     for call in answer.calls:
-        assert call.name in NAMES
+        assert call.name in TOOLS
         assert is_object(call.arguments)
         assert isinstance(json.loads(call.arguments), dict)
     if not answer.calls and not answer.reasoning and "<think>" not in text:
@@ -127,7 +140,7 @@ def test_text_around_calls_survives(
     before: str, between: str, arguments: dict[str, object]
 ) -> None:
     call = f"<tool_call>{json.dumps({'name': 'f', 'arguments': arguments})}</tool_call>"
-    parser = HermesParser(NAMES, lambda: "id")
+    parser = HermesParser(TOOLS, lambda: "id")
     answer = Answered().add(events_of(parser, [f"{before}{call}{between}{call}x"]))
     assert answer.text == before.rstrip() + between.strip() + "x"
     assert [json.loads(made.arguments) for made in answer.calls] == [arguments, arguments]

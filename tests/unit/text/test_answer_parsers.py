@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from itertools import count
 
@@ -14,9 +15,15 @@ from radixlm.text.answers.json_calls import JsonParser
 from radixlm.text.answers.json_scan import is_object
 from radixlm.text.answers.llama import LlamaParser
 from radixlm.text.answers.mistral import MistralParser
+from radixlm.text.answers.pythonic import PythonicParser
+from radixlm.text.answers.qwen_coder import QwenCoderParser
 from radixlm.text.answers.reasoning import ReasoningParser
 
-NAMES = ("get_weather", "now", "get.it")
+TOOLS = {
+    "get_weather": {"properties": {"city": {"type": "string"}, "days": {"type": "integer"}}},
+    "now": {},
+    "get.it": {},
+}
 WEATHER = '{"city": "Bern", "days": 2}'
 Read = Callable[[str], Answered]
 
@@ -38,16 +45,34 @@ def read(make: Callable[[], AnswerParser], text: str) -> Answered:
 
 
 def calls(kind: type[CallParser], text: str, most: int | None = None) -> Answered:
-    return read(lambda: kind(NAMES, new_ids(), most=most), text)
+    return read(lambda: kind(TOOLS, new_ids(), most=most), text)
 
 
 def call(name: str = "get_weather", key: str = "arguments", arguments: str = WEATHER) -> str:
     return f'{{"name": "{name}", "{key}": {arguments}}}'
 
 
+def in_tags(name: str = "get_weather", **values: str) -> str:
+    """As Qwen3-Coder writes it."""
+    fields = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in values.items())
+    return f"<tool_call>\n<function={name}>\n{fields}</function>\n</tool_call>"
+
+
+XML = in_tags(city="Bern", days="2")
+PYTHON = "get_weather(city='Bern', days=2)"
+
+
 @pytest.mark.parametrize(
     ("kind", "text", "said"),
     [
+        (PythonicParser, f"[{PYTHON}]", ""),
+        (PythonicParser, f"\n[ {PYTHON} ]\nDone.", "Done."),
+        (PythonicParser, f"<|python_start|>[{PYTHON}]<|python_end|>", ""),
+        (PythonicParser, '[get_weather( city = "Bern" , days=2,)', ""),
+        (QwenCoderParser, XML, ""),
+        (QwenCoderParser, f"I look.\n\n{XML}\n", "I look."),
+        (QwenCoderParser, XML.replace("\n", ""), ""),
+        (QwenCoderParser, XML.removesuffix("\n</tool_call>"), ""),
         (HermesParser, f"<tool_call>\n{call()}\n</tool_call>", ""),
         (HermesParser, f"I look.\n\n<tool_call>{call()}</tool_call>\n", "I look."),
         (HermesParser, f"<tool_call>\n{call()}", ""),
@@ -84,6 +109,8 @@ def test_one_call(kind, text, said):
             MistralParser,
             f"[TOOL_CALLS]get_weather[ARGS]{WEATHER}[TOOL_CALLS]now[ARGS]{WEATHER}",
         ),
+        (PythonicParser, f"[{PYTHON}, now()]"),
+        (QwenCoderParser, f"{XML}\n{in_tags('now')}"),
         (JsonParser, f"[{call()},\n {call('now')}]"),
         (JsonParser, f"{call()}\n{call('now')}\n"),
     ],
@@ -162,7 +189,7 @@ def test_after_a_last_brace_that_is_missing_goes_on_text():
 
 
 def test_a_call_that_had_begun_is_taken_back():
-    parser = HermesParser(NAMES, new_ids())
+    parser = HermesParser(TOOLS, new_ids())
     events = parser.push('a<tool_call>{"name": "now", "arguments": {"a": x}}')
     assert events[-2] == ToolCallBroken(0, '<tool_call>{"name": "now", "arguments": {"a": ')
     events += parser.push(f"<tool_call>{call()}</tool_call>") + parser.flush()
@@ -172,9 +199,130 @@ def test_a_call_that_had_begun_is_taken_back():
 
 
 def test_arguments_come_as_they_are_written():
-    parser = HermesParser(NAMES, new_ids())
+    parser = HermesParser(TOOLS, new_ids())
     assert len(parser.push('<tool_call>{"name": "now", "arguments": {"a"')) == 2
     assert [event.delta for event in parser.push(': "b')] == [': "b']
+
+
+def test_values_in_python():
+    text = (
+        """[now(a='it\\'s "so"', b=[True, None, {'c': -1.5}], d="(,)]", e='\\\\d\\x41\\n', f='')]"""
+    )
+    [made] = calls(PythonicParser, text).calls
+    assert json.loads(made.arguments) == {
+        "a": 'it\'s "so"',
+        "b": [True, None, {"c": -1.5}],
+        "d": "(,)]",
+        "e": "\\dA\n",
+        "f": "",
+    }
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        *("[1] is", "[now]", "[other()]", "[now(1)]", "[now(a=)]", "[now(a=b)]", "[now(a=1 b=2)]"),
+        *(
+            "[now(a=1, a=2)]",
+            "[now(a=(1, 2))]",
+            "[now(a=1e999)]",
+            "[now(a='x)]",
+            "now()",
+            "[now(,)]",
+        ),
+        *('[now(a="\\ud800")]', "[now(a=1]", "[now("),
+    ],
+)
+def test_python_that_is_no_call_is_text(written):
+    answer = calls(PythonicParser, written)
+    assert (answer.calls, answer.text) == ([], written)
+
+
+def test_values_in_tags_are_what_the_schema_says():
+    types = {
+        **{name: {"type": name} for name in ("string", "integer", "number", "boolean", "object")},
+        "either": {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/none"}]},
+        "code": {"$ref": "#/$defs/code"},
+    }
+    schema = {
+        "properties": types,
+        "$defs": {"none": {"type": "null"}, "code": {"enum": ["7", "8"]}},
+    }
+    said = {
+        "string": ("5\n\n", "5\n\n"),
+        "integer": ("5", 5),
+        "number": ("-5", -5),
+        "boolean": ("True", True),
+        "object": ("{'a': [1, \"b\"]}", {"a": [1, "b"]}),
+        "either": ("null", None),
+        "code": ("7", "7"),
+        "unknown": ("[1]", [1]),
+        "other": ("<b>\n</b>", "<b>\n</b>"),
+    }
+    text = in_tags("now", **{key: written for key, (written, _) in said.items()})
+    [made] = read(lambda: QwenCoderParser({"now": schema}, new_ids()), text).calls
+    assert json.loads(made.arguments) == {key: value for key, (_, value) in said.items()}
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        in_tags("other"),
+        in_tags("now", a="1").replace("</function>", ""),
+        "<tool_call>\n<function=now>\n<parameter=a>1</parameter><parameter=a>1</parameter>",
+        "<tool_call><function=now",
+        "<tool_call><function=now><parameter=>1</parameter>",
+        "<tool_call><function=get_weather><parameter=city>Be",
+    ],
+)
+def test_tags_that_are_no_call_are_text(written):
+    answer = calls(QwenCoderParser, written)
+    assert (answer.calls, answer.text) == ([], written)
+
+
+def test_a_text_in_tags_comes_as_it_is_written():
+    parser = QwenCoderParser(TOOLS, new_ids())
+    begun = parser.push("<tool_call><function=get_weather><parameter=city>\n")
+    assert [event.delta for event in begun[1:]] == ['{"city": "']
+    assert [event.delta for event in parser.push('Be"rn\n</par')] == ['Be\\"rn']
+    assert [event.delta for event in parser.push("k")] == ["\\n</park"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (HermesParser, f"<tool_call>{call()}</tool_call>"),
+        (LlamaParser, call(key="parameters")),
+        (MistralParser, f"[TOOL_CALLS]get_weather[ARGS]{WEATHER}"),
+        (PythonicParser, f"[{PYTHON}]"),
+        (QwenCoderParser, XML),
+        (JsonParser, call()),
+    ],
+)
+def test_a_call_that_is_cut_off_comes_as_far_as_it_was_written(kind, text):
+    named = text.index("get_weather") + len("get_weather")
+    for stop in range(named + 8, len(text)):
+        whole, pieces = kind(TOOLS, new_ids()), kind(TOOLS, new_ids())
+        answer = Answered().add([*whole.push(text[:stop]), *whole.flush(cut=True)])
+        by_character = Answered()
+        for character in text[:stop]:
+            by_character.add(pieces.push(character))
+        assert by_character.add(pieces.flush(cut=True)) == answer
+        [made] = answer.calls
+        assert made.name == "get_weather"
+        assert WEATHER.startswith(made.arguments)
+        assert answer.text == ""
+
+
+def test_what_was_no_call_before_it_was_cut_off_is_none():
+    for text in (
+        '<tool_call>{"name": "now", "arguments": {"a": x} and',
+        '<tool_call>{"name": "n',
+        '<tool_call>{"arguments": {"a": 1}, "nam',
+    ):
+        parser = HermesParser(TOOLS, new_ids())
+        answer = Answered().add([*parser.push(text), *parser.flush(cut=True)])
+        assert (answer.calls, answer.text) == ([], text)
 
 
 def test_thoughts_are_kept_apart():
@@ -195,7 +343,7 @@ def test_thoughts_are_kept_apart():
 
 def test_calls_after_thoughts():
     text = f"<think>\nI call <tool_call>.\n</think>\n\n<tool_call>{call()}</tool_call>"
-    answer = read(lambda: ReasoningParser(HermesParser(NAMES, new_ids()), opened=False), text)
+    answer = read(lambda: ReasoningParser(HermesParser(TOOLS, new_ids()), opened=False), text)
     assert answer.reasoning == "I call <tool_call>."
     assert [made.name for made in answer.calls] == ["get_weather"]
     assert answer.text == ""

@@ -12,6 +12,8 @@ from radixlm.text.answers.formats import (
     LLAMA,
     MISTRAL,
     MISTRAL_NAMED,
+    PYTHONIC,
+    QWEN_CODER,
 )
 from radixlm.text.answers.style import THINKING, AnswerStyle, Thinking
 from radixlm.text.answers.tools import Calling, Tool, ToolUse
@@ -32,7 +34,8 @@ USE = ToolUse((Tool("f", {"type": "object"}),), Calling.AUTO)
         (chat_templates.MISTRAL_NAMED, MISTRAL_NAMED, Thinking.NEVER),
         ("{{ messages[0].content }}", JSON, Thinking.NEVER),
         ("{{ tools }}", JSON, Thinking.NEVER),
-        ("{{ tools }}<tool_call>\n<function=f>", JSON, Thinking.NEVER),
+        ("{{ tools }}<tool_call>\n<function=f>", QWEN_CODER, Thinking.NEVER),
+        ("{{ tools }}[func_name1(params_name1=params_value1)]", PYTHONIC, Thinking.NEVER),
         ("<tool_call>", JSON, Thinking.NEVER),
         ("", JSON, Thinking.NEVER),
     ],

@@ -17,6 +17,8 @@ from radixlm.text.answers.formats import (
     LLAMA,
     MISTRAL,
     MISTRAL_NAMED,
+    PYTHONIC,
+    QWEN_CODER,
     CallFormat,
 )
 from radixlm.text.answers.style import AnswerStyle, Thinking
@@ -37,6 +39,13 @@ SCHEMA = {
 }
 STRICT = (Tool("f", SCHEMA, strict=True), Tool("fg", {"type": "object"}))
 LOOSE = (Tool("f", SCHEMA), Tool("fg", {"type": "object"}))
+
+
+def in_tags(name: str, fields: str = "") -> str:
+    """As Qwen3-Coder writes it."""
+    return f"<tool_call>\n<function={name}>\n{fields}</function>\n</tool_call>"
+
+
 # A call of f as it must be, one with other arguments, and two calls.
 WRITTEN = {
     "hermes": (
@@ -65,6 +74,18 @@ WRITTEN = {
         '[TOOL_CALLS]f[ARGS]{"a": 1}',
         '[TOOL_CALLS]f[ARGS]{"b": 1}',
         '[TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]fg[ARGS]{}',
+    ),
+    "pythonic": (
+        PYTHONIC,
+        "[f(a=1)]",
+        "[f(b=1)]",
+        "[f(a=1), fg()]",
+    ),
+    "qwen3_coder": (
+        QWEN_CODER,
+        in_tags("f", "<parameter=a>\n1\n</parameter>\n"),
+        in_tags("f", "<parameter=b>\n1\n</parameter>\n"),
+        in_tags("f", "<parameter=a>\n1\n</parameter>\n") + "\n" + in_tags("fg"),
     ),
     "json": (
         JSON,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.request import FinishReason, RequestOutput
+from radixlm.server.answer_stream import AnswerStream
 from radixlm.server.anthropic.as_chat import chat_of, in_own_words
 from radixlm.server.anthropic.body import CountBody, MessagesBody
 from radixlm.server.anthropic.wire import (
@@ -22,7 +23,7 @@ from radixlm.server.generation import Job
 from radixlm.server.ids import new_id
 from radixlm.server.kept import SECONDS
 from radixlm.server.service import Service
-from radixlm.server.usage import UsageMeter, thinks_after
+from radixlm.server.usage import UsageMeter
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,10 +81,9 @@ class MessageRun:
     def __init__(self, service: Service, made: MessageTask) -> None:
         self._model = service.model_name
         self._made = made
-        self._parser = made.chat.new_parser()
+        self._stream = AnswerStream(made.chat.new_parser())
         self._writer = BlockWriter(shows_thinking=made.body.shows_thinking)
         self._meter = UsageMeter(1)
-        self._thinks = False
         self._begun = False
         self._last = RequestOutput("")
 
@@ -95,15 +95,10 @@ class MessageRun:
             self._begun = True
             yield {"type": "message_start", "message": self.message()}
             yield {"type": "ping"}
-        events = self._parser.push(output.text)
-        self._thinks = thinks_after(events, self._thinks)
-        if self._thinks:
-            self._meter.add_reasoning(len(output.token_ids))
-        yield from self._writer.push(events)
+        yield from self._writer.push(self._stream.events(output))
 
     def finish(self) -> Iterator[MessageEvent]:
         """The job has ended."""
-        yield from self._writer.push(self._parser.flush())
         yield from self._writer.close()
         yield {
             "type": "message_delta",
@@ -159,7 +154,7 @@ class MessageRun:
         }
 
     def _usage(self) -> FinalUsage:
-        usage = self._meter.as_json()
+        usage = self._meter.as_json(self._stream.reasoning_tokens)
         cached = usage["prompt_tokens_details"]["cached_tokens"]
         kept = sum(self._meter.newly_kept().values())
         return {

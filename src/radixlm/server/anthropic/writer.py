@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from pydantic_core import from_json
+
 from radixlm.server.anthropic.wire import (
     BlockOut,
     DeltaOut,
@@ -21,6 +23,7 @@ from radixlm.text.answers import (
     ToolArguments,
     ToolCallBegun,
     ToolCallBroken,
+    ToolCallCut,
     ToolCallEnded,
 )
 
@@ -61,6 +64,8 @@ class BlockWriter:
                     yield self._delta({"type": "input_json_delta", "partial_json": delta})
                 case ToolCallEnded():
                     yield from self._end_call()
+                case ToolCallCut():
+                    yield from self._cut_call()
                 case ToolCallBroken(_, text):
                     yield from self._break_call(text)
 
@@ -80,9 +85,20 @@ class BlockWriter:
         if given is None:
             yield from self._break_call(self._held)
             return
+        self.called = True
+        yield from self._close_call(given)
+
+    def _cut_call(self) -> Iterator[MessageEvent]:
+        """Its input is what Anthropic's SDK makes of the same deltas: what has come whole."""
+        try:
+            so_far = json.dumps(from_json(self._held, allow_partial=True))
+        except ValueError:
+            so_far = "{}"
+        yield from self._close_call(_as_input(so_far) or {})
+
+    def _close_call(self, given: dict[str, Any]) -> Iterator[MessageEvent]:
         if self._open is not None and self._open["type"] == "tool_use":
             self._open["input"] = given
-        self.called = True
         yield from self.close()
 
     def _break_call(self, text: str) -> Iterator[MessageEvent]:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from radixlm.core.errors import InvalidRequestError, QueueFullError
 from radixlm.core.request import FinishReason, RequestOutput
+from radixlm.server.answer_stream import AnswerStream
 from radixlm.server.error_shapes import openai_error
 from radixlm.server.errors import GenerationFailedError
 from radixlm.server.event import event
@@ -29,7 +30,7 @@ from radixlm.server.responses.wire import (
 )
 from radixlm.server.responses.writer import ItemWriter
 from radixlm.server.service import Service
-from radixlm.server.usage import UsageMeter, thinks_after
+from radixlm.server.usage import UsageMeter
 
 Outcome = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 Kind = Literal[
@@ -60,12 +61,11 @@ class Run:
     ) -> None:
         self._service = service
         self._made = made
-        self._parser = made.chat.new_parser()
+        self._stream = AnswerStream(made.chat.new_parser())
         self._input = json.dumps(input_items, ensure_ascii=False)
         self._count = itertools.count()
         self._writer = ItemWriter(self._number, seals=made.body.includes(ENCRYPTED))
         self._meter = UsageMeter(1, caches=service.caches)
-        self._thinks = False
         self._reason: FinishReason | None = None
         self._stored = made.body.stores
         self.status: Outcome = "queued" if made.body.background else "in_progress"
@@ -91,15 +91,11 @@ class Run:
         self._meter.add(0, output)
         self._reason = output.finish_reason
         logprobs = chat_logprobs(self._service.engine.tokenizer, output.logprobs)["content"]
-        events = self._parser.push(output.text)
-        self._thinks = thinks_after(events, self._thinks)
-        if self._thinks:
-            self._meter.add_reasoning(len(output.token_ids))
-        yield from self._writer.push(events, () if self._thinks else logprobs)
+        events = self._stream.events(output)
+        yield from self._writer.push(events, () if self._stream.thinks else logprobs)
 
     def finish(self) -> Iterator[AnyEvent]:
         """The job has ended."""
-        yield from self._writer.push(self._parser.flush())
         outcome = _OUTCOMES.get(self._reason, "cancelled")
         status: Status = "completed" if outcome == "completed" else "incomplete"
         yield from self._writer.finish(status)
@@ -191,7 +187,8 @@ class Run:
         )
 
     def _usage(self) -> ResponseUsage:
-        usage, kept = self._meter.as_json(), self._meter.newly_kept()
+        usage = self._meter.as_json(self._stream.reasoning_tokens)
+        kept = self._meter.newly_kept()
         details = usage["prompt_tokens_details"]
         return {
             "input_tokens": usage["prompt_tokens"],

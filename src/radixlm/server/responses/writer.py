@@ -30,6 +30,7 @@ from radixlm.text.answers import (
     ToolArguments,
     ToolCallBegun,
     ToolCallBroken,
+    ToolCallCut,
     ToolCallEnded,
 )
 
@@ -73,6 +74,8 @@ class ItemWriter:
                 case ToolCallEnded():
                     self._logprobs = []
                     yield from self._close("completed")
+                case ToolCallCut():
+                    yield from self._close("incomplete")
                 case ToolCallBroken(_, text):
                     yield from self._close("incomplete")
                     yield from self._text(text, self._logprobs + fresh)

@@ -15,6 +15,7 @@ from radixlm.text.answers.events import (
     ToolCall,
     ToolCallBegun,
     ToolCallBroken,
+    ToolCallCut,
     ToolCallEnded,
 )
 
@@ -29,5 +30,6 @@ __all__ = [
     "ToolCall",
     "ToolCallBegun",
     "ToolCallBroken",
+    "ToolCallCut",
     "ToolCallEnded",
 ]

@@ -48,10 +48,13 @@ class CallReader:
         self._known = 0
         self._spelled: str | None = None
 
-    def read(self, text: str, start: int, *, last: bool) -> tuple[int, list[AnswerEvent]]:
+    def read(
+        self, text: str, start: int, *, last: bool, cut: bool = False
+    ) -> tuple[int, list[AnswerEvent]]:
         """Read text[start:]; gives where it stopped, and what became certain.
 
         All of the call must be in `text`, at the same places each time. last: no more will come.
+        cut: since it was cut off; then a call begins as soon as its name has come.
         """
         at = start
         while at < len(text) and not (self.whole or self.broken):
@@ -62,6 +65,7 @@ class CallReader:
                 self.whole = self._scanner.at is At.END
             else:
                 self.broken = True
+        cut = cut and not self.broken
         if self.whole:
             self.whole = self._name is not None
             self.broken = not self.whole
@@ -69,7 +73,7 @@ class CallReader:
             # Its last brace is missing, as it happens to small models.
             self.whole, self.broken, at = True, False, self._known
         self.broken |= last and not self.whole
-        return at, self._events(text, at)
+        return at, self._events(text, at, begins=self.whole or cut)
 
     def _take(self, text: str, at: int) -> bool:
         """Take one character; False when no call goes on with it."""
@@ -131,13 +135,13 @@ class CallReader:
                 return is_object(self._spelled) and not _SURROGATE.search(self._spelled)
         return True
 
-    def _events(self, text: str, at: int) -> list[AnswerEvent]:
+    def _events(self, text: str, at: int, *, begins: bool) -> list[AnswerEvent]:
         events: list[AnswerEvent] = []
         name = self._name if self._name in self._names else None
-        if name is not None and not self.begun and (self._unsent is not None or self.whole):
+        if name is not None and not self.begun and (self._unsent is not None or begins):
             self.begun = True
             events.append(ToolCallBegun(self._call, self._new_id(), name))
-            if self._unsent is None:
+            if self._unsent is None and (self.whole or self._spelled):
                 events.append(ToolArguments(self._call, self._spelled or "{}"))
         if self.begun and self._unsent is not None:
             end = at if self._end is None else self._end

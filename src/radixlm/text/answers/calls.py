@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from radixlm.text.answers.call_reader import CallReader
-from radixlm.text.answers.events import AnswerEvent, TextDelta, ToolCallBroken
+from radixlm.text.answers.events import AnswerEvent, TextDelta, ToolCallBroken, ToolCallCut
 from radixlm.text.answers.steps import StepParser, Steps
+
+_IN_NAME = re.compile(r"[\w.-]", re.ASCII)
 
 
 class CallParser(StepParser):
     """An AnswerParser that finds calls. What looks like one and is none is text.
 
-    names: of the tools that there are.
+    tools: the schemas of their arguments, by their names.
     new_id: makes an id for each call.
     most: so many calls at most; what comes after them is text.
     """
 
     def __init__(
-        self, names: Collection[str], new_id: Callable[[], str], *, most: int | None = None
+        self,
+        tools: Mapping[str, Mapping[str, Any]],
+        new_id: Callable[[], str],
+        *,
+        most: int | None = None,
     ) -> None:
         super().__init__()
-        self._names = names
+        self._tools = tools
         self._new_id = new_id
         self._most = most
         self._begun = 0
@@ -37,27 +45,30 @@ class CallParser(StepParser):
 
         name: when it is known already; then the arguments alone come here.
         """
-        reader = CallReader(self._begun, self._names, self._new_id, name=name)
+        reader = CallReader(self._begun, self._tools, self._new_id, name=name)
         while True:
-            self._at, events = reader.read(self._text, self._at, last=self._ended)
+            self._at, events = reader.read(self._text, self._at, last=self._ended, cut=self._cut)
             self._events += events
             if reader.whole or reader.broken:
                 break
             yield
-        self._begun += reader.begun
-        if reader.whole:
-            self._made += 1
-            self._after_call = True
-            self._mark = self._at
-            return True
-        if reader.begun:
-            text = self._text[self._mark : self._at]
-            self._events.append(ToolCallBroken(self._begun - 1, text))
-            self._mark = self._at
-            self._after_call = False
-        else:
+        self._settle(begun=reader.begun, whole=reader.whole)
+        return reader.whole
+
+    def _settle(self, *, begun: bool, whole: bool) -> None:
+        """What was read since `_mark` is a whole call, one that was cut off, or none."""
+        if not begun:
             self._give(self._at)
-        return False
+            return
+        if whole:
+            self._made += 1
+        elif self._cut and self._at == len(self._text):
+            self._events.append(ToolCallCut(self._begun))
+        else:
+            self._events.append(ToolCallBroken(self._begun, self._text[self._mark : self._at]))
+        self._begun += 1
+        self._after_call = whole
+        self._mark = self._at
 
     def _calls(self, separator: str) -> Steps[bool]:
         """Read calls with `separator` between; False when the last one was none."""
@@ -69,10 +80,19 @@ class CallParser(StepParser):
             if not self._may_call or not (yield from self._skip(separator)):
                 return True
 
+    def _word(self) -> Steps[str]:
+        """Read a name; "" when none comes."""
+        start = self._at
+        while _IN_NAME.match((yield from self._peek())):
+            self._at += 1
+        return self._text[start : self._at]
+
     def _closed_by(self, marker: str) -> Steps[None]:
-        """After a call: pass over spaces, and over `marker` if it comes."""
+        """After a call: pass over spaces, and over `marker` if it comes, or was cut off."""
         yield from self._skip_spaces()
-        yield from self._skip(marker)
+        if not (yield from self._skip(marker)) and self._cut:
+            rest = self._text[self._at :]
+            self._at += len(rest) if marker.startswith(rest) else 0
         self._mark = self._at
 
     def _give(self, end: int, make: Callable[[str], AnswerEvent] = TextDelta) -> None:

@@ -40,10 +40,16 @@ class ToolCallEnded(NamedTuple):
     call: int
 
 
+class ToolCallCut(NamedTuple):
+    """The answer was cut off in this call: its arguments are as far as they came."""
+
+    call: int
+
+
 class ToolCallBroken(NamedTuple):
     """What had begun as a call is none: `text` is all of it, and belongs to the answer's text.
 
-    It is not valid JSON, or it was cut off. Before a call has begun the same is a TextDelta.
+    Before a call has begun the same is a TextDelta.
     """
 
     call: int
@@ -51,7 +57,13 @@ class ToolCallBroken(NamedTuple):
 
 
 AnswerEvent = (
-    TextDelta | ReasoningDelta | ToolCallBegun | ToolArguments | ToolCallEnded | ToolCallBroken
+    TextDelta
+    | ReasoningDelta
+    | ToolCallBegun
+    | ToolArguments
+    | ToolCallEnded
+    | ToolCallCut
+    | ToolCallBroken
 )
 
 
@@ -65,8 +77,11 @@ class AnswerParser(Protocol):
     def push(self, text: str) -> list[AnswerEvent]:
         """What is certain with `text`, which comes next."""
 
-    def flush(self) -> list[AnswerEvent]:
-        """The rest, when the answer has ended. Nothing may be pushed afterwards."""
+    def flush(self, *, cut: bool = False) -> list[AnswerEvent]:
+        """The rest, when the answer has ended. Nothing may be pushed afterwards.
+
+        cut: it did not come to its own end.
+        """
 
 
 class PlainParser:
@@ -75,12 +90,12 @@ class PlainParser:
     def push(self, text: str) -> list[AnswerEvent]:
         return [TextDelta(text)] if text else []
 
-    def flush(self) -> list[AnswerEvent]:
+    def flush(self, *, cut: bool = False) -> list[AnswerEvent]:  # noqa: ARG002
         return []
 
 
 class ToolCall(NamedTuple):
-    """arguments: the text of a JSON object."""
+    """arguments: the text of a JSON object; the beginning of one, where the answer was cut off."""
 
     id: str
     name: str
@@ -117,7 +132,7 @@ class Answered:
             case ToolArguments(_, delta):
                 begun = self._open.pop()
                 self._open.append(begun._replace(arguments=begun.arguments + delta))
-            case ToolCallEnded():
+            case ToolCallEnded() | ToolCallCut():
                 self.calls.append(self._open.pop())
             case ToolCallBroken(_, text):
                 self._open.pop()

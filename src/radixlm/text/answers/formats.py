@@ -8,11 +8,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from radixlm.text.answers import hermes, llama, mistral
+from radixlm.text.answers import hermes, llama, mistral, pythonic, qwen_coder
 from radixlm.text.answers.calls import CallParser
 from radixlm.text.answers.json_calls import JsonParser
 
 _ALPHABET = string.ascii_letters + string.digits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fields:
+    """How a call looks whose arguments are written one by one:
+
+        before NAME after (FIELD (join FIELD)*)? closes
+
+    key_before, key_after: around an argument's name, in front of its value.
+    value_end: what ends a value; texts stand before it without quotes. "": all values are JSON.
+    """
+
+    before: str = ""
+    after: str
+    key_before: str = ""
+    key_after: str
+    value_end: str = ""
+    join: str = ""
+    closes: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +44,7 @@ class CallFormat:
 
     begin, end: markers around calls; "" when the answer must begin with them, or ends with them.
     key: of the arguments, in a call that is an object with `name`. names: instead, the marker that
-        stands between a call's name and its arguments.
+        stands between a call's name and its arguments. fields: instead, how these are written.
     join, again: what stands between calls, None where there is no such way.
     never_begins: a regex; without a marker, text of which the parser would read calls.
     markers: of these the ones that are special tokens must show in the text.
@@ -38,6 +57,7 @@ class CallFormat:
     opens: str = ""
     key: str = "arguments"
     names: str = ""
+    fields: Fields | None = None
     join: str | None = None
     closes: str = ""
     end: str = ""
@@ -90,6 +110,32 @@ MISTRAL_NAMED = CallFormat(
     id_prefix="",
     id_length=9,
 )
+PYTHONIC = CallFormat(
+    parser=pythonic.PythonicParser,
+    opens="[",
+    fields=Fields(after="(", key_after="=", join=", ", closes=")"),
+    join=", ",
+    closes="]",
+    never_begins=r"\s*\[\s*[A-Za-z0-9_.\-]+\(",
+    markers=(pythonic.BEGIN, pythonic.END),
+)
+QWEN_CODER = CallFormat(
+    parser=qwen_coder.QwenCoderParser,
+    begin=hermes.BEGIN,
+    opens="\n",
+    fields=Fields(
+        before=qwen_coder.FUNCTION,
+        after=">\n",
+        key_before=qwen_coder.PARAMETER,
+        key_after=">\n",
+        value_end=qwen_coder.PARAMETER_END,
+        closes=qwen_coder.FUNCTION_END,
+    ),
+    closes="\n",
+    end=hermes.END,
+    again="\n",
+    markers=(hermes.BEGIN, hermes.END),
+)
 JSON = CallFormat(
     parser=JsonParser,
     join="\n",
@@ -106,6 +152,10 @@ FORMATS: Mapping[str, CallFormat] = MappingProxyType(
         "llama3": LLAMA,
         "llama3_json": LLAMA,
         "mistral": MISTRAL,
+        "pythonic": PYTHONIC,
+        "llama4_pythonic": PYTHONIC,
+        "qwen3_coder": QWEN_CODER,
+        "qwen3_xml": QWEN_CODER,
         "json": JSON,
     }
 )

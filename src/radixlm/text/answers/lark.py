@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from radixlm.core.errors import InvalidRequestError
-from radixlm.core.grammar import ANY_OBJECT, JSON_STYLE, Grammar, GrammarKind
+from radixlm.core.grammar import ANY_OBJECT, Grammar, GrammarKind
 from radixlm.text.answers import reasoning
+from radixlm.text.answers.field_grammar import rules_of_call
 from radixlm.text.answers.formats import CallFormat
+from radixlm.text.answers.lark_terms import json_of, moved, quoted, up_to
 from radixlm.text.answers.tools import Calling, Tool, ToolUse
 
 _SLASH = re.compile(r"(\\.)|/", re.DOTALL)
@@ -73,7 +75,7 @@ class _Writer:
         if use.calling is Calling.AUTO and form.begin and use.parallel and not with_final:
             return "block* TEXT"
         again = form.again is not None and use.parallel
-        blocks = f"block ({_quoted(form.again or '')} block)*" if again else "block"
+        blocks = f"block ({quoted(form.again or '')} block)*" if again else "block"
         return blocks if use.calling is Calling.REQUIRED else f"{text} | {blocks}"
 
     def text(self) -> str:
@@ -88,38 +90,53 @@ class _Writer:
     def calls(self, *, among_text: bool) -> list[str]:
         """What `block` is, and what it holds. among_text: any text may come before it."""
         form, tools = self._form, self._use.tools
-        calls = "one"
+        # One literal with the first name, where text may begin alike: the longest match wins.
+        leads = form.fields is not None and not form.begin
+        first = "lead" if leads else f"{quoted(form.opens)} one"
+        calls = first
         if form.join is not None and self._use.parallel:
-            calls = f"one ({_quoted(form.join)} one)*"
+            calls = f"{first} ({quoted(form.join)} one)*"
         head = "head" if form.begin else ""
-        parts = (head, _quoted(form.opens), calls, _quoted(form.closes), self._marker(form.end))
+        parts = (head, calls, quoted(form.closes), self._marker(form.end))
         lines = [f"block: {' '.join(filter(None, parts))}"]
         if among_text and form.begin:
             lines += self.up_to("head", form.begin)
         elif form.begin:
             lines.append(f"head: {self._marker(form.begin)}")
         lines.append("one: " + " | ".join(f"tool_{place}" for place in range(len(tools))))
-        return lines + [f"tool_{place}: {self._call(tool)}" for place, tool in enumerate(tools)]
+        for place, tool in enumerate(tools):
+            lines += self._call(f"tool_{place}", tool)
+        if leads:
+            lines.append("lead: " + " | ".join(f"tool_{place}_lead" for place in range(len(tools))))
+        if form.fields is not None and form.fields.value_end:
+            lines.append(up_to("plain", form.fields.value_end))
+        return lines
 
     def up_to(self, rule: str, marker: str) -> list[str]:
         """Any text up to a marker, the marker included."""
         if marker in self._special:
             return [f"{rule}: ANYTHING {self._marker(marker)}"]
-        return [f"{rule}[suffix={_quoted(marker)}]: ANYTHING"]
+        return [up_to(rule, marker)]
 
-    def _call(self, tool: Tool) -> str:
+    def _call(self, rule: str, tool: Tool) -> list[str]:
+        """The rule of a call, and those that it needs."""
         followed = tool.strict or self._use.calling is Calling.REQUIRED
         arguments = tool.parameters if followed else ANY_OBJECT
+        if self._form.fields is not None:
+            return rules_of_call(rule, self._form.fields, tool, arguments, lead=self._form.opens)
+        return [f"{rule}: {self._written(tool, arguments)}"]
+
+    def _written(self, tool: Tool, arguments: Mapping[str, Any]) -> str:
         key, names = self._form.key, self._form.names
         if names:
-            written = _json(arguments, lenient=not tool.strict)
-            return f"{_quoted(tool.name)} {self._marker(names)} {written}"
-        return _json(
+            written = json_of(arguments, lenient=not tool.strict)
+            return f"{quoted(tool.name)} {self._marker(names)} {written}"
+        return json_of(
             {
                 "type": "object",
                 "properties": {
                     "name": {"const": tool.name},
-                    key: _moved(arguments, f"#/properties/{key}"),
+                    key: moved(arguments, f"#/properties/{key}"),
                 },
                 "required": ["name", key],
                 "additionalProperties": False,
@@ -129,7 +146,7 @@ class _Writer:
 
     def _marker(self, marker: str) -> str:
         token = self._special.get(marker)
-        return _quoted(marker) if token is None else f"<[{token}]>"
+        return quoted(marker) if token is None else f"<[{token}]>"
 
 
 def _within(wanted: Grammar) -> str:
@@ -142,7 +159,7 @@ def _within(wanted: Grammar) -> str:
                 raise InvalidRequestError(
                     f"{wanted.param} is no JSON: {error}", param=wanted.param
                 ) from None
-            return _json(schema if isinstance(schema, dict) else {})
+            return json_of(schema if isinstance(schema, dict) else {})
         case GrammarKind.REGEX:
             text = _SLASH.sub(lambda found: found[1] or r"\/", wanted.text)
             return "/" + text.replace("\n", r"\n") + "/"
@@ -153,26 +170,3 @@ def _within(wanted: Grammar) -> str:
                     param=wanted.param,
                 )
             return f"%lark {{\n{wanted.text}\n}}"
-
-
-def _moved(schema: Any, root: str) -> Any:
-    """`schema` for a place inside another one: what it refers to in itself is at `root` now."""
-    if isinstance(schema, list):
-        return [_moved(entry, root) for entry in schema]
-    if not isinstance(schema, Mapping):
-        return schema
-    moved = {name: _moved(entry, root) for name, entry in schema.items()}
-    match moved.get("$ref"):
-        case str(place) if place == "#" or place.startswith("#/"):
-            moved["$ref"] = root + place[1:]
-    return moved
-
-
-def _json(schema: Mapping[str, Any], *, lenient: bool = False) -> str:
-    """lenient: what can not be followed of the schema is passed over."""
-    options = {**JSON_STYLE, "lenient": lenient}
-    return "%json " + json.dumps({**schema, "x-guidance": options}, ensure_ascii=False)
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False) if text else ""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 from radixlm.text.answers.calls import CallParser
 from radixlm.text.answers.steps import Steps
 
 BEGIN = "[TOOL_CALLS]"
 ARGUMENTS = "[ARGS]"
 CALL_ID = "[CALL_ID]"
-_IN_NAME = re.compile(r"[\w.-]", re.ASCII)
 
 
 class MistralParser(CallParser):
@@ -35,13 +32,7 @@ class MistralParser(CallParser):
         if (yield from self._skip(CALL_ID)):
             yield from self._word()
         yield from self._skip(ARGUMENTS)
-        if name in self._names:
+        if name in self._tools:
             yield from self._call(name)
         else:
             self._give(self._at)
-
-    def _word(self) -> Steps[str]:
-        start = self._at
-        while _IN_NAME.match((yield from self._peek())):
-            self._at += 1
-        return self._text[start : self._at]

@@ -38,4 +38,4 @@ class ReasoningParser(StepParser):
             if self._ended:
                 break
             yield
-        self._events += self._inner.flush()
+        self._events += self._inner.flush(cut=self._cut)

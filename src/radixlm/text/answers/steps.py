@@ -26,7 +26,7 @@ class StepParser(ABC):
     def __init__(self) -> None:
         self._text = ""
         self._mark = self._at = 0
-        self._ended = False
+        self._ended = self._cut = False
         self._events: list[AnswerEvent] = []
         self._steps = self._run()
 
@@ -34,8 +34,8 @@ class StepParser(ABC):
         self._text += text
         return self._go_on()
 
-    def flush(self) -> list[AnswerEvent]:
-        self._ended = True
+    def flush(self, *, cut: bool = False) -> list[AnswerEvent]:
+        self._ended, self._cut = True, cut
         return self._go_on()
 
     @abstractmethod
@@ -77,7 +77,7 @@ class StepParser(ABC):
             found = self._text.find(marker, self._mark)
             end = len(self._text) if found < 0 else found
             if found < 0 and not self._ended:
-                end -= _begun(marker, self._text)
+                end -= begun(marker, self._text)
             if found >= 0 or not self._ended:
                 end = max(self._mark, len(self._text[:end].rstrip()))
             self._give(end, make)
@@ -106,7 +106,7 @@ class StepParser(ABC):
         self._mark = self._at = end
 
 
-def _begun(marker: str, text: str) -> int:
+def begun(marker: str, text: str) -> int:
     """How much of `marker` the text may have begun with its last characters."""
     for length in range(min(len(marker) - 1, len(text)), 0, -1):
         if text.endswith(marker[:length]):

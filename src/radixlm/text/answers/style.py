@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from radixlm.core.grammar import Grammar
-from radixlm.text.answers import hermes, llama, mistral, reasoning
+from radixlm.text.answers import hermes, llama, mistral, qwen_coder, reasoning
 from radixlm.text.answers.events import AnswerParser, PlainParser
 from radixlm.text.answers.formats import (
     FORMATS,
@@ -16,6 +16,8 @@ from radixlm.text.answers.formats import (
     LLAMA,
     MISTRAL,
     MISTRAL_NAMED,
+    PYTHONIC,
+    QWEN_CODER,
     CallFormat,
 )
 from radixlm.text.answers.lark import answer_grammar
@@ -25,8 +27,8 @@ from radixlm.text.tokenizer import Tokenizer
 
 AUTO = "auto"
 _TOOLS = re.compile(r"\btools\b")
-# Qwen3-Coder's markers are Hermes', but what stands between them is no JSON.
-_OTHER_THAN_JSON = "<function="
+# How templates tell the model of it: `[func_name1(params_name1=params_value1, …)]`.
+_PYTHONIC = re.compile(r"\[\w+\(\w+=")
 
 
 class Thinking(Enum):
@@ -76,9 +78,9 @@ class AnswerStyle:
         """For one answer to `prompt`, as the template wrote it."""
         parser: AnswerParser = PlainParser()
         if use.may_call:
-            names = [tool.name for tool in use.tools]
+            tools = {tool.name: tool.parameters for tool in use.tools}
             most = None if use.parallel else 1
-            parser = self.calls.parser(names, self.calls.new_id, most=most)
+            parser = self.calls.parser(tools, self.calls.new_id, most=most)
         if self.thinking is Thinking.NEVER:
             return parser
         return ReasoningParser(parser, opened=self._opened_by(prompt))
@@ -132,10 +134,12 @@ class AnswerStyle:
 def _calls_of(template: str) -> CallFormat:
     if not _TOOLS.search(template):
         return JSON
-    if hermes.BEGIN in template and _OTHER_THAN_JSON not in template:
-        return HERMES
+    if hermes.BEGIN in template:
+        return QWEN_CODER if qwen_coder.FUNCTION in template else HERMES
     if mistral.BEGIN in template:
         return MISTRAL_NAMED if mistral.ARGUMENTS in template else MISTRAL
+    if _PYTHONIC.search(template):
+        return PYTHONIC
     if llama.TAG in template or (
         '"parameters": ' in template and "<|start_header_id|>" in template
     ):

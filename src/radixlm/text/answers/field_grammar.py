@@ -1,0 +1,127 @@
+"""Grammars of calls whose arguments are written one by one."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from radixlm.core.errors import InvalidRequestError
+from radixlm.text.answers.formats import Fields
+from radixlm.text.answers.lark_terms import json_of, moved, quoted
+from radixlm.text.answers.schema_types import types_of
+from radixlm.text.answers.tools import Tool
+
+_KEY = re.compile(r"[\w.-]+", re.ASCII)
+_ANY_KEY = "/[A-Za-z0-9_.\\-]+/"
+# What says no more of the arguments than their properties do.
+_FOLLOWED = frozenset(
+    {"type", "properties", "required", "additionalProperties", "$defs", "definitions", "$schema"}
+)
+_REMARKS = frozenset({"title", "description", "default", "examples", "$comment"})
+_WITHOUT_QUOTES = frozenset({"string", "null"})
+_ROOT = "#/$defs/root"
+
+
+def rules_of_call(
+    rule: str, form: Fields, tool: Tool, arguments: Mapping[str, Any], *, lead: str
+) -> list[str]:
+    """`rule`: one call of the tool, arguments in the schema's order; `rule`_lead, the same with
+    `lead` before it; and the rules they need.
+
+    arguments: their schema. Where it names no properties, any may be given, else these alone.
+    `plain` must be any text up to the form's `value_end`. Raises InvalidRequestError when the
+    schema of a strict tool can not be followed in this form.
+    """
+    writer = _Writer(form, tool, arguments)
+    opens, closes = form.before + tool.name + form.after, quoted(form.closes)
+    calls = [
+        f"{rule}: {quoted(opens)} {rule}_rest",
+        f"{rule}_lead: {quoted(lead + opens)} {rule}_rest",
+    ]
+    properties = writer.properties()
+    if not properties and arguments.get("additionalProperties") is not False:
+        field = f"{quoted(form.key_before)} {_ANY_KEY} {writer.field_of({})}"
+        return [
+            *calls,
+            f"{rule}_rest: ({rule}_any ({quoted(form.join)} {rule}_any)*)? {closes}",
+            f"{rule}_any: {field}",
+        ]
+    lines = [*calls, f"{rule}_rest: {rule}_first_0 {closes}"]
+    for place, (key, schema) in enumerate(properties.items()):
+        given, rest = f"{rule}_field_{place}", f"{rule}_more_{place + 1}"
+        needed = key in arguments.get("required", ())
+        lines += [
+            f"{given}: {quoted(form.key_before + key)} {writer.field_of(schema)}",
+            f"{rule}_first_{place}: {given} {rest}"
+            + ("" if needed else f" | {rule}_first_{place + 1}"),
+            f"{rule}_more_{place}: {quoted(form.join)} {given} {rest}"
+            + ("" if needed else f" | {rest}"),
+        ]
+    count = len(properties)
+    return [*lines, f'{rule}_first_{count}: ""', f'{rule}_more_{count}: ""']
+
+
+class _Writer:
+    def __init__(self, form: Fields, tool: Tool, arguments: Mapping[str, Any]) -> None:
+        self._form = form
+        self._tool = tool
+        self._root = arguments
+
+    def properties(self) -> Mapping[str, Any]:
+        """The arguments that there are."""
+        more = self._root.keys() - _FOLLOWED - _REMARKS
+        if more:
+            self._refuse(f"{sorted(more)} of its parameters")
+        found = dict(self._root.get("properties", {}))
+        found |= {key: {} for key in self._root.get("required", ()) if key not in found}
+        for key in found:
+            if not _KEY.fullmatch(key):
+                raise InvalidRequestError(
+                    f"tools: {self._tool.name}: this model's calls can not hold an argument named"
+                    f" {key!r}; letters, digits and '_.-' can be written",
+                    param="tools",
+                )
+        return found
+
+    def field_of(self, schema: Any) -> str:
+        """What stands behind an argument's name."""
+        form = self._form
+        if not form.value_end:
+            return f"{quoted(form.key_after)} {self._json(schema)}"
+        ends = quoted(f"\n{form.value_end}\n")
+        match schema:
+            case {"enum": [_, *_] as values} | {"const": values}:
+                values = values if "enum" in schema else [values]
+                written = " | ".join(quoted(form.key_after + _plain(value)) for value in values)
+                return f"({written}) {ends}"
+        types = types_of(schema, self._root)
+        if "string" not in types:
+            return f"{quoted(form.key_after)} {self._json(schema)} {ends}"
+        if not self._says_no_more(schema, types):
+            self._refuse(f"more than the type of a text, in {json.dumps(schema)[:200]},")
+        return f'{quoted(form.key_after)} plain "\\n"'
+
+    def _says_no_more(self, schema: Any, types: frozenset[str]) -> bool:
+        said = schema.keys() - _REMARKS if isinstance(schema, Mapping) else set()
+        return not said or (types <= _WITHOUT_QUOTES and said == {"type"})
+
+    def _json(self, schema: Any) -> str:
+        found = moved(schema if isinstance(schema, Mapping) else {}, _ROOT)
+        if '"$ref"' in json.dumps(found):
+            found["$defs"] = {"root": moved(self._root, _ROOT)}
+        return json_of(found, lenient=not self._tool.strict)
+
+    def _refuse(self, what: str) -> None:
+        """Where the schema must be followed in all it says."""
+        if self._tool.strict:
+            raise InvalidRequestError(
+                f"tools: {self._tool.name}: {what} can not be followed in the format of this"
+                " model's calls; leave it out, or `strict`",
+                param="tools",
+            )
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -8,11 +8,13 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from radixlm.build.loading import Loaded, load
 from radixlm.cache import Pin
 from radixlm.core.config import EngineConfig
-from radixlm.core.reports import TreeSnapshot
+from radixlm.core.reports import TreeQuery, TreeSnapshot
 from radixlm.core.request import Breakpoint, Namespace, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineStats
+from radixlm.engine.messages import Scene
 from radixlm.engine.prompts import Prompt
+from radixlm.engine.viewer import Viewer
 
 
 class AsyncEngine:
@@ -110,8 +112,21 @@ class AsyncEngine:
 
     async def snapshot(self, *, max_depth: int | None = None, min_tokens: int = 0) -> TreeSnapshot:
         """The radix tree as it is between two steps, whole or pruned."""
-        future = self._loaded.client.snapshot(max_depth=max_depth, min_tokens=min_tokens)
-        return await asyncio.wrap_future(future)
+        return (await self.look(TreeQuery(max_depth, min_tokens))).tree
+
+    async def look(self, query: TreeQuery) -> Scene:
+        """What a query shows of the tree, the requests and the totals, of one moment.
+
+        Raises NodeGoneError, QueueFullError when too many others wait for the same.
+        """
+        return await asyncio.wrap_future(self._loaded.client.look(query))
+
+    def watch(self, query: TreeQuery) -> Viewer:
+        """The same and all that changes of it from then on, until the viewer is closed.
+
+        Raises QueueFullError when too many others watch.
+        """
+        return self._loaded.client.watch(query)
 
     def health(self) -> None:
         """Raise EngineDeadError, with the reason, when the engine is gone."""

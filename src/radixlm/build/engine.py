@@ -11,7 +11,7 @@ from tqdm import tqdm
 from radixlm.build.loading import load
 from radixlm.cache import Pin
 from radixlm.core.config import EngineConfig
-from radixlm.core.reports import TreeSnapshot
+from radixlm.core.reports import TreeQuery, TreeSnapshot
 from radixlm.core.request import Namespace, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineStats, collect
@@ -101,7 +101,7 @@ class Engine:
 
     def snapshot(self, *, max_depth: int | None = None, min_tokens: int = 0) -> TreeSnapshot:
         """The radix tree as it is between two steps, whole or pruned."""
-        return self._loaded.client.snapshot(max_depth=max_depth, min_tokens=min_tokens).result()
+        return self._loaded.client.look(TreeQuery(max_depth, min_tokens)).result().tree
 
     def stats(self) -> EngineStats:
         """The engine in numbers, as of its last step."""

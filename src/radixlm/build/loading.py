@@ -27,6 +27,7 @@ from radixlm.core.request import FinishReason, Request, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineClient, EngineCore, Intake
 from radixlm.engine.intake import new_request_id
+from radixlm.engine.journal import Journal
 from radixlm.engine.prompts import Prompt, prompt_key
 from radixlm.memory.budget import default_kv_tokens
 from radixlm.memory.kv_pool import KVPool, bytes_per_token
@@ -199,6 +200,7 @@ def _core(
     tokenizer: Tokenizer,
     limits: Limits,
 ) -> EngineCore:
+    journal = Journal()
     scheduler = Scheduler(
         cache,
         make_order(config.schedule_policy, config.schedule_seed),
@@ -207,6 +209,7 @@ def _core(
         schedule_conservativeness=config.schedule_conservativeness,
         max_wait_admissions=config.max_wait_admissions,
         preemption_threshold=config.priority_scheduling_preemption_threshold,
+        sink=journal.note,
     )
     return EngineCore(
         scheduler,
@@ -215,4 +218,5 @@ def _core(
         tokenizer,
         masks=MaskFiller(limits.vocab_size),
         jump_forward=not config.disable_jump_forward,
+        journal=journal,
     )

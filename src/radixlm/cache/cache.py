@@ -14,8 +14,8 @@ from radixlm.cache.eviction import EvictionPolicy
 from radixlm.cache.explain import Ending
 from radixlm.cache.lease import Lease
 from radixlm.cache.node import Match, TreeNode, path_slots, walk
+from radixlm.cache.picture import Pictures
 from radixlm.cache.pins import Pin, PinBoard
-from radixlm.cache.snapshot import take_snapshot
 from radixlm.cache.stats import TreeStats
 from radixlm.cache.tree import RadixTree
 from radixlm.core.clock import Clock, WallClock
@@ -23,7 +23,7 @@ from radixlm.core.config import check_page_size
 from radixlm.core.errors import ConfigError, InvalidKeyError, PinError
 from radixlm.core.events import EventSink, Inserted, Matched
 from radixlm.core.keys import KeyLike, Slots, as_trusted_key
-from radixlm.core.reports import TreeSnapshot
+from radixlm.core.reports import TreeQuery, TreeSnapshot
 
 # Trimming a leaf copies what is left of it, so decoding under pressure must not do it per token,
 # and what is freed together is a longer run. A quantum is a small share of the pool, and so are
@@ -95,6 +95,7 @@ class RadixCache:
             clock=self._clock,
             sink=sink,
         )
+        self.pictures = Pictures(self._tree)
         self._allocator = SlotAllocator(self.capacity, page_size)
         quantum = min(EVICTION_QUANTUM, self.capacity // _QUANTA_IN_POOL)
         self._quantum = self.round_up(max(quantum, 1))
@@ -267,7 +268,7 @@ class RadixCache:
 
     def snapshot(self, *, max_depth: int | None = None, min_tokens: int = 0) -> TreeSnapshot:
         """The tree as it is now, whole or pruned. O(nodes)."""
-        return take_snapshot(self._tree, max_depth=max_depth, min_tokens=min_tokens)
+        return self.pictures.whole(TreeQuery(max_depth, min_tokens))
 
     def depth_first(self, leases: Iterable[Lease]) -> list[Lease]:
         """Order leases by their place in the tree, so that those below a node are neighbours."""

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from radixlm.cache.node import RootNode, TreeNode, page_key
+from radixlm.cache.node import NODE_WEIGHT, TOKEN_WEIGHT, RootNode, TreeNode, page_key
+from radixlm.cache.structure import Structure
 from radixlm.core.errors import InvariantError
 from radixlm.core.keys import Slots
 
@@ -24,6 +25,19 @@ def require(holds: bool, what: str) -> None:
     """Raise InvariantError unless `holds`."""
     if not holds:
         raise InvariantError(what)
+
+
+def check_books(shape: Structure) -> None:
+    """Walk a tree's nodes and compare with what it keeps of them in sum."""
+    counts = check_nodes(shape.nodes(), shape.page_size)
+    ghosts = shape.ghosts
+    kept = Counts(shape.node_count, shape.protected, shape.evictable, shape.pinned, ghosts.size)
+    require(counts == kept, f"the tree holds {counts}, its books say {kept}")
+    require(
+        ghosts.size <= ghosts.budget, f"{ghosts.size} ghost tokens, the budget is {ghosts.budget}"
+    )
+    known = all(shape.by_id.get(node.id) is node for node in shape.nodes())
+    require(known, "a node is not found by its id")
 
 
 def check_nodes(nodes: Iterable[TreeNode], page_size: int) -> Counts:
@@ -89,6 +103,8 @@ def _check_children(node: TreeNode, page_size: int) -> None:
     pins = sum(child.pins for child in children)
     require(node.pins >= pins, f"node {node.id}: {node.pins} pins, {pins} below it")
     live = sum(1 for child in children if child.resident)
+    weight = len(node) * TOKEN_WEIGHT + NODE_WEIGHT + sum(child.weight for child in children)
+    require(node.weight == weight, f"node {node.id}: weight {node.weight:#x}, it has {weight:#x}")
     require(node.live == live, f"node {node.id}: {node.live} live children, it has {live}")
 
 

@@ -17,6 +17,10 @@ TOKEN_BYTES = 4
 NO_SLOTS: Slots = np.empty(0, dtype=np.int32)
 PageKey = int | bytes
 
+# A weight counts tokens and nodes in one number, so that one walk up a path keeps both.
+NODE_WEIGHT = 1
+TOKEN_WEIGHT = 1 << 32
+
 # Where an int32's sign bit lies, as a byte of the buffer.
 SIGN_BYTE = TOKEN_BYTES - 1 if sys.byteorder == "little" else 0
 
@@ -52,6 +56,7 @@ class TreeNode:
     created: a number that grows from node to node. hits: leases that found it.
     priority: the highest of those.
     pins: pins whose path runs through here; they are locks, too.
+    weight: tokens (ghosts too) and nodes, in it and below; see `tokens_in` and `nodes_in`.
     queued_key: its place in the eviction order, None while it has none.
     evicted_at: seconds, by the tree's clock, when it last lost tokens.
     """
@@ -75,6 +80,7 @@ class TreeNode:
         "queued_key",
         "resident",
         "slots",
+        "weight",
     )
 
     def __init__(self, node_id: int, edge: bytes, slots: Slots, parent: TreeNode | None) -> None:
@@ -93,6 +99,7 @@ class TreeNode:
         self.hits = 0
         self.priority = 0
         self.pins = 0
+        self.weight = len(self) * TOKEN_WEIGHT + NODE_WEIGHT
         self.queued_key: int | None = None
         self.evicted_at = 0.0
         self._extents: tuple[Extent, ...] | None = None
@@ -196,6 +203,14 @@ def count_free(match: Match, *, pins: bool) -> int:
         at = at.parent
         offset = at.resident if at is not None else 0
     return free
+
+
+def tokens_in(weight: int) -> int:
+    return weight // TOKEN_WEIGHT
+
+
+def nodes_in(weight: int) -> int:
+    return weight % TOKEN_WEIGHT
 
 
 def walk(*tops: TreeNode) -> Iterator[TreeNode]:

@@ -6,9 +6,19 @@ from collections.abc import Hashable, Iterator
 
 import numpy as np
 
+from radixlm.cache.changes import Changes
 from radixlm.cache.eviction import EvictionOrder
 from radixlm.cache.ghosts import Ghosts
-from radixlm.cache.node import NO_SLOTS, TOKEN_BYTES, RootNode, TreeNode, page_key, walk
+from radixlm.cache.node import (
+    NO_SLOTS,
+    NODE_WEIGHT,
+    TOKEN_BYTES,
+    TOKEN_WEIGHT,
+    RootNode,
+    TreeNode,
+    page_key,
+    walk,
+)
 from radixlm.cache.stats import TreeStats
 from radixlm.core.clock import Clock
 from radixlm.core.errors import CacheError
@@ -20,7 +30,8 @@ class Structure:
     """Nodes and their books. Every method leaves both consistent.
 
     evictable, protected: resident tokens under no lock, and under one. pinned: under a pin.
-    version: grows with every change of shape or residency.
+    version: grows with every change of shape or residency. by_id: every node.
+    changes: where it is noted which nodes changed, None while nobody wants to know.
     """
 
     def __init__(
@@ -37,13 +48,28 @@ class Structure:
         self.ghosts = ghosts
         self.stats = TreeStats()
         self.version = 0
-        self.node_count = 0
+        self.by_id: dict[int, TreeNode] = {}
+        self.changes: Changes | None = None
         self.evictable = 0
         self.protected = 0
         self.pinned = 0
         self._clock = clock
         self._sink = sink
         self._next_id = 0
+
+    @property
+    def node_count(self) -> int:
+        return len(self.by_id)
+
+    def touch(self, node: TreeNode) -> None:
+        """Note that something of a node, or of the path to it, is not as it was."""
+        if self.changes is not None:
+            self.changes.touch(node)
+
+    def protect(self, n_tokens: int) -> None:
+        """So many resident tokens are locked from now on."""
+        self.evictable -= n_tokens
+        self.protected += n_tokens
 
     def nodes(self) -> Iterator[TreeNode]:
         """Every node, roots included, each before its children."""
@@ -52,6 +78,7 @@ class Structure:
     def add_root(self, namespace: Hashable) -> RootNode:
         root = RootNode(self._take_id(), namespace)
         self.roots[namespace] = root
+        self._enter(root)
         return root
 
     def add_leaf(self, parent: TreeNode, edge: bytes, slots: Slots, priority: int) -> TreeNode:
@@ -62,13 +89,17 @@ class Structure:
         leaf.last_used = parent.last_used
         leaf.priority = priority
         self.evictable += leaf.resident
+        self._weigh(parent, leaf.weight)
+        self._enter(leaf)
         return leaf
 
     def grow(self, leaf: TreeNode, edge: bytes, slots: Slots) -> None:
         """Add resident tokens to the end of a resident node without children."""
         leaf.set_edge(leaf.edge + edge, np.concatenate((leaf.slots, slots)))
         leaf.end += slots.size
+        self._weigh(leaf, slots.size * TOKEN_WEIGHT)
         self.version += 1
+        self.touch(leaf)
         if leaf.lock_ref:
             self.protected += slots.size
         else:
@@ -85,6 +116,7 @@ class Structure:
         self.evictable += slots.size
         self.stats.revived_tokens += slots.size
         self.version += 1
+        self.touch(node)
         self.ghosts.update(node)
 
     def revive_path(self, node: TreeNode, slots: Slots) -> int:
@@ -117,6 +149,11 @@ class Structure:
         node.parent = upper
         upper.children[page_key(node.edge, self.page_size)] = node
         upper.live = 1 if node.resident else 0
+        upper.weight = node.weight + NODE_WEIGHT
+        node.weight -= offset * TOKEN_WEIGHT
+        self._weigh(parent, NODE_WEIGHT)
+        self._enter(upper)
+        self.touch(node)
         self.ghosts.update(node)
         self.ghosts.update(upper)
         self.settle(upper)
@@ -141,9 +178,12 @@ class Structure:
         child.created = min(node.created, child.created)
         child.hits = max(node.hits, child.hits)
         child.evicted_at = max(node.evicted_at, child.evicted_at)
+        child.weight += len(node) * TOKEN_WEIGHT
+        self._weigh(parent, -NODE_WEIGHT)
         node.parent = None
         node.lock_ref = node.pins = 0
-        self.node_count -= 1
+        self._leave(node)
+        self.touch(child)
         self.version += 1
         self.ghosts.forget(node)
         self.ghosts.update(child)
@@ -164,6 +204,7 @@ class Structure:
         leaf.evicted_at = self._clock.now()
         self.evictable -= freed.size
         self.version += 1
+        self.touch(leaf)
         self.stats.evictions += 1
         self.stats.evicted_tokens += freed.size
         self.stats.hits_at_eviction.add(leaf.hits)
@@ -194,7 +235,7 @@ class Structure:
                 self._tidy_order()
         elif isinstance(node, RootNode) and not node.children:
             del self.roots[node.namespace]
-            self.node_count -= 1
+            self._leave(node)
             self.version += 1
 
     def _tidy_order(self) -> None:
@@ -211,15 +252,18 @@ class Structure:
             below.extend(ghost.children.values())
             self._drop(ghost)
         self.version += 1
+        parent = node.parent
+        if parent is None:
+            raise CacheError(f"node {node.id} is not in the tree")
+        self.touch(node if node.resident else parent)
+        left = node.resident * TOKEN_WEIGHT + NODE_WEIGHT if node.resident else 0
+        self._weigh(node, left - node.weight)
         if node.resident:
             self.stats.forgotten_tokens += node.ghosts
             node.end -= node.ghosts
             node.edge = node.edge[: node.resident * TOKEN_BYTES]
             self.ghosts.update(node)
             return
-        parent = node.parent
-        if parent is None:
-            raise CacheError(f"node {node.id} is not in the tree")
         del parent.children[page_key(node.edge, self.page_size)]
         self._drop(node)
         self.settle(parent)
@@ -229,13 +273,28 @@ class Structure:
         self.stats.forgotten_tokens += len(ghost)
         self.ghosts.forget(ghost)
         ghost.parent = None
-        self.node_count -= 1
+        self._leave(ghost)
 
     def _take_id(self) -> int:
         self._next_id += 1
         self.version += 1
-        self.node_count += 1
         return self._next_id
+
+    def _enter(self, node: TreeNode) -> None:
+        self.by_id[node.id] = node
+        self.touch(node)
+
+    def _leave(self, node: TreeNode) -> None:
+        del self.by_id[node.id]
+        if self.changes is not None:
+            self.changes.remove(node)
+
+    def _weigh(self, node: TreeNode, more: int) -> None:
+        """Add to the weight of a node, and so of all above it."""
+        at: TreeNode | None = node
+        while at is not None:
+            at.weight += more
+            at = at.parent
 
 
 def is_mergeable(node: TreeNode) -> bool:

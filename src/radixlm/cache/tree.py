@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator
 
 import numpy as np
 
-from radixlm.cache.checks import Counts, check_nodes, require
+from radixlm.cache.checks import check_books
 from radixlm.cache.eviction import EvictionOrder, EvictionPolicy, LeastRecentlyUsed
 from radixlm.cache.ghosts import Ghosts
 from radixlm.cache.node import (
@@ -77,6 +77,16 @@ class RadixTree:
     def version(self) -> int:
         """Changes whenever a node, or what is resident of it, does."""
         return self._shape.version
+
+    @property
+    def shape(self) -> Structure:
+        """Its nodes, for those who look at them."""
+        return self._shape
+
+    @property
+    def uses(self) -> int:
+        """The counter that `last_used` is taken from."""
+        return self._uses
 
     @property
     def evictable_size(self) -> int:
@@ -205,8 +215,8 @@ class RadixTree:
             if at.priority < priority:
                 at.priority = priority
             at = at.parent
-        shape.evictable -= fresh
-        shape.protected += fresh
+        shape.protect(fresh)
+        shape.touch(node)
         node.held += 1
         return node
 
@@ -216,6 +226,7 @@ class RadixTree:
             raise CacheError(f"node {node.id} is not locked")
         node.held -= 1
         shape = self._shape
+        shape.touch(node)
         self._uses = uses = self._uses + 1
         freed = 0
         at: TreeNode | None = node
@@ -230,8 +241,7 @@ class RadixTree:
             if parent is not None and len(at.children) == 1:
                 shape.merge(at)
             at = parent
-        shape.protected -= freed
-        shape.evictable += freed
+        shape.protect(-freed)
 
     def pin(self, match: Match) -> TreeNode:
         """Lock a match's path as a pin; no use and no hit is counted until it is unpinned."""
@@ -239,12 +249,13 @@ class RadixTree:
         at: TreeNode | None = node
         while at is not None:
             if not at.lock_ref:
-                self._protect(at.resident)
+                self._shape.protect(at.resident)
             at.lock_ref += 1
             if not at.pins:
                 self._shape.pinned += at.resident
             at.pins += 1
             at = at.parent
+        self._shape.touch(node)
         node.held += 1
         return node
 
@@ -300,14 +311,7 @@ class RadixTree:
 
     def check(self) -> None:
         """Walk every invariant; raises InvariantError. O(nodes)."""
-        counts = check_nodes(self.nodes(), self.page_size)
-        shape = self._shape
-        kept = Counts(
-            shape.node_count, shape.protected, shape.evictable, shape.pinned, self._ghosts.size
-        )
-        require(counts == kept, f"the tree holds {counts}, its books say {kept}")
-        within = self._ghosts.size <= self._ghosts.budget
-        require(within, f"{self._ghosts.size} ghost tokens, the budget is {self._ghosts.budget}")
+        check_books(self._shape)
 
     def nodes(self) -> Iterator[TreeNode]:
         """Every node, roots included, each before its children."""
@@ -372,18 +376,16 @@ class RadixTree:
             if at.priority < priority:
                 at.priority = priority
             at = at.parent
-        self._protect(fresh)
+        self._shape.protect(fresh)
+        self._shape.touch(deeper)
         deeper.held += 1
         held.held -= 1
         if len(held.children) == 1:
             self._shape.merge(held)
 
-    def _protect(self, n_tokens: int) -> None:
-        self._shape.evictable -= n_tokens
-        self._shape.protected += n_tokens
-
     def _touch(self, node: TreeNode, priority: int) -> None:
         self._uses = uses = self._uses + 1
+        self._shape.touch(node)
         at: TreeNode | None = node
         while at is not None:
             parent = at.parent

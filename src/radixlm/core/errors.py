@@ -17,6 +17,7 @@ RadixLMError
     ├── InvalidKeyError        not a non-empty 1-D array of ids that fit int32
     ├── StaleMatchError        the tree changed since the match was made
     ├── LeaseClosedError       the lease was released before
+    ├── NodeGoneError          the node that was asked for is not in the tree (any more)
     ├── SlotError              double free, or a slot that was never handed out
     └── InvariantError         `check()` found a broken invariant: a bug in RadixLM
 """
@@ -104,6 +105,10 @@ class LeaseClosedError(CacheError):
 
 class PinError(CacheError):
     """More would be pinned than the budget allows, nothing is there to pin, or no such pin is."""
+
+
+class NodeGoneError(CacheError):
+    """The node is not in the tree, or not any more, or not for the one who asks."""
 
 
 class SlotError(CacheError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 class Arrived:
     request_id: str
     prompt_tokens: int
+    namespace: Hashable
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +79,14 @@ class Scheduled:
     start: int
     prompt_tokens: int
     again: bool
+    namespace: Hashable
 
 
 @dataclass(frozen=True, slots=True)
 class Retracted:
     request_id: str
     computed: int
+    namespace: Hashable
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,7 @@ class Finished:
     request_id: str
     reason: str
     output_tokens: int
+    namespace: Hashable
 
 
 Event = (
@@ -106,6 +110,7 @@ Event = (
     | Retracted
     | Finished
 )
+RequestEvent = Arrived | Scheduled | Retracted | Finished
 EventSink = Callable[[Event], None]
 
 

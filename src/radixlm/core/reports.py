@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+
+from radixlm.core.keys import Slots
+from radixlm.core.request import Namespace
 
 
 class MissReason(StrEnum):
@@ -66,11 +69,35 @@ class MissReport:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeView:
-    """One node of a snapshot. Sizes in tokens.
+class TreeQuery:
+    """What of the tree is to be shown.
 
-    edge: the bytes of the int32 ids of its tokens. resident: how many have keys and values.
-    last_used: the tree's counter. hidden: nodes below that were left out.
+    max_depth: edges below the top. min_tokens: nodes with fewer in them and below are left out.
+    node: only that one and what is below it. max_nodes: keep so many, the heaviest by tokens in
+    them and below; of very many children only the newest are looked at, twice as many in all.
+    within: only namespaces whose cache_salt begins with this.
+    """
+
+    max_depth: int | None = None
+    min_tokens: int = 0
+    node: int | None = None
+    max_nodes: int | None = None
+    within: str | None = None
+
+    def admits(self, namespace: Hashable) -> bool:
+        """Whether a namespace may be seen."""
+        if self.within is None:
+            return True
+        return isinstance(namespace, Namespace) and namespace.cache_salt.startswith(self.within)
+
+
+@dataclass(slots=True)
+class NodeView:
+    """One node of a snapshot: a value, not changed once it is made. Sizes in tokens.
+
+    edge: the bytes of the int32 ids of its tokens. slots: (resident,) of those that have keys and
+    values. last_used: the tree's counter. hidden, hidden_tokens: nodes below that were left out,
+    and their tokens.
     """
 
     id: int
@@ -84,7 +111,9 @@ class NodeView:
     hits: int
     priority: int
     last_used: int
+    slots: Slots = field(compare=False, repr=False)
     hidden: int = 0
+    hidden_tokens: int = 0
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -94,15 +123,47 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class TreeSnapshot:
-    """The tree at one version; every node before its children."""
+    """The tree at one version; every node before its children.
+
+    uses: the tree's counter. path: of a snapshot of one node, the nodes above it, root first.
+    """
 
     version: int
     page_size: int
     nodes: tuple[NodeView, ...]
+    uses: int = 0
+    path: tuple[NodeView, ...] = ()
 
     def children(self, node_id: int | None) -> Iterator[NodeView]:
         """The nodes directly below one; below None: the roots."""
         return (node for node in self.nodes if node.parent_id == node_id)
+
+
+@dataclass(frozen=True, slots=True)
+class TreeChange:
+    """What leads from one picture of the tree to a later one: first `removed` go, then `nodes` are
+    put in or replaced, each before its children.
+    """
+
+    version: int
+    uses: int
+    removed: tuple[int, ...]
+    nodes: tuple[NodeView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestView:
+    """A request that runs. node_id: the deepest node of its path that is shown, None for none.
+
+    computed_tokens: of its prompt and answer, so many have keys and values.
+    """
+
+    id: str
+    node_id: int | None
+    prompt_tokens: int
+    cached_tokens: int
+    computed_tokens: int
+    output_tokens: int
 
 
 def _ids(tokens: tuple[int, ...]) -> str:

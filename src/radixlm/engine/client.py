@@ -8,13 +8,13 @@ import threading
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 from radixlm.cache import Pin
 from radixlm.core.clock import Clock, WallClock
-from radixlm.core.errors import EngineDeadError, InvalidRequestError, QueueFullError
+from radixlm.core.errors import CacheError, EngineDeadError, InvalidRequestError, QueueFullError
 from radixlm.core.keys import Key
-from radixlm.core.reports import TreeSnapshot
+from radixlm.core.reports import TreeQuery
 from radixlm.core.request import FinishReason, Namespace, Request, RequestOutput
 from radixlm.engine.core import EngineCore
 from radixlm.engine.loop import EngineThread
@@ -27,16 +27,27 @@ from radixlm.engine.messages import (
     Flush,
     Flushed,
     Inbound,
+    Look,
+    LookAway,
     Outbound,
     Outputs,
     PinPrefix,
     Question,
+    Scene,
+    Seen,
     Stop,
     Submit,
-    TakeSnapshot,
     Unpin,
 )
 from radixlm.engine.stats import EngineStats
+from radixlm.engine.viewer import Viewer
+
+# How many may watch the tree at a time, and how many may wait for a single look.
+MAX_VIEWERS = 16
+MAX_LOOKS = 16
+
+
+T = TypeVar("T")
 
 
 class EngineClient:
@@ -54,6 +65,8 @@ class EngineClient:
         self._lock = threading.RLock()
         self._mailboxes: dict[str, Mailbox] = {}
         self._asked: dict[int, Future[Any]] = {}
+        self._looking: dict[int, Future[Scene]] = {}
+        self._viewers: dict[int, Viewer] = {}
         self._tickets = 0
         self._dead: str | None = None
         self._inbox: SimpleQueue[Inbound] = SimpleQueue()
@@ -173,11 +186,27 @@ class EngineClient:
         """Let go of a pin. The future raises PinError when there is none (any more)."""
         return self._ask(Unpin(pin_id))
 
-    def snapshot(
-        self, *, max_depth: int | None = None, min_tokens: int = 0
-    ) -> Future[TreeSnapshot]:
-        """The tree as it is between two steps."""
-        return self._ask(TakeSnapshot(max_depth, min_tokens))
+    def look(self, query: TreeQuery) -> Future[Scene]:
+        """What the query shows, of one moment between two steps. The future raises NodeGoneError.
+
+        Raises QueueFullError when too many others wait for the same.
+        """
+        future: Future[Scene] = Future()
+        with self._lock:
+            self._begin_to_look(self._looking, MAX_LOOKS, query, future, follow=False)
+        return future
+
+    def watch(self, query: TreeQuery) -> Viewer:
+        """The same, and every change from then on; for a coroutine, which closes it in the end.
+
+        Raises QueueFullError when too many others watch.
+        """
+
+        def look(viewer: Viewer) -> int:
+            with self._lock:
+                return self._begin_to_look(self._viewers, MAX_VIEWERS, query, viewer, follow=True)
+
+        return Viewer(look, self._look_away)
 
     def stats(self) -> EngineStats:
         """As of the last step."""
@@ -205,6 +234,8 @@ class EngineClient:
                 with self._lock:
                     future = self._asked.pop(ticket)
                 _settle(future, value, error)
+            case Seen():
+                self._show(message)
             case Died(reason):
                 self._bury(reason)
 
@@ -223,12 +254,44 @@ class EngineClient:
         with self._lock:
             self._dead = reason
             names = list(self._mailboxes)
-            asked, self._asked = list(self._asked.values()), {}
+            asked, self._asked = [*self._asked.values(), *self._looking.values()], {}
+            self._looking = {}
+            viewers, self._viewers = list(self._viewers.values()), {}
         self._deliver(
             RequestOutput(name, finish_reason=FinishReason.ERROR, error=reason) for name in names
         )
         for future in asked:
             _settle(future, None, EngineDeadError(reason))
+        for viewer in viewers:
+            viewer.deliver(EngineDeadError(reason))
+
+    def _begin_to_look(
+        self, others: dict[int, T], most: int, query: TreeQuery, who: T, *, follow: bool
+    ) -> int:
+        self._check_alive()
+        if len(others) >= most:
+            doing = "watch the cache" if follow else "wait for a look at the cache"
+            raise QueueFullError(f"{most} others {doing} already; try again later")
+        self._tickets += 1
+        others[self._tickets] = who
+        self._inbox.put(Look(self._tickets, query, follow))
+        return self._tickets
+
+    def _look_away(self, ticket: int) -> None:
+        with self._lock:
+            if self._viewers.pop(ticket, None) is not None:
+                self._inbox.put(LookAway(ticket))
+
+    def _show(self, seen: Seen) -> None:
+        with self._lock:
+            viewer = self._viewers.get(seen.ticket)
+            future = self._looking.pop(seen.ticket, None)
+        if viewer is not None:
+            viewer.deliver(seen.sight)
+        elif future is not None and isinstance(seen.sight, CacheError):
+            _settle(future, None, seen.sight)
+        elif future is not None:
+            _settle(future, seen.sight, None)
 
     def _ask(self, question: Question) -> Future[Any]:
         future: Future[Any] = Future()

@@ -9,13 +9,14 @@ from radixlm.cache import Pin, RadixCache
 from radixlm.constraints import MaskFiller
 from radixlm.core.batch import ScheduledBatch, StepResult, TokenMasks
 from radixlm.core.errors import InvalidRequestError
-from radixlm.core.reports import TreeSnapshot
 from radixlm.core.request import Request, RequestOutput
 from radixlm.engine.continuation import Continuation, Grown
+from radixlm.engine.journal import Journal
 from radixlm.engine.keeping import Keeping
-from radixlm.engine.messages import Flush, Flushed, PinPrefix, Question, TakeSnapshot, Unpin
+from radixlm.engine.messages import Flush, Flushed, PinPrefix, Question, Unpin
 from radixlm.engine.runner import Runner
 from radixlm.engine.stats import EngineStats
+from radixlm.engine.watching import Watching
 from radixlm.scheduler import Progress, Scheduler
 from radixlm.text.tokenizer import Tokenizer
 
@@ -28,7 +29,8 @@ class EngineCore:
     Text is made before `update`, so that a stop string ends its request in the step in which it
     is complete. Masks for rows that follow a grammar are made while the runner computes.
 
-    masks: needed for requests with a grammar. jump_forward: see Continuation.
+    masks: needed for requests with a grammar. jump_forward: see Continuation. journal: what the
+    scheduler notes, for those who watch; without it they see no request come or go.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class EngineCore:
         *,
         masks: MaskFiller | None = None,
         jump_forward: bool = True,
+        journal: Journal | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._cache = cache
@@ -49,6 +52,7 @@ class EngineCore:
         self._jump_forward = jump_forward
         self._answers: dict[str, Continuation] = {}
         self._keeping = Keeping(cache)
+        self.watching = Watching(cache, scheduler, journal or Journal(), self.stats)
         self._steps = 0
         self._kv_bytes_read = 0
         self._kv_bytes_of_rows = 0
@@ -87,7 +91,7 @@ class EngineCore:
         self.check_idle()
         return [self._output(item, grown[item.request_id].text) for item in news]
 
-    def answer(self, question: Question) -> Flushed | Pin | TreeSnapshot | None:
+    def answer(self, question: Question) -> Flushed | Pin | None:
         """Do what is asked of the cache. Raises CacheError; then nothing has changed."""
         match question:
             case Flush():
@@ -97,8 +101,6 @@ class EngineCore:
             case Unpin(pin_id):
                 self._cache.unpin(pin_id)
                 return None
-            case TakeSnapshot(max_depth, min_tokens):
-                return self._cache.snapshot(max_depth=max_depth, min_tokens=min_tokens)
 
     def check_idle(self) -> None:
         """With nothing under way every slot must be free, evictable or pinned; else log and count
@@ -123,6 +125,9 @@ class EngineCore:
             kv_locked=usage.locked,
             kv_evictable=usage.evictable,
             kv_pinned=self._cache.pinned_size,
+            ghost_tokens=self._cache.ghost_size,
+            tree_nodes=self._cache.node_count,
+            evicted_tokens=self._cache.stats.evicted_tokens,
             prompt_tokens=counters.prompt_tokens,
             cached_tokens=counters.cached_tokens,
             readmitted_tokens=counters.readmitted_tokens,

@@ -17,6 +17,8 @@ from radixlm.engine.messages import (
     Ask,
     Died,
     Inbound,
+    Look,
+    LookAway,
     Outbound,
     Outputs,
     Question,
@@ -58,6 +60,8 @@ class EngineThread(threading.Thread):
                 self._receive()
                 if self._core.has_work:
                     self._step()
+                for seen in self._core.watching.turn():
+                    self._outbox.put(seen)
         except Exception as error:
             _logger.exception("the engine loop crashed")
             reason = f"the engine loop crashed: {type(error).__name__}: {error}"
@@ -78,7 +82,9 @@ class EngineThread(threading.Thread):
         ended: list[RequestOutput] = []
         if not self._core.has_work:
             with self._log.idle():
-                message = self._inbox.get()
+                message = self._wait()
+            if message is None:
+                return
             self._handle(message, ended)
         while not self._stopping:
             try:
@@ -89,6 +95,13 @@ class EngineThread(threading.Thread):
         self.stats = self._core.stats()
         if ended:
             self._outbox.put(Outputs(tuple(ended)))
+
+    def _wait(self) -> Inbound | None:
+        """The next message, or None when those who watch have something to be shown first."""
+        try:
+            return self._inbox.get(timeout=self._core.watching.seconds_left())
+        except Empty:
+            return None
 
     def _handle(self, message: Inbound, ended: list[RequestOutput]) -> None:
         match message:
@@ -103,6 +116,10 @@ class EngineThread(threading.Thread):
                 answer = self._answer(ticket, question)
                 self.stats = self._core.stats()  # who has the answer finds its effect in them
                 self._outbox.put(answer)
+            case Look(ticket, query, follow):
+                self._core.watching.look(ticket, query, follow=follow)
+            case LookAway(ticket):
+                self._core.watching.look_away(ticket)
             case Stop():
                 self._stopping = True
 

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 from radixlm.cache import Pin
 from radixlm.core.errors import CacheError
+from radixlm.core.events import RequestEvent
 from radixlm.core.keys import Key
-from radixlm.core.reports import TreeSnapshot
+from radixlm.core.reports import RequestView, TreeChange, TreeQuery, TreeSnapshot
 from radixlm.core.request import Namespace, Request, RequestOutput
+from radixlm.engine.stats import EngineStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +54,7 @@ class Unpin:
     pin_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class TakeSnapshot:
-    """The tree as it is; answered by a TreeSnapshot."""
-
-    max_depth: int | None = None
-    min_tokens: int = 0
-
-
-Question = Flush | PinPrefix | Unpin | TakeSnapshot
+Question = Flush | PinPrefix | Unpin
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +70,25 @@ class Stop:
     """End the thread after the step in flight; requests under way are aborted."""
 
 
-Inbound = Submit | Abort | Ask | Stop
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Show what `query` asks for: a Seen that holds a Scene; with `follow` also every change from
+    then on, until LookAway.
+    """
+
+    ticket: int
+    query: TreeQuery
+    follow: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LookAway:
+    """End what was asked for with this ticket."""
+
+    ticket: int
+
+
+Inbound = Submit | Abort | Ask | Look | LookAway | Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +101,43 @@ class Answer:
     """What was asked for, or why it could not be."""
 
     ticket: int
-    value: Flushed | Pin | TreeSnapshot | None
+    value: Flushed | Pin | None
     error: CacheError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """The tree, the requests that run and the totals, all of one moment between two steps."""
+
+    tree: TreeSnapshot
+    running: tuple[RequestView, ...]
+    stats: EngineStats
+
+
+@dataclass(frozen=True, slots=True)
+class SceneChange:
+    """What leads to a later scene. tree: None when nothing of it changed.
+
+    events: what happened to requests, in order; `lost` more were too many. running: those that
+    changed; who was retracted or has finished is told by the events alone.
+    """
+
+    tree: TreeChange | None
+    events: tuple[RequestEvent, ...]
+    lost: int
+    running: tuple[RequestView, ...]
+    stats: EngineStats
+
+
+Sight = Scene | SceneChange | CacheError
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a Look brought; after an error there is no more."""
+
+    ticket: int
+    sight: Sight
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,4 +147,4 @@ class Died:
     reason: str
 
 
-Outbound = Outputs | Answer | Died
+Outbound = Outputs | Answer | Seen | Died

@@ -10,6 +10,7 @@ class EngineStats:
     """A snapshot; sizes in tokens (slots), the rest are totals since the start.
 
     kv_free + kv_private + kv_locked + kv_evictable == kv_capacity; kv_pinned is part of kv_locked.
+    ghost_tokens: evicted, but remembered. tree_nodes: of the radix tree, ghosts too.
     hit_rate: cached_tokens / prompt_tokens over admitted requests, re-admissions counted apart.
     kv_bytes_read: what attention read; kv_bytes_of_rows: had each row read its own context.
     leaks: how often the books did not balance when the engine was idle; 0 unless there is a bug.
@@ -23,6 +24,9 @@ class EngineStats:
     kv_locked: int = 0
     kv_evictable: int = 0
     kv_pinned: int = 0
+    ghost_tokens: int = 0
+    tree_nodes: int = 0
+    evicted_tokens: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     readmitted_tokens: int = 0

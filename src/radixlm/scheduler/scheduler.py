@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from radixlm.cache import Match, RadixCache
-from radixlm.core.batch import Remap, ScheduledBatch, ScheduledRow, StepResult
+from radixlm.core.batch import Remap, ScheduledBatch, StepResult
 from radixlm.core.errors import CacheError, InvalidRequestError
 from radixlm.core.events import Arrived, EventSink, Finished, Retracted, Scheduled, ignore
 from radixlm.core.keys import Slots
@@ -18,7 +18,7 @@ from radixlm.scheduler.orders import AdmissionOrder
 from radixlm.scheduler.progress import Counters, Progress, Taken
 from radixlm.scheduler.queue import WaitingQueue
 from radixlm.scheduler.retraction import Retraction
-from radixlm.scheduler.state import RequestState
+from radixlm.scheduler.state import RequestState, scheduled_row
 from radixlm.scheduler.waiting import WaitingRoom
 
 Scheduling = dict[str, tuple[RequestState, Slots]]
@@ -79,6 +79,11 @@ class Scheduler:
         return len(self._running)
 
     @property
+    def running(self) -> Collection[RequestState]:
+        """Those that run, in order of their admission; live, not a copy."""
+        return self._running.values()
+
+    @property
     def has_work(self) -> bool:
         return bool(len(self._waiting) or self._running)
 
@@ -101,7 +106,7 @@ class Scheduler:
         self._arrivals += 1
         self._fairness.enter(request.tenant)
         self._waiting.add(RequestState(request, self._arrivals))
-        self._sink(Arrived(name, request.key.size))
+        self._sink(Arrived(name, request.key.size, request.namespace))
 
     def abort(self, request_id: str) -> Progress | None:
         """End a request, wherever it is; None when there is none of that id."""
@@ -127,7 +132,7 @@ class Scheduler:
             self._admit(parts, budget)
         leases = {state.lease: name for name, (state, _) in parts.items() if state.lease}
         ordered = self._cache.depth_first(leases)
-        return ScheduledBatch(tuple(_row(*parts[leases[lease]]) for lease in ordered))
+        return ScheduledBatch(tuple(scheduled_row(*parts[leases[lease]]) for lease in ordered))
 
     def update(
         self, batch: ScheduledBatch, result: StepResult, taken: Mapping[str, Taken]
@@ -220,9 +225,10 @@ class Scheduler:
 
     def _retract(self, state: RequestState, parts: Scheduling) -> None:
         self._commit(state)
-        self._sink(Retracted(state.request.request_id, state.computed))
+        request = state.request
+        self._sink(Retracted(request.request_id, state.computed, request.namespace))
         self._leave(state)
-        parts.pop(state.request.request_id, None)
+        parts.pop(request.request_id, None)
         state.computed = 0
         state.returned = True
         self.counters.retractions += 1
@@ -303,7 +309,8 @@ class Scheduler:
         name = state.request.request_id
         self._waiting.start(state, lease.cached)
         self._running[name] = state
-        self._sink(Scheduled(name, lease.cached, state.prompt_length, again))
+        namespace = state.request.namespace
+        self._sink(Scheduled(name, lease.cached, state.prompt_length, again, namespace))
         return slots
 
     def _take(self, state: RequestState, taken: Taken, logprob: TokenLogprob | None) -> Progress:
@@ -332,7 +339,7 @@ class Scheduler:
         else:
             self._waiting.drop(state)
         self._fairness.leave(state.request.tenant)
-        self._sink(Finished(name, reason.value, state.output_tokens))
+        self._sink(Finished(name, reason.value, state.output_tokens, state.request.namespace))
 
     def _leave(self, state: RequestState) -> None:
         """Give back the lease and the row of a running request."""
@@ -356,24 +363,6 @@ class Scheduler:
             self._waiting.committed(state, before, state.lease.committed)
         if state.computed >= state.prefill_end:
             self._waiting.stop_computing(state, state.lease.committed)
-
-
-def _row(state: RequestState, slots: Slots) -> ScheduledRow:
-    if state.lease is None:
-        raise CacheError(f"request {state.request.request_id} was scheduled without a lease")
-    stop = state.computed + slots.size
-    remaps, state.remaps = tuple(state.remaps), []
-    return ScheduledRow(
-        request=state.request,
-        row=state.row,
-        tokens=state.tokens[:stop],
-        start=state.computed,
-        prompt_length=state.prompt_length,
-        new_slots=slots,
-        remaps=remaps,
-        segments=state.lease.segments(),
-        samples=stop == state.n_tokens,
-    )
 
 
 def _end(state: RequestState, taken: Taken) -> tuple[FinishReason | None, str | int | None]:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from radixlm.cache import Lease
-from radixlm.core.batch import Remap
-from radixlm.core.keys import Key
+from radixlm.core.batch import Remap, ScheduledRow
+from radixlm.core.errors import CacheError
+from radixlm.core.keys import Key, Slots
 from radixlm.core.request import Request, TokenLogprob
 
 
@@ -119,3 +120,22 @@ class RequestState:
     def extend(self, tokens: Sequence[int]) -> None:
         self.tokens[self.n_tokens : self.n_tokens + len(tokens)] = tokens
         self.n_tokens += len(tokens)
+
+
+def scheduled_row(state: RequestState, slots: Slots) -> ScheduledRow:
+    """What a running request does in a step: compute the next tokens into `slots`."""
+    if state.lease is None:
+        raise CacheError(f"request {state.request.request_id} was scheduled without a lease")
+    stop = state.computed + slots.size
+    remaps, state.remaps = tuple(state.remaps), []
+    return ScheduledRow(
+        request=state.request,
+        row=state.row,
+        tokens=state.tokens[:stop],
+        start=state.computed,
+        prompt_length=state.prompt_length,
+        new_slots=slots,
+        remaps=remaps,
+        segments=state.lease.segments(),
+        samples=stop == state.n_tokens,
+    )

@@ -136,7 +136,7 @@ class TestCheck:
             (lambda _, n: n.set_edge(n.edge[::-1], n.slots), "another page"),
             (lambda t, _: setattr(t._shape, "evictable", 4), "its books say"),
             (lambda t, _: setattr(t._shape, "protected", 1), "its books say"),
-            (lambda t, _: setattr(t._shape, "node_count", 3), "its books say"),
+            (lambda t, _: t._shape.by_id.popitem(), "its books say"),
             (lambda t, _: setattr(t._shape, "pinned", 1), "its books say"),
             (lambda t, _: setattr(t._ghosts, "size", 1), "its books say"),
             (lambda t, _: setattr(t._ghosts, "budget", -1), "0 ghost tokens, the budget is -1"),

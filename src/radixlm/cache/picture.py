@@ -1,0 +1,311 @@
+"""A picture of the tree, whole or pruned: made bit by bit, then kept up to date."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from heapq import heappop, heappush
+from itertools import islice
+from sys import maxsize
+
+from radixlm.cache.changes import Changes
+from radixlm.cache.node import TOKEN_BYTES, RootNode, TreeNode, nodes_in, tokens_in
+from radixlm.cache.tree import RadixTree
+from radixlm.core.errors import NodeGoneError
+from radixlm.core.reports import NodeView, TreeChange, TreeQuery, TreeSnapshot
+
+_LOOKS_PER_NODE = 2
+
+
+class _Shown:
+    """A node in the picture, and how it was counted there.
+
+    covered: the weights of its children that are in the picture.
+    """
+
+    __slots__ = ("covered", "depth", "namespace", "node", "parent", "weight")
+
+    def __init__(self, node: TreeNode, namespace: Hashable, depth: int) -> None:
+        self.node = node
+        self.namespace = namespace
+        self.depth = depth
+        self.parent: _Shown | None = None
+        self.weight = 0
+        self.covered = 0
+
+    def count_below(self, parent: _Shown | None) -> None:
+        """Let the parent, which may be another one now, count this node as it is now."""
+        if self.parent is not None:
+            self.parent.covered -= self.weight
+        self.parent, self.weight = parent, self.node.weight
+        if parent is not None:
+            parent.covered += self.weight
+
+    def view(self) -> NodeView:
+        return _view(self.node, self.namespace, self.node.weight - self.covered)
+
+
+class Picture:
+    """What a query shows of a tree.
+
+        develop, develop, ...    takes nodes in, the heaviest first, some at a time; the tree may
+                                 change in between, and it is told to `update` before it goes on
+        snapshot                 once it is complete: all of it, as it is now
+        update                   what has changed since
+
+    So nobody has to wait for a walk of the whole tree, and yet all that is shown is of one moment.
+    Weights tell what is below a node without looking. What is new later is shown below what is
+    shown, while there are fewer than max_nodes.
+
+    Raises NodeGoneError when the one node that was asked for is not (any more) in the tree.
+    """
+
+    def __init__(self, tree: RadixTree, query: TreeQuery) -> None:
+        self._tree = tree
+        self._by_id = tree.shape.by_id
+        self._query = query
+        self._most = maxsize if query.max_nodes is None else query.max_nodes
+        self._looks = _LOOKS_PER_NODE * self._most
+        self._shown: dict[int, _Shown] = {}
+        self._to_weigh: list[int] = []
+        self._heaviest: list[tuple[int, int]] = []  # (-weight, id)
+        self._to_view: list[int] = []
+        self._views: dict[int, NodeView] = {}
+        self._in_order = True
+        self._look_at(self._tops())
+
+    @property
+    def complete(self) -> bool:
+        return not (self._to_weigh or self._heaviest or self._to_view)
+
+    @property
+    def overgrown(self) -> bool:
+        """Whether splits have brought in so much more than max_nodes that it must be made anew."""
+        return len(self._shown) > _LOOKS_PER_NODE * self._most
+
+    def develop(self, n_nodes: int) -> None:
+        """Go on by so many nodes, each looked at, taken in and viewed. O(log) each."""
+        while n_nodes > 0 and not self.complete:
+            n_nodes -= 1
+            if self._to_weigh:
+                self._weigh(self._to_weigh.pop())
+            elif self._heaviest:
+                self._take_heaviest()
+            else:
+                shown = self._shown.get(self._to_view.pop())
+                if shown is not None:
+                    self._views[shown.node.id] = shown.view()
+
+    def snapshot(self) -> TreeSnapshot:
+        """All that is shown, once it is complete. The views are not kept."""
+        nodes = [self._views[name] for name in self._shown]
+        self._views = {}
+        if not self._in_order:
+            nodes.sort(key=_end)
+        tree = self._tree
+        return TreeSnapshot(tree.version, tree.page_size, tuple(nodes), tree.uses, self._path())
+
+    def update(self, changes: Changes) -> TreeChange:
+        """Follow the tree; what has changed of what is shown. O(changed nodes)."""
+        if self._query.node is not None and self._query.node not in self._by_id:
+            raise NodeGoneError(f"node {self._query.node} is gone")
+        was_complete = self.complete
+        removed = [name for name in changes.removed() if self._drop(name)]
+        touched = [node for node in changes.touched() if self._by_id.get(node.id) is node]
+        needed = self._needed(touched)
+        for node in touched:
+            shown = self._shown.get(node.id)
+            if shown is None:
+                if self._belongs(node) and (node.id in needed or self._fits(node)):
+                    self._take_in(node, look_below=not was_complete)
+            elif self._belongs(node):
+                shown.count_below(self._parent_of(node))
+            else:
+                self._drop(node.id)
+                removed.append(node.id)
+        self._in_order = self._in_order and not needed
+        seen = [self._shown[node.id] for node in touched if node.id in self._shown]
+        views: tuple[NodeView, ...] = ()
+        if was_complete:
+            views = tuple(shown.view() for shown in seen)
+        else:
+            self._to_view += [shown.node.id for shown in seen]
+        return TreeChange(self._tree.version, self._tree.uses, tuple(removed), views)
+
+    def deepest_shown(self, node: TreeNode) -> int | None:
+        """The id of the last node on the path to `node` that is in the picture."""
+        at: TreeNode | None = node
+        while at is not None and at.id not in self._shown:
+            at = at.parent
+        return None if at is None else at.id
+
+    def _tops(self) -> Iterable[TreeNode]:
+        query = self._query
+        if query.node is None:
+            roots = reversed(self._tree.shape.roots.items())
+            return (root for namespace, root in roots if query.admits(namespace))
+        top = self._by_id.get(query.node)
+        if top is None or not query.admits(_namespace_of(top)):
+            raise NodeGoneError(f"there is no node {query.node}")
+        return (top,)
+
+    def _is_top(self, node: TreeNode) -> bool:
+        if self._query.node is not None:
+            return node.id == self._query.node
+        return isinstance(node, RootNode) and self._query.admits(node.namespace)
+
+    def _look_at(self, nodes: Iterable[TreeNode]) -> None:
+        """Nodes that may be taken in, as many as may still be looked at."""
+        found = [node.id for node in islice(nodes, min(self._looks, maxsize))]
+        self._looks -= len(found)
+        self._to_weigh += found
+
+    def _weigh(self, node_id: int) -> None:
+        node = self._by_id.get(node_id)
+        if node is not None and self._belongs(node):
+            heappush(self._heaviest, (-node.weight, node_id))
+
+    def _take_heaviest(self) -> None:
+        node = self._by_id.get(heappop(self._heaviest)[1])
+        if node is None or node.id in self._shown or not self._belongs(node):
+            return
+        if self._fits(node):
+            self._take_in(node, look_below=True)
+
+    def _take_in(self, node: TreeNode, *, look_below: bool) -> None:
+        parent = self._parent_of(node)
+        namespace = _namespace_of(node) if parent is None else parent.namespace
+        shown = _Shown(node, namespace, 0 if parent is None else parent.depth + 1)
+        shown.count_below(parent)
+        self._shown[node.id] = shown
+        if look_below:
+            self._to_view.append(node.id)
+            if shown.depth != self._query.max_depth:
+                self._look_at(reversed(node.children.values()))
+
+    def _drop(self, node_id: int) -> bool:
+        shown = self._shown.pop(node_id, None)
+        if shown is None:
+            return False
+        if shown.parent is not None:
+            shown.parent.covered -= shown.weight
+        self._views.pop(node_id, None)
+        return True
+
+    def _belongs(self, node: TreeNode) -> bool:
+        """Whether it hangs on what is shown, and is heavy enough."""
+        if self._is_top(node):
+            return True
+        heavy = tokens_in(node.weight) >= self._query.min_tokens
+        return heavy and self._parent_of(node) is not None
+
+    def _fits(self, node: TreeNode) -> bool:
+        """Whether there is room for it, and it is not too deep."""
+        parent, most = self._parent_of(node), self._query.max_depth
+        shallow = parent is None or most is None or parent.depth < most
+        return shallow and len(self._shown) < self._most
+
+    def _parent_of(self, node: TreeNode) -> _Shown | None:
+        if node.parent is None or self._is_top(node):
+            return None
+        return self._shown.get(node.parent.id)
+
+    def _needed(self, touched: Iterable[TreeNode]) -> set[int]:
+        """Nodes that are not shown but above one that is: splits have put them there."""
+        needed: set[int] = set()
+        for node in touched:
+            at = node.parent
+            if node.id in self._shown and not self._is_top(node):
+                while at is not None and at.id not in self._shown:
+                    needed.add(at.id)
+                    at = at.parent
+        return needed
+
+    def _path(self) -> tuple[NodeView, ...]:
+        if self._query.node is None:
+            return ()
+        top = self._by_id[self._query.node]
+        return tuple(_Shown(node, None, 0).view() for node in reversed(_above(top)))
+
+
+class Pictures:
+    """Those that are made of one tree. While there are none, nothing is noted for them."""
+
+    def __init__(self, tree: RadixTree) -> None:
+        self._tree = tree
+        self._open = 0
+
+    def open(self, query: TreeQuery) -> Picture:
+        """A picture to be developed, told of changes, and closed. Raises NodeGoneError."""
+        picture = Picture(self._tree, query)
+        self._open += 1
+        if self._tree.shape.changes is None:
+            self._tree.shape.changes = Changes()
+        return picture
+
+    def close(self) -> None:
+        """One of them is not needed any more."""
+        self._open -= 1
+        if not self._open:
+            self._tree.shape.changes = None
+
+    def again(self, query: TreeQuery) -> Picture:
+        """A new picture in place of one that was opened for this query. Raises NodeGoneError."""
+        return Picture(self._tree, query)
+
+    @property
+    def changed(self) -> bool:
+        """Whether there are changes that no picture was told of."""
+        return bool(self._tree.shape.changes)
+
+    def take_changes(self) -> Changes | None:
+        """What has changed since it was last asked; every picture must be told. None: nothing."""
+        changes = self._tree.shape.changes
+        if not changes:
+            return None
+        self._tree.shape.changes = Changes()
+        return changes
+
+    def whole(self, query: TreeQuery) -> TreeSnapshot:
+        """Everything at once. O(nodes log nodes). Raises NodeGoneError."""
+        picture = Picture(self._tree, query)
+        picture.develop(maxsize)
+        return picture.snapshot()
+
+
+def _view(node: TreeNode, namespace: Hashable, uncovered: int) -> NodeView:
+    """uncovered: its weight, less that of the children that are shown."""
+    return NodeView(
+        id=node.id,
+        parent_id=node.parent.id if node.parent else None,
+        namespace=namespace,
+        start=node.start,
+        edge=node.edge,
+        resident=node.resident,
+        lock_ref=node.lock_ref,
+        pins=node.pins,
+        hits=node.hits,
+        priority=node.priority,
+        last_used=node.last_used,
+        slots=node.slots,
+        hidden=nodes_in(uncovered) - 1,
+        hidden_tokens=tokens_in(uncovered) - len(node),
+    )
+
+
+def _above(node: TreeNode) -> list[TreeNode]:
+    """The nodes above one, the nearest first."""
+    found = []
+    at = node.parent
+    while at is not None:
+        found.append(at)
+        at = at.parent
+    return found
+
+
+def _namespace_of(node: TreeNode) -> Hashable:
+    root = [node, *_above(node)][-1]
+    return root.namespace if isinstance(root, RootNode) else None
+
+
+def _end(view: NodeView) -> int:
+    return view.start + len(view.edge) // TOKEN_BYTES

@@ -1,0 +1,157 @@
+"""Shows the tree and the requests to those who look, between steps, a little at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from radixlm.cache import RadixCache
+from radixlm.cache.changes import Changes
+from radixlm.cache.picture import Picture
+from radixlm.core.clock import Clock, WallClock
+from radixlm.core.errors import CacheError
+from radixlm.core.reports import RequestView, TreeChange, TreeQuery
+from radixlm.engine.journal import Journal, Noted
+from radixlm.engine.messages import Scene, SceneChange, Seen, Sight
+from radixlm.engine.stats import EngineStats
+from radixlm.scheduler import Scheduler
+
+# What a step may be held up by for a picture that is being made: two or three milliseconds.
+NODES_PER_TURN = 1_000
+SECONDS_BETWEEN_CHANGES = 0.1
+
+
+@dataclass(slots=True, eq=False)
+class _Watcher:
+    """shown: whether the scene was sent. running: what was last told of each request."""
+
+    ticket: int
+    query: TreeQuery
+    follow: bool
+    picture: Picture
+    shown: bool = False
+    running: dict[str, RequestView] = field(default_factory=dict)
+
+
+class Watching:
+    """Those who look. Used by the engine's thread; costs nothing while there are none.
+
+    A scene is made over as many turns as it takes, one watcher at a time; the changes between the
+    turns go into it, so that it is of one moment when it is sent. Then changes follow, ten times a
+    second at most.
+    """
+
+    def __init__(
+        self,
+        cache: RadixCache,
+        scheduler: Scheduler,
+        journal: Journal,
+        stats: Callable[[], EngineStats],
+        clock: Clock | None = None,
+    ) -> None:
+        self._pictures = cache.pictures
+        self._scheduler = scheduler
+        self._journal = journal
+        self._stats = stats
+        self._clock = clock or WallClock()
+        self._watchers: dict[int, _Watcher] = {}
+        self._refused: list[Seen] = []
+        self._next_change = 0.0
+
+    def look(self, ticket: int, query: TreeQuery, *, follow: bool) -> None:
+        """Begin a scene; with `follow` its changes come after it, until `look_away`."""
+        try:
+            picture = self._pictures.open(query)
+        except CacheError as error:
+            self._refused.append(Seen(ticket, error))
+            return
+        self._watchers[ticket] = _Watcher(ticket, query, follow, picture)
+        self._journal.open = True
+
+    def look_away(self, ticket: int) -> None:
+        """Somebody has seen enough."""
+        if self._watchers.pop(ticket, None) is None:
+            return
+        self._pictures.close()
+        if not self._watchers:
+            self._journal.open = False
+            self._journal.take()
+
+    def seconds_left(self) -> float | None:
+        """In how many seconds a turn is due; None while nothing is to be shown."""
+        if self._refused or self._developing() is not None:
+            return 0.0
+        if not self._watchers or not (self._journal or self._pictures.changed):
+            return None
+        return max(self._next_change - self._clock.now(), 0.0)
+
+    def turn(self) -> list[Seen]:
+        """What there is to be sent now."""
+        seen, self._refused = self._refused, []
+        developing = self._developing()
+        if developing is None and (not self._watchers or self._clock.now() < self._next_change):
+            return seen
+        self._next_change = self._clock.now() + SECONDS_BETWEEN_CHANGES
+        changes, noted = self._pictures.take_changes(), self._journal.take()
+        for watcher in list(self._watchers.values()):
+            sight = self._show(watcher, changes, noted, develop=watcher is developing)
+            if sight is not None:
+                seen.append(Seen(watcher.ticket, sight))
+                if isinstance(sight, CacheError) or not watcher.follow:
+                    self.look_away(watcher.ticket)
+        return seen
+
+    def _developing(self) -> _Watcher | None:
+        """Whose scene is made now: the first that waits for one."""
+        return next((each for each in self._watchers.values() if not each.shown), None)
+
+    def _show(
+        self, watcher: _Watcher, changes: Changes | None, noted: Noted, *, develop: bool
+    ) -> Sight | None:
+        """Bring a watcher's picture up to date, and go on with it; what it has to be sent."""
+        try:
+            if changes is not None and (changes.lost or watcher.picture.overgrown):
+                watcher.picture = self._pictures.again(watcher.query)
+                watcher.shown = False
+            change = None if changes is None else watcher.picture.update(changes)
+        except CacheError as error:
+            return error
+        if watcher.shown:
+            return self._change(watcher, change, noted)
+        if develop:
+            watcher.picture.develop(NODES_PER_TURN)
+            if watcher.picture.complete:
+                return self._scene(watcher)
+        return None
+
+    def _scene(self, watcher: _Watcher) -> Scene:
+        watcher.shown = True
+        watcher.running = self._running(watcher)
+        running = tuple(watcher.running.values())
+        return Scene(watcher.picture.snapshot(), running, self._stats())
+
+    def _change(
+        self, watcher: _Watcher, change: TreeChange | None, noted: Noted
+    ) -> SceneChange | None:
+        before, watcher.running = watcher.running, self._running(watcher)
+        running = tuple(view for name, view in watcher.running.items() if before.get(name) != view)
+        events = tuple(event for event in noted.events if watcher.query.admits(event.namespace))
+        if change is not None and not change.nodes and not change.removed:
+            change = None
+        if change is None and not running and not events and not noted.lost:
+            return None
+        return SceneChange(change, events, noted.lost, running, self._stats())
+
+    def _running(self, watcher: _Watcher) -> dict[str, RequestView]:
+        return {
+            state.request.request_id: RequestView(
+                id=state.request.request_id,
+                node_id=watcher.picture.deepest_shown(state.lease.node),
+                prompt_tokens=state.prompt_length,
+                cached_tokens=state.cached_tokens or 0,
+                computed_tokens=state.computed,
+                output_tokens=state.output_tokens,
+            )
+            for state in self._scheduler.running
+            if state.lease is not None and watcher.query.admits(state.request.namespace)
+        }

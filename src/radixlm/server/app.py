@@ -15,6 +15,8 @@ from radixlm.core.clock import WallClock
 from radixlm.server.answer_memory import AnswerMemory
 from radixlm.server.anthropic.routes import router as messages_router
 from radixlm.server.api_keys import Keyring
+from radixlm.server.cache_view.routes import router as cache_router
+from radixlm.server.cache_view.routes import streams as cache_streams
 from radixlm.server.config import ServerConfig
 from radixlm.server.envelope import Envelope
 from radixlm.server.error_handlers import install_error_handlers
@@ -32,7 +34,14 @@ from radixlm.server.service import (
     sampling_defaults_of,
 )
 
-_ROUTERS = (router, responses_router, messages_router, native_router)
+_ROUTERS = (
+    router,
+    responses_router,
+    messages_router,
+    native_router,
+    cache_router,
+    cache_streams,
+)
 
 
 def create_app(

@@ -11,11 +11,14 @@ from radixlm.core.config import EngineConfig
 from radixlm.core.errors import (
     EngineDeadError,
     InvalidRequestError,
+    NodeGoneError,
     NoTrialError,
     QueueFullError,
 )
 from radixlm.server.anthropic.body import CountBody, MessagesBody
 from radixlm.server.anthropic.wire import MessageEvent, MessageOut, TokenCount
+from radixlm.server.cache_view.query import SearchParams, TreeParams
+from radixlm.server.cache_view.wire import CacheEvent, NodeWhole, SearchOut, TreeOut
 from radixlm.server.errors import (
     BodyTimeoutError,
     BodyTooLargeError,
@@ -57,6 +60,7 @@ Errors = tuple[type[Exception], ...]
 _READING: Errors = (InvalidRequestError, BodyTimeoutError, BodyTooLargeError)
 _NAMING: Errors = (*_READING, ModelNotFoundError)
 _STORED: Errors = (InvalidRequestError, NotFoundError)
+_LOOKING: Errors = (InvalidRequestError, QueueFullError, EngineDeadError)
 _GENERATING: Errors = (QueueFullError, GenerationFailedError, EngineDeadError, NoTrialError)
 
 
@@ -184,6 +188,22 @@ DESCRIBED: Mapping[str, Described] = {
     "/server_info": _SERVER_INFO,
     "/get_server_info": _SERVER_INFO,
     "/v1/loads": Described(answer=(Loads,)),
+    "/cache/tree": Described(
+        answer=(TreeOut,), query=TreeParams, errors=(*_LOOKING, NodeGoneError), admin=True
+    ),
+    "/cache/events": Described(
+        answer=(TreeOut,),
+        events=CacheEvent,
+        query=TreeParams,
+        errors=(*_LOOKING, NodeGoneError),
+        admin=True,
+    ),
+    "/cache/node/{node_id}": Described(
+        answer=(NodeWhole,), errors=(*_LOOKING, NotFoundError), admin=True
+    ),
+    "/cache/search": Described(
+        answer=(SearchOut,), query=SearchParams, errors=_LOOKING, admin=True
+    ),
     "/metrics": Described(texts={200: "Prometheus' text format."}),
     "/health": Described(answer=(Status,), errors=(EngineDeadError,)),
     "/health_generate": Described(answer=(Status,), errors=(EngineDeadError, NotGeneratingError)),

@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from radixlm.core.errors import (
     EngineDeadError,
     InvalidRequestError,
+    NodeGoneError,
     NoTrialError,
     QueueFullError,
     RadixLMError,
@@ -71,7 +72,7 @@ def timed_out(limit: float) -> RequestTimeoutError:
 def status_of(error: Exception) -> int:
     """The HTTP status that says what kind of error it is."""
     match error:
-        case ModelNotFoundError() | NotFoundError():
+        case ModelNotFoundError() | NotFoundError() | NodeGoneError():
             return 404
         case InvalidApiKeyError():
             return 401

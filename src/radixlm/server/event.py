@@ -11,6 +11,15 @@ DONE = b"data: [DONE]\n\n"
 
 def event(data: Mapping[str, Any], name: str = "") -> bytes:
     """One event: a single `data:` line, under its name where the API gives events names."""
+    return framed(compact(data), name)
+
+
+def framed(line: bytes, name: str = "") -> bytes:
+    """One event of a line that is JSON already."""
     head = b"event: " + name.encode() + b"\n" if name else b""
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-    return head + b"data: " + text.encode() + b"\n\n"
+    return head + b"data: " + line + b"\n\n"
+
+
+def compact(data: Mapping[str, Any]) -> bytes:
+    """JSON without a space or a line break."""
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()

@@ -93,7 +93,11 @@ class Service:
         """
         if not self.config.isolate_by_key:
             return namespace
-        return namespace._replace(cache_salt=f"{tenant}/{namespace.cache_salt}")
+        return namespace._replace(cache_salt=self.salt_of(tenant) + namespace.cache_salt)
+
+    def salt_of(self, tenant: str) -> str:
+        """What the salts of a tenant's own namespaces begin with, and nobody else's do."""
+        return f"{tenant}/"
 
     def owner_of(self, tenant: str) -> str:
         """Who may abort a tenant's requests: with --isolate-by-key that tenant, else everyone."""
@@ -118,8 +122,8 @@ class Service:
         if (refusal := self.keys.admin_refusal(request.headers)) is not None:
             raise refusal
 
-    def may_abort_all(self, request: Request) -> bool:
-        """Whether a request that aborts all means everybody's, not only its own key's.
+    def sees_all(self, request: Request) -> bool:
+        """Whether a request that says all means everybody's, not only its own key's.
 
         With --isolate-by-key admins do, else all do. Raises as `check_admin` for who must not.
         """

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
-from fastapi import Request
 from pydantic import BeforeValidator, Field
 
-from radixlm.server.body import checked
+from radixlm.server.query import digits
 from radixlm.server.request_model import Body, ListOf
 from radixlm.server.responses.body import Include
-
-Q = TypeVar("Q", bound=Body)
-
-
-def _number(value: object) -> object:
-    """Digits are all that a query can hold."""
-    return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
 
 
 class RetrieveQuery(Body):
@@ -32,17 +24,5 @@ class ItemsQuery(Body):
 
     include: ListOf[Include] | None = None
     after: str | None = None
-    limit: Annotated[int, BeforeValidator(_number), Field(ge=1, le=100)] = 20
+    limit: Annotated[int, BeforeValidator(digits), Field(ge=1, le=100)] = 20
     order: Literal["asc", "desc"] = "desc"
-
-
-def query_of(request: Request, kind: type[Q]) -> Q:
-    """The query as a model. Raises InvalidRequestError that names the field."""
-    values: dict[str, object] = {}
-    included: list[str] = []
-    for name, value in request.query_params.multi_items():
-        plain = name.removesuffix("[]")
-        if plain == "include":
-            included.append(value)
-        values[plain] = included if plain == "include" else value
-    return checked(kind, values)

@@ -19,11 +19,12 @@ from radixlm.server.errors import NotFoundError, timed_out
 from radixlm.server.exchange import exchange_of
 from radixlm.server.generation import stream_parts
 from radixlm.server.head import HeadRoute
+from radixlm.server.query import query_of
 from radixlm.server.responses.as_chat import in_own_words
 from radixlm.server.responses.body import ResponseBody
 from radixlm.server.responses.listed import listed, stored_items
 from radixlm.server.responses.prompt import ResponseTask, response_task
-from radixlm.server.responses.query import ItemsQuery, RetrieveQuery, query_of
+from radixlm.server.responses.query import ItemsQuery, RetrieveQuery
 from radixlm.server.responses.run import Run, as_bytes
 from radixlm.server.responses.store import Turn
 from radixlm.server.service import Service, service_of, tenant_of

@@ -1,0 +1,132 @@
+"""Nodes, requests and totals as JSON; texts are made here, from the tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import numpy as np
+
+from radixlm.core.keys import Slots
+from radixlm.core.reports import NodeView, RequestView
+from radixlm.core.request import Namespace
+from radixlm.engine.stats import EngineStats
+from radixlm.server.cache_view.wire import NamespaceOut, NodeOut, RequestOut, Run, State, Totals
+from radixlm.text.tokenizer import Tokenizer
+
+SHOWN_CHARACTERS = 80
+SHOWN_RUNS = 8
+_UTF8_BYTES = 4
+
+
+class NodeWriter:
+    """Writes nodes for one who looks.
+
+    texts: whether with their texts. within: what is taken off the salts of namespaces: the owner's
+    name, as the server put it there.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        texts: bool = True,
+        within: str | None = None,
+        characters: int = SHOWN_CHARACTERS,
+        runs: int = SHOWN_RUNS,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._texts = texts
+        self._within = within or ""
+        self._characters = characters
+        self._runs = runs
+
+    def node(self, view: NodeView) -> NodeOut:
+        """One node."""
+        out: NodeOut = {
+            "id": view.id,
+            "parent_id": view.parent_id,
+            "start": view.start,
+            "tokens": len(view.tokens),
+            "resident": view.resident,
+            "state": _state(view),
+            "lock_ref": view.lock_ref,
+            "pins": view.pins,
+            "hits": view.hits,
+            "priority": view.priority,
+            "last_used": view.last_used,
+            "slots": _runs(view.slots, self._runs),
+            "hidden": view.hidden,
+            "hidden_tokens": view.hidden_tokens,
+        }
+        if view.parent_id is None:
+            out["namespace"] = self._namespace(view.namespace)
+        if self._texts:
+            out["text"], out["cut"] = self._text(view)
+        return out
+
+    def _text(self, view: NodeView) -> tuple[str, bool]:
+        """The beginning of a node's text, and whether there is more."""
+        data = bytearray()
+        enough = _UTF8_BYTES * (self._characters + 1)
+        for token in view.tokens[:enough]:
+            data += self._tokenizer.token_bytes(token)
+            if len(data) >= enough:
+                break
+        text = data.decode(errors="replace")
+        return text[: self._characters], len(text) > self._characters
+
+    def _namespace(self, namespace: Hashable) -> NamespaceOut:
+        named = namespace if isinstance(namespace, Namespace) else Namespace()
+        salt = named.cache_salt.removeprefix(self._within)
+        return {
+            "adapter_id": named.adapter_id,
+            "cache_salt": salt,
+            "extra_key": named.extra_key,
+        }
+
+
+def request_out(view: RequestView) -> RequestOut:
+    return {
+        "id": view.id,
+        "node_id": view.node_id,
+        "prompt_tokens": view.prompt_tokens,
+        "cached_tokens": view.cached_tokens,
+        "computed_tokens": view.computed_tokens,
+        "output_tokens": view.output_tokens,
+    }
+
+
+def totals(stats: EngineStats) -> Totals:
+    return {
+        "capacity": stats.kv_capacity,
+        "free": stats.kv_free,
+        "private": stats.kv_private,
+        "locked": stats.kv_locked,
+        "evictable": stats.kv_evictable,
+        "pinned": stats.kv_pinned,
+        "ghosts": stats.ghost_tokens,
+        "nodes": stats.tree_nodes,
+        "running": stats.running,
+        "waiting": stats.waiting,
+    }
+
+
+def _state(view: NodeView) -> State:
+    if view.lock_ref > view.pins:
+        return "running"
+    if view.pins:
+        return "pinned"
+    return "cached" if view.resident or not view.edge else "ghost"
+
+
+def _runs(slots: Slots, most: int) -> list[Run]:
+    """The first runs of consecutive slots, [first, last + 1]."""
+    if not slots.size:
+        return []
+    breaks = np.flatnonzero(slots[1:] - slots[:-1] != 1)[:most]
+    starts = [0, *(breaks + 1).tolist()][:most]
+    stops = [*(breaks + 1).tolist(), slots.size][:most]
+    return [
+        (int(slots[start]), int(slots[stop - 1]) + 1)
+        for start, stop in zip(starts, stops, strict=True)
+    ]

@@ -1,0 +1,58 @@
+"""What stands behind the ? of a request to look at the cache."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import Request
+from pydantic import BeforeValidator, Field
+
+from radixlm.core.reports import TreeQuery
+from radixlm.server.query import digits, query_of
+from radixlm.server.request_model import Body
+from radixlm.server.service import service_of, tenant_of
+
+DEFAULT_NODES = 10_000
+MOST_NODES = 50_000
+SEARCHED_NODES = 10_000
+
+_Count = BeforeValidator(digits)
+
+
+class TreeParams(Body):
+    """GET /cache/tree and /cache/events."""
+
+    depth: Annotated[int, _Count, Field(ge=0, le=1_000_000)] | None = None
+    min_tokens: Annotated[int, _Count, Field(ge=0, le=2**31)] = 0
+    node: Annotated[int, _Count, Field(ge=1, le=2**62)] | None = None
+    max_nodes: Annotated[int, _Count, Field(ge=1, le=MOST_NODES)] = DEFAULT_NODES
+    text: Literal["true", "false"] = "true"
+
+
+class SearchParams(Body):
+    """GET /cache/search."""
+
+    q: Annotated[str, Field(min_length=1, max_length=200)]
+    limit: Annotated[int, _Count, Field(ge=1, le=100)] = 20
+
+
+def tree_query(request: Request) -> tuple[TreeQuery, bool]:
+    """What to show, and whether with texts. Raises InvalidRequestError, AdminKeyNeededError."""
+    params = query_of(request, TreeParams)
+    query = TreeQuery(
+        max_depth=params.depth,
+        min_tokens=params.min_tokens,
+        node=params.node,
+        max_nodes=params.max_nodes,
+        within=within(request),
+    )
+    return query, params.text == "true"
+
+
+def within(request: Request) -> str | None:
+    """The salts of the namespaces that a request may see begin with this; None for all.
+
+    Raises AdminKeyNeededError where all keys share one cache and this one is no admin's.
+    """
+    service = service_of(request)
+    return None if service.sees_all(request) else service.salt_of(tenant_of(request))

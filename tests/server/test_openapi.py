@@ -11,6 +11,8 @@ import httpx
 import pytest
 
 from radixlm.server.anthropic.routes import router as messages_router
+from radixlm.server.cache_view.routes import router as cache_router
+from radixlm.server.cache_view.routes import streams as cache_streams
 from radixlm.server.native_routes import router as native_router
 from radixlm.server.responses.routes import router as responses_router
 from radixlm.server.routes import router
@@ -55,7 +57,14 @@ def test_every_route_is_told(document):
     }
     routes = [
         route
-        for each in (router, responses_router, messages_router, native_router)
+        for each in (
+            router,
+            responses_router,
+            messages_router,
+            native_router,
+            cache_router,
+            cache_streams,
+        )
         for route in each.routes
     ]
     assert told == {(route.path_format, method) for route in routes for method in route.methods}

@@ -68,6 +68,7 @@ class Picture:
         self._shown: dict[int, _Shown] = {}
         self._to_weigh: list[int] = []
         self._heaviest: list[tuple[int, int]] = []  # (-weight, id)
+        self._growing = True
         self._to_view: list[int] = []
         self._views: dict[int, NodeView] = {}
         self._in_order = True
@@ -75,7 +76,7 @@ class Picture:
 
     @property
     def complete(self) -> bool:
-        return not (self._to_weigh or self._heaviest or self._to_view)
+        return not (self._growing or self._to_view)
 
     @property
     def overgrown(self) -> bool:
@@ -83,17 +84,20 @@ class Picture:
         return len(self._shown) > _LOOKS_PER_NODE * self._most
 
     def develop(self, n_nodes: int) -> None:
-        """Go on by so many nodes, each looked at, taken in and viewed. O(log) each."""
+        """Go on by so many nodes: first they are looked at and taken in, then, when it is known
+        which are hidden, they are viewed. O(log nodes) each.
+        """
         while n_nodes > 0 and not self.complete:
             n_nodes -= 1
             if self._to_weigh:
                 self._weigh(self._to_weigh.pop())
             elif self._heaviest:
                 self._take_heaviest()
+            elif self._growing:
+                self._growing = False
+                self._to_view = list(self._shown)
             else:
-                shown = self._shown.get(self._to_view.pop())
-                if shown is not None:
-                    self._views[shown.node.id] = shown.view()
+                self._view(self._to_view.pop())
 
     def snapshot(self) -> TreeSnapshot:
         """All that is shown, once it is complete. The views are not kept."""
@@ -108,7 +112,6 @@ class Picture:
         """Follow the tree; what has changed of what is shown. O(changed nodes)."""
         if self._query.node is not None and self._query.node not in self._by_id:
             raise NodeGoneError(f"node {self._query.node} is gone")
-        was_complete = self.complete
         removed = [name for name in changes.removed() if self._drop(name)]
         touched = [node for node in changes.touched() if self._by_id.get(node.id) is node]
         needed = self._needed(touched)
@@ -116,7 +119,7 @@ class Picture:
             shown = self._shown.get(node.id)
             if shown is None:
                 if self._belongs(node) and (node.id in needed or self._fits(node)):
-                    self._take_in(node, look_below=not was_complete)
+                    self._take_in(node)
             elif self._belongs(node):
                 shown.count_below(self._parent_of(node))
             else:
@@ -124,11 +127,9 @@ class Picture:
                 removed.append(node.id)
         self._in_order = self._in_order and not needed
         seen = [self._shown[node.id] for node in touched if node.id in self._shown]
-        views: tuple[NodeView, ...] = ()
-        if was_complete:
-            views = tuple(shown.view() for shown in seen)
-        else:
-            self._to_view += [shown.node.id for shown in seen]
+        views = () if self._growing else tuple(shown.view() for shown in seen)
+        if not self.complete:
+            self._views |= {view.id: view for view in views}
         return TreeChange(self._tree.version, self._tree.uses, tuple(removed), views)
 
     def deepest_shown(self, node: TreeNode) -> int | None:
@@ -169,18 +170,21 @@ class Picture:
         if node is None or node.id in self._shown or not self._belongs(node):
             return
         if self._fits(node):
-            self._take_in(node, look_below=True)
+            self._take_in(node)
 
-    def _take_in(self, node: TreeNode, *, look_below: bool) -> None:
+    def _take_in(self, node: TreeNode) -> None:
         parent = self._parent_of(node)
         namespace = _namespace_of(node) if parent is None else parent.namespace
         shown = _Shown(node, namespace, 0 if parent is None else parent.depth + 1)
         shown.count_below(parent)
         self._shown[node.id] = shown
-        if look_below:
-            self._to_view.append(node.id)
-            if shown.depth != self._query.max_depth:
-                self._look_at(reversed(node.children.values()))
+        if self._growing and shown.depth != self._query.max_depth:
+            self._look_at(reversed(node.children.values()))
+
+    def _view(self, node_id: int) -> None:
+        shown = self._shown.get(node_id)
+        if shown is not None and node_id not in self._views:
+            self._views[node_id] = shown.view()
 
     def _drop(self, node_id: int) -> bool:
         shown = self._shown.pop(node_id, None)

@@ -52,7 +52,9 @@ class EngineCore:
         self._jump_forward = jump_forward
         self._answers: dict[str, Continuation] = {}
         self._keeping = Keeping(cache)
-        self.watching = Watching(cache, scheduler, journal or Journal(), self.stats)
+        self.watching = Watching(
+            cache, scheduler, Journal() if journal is None else journal, self.stats
+        )
         self._steps = 0
         self._kv_bytes_read = 0
         self._kv_bytes_of_rows = 0

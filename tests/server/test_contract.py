@@ -108,8 +108,10 @@ def test_whole_answers_and_streams_are_as_told(operations, label, fields, stream
 
 def test_what_takes_no_body_is_as_told(operations):
     asked = [operation for label, operation in operations.items() if label not in VARIED]
-    asked = [operation for operation in asked if "{response_id}" not in operation.label]
-    assert len(asked) == 27
+    # These need an id or a query, or never end.
+    apart = ("{response_id}", "{node_id}", "/cache/search", "/cache/events")
+    asked = [op for op in asked if not any(part in op.label for part in apart)]
+    assert len(asked) == 29
     for operation in asked:
         place = {"name": NAME} if "{name}" in operation.label else {}
         assert operation.Case(path_parameters=place).call_and_validate().status_code == 200

@@ -144,6 +144,7 @@ class EngineCore:
             kv_bytes_read=self._kv_bytes_read,
             kv_bytes_of_rows=self._kv_bytes_of_rows,
             leaks=self._leaks,
+            picture_failures=self.watching.failures,
             hit_rate=counters.hit_rate,
         )
 

@@ -14,6 +14,7 @@ class EngineStats:
     hit_rate: cached_tokens / prompt_tokens over admitted requests, re-admissions counted apart.
     kv_bytes_read: what attention read; kv_bytes_of_rows: had each row read its own context.
     leaks: how often the books did not balance when the engine was idle; 0 unless there is a bug.
+    picture_failures: pictures of the cache that could not be made; 0 unless there is a bug.
     """
 
     running: int = 0
@@ -41,6 +42,7 @@ class EngineStats:
     kv_bytes_read: int = 0
     kv_bytes_of_rows: int = 0
     leaks: int = 0
+    picture_failures: int = 0
     hit_rate: float = 0.0
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -9,7 +10,7 @@ from radixlm.cache import RadixCache
 from radixlm.cache.changes import Changes
 from radixlm.cache.picture import Picture
 from radixlm.core.clock import Clock, WallClock
-from radixlm.core.errors import CacheError
+from radixlm.core.errors import CacheError, NodeGoneError
 from radixlm.core.reports import RequestView, TreeChange, TreeQuery
 from radixlm.engine.journal import Journal, Noted
 from radixlm.engine.messages import Scene, SceneChange, Seen, Sight
@@ -19,6 +20,8 @@ from radixlm.scheduler import Scheduler
 # What a step may be held up by for a picture that is being made: two or three milliseconds.
 NODES_PER_TURN = 1_000
 SECONDS_BETWEEN_CHANGES = 0.1
+
+_logger = logging.getLogger("radixlm.engine")
 
 
 @dataclass(slots=True, eq=False)
@@ -38,7 +41,10 @@ class Watching:
 
     A scene is made over as many turns as it takes, one watcher at a time; the changes between the
     turns go into it, so that it is of one moment when it is sent. Then changes follow, ten times a
-    second at most.
+    second at most. A picture that can not be made ends with an error for who looks at it, never
+    for the requests that run.
+
+    failures: how many pictures ended so; 0 unless there is a bug.
     """
 
     def __init__(
@@ -57,13 +63,14 @@ class Watching:
         self._watchers: dict[int, _Watcher] = {}
         self._refused: list[Seen] = []
         self._next_change = 0.0
+        self.failures = 0
 
     def look(self, ticket: int, query: TreeQuery, *, follow: bool) -> None:
         """Begin a scene; with `follow` its changes come after it, until `look_away`."""
         try:
             picture = self._pictures.open(query)
-        except CacheError as error:
-            self._refused.append(Seen(ticket, error))
+        except Exception as error:
+            self._refused.append(Seen(ticket, self._told(error)))
             return
         self._watchers[ticket] = _Watcher(ticket, query, follow, picture)
         self._journal.open = True
@@ -94,12 +101,24 @@ class Watching:
         self._next_change = self._clock.now() + SECONDS_BETWEEN_CHANGES
         changes, noted = self._pictures.take_changes(), self._journal.take()
         for watcher in list(self._watchers.values()):
-            sight = self._show(watcher, changes, noted, develop=watcher is developing)
+            sight: Sight | None
+            try:
+                sight = self._show(watcher, changes, noted, develop=watcher is developing)
+            except Exception as error:
+                sight = self._told(error)
             if sight is not None:
                 seen.append(Seen(watcher.ticket, sight))
                 if isinstance(sight, CacheError) or not watcher.follow:
                     self.look_away(watcher.ticket)
         return seen
+
+    def _told(self, error: Exception) -> CacheError:
+        """What one who looks is told of an error; one of ours that is no answer is logged."""
+        if isinstance(error, NodeGoneError):
+            return error
+        self.failures += 1
+        _logger.error("a picture of the cache failed", exc_info=error)
+        return CacheError("the picture of the cache failed; the server's log says why")
 
     def _developing(self) -> _Watcher | None:
         """Whose scene is made now: the first that waits for one."""
@@ -107,15 +126,12 @@ class Watching:
 
     def _show(
         self, watcher: _Watcher, changes: Changes | None, noted: Noted, *, develop: bool
-    ) -> Sight | None:
+    ) -> Scene | SceneChange | None:
         """Bring a watcher's picture up to date, and go on with it; what it has to be sent."""
-        try:
-            if changes is not None and (changes.lost or watcher.picture.overgrown):
-                watcher.picture = self._pictures.again(watcher.query)
-                watcher.shown = False
-            change = None if changes is None else watcher.picture.update(changes)
-        except CacheError as error:
-            return error
+        if changes is not None and (changes.lost or watcher.picture.overgrown):
+            watcher.picture = self._pictures.again(watcher.query)
+            watcher.shown = False
+        change = None if changes is None else watcher.picture.update(changes)
         if watcher.shown:
             return self._change(watcher, change, noted)
         if develop:

@@ -86,6 +86,11 @@ class _EngineCollector(Collector):
                 stats.kv_bytes_of_rows,
             ),
             ("num_leaks", "Times slots were missing when idle: a bug if not 0.", stats.leaks),
+            (
+                "num_picture_failures",
+                "Views of the cache that broke off: a bug if not 0.",
+                stats.picture_failures,
+            ),
         ):
             counter = CounterMetricFamily(_PREFIX + name, text, labels=["model_name"])
             counter.add_metric([self._model_name], total)

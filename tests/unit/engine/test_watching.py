@@ -1,0 +1,143 @@
+"""Who looks is shown one moment, then what changes; what breaks there breaks for nobody else."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from radixlm.cache.picture import Picture
+from radixlm.core.clock import VirtualClock
+from radixlm.core.errors import CacheError, NodeGoneError
+from radixlm.core.reports import NodeView, TreeQuery, TreeSnapshot
+from radixlm.engine import watching
+from radixlm.engine.journal import Journal
+from radixlm.engine.messages import Scene, SceneChange, Seen
+from radixlm.engine.watching import SECONDS_BETWEEN_CHANGES, Watching
+from tests.engines import Bench, make_request
+
+SOON = SECONDS_BETWEEN_CHANGES + 0.01
+
+
+class Watched:
+    """A bench and those who look at it, by a clock that moves when told."""
+
+    def __init__(self) -> None:
+        self.journal = Journal()
+        self.bench = Bench(sink=self.journal.note)
+        self.clock = VirtualClock()
+        core = self.bench.core
+        self.watching = Watching(
+            self.bench.cache, self.bench.scheduler, self.journal, core.stats, self.clock
+        )
+
+    def run(self, name: str, key: list[int]) -> None:
+        self.bench.core.add(make_request(name, key))
+        self.bench.run()
+
+    def turn(self) -> list[Seen]:
+        self.clock.advance(SOON)
+        return self.watching.turn()
+
+
+@pytest.fixture
+def watched() -> Watched:
+    return Watched()
+
+
+def by_id(tree: TreeSnapshot) -> dict[int, NodeView]:
+    return {view.id: view for view in tree.nodes}
+
+
+def break_pictures(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(Picture, method, fail)
+
+
+def test_nobody_looks(watched):
+    watched.run("r", [1, 2, 3])
+    assert watched.watching.seconds_left() is None
+    assert watched.turn() == []
+    assert not watched.journal
+
+
+def test_one_look_is_one_scene(watched):
+    watched.run("r", [1, 2, 3])
+    watched.watching.look(1, TreeQuery(), follow=False)
+    assert watched.watching.seconds_left() == 0
+    [seen] = watched.turn()
+    assert seen.ticket == 1
+    assert isinstance(seen.sight, Scene)
+    assert seen.sight.tree == watched.bench.cache.snapshot()
+    assert watched.watching.seconds_left() is None
+    assert not watched.bench.cache.pictures.changed
+
+
+def test_a_scene_takes_several_turns_and_is_of_the_last(watched, monkeypatch):
+    monkeypatch.setattr(watching, "NODES_PER_TURN", 2)
+    for number in range(1, 6):
+        watched.run(f"r{number}", [number, 2, 3])
+    watched.watching.look(1, TreeQuery(), follow=False)
+    assert watched.turn() == []
+    watched.run("late", [9, 9, 9])
+    seen: list[Seen] = []
+    while not seen:
+        seen = watched.turn()
+    assert isinstance(seen[0].sight, Scene)
+    now = watched.bench.cache.snapshot()
+    assert seen[0].sight.tree.version == now.version
+    assert by_id(seen[0].sight.tree) == by_id(now)
+
+
+def test_changes_follow_no_oftener_than_they_should(watched):
+    watched.watching.look(1, TreeQuery(), follow=True)
+    watched.turn()
+    assert watched.watching.seconds_left() is None
+    watched.run("r", [1, 2, 3])
+    assert watched.watching.seconds_left() == pytest.approx(SECONDS_BETWEEN_CHANGES)
+    assert watched.watching.turn() == []
+    [seen] = watched.turn()
+    assert isinstance(seen.sight, SceneChange)
+    kinds = [type(event).__name__ for event in seen.sight.events]
+    assert kinds == ["Arrived", "Scheduled", "Finished"]
+    watched.watching.look_away(1)
+    watched.run("unseen", [4, 5, 6])
+    assert not watched.journal
+    assert watched.turn() == []
+
+
+def test_who_looks_at_no_node_is_told_so(watched):
+    watched.watching.look(1, TreeQuery(node=99), follow=True)
+    [seen] = watched.turn()
+    assert isinstance(seen.sight, NodeGoneError)
+    assert watched.watching.failures == 0
+
+
+@pytest.mark.parametrize("method", ["develop", "snapshot", "_tops"])
+def test_a_picture_that_breaks_ends_who_looks(watched, monkeypatch, caplog, method):
+    break_pictures(monkeypatch, method)
+    watched.watching.look(1, TreeQuery(), follow=True)
+    with caplog.at_level(logging.ERROR):
+        [seen] = watched.turn()
+    assert isinstance(seen.sight, CacheError)
+    assert "a bug" not in str(seen.sight)
+    assert watched.watching.failures == 1
+    assert "KeyError: 'a bug'" in caplog.text
+    assert watched.watching.seconds_left() is None
+
+
+def test_a_change_that_breaks_ends_all_who_look_and_nothing_else(watched, monkeypatch):
+    for ticket in (1, 2):
+        watched.watching.look(ticket, TreeQuery(), follow=True)
+        watched.turn()
+    break_pictures(monkeypatch, "update")
+    watched.run("r", [1, 2, 3])
+    seen = watched.turn()
+    assert [each.ticket for each in seen] == [1, 2]
+    assert all(isinstance(each.sight, CacheError) for each in seen)
+    assert watched.watching.failures == 2
+    monkeypatch.undo()
+    watched.watching.look(3, TreeQuery(), follow=False)
+    assert isinstance(watched.turn()[0].sight, Scene)

@@ -19,6 +19,7 @@ from radixlm.core.batch import ScheduledBatch, ScheduledRow, StepResult
 from radixlm.core.config import EngineConfig
 from radixlm.engine import EngineClient, EngineCore, Intake
 from radixlm.engine.fake_runner import FakeRunner
+from radixlm.engine.journal import Journal
 from radixlm.engine.runner import Runner
 from radixlm.scheduler import Limits, Scheduler, make_order
 from radixlm.server.app import create_app
@@ -97,15 +98,18 @@ def fake_engine(
         tokens = tokenizer.encode(script).tolist()
         inner = ScriptedRunner(inner, tokens if goes_on else tokens + eos)
     runner = SlowRunner(inner, seconds)
+    journal = Journal()
     scheduler = Scheduler(
         cache,
         make_order("lpm"),
         chunked_prefill_size=config.chunked_prefill_size,
         max_running_requests=config.max_running_requests,
         schedule_conservativeness=1.0,
+        sink=journal.note,
     )
+    masks = MaskFiller(vocab_size)
     client = EngineClient(
-        EngineCore(scheduler, cache, runner, tokenizer, masks=MaskFiller(vocab_size)),
+        EngineCore(scheduler, cache, runner, tokenizer, masks=masks, journal=journal),
         max_queued_requests=config.max_queued_requests,
     )
     info = ModelInfo(

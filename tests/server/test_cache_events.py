@@ -1,0 +1,137 @@
+"""GET /cache/events over real sockets: what is seen is what is there; slow viewers harm none."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from radixlm.engine import viewer
+from radixlm.engine.client import MAX_VIEWERS
+from radixlm.engine.watching import SECONDS_BETWEEN_CHANGES
+from tests.server_support import fake_engine, idle_and_whole, live, until
+
+
+@pytest.fixture
+def engine():
+    engine, _ = fake_engine()
+    yield engine
+    assert until(lambda: idle_and_whole(engine))
+    asyncio.run(engine.close())
+
+
+class Seen:
+    """The tree as a viewer knows it, from events alone."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[int, dict[str, Any]] = {}
+        self.version = self.seq = self.snapshots = self.dropped = 0
+        self.happened: list[str] = []
+
+    def take(self, name: str, data: dict[str, Any]) -> None:
+        assert data["seq"] == self.seq + 1
+        self.seq += 1
+        if name == "snapshot":
+            self.snapshots += 1
+            self.nodes = {}
+            self.dropped = data["dropped"]
+        if name in ("snapshot", "tree"):
+            for gone in data.get("removed", ()):
+                del self.nodes[gone]
+            self.nodes |= {node["id"]: node for node in data["nodes"]}
+            self.version = data["version"]
+        if name == "requests":
+            self.happened += [event["type"] for event in data["events"]]
+
+
+def told(lines: Iterator[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    name = ""
+    for line in lines:
+        if line.startswith("event: "):
+            name = line.removeprefix("event: ")
+        elif line.startswith("data: "):
+            yield name, json.loads(line.removeprefix("data: "))
+
+
+def complete(url: str, prompt: str, max_tokens: int = 2) -> None:
+    body = {"prompt": prompt, "max_tokens": max_tokens}
+    assert httpx.post(f"{url}/v1/completions", json=body).status_code == 200
+
+
+def follow_until(events: Iterator[tuple[str, dict[str, Any]]], seen: Seen, version: int) -> None:
+    for name, data in events:
+        seen.take(name, data)
+        if seen.version >= version:
+            return
+
+
+def test_a_snapshot_and_its_changes_are_the_tree(engine):
+    with live(engine) as url:
+        complete(url, "shared beginning, one end")
+        with httpx.stream("GET", f"{url}/cache/events", timeout=10) as answer:
+            events = told(answer.iter_lines())
+            seen = Seen()
+            seen.take(*next(events))
+            assert seen.snapshots == 1
+            for number in range(20):
+                complete(url, f"shared beginning, {number} {'x' * 400}")
+            httpx.post(f"{url}/flush_cache")
+            complete(url, "shared beginning, after")
+            tree = httpx.get(f"{url}/cache/tree").json()
+            follow_until(events, seen, tree["version"])
+            while seen.happened.count("finished") < 21:
+                seen.take(*next(events))
+    assert seen.nodes == {node["id"]: node for node in tree["nodes"]}
+    assert seen.happened.count("arrived") == seen.happened.count("finished") == 21
+
+
+def test_a_slow_viewer_is_dropped_and_sees_it_afresh(engine, monkeypatch):
+    """It holds up nobody, and in the end knows what all know."""
+    with live(engine) as url, httpx.stream("GET", f"{url}/cache/events", timeout=10) as answer:
+        events = told(answer.iter_lines())
+        seen = Seen()
+        seen.take(*next(events))
+        monkeypatch.setattr(viewer, "MAX_WAITING", 0)
+        complete(url, "while it does not read")
+        time.sleep(2 * SECONDS_BETWEEN_CHANGES)
+        monkeypatch.undo()
+        complete(url, "and after")
+        tree = httpx.get(f"{url}/cache/tree").json()
+        follow_until(events, seen, tree["version"])
+    assert seen.snapshots > 1
+    assert seen.dropped > 0
+    assert seen.nodes == {node["id"]: node for node in tree["nodes"]}
+
+
+def test_a_viewer_that_never_reads_does_not_hold_up_requests(engine):
+    with live(engine) as url, contextlib.ExitStack() as open_:
+        host, port = url.removeprefix("http://").split(":")
+        for _ in range(3):
+            connection = open_.enter_context(socket.create_connection((host, int(port))))
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+            connection.sendall(b"GET /cache/events HTTP/1.1\r\nHost: x\r\n\r\n")
+        for number in range(40):
+            complete(url, f"{number} {'y' * 300}", max_tokens=4)
+        assert httpx.get(f"{url}/cache/tree").status_code == 200
+
+
+def test_more_viewers_than_may_watch_are_refused(engine):
+    with live(engine) as url, contextlib.ExitStack() as open_:
+        for _ in range(MAX_VIEWERS):
+            answer = open_.enter_context(httpx.stream("GET", f"{url}/cache/events"))
+            assert answer.status_code == 200
+        assert httpx.get(f"{url}/cache/events").status_code == 429
+        open_.close()
+        assert until(lambda: _may_watch(url))
+
+
+def _may_watch(url: str) -> bool:
+    with httpx.stream("GET", f"{url}/cache/events") as answer:
+        return answer.status_code == 200

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 
+from radixlm.core.reports import MissReason
 from tests.server_support import Client, fake_engine
 
 
@@ -55,7 +56,16 @@ def test_metrics_count():
             r'^([\w:]+)\{model_name="test-model"\} (.+)$', answer.text, re.M
         )
     }
+    endings = dict(re.findall(r'endings_total\{.*reason="(\w+)"\} (.+)$', answer.text, re.M))
     asyncio.run(engine.close())
+    assert endings.keys() == set(MissReason)
+    assert {name for name, count in endings.items() if float(count)} == {"new", "last_token"}
+    assert 'radixlm:reuse_age_bucket{le="+Inf",model_name="test-model"} 1.0' in answer.text
+    assert values["radixlm:match_depth_count"] == values["radixlm:match_depth_sum"] == 1
+    assert values["radixlm:hits_at_eviction_count"] == 0
+    assert values["radixlm:num_tree_nodes"] == engine.stats().tree_nodes
+    assert values["radixlm:num_tree_leaves"] == engine.stats().tree_leaves > 0
+    assert values["radixlm:num_picture_failures_total"] == 0
     assert values["radixlm:num_running_reqs"] == 0
     assert values["radixlm:num_queue_reqs"] == 0
     assert values["radixlm:prompt_tokens_total"] == 80

@@ -23,7 +23,7 @@ from radixlm.core.config import check_page_size
 from radixlm.core.errors import ConfigError, InvalidKeyError, PinError
 from radixlm.core.events import EventSink, Inserted, Matched
 from radixlm.core.keys import KeyLike, Slots, as_trusted_key
-from radixlm.core.reports import TreeQuery, TreeSnapshot
+from radixlm.core.reports import MissReason, TreeQuery, TreeSnapshot
 
 # Trimming a leaf copies what is left of it, so decoding under pressure must not do it per token,
 # and what is freed together is a longer run. A quantum is a small share of the pool, and so are
@@ -212,6 +212,8 @@ class RadixCache:
         match = self.match(array, namespace, max_match=limit)
         ending = Ending(match, array, limit, self.page_size) if self.enabled else None
         node = self._tree.inc_lock_ref(match, priority)
+        reason = MissReason.DISABLED if ending is None else ending.reason(known)
+        self._tree.stats.endings[reason] += 1
         lease = Lease(self, array, node, ending, known, priority)
         self._leases.add(lease)
         if self._sink is not None:

@@ -38,6 +38,8 @@ def check_books(shape: Structure) -> None:
     )
     known = all(shape.by_id.get(node.id) is node for node in shape.nodes())
     require(known, "a node is not found by its id")
+    leaves = sum(not node.children for node in shape.nodes())
+    require(leaves == shape.stats.leaves, f"{leaves} leaves, the books say {shape.stats.leaves}")
 
 
 def check_nodes(nodes: Iterable[TreeNode], page_size: int) -> Counts:

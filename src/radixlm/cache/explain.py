@@ -38,36 +38,53 @@ class Ending:
             self._hits = beyond.hits
             self._evicted_at = beyond.evicted_at
 
+    def reason(self, prompt_tokens: int) -> MissReason:
+        """The reason alone, for a prompt of so many tokens."""
+        return self._judged(prompt_tokens)[0]
+
     def report(self, prompt_tokens: int, now: float) -> MissReport:
         """The reason, for a prompt of so many tokens; `now` by the tree's clock when it ended."""
-        matched, rest = self._matched, self._limit - self._matched
-        if rest < self._page:
-            return MissReport(prompt_tokens, matched, self._held_back(prompt_tokens), matched)
-        if not self._edge:
-            return MissReport(prompt_tokens, matched, MissReason.NEW, matched)
-        cached: Key = np.frombuffer(self._edge, dtype=np.int32)[self._at :]
-        wanted = self._key[matched : self._limit]
-        same = common_prefix(cached[: self._page], wanted[: self._page])
-        if same == self._page:
+        matched = self._matched
+        reason, same = self._judged(prompt_tokens)
+        if reason is MissReason.EVICTED:
             return MissReport(
                 prompt_tokens,
                 matched,
-                MissReason.EVICTED,
+                reason,
                 matched,
                 evicted_ago=max(0.0, now - self._evicted_at),
                 hits=self._hits,
             )
-        if matched + same == 0:  # every tree holds other prompts: that explains nothing
-            return MissReport(prompt_tokens, 0, MissReason.NEW, 0)
+        if reason is not MissReason.DIVERGED:
+            return MissReport(prompt_tokens, matched, reason, matched)
+        cached, wanted = self._continuations()
         return MissReport(
             prompt_tokens,
             matched,
-            MissReason.DIVERGED,
+            reason,
             matched + same,
             tuple(cached[same : same + SHOWN_TOKENS].tolist()),
             tuple(wanted[same : same + SHOWN_TOKENS].tolist()),
             hits=self._hits,
         )
+
+    def _judged(self, prompt_tokens: int) -> tuple[MissReason, int]:
+        """The reason, and how many tokens of the page behind the match agree nevertheless."""
+        if self._limit - self._matched < self._page:
+            return self._held_back(prompt_tokens), 0
+        if not self._edge:
+            return MissReason.NEW, 0
+        cached, wanted = self._continuations()
+        same = common_prefix(cached[: self._page], wanted[: self._page])
+        if same == self._page:
+            return MissReason.EVICTED, same
+        # Every tree holds other prompts: that explains nothing.
+        return (MissReason.DIVERGED if self._matched + same else MissReason.NEW), same
+
+    def _continuations(self) -> tuple[Key, Key]:
+        """What is known to follow the match, and what was looked for there."""
+        cached: Key = np.frombuffer(self._edge, dtype=np.int32)[self._at :]
+        return cached, self._key[self._matched : self._limit]
 
     def _held_back(self, prompt_tokens: int) -> MissReason:
         """Less than a page was left to look for. The prompt is to blame where what follows fills

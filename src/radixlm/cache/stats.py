@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
+
+from radixlm.core.reports import MissReason, Tally
 
 _BUCKETS = 40
 
 
 class Histogram:
-    """Counts of non-negative integers by powers of two: 0, 1, 2-3, 4-7, 8-15, ...
+    """Tally of non-negative integers by powers of two: 0, 1, 2-3, 4-7, 8-15, ...
 
     >>> ages = Histogram()
     >>> ages.add(0); ages.add(5); ages.add(7)
@@ -16,14 +19,20 @@ class Histogram:
     ((0, 1), (4, 2))
     """
 
-    __slots__ = ("_counts",)
+    __slots__ = ("_counts", "_total")
 
     def __init__(self) -> None:
         self._counts = [0] * _BUCKETS
+        self._total = 0
 
     def add(self, value: int) -> None:
         bits = value.bit_length()
         self._counts[bits if bits < _BUCKETS else -1] += 1
+        self._total += value
+
+    def tally(self) -> Tally:
+        """What was counted so far; a copy."""
+        return Tally(tuple(self._counts), self._total)
 
     def buckets(self) -> tuple[tuple[int, int], ...]:
         """(smallest value, count) of every bucket that is not empty."""
@@ -32,11 +41,14 @@ class Histogram:
 
 @dataclass(slots=True)
 class TreeStats:
-    """Totals since the tree was made, in nodes or tokens.
+    """Totals since the tree was made, in nodes or tokens; `leaves` as they are now.
 
     matched_tokens: found when a match was locked. revived_tokens: ghosts that became resident.
     reuse_age: when a prefix was found, how many uses of the tree lay since its last one.
     hits_at_eviction: how often a leaf had been found when tokens of it were evicted.
+    match_depth: when a prefix was found, how many nodes it runs through.
+    leaves: nodes without children, ghosts and empty roots too.
+    endings: why matches ended where they did; leases that were acquired, by reason.
     """
 
     matches: int = 0
@@ -49,5 +61,16 @@ class TreeStats:
     evictions: int = 0
     evicted_tokens: int = 0
     forgotten_tokens: int = 0
+    leaves: int = 0
     reuse_age: Histogram = field(default_factory=Histogram)
     hits_at_eviction: Histogram = field(default_factory=Histogram)
+    match_depth: Histogram = field(default_factory=Histogram)
+    endings: Counter[MissReason] = field(default_factory=Counter)
+
+    def found(self, length: int, age: int, depth: int) -> None:
+        """A match was locked: its tokens, uses since its last one, nodes."""
+        self.matches += 1
+        self.matched_tokens += length
+        if length:
+            self.reuse_age.add(age)
+            self.match_depth.add(depth)

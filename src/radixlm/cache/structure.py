@@ -78,12 +78,14 @@ class Structure:
     def add_root(self, namespace: Hashable) -> RootNode:
         root = RootNode(self._take_id(), namespace)
         self.roots[namespace] = root
+        self.stats.leaves += 1
         self._enter(root)
         return root
 
     def add_leaf(self, parent: TreeNode, edge: bytes, slots: Slots, priority: int) -> TreeNode:
         """Hang a new resident leaf, with a copy of the slots, below one resident to its end."""
         leaf = TreeNode(self._take_id(), edge, slots.copy(), parent)
+        self.stats.leaves += bool(parent.children)
         parent.children[page_key(edge, self.page_size)] = leaf
         parent.live += 1
         leaf.last_used = parent.last_used
@@ -235,6 +237,7 @@ class Structure:
                 self._tidy_order()
         elif isinstance(node, RootNode) and not node.children:
             del self.roots[node.namespace]
+            self.stats.leaves -= 1
             self._leave(node)
             self.version += 1
 
@@ -247,6 +250,7 @@ class Structure:
         """Give up a node's ghost tokens and everything below: ghosts as well."""
         below = list(node.children.values())
         node.children.clear()
+        self.stats.leaves += bool(below)
         while below:
             ghost = below.pop()
             below.extend(ghost.children.values())
@@ -265,12 +269,14 @@ class Structure:
             self.ghosts.update(node)
             return
         del parent.children[page_key(node.edge, self.page_size)]
+        self.stats.leaves += not parent.children
         self._drop(node)
         self.settle(parent)
         self.merge(parent)
 
     def _drop(self, ghost: TreeNode) -> None:
         self.stats.forgotten_tokens += len(ghost)
+        self.stats.leaves -= not ghost.children
         self.ghosts.forget(ghost)
         ghost.parent = None
         self._leave(ghost)

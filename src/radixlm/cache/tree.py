@@ -198,23 +198,21 @@ class RadixTree:
         """
         node = self._end_of(match)
         shape = self._shape
-        stats = shape.stats
-        stats.matches += 1
-        stats.matched_tokens += match.length
         self._uses = uses = self._uses + 1
-        if match.length:
-            stats.reuse_age.add(uses - node.last_used)
-        fresh = 0
+        age = uses - node.last_used
+        fresh = depth = 0
         at: TreeNode | None = node
         while at is not None:
             if not at.lock_ref:
                 fresh += at.resident
             at.lock_ref += 1
             at.hits += 1
+            depth += 1
             at.last_used = uses
             if at.priority < priority:
                 at.priority = priority
             at = at.parent
+        shape.stats.found(match.length, age, depth - 1)  # the root holds nothing
         shape.protect(fresh)
         shape.touch(node)
         node.held += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from radixlm.core.keys import Slots
 from radixlm.core.request import Namespace
@@ -21,6 +22,13 @@ class MissReason(StrEnum):
     HELD_BACK = "held_back"  # the caller wanted no more, say for prompt log-probabilities
     PAGE_FLOOR = "page_floor"  # the rest is less than a page
     DISABLED = "disabled"  # the cache is off
+
+
+class Tally(NamedTuple):
+    """A histogram at one moment: by_bits[n] values had n binary digits; total is their sum."""
+
+    by_bits: tuple[int, ...]
+    total: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,6 +118,7 @@ class EngineCore:
     def stats(self) -> EngineStats:
         usage = self._cache.usage()
         counters = self._scheduler.counters
+        tree = self._cache.stats
         return EngineStats(
             running=self._scheduler.n_running,
             waiting=self._scheduler.n_waiting,
@@ -129,7 +130,9 @@ class EngineCore:
             kv_pinned=self._cache.pinned_size,
             ghost_tokens=self._cache.ghost_size,
             tree_nodes=self._cache.node_count,
-            evicted_tokens=self._cache.stats.evicted_tokens,
+            tree_leaves=tree.leaves,
+            evicted_tokens=tree.evicted_tokens,
+            revived_tokens=tree.revived_tokens,
             prompt_tokens=counters.prompt_tokens,
             cached_tokens=counters.cached_tokens,
             readmitted_tokens=counters.readmitted_tokens,
@@ -146,6 +149,10 @@ class EngineCore:
             leaks=self._leaks,
             picture_failures=self.watching.failures,
             hit_rate=counters.hit_rate,
+            reuse_age=tree.reuse_age.tally(),
+            match_depth=tree.match_depth.tally(),
+            hits_at_eviction=tree.hits_at_eviction.tally(),
+            endings=dict(tree.endings),
         )
 
     def _with_masks(self, batch: ScheduledBatch) -> ScheduledBatch:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from radixlm.core.reports import MissReason, Tally
+
+_NONE = Tally((), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,7 +15,9 @@ class EngineStats:
     """A snapshot; sizes in tokens (slots), the rest are totals since the start.
 
     kv_free + kv_private + kv_locked + kv_evictable == kv_capacity; kv_pinned is part of kv_locked.
-    ghost_tokens: evicted, but remembered. tree_nodes: of the radix tree, ghosts too.
+    ghost_tokens: evicted, but remembered. tree_nodes: of the radix tree, ghosts too; tree_leaves:
+    those of them without children. revived_tokens: computed again while they were ghosts.
+    reuse_age, match_depth, hits_at_eviction, endings: see TreeStats.
     hit_rate: cached_tokens / prompt_tokens over admitted requests, re-admissions counted apart.
     kv_bytes_read: what attention read; kv_bytes_of_rows: had each row read its own context.
     leaks: how often the books did not balance when the engine was idle; 0 unless there is a bug.
@@ -27,6 +34,8 @@ class EngineStats:
     kv_pinned: int = 0
     ghost_tokens: int = 0
     tree_nodes: int = 0
+    tree_leaves: int = 0
+    revived_tokens: int = 0
     evicted_tokens: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -44,6 +53,10 @@ class EngineStats:
     leaks: int = 0
     picture_failures: int = 0
     hit_rate: float = 0.0
+    reuse_age: Tally = _NONE
+    match_depth: Tally = _NONE
+    hits_at_eviction: Tally = _NONE
+    endings: Mapping[MissReason, int] = field(default_factory=dict)
 
     @property
     def kv_in_use(self) -> int:

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
+from radixlm.core.reports import MissReason, Tally
 from radixlm.engine.stats import EngineStats
 
 _PREFIX = "radixlm:"
+_BITS = 24  # of the largest number that a histogram of numbers tells from larger ones
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 
@@ -64,6 +72,9 @@ class _EngineCollector(Collector):
             ),
             ("max_total_num_tokens", "KV slots in all.", stats.kv_capacity),
             ("token_usage", "Share of KV slots in use.", stats.token_usage),
+            ("num_ghost_tokens", "Evicted tokens that are remembered.", stats.ghost_tokens),
+            ("num_tree_nodes", "Nodes of the radix tree, ghosts too.", stats.tree_nodes),
+            ("num_tree_leaves", "Of these, without children.", stats.tree_leaves),
             ("cache_hit_rate", "Cached prompt tokens / prompt tokens.", stats.hit_rate),
         ):
             gauge = GaugeMetricFamily(_PREFIX + name, text, labels=["model_name"])
@@ -72,6 +83,12 @@ class _EngineCollector(Collector):
         for name, text, total in (
             ("prompt_tokens", "Prompt tokens of admitted requests.", stats.prompt_tokens),
             ("cached_tokens", "Prompt tokens that came from the cache.", stats.cached_tokens),
+            ("evicted_tokens", "Cached tokens that had to go.", stats.evicted_tokens),
+            (
+                "ghost_hit_tokens",
+                "Evicted tokens that were computed again while remembered.",
+                stats.revived_tokens,
+            ),
             ("computed_tokens", "Tokens that went through the model.", stats.computed_tokens),
             ("generation_tokens", "Tokens that were generated.", stats.output_tokens),
             ("num_requests", "Requests that finished.", stats.requests_finished),
@@ -95,3 +112,33 @@ class _EngineCollector(Collector):
             counter = CounterMetricFamily(_PREFIX + name, text, labels=["model_name"])
             counter.add_metric([self._model_name], total)
             yield counter
+        yield from self._of_the_tree(stats)
+
+    def _of_the_tree(self, stats: EngineStats) -> Iterator[Metric]:
+        endings = CounterMetricFamily(
+            _PREFIX + "cache_match_endings",
+            "Why what was found in the cache ended where it did; last_token: all was found.",
+            labels=["model_name", "reason"],
+        )
+        for reason in MissReason:
+            endings.add_metric([self._model_name, reason], stats.endings.get(reason, 0))
+        yield endings
+        for name, text, counts in (
+            ("reuse_age", "Uses of the tree since what was found was last used.", stats.reuse_age),
+            ("match_depth", "Nodes that what was found runs through.", stats.match_depth),
+            (
+                "hits_at_eviction",
+                "How often a node had been found when tokens of it were evicted.",
+                stats.hits_at_eviction,
+            ),
+        ):
+            family = HistogramMetricFamily(_PREFIX + name, text, labels=["model_name"])
+            family.add_metric([self._model_name], _buckets(counts), counts.total)
+            yield family
+
+
+def _buckets(counts: Tally) -> list[tuple[str, float]]:
+    """(upper bound, how many are within it): 0, 1, 3, 7, ...; the last bucket holds all."""
+    within = list(accumulate(counts.by_bits))
+    bounds = [f"{2**bits - 1:.1f}" for bits in range(_BITS)]
+    return [*zip(bounds, within, strict=False), ("+Inf", within[-1] if within else 0)]

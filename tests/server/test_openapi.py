@@ -72,6 +72,14 @@ def test_every_route_is_told(document):
     assert len(set(names)) == len(names) == len(told)
 
 
+def test_a_path_allows_what_is_told(fake, document):
+    told = {path: METHODS & item.keys() for path, item in document["paths"].items()}
+    for path, methods in {**told, "/openapi.json": {"get", "head"}}.items():
+        answer = fake.request("OPTIONS", path)
+        refused(answer, 405)
+        assert set(answer.headers["allow"].lower().split(", ")) == methods, path
+
+
 def test_every_reference_leads_somewhere(document):
     references = [each for each in values(document, "$ref") if isinstance(each, str)]
     assert len(references) > 50

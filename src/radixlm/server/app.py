@@ -42,6 +42,7 @@ _ROUTERS = (
     cache_router,
     cache_streams,
 )
+_ROUTES = [route for each in _ROUTERS for route in each.routes if isinstance(route, APIRoute)]
 
 
 def create_app(
@@ -80,7 +81,7 @@ def create_app(
     app.state.service = service
     for routes in _ROUTERS:
         app.include_router(routes)
-    install_error_handlers(app, service.retry_after)
+    install_error_handlers(app, _ROUTES, service.retry_after)
     return Envelope(app, config, keys, clock)
 
 
@@ -90,10 +91,7 @@ class _Application(FastAPI):
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
             service: Service = self.state.service
-            routes = [
-                route for each in _ROUTERS for route in each.routes if isinstance(route, APIRoute)
-            ]
             self.openapi_schema = document(
-                routes, service.model_name, service.engine.info, service.config
+                _ROUTES, service.model_name, service.engine.info, service.config
             )
         return self.openapi_schema

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import Match
+from starlette.types import Scope
 
 from radixlm.core.errors import RadixLMError
 from radixlm.server.errors import error_response
 from radixlm.server.exchange import exchange_of
 
 
-def install_error_handlers(app: FastAPI, retry_after: Callable[[], int]) -> None:
-    """Answer errors in the shape of the API whose path it is. retry_after: see error_response."""
+def install_error_handlers(
+    app: FastAPI, routes: Sequence[APIRoute], retry_after: Callable[[], int]
+) -> None:
+    """Answer errors in the shape of the API whose path it is.
+
+    routes: what a 405 says is allowed is read from them. retry_after: see error_response.
+    """
 
     async def answer(request: Request, error: Exception) -> Response:
-        return error_response(error, exchange_of(request).errors.body, retry_after)
+        response = error_response(error, exchange_of(request).errors.body, retry_after)
+        if response.status_code == 405 and (methods := _methods_at(request.scope, routes)):
+            response.headers["Allow"] = ", ".join(sorted(methods))
+        return response
 
     async def leave(_request: Request, _error: Exception) -> Response:
         return Response(status_code=499)  # the client left while it sent its body
@@ -26,3 +37,9 @@ def install_error_handlers(app: FastAPI, retry_after: Callable[[], int]) -> None
     for kind in (RadixLMError, HTTPException, Exception):
         app.add_exception_handler(kind, answer)
     app.add_exception_handler(ClientDisconnect, leave)
+
+
+def _methods_at(scope: Scope, routes: Sequence[APIRoute]) -> set[str]:
+    """What may be done at a path. The router itself tells this of the path's first route only."""
+    here = [route for route in routes if route.matches(scope)[0] is not Match.NONE]
+    return {method for route in here for method in route.methods or ()}

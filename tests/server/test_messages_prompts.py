@@ -86,3 +86,21 @@ def test_the_limit_is_what_fits(fake):
     error = refused(send(fake, [{"role": "user", "content": "x" * 2500}]))
     assert error["type"] == "invalid_request_error"
     assert "context" in error["message"]
+
+
+def marked(text: str, **more: Any) -> dict[str, Any]:
+    return {"type": "text", "text": text, "cache_control": {"type": "ephemeral", **more}}
+
+
+def test_cache_breakpoints_are_taken(fake):
+    plain = send(fake, [{"role": "user", "content": "a"}], system="s").json()
+    found = send(
+        fake,
+        [{"role": "user", "content": [marked("a")]}],
+        system=[marked("s", ttl="1h")],
+        cache_control={"type": "ephemeral"},
+    )
+    assert found.status_code == 200, found.text
+    assert found.json()["content"] == plain["content"]
+    many = [{"role": "user", "content": [marked(text) for text in "abcde"]}]
+    assert "5 places" in refused(send(fake, many))["message"]

@@ -17,26 +17,7 @@ from tests.server_support import (
     refused,
 )
 
-
-def marked(text: str, **more: Any) -> dict[str, Any]:
-    return {"type": "text", "text": text, "cache_control": {"type": "ephemeral", **more}}
-
-
-def test_cache_breakpoints_are_taken(fake):
-    plain = send(fake, [{"role": "user", "content": "a"}], system="s").json()
-    found = send(
-        fake,
-        [{"role": "user", "content": [marked("a")]}],
-        system=[marked("s", ttl="1h")],
-        cache_control={"type": "ephemeral"},
-    )
-    assert found.status_code == 200, found.text
-    assert found.json()["content"] == plain["content"]
-    many = [{"role": "user", "content": [marked(text) for text in "abcde"]}]
-    assert "5 places" in refused(send(fake, many))["message"]
-
-
-CALLED = {"role": "assistant", "content": [{**marked("x"), "type": "tool_use", "id": "a"}]}
+CALLED = {"role": "assistant", "content": [{"type": "tool_use", "id": "a"}]}
 
 
 @pytest.mark.parametrize(

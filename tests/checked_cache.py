@@ -14,7 +14,7 @@ from radixlm.cache.cache import Usage
 from radixlm.core.clock import VirtualClock
 from radixlm.core.errors import PinError
 from radixlm.core.events import Event, Evicted, Inserted, Merged, Split, Unpinned
-from radixlm.core.reports import MissReason, MissReport
+from radixlm.core.misses import MissReason, MissReport
 from tests.cache_model import (
     Mismatch,
     PrefixModel,

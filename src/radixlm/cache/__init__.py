@@ -7,6 +7,7 @@ behind one door, with a Lease for each user.
 from radixlm.cache.allocator import SlotAllocator
 from radixlm.cache.cache import RadixCache, Usage
 from radixlm.cache.eviction import POLICIES, EvictionPolicy, LeastRecentlyUsed, make_policy
+from radixlm.cache.inquiry import explained
 from radixlm.cache.lease import Lease
 from radixlm.cache.node import Inserted, Match, TreeNode
 from radixlm.cache.pins import Pin
@@ -25,5 +26,6 @@ __all__ = [
     "SlotAllocator",
     "TreeNode",
     "Usage",
+    "explained",
     "make_policy",
 ]

@@ -13,9 +13,10 @@ from radixlm.cache.checks import check_slots, require
 from radixlm.cache.eviction import EvictionPolicy
 from radixlm.cache.explain import Ending
 from radixlm.cache.lease import Lease
-from radixlm.cache.node import Match, TreeNode, path_slots, walk
+from radixlm.cache.node import Match, TreeNode, path_slots
 from radixlm.cache.picture import Pictures
 from radixlm.cache.pins import Pin, PinBoard
+from radixlm.cache.reuse import Reuse
 from radixlm.cache.stats import TreeStats
 from radixlm.cache.tree import RadixTree
 from radixlm.core.clock import Clock, WallClock
@@ -88,12 +89,14 @@ class RadixCache:
         self.page_size = page_size
         self.enabled = enabled
         self._clock = clock or WallClock()
+        self._reuse = Reuse(self.capacity, page_size)
         self._tree = RadixTree(
             page_size,
             policy=policy,
             ghost_budget=4 * self.capacity if ghost_budget is None else ghost_budget,
             clock=self._clock,
             sink=sink,
+            reuse=self._reuse,
         )
         self.pictures = Pictures(self._tree)
         self._allocator = SlotAllocator(self.capacity, page_size)
@@ -211,10 +214,12 @@ class RadixCache:
         self._pins.expire()
         match = self.match(array, namespace, max_match=limit)
         ending = Ending(match, array, limit, self.page_size) if self.enabled else None
+        in_use = self._private - self.laid_aside + self._tree.protected_size
+        expected = self._reuse.expected(*self._tree.known(array[:limit], namespace), in_use)
         node = self._tree.inc_lock_ref(match, priority)
         reason = MissReason.DISABLED if ending is None else ending.reason(known)
         self._tree.stats.endings[reason] += 1
-        lease = Lease(self, array, node, ending, known, priority)
+        lease = Lease(self, array, node, ending, known, priority, expected)
         self._leases.add(lease)
         if self._sink is not None:
             self._sink(Matched(known, lease.cached))
@@ -257,12 +262,7 @@ class RadixCache:
 
     def usage_by_namespace(self) -> dict[Hashable, tuple[int, int]]:
         """For operators: (resident, ghost) tokens of each namespace. O(nodes)."""
-        counts: dict[Hashable, tuple[int, int]] = {}
-        for namespace, root in self._tree.roots().items():
-            nodes = list(walk(root))
-            resident = sum(node.resident for node in nodes)
-            counts[namespace] = (resident, sum(node.ghosts for node in nodes))
-        return counts
+        return self._tree.usage_by_namespace()
 
     def set_policy(self, policy: EvictionPolicy) -> None:
         """Evict by another policy from now on. O(nodes), once."""

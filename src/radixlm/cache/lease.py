@@ -12,7 +12,7 @@ from radixlm.cache.node import TreeNode, path_slots
 from radixlm.core.batch import Extent, Remap, Segment
 from radixlm.core.errors import CacheError, LeaseClosedError
 from radixlm.core.keys import Key, Slots
-from radixlm.core.reports import MissReason, MissReport
+from radixlm.core.misses import MissReason, MissReport
 
 
 class Keeper(Protocol):
@@ -44,6 +44,7 @@ class Lease:
     cached: tokens that were found at acquire. committed: tokens whose slots belong to the tree.
     length: tokens that have slots; what is reserved beyond, so that they lie in long runs, and at
     least the rest of the last page, is for the next ones.
+    expected: tokens that pools of POOL_SCALES times the size would have had cached.
     """
 
     def __init__(
@@ -54,10 +55,12 @@ class Lease:
         ending: Ending | None,
         wanted: int,
         priority: int = 0,
+        expected: tuple[int, ...] = (),
     ) -> None:
         self.key = key
         self.wanted = wanted
         self.priority = priority
+        self.expected = expected
         self.cached = self.committed = self.length = node.end
         self._keeper = keeper
         self._ending = ending

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from radixlm.core.reports import MissReason, Tally
+from radixlm.core.misses import MissReason
+from radixlm.core.reports import Tally
 
 _BUCKETS = 40
 

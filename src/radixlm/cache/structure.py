@@ -19,6 +19,7 @@ from radixlm.cache.node import (
     page_key,
     walk,
 )
+from radixlm.cache.reuse import Reuse
 from radixlm.cache.stats import TreeStats
 from radixlm.core.clock import Clock
 from radixlm.core.errors import CacheError
@@ -32,6 +33,7 @@ class Structure:
     evictable, protected: resident tokens under no lock, and under one. pinned: under a pin.
     version: grows with every change of shape or residency. by_id: every node.
     changes: where it is noted which nodes changed, None while nobody wants to know.
+    reuse: where it is counted when tokens were last used, None where nobody predicts.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class Structure:
         ghosts: Ghosts,
         clock: Clock,
         sink: EventSink | None,
+        reuse: Reuse | None,
     ) -> None:
         self.page_size = page_size
         self.roots: dict[Hashable, RootNode] = {}
@@ -53,6 +56,7 @@ class Structure:
         self.evictable = 0
         self.protected = 0
         self.pinned = 0
+        self.reuse = reuse
         self._clock = clock
         self._sink = sink
         self._next_id = 0
@@ -66,10 +70,36 @@ class Structure:
         if self.changes is not None:
             self.changes.touch(node)
 
-    def protect(self, n_tokens: int) -> None:
-        """So many resident tokens are locked from now on."""
-        self.evictable -= n_tokens
-        self.protected += n_tokens
+    def lock(self, node: TreeNode, top: TreeNode | None = None) -> None:
+        """Take hold of a node: one lock more on it and all above it, up to below `top`."""
+        reuse = self.reuse
+        fresh = 0
+        at: TreeNode | None = node
+        while at is not top and at is not None:
+            if not at.lock_ref:
+                fresh += at.resident
+                if reuse is not None:
+                    reuse.leave(at.last_used, at.resident)
+            at.lock_ref += 1
+            at = at.parent
+        node.held += 1
+        self.evictable -= fresh
+        self.protected += fresh
+        self.touch(node)
+
+    def unprotect(self, n_tokens: int, use: int) -> None:
+        """So many tokens lose their last lock, used last at `use`."""
+        self.protected -= n_tokens
+        self.evictable += n_tokens
+        if self.reuse is not None:
+            self.reuse.enter(use, n_tokens)
+
+    def use(self, node: TreeNode, use: int) -> None:
+        """A node is used, whether there is a lock on it or not."""
+        if self.reuse is not None and not node.lock_ref:
+            self.reuse.leave(node.last_used, len(node))
+            self.reuse.enter(use, len(node))
+        node.last_used = use
 
     def nodes(self) -> Iterator[TreeNode]:
         """Every node, roots included, each before its children."""
@@ -93,6 +123,8 @@ class Structure:
         self.evictable += leaf.resident
         self._weigh(parent, leaf.weight)
         self._enter(leaf)
+        if self.reuse is not None:
+            self.reuse.enter(leaf.last_used, leaf.resident)
         return leaf
 
     def grow(self, leaf: TreeNode, edge: bytes, slots: Slots) -> None:
@@ -106,6 +138,8 @@ class Structure:
             self.protected += slots.size
         else:
             self.evictable += slots.size
+            if self.reuse is not None:
+                self.reuse.enter(leaf.last_used, slots.size)
 
     def revive(self, node: TreeNode, slots: Slots) -> None:
         """Give slots to all ghost tokens of a node whose parent is resident to its end."""
@@ -264,6 +298,8 @@ class Structure:
         self._weigh(node, left - node.weight)
         if node.resident:
             self.stats.forgotten_tokens += node.ghosts
+            if self.reuse is not None:
+                self.reuse.leave(node.last_used, node.ghosts)
             node.end -= node.ghosts
             node.edge = node.edge[: node.resident * TOKEN_BYTES]
             self.ghosts.update(node)
@@ -277,6 +313,8 @@ class Structure:
     def _drop(self, ghost: TreeNode) -> None:
         self.stats.forgotten_tokens += len(ghost)
         self.stats.leaves -= not ghost.children
+        if self.reuse is not None:
+            self.reuse.leave(ghost.last_used, len(ghost))
         self.ghosts.forget(ghost)
         ghost.parent = None
         self._leave(ghost)

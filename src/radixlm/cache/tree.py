@@ -18,14 +18,16 @@ from radixlm.cache.node import (
     RootNode,
     TreeNode,
     count_free,
+    walk,
 )
+from radixlm.cache.reuse import Reuse
 from radixlm.cache.stats import TreeStats
 from radixlm.cache.structure import Structure
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.config import check_page_size
 from radixlm.core.errors import CacheError, InvalidKeyError, StaleMatchError
 from radixlm.core.events import EventSink
-from radixlm.core.keys import KeyLike, Slots, first_difference, token_view
+from radixlm.core.keys import Key, KeyLike, Slots, first_difference, token_view
 
 
 class RadixTree:
@@ -62,6 +64,7 @@ class RadixTree:
         ghost_budget: int = 0,
         clock: Clock | None = None,
         sink: EventSink | None = None,
+        reuse: Reuse | None = None,
     ) -> None:
         check_page_size(page_size)
         if ghost_budget < 0:
@@ -69,7 +72,8 @@ class RadixTree:
         self.page_size = page_size
         self._order = EvictionOrder(policy or LeastRecentlyUsed())
         self._ghosts = Ghosts(ghost_budget)
-        self._shape = Structure(page_size, self._order, self._ghosts, clock or WallClock(), sink)
+        clock = clock or WallClock()
+        self._shape = Structure(page_size, self._order, self._ghosts, clock, sink, reuse)
         self._roots = self._shape.roots
         self._uses = 0
 
@@ -139,6 +143,11 @@ class RadixTree:
             offset = node.resident
         return Match(length, node, offset, namespace, self._shape.version)
 
+    def known(self, key: Key, namespace: Hashable = None) -> tuple[TreeNode | None, int]:
+        """Where the longest prefix of `key` ends, ghosts included; as match_prefix looks."""
+        root = self._roots.get(namespace)
+        return (None, 0) if root is None or not key.size else self._descend(root, key.data)
+
     def insert(
         self,
         key: KeyLike,
@@ -199,13 +208,10 @@ class RadixTree:
         node = self._end_of(match)
         shape = self._shape
         self._uses = uses = self._uses + 1
-        age = uses - node.last_used
-        fresh = depth = 0
+        age, depth = uses - node.last_used, 0
+        shape.lock(node)
         at: TreeNode | None = node
         while at is not None:
-            if not at.lock_ref:
-                fresh += at.resident
-            at.lock_ref += 1
             at.hits += 1
             depth += 1
             at.last_used = uses
@@ -213,9 +219,6 @@ class RadixTree:
                 at.priority = priority
             at = at.parent
         shape.stats.found(match.length, age, depth - 1)  # the root holds nothing
-        shape.protect(fresh)
-        shape.touch(node)
-        node.held += 1
         return node
 
     def dec_lock_ref(self, node: TreeNode) -> None:
@@ -239,22 +242,18 @@ class RadixTree:
             if parent is not None and len(at.children) == 1:
                 shape.merge(at)
             at = parent
-        shape.protect(-freed)
+        shape.unprotect(freed, uses)
 
     def pin(self, match: Match) -> TreeNode:
         """Lock a match's path as a pin; no use and no hit is counted until it is unpinned."""
         node = self._end_of(match)
+        self._shape.lock(node)
         at: TreeNode | None = node
         while at is not None:
-            if not at.lock_ref:
-                self._shape.protect(at.resident)
-            at.lock_ref += 1
             if not at.pins:
                 self._shape.pinned += at.resident
             at.pins += 1
             at = at.parent
-        self._shape.touch(node)
-        node.held += 1
         return node
 
     def unpin(self, node: TreeNode) -> None:
@@ -319,6 +318,13 @@ class RadixTree:
         """The root of every namespace; a copy of the dictionary."""
         return dict(self._roots)
 
+    def usage_by_namespace(self) -> dict[Hashable, tuple[int, int]]:
+        """(resident, ghost) tokens of each namespace. O(nodes)."""
+        return {
+            name: (sum(n.resident for n in walk(root)), sum(n.ghosts for n in walk(root)))
+            for name, root in self._roots.items()
+        }
+
     def _descend(self, node: TreeNode, tokens: memoryview) -> tuple[TreeNode, int]:
         """Walk down from `node`; return the last node and how many tokens agree up to there."""
         at = node.end
@@ -365,18 +371,12 @@ class RadixTree:
 
     def _move_lock(self, held: TreeNode, deeper: TreeNode, priority: int) -> None:
         """Turn a lock on `held` into one on its descendant: only what is new gets locked."""
-        fresh = 0
+        self._shape.lock(deeper, held)
         at: TreeNode | None = deeper
         while at is not held and at is not None:
-            if not at.lock_ref:
-                fresh += at.resident
-            at.lock_ref += 1
             if at.priority < priority:
                 at.priority = priority
             at = at.parent
-        self._shape.protect(fresh)
-        self._shape.touch(deeper)
-        deeper.held += 1
         held.held -= 1
         if len(held.children) == 1:
             self._shape.merge(held)
@@ -387,7 +387,7 @@ class RadixTree:
         at: TreeNode | None = node
         while at is not None:
             parent = at.parent
-            at.last_used = uses
+            self._shape.use(at, uses)
             if at.priority < priority:
                 at.priority = priority
             if at is not node and len(at.children) == 1:

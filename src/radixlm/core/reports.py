@@ -1,27 +1,13 @@
-"""What the cache can say of itself: why a prompt missed, and what the tree looks like."""
+"""What the tree looks like."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import NamedTuple
 
 from radixlm.core.keys import Slots
 from radixlm.core.request import Namespace
-
-
-class MissReason(StrEnum):
-    """Why a match ended where it did."""
-
-    NEW = "new"  # nothing that was ever cached goes on like this
-    DIVERGED = "diverged"  # something else follows there
-    EVICTED = "evicted"  # it was there, but had to go
-    LAST_TOKEN = "last_token"  # noqa: S105
-    # all hit but the last token, or its page: its logits are wanted
-    HELD_BACK = "held_back"  # the caller wanted no more, say for prompt log-probabilities
-    PAGE_FLOOR = "page_floor"  # the rest is less than a page
-    DISABLED = "disabled"  # the cache is off
 
 
 class Tally(NamedTuple):
@@ -29,51 +15,6 @@ class Tally(NamedTuple):
 
     by_bits: tuple[int, ...]
     total: int
-
-
-@dataclass(frozen=True, slots=True)
-class MissReport:
-    """Why a prompt hit as much as it did, frozen when its lease was acquired. Sizes in tokens.
-
-    position: where it ends: `cached`, or with pages, for `diverged`, the very token that differs.
-    cached_continuation, requested_continuation: for `diverged`, token ids from `position` on.
-    evicted_ago: for `evicted`, seconds. hits: how often what is (or was) there had been found.
-    """
-
-    prompt_tokens: int
-    cached: int
-    reason: MissReason
-    position: int
-    cached_continuation: tuple[int, ...] = ()
-    requested_continuation: tuple[int, ...] = ()
-    evicted_ago: float | None = None
-    hits: int | None = None
-
-    def __str__(self) -> str:
-        head = f"{self.cached} of {self.prompt_tokens} tokens cached"
-        match self.reason:
-            case MissReason.NEW:
-                rest = f"nothing known goes on at token {self.position}"
-            case MissReason.DIVERGED:
-                rest = (
-                    f"diverged at token {self.position}: cached "
-                    f"{_ids(self.cached_continuation)}, requested "
-                    f"{_ids(self.requested_continuation)}"
-                )
-            case MissReason.EVICTED:
-                rest = (
-                    f"from token {self.position} it was evicted {self.evicted_ago:.1f} s ago, "
-                    f"after {self.hits} hits"
-                )
-            case MissReason.LAST_TOKEN:
-                rest = "the last token is always computed"
-            case MissReason.HELD_BACK:
-                rest = "no more was wanted from the cache"
-            case MissReason.PAGE_FLOOR:
-                rest = f"the tokens from {self.position} on fill no page"
-            case MissReason.DISABLED:
-                rest = "the cache is off"
-        return f"{head}; {rest}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +113,3 @@ class RequestView:
     cached_tokens: int
     computed_tokens: int
     output_tokens: int
-
-
-def _ids(tokens: tuple[int, ...]) -> str:
-    return "[" + " ".join(map(str, tokens)) + " …]"

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from radixlm.core.grammar import Constraint
 from radixlm.core.keys import Key
+from radixlm.core.misses import MissReport
 from radixlm.core.sampling import SamplingParams
 
 
@@ -83,6 +84,7 @@ class RequestOutput:
     matched_stop: the stop string or stop token id that ended it.
     cached_tokens: prompt tokens that came from the cache when the request was first admitted.
     kept: on the output with the first token only: those of its breakpoints that are kept now.
+    miss: on that output only: why no more of the prompt was cached.
     """
 
     request_id: str
@@ -96,6 +98,7 @@ class RequestOutput:
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     error: str | None = None
     kept: tuple[Breakpoint, ...] = ()
+    miss: MissReport | None = None
 
     @property
     def finished(self) -> bool:
@@ -120,4 +123,5 @@ class RequestOutput:
             prompt_logprobs=tuple(entry for part in parts for entry in part.prompt_logprobs),
             error=last.error,
             kept=tuple(entry for part in parts for entry in part.kept),
+            miss=next((part.miss for part in parts if part.miss is not None), None),
         )

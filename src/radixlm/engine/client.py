@@ -14,6 +14,7 @@ from radixlm.cache import Pin
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.errors import CacheError, EngineDeadError, InvalidRequestError, QueueFullError
 from radixlm.core.keys import Key
+from radixlm.core.misses import Explained
 from radixlm.core.reports import TreeQuery
 from radixlm.core.request import FinishReason, Namespace, Request, RequestOutput
 from radixlm.engine.core import EngineCore
@@ -24,6 +25,7 @@ from radixlm.engine.messages import (
     Answer,
     Ask,
     Died,
+    Explain,
     Flush,
     Flushed,
     Inbound,
@@ -207,6 +209,10 @@ class EngineClient:
                 return self._begin_to_look(self._viewers, MAX_VIEWERS, query, viewer, follow=True)
 
         return Viewer(look, self._look_away)
+
+    def explain(self, key: Key, namespace: Namespace, *, everywhere: bool) -> Future[Explained]:
+        """Why a prompt would miss now; nothing of it is run, and no trace is left."""
+        return self._ask(Explain(key, namespace, everywhere))
 
     def stats(self) -> EngineStats:
         """As of the last step."""

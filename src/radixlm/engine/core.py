@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from radixlm.cache import Pin, RadixCache
+from radixlm.cache import Pin, RadixCache, explained
 from radixlm.constraints import MaskFiller
 from radixlm.core.batch import ScheduledBatch, StepResult, TokenMasks
 from radixlm.core.errors import InvalidRequestError
+from radixlm.core.misses import Explained
 from radixlm.core.request import Request, RequestOutput
 from radixlm.engine.continuation import Continuation, Grown
 from radixlm.engine.journal import Journal
 from radixlm.engine.keeping import Keeping
-from radixlm.engine.messages import Flush, Flushed, PinPrefix, Question, Unpin
+from radixlm.engine.messages import Explain, Flush, Flushed, PinPrefix, Question, Unpin
 from radixlm.engine.runner import Runner
 from radixlm.engine.stats import EngineStats
 from radixlm.engine.watching import Watching
@@ -93,7 +94,7 @@ class EngineCore:
         self.check_idle()
         return [self._output(item, grown[item.request_id].text) for item in news]
 
-    def answer(self, question: Question) -> Flushed | Pin | None:
+    def answer(self, question: Question) -> Flushed | Pin | Explained | None:
         """Do what is asked of the cache. Raises CacheError; then nothing has changed."""
         match question:
             case Flush():
@@ -103,6 +104,8 @@ class EngineCore:
             case Unpin(pin_id):
                 self._cache.unpin(pin_id)
                 return None
+            case Explain(key, namespace, everywhere):
+                return explained(self._cache, key, namespace, everywhere=everywhere)
 
     def check_idle(self) -> None:
         """With nothing under way every slot must be free, evictable or pinned; else log and count
@@ -153,6 +156,7 @@ class EngineCore:
             match_depth=tree.match_depth.tally(),
             hits_at_eviction=tree.hits_at_eviction.tally(),
             endings=dict(tree.endings),
+            expected_tokens=tuple(counters.expected_tokens),
         )
 
     def _with_masks(self, batch: ScheduledBatch) -> ScheduledBatch:
@@ -195,4 +199,5 @@ class EngineCore:
             prompt_logprobs=news.prompt_logprobs,
             kept=kept,
             error=news.error,
+            miss=news.miss,
         )

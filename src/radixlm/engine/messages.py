@@ -8,6 +8,7 @@ from radixlm.cache import Pin
 from radixlm.core.errors import CacheError
 from radixlm.core.events import RequestEvent
 from radixlm.core.keys import Key
+from radixlm.core.misses import Explained
 from radixlm.core.reports import RequestView, TreeChange, TreeQuery, TreeSnapshot
 from radixlm.core.request import Namespace, Request, RequestOutput
 from radixlm.engine.stats import EngineStats
@@ -54,7 +55,18 @@ class Unpin:
     pin_id: int
 
 
-Question = Flush | PinPrefix | Unpin
+@dataclass(frozen=True, slots=True, eq=False)
+class Explain:
+    """Why a prompt would miss now; answered by Explained. everywhere: look into the other
+    namespaces, too.
+    """
+
+    key: Key
+    namespace: Namespace
+    everywhere: bool = False
+
+
+Question = Flush | PinPrefix | Unpin | Explain
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +113,7 @@ class Answer:
     """What was asked for, or why it could not be."""
 
     ticket: int
-    value: Flushed | Pin | None
+    value: Flushed | Pin | Explained | None
     error: CacheError | None = None
 
 

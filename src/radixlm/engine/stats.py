@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from radixlm.core.reports import MissReason, Tally
+from radixlm.core.misses import POOL_SCALES, MissReason
+from radixlm.core.reports import Tally
 
 _NONE = Tally((), 0)
 
@@ -20,6 +21,7 @@ class EngineStats:
     reuse_age, match_depth, hits_at_eviction, endings: see TreeStats.
     hit_rate: cached_tokens / prompt_tokens over admitted requests, re-admissions counted apart.
     kv_bytes_read: what attention read; kv_bytes_of_rows: had each row read its own context.
+    expected_tokens: what cached_tokens would be with pools of POOL_SCALES times the size.
     leaks: how often the books did not balance when the engine was idle; 0 unless there is a bug.
     picture_failures: pictures of the cache that could not be made; 0 unless there is a bug.
     """
@@ -57,6 +59,7 @@ class EngineStats:
     match_depth: Tally = _NONE
     hits_at_eviction: Tally = _NONE
     endings: Mapping[MissReason, int] = field(default_factory=dict)
+    expected_tokens: tuple[int, ...] = (0,) * len(POOL_SCALES)
 
     @property
     def kv_in_use(self) -> int:

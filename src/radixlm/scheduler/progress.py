@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from radixlm.core.misses import POOL_SCALES, MissReport
 from radixlm.core.request import FinishReason, TokenLogprob
 
 
@@ -25,7 +27,7 @@ class Taken(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One request's news: tokens, the end, or both."""
+    """One request's news: tokens, the end, or both. miss: with the first tokens only."""
 
     request_id: str
     tokens: tuple[int, ...]
@@ -36,6 +38,7 @@ class Progress:
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     error: str | None = None
+    miss: MissReport | None = None
 
 
 @dataclass(slots=True)
@@ -44,7 +47,8 @@ class Counters:
 
     prompt_tokens, cached_tokens: of requests admitted for the first time; their ratio is the hit
     rate. readmitted_*: the same after retractions, of which preemptions made room for requests of
-    higher priority. computed_tokens: tokens that went through the model.
+    higher priority. computed_tokens: tokens that went through the model. expected_tokens: what
+    cached_tokens would be with pools of POOL_SCALES times the size.
     """
 
     prompt_tokens: int = 0
@@ -57,6 +61,14 @@ class Counters:
     aborted: int = 0
     retractions: int = 0
     preemptions: int = 0
+    expected_tokens: list[int] = field(default_factory=lambda: [0] * len(POOL_SCALES))
+
+    def admit(self, prompt: int, cached: int, expected: Sequence[int]) -> None:
+        """A prompt is admitted for the first time."""
+        self.prompt_tokens += prompt
+        self.cached_tokens += cached
+        for place, tokens in enumerate(expected):
+            self.expected_tokens[place] += tokens
 
     @property
     def hit_rate(self) -> float:

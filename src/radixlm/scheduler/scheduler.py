@@ -298,9 +298,8 @@ class Scheduler:
             self.counters.readmitted_tokens += state.n_tokens
             self.counters.readmitted_cached += lease.cached
         else:
-            state.cached_tokens = lease.cached
-            self.counters.prompt_tokens += state.prompt_length
-            self.counters.cached_tokens += lease.cached
+            state.cached_tokens, state.miss = lease.cached, lease.why()
+            self.counters.admit(state.prompt_length, lease.cached, lease.expected)
         state.lease = lease
         state.computed = lease.cached
         state.prefill_end = state.n_tokens
@@ -328,6 +327,7 @@ class Scheduler:
             matched_stop=matched,
             logprobs=() if logprob is None else (logprob,),
             prompt_logprobs=tuple(state.prompt_logprobs) if first else (),
+            miss=state.miss if first else None,
             error=taken.error,
         )
 

@@ -10,6 +10,7 @@ from radixlm.cache import Lease
 from radixlm.core.batch import Remap, ScheduledRow
 from radixlm.core.errors import CacheError
 from radixlm.core.keys import Key, Slots
+from radixlm.core.misses import MissReport
 from radixlm.core.request import Request, TokenLogprob
 
 
@@ -21,7 +22,7 @@ class RequestState:
 
     prefill_end: n_tokens when it was last admitted; what lies after it was decoded since.
     cached: while it waits, so many tokens are believed to be in the cache (see WaitingRoom).
-    cached_tokens: how many were, when it was first admitted.
+    cached_tokens, miss: how many were when it was first admitted, and why no more.
     computing: it runs, and its prompt is not all computed yet.
     moved: the step in which it was last given tokens.
 
@@ -37,6 +38,7 @@ class RequestState:
         "computing",
         "follows",
         "lease",
+        "miss",
         "moved",
         "n_tokens",
         "prefill_end",
@@ -63,6 +65,7 @@ class RequestState:
         self.remaps: list[Remap] = []
         self.cached = 0
         self.cached_tokens: int | None = None
+        self.miss: MissReport | None = None
         self.computing = False
         self.moved = 0
         self.waits = False

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.cache_stress import LARGE, SMALL, Stress
-from radixlm.core.reports import MissReason
+from radixlm.core.misses import MissReason
 from tests.cache_model import Mismatch, PrefixModel
 from tests.checked_cache import CheckedCache
 

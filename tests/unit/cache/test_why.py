@@ -9,7 +9,7 @@ import pytest
 
 from radixlm.cache import RadixCache
 from radixlm.core.clock import VirtualClock
-from radixlm.core.reports import MissReason, MissReport
+from radixlm.core.misses import MissReason, MissReport
 
 
 def serve(cache: RadixCache, tokens: list[int], namespace: str | None = None) -> None:

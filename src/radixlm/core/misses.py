@@ -1,0 +1,100 @@
+"""What the cache says of a prompt: why it missed, and what pools of other sizes would hold."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+# How much of a cached text is shown on either side of where a prompt leaves it.
+SHOWN_TOKENS: Final = 12
+# Sizes of the pool, as multiples of its own, for which the cache predicts what it would hold.
+POOL_SCALES: Final = (0.5, 1.0, 2.0, 4.0)
+
+
+class MissReason(StrEnum):
+    """Why a match ended where it did."""
+
+    NEW = "new"  # nothing that was ever cached goes on like this
+    DIVERGED = "diverged"  # something else follows there
+    EVICTED = "evicted"  # it was there, but had to go
+    LAST_TOKEN = "last_token"  # noqa: S105
+    # all hit but the last token, or its page: its logits are wanted
+    HELD_BACK = "held_back"  # the caller wanted no more, say for prompt log-probabilities
+    PAGE_FLOOR = "page_floor"  # the rest is less than a page
+    DISABLED = "disabled"  # the cache is off
+
+
+@dataclass(frozen=True, slots=True)
+class MissReport:
+    """Why a prompt hit as much as it did, frozen when its lease was acquired. Sizes in tokens.
+
+    position: where it ends: `cached`, or with pages, for `diverged`, the very token that differs.
+    shared, cached_next, requested_next: for `diverged`, the bytes of the int32 ids around it: the
+        last ones before `position`, and what is cached and what was asked for from there on; more
+        than is shown, to compare lists whose entries changed places.
+    evicted_ago: for `evicted`, seconds. hits: how often what is (or was) there had been found.
+    """
+
+    prompt_tokens: int
+    cached: int
+    reason: MissReason
+    position: int
+    shared: bytes = b""
+    cached_next: bytes = b""
+    requested_next: bytes = b""
+    evicted_ago: float | None = None
+    hits: int | None = None
+
+    @property
+    def cached_continuation(self) -> tuple[int, ...]:
+        """For `diverged`, the first token ids of what is cached from `position` on."""
+        return _first(self.cached_next)
+
+    @property
+    def requested_continuation(self) -> tuple[int, ...]:
+        """For `diverged`, the first token ids of what was asked for from `position` on."""
+        return _first(self.requested_next)
+
+    def __str__(self) -> str:
+        head = f"{self.cached} of {self.prompt_tokens} tokens cached"
+        match self.reason:
+            case MissReason.NEW:
+                rest = f"nothing known goes on at token {self.position}"
+            case MissReason.DIVERGED:
+                rest = (
+                    f"diverged at token {self.position}: cached "
+                    f"{_ids(self.cached_continuation)}, requested "
+                    f"{_ids(self.requested_continuation)}"
+                )
+            case MissReason.EVICTED:
+                rest = (
+                    f"from token {self.position} it was evicted {self.evicted_ago:.1f} s ago, "
+                    f"after {self.hits} hits"
+                )
+            case MissReason.LAST_TOKEN:
+                rest = "the last token is always computed"
+            case MissReason.HELD_BACK:
+                rest = "no more was wanted from the cache"
+            case MissReason.PAGE_FLOOR:
+                rest = f"the tokens from {self.position} on fill no page"
+            case MissReason.DISABLED:
+                rest = "the cache is off"
+        return f"{head}; {rest}"
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """holders: how many of the prompt's tokens each namespace holds, where that was asked."""
+
+    report: MissReport
+    holders: Mapping[Hashable, int]
+
+
+def _first(ids: bytes) -> tuple[int, ...]:
+    return tuple(memoryview(ids).cast("i")[:SHOWN_TOKENS])
+
+
+def _ids(tokens: tuple[int, ...]) -> str:
+    return "[" + " ".join(map(str, tokens)) + " …]"

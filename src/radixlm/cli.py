@@ -22,6 +22,7 @@ SUBCOMMANDS = {
     "serve": Subcommand("radixlm.cli_serve", "Serve a model over HTTP, as OpenAI's API."),
     "chat": Subcommand("radixlm.cli_chat", "Talk to a model in the terminal."),
     "generate": Subcommand("radixlm.cli_generate", "Continue prompts and print the answers."),
+    "explain": Subcommand("radixlm.cli_explain", "Tell where two requests stop sharing a prefix."),
     "bench": Subcommand("radixlm.bench.command", "Measure workloads, write random checkpoints."),
 }
 

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from radixlm.server.anthropic.routes import router as messages_router
+from radixlm.server.cache.explain_routes import router as explain_router
 from radixlm.server.cache_view.routes import router as cache_router
 from radixlm.server.cache_view.routes import streams as cache_streams
 from radixlm.server.native_routes import router as native_router
@@ -29,6 +30,7 @@ BODIES = {
     "/tokenize": {"prompt": "hello"},
     "/detokenize": {"tokens": [1]},
     "/abort_request": {"rid": "mine"},
+    "/cache/explain": {"prompt": "hello"},
 }
 
 
@@ -62,6 +64,7 @@ def test_every_route_is_told(document):
             responses_router,
             messages_router,
             native_router,
+            explain_router,
             cache_router,
             cache_streams,
         )
@@ -236,7 +239,7 @@ def test_fields_without_effect_are_told_where_they_are_taken(fake, document):
         for pattern, field in schema.get("patternProperties", {}).items()
         if re.search(pattern, "user") and not field
     }
-    assert taken == {"ChatBody", "CompletionBody"}
+    assert taken == {"ChatBody", "CompletionBody", "ExplainBody"}
     assert refused(fake.generate(user="me"))["param"] == "user"
 
 

@@ -3,6 +3,6 @@
 from radixlm.build.async_engine import AsyncEngine
 from radixlm.build.engine import Engine
 from radixlm.build.loading import Loaded, ModelInfo, load
-from radixlm.build.resolve import DEMO_MODEL
+from radixlm.text.folder import DEMO_MODEL
 
 __all__ = ["DEMO_MODEL", "AsyncEngine", "Engine", "Loaded", "ModelInfo", "load"]

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from radixlm.build.loading import Loaded, load
 from radixlm.cache import Pin
 from radixlm.core.config import EngineConfig
+from radixlm.core.misses import Explained
 from radixlm.core.reports import TreeQuery, TreeSnapshot
 from radixlm.core.request import Breakpoint, Namespace, RequestOutput
 from radixlm.core.sampling import SamplingParams
@@ -127,6 +128,18 @@ class AsyncEngine:
         Raises QueueFullError when too many others watch.
         """
         return self._loaded.client.watch(query)
+
+    async def explain(
+        self, prompt: Prompt, *, namespace: Namespace | None = None, everywhere: bool = False
+    ) -> Explained:
+        """Why a prompt would miss now, as the request would learn it; no trace of it is left.
+
+        everywhere: tell how much of it each namespace holds, too.
+        """
+        key = self._loaded.key(prompt)
+        client = self._loaded.client
+        asked = client.explain(key, namespace or Namespace(), everywhere=everywhere)
+        return await asyncio.wrap_future(asked)
 
     def health(self) -> None:
         """Raise EngineDeadError, with the reason, when the engine is gone."""

@@ -11,11 +11,9 @@ from typing import Any
 from radixlm.attention.team import team
 from radixlm.build.compiling import Compiling
 from radixlm.build.resolve import (
-    DEMO_MODEL,
     resolve_context,
     resolve_device,
     resolve_dtype,
-    resolve_folder,
     resolve_pin_budget,
 )
 from radixlm.cache import RadixCache, make_policy
@@ -37,6 +35,7 @@ from radixlm.models.loader import load_model
 from radixlm.runner.model_runner import ModelRunner
 from radixlm.scheduler import Limits, Scheduler, make_order
 from radixlm.text.chat_template import ChatTemplate
+from radixlm.text.folder import DEMO_MODEL, resolve_folder
 from radixlm.text.prefix_check import BrokenPrefix, broken_prefixes, told
 from radixlm.text.tokenizer import Tokenizer
 

@@ -2,34 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 
 from radixlm.core.config import EngineConfig
-from radixlm.core.errors import ConfigError, ModelError
+from radixlm.core.errors import ConfigError
 from radixlm.models.config import ModelConfig
 
 # The share of the pool that marks may keep is one in so many.
 _PINS_IN_POOL = 4
-
-DEMO_MODEL = Path(__file__).parent.parent / "demo_model"
-
-
-def resolve_folder(model: str | None) -> Path:
-    """The model's folder. Raises ModelError that says what to do."""
-    if model is None:
-        return DEMO_MODEL
-    folder = Path(model).expanduser()
-    if folder.is_file():
-        raise ModelError(f"{model!r} is a file; give the folder that it is in")
-    if not folder.is_dir():
-        raise ModelError(
-            f"there is no folder {model!r}; give the path of a model folder in Hugging Face "
-            "format (download one with `hf download NAME --local-dir FOLDER`), or none at all "
-            "for the embedded demo model"
-        )
-    return folder
 
 
 def resolve_device(name: str) -> torch.device:

@@ -11,6 +11,7 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
 from radixlm.core.request import RequestOutput
+from radixlm.server.cache.reports import reported
 from radixlm.server.event import DONE, event
 from radixlm.server.exchange import Exchange, exchange_of
 from radixlm.server.generation import Job, Part, run_to_end, stream_parts
@@ -57,8 +58,13 @@ async def answer(
 
     async def whole(parts: Parts) -> dict[str, Any]:
         outputs = await run_to_end(_read(shape, parts), job.choices)
-        usage = UsageMeter.of(outputs, job.n, caches=service.caches).as_json(shape.reasoning_tokens)
-        return {**_head(service, job, shape.whole_kind), **shape.whole(outputs), "usage": usage}
+        meter = UsageMeter.of(outputs, job.n, caches=service.caches)
+        return {
+            **_head(service, job, shape.whole_kind),
+            **shape.whole(outputs),
+            "usage": meter.as_json(shape.reasoning_tokens),
+            **reported(service, job, meter.misses),
+        }
 
     parts = stream_parts(service, job)
     return await respond(request, parts, n=job.n, stream=stream, events=events, whole=whole)
@@ -103,8 +109,13 @@ async def _events(
             meter.add(choice, output)
             for fields in shape.chunks(choice, output):
                 yield event({**head, **fields, **no_usage})
+    report = reported(service, job, meter.misses)
     if include_usage:
-        yield event({**head, "choices": [], "usage": meter.as_json(shape.reasoning_tokens)})
+        yield event(
+            {**head, "choices": [], "usage": meter.as_json(shape.reasoning_tokens), **report}
+        )
+    elif report:
+        yield event({**head, "choices": [], **report})
     yield DONE
 
 

@@ -50,6 +50,11 @@ class Keyring:
             return None
         return _refusal(Headers(scope=scope), self._digests)
 
+    def is_admin(self, digest: str) -> bool:
+        """Whether a key, known by its digest, is an admin's. Without any, none is."""
+        matches = [hmac.compare_digest(digest, admin) for admin in self._admins]
+        return any(matches)
+
     def admin_refusal(self, headers: Headers) -> InvalidRequestError | None:
         """Why a request may not do what is for admins; None when it may."""
         if not self._admins:

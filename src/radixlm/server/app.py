@@ -15,6 +15,7 @@ from radixlm.core.clock import WallClock
 from radixlm.server.answer_memory import AnswerMemory
 from radixlm.server.anthropic.routes import router as messages_router
 from radixlm.server.api_keys import Keyring
+from radixlm.server.cache.explain_routes import router as explain_router
 from radixlm.server.cache_view.routes import router as cache_router
 from radixlm.server.cache_view.routes import streams as cache_streams
 from radixlm.server.config import ServerConfig
@@ -39,6 +40,7 @@ _ROUTERS = (
     responses_router,
     messages_router,
     native_router,
+    explain_router,
     cache_router,
     cache_streams,
 )

@@ -36,6 +36,7 @@ from radixlm.server.wire import (
 from radixlm.text.answers import Answered, AnswerParser
 from radixlm.text.breakpoints import Place, with_marks
 from radixlm.text.chat_template import as_plain_text, require_template
+from radixlm.text.outline import Outline
 from radixlm.text.tokenizer import Tokenizer
 from radixlm.text.tool_prompt import told_in_text
 
@@ -44,12 +45,14 @@ class ChatPrompt(NamedTuple):
     """text: as the template wrote it, with the memory's mark in it; see `as_plain_text`.
 
     asked: what its answers are remembered by. breakpoints: what of it is to be kept for later.
+    outline: where its messages lie.
     """
 
     text: str
     key: Key
     asked: Asked | None = None
     breakpoints: tuple[Breakpoint, ...] = ()
+    outline: Outline | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,6 +123,8 @@ def task_of(
         tenant=tenant,
         breakpoints=prompt.breakpoints,
         asked=prompt.asked,
+        outline=prompt.outline,
+        cache_report=bool(body.cache_report),
     )
     return ChatTask(job, prompt, partial(style.parser, use, prompt.text))
 
@@ -173,7 +178,8 @@ def chat_prompt(
         known=spans,
     )
     kept = breakpoints_of(tokenizer, key, text, mark, wishes, rendered)
-    return ChatPrompt(text, key, asked, kept)
+    outline = Outline(text.replace(mark, ""), said, tools)
+    return ChatPrompt(text, key, asked, kept, outline)
 
 
 class ChatShape:

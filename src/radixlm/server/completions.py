@@ -36,6 +36,7 @@ def completion_job(service: Service, body: CompletionBody, tenant: str) -> Job:
         priority=body.priority or 0,
         tenant=tenant,
         prompt_only=[body.prompt_only] * len(keys),
+        cache_report=bool(body.cache_report),
     )
 
 

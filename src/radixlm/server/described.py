@@ -17,9 +17,12 @@ from radixlm.core.errors import (
 )
 from radixlm.server.anthropic.body import CountBody, MessagesBody
 from radixlm.server.anthropic.wire import MessageEvent, MessageOut, TokenCount
+from radixlm.server.cache.explain import ExplainBody
+from radixlm.server.cache.wire import Advice, Explanation
 from radixlm.server.cache_view.query import SearchParams, TreeParams
 from radixlm.server.cache_view.wire import CacheEvent, NodeWhole, SearchOut, TreeOut
 from radixlm.server.errors import (
+    AdminKeyNeededError,
     BodyTimeoutError,
     BodyTooLargeError,
     GenerationFailedError,
@@ -187,6 +190,13 @@ DESCRIBED: Mapping[str, Described] = {
     "/get_model_info": _MODEL_INFO,
     "/server_info": _SERVER_INFO,
     "/get_server_info": _SERVER_INFO,
+    "/cache/explain": Described(
+        body=ExplainBody,
+        answer=(Explanation,),
+        errors=(*_NAMING, QueueFullError, EngineDeadError, AdminKeyNeededError),
+        example={"prompt": "The capital of France is"},
+    ),
+    "/cache/advice": Described(answer=(Advice,)),
     "/v1/loads": Described(answer=(Loads,)),
     "/cache/tree": Described(
         answer=(TreeOut,), query=TreeParams, errors=(*_LOOKING, NodeGoneError), admin=True

@@ -6,16 +6,20 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.keys import Key
+from radixlm.core.misses import MissReport
 from radixlm.core.request import Breakpoint, FinishReason, Namespace, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from radixlm.server.answer_memory import Asked
 from radixlm.server.errors import GenerationFailedError
 from radixlm.server.protocol import MAX_CHOICES
 from radixlm.server.service import Service
+from radixlm.text.misses import find
+from radixlm.text.outline import Outline
 
 _QUEUED_OUTPUTS = 1024
 _SEEDS = 2**64
@@ -28,8 +32,9 @@ class Job:
 
     params: of all prompts, unless there are own_params, one for each prompt.
     prompt_only: for each prompt, whether nothing is to be generated; none means of no prompt.
-    breakpoints: what of each prompt is to be kept.
+    breakpoints: what of each prompt is to be kept. outline: of the chat that is the prompt.
     asked: what the answers are remembered by, where they are; of a single prompt.
+    cache_report: whether its answer tells why no more was cached.
     Raises InvalidRequestError when there are more than MAX_CHOICES choices, or none.
     """
 
@@ -44,6 +49,8 @@ class Job:
     prompt_only: Sequence[bool] = ()
     breakpoints: Sequence[Breakpoint] = ()
     asked: Asked | None = None
+    outline: Outline | None = None
+    cache_report: bool = False
 
     def __post_init__(self) -> None:
         if self.choices > MAX_CHOICES:
@@ -164,6 +171,8 @@ async def _one(service: Service, job: Job, choice: int) -> AsyncGenerator[Part, 
             async for output in outputs:
                 if output.finish_reason is FinishReason.ERROR:
                     raise GenerationFailedError(output.error or "the request failed")
+                if output.miss is not None and choice % job.n == 0:
+                    _take_miss(service, job, choice // job.n, output.miss)
                 if waits_for_first and output.token_ids:
                     waits_for_first = False
                     service.metrics.time_to_first_token.observe(service.clock.now() - begun)
@@ -173,6 +182,16 @@ async def _one(service: Service, job: Job, choice: int) -> AsyncGenerator[Part, 
                     service.memory.remember(job.asked, job.prompts[0], answer)
                 yield Part(choice, _without_answer(output) if prompt_only else output)
     service.metrics.request_latency.observe(service.clock.now() - begun)
+
+
+def _take_miss(service: Service, job: Job, prompt: int, miss: MissReport) -> None:
+    service.misses.sample(service.engine.stats())
+    service.misses.add(
+        job.tenant,
+        miss,
+        partial(find, service.engine.tokenizer, miss, job.prompts[prompt], job.outline),
+        shows_text=service.shows_cached_text(job.tenant, job.namespace),
+    )
 
 
 def _without_answer(output: RequestOutput) -> RequestOutput:

@@ -14,7 +14,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from radixlm.core.reports import MissReason, Tally
+from radixlm.core.misses import POOL_SCALES, MissReason
+from radixlm.core.reports import Tally
 from radixlm.engine.stats import EngineStats
 
 _PREFIX = "radixlm:"
@@ -112,6 +113,14 @@ class _EngineCollector(Collector):
             counter = CounterMetricFamily(_PREFIX + name, text, labels=["model_name"])
             counter.add_metric([self._model_name], total)
             yield counter
+        expected = CounterMetricFamily(
+            _PREFIX + "expected_cached_tokens",
+            "What cached_tokens would be with a pool of another size.",
+            labels=["model_name", "pool_scale"],
+        )
+        for scale, tokens in zip(POOL_SCALES, stats.expected_tokens, strict=True):
+            expected.add_metric([self._model_name, f"{scale:g}"], tokens)
+        yield expected
         yield from self._of_the_tree(stats)
 
     def _of_the_tree(self, stats: EngineStats) -> Iterator[Metric]:

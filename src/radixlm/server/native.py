@@ -7,7 +7,9 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
+from radixlm.core.misses import MissReport
 from radixlm.core.request import FinishReason, RequestOutput
+from radixlm.server.cache.reports import report_of
 from radixlm.server.event import DONE, event
 from radixlm.server.generation import Job, Part, stream_parts
 from radixlm.server.logprobs import NativeLogprobs
@@ -57,6 +59,7 @@ def generate_job(service: Service, body: GenerateBody, tenant: str, began: float
         tenant=tenant,
         own_params=params,
         prompt_only=[own.prompt_only for own in each],
+        cache_report=bool(body.cache_report),
     )
     ids, rids = _names(job, body)
     return NativeJob(
@@ -86,6 +89,7 @@ class _Choice:
     ids: list[int] = field(default_factory=list)
     logprobs: NativeLogprobs | None = None
     last: RequestOutput | None = None
+    miss: MissReport | None = None
     took: float = 0.0
 
 
@@ -137,6 +141,7 @@ class Answers:
         known.text.append(output.text)
         known.ids.extend(output.token_ids)
         known.last = output
+        known.miss = known.miss or output.miss
         known.took = self._service.clock.now() - native.began
 
     def _entry(self, choice: int) -> Generated:
@@ -153,6 +158,10 @@ class Answers:
             meta = {**meta, **known.logprobs.as_json()}
         if last.finished:
             meta["e2e_latency"] = known.took
+            if known.miss is not None and self._native.job.cache_report:
+                job = self._native.job
+                prompt = choice // job.n
+                meta["cache_report"] = report_of(self._service, job, prompt, known.miss)
         return {"text": "".join(known.text), "output_ids": known.ids, "meta_info": meta}
 
 

@@ -85,12 +85,15 @@ class SamplingFields(GrammarFields):
 
 
 class CacheFields(Body):
-    """Whose cache a request may share, and how urgent it is."""
+    """Whose cache a request may share, and how urgent it is. cache_report: tell beside the usage
+    why no more of its prompt was cached.
+    """
 
     # Bounded, for it is kept as long as a single token that was cached under it.
     cache_salt: Annotated[str, Field(max_length=MAX_SALT_LENGTH)] | None = None
     extra_key: Annotated[str, Field(max_length=MAX_SALT_LENGTH)] | None = None
     priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
+    cache_report: bool | None = None
 
     @property
     def namespace(self) -> Namespace:

@@ -23,6 +23,7 @@ from radixlm.core.request import Namespace
 from radixlm.core.sampling import SamplingParams
 from radixlm.server.answer_memory import AnswerMemory, Span
 from radixlm.server.api_keys import Keyring, carried_key, digest_of
+from radixlm.server.cache.advice import MissWindow
 from radixlm.server.config import ServerConfig
 from radixlm.server.errors import ModelNotFoundError
 from radixlm.server.key_queues import KeyQueues
@@ -47,6 +48,7 @@ class Service:
     keys: which API keys may do what.
     responses: those that are stored. memory: the tokens of answers that were given.
     rids: the requests under way, by name and owner. queues: how many each key has.
+    misses: why the last ones computed what they did.
     """
 
     engine: AsyncEngine
@@ -64,6 +66,10 @@ class Service:
     answer_style: AnswerStyle
     rids: Rids = field(default_factory=Rids)
     queues: KeyQueues = field(default_factory=KeyQueues)
+    misses: MissWindow = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "misses", MissWindow(self.clock))
 
     def check_model(self, name: str | None) -> None:
         """Raise ModelNotFoundError when a request names another model."""
@@ -98,6 +104,14 @@ class Service:
     def salt_of(self, tenant: str) -> str:
         """What the salts of a tenant's own namespaces begin with, and nobody else's do."""
         return f"{tenant}/"
+
+    def shows_cached_text(self, tenant: str, namespace: Namespace) -> bool:
+        """Whether what is cached in a namespace may be shown to a tenant: where nobody without a
+        secret that it knows, a key or a salt, can have written it, and to admins.
+        """
+        config = self.config
+        own = config.isolate_by_key or len(config.api_key) < 2
+        return own or bool(namespace.cache_salt) or self.keys.is_admin(tenant)
 
     def owner_of(self, tenant: str) -> str:
         """Who may abort a tenant's requests: with --isolate-by-key that tenant, else everyone."""

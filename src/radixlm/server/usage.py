@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from radixlm.core.misses import MissReport
 from radixlm.core.request import Breakpoint, RequestOutput
 from radixlm.server.wire import CompletionTokensDetails, Usage
 
@@ -24,11 +25,15 @@ class UsageMeter:
     """
 
     def __init__(self, n: int, *, caches: bool = True) -> None:
-        """n: choices for each prompt. caches: whether what is computed is cached."""
+        """n: choices for each prompt. caches: whether what is computed is cached.
+
+        misses: by prompt, why no more of it was cached.
+        """
         self._n = n
         self._caches = caches
         self._prompts: dict[int, tuple[int, int]] = {}
         self._kept: tuple[Breakpoint, ...] = ()
+        self.misses: dict[int, MissReport] = {}
         self._completion_tokens = 0
 
     @classmethod
@@ -44,6 +49,8 @@ class UsageMeter:
         self._completion_tokens += len(output.token_ids)
         if choice % self._n == 0:
             self._prompts[choice // self._n] = (output.prompt_tokens, output.cached_tokens)
+            if output.miss is not None:
+                self.misses[choice // self._n] = output.miss
         if not choice:
             self._kept += output.kept
 

@@ -13,6 +13,7 @@ from typing_extensions import TypedDict
 
 from radixlm.core.request import FinishReason
 from radixlm.engine.stats import EngineStats
+from radixlm.server.cache.wire import CacheReport, CacheReported
 
 
 class ErrorDetails(TypedDict):
@@ -155,7 +156,7 @@ class ChatChoices(Tier, PromptIds):
     choices: list[ChatChoice]
 
 
-class ChatCompletion(Head, ChatChoices):
+class ChatCompletion(Head, ChatChoices, CacheReported):
     usage: Usage
 
 
@@ -196,7 +197,7 @@ class ChatChunkChoices(Tier, PromptIds):
     choices: list[ChatChunkChoice]
 
 
-class ChatChunk(Head, ChatChunkChoices):
+class ChatChunk(Head, ChatChunkChoices, CacheReported):
     """usage: with stream_options.include_usage; null but in the last, which has no choices."""
 
     usage: NotRequired[Usage | None]
@@ -222,11 +223,11 @@ class TextChoices(TypedDict):
     choices: list[TextChoice]
 
 
-class TextCompletion(Head, TextChoices):
+class TextCompletion(Head, TextChoices, CacheReported):
     usage: Usage
 
 
-class TextChunk(Head, TextChoices):
+class TextChunk(Head, TextChoices, CacheReported):
     """usage: with stream_options.include_usage; null but in the last, which has no choices."""
 
     usage: NotRequired[Usage | None]
@@ -255,7 +256,7 @@ class NativeLists(TypedDict, total=False):
 
 
 class NativeMeta(NativeLists):
-    """e2e_latency: in seconds, at the end."""
+    """e2e_latency: in seconds, at the end; cache_report too, where it was asked for."""
 
     id: str
     finish_reason: NativeFinish | None
@@ -263,6 +264,7 @@ class NativeMeta(NativeLists):
     completion_tokens: int
     cached_tokens: int
     e2e_latency: NotRequired[float]
+    cache_report: NotRequired[CacheReport]
 
 
 class Generated(TypedDict):

@@ -44,6 +44,7 @@ class Tokenizer:
         self._known_bytes: dict[int, bytes] = {}
         vocabulary = backend.get_vocab(with_added_tokens=True)
         self.vocab_size = max([*vocabulary.values(), *added, -1]) + 1
+        self._lengths = np.full(self.vocab_size + 1, -1, dtype=np.int32)
         self.longest_token = max(map(len, vocabulary), default=1)
         self.special_ids = frozenset(token for token, entry in added.items() if entry.special)
         self._special = _spellings(added[token].content for token in self.special_ids)
@@ -142,6 +143,13 @@ class Tokenizer:
         if known is None:
             known = self._known_bytes[token] = self._make_bytes(token)
         return known
+
+    def byte_length(self, ids: Key) -> int:
+        """How many bytes `ids` add to a text together. O(length), without spelling them."""
+        known = np.minimum(ids, self.vocab_size)  # ids beyond are spelled as nothing
+        for token in np.unique(known[self._lengths[known] < 0]).tolist():
+            self._lengths[token] = len(self.token_bytes(token))
+        return int(self._lengths[known].sum())
 
     def token_text(self, token: int) -> str:
         """`token` on its own as text; bytes that are no whole character become U+FFFD."""

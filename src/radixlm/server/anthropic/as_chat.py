@@ -77,6 +77,7 @@ def chat_of(body: PromptBody) -> Conversation:
             "cache_salt": body.cache_salt,
             "extra_key": body.extra_key,
             "priority": body.priority,
+            "cache_report": body.cache_report,
         }
     try:
         return Conversation(checked(ChatBody, named(fields)), _wishes(body, thread))

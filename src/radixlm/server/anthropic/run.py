@@ -18,6 +18,8 @@ from radixlm.server.anthropic.wire import (
     StopReason,
 )
 from radixlm.server.anthropic.writer import BlockWriter
+from radixlm.server.cache.reports import reported
+from radixlm.server.cache.wire import CacheReported
 from radixlm.server.chat import ChatTask, chat_prompt, task_of
 from radixlm.server.generation import Job
 from radixlm.server.ids import new_id
@@ -79,7 +81,7 @@ class MessageRun:
     """Takes the outputs of a message's job, and writes it down."""
 
     def __init__(self, service: Service, made: MessageTask) -> None:
-        self._model = service.model_name
+        self._service = service
         self._made = made
         self._stream = AnswerStream(made.chat.new_parser())
         self._writer = BlockWriter(shows_thinking=made.body.shows_thinking)
@@ -108,16 +110,17 @@ class MessageRun:
                 "stop_details": None,
             },
             "usage": self._usage(),
+            **self._report(),
         }
         yield {"type": "message_stop"}
 
     def message(self) -> MessageOut:
         """As it is now."""
-        return {
+        message: MessageOut = {
             "id": self._made.chat.job.request_id,
             "type": "message",
             "role": "assistant",
-            "model": self._model,
+            "model": self._service.model_name,
             "content": self._writer.blocks,
             "stop_reason": self._stop_reason(),
             "stop_sequence": self._stop_sequence(),
@@ -128,6 +131,13 @@ class MessageRun:
                 "service_tier": "standard",
             },
         }
+        report = self._report()
+        if self._last.finished and "cache_report" in report:
+            message["cache_report"] = report["cache_report"]
+        return message
+
+    def _report(self) -> CacheReported:
+        return reported(self._service, self._made.job, self._meter.misses)
 
     def _stop_reason(self) -> StopReason | None:
         match self._last.finish_reason:

@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 from typing_extensions import TypedDict
 
+from radixlm.server.cache.wire import CacheReported
+
 StopReason = Literal[
     "end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"
 ]
@@ -70,7 +72,7 @@ class MessageUsage(FinalUsage):
     service_tier: Literal["standard"]
 
 
-class MessageOut(TypedDict):
+class MessageOut(CacheReported):
     id: str
     type: Literal["message"]
     role: Literal["assistant"]
@@ -133,7 +135,7 @@ class StopDelta(TypedDict):
     stop_details: None
 
 
-class MessageDelta(TypedDict):
+class MessageDelta(CacheReported):
     type: Literal["message_delta"]
     delta: StopDelta
     usage: FinalUsage

@@ -61,6 +61,7 @@ def chat_of(body: ResponseBody, earlier: Sequence[AnyItem]) -> ChatBody:
         "cache_salt": body.cache_salt,
         "extra_key": body.extra_key,
         "priority": body.priority,
+        "cache_report": body.cache_report,
     }
     try:
         return checked(ChatBody, named(fields))

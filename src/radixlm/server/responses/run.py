@@ -11,6 +11,7 @@ from typing import Any, Literal
 from radixlm.core.errors import InvalidRequestError, QueueFullError
 from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.server.answer_stream import AnswerStream
+from radixlm.server.cache.reports import reported
 from radixlm.server.error_shapes import openai_error
 from radixlm.server.errors import GenerationFailedError
 from radixlm.server.event import event
@@ -134,7 +135,7 @@ class Run:
     def response(self) -> ResponseObject:
         """As it is now."""
         body, job = self._made.body, self._made.chat.job
-        return {
+        response: ResponseObject = {
             "id": self.id,
             "object": "response",
             "created_at": self._made.created,
@@ -169,6 +170,10 @@ class Run:
             "usage": self._usage() if self.ended else None,
             "user": body.user,
         }
+        report = reported(self._service, job, self._meter.misses)
+        if self.ended and "cache_report" in report:
+            response["cache_report"] = report["cache_report"]
+        return response
 
     def _end(self, outcome: Outcome) -> None:
         self.status = outcome

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from radixlm.server.cache.wire import CacheReported
 from radixlm.server.responses.items import Status
 from radixlm.server.wire import ChatToken
 
@@ -105,7 +106,7 @@ class IncompleteDetails(TypedDict):
     reason: Literal["max_output_tokens"]
 
 
-class ResponseObject(TypedDict):
+class ResponseObject(CacheReported):
     """created_at, completed_at: in seconds since 1970. Fields of the request are as it was run."""
 
     id: str

@@ -1,0 +1,170 @@
+"""cache_report on every route, /cache/explain and /cache/advice: what is told, and to whom."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from radixlm.build import AsyncEngine
+from tests.server_support import Client, events, fake_engine, refused
+
+TEXT = "the code of the safe is 4711"
+ADMIN = "admin-key"
+
+
+@pytest.fixture
+def engine() -> Iterator[AsyncEngine]:
+    made, _ = fake_engine()
+    yield made
+    asyncio.run(made.close())
+
+
+def ask(client: Client, path: str, key: str, **body: Any) -> httpx.Response:
+    headers = {"Authorization": f"Bearer {key}"}
+    return client.request("GET" if not body else "POST", path, headers=headers, json=body or None)
+
+
+def complete(client: Client, prompt: Any, key: str, **fields: Any) -> dict[str, Any]:
+    body = {"prompt": prompt, "max_tokens": 1, "cache_report": True, **fields}
+    answer = ask(client, "/v1/completions", key, **body)
+    assert answer.status_code == 200, answer.text
+    report: dict[str, Any] = answer.json()["cache_report"]
+    return report
+
+
+MESSAGES = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
+BODIES: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/chat/completions", MESSAGES),
+    ("/v1/completions", {"prompt": "Hi", "max_tokens": 2}),
+    ("/v1/responses", {"input": "Hi", "max_output_tokens": 2, "store": False}),
+    ("/v1/messages", MESSAGES),
+    ("/generate", {"text": "Hi", "sampling_params": {"max_new_tokens": 2}}),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), BODIES)
+def test_each_route_has_it_where_it_is_asked_for(
+    engine: AsyncEngine, path: str, body: dict[str, Any]
+) -> None:
+    client = Client(engine)
+    assert "cache_report" not in client.post(path, **body).text
+    answer = client.post(path, **body, cache_report=True).json()
+    report = answer.get("meta_info", answer)["cache_report"]
+    assert report["reason"] == "last_token"
+    assert report["cached_tokens"] == {"device": report["prompt_tokens"] - 1}
+    assert report["computed_tokens"] == 1
+
+
+@pytest.mark.parametrize(("path", "body"), BODIES)
+def test_each_stream_ends_with_it(engine: AsyncEngine, path: str, body: dict[str, Any]) -> None:
+    answer = Client(engine).post(path, **body, stream=True, cache_report=True)
+    lines = [line for line in answer.text.splitlines() if line.startswith("data: {")]
+    told = [json.loads(line.removeprefix("data: ")) for line in lines]
+    having = [each for each in told if "cache_report" in json.dumps(each)]
+    assert len(having) == 1
+    assert having[0] is told[-2 if path == "/v1/messages" else -1]
+
+
+def test_beside_the_usage_of_a_stream(engine: AsyncEngine) -> None:
+    options = {"stream": True, "stream_options": {"include_usage": True}, "cache_report": True}
+    *_, last = events(Client(engine).complete("Hi", max_tokens=2, **options))
+    assert last["usage"]["prompt_tokens"] == last["cache_report"]["prompt_tokens"]
+
+
+def test_one_for_each_prompt(engine: AsyncEngine) -> None:
+    answer = Client(engine).complete(["One", "Two"], max_tokens=1, n=2, cache_report=True).json()
+    assert [report["index"] for report in answer["cache_report"]] == [0, 1]
+
+
+class TestExplain:
+    def test_as_the_request_would_learn_it(self, engine: AsyncEngine) -> None:
+        client = Client(engine)
+        client.complete("The sky is blue today", max_tokens=1)
+        before = asyncio.run(engine.snapshot())
+        [told] = client.post("/cache/explain", prompt="The sky is red today").json()["reports"]
+        assert asyncio.run(engine.snapshot()) == before
+        report = client.complete("The sky is red today", max_tokens=1, cache_report=True).json()
+        assert told == report["cache_report"]
+        assert told["divergence"]["context"] == "The sky is [blue|red] toda…"
+
+    def test_a_whole_chat_body_is_taken(self, engine: AsyncEngine) -> None:
+        body = {**MESSAGES, "temperature": 0, "stream": True, "user": "me"}
+        answer = Client(engine).post("/cache/explain", **body)
+        assert answer.json()["reports"][0]["cause"] == "first_seen"
+
+    def test_token_ids_and_lists(self, engine: AsyncEngine) -> None:
+        answer = Client(engine).post("/cache/explain", prompt=[[1, 2], [3, 4]]).json()
+        assert [report["index"] for report in answer["reports"]] == [0, 1]
+
+    @pytest.mark.parametrize("body", [{"model": None}, {**MESSAGES, "prompt": "x"}])
+    def test_one_of_the_two(self, engine: AsyncEngine, body: dict[str, Any]) -> None:
+        error = refused(Client(engine).post("/cache/explain", **body))
+        assert error["message"] == "give either prompt or messages"
+
+
+class TestTenants:
+    @pytest.fixture
+    def isolated(self, engine: AsyncEngine) -> Client:
+        keys = ("one", "two")
+        return Client(engine, api_key=keys, admin_api_key=(ADMIN,), isolate_by_key=True)
+
+    def test_nothing_of_another_key_shows(self, isolated: Client) -> None:
+        complete(isolated, TEXT, "one")
+        report = complete(isolated, TEXT[:-4] + "0815", "two")
+        assert (report["reason"], report["cached_tokens"]) == ("new", {"device": 0})
+        told = ask(isolated, "/cache/explain", "two", prompt=TEXT[:-4] + "9999").text
+        advice = ask(isolated, "/cache/advice", "two").json()
+        assert "4711" not in json.dumps(report) + told + json.dumps(advice)
+        assert advice["requests"] == 1
+        assert ask(isolated, "/cache/advice", ADMIN).json()["requests"] == 2
+
+    def test_nothing_of_another_salt_shows(self, engine: AsyncEngine) -> None:
+        client = Client(engine)
+        complete(client, TEXT, "", cache_salt="pepper")
+        report = complete(client, TEXT[:-4] + "0815", "", cache_salt="salt")
+        assert report["reason"] == "new"
+
+    def test_a_shared_cache_shows_no_text_of_other_keys(self, engine: AsyncEngine) -> None:
+        client = Client(engine, api_key=("one", "two"), admin_api_key=(ADMIN,))
+        complete(client, TEXT, "one")
+        report = complete(client, TEXT[:-4] + "0815", "two")
+        assert report["reason"] == "diverged"
+        advice = ask(client, "/cache/advice", "two").text
+        assert "4711" not in json.dumps(report) + advice
+        shown = ask(client, "/cache/explain", ADMIN, prompt=TEXT[:-4] + "9999").json()
+        assert "is [0815|999]" in shown["reports"][0]["divergence"]["context"]
+
+    def test_across_namespaces_is_for_admins(self, isolated: Client) -> None:
+        complete(isolated, TEXT, "one")
+        body = {"prompt": TEXT + "!", "across_namespaces": True}
+        refused(ask(isolated, "/cache/explain", "two", **body), 403)
+        told = ask(isolated, "/cache/explain", ADMIN, **body).json()
+        [[held]] = told["longer_elsewhere"]
+        assert 0 < held["tokens"] <= len(TEXT)
+        refused(Client(isolated.engine).post("/cache/explain", **body), 403)
+
+
+def test_markup_and_control_characters_are_text(engine: AsyncEngine) -> None:
+    client = Client(engine)
+    client.complete("Look: \u202eevil\x1b[31m <script>a</script>", max_tokens=1)
+    other = "Look: \u202elive\x1b[31m <script>b</script>"
+    text = client.complete(other, max_tokens=1, cache_report=True).json()["cache_report"]["text"]
+    assert "\\u202e" in text
+    assert not any(letter in text for letter in "\u202e\x1b")
+
+
+def test_advice_counts_what_the_metrics_do(engine: AsyncEngine) -> None:
+    client = Client(engine)
+    for _ in range(2):
+        client.complete("The sky is blue", max_tokens=1)
+    advice = client.get("/cache/advice").json()
+    assert [size["scale"] for size in advice["capacity"]] == [0.5, 1.0, 2.0, 4.0]
+    assert advice["capacity"][1]["hit_rate"] == advice["hit_rate"] == engine.stats().hit_rate
+    assert 'expected_cached_tokens_total{model_name="test-model",pool_scale="2"}' in (
+        client.get("/metrics").text
+    )

@@ -1,0 +1,92 @@
+"""The window of /cache/advice: groups, sentences, bounds."""
+
+from __future__ import annotations
+
+from radixlm.core.clock import VirtualClock
+from radixlm.core.misses import MissReason, MissReport
+from radixlm.engine.stats import EngineStats
+from radixlm.server.cache.advice import WINDOW_REQUESTS, WINDOW_SECONDS, MissWindow
+from radixlm.text.misses import Cause, Finding
+from radixlm.text.outline import Spot
+
+LOOKED = Finding(Cause.DATE_TIME, 18, Spot(0, "system", 2))
+
+
+class Looks:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self) -> Finding:
+        self.count += 1
+        return LOOKED
+
+
+def diverged(position: int = 18, prompt: int = 5_000) -> MissReport:
+    return MissReport(prompt, position, MissReason.DIVERGED, position, shared=b"same")
+
+
+def test_a_sentence_for_each_group() -> None:
+    window, looks = MissWindow(VirtualClock()), Looks()
+    for _ in range(400):
+        window.add("", diverged(), looks, shows_text=False)
+    window.add("", MissReport(100, 0, MissReason.NEW, 0), looks, shows_text=False)
+    told = window.advice(EngineStats(), None)
+    assert looks.count == 3
+    dated, new = (entry["text"] for entry in told["advice"])
+    assert dated == (
+        "400 requests diverge at message 0 (system), token 18: a date or time changes per "
+        "request; 2.0 M tokens computed again (100% of all); move it to the end of the system "
+        "prompt."
+    )
+    assert new == "1 request: nothing like it was cached before; 100 tokens computed (0% of all)."
+    assert (told["requests"], told["capacity"]) == (401, [])
+
+
+def test_places_of_one_message_are_told_together() -> None:
+    window = MissWindow(VirtualClock())
+    for position in (18, 20, 19):
+        window.add("", diverged(position), Looks(), shows_text=False)
+    [entry] = window.advice(EngineStats(), None)["advice"]
+    assert "tokens 18 to 20" in entry["text"]
+    assert (entry["token"], entry["requests"]) == (18, 3)
+
+
+def test_so_many_looks_a_second_at_most() -> None:
+    clock = VirtualClock()
+    window, looks = MissWindow(clock), Looks()
+    for position in range(500):
+        window.add("", diverged(position), looks, shows_text=False)
+    assert looks.count <= 21
+    clock.advance(1)
+    for position in range(500):
+        window.add("", diverged(position), looks, shows_text=False)
+    assert looks.count <= 27
+
+
+def test_of_the_last_minutes_and_requests() -> None:
+    clock = VirtualClock()
+    window = MissWindow(clock)
+    for position in range(WINDOW_REQUESTS + 10):
+        window.add("", diverged(position), Looks(), shows_text=False)
+    assert window.advice(EngineStats(), None)["requests"] <= WINDOW_REQUESTS
+    assert len(window._groups) <= WINDOW_REQUESTS
+    clock.advance(WINDOW_SECONDS + 1)
+    assert window.advice(EngineStats(), None)["requests"] == 0
+    assert not window._groups
+    assert not window._keys
+
+
+def test_capacity_is_of_the_window() -> None:
+    clock = VirtualClock()
+    window = MissWindow(clock)
+    for minute in range(60):
+        clock.advance(60)
+        counted = (0, 0, 0, 0) if minute < 30 else (10, 20, 30, 40)
+        now = EngineStats(
+            kv_capacity=8,
+            prompt_tokens=100 * (minute + 1),
+            expected_tokens=tuple(tokens * (minute - 29) for tokens in counted),
+        )
+        window.sample(now)
+    rates = [round(size["hit_rate"], 2) for size in window.advice(now, None)["capacity"]]
+    assert rates == [0.1, 0.2, 0.3, 0.4]

@@ -24,7 +24,7 @@ from radixlm.core.config import check_page_size
 from radixlm.core.errors import ConfigError, InvalidKeyError, PinError
 from radixlm.core.events import EventSink, Inserted, Matched
 from radixlm.core.keys import KeyLike, Slots, as_trusted_key
-from radixlm.core.reports import MissReason, TreeQuery, TreeSnapshot
+from radixlm.core.reports import TreeQuery, TreeSnapshot
 
 # Trimming a leaf copies what is left of it, so decoding under pressure must not do it per token,
 # and what is freed together is a longer run. A quantum is a small share of the pool, and so are

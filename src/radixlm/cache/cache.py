@@ -11,7 +11,7 @@ import numpy as np
 from radixlm.cache.allocator import SlotAllocator
 from radixlm.cache.checks import check_slots, require
 from radixlm.cache.eviction import EvictionPolicy
-from radixlm.cache.explain import Ending
+from radixlm.cache.explain import Ending, reason_of
 from radixlm.cache.lease import Lease
 from radixlm.cache.node import Match, TreeNode, path_slots
 from radixlm.cache.picture import Pictures
@@ -217,8 +217,7 @@ class RadixCache:
         in_use = self._private - self.laid_aside + self._tree.protected_size
         expected = self._reuse.expected(*self._tree.known(array[:limit], namespace), in_use)
         node = self._tree.inc_lock_ref(match, priority)
-        reason = MissReason.DISABLED if ending is None else ending.reason(known)
-        self._tree.stats.endings[reason] += 1
+        self._tree.stats.endings[reason_of(ending, known)] += 1
         lease = Lease(self, array, node, ending, known, priority, expected)
         self._leases.add(lease)
         if self._sink is not None:

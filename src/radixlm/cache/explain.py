@@ -104,6 +104,11 @@ class Ending:
         return MissReason.LAST_TOKEN if self._limit >= prompt_tokens - 1 else MissReason.HELD_BACK
 
 
+def reason_of(ending: Ending | None, prompt_tokens: int) -> MissReason:
+    """Why a match ended; None where the cache is off."""
+    return MissReason.DISABLED if ending is None else ending.reason(prompt_tokens)
+
+
 def _edges_from(node: TreeNode) -> tuple[bytes, ...]:
     """The edge into `node`, and of the newest continuations below as many as are looked at."""
     edges, size = [node.edge], len(node.edge)

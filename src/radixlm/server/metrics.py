@@ -113,6 +113,9 @@ class _EngineCollector(Collector):
             counter = CounterMetricFamily(_PREFIX + name, text, labels=["model_name"])
             counter.add_metric([self._model_name], total)
             yield counter
+        yield from self._of_the_tree(stats)
+
+    def _of_the_tree(self, stats: EngineStats) -> Iterator[Metric]:
         expected = CounterMetricFamily(
             _PREFIX + "expected_cached_tokens",
             "What cached_tokens would be with a pool of another size.",
@@ -121,9 +124,6 @@ class _EngineCollector(Collector):
         for scale, tokens in zip(POOL_SCALES, stats.expected_tokens, strict=True):
             expected.add_metric([self._model_name, f"{scale:g}"], tokens)
         yield expected
-        yield from self._of_the_tree(stats)
-
-    def _of_the_tree(self, stats: EngineStats) -> Iterator[Metric]:
         endings = CounterMetricFamily(
             _PREFIX + "cache_match_endings",
             "Why what was found in the cache ended where it did; last_token: all was found.",

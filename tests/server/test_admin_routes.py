@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 
-from radixlm.core.reports import MissReason
+from radixlm.core.misses import MissReason
 from tests.server_support import Client, fake_engine
 
 

@@ -14,6 +14,8 @@ from radixlm.server.errors import AdminKeyNeededError, InvalidApiKeyError
 
 # A probe of whether the server is up carries no key.
 OPEN_PATH = "/health"
+# Nor does a browser that fetches a page: this one asks for a key, and holds no data by itself.
+PAGE_PATH = "/ui"
 
 
 def carried_key(headers: Headers) -> str | None:
@@ -44,11 +46,16 @@ class Keyring:
         Takes the same time whichever key is right and however much of a wrong one is: digests are
         compared, all of them, and each in constant time.
         """
-        if not self._digests or scope["method"] == "OPTIONS":
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        if scope["method"] == "OPTIONS" or path in (OPEN_PATH, PAGE_PATH):
             return None
-        if scope["path"] == scope.get("root_path", "") + OPEN_PATH:
+        if path.startswith(PAGE_PATH + "/"):
             return None
-        return _refusal(Headers(scope=scope), self._digests)
+        return self.key_refusal(Headers(scope=scope))
+
+    def key_refusal(self, headers: Headers) -> InvalidApiKeyError | None:
+        """Why these headers open nothing; None when they do."""
+        return _refusal(headers, self._digests) if self._digests else None
 
     def is_admin(self, digest: str) -> bool:
         """Whether a key, known by its digest, is an admin's. Without any, none is."""

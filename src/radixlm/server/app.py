@@ -34,6 +34,7 @@ from radixlm.server.service import (
     fingerprint_of,
     sampling_defaults_of,
 )
+from radixlm.server.ui_routes import router as ui_router
 
 _ROUTERS = (
     router,
@@ -83,6 +84,7 @@ def create_app(
     app.state.service = service
     for routes in _ROUTERS:
         app.include_router(routes)
+    app.include_router(ui_router)  # a page is no part of the API
     install_error_handlers(app, _ROUTES, service.retry_after)
     return Envelope(app, config, keys, clock)
 

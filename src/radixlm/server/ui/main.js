@@ -1,0 +1,211 @@
+// The page: one stream, the tree it tells of, and everything that shows it.
+
+import { getJson } from "./api.js";
+import { showAdvice } from "./advice.js";
+import { pass } from "./gate.js";
+import { History } from "./history.js";
+import { agoAt, paintLanes } from "./lanes.js";
+import { setUpLegend } from "./legend.js";
+import { setUpLoads } from "./loads.js";
+import { showMiss } from "./misses.js";
+import { showNode, showPath, showTable, showTip } from "./nodes.js";
+import { countSaved, showNumbers, spoken } from "./numbers.js";
+import { setUpSearch } from "./search.js";
+import { follow } from "./stream.js";
+import { byId } from "./text.js";
+import { setUpTheme } from "./theme.js";
+import { Tree } from "./tree.js";
+import { View } from "./view.js";
+
+const MOST_NODES = 10_000;
+const TABLE_MS = 1000;
+const SPOKEN_MS = 15_000;
+const ADVICE_MS = 5000;
+
+const live = new Tree();
+const history = new History();
+const page = {
+  shown: live, // the live tree, or one of the past
+  at: undefined, // the moment that is looked at, when it is not now
+  watched: undefined, // the node whose subtree is followed
+  wanted: undefined, // the node to select as soon as it is there
+  stop: () => {},
+};
+
+const view = new View(byId("canvas"), {
+  pointed: (bar, x, y) => showTip(bar, page.shown, x, y),
+  selected: (node) => showNode(node, page.shown),
+  opened: open,
+  up: () => open(parentOf(page.watched)),
+});
+
+function parentOf(id) {
+  const above = live.path.filter((node) => node.tokens);
+  return id === undefined ? undefined : above.at(-1)?.id;
+}
+
+/** Follow the subtree of a node; all of the tree for undefined. */
+function open(id) {
+  if (page.at !== undefined || (id !== undefined && id === page.watched)) return;
+  page.watched = id;
+  page.stop();
+  const node = id === undefined ? "" : `&node=${id}`;
+  page.stop = follow(`cache/events?max_nodes=${MOST_NODES}${node}`, { event: take, state: showLink, refused });
+}
+
+function refused(error) {
+  if (error.status === 404 && page.watched !== undefined) {
+    open(undefined); // the node that was followed is gone
+    return;
+  }
+  showLink("lost");
+  if (error.refused) window.location.reload();
+}
+
+/** One event of the stream. */
+function take(name, data) {
+  if (name === "error") return;
+  live.apply(name, data);
+  history.record(Date.now(), name, data, live);
+  if (name === "stats") countSaved(data);
+  if (page.at === undefined) showLive(name);
+  if (name === "snapshot") performance.mark("snapshot");
+}
+
+function showLive(name) {
+  page.shown = live;
+  if (name === "requests") view.move(live);
+  else if (name !== "stats") view.show(live, { flash: name === "tree" });
+  if (name === "snapshot") showPath(live, page.watched, open);
+  if (page.wanted !== undefined && live.nodes.has(page.wanted)) reach(page.wanted);
+  showRest();
+}
+
+function showRest() {
+  const now = page.at ?? Date.now();
+  byId("empty").hidden = page.watched !== undefined || [...page.shown.nodes.values()].some((node) => node.tokens);
+  showNumbers(page.shown, history.samples, now);
+  paintLanes(byId("lanes"), history.samples, Date.now(), page.at);
+}
+
+function showLink(state) {
+  const link = byId("link");
+  link.dataset.state = state;
+  link.textContent = { connecting: "connecting", live: "live", lost: "connection lost, trying again" }[state];
+}
+
+/** Look at a moment of the past; undefined is now. */
+function look(at) {
+  page.at = at === undefined ? undefined : Math.max(at, history.since);
+  const paused = page.at !== undefined;
+  const ago = paused ? Math.round((Date.now() - page.at) / 1000) : 0;
+  page.shown = paused ? history.at(page.at) : live;
+  byId("pause").setAttribute("aria-pressed", paused);
+  byId("pause").textContent = paused ? "Live" : "Pause";
+  byId("when").value = -ago;
+  byId("past").hidden = !paused;
+  byId("past").textContent = ago ? `${ago} s ago` : "paused";
+  view.show(page.shown, { flash: false });
+  showTable(page.shown, reach);
+  showRest();
+}
+
+function togglePause() {
+  look(page.at === undefined ? Date.now() : undefined);
+}
+
+function stepTime(seconds) {
+  const at = (page.at ?? Date.now()) + 1000 * seconds;
+  look(at >= Date.now() ? undefined : at);
+}
+
+/** Select a node; one that is not shown is opened first. */
+function reach(id) {
+  page.wanted = undefined;
+  if (page.shown.nodes.has(id)) {
+    view.select(id);
+    showNode(page.shown.nodes.get(id), page.shown);
+  } else {
+    page.wanted = id;
+    open(id);
+  }
+}
+
+function setUpTime() {
+  byId("pause").addEventListener("click", togglePause);
+  byId("back").addEventListener("click", () => stepTime(-1));
+  byId("on").addEventListener("click", () => stepTime(1));
+  byId("when").addEventListener("input", () => {
+    const seconds = Number(byId("when").value);
+    look(seconds === 0 ? undefined : Date.now() + 1000 * seconds);
+  });
+  byId("lanes").addEventListener("click", (event) => {
+    const ago = agoAt(byId("lanes"), event.offsetX);
+    look(ago < 1000 ? undefined : Date.now() - ago);
+  });
+}
+
+function setUpChoices() {
+  byId("colour").addEventListener("change", ({ target }) => {
+    view.colourBy(target.value);
+    setUpLegend(target.value);
+  });
+  byId("height").addEventListener("change", ({ target }) => view.measure(target.value));
+  byId("node-open").addEventListener("click", () => open(Number(byId("node").dataset.id)));
+  byId("node-close").addEventListener("click", () => {
+    showNode(undefined, page.shown);
+    view.select(undefined);
+  });
+  byId("help").addEventListener("click", () => byId("guide").showModal());
+}
+
+function setUpKeys() {
+  const keys = {
+    "/": () => byId("query").focus(),
+    " ": togglePause,
+    ",": () => stepTime(-1),
+    ".": () => stepTime(1),
+    t: () => byId("theme").click(),
+    "?": () => byId("guide").showModal(),
+  };
+  document.addEventListener("keydown", (event) => {
+    const typing = event.target.closest("input, select, button, dialog");
+    if (typing || event.ctrlKey || event.metaKey || event.altKey || !(event.key in keys)) return;
+    event.preventDefault();
+    keys[event.key]();
+  });
+}
+
+/** What costs little and changes slowly. */
+function setUpRounds() {
+  setInterval(() => page.at === undefined && showTable(live, reach), TABLE_MS);
+  setInterval(() => {
+    if (live.totals.capacity) byId("summary").textContent = spoken(page.shown);
+  }, SPOKEN_MS);
+}
+
+async function start() {
+  setUpTheme(byId("theme"), () => {
+    view.recolour();
+    showRest();
+  });
+  setUpTime();
+  setUpChoices();
+  setUpKeys();
+  setUpLegend("state");
+  setUpSearch(reach);
+  await pass();
+  open(undefined);
+  page.watched = undefined;
+  setUpRounds();
+  const { served_model_name: name } = await getJson("get_model_info");
+  byId("model").textContent = name;
+  const explains = await showAdvice();
+  if (explains) setInterval(showAdvice, ADVICE_MS);
+  await setUpLoads(explains, showMiss);
+}
+
+start().catch((error) => {
+  showLink("lost");
+  byId("link").textContent = error.message;
+});

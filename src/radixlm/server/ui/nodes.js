@@ -1,0 +1,94 @@
+// What is told of single nodes: where the pointer is, the one that is selected, the heaviest.
+
+import { getJson } from "./api.js";
+import { byId, count, element, manyLines, oneLine } from "./text.js";
+
+const HEAVIEST = 20;
+const TIP_GAP = 14;
+
+function facts(node, tree) {
+  const ghosts = node.tokens - node.resident;
+  const told = [
+    ["State", node.state],
+    ["Tokens", ghosts ? `${count(node.tokens)}, ${count(ghosts)} of them ghosts` : count(node.tokens)],
+    ["In the prompt", `${count(node.start)} to ${count(node.start + node.tokens)}`],
+    ["Lock count", node.pins ? `${node.lock_ref}, pins: ${node.pins}` : node.lock_ref],
+    ["Hits", count(node.hits)],
+    ["Last used", node.last_used === tree.uses ? "just now" : `${count(tree.uses - node.last_used)} uses ago`],
+    ["Slots", slots(node.slots)],
+  ];
+  if (node.hidden) told.push(["Not shown", `${count(node.hidden)} nodes, ${count(node.hidden_tokens)} tokens`]);
+  return told.flatMap(([name, value]) => [element("dt", name), element("dd", String(value))]);
+}
+
+function slots(runs) {
+  if (!runs.length) return "none";
+  const told = runs.slice(0, 4).map(([first, end]) => (end - first > 1 ? `${first}–${end - 1}` : `${first}`));
+  return told.join(", ") + (runs.length > 4 ? ", …" : "");
+}
+
+/** Beside the pointer; without a node it goes. */
+export function showTip(bar, tree, x, y) {
+  const tip = byId("tip");
+  tip.hidden = !bar;
+  if (!bar) return;
+  if (bar.node) {
+    const list = element("dl");
+    list.append(...facts(bar.node, tree));
+    tip.replaceChildren(element("pre", oneLine(bar.node.text ?? "") + (bar.node.cut ? "…" : "")), list);
+  } else tip.replaceChildren(element("p", `${count(bar.hidden)} nodes below are left out here: open the one above`));
+  const room = tip.parentElement;
+  const left = x + TIP_GAP + tip.offsetWidth > room.clientWidth ? x - TIP_GAP - tip.offsetWidth : x + TIP_GAP;
+  const top = Math.min(y + TIP_GAP, room.clientHeight - tip.offsetHeight - 4);
+  tip.style.transform = `translate(${Math.max(4, left)}px, ${Math.max(4, top)}px)`;
+}
+
+/** The panel of one node, with all of its text. */
+export async function showNode(node, tree) {
+  const panel = byId("node");
+  panel.hidden = !node;
+  if (!node) return;
+  panel.dataset.id = node.id;
+  byId("node-facts").replaceChildren(...facts(node, tree));
+  byId("node-text").textContent = manyLines(node.text ?? "") + (node.cut ? "…" : "");
+  try {
+    const whole = await getJson(`cache/node/${node.id}`);
+    if (panel.dataset.id === String(node.id)) {
+      byId("node-text").textContent = manyLines(whole.text ?? "") + (whole.cut ? "…" : "");
+    }
+  } catch {
+    // It is gone, or belongs to the past: what is known of it is shown.
+  }
+}
+
+/** The tree for those who do not see it. */
+export function showTable(tree, chosen) {
+  const rows = tree.heaviest(HEAVIEST).map((node) => {
+    const row = element("tr");
+    const name = element("button", oneLine((node.text ?? "").slice(0, 80)) || `node ${node.id}`, { type: "button" });
+    name.addEventListener("click", () => chosen(node.id));
+    const first = element("td");
+    first.append(name);
+    row.append(first, ...[count(node.tokens), count(node.hits), node.state].map((text) => element("td", text)));
+    return row;
+  });
+  const body = byId("table").tBodies[0];
+  if (!body.contains(document.activeElement)) body.replaceChildren(...rows);
+}
+
+/** Where the tree that is shown hangs. */
+export function showPath(tree, watched, open) {
+  const crumbs = [crumb("All", () => open(undefined), watched === undefined)];
+  for (const node of tree.path) {
+    if (node.tokens) crumbs.push(crumb(oneLine(node.text || `node ${node.id}`), () => open(node.id), false));
+  }
+  const here = watched === undefined ? undefined : tree.nodes.get(watched);
+  if (here?.tokens) crumbs.push(crumb(oneLine(here.text || `node ${here.id}`), () => {}, true));
+  byId("path").replaceChildren(...crumbs);
+}
+
+function crumb(text, go, here) {
+  const made = element("button", text.slice(0, 60), { type: "button", ...(here ? { "aria-current": "page", disabled: "" } : {}) });
+  made.addEventListener("click", go);
+  return made;
+}

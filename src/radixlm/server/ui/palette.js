@@ -1,0 +1,47 @@
+// The colours of the style sheet, for the canvases.
+
+const NAMES = [
+  "cached", "running", "pinned", "host", "ghost", "gone", "hatch", "label", "label-high", "quiet", "edge", "dot", "dot-ring",
+  "accent", "low", "high", "line", "ink", "surface", "used", "evicted", "run", "wait", "mark", "mono", "sans",
+];
+export const STEPS = 12;
+export const STATES = [
+  ["running", "running", "a request uses it"],
+  ["cached", "cached", "may be evicted, leaves first"],
+  ["pinned", "pinned", "kept on purpose"],
+  ["host", "host", "in the host's memory"],
+  ["ghost", "ghost", "evicted, remembered"],
+];
+
+let colours = {};
+
+export function readPalette() {
+  const style = getComputedStyle(document.documentElement);
+  colours = Object.fromEntries(NAMES.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+  colours.ramp = ramp(colours.low, colours.high);
+}
+
+export function palette() {
+  return colours;
+}
+
+function ramp(low, high) {
+  const [from, to] = [low, high].map((hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16)));
+  return Array.from({ length: STEPS }, (_, step) => {
+    const mixed = from.map((value, part) => Math.round(value + ((to[part] - value) * step) / (STEPS - 1)));
+    return `rgb(${mixed.join(" ")})`;
+  });
+}
+
+/** Fits a canvas to its place on a screen of this density; the 2d context in CSS pixels. */
+export function fitted(canvas) {
+  const { clientWidth: width, clientHeight: height } = canvas;
+  const density = Math.min(window.devicePixelRatio || 1, 2);
+  if (canvas.width !== Math.round(width * density) || canvas.height !== Math.round(height * density)) {
+    canvas.width = Math.round(width * density);
+    canvas.height = Math.round(height * density);
+  }
+  const context = canvas.getContext("2d");
+  context.setTransform(density, 0, 0, density, 0, 0);
+  return { context, width, height };
+}

@@ -1,0 +1,28 @@
+// What a bar's colour says: its state, how long ago it was used, or how often.
+
+import { palette, STEPS } from "./palette.js";
+
+/** A function from node to {fill, label}. */
+export function shading(kind, tree) {
+  if (kind === "age") return ramped((node) => 1 - logShare(tree.uses - node.last_used, tree.uses));
+  if (kind === "hits") {
+    let most = 1;
+    for (const node of tree.nodes.values()) most = Math.max(most, node.tokens ? node.hits : 0);
+    return ramped((node) => logShare(node.hits, most));
+  }
+  const colours = palette();
+  return (node) => ({ fill: colours[node.state] ?? colours.cached, label: node.state === "ghost" ? colours.quiet : colours.label });
+}
+
+function ramped(share) {
+  const { ramp, label, "label-high": high, ghost, quiet } = palette();
+  return (node) => {
+    if (node.state === "ghost") return { fill: ghost, label: quiet };
+    const step = Math.round(Math.min(1, Math.max(0, share(node))) * (STEPS - 1));
+    return { fill: ramp[step], label: step > STEPS * 0.55 ? high : label };
+  };
+}
+
+function logShare(value, most) {
+  return Math.log1p(Math.max(0, value)) / Math.log1p(Math.max(1, most));
+}

@@ -1,0 +1,71 @@
+// What is known of the cache at one moment. Wire objects are never changed, so copies are cheap.
+
+export class Tree {
+  constructor() {
+    this.nodes = new Map();
+    this.requests = new Map();
+    this.totals = {};
+    this.path = [];
+    this.version = 0;
+    this.uses = 0;
+  }
+
+  copy() {
+    const other = Object.assign(new Tree(), this);
+    other.nodes = new Map(this.nodes);
+    other.requests = new Map(this.requests);
+    return other;
+  }
+
+  /** Take one event of the stream in; other names change nothing. */
+  apply(name, data) {
+    if (name === "snapshot") this.#snapshot(data);
+    else if (name === "tree") this.#change(data);
+    else if (name === "requests") this.#progress(data);
+    else if (name === "stats") this.#count(data);
+  }
+
+  #snapshot(data) {
+    this.nodes = new Map(data.nodes.map((node) => [node.id, node]));
+    this.requests = new Map(data.requests.map((request) => [request.id, request]));
+    this.path = data.path;
+    this.#moment(data);
+  }
+
+  #change(data) {
+    for (const id of data.removed) this.nodes.delete(id);
+    for (const node of data.nodes) this.nodes.set(node.id, node);
+    this.#moment(data);
+  }
+
+  #moment({ version, uses, totals }) {
+    this.version = version;
+    this.uses = uses;
+    this.totals = { ...this.totals, ...totals };
+  }
+
+  #progress(data) {
+    for (const { type, id } of data.events) {
+      if (type === "retracted" || type === "finished") this.requests.delete(id);
+    }
+    for (const request of data.running) this.requests.set(request.id, request);
+    this.totals = { ...this.totals, running: this.requests.size, waiting: data.waiting };
+  }
+
+  #count(data) {
+    const named = ["capacity", "free", "private", "locked", "evictable", "pinned", "running", "waiting"];
+    this.totals = { ...this.totals };
+    for (const name of named) this.totals[name] = data[name];
+  }
+
+  /** From a node up to the top of what is shown. */
+  *upwards(id) {
+    for (let node = this.nodes.get(id); node; node = this.nodes.get(node.parent_id)) yield node;
+  }
+
+  /** The nodes with the most tokens of their own. */
+  heaviest(count) {
+    const found = [...this.nodes.values()].filter((node) => node.tokens);
+    return found.sort((a, b) => b.tokens - a.tokens || a.id - b.id).slice(0, count);
+  }
+}

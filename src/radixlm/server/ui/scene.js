@@ -6,7 +6,7 @@ const MOVE_MS = 90; // time constant
 const LEAVE_MS = 650;
 const STILL = 2e-4;
 const LEAST_LOG_UNIT = 3.4;
-const MOST_LOG_UNIT = 19;
+const MOST_LOG_UNIT = 28;
 const LEAST_LINEAR_SHARE = 0.005;
 const calm = window.matchMedia("(prefers-reduced-motion: reduce)");
 

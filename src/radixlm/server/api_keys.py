@@ -46,10 +46,7 @@ class Keyring:
         Takes the same time whichever key is right and however much of a wrong one is: digests are
         compared, all of them, and each in constant time.
         """
-        path = scope["path"].removeprefix(scope.get("root_path", ""))
-        if scope["method"] == "OPTIONS" or path in (OPEN_PATH, PAGE_PATH):
-            return None
-        if path.startswith(PAGE_PATH + "/"):
+        if scope["method"] == "OPTIONS" or _is_open(scope["path"], scope.get("root_path", "")):
             return None
         return self.key_refusal(Headers(scope=scope))
 
@@ -70,6 +67,11 @@ class Keyring:
         if refusal is None or not self._digests:
             return refusal
         return AdminKeyNeededError("this needs one of the keys of --admin-api-key")
+
+
+def _is_open(path: str, root: str) -> bool:
+    page = root + PAGE_PATH
+    return path in (root + OPEN_PATH, page) or path.startswith(page + "/")
 
 
 def _refusal(headers: Headers, digests: Sequence[str]) -> InvalidApiKeyError | None:

@@ -48,6 +48,8 @@ function parentOf(id) {
 function open(id) {
   if (page.at !== undefined || (id !== undefined && id === page.watched)) return;
   page.watched = id;
+  const above = live.path.findIndex((node) => node.id === id);
+  live.path = above < 0 ? live.path : live.path.slice(0, above); // up again works before the answer is here
   page.stop();
   const node = id === undefined ? "" : `&node=${id}`;
   page.stop = follow(`cache/events?max_nodes=${MOST_NODES}${node}`, { event: take, state: showLink, refused });
@@ -169,7 +171,7 @@ function setUpKeys() {
     "?": () => byId("guide").showModal(),
   };
   document.addEventListener("keydown", (event) => {
-    const typing = event.target.closest("input, select, button, dialog");
+    const typing = event.target.closest("input, select, dialog") || (event.key === " " && event.target.closest("button"));
     if (typing || event.ctrlKey || event.metaKey || event.altKey || !(event.key in keys)) return;
     event.preventDefault();
     keys[event.key]();
@@ -196,7 +198,6 @@ async function start() {
   setUpSearch(reach);
   await pass();
   open(undefined);
-  page.watched = undefined;
   setUpRounds();
   const { served_model_name: name } = await getJson("get_model_info");
   byId("model").textContent = name;

@@ -1,0 +1,76 @@
+"""Pictures of the live tree for the guide: `python -m scripts.screenshots` writes docs/img/ui-*.png.
+
+It serves the demo model with a small pool, presses the page's own buttons in a headless Chromium,
+and takes a picture of what comes of each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+
+from scripts.browser import chromium, fire, opened
+from scripts.try_clients.server import KEY, served
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+FOLDER = Path(__file__).parent.parent / "docs" / "img"
+# So small that "raw" evicts, and large enough for "agents".
+_FLAGS = ("--kv-tokens", "6000")
+_SETTLE_MS = 2_500
+_MIDST = "Number(document.getElementById('n-running').dataset.value) >= 3"
+
+
+def main() -> None:
+    """Take them all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the pictures go")
+    folder: Path = parser.parse_args().folder
+    with (
+        tempfile.TemporaryDirectory() as work,
+        served(Path(work), "screenshots", _FLAGS) as server,
+        chromium() as browser,
+    ):
+        for theme in ("light", "dark"):
+            _flush(server.url)
+            _take_all(browser, server.url, theme, folder)
+
+
+def _take_all(browser: Browser, url: str, theme: str, folder: Path) -> None:
+    ending = "" if theme == "light" else "-dark"
+    page = opened(browser, url, theme, key=KEY)
+    _take(page, folder / f"ui-empty{ending}.png")
+    page.click("[data-load=agents]")
+    while not page.evaluate(_MIDST):
+        page.wait_for_timeout(20)
+    page.wait_for_timeout(700)
+    page.screenshot(path=folder / f"ui-running{ending}.png")
+    page.wait_for_selector("[data-load=agents] + p[data-state=done]")
+    _take(page, folder / f"ui-agents{ending}.png")
+    fire(page, "tree")
+    page.click("[data-load=raw]")
+    while not page.evaluate("Number(document.getElementById('n-evicted').dataset.value) > 2000"):
+        page.wait_for_timeout(20)
+    page.screenshot(path=folder / f"ui-evicting{ending}.png")
+    page.wait_for_selector("[data-load=raw] + p[data-state=done]")
+    _take(page, folder / f"ui-raw{ending}.png")
+    page.close()
+
+
+def _take(page: Page, path: Path) -> None:
+    page.wait_for_timeout(_SETTLE_MS)
+    page.screenshot(path=path)
+
+
+def _flush(url: str) -> None:
+    answer = httpx.post(f"{url}/flush_cache", headers={"Authorization": f"Bearer {KEY}"})
+    answer.raise_for_status()
+
+
+if __name__ == "__main__":
+    main()

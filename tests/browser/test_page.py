@@ -1,0 +1,220 @@
+"""The live tree in a real browser: what it shows is what the cache says."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from radixlm.build import AsyncEngine
+from radixlm.core.config import EngineConfig
+from scripts.browser import NoBrowserError, chromium, fire, opened
+from tests.server_support import live, until
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+KEY = "sk-page"
+EVIL = (
+    "<script>window.pwned = 1</script><img src=x onerror='window.pwned = 1'>\u202egnp.evil\u2066 x"
+)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[AsyncEngine]:
+    engine = AsyncEngine.from_config(EngineConfig(kv_tokens=5000))
+    yield engine
+    asyncio.run(engine.close())
+
+
+@pytest.fixture(scope="module")
+def url(engine: AsyncEngine) -> Iterator[str]:
+    with live(engine, "demo") as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def browser(url: str) -> Iterator[Any]:
+    try:
+        with chromium() as found:
+            yield found
+    except NoBrowserError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def page(browser: Any, url: str) -> Iterator[Any]:
+    """The page over an empty cache. Nothing on it may fail."""
+    httpx.post(f"{url}/flush_cache", timeout=30)
+    page = opened(browser, url)
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+    yield page
+    page.close()
+    assert complaints == []
+
+
+def tree(url: str, **query: Any) -> dict[str, Any]:
+    return httpx.get(f"{url}/cache/tree", params=query, timeout=30).json()
+
+
+def number(page: Any, name: str) -> int:
+    return int(page.get_attribute(f"#n-{name}", "data-value"))
+
+
+def wait(page: Any, condition: str) -> None:
+    """Until an expression holds; Playwright's own way to wait needs what the policy forbids."""
+    assert until(lambda: page.evaluate(condition), 30), condition
+
+
+def agrees(page: Any, url: str) -> dict[str, Any]:
+    """Wait until the page shows the newest version; every number of it is the cache's."""
+    told = tree(url)
+    wait(page, f"document.body.dataset.version === '{told['version']}'")
+    wait(page, "document.getElementById('n-running').dataset.value === '0'")
+    page.wait_for_timeout(1200)  # the table follows each second
+    totals = told["totals"]
+    assert number(page, "nodes") == totals["nodes"]
+    assert number(page, "pool") == totals["capacity"] - totals["free"]
+    assert int(page.get_attribute("#canvas", "data-bars")) == len(told["nodes"])
+    heaviest = sorted((node["tokens"] for node in told["nodes"]), reverse=True)[:20]
+    cells = page.locator("#table tbody td:nth-child(2)").all_text_contents()
+    assert [int(cell.replace(",", "")) for cell in cells] == [size for size in heaviest if size]
+    return told
+
+
+def test_an_empty_cache_says_what_to_do(page, url):
+    assert page.is_visible("text=The cache is empty")
+    assert agrees(page, url)["nodes"] == []
+
+
+def test_agents_share_their_prompt(page, url):
+    assert "24 of 24 requests" in fire(page, "agents")
+    told = agrees(page, url)
+    [shared] = [node for node in told["nodes"] if node["tokens"] > 300]
+    assert shared["hits"] == 23
+    assert sum(node["parent_id"] == shared["id"] for node in told["nodes"]) == 6
+    assert number(page, "saved") > 15 * shared["tokens"]
+    assert page.is_hidden("#empty")
+
+
+def test_raw_prompts_fill_the_pool_and_evict(page, url):
+    assert "40 of 40 requests" in fire(page, "raw")
+    told = agrees(page, url)
+    assert number(page, "evicted") > 0
+    assert any(node["state"] == "ghost" for node in told["nodes"])
+    assert "ghost tokens" in page.text_content("#n-shown")
+
+
+def test_a_load_can_be_stopped(page, url):
+    page.click("[data-load=raw]")
+    wait(page, "Number(document.getElementById('n-running').dataset.value) > 0")
+    page.click("[data-load=raw]")
+    page.wait_for_selector("[data-load=raw] + p[data-state=stopped]")
+    agrees(page, url)
+
+
+def test_what_a_prompt_holds_is_shown_and_never_run(page, url):
+    httpx.post(f"{url}/generate", json={"text": EVIL}, timeout=30)
+    agrees(page, url)
+    shown = page.text_content("#table tbody button")
+    assert shown.startswith("<script>window.pwned = 1</script>")
+    page.click("#table tbody button")
+    wait(page, "document.getElementById('node-text').textContent.includes('gnp.evil')")
+    whole = page.text_content("#node-text")
+    assert EVIL.replace("\u202e", "‹U+202E›").replace("\u2066", "‹U+2066›") in whole
+    page.mouse.move(400, 260)
+    page.wait_for_selector("#tip:not([hidden])")
+    page.fill("#query", "<script>window")
+    page.wait_for_selector("#found button")
+    assert page.text_content("#found mark") == "<script>window"
+    body = page.text_content("body")
+    assert "\u202e" not in body
+    assert "\u2066" not in body
+    assert page.evaluate("window.pwned") is None
+    assert page.locator("script").count() == 1
+    assert page.locator("img[src=x]").count() == 0
+
+
+def test_markup_can_not_be_made_of_text(browser, url):
+    page = opened(browser, url)
+    with pytest.raises(Exception, match="TrustedHTML"):
+        page.evaluate("document.body.innerHTML = '<b>x</b>'")
+    page.close()
+
+
+def test_the_keys_walk_and_open_the_tree(page, url):
+    fire(page, "tree")
+    told = agrees(page, url)
+    page.focus("#canvas")
+    for key in ("ArrowDown", "ArrowDown", "Enter"):
+        page.keyboard.press(key)
+    chosen = int(page.get_attribute("#node", "data-id"))
+    below = tree(url, node=chosen)["nodes"]
+    assert 1 < len(below) < len(told["nodes"])
+    wait(page, f"document.getElementById('canvas').dataset.bars === '{len(below)}'")
+    assert page.locator("#path button").count() >= 3
+    page.focus("#canvas")
+    page.keyboard.press("Escape")
+    page.keyboard.press("Escape")
+    whole = len(told["nodes"])
+    wait(page, f"document.getElementById('canvas').dataset.bars === '{whole}'")
+
+
+def test_a_search_finds_its_node(page, url):
+    fire(page, "tree")
+    agrees(page, url)
+    page.keyboard.press("/")
+    page.keyboard.type("wolf, a goat")
+    page.wait_for_selector("#found button")
+    page.keyboard.press("Enter")
+    wait(page, "document.activeElement.closest('#found') !== null")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#node:not([hidden])")
+    assert "wolf, a goat" in page.text_content("#node-text")
+
+
+def test_the_past_can_be_looked_at(page, url):
+    httpx.post(f"{url}/generate", json={"text": "What was there before"}, timeout=30)
+    before = agrees(page, url)["totals"]["nodes"]
+    time.sleep(1.5)
+    httpx.post(f"{url}/flush_cache", timeout=30)
+    agrees(page, url)
+    assert number(page, "nodes") == 0
+    page.evaluate("document.activeElement.blur()")
+    for _ in range(4):
+        page.keyboard.press(",")
+    wait(page, f"document.getElementById('n-nodes').dataset.value === '{before}'")
+    assert page.is_visible("#past")
+    page.keyboard.press(" ")
+    wait(page, "document.getElementById('n-nodes').dataset.value === '0'")
+
+
+def test_the_theme_follows_the_system_and_the_button(browser, url):
+    page = opened(browser, url, "dark")
+    assert page.get_attribute("html", "data-theme") == "dark"
+    page.click("#theme")
+    assert page.get_attribute("html", "data-theme") == "light"
+    page.close()
+
+
+def test_without_the_key_nobody_sees_anything(engine, browser):
+    statuses: dict[str, int] = {}
+    with live(engine, "demo", api_key=(KEY,)) as locked:
+        page = browser.new_page()
+        page.on("response", lambda answer: statuses.update({answer.url: answer.status}))
+        page.goto(f"{locked}/ui")
+        page.wait_for_selector("#gate[open]")
+        assert statuses[f"{locked}/ui"] == 401
+        assert page.text_content("#n-pool") == "–"
+        for key in ("wrong", KEY):
+            page.fill("#gate-key", key)
+            page.keyboard.press("Enter")
+        page.wait_for_selector("#link[data-state=live]")
+        wait(page, "document.getElementById('n-pool').dataset.value !== ''")
+        assert KEY not in page.url
+        page.close()

@@ -23,6 +23,7 @@ SUBCOMMANDS = {
     "chat": Subcommand("radixlm.cli_chat", "Talk to a model in the terminal."),
     "generate": Subcommand("radixlm.cli_generate", "Continue prompts and print the answers."),
     "explain": Subcommand("radixlm.cli_explain", "Tell where two requests stop sharing a prefix."),
+    "top": Subcommand("radixlm.cli_top", "Watch a running server's cache in the terminal."),
     "bench": Subcommand("radixlm.bench.command", "Measure workloads, write random checkpoints."),
 }
 

@@ -72,7 +72,7 @@ function sender(signal, explains, answered) {
     async generate(text, tokens) {
       const answer = await postJson("generate", { text, sampling_params: { max_new_tokens: tokens }, ...more }, signal);
       const { prompt_tokens: prompt, cached_tokens: cached } = answer.meta_info;
-      answered({ prompt, cached }, answer.cache_report ?? answer.meta_info.cache_report);
+      answered({ prompt, cached }, answer.meta_info.cache_report);
       return answer.text;
     },
   };

@@ -40,6 +40,13 @@ export const LOADS = [
     requests: 39,
     run: (send) => thoughts(send),
   },
+  {
+    name: "clock",
+    title: "A clock in the prompt",
+    told: "The time stands in front: nothing behind it is shared.",
+    requests: 6,
+    run: (send, room) => clock(send, room),
+  },
 ];
 
 async function agent(send, room, task, place) {
@@ -63,6 +70,13 @@ async function thoughts(send) {
   for (let level = 0; level < 3; level += 1) {
     const next = texts.flatMap((text) => IDEAS.map((idea) => `${text}${idea}`));
     texts = await inTurns(4, next.map((text) => async () => `${text}${await send.generate(text, 14)}\n`));
+  }
+}
+
+async function clock(send, room) {
+  for (let second = 10; second < 16; second += 1) {
+    const content = `It is 14:07:${second}. ${longPrompt(room / 2)}`;
+    await send.chat([{ role: "system", content }, { role: "user", content: QUESTIONS[0] }], 8);
   }
 }
 

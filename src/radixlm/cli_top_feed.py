@@ -1,0 +1,116 @@
+"""What `radixlm top` knows of a server's cache, and how it learns of it."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+from radixlm.core.errors import RadixLMError
+
+Json = dict[str, Any]
+
+SHOWN_NODES = 2_000
+_MINUTE = 60
+# The stream tells of statistics each second; without a word for longer it is dead.
+_SILENCE_SECONDS = 15.0
+_MOST_BYTES = 32 * 2**20
+_TOTALS = ("capacity", "free", "private", "locked", "evictable", "pinned", "running", "waiting")
+
+
+class WatchError(RadixLMError):
+    """The server does not let its cache be watched."""
+
+
+class Feed:
+    """A server's stream of events. url: without a / behind it."""
+
+    def __init__(self, url: str, api_key: str | None) -> None:
+        self.url = url
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+
+    def events(self) -> Iterator[tuple[str, Json]]:
+        """Each event's name and data, until the connection ends. Raises OSError, WatchError."""
+        with self._open(f"/cache/events?max_nodes={SHOWN_NODES}") as answer:
+            name = ""
+            while line := answer.readline(_MOST_BYTES):
+                field, _, value = line.decode(errors="replace").strip().partition(": ")
+                if field == "event":
+                    name = value
+                elif field == "data":
+                    yield name, json.loads(value)
+
+    def advice(self) -> Json | None:
+        """What the server advises; None where it gives no advice."""
+        try:
+            with self._open("/cache/advice") as answer:
+                told: Json = json.loads(answer.read(_MOST_BYTES))
+                return told
+        except (OSError, WatchError, ValueError):
+            return None
+
+    def _open(self, path: str) -> Any:
+        request = Request(self.url + path, headers=self._headers)  # noqa: S310
+        try:
+            return urlopen(request, timeout=_SILENCE_SECONDS)  # noqa: S310
+        except HTTPError as error:
+            raise WatchError(f"{self.url}{path} answers {error.code}: {_message(error)}") from None
+
+
+def _message(error: HTTPError) -> str:
+    try:
+        return str(json.loads(error.read(_MOST_BYTES))["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return error.reason
+
+
+class Cache:
+    """The cache as the events told of it.
+
+    nodes: by id, as in the stream. samples: the statistics of the last minute. lost: nothing is
+    heard from the server.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: dict[int, Json] = {}
+        self.requests: dict[str, Json] = {}
+        self.totals: Json = {}
+        self.samples: deque[Json] = deque(maxlen=_MINUTE)
+        self.lost = False
+
+    def apply(self, name: str, data: Mapping[str, Any]) -> None:
+        """Take one event in; names that are not known change nothing."""
+        self.lost = False
+        if name == "snapshot":
+            self.nodes = {node["id"]: node for node in data["nodes"]}
+            self.requests = {request["id"]: request for request in data["requests"]}
+            self.totals = dict(data["totals"])
+        elif name == "tree":
+            for gone in data["removed"]:
+                self.nodes.pop(gone, None)
+            self.nodes.update({node["id"]: node for node in data["nodes"]})
+            self.totals = dict(data["totals"])
+        elif name == "requests":
+            self._progress(data)
+        elif name == "stats":
+            self.samples.append(dict(data))
+            self.totals.update({key: data[key] for key in _TOTALS})
+
+    def _progress(self, data: Mapping[str, Any]) -> None:
+        for event in data["events"]:
+            if event["type"] in ("retracted", "finished"):
+                self.requests.pop(event["id"], None)
+        self.requests.update({request["id"]: request for request in data["running"]})
+
+    def sum(self, field: str) -> float:
+        """A field's sum over the last minute's statistics."""
+        return float(sum(sample[field] for sample in self.samples))
+
+    @property
+    def hit_rate(self) -> float | None:
+        """Of the prompts of the last minute; None without any."""
+        prompts = self.sum("prompt_tokens")
+        return self.sum("cached_tokens") / prompts if prompts else None

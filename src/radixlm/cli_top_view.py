@@ -1,0 +1,161 @@
+"""The picture of `radixlm top`: numbers, the heaviest subtrees, requests, advice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from radixlm.cli_top_feed import Cache, Json
+
+_STATES = {"running": "green", "cached": "blue", "pinned": "magenta", "host": "yellow"}
+_GHOST = "bright_black"
+_BAR = 40
+_REQUESTS = 6
+_ADVICE = 4
+_LEAST_ROWS = 3
+_MOST_DEPTH = 8
+_TEXT = 200
+# Lines around the rows of the tree: numbers, frames, heads.
+_AROUND = 11
+
+
+class Branch(NamedTuple):
+    """A node in the picture. below: its tokens and those below it. nodes: these nodes."""
+
+    node: Json
+    depth: int
+    below: int
+    nodes: int
+
+
+def picture(cache: Cache, url: str, advice: Json | None, height: int) -> RenderableType:
+    """All of it, in about `height` lines."""
+    if not cache.totals:
+        return Text(f"{url}: no word yet")
+    parts: list[RenderableType] = [_numbers(cache, url)]
+    told = _told(advice)
+    requests = list(cache.requests.values())[:_REQUESTS]
+    room = height - _AROUND - (len(requests) + 3 if requests else 0) - (2 * len(told) + 2)
+    parts.append(_tree(cache, max(room, _LEAST_ROWS)))
+    if requests:
+        parts.append(_running(requests, len(cache.requests)))
+    if told:
+        parts.append(Panel(Group(*told), title="Advice", title_align="left", border_style="dim"))
+    return Group(*parts)
+
+
+def branches(nodes: dict[int, Json], limit: int) -> list[Branch]:
+    """The nodes with the most tokens in them and below, parents first, at most `limit`."""
+    below = {name: node["tokens"] + node["hidden_tokens"] for name, node in nodes.items()}
+    sizes = {name: 1 + node["hidden"] for name, node in nodes.items()}
+    order = list(_parents_first(nodes))
+    for node in reversed(order):
+        if node["parent_id"] in nodes:
+            below[node["parent_id"]] += below[node["id"]]
+            sizes[node["parent_id"]] += sizes[node["id"]]
+    # A parent has at least what its child has, and comes first: so none is there without it.
+    heavy = sorted((node for node in order if node["tokens"]), key=lambda n: -below[n["id"]])
+    chosen = {node["id"] for node in heavy[:limit]}
+    depths: dict[int, int] = {}
+    found = []
+    for node in order:
+        if node["id"] in chosen:
+            depth = depths[node["id"]] = depths.get(node["parent_id"], -1) + 1
+            found.append(Branch(node, depth, below[node["id"]], sizes[node["id"]]))
+    return found
+
+
+def _parents_first(nodes: dict[int, Json]) -> Iterator[Json]:
+    """Depth first, children in the order of their ids."""
+    children: dict[int | None, list[Json]] = {}
+    for node in sorted(nodes.values(), key=lambda node: -node["id"]):
+        parent = node["parent_id"] if node["parent_id"] in nodes else None
+        children.setdefault(parent, []).append(node)
+    waiting = children.get(None, [])
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting.extend(children.get(node["id"], []))
+
+
+def _numbers(cache: Cache, url: str) -> RenderableType:
+    totals = cache.totals
+    used = totals["capacity"] - totals["free"]
+    share = used / totals["capacity"] if totals["capacity"] else 0.0
+    full = round(_BAR * share)
+    rate = cache.samples[-1]["generated_tokens_per_s"] if cache.samples else 0.0
+    grid = Table.grid(padding=(0, 4))
+    for _ in range(5):
+        grid.add_column()
+    grid.add_row(*(Text(name, style="dim") for name in ("Hit rate", "Pool", "Nodes", "Requests", "Last minute")))
+    grid.add_row(
+        Text("–" if cache.hit_rate is None else f"{cache.hit_rate:.0%}", style="bold"),
+        Text.assemble(("█" * full, "blue"), ("░" * (_BAR - full), "dim"), (f" {share:.0%}", "bold")),
+        Text(f"{totals['nodes']:,}", style="bold"),
+        Text(f"{totals['running']} running, {totals['waiting']} waiting", style="bold"),
+        Text(f"{cache.sum('evicted_tokens'):,.0f} evicted", style="bold"),
+    )
+    grid.add_row(
+        Text("last minute", style="dim"),
+        Text(f"{used:,} of {totals['capacity']:,} tokens", style="dim"),
+        Text(f"{totals['ghosts']:,} ghost tokens", style="dim"),
+        Text(f"{rate:,.0f} tokens/s", style="dim"),
+        Text(f"{cache.sum('cached_tokens'):,.0f} tokens not computed again", style="dim"),
+    )
+    state = Text(" connection lost ", style="white on red") if cache.lost else Text("live", style="green")
+    title = Text.assemble("RadixLM ", (url, "dim"), "  ", state)
+    return Panel(grid, title=title, title_align="left", border_style="dim")
+
+
+def _tree(cache: Cache, rows: int) -> RenderableType:
+    table = Table(box=None, expand=True, header_style="dim", padding=(0, 1))
+    table.add_column("Tree", ratio=1, no_wrap=True, overflow="ellipsis")
+    for name in ("Tokens", "Below", "Nodes", "Hits", "Locks", "State"):
+        table.add_column(name, justify="right", no_wrap=True)
+    shown = branches(cache.nodes, rows)
+    for node, depth, below, nodes in shown:
+        style = _STATES.get(node["state"], _GHOST)
+        text = Text("│ " * min(depth, _MOST_DEPTH), style="dim", no_wrap=True)
+        text.append("▌", style=style)
+        text.append(plain(node.get("text") or "")[:_TEXT] or f"node {node['id']}")
+        numbers = (node["tokens"], below - node["tokens"], nodes, node["hits"], node["lock_ref"])
+        table.add_row(text, *(f"{number:,}" for number in numbers), Text(node["state"], style=style))
+    if not shown:
+        table.add_row(Text("The cache is empty.", style="dim"))
+    return table
+
+
+def _running(requests: list[Json], total: int) -> RenderableType:
+    table = Table(box=None, header_style="dim", padding=(0, 1))
+    for name in (f"Running: {total}", "Prompt", "Cached", "Answer"):
+        table.add_column(name, no_wrap=True, justify="left" if name.startswith("R") else "right")
+    for request in requests:
+        sizes = (request["prompt_tokens"], request["cached_tokens"], request["output_tokens"])
+        table.add_row(Text(plain(request["id"])), *(f"{size:,}" for size in sizes))
+    return table
+
+
+def _told(advice: Json | None) -> list[RenderableType]:
+    if advice is None:
+        return []
+    told: list[RenderableType] = [
+        Text("• " + plain(entry["text"])) for entry in advice["advice"][:_ADVICE]
+    ]
+    if sizes := advice["capacity"]:
+        rates = ", ".join(f"{size['scale']:g}x {size['hit_rate']:.0%}" for size in sizes)
+        told.append(Text(f"• hit rate by size of the pool: {rates}"))
+    return told
+
+
+def plain(text: str) -> str:
+    """A prompt's text on one line, with nothing in it that a terminal would obey."""
+    return "".join(character if character.isprintable() else _spelled(character) for character in text)
+
+
+def _spelled(character: str) -> str:
+    return "↵" if character == "\n" else f"‹U+{ord(character):04X}›"

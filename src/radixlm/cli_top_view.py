@@ -92,10 +92,17 @@ def _numbers(cache: Cache, url: str) -> RenderableType:
     grid = Table.grid(padding=(0, 4))
     for _ in range(5):
         grid.add_column()
-    grid.add_row(*(Text(name, style="dim") for name in ("Hit rate", "Pool", "Nodes", "Requests", "Last minute")))
+    grid.add_row(
+        *(
+            Text(name, style="dim")
+            for name in ("Hit rate", "Pool", "Nodes", "Requests", "Last minute")
+        )
+    )
     grid.add_row(
         Text("–" if cache.hit_rate is None else f"{cache.hit_rate:.0%}", style="bold"),
-        Text.assemble(("█" * full, "blue"), ("░" * (_BAR - full), "dim"), (f" {share:.0%}", "bold")),
+        Text.assemble(
+            ("█" * full, "blue"), ("░" * (_BAR - full), "dim"), (f" {share:.0%}", "bold")
+        ),
         Text(f"{totals['nodes']:,}", style="bold"),
         Text(f"{totals['running']} running, {totals['waiting']} waiting", style="bold"),
         Text(f"{cache.sum('evicted_tokens'):,.0f} evicted", style="bold"),
@@ -107,7 +114,11 @@ def _numbers(cache: Cache, url: str) -> RenderableType:
         Text(f"{rate:,.0f} tokens/s", style="dim"),
         Text(f"{cache.sum('cached_tokens'):,.0f} tokens not computed again", style="dim"),
     )
-    state = Text(" connection lost ", style="white on red") if cache.lost else Text("live", style="green")
+    state = (
+        Text(" connection lost ", style="white on red")
+        if cache.lost
+        else Text("live", style="green")
+    )
     title = Text.assemble("RadixLM ", (url, "dim"), "  ", state)
     return Panel(grid, title=title, title_align="left", border_style="dim")
 
@@ -124,7 +135,9 @@ def _tree(cache: Cache, rows: int) -> RenderableType:
         text.append("▌", style=style)
         text.append(plain(node.get("text") or "")[:_TEXT] or f"node {node['id']}")
         numbers = (node["tokens"], below - node["tokens"], nodes, node["hits"], node["lock_ref"])
-        table.add_row(text, *(f"{number:,}" for number in numbers), Text(node["state"], style=style))
+        table.add_row(
+            text, *(f"{number:,}" for number in numbers), Text(node["state"], style=style)
+        )
     if not shown:
         table.add_row(Text("The cache is empty.", style="dim"))
     return table
@@ -154,7 +167,9 @@ def _told(advice: Json | None) -> list[RenderableType]:
 
 def plain(text: str) -> str:
     """A prompt's text on one line, with nothing in it that a terminal would obey."""
-    return "".join(character if character.isprintable() else _spelled(character) for character in text)
+    return "".join(
+        character if character.isprintable() else _spelled(character) for character in text
+    )
 
 
 def _spelled(character: str) -> str:

@@ -18,6 +18,7 @@ import { Tree } from "./tree.js";
 import { View } from "./view.js";
 
 const MOST_NODES = 10_000;
+const TREE_MS = 100; // between layouts: they cost what all nodes cost
 const TABLE_MS = 1000;
 const SPOKEN_MS = 15_000;
 const ADVICE_MS = 5000;
@@ -30,6 +31,9 @@ const page = {
   watched: undefined, // the node whose subtree is followed
   wanted: undefined, // the node to select as soon as it is there
   stop: () => {},
+  news: new Set(), // names of events since it was drawn
+  timer: undefined,
+  shownAt: 0,
 };
 
 const view = new View(byId("canvas"), {
@@ -70,15 +74,29 @@ function take(name, data) {
   live.apply(name, data);
   history.record(Date.now(), name, data, live);
   if (name === "stats") countSaved(data);
-  if (page.at === undefined) showLive(name);
   if (name === "snapshot") performance.mark("snapshot");
+  if (page.at === undefined) showSoon(name);
 }
 
-function showLive(name) {
+/** Events come faster than layouts are worth: what came is shown together. */
+function showSoon(name) {
+  page.news.add(name);
+  if (page.timer !== undefined) return;
+  const wait = name === "snapshot" ? 0 : Math.max(0, page.shownAt + TREE_MS - performance.now());
+  page.timer = setTimeout(() => {
+    page.timer = undefined;
+    page.shownAt = performance.now();
+    const news = page.news;
+    page.news = new Set();
+    if (page.at === undefined) showLive(news);
+  }, wait);
+}
+
+function showLive(news) {
   page.shown = live;
-  if (name === "requests") view.move(live);
-  else if (name !== "stats") view.show(live, { flash: name === "tree" });
-  if (name === "snapshot") showPath(live, page.watched, open);
+  if (news.has("snapshot")) showPath(live, page.watched, open);
+  if (news.has("snapshot") || news.has("tree")) view.show(live, { flash: !news.has("snapshot") });
+  else if (news.has("requests")) view.move(live);
   if (page.wanted !== undefined && live.nodes.has(page.wanted)) reach(page.wanted);
   showRest();
 }

@@ -3,7 +3,7 @@
 import { byId, count, element, oneLine } from "./text.js";
 
 const MOST = 12;
-const NOTHING_LOST = new Set(["last_token", "complete"]);
+const NOTHING_LOST = new Set(["last_token", "held_back"]);
 
 /** title: of the load that asked. */
 export function showMiss(report, title) {

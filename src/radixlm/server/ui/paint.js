@@ -34,8 +34,9 @@ export function paintBars({ context, width, height }, scene, shade) {
   context.textBaseline = "top";
   context.direction = "ltr";
   const columns = []; // by depth, the pixel column drawn last
+  const place = {};
   for (const bar of scene.bars) {
-    const place = scene.rectangle(bar);
+    scene.rectangle(bar, place);
     if (place.height <= 0 || place.y > height || place.y + place.height < 0) continue;
     if (place.width < 1) {
       const column = Math.floor(place.x);

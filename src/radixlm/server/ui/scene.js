@@ -119,16 +119,15 @@ export class Scene {
     if (most <= 0) this.scroll = 0;
   }
 
-  /** In pixels of the canvas: {x, y, width, height}. */
-  rectangle(bar) {
+  /** In pixels of the canvas: {x, y, width, height}, put into `place`. */
+  rectangle(bar, place = {}) {
     const { width } = this.#size;
-    const least = this.#height === "linear" ? LEAST_LINEAR_SHARE * this.#size.height : 0;
-    return {
-      x: bar.x0 * width,
-      y: bar.y0 * this.unit - this.scroll,
-      width: (bar.x1 - bar.x0) * width,
-      height: Math.max((bar.y1 - bar.y0) * this.unit, bar.node?.tokens ? least : 0),
-    };
+    const least = this.#height === "linear" && bar.node?.tokens ? LEAST_LINEAR_SHARE * this.#size.height : 0;
+    place.x = bar.x0 * width;
+    place.y = bar.y0 * this.unit - this.scroll;
+    place.width = (bar.x1 - bar.x0) * width;
+    place.height = Math.max((bar.y1 - bar.y0) * this.unit, least);
+    return place;
   }
 
   /** The bar at a place of the canvas. */

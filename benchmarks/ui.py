@@ -1,6 +1,6 @@
 """How fluent the live tree is: `python -m benchmarks.ui`. A headless Chromium shows a made-up tree
 of 10,000 nodes that changes 50 times a second; counted are the frames that the page draws, and the
-time from asking for the page to the first bars on it. All of it runs on the machine's cores together:
+time from asking for the page to the first bars on it. All of it runs on the machine's cores:
 server, browser, and its drawing without a GPU. It ends in one JSON line.
 """
 
@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -76,7 +77,7 @@ def _round(browser: Browser, url: str, seconds: float) -> dict[str, float]:
     page.wait_for_timeout(1000 * seconds)
     frames = page.evaluate("window.frames_")
     page.close()
-    gaps = [after - before for before, after in zip(frames, frames[1:], strict=False)]
+    gaps = [after - before for before, after in pairwise(frames)]
     return {
         "frames_per_second": 1000 * len(gaps) / sum(gaps),
         "slow_frame_ms": statistics.quantiles(gaps, n=10)[-1],

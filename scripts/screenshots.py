@@ -1,4 +1,4 @@
-"""Pictures of the live tree for the guide: `python -m scripts.screenshots` writes docs/img/ui-*.png.
+"""Pictures of the live tree: `python -m scripts.screenshots` writes docs/img/ui-*.png.
 
 It serves the demo model with a small pool, presses the page's own buttons in a headless Chromium,
 and takes a picture of what comes of each.

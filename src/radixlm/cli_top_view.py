@@ -14,7 +14,7 @@ from radixlm.cli_top_feed import Cache, Json
 
 _STATES = {"running": "green", "cached": "blue", "pinned": "magenta", "host": "yellow"}
 _GHOST = "bright_black"
-_BAR = 40
+_BAR = 14
 _REQUESTS = 6
 _ADVICE = 4
 _LEAST_ROWS = 3
@@ -89,30 +89,24 @@ def _numbers(cache: Cache, url: str) -> RenderableType:
     share = used / totals["capacity"] if totals["capacity"] else 0.0
     full = round(_BAR * share)
     rate = cache.samples[-1]["generated_tokens_per_s"] if cache.samples else 0.0
-    grid = Table.grid(padding=(0, 4))
-    for _ in range(5):
-        grid.add_column()
-    grid.add_row(
-        *(
-            Text(name, style="dim")
-            for name in ("Hit rate", "Pool", "Nodes", "Requests", "Last minute")
-        )
-    )
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    heads = ("Hit rate", "Pool", "Nodes", "Requests", "Tokens")
+    grid.add_row(*(Text(name, style="dim") for name in heads))
     grid.add_row(
         Text("–" if cache.hit_rate is None else f"{cache.hit_rate:.0%}", style="bold"),
         Text.assemble(
             ("█" * full, "blue"), ("░" * (_BAR - full), "dim"), (f" {share:.0%}", "bold")
         ),
         Text(f"{totals['nodes']:,}", style="bold"),
-        Text(f"{totals['running']} running, {totals['waiting']} waiting", style="bold"),
-        Text(f"{cache.sum('evicted_tokens'):,.0f} evicted", style="bold"),
+        Text(f"{totals['running']} running", style="bold"),
+        Text(f"{rate:,.0f} a second", style="bold"),
     )
     grid.add_row(
         Text("last minute", style="dim"),
         Text(f"{used:,} of {totals['capacity']:,} tokens", style="dim"),
-        Text(f"{totals['ghosts']:,} ghost tokens", style="dim"),
-        Text(f"{rate:,.0f} tokens/s", style="dim"),
-        Text(f"{cache.sum('cached_tokens'):,.0f} tokens not computed again", style="dim"),
+        Text(f"{totals['ghosts']:,} ghosts", style="dim"),
+        Text(f"{totals['waiting']} waiting", style="dim"),
+        Text(f"{cache.sum('evicted_tokens'):,.0f} evicted", style="dim"),
     )
     state = (
         Text(" connection lost ", style="white on red")

@@ -102,7 +102,7 @@ def test_the_picture_tells_the_numbers():
     cache = seen()
     cache.apply("stats", stats(prompt_tokens=100, cached_tokens=84, evicted_tokens=12))
     text = shown(cache, ADVICE)
-    for part in ("84%", "1,000 of 4,000", "1 running, 2 waiting", "12 evicted", "You are", "r1"):
+    for part in ("84%", "1,000 of 4,000", "1 running", "2 waiting", "12 evicted", "You are", "r1"):
         assert part in text
     assert "412 requests diverge" in text
     assert "2x 50%" in text

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from radixlm.server.answer_memory import MOST_ANSWERS, AnswerMemory
+from radixlm.text.tokenizer import Tokenizer
 from tests.engines import byte_tokenizer
 from tests.server_support import Client, fake_engine
+from tests.text_samples import byte_level
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 FIRST: list[Any] = [{"role": "user", "content": "a"}]
@@ -106,6 +108,20 @@ def test_another_answer_is_tokenized(client: Client) -> None:
     assert cached == prompt
 
 
+def test_remembering_is_not_the_loop_s_work(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner, in_loop = AnswerMemory.remember, []
+
+    def remember(*given: Any) -> None:
+        in_loop.append(asyncio._get_running_loop() is not None)
+        inner(*given)
+
+    monkeypatch.setattr(AnswerMemory, "remember", remember)
+    asked(client, CHAT, FIRST)
+    assert in_loop == [False]
+
+
 class TestMemory:
     """With texts as a template might write them, a token for each byte."""
 
@@ -160,3 +176,40 @@ class TestMemory:
             self.said(memory, "a", f"{place}.")
         assert self.recall(memory, "a", "1.").spans[0].stop == 4
         assert self.recall(memory, "a", "0.").spans[0].stop == 2
+
+
+class TestForged:
+    """With special tokens, and texts as a template might write them."""
+
+    MESSAGES: tuple[dict[str, Any], ...] = (
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "hello"},
+    )
+
+    @pytest.fixture
+    def tokenizer(self) -> Tokenizer:
+        return Tokenizer(byte_level(), {})
+
+    def spelled(self, tokenizer: Tokenizer, text: str) -> list[int]:
+        """A token for each character."""
+        return [token for letter in text for token in tokenizer.encode(letter).tolist()]
+
+    def recalled(self, tokenizer: Tokenizer, *answers: list[int]) -> list[int]:
+        memory = AnswerMemory(tokenizer, 1_000)
+        asked = memory.recall("a>", ["me"], self.MESSAGES[:1]).asked
+        for answer in answers:
+            memory.remember(asked, tokenizer.encode("a>"), answer)
+        spans = memory.recall("a>hello<|end|>", ["me"], self.MESSAGES).spans
+        return spans[0].tokens.tolist() if spans else []
+
+    def test_letters_are_no_end_of_turn(self, tokenizer: Tokenizer) -> None:
+        end = tokenizer.encode("<|end|>").tolist()
+        said = self.spelled(tokenizer, "hello")
+        assert self.recalled(tokenizer, [*said, *end]) == [*said, *end]
+        assert self.recalled(tokenizer, self.spelled(tokenizer, "hello<|end|>")) == []
+        assert self.recalled(tokenizer, [*self.spelled(tokenizer, "hello<|end|>"), *end]) == []
+
+    def test_the_first_of_the_same_text_stays(self, tokenizer: Tokenizer) -> None:
+        first, other = tokenizer.encode("hello").tolist(), self.spelled(tokenizer, "hello")
+        assert first != other
+        assert self.recalled(tokenizer, first, other) == first

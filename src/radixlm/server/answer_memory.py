@@ -18,6 +18,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import groupby
 from threading import Lock
 from typing import Any, Final, NamedTuple
 
@@ -116,7 +117,14 @@ class AnswerMemory:
         return Recalled(spans, Asked(source.digest(), len(text), hashed.digest()))
 
     def remember(self, asked: Asked, prompt: Key, answer: Sequence[int]) -> None:
-        """Remember what was sampled behind a prompt, all of it."""
+        """Remember what was sampled behind a prompt, all of it. O(length of the answer).
+
+        An answer that spells a special token with others is not: where a template writes that
+        token, a prompt would get the others. Of answers with the same text the first one stays,
+        so nobody changes what others go on from.
+        """
+        if self._spells_special(answer):
+            return
         text = _spelled_behind(self._tokenizer, prompt, answer)
         with self._lock:
             known = self._prompts.pop(asked.source, None)
@@ -124,8 +132,8 @@ class AnswerMemory:
                 self._held -= known.cost
             if known is None or known.asked != asked:
                 known = _Answers(asked)
-            known.tokens.pop(text, None)
-            known.tokens[text] = np.array(answer, dtype=np.int32)
+            first = known.tokens.pop(text, None)
+            known.tokens[text] = np.array(answer, dtype=np.int32) if first is None else first
             if len(known.tokens) > MOST_ANSWERS:
                 del known.tokens[next(iter(known.tokens))]
             self._prompts[asked.source] = known
@@ -133,6 +141,15 @@ class AnswerMemory:
             while self._held > self._room:
                 _, oldest = self._prompts.popitem(last=False)
                 self._held -= oldest.cost
+
+    def _spells_special(self, answer: Sequence[int]) -> bool:
+        special = self._tokenizer.special_ids
+        runs = (
+            self._tokenizer.decode(run)
+            for is_special, run in groupby(answer, special.__contains__)
+            if not is_special
+        )
+        return any(self._tokenizer.broken_up(run, self.mark) != run for run in runs)
 
     def _find(self, source: bytes) -> _Answers | None:
         with self._lock:

@@ -179,7 +179,10 @@ async def _one(service: Service, job: Job, choice: int) -> AsyncGenerator[Part, 
                 answer += output.token_ids
                 # Before its end is told: who hears of it may ask at once.
                 if output.finish_reason in _WHOLE and job.asked is not None and not prompt_only:
-                    service.memory.remember(job.asked, job.prompts[0], answer)
+                    # In a thread: a long one takes long to decode.
+                    await asyncio.to_thread(
+                        service.memory.remember, job.asked, job.prompts[0], answer
+                    )
                 yield Part(choice, _without_answer(output) if prompt_only else output)
     service.metrics.request_latency.observe(service.clock.now() - begun)
 

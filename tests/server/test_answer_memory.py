@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from radixlm.server.answer_memory import MOST_ANSWERS, AnswerMemory
+from radixlm.server.answer_memory import MOST_ANSWERS, AnswerMemory, Span
+from radixlm.server.service import Service
 from radixlm.text.tokenizer import Tokenizer
 from tests.engines import byte_tokenizer
 from tests.server_support import Client, fake_engine
-from tests.text_samples import byte_level
+from tests.text_samples import byte_level, metaspace, sentencepiece_like
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 FIRST: list[Any] = [{"role": "user", "content": "a"}]
@@ -120,6 +122,27 @@ def test_remembering_is_not_the_loop_s_work(
     monkeypatch.setattr(AnswerMemory, "remember", remember)
     asked(client, CHAT, FIRST)
     assert in_loop == [False]
+
+
+@pytest.mark.parametrize("make", [byte_level, sentencepiece_like, metaspace])
+def test_text_around_answers_is_what_it_was(make: Callable[[], Any]) -> None:
+    """No space is put where a known answer begins or ends, nor where a spelling is broken up."""
+    tokenizer = Tokenizer(make(), {})
+    engine = SimpleNamespace(tokenizer=tokenizer, info=SimpleNamespace(context_length=100))
+    text = "a:hello;b:<|s>: the;\nc"
+    known = [
+        Span(text.index(answer), text.index(answer) + len(answer), tokenizer.encode_behind(answer))
+        for answer in ("hello", " the")
+    ]
+    key = Service.encode(
+        SimpleNamespace(engine=engine),
+        text,
+        add_special_tokens=False,
+        param="messages",
+        break_mark="|",
+        known=known,
+    )
+    assert tokenizer.decode(key) == text.replace("|", "")
 
 
 class TestMemory:

@@ -162,7 +162,8 @@ class Service:
     ) -> Key:
         """Tokenize a prompt, which `param` of the request made; see Tokenizer.encode.
 
-        known: what of it has its tokens already; no token reaches into it.
+        known: what of it has its tokens already, where no special tokens are added; no token
+            reaches into it.
 
         A text that no tokens could bring into the context is refused unread: a body full of it
         would take a minute. Raises InvalidRequestError, RequestTooLargeError.
@@ -178,18 +179,18 @@ class Service:
                 f"tokens, which are at most {longest} characters; shorten the prompt",
                 param=param,
             )
-        pieces, begin = [], 0
-        for span in known:
-            own = text[begin : span.start]
-            pieces += [
-                tokenizer.encode(own, add_special_tokens=False, break_mark=break_mark),
-                span.tokens,
-            ]
-            begin = span.stop
-        rest = tokenizer.encode(
-            text[begin:], add_special_tokens=add_special_tokens, break_mark=break_mark
+        ends = [*(span.start for span in known), len(text)]
+        own = tokenizer.encode(
+            text[: ends[0]], add_special_tokens=add_special_tokens, break_mark=break_mark
         )
-        return np.concatenate([*pieces, rest]) if pieces else rest
+        pieces = [own]
+        for span, end in zip(known, ends[1:], strict=True):
+            pieces.append(span.tokens)
+            last = next((int(piece[-1]) for piece in reversed(pieces) if piece.size), None)
+            pieces.append(
+                tokenizer.encode_behind(text[span.stop : end], last=last, break_mark=break_mark)
+            )
+        return np.concatenate(pieces) if known else own
 
     def key(self, prompt: str | list[int], *, add_special_tokens: bool, param: str) -> Key:
         """Text or ids, which `param` of the request holds, as a key. Raises InvalidRequestError."""

@@ -6,9 +6,9 @@ import importlib
 import json
 import re
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tokenizers
@@ -20,6 +20,15 @@ from radixlm.text.token_bytes import read_decoder
 # Characters that mean nothing to anyone; the last two of their plane are not characters.
 _PRIVATE_USE = 0xF0000
 _PRIVATE_USE_SIZE = 0xFFFE
+# What few tokens reach out of.
+_GUARDS = ("\n", ".", "0")
+
+
+class _Piece(NamedTuple):
+    """A part of a text, tokenized behind a guard, whose tokens are so many of its first ones."""
+
+    encoding: tokenizers.Encoding
+    guards: int
 
 
 class Tokenizer:
@@ -50,6 +59,7 @@ class Tokenizer:
         self._special = _spellings(added[token].content for token in self.special_ids)
         # Each place where one begins, within another one too.
         self._begins = self._special and re.compile(f"(?=({self._special.pattern}))(.)", re.DOTALL)
+        self._guards = self._find_guards() if self.drops_first_space else ()
         self.eos_token_id = self._named(config, "eos_token")
         self.bos_token_id = self._named(config, "bos_token")
 
@@ -82,34 +92,47 @@ class Tokenizer:
         break_mark: is left out wherever it stands, and no token reaches across such a place.
         Raises InvalidRequestError for text that is not valid Unicode.
         """
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidRequestError(f"the text is not valid Unicode: {error}") from None
-        if break_mark is None or break_mark not in text:
-            found = self._backend.encode(text, add_special_tokens=add_special_tokens)
-        else:
-            pieces = [
-                self._backend.encode(piece, add_special_tokens=False)
-                for piece in text.split(break_mark)
-            ]
-            found = self._backend.post_process(
-                tokenizers.Encoding.merge(pieces), None, add_special_tokens
-            )
-        return np.array(found.ids, dtype=np.int32)
+        first, *others = _pieces(text, break_mark)
+        if not others:
+            whole = self._backend.encode(first, add_special_tokens=add_special_tokens)
+            return np.array(whole.ids, dtype=np.int32)
+        start = _Piece(self._backend.encode(first, add_special_tokens=False), 0)
+        return self._joined([start, *map(self._behind, others)], add_special_tokens)
 
-    def encode_behind(self, text: str) -> Key:
+    def encode_behind(
+        self, text: str, *, last: int | None = None, break_mark: str | None = None
+    ) -> Key:
         """(n,) int32 ids of `text` as it goes on from another one, with no token across the seam:
         nothing is put in front of it, neither special tokens nor a space.
+
+        last: the token before; behind a special one the text is what it is there in a whole text,
+            which some tokenizers begin with a space. break_mark: as for `encode`.
+        Raises InvalidRequestError for text that is not valid Unicode.
         """
-        if self.drops_first_space and text.startswith(" "):
-            text = text[1:]  # the space that the tokenizer puts there is this one
-        elif self.drops_first_space:
-            line_end = self.encode("\n", add_special_tokens=False)
-            found = self.encode("\n" + text, add_special_tokens=False)
-            if np.array_equal(found[: line_end.size], line_end):
-                return found[line_end.size :]
-        return self.encode(text, add_special_tokens=False)
+        first, *others = _pieces(text, break_mark)
+        parts = [self._behind(first, last), *map(self._behind, others)]
+        return self._joined(parts, add_special_tokens=False)
+
+    def _behind(self, text: str, last: int | None = None) -> _Piece:
+        guards = self._guards
+        if guards and last in self.special_ids:
+            guards = ((self._added[last], [last]), *guards)
+        for guard, tokens in guards:
+            found = self._backend.encode(guard + text, add_special_tokens=False)
+            if found.ids[: len(tokens)] == tokens:
+                return _Piece(found, len(tokens))
+        return _Piece(self._backend.encode(text, add_special_tokens=False), 0)
+
+    def _joined(self, pieces: Sequence[_Piece], add_special_tokens: bool) -> Key:
+        merged = tokenizers.Encoding.merge([piece.encoding for piece in pieces])
+        whole = self._backend.post_process(merged, None, add_special_tokens)
+        of_text = np.flatnonzero(np.array(whole.special_tokens_mask) == 0)
+        guards: list[int] = []
+        start = 0
+        for piece in pieces:
+            guards += range(start, start + piece.guards)
+            start += len(piece.encoding)
+        return np.delete(np.array(whole.ids, dtype=np.int32), of_text[guards])
 
     def encode_plain(self, text: str) -> Key:
         """(n,) int32 ids of `text` alone: no special token is added, or found in it."""
@@ -163,6 +186,21 @@ class Tokenizer:
         """How the vocabulary spells `token`, None for an id that it lacks."""
         return self._backend.id_to_token(token) if 0 <= token < self.vocab_size else None
 
+    def _find_guards(self) -> tuple[tuple[str, list[int]], ...]:
+        """Texts with their tokens that, put in front of another, get the first space in its stead.
+
+        Several, since one may be merged with what stands behind it.
+        """
+        found = []
+        for guard in _GUARDS:
+            try:
+                tokens = self._backend.encode(guard, add_special_tokens=False).ids
+            except Exception:  # noqa: S112 - where the vocabulary lacks it and has no <unk>
+                continue
+            if self.decode(tokens) == guard:
+                found.append((guard, tokens))
+        return tuple(found)
+
     def _make_bytes(self, token: int) -> bytes:
         if token in self._added:
             return self._bytes_of.of(self._added[token], added=True)
@@ -177,6 +215,15 @@ class Tokenizer:
 def new_mark() -> str:
     """A mark for `Tokenizer.broken_up` that nobody can have guessed, and no template changes."""
     return "".join(chr(_PRIVATE_USE + secrets.randbelow(_PRIVATE_USE_SIZE)) for _ in range(5))
+
+
+def _pieces(text: str, break_mark: str | None) -> list[str]:
+    """One at least. Raises InvalidRequestError for text that is not valid Unicode."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(f"the text is not valid Unicode: {error}") from None
+    return [text] if break_mark is None else text.split(break_mark)
 
 
 def _spellings(spelled: Iterable[str]) -> re.Pattern[str] | None:

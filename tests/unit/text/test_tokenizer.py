@@ -16,7 +16,7 @@ from tokenizers import decoders, models
 from radixlm.core.errors import InvalidRequestError, ModelError
 from radixlm.text.token_bytes import read_decoder
 from radixlm.text.tokenizer import Tokenizer
-from tests.text_samples import SAMPLES, byte_level, sentencepiece_like, write_folder
+from tests.text_samples import SAMPLES, byte_level, metaspace, sentencepiece_like, write_folder
 
 
 @pytest.mark.parametrize("make", [byte_level, sentencepiece_like])
@@ -38,6 +38,33 @@ def test_text_survives_the_round_trip(make):
     tokenizer = Tokenizer(make(), {})
     for text in SAMPLES:
         assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
+
+
+@pytest.mark.parametrize("make", [byte_level, sentencepiece_like, metaspace])
+@pytest.mark.parametrize("text", [*SAMPLES, "", " ", "  a", "\n", "\n\n", ".", "0", "a|b | c"])
+def test_behind_another_text_it_is_itself(make, text):
+    tokenizer = Tokenizer(make(), {})
+    found = tokenizer.encode_behind(text, break_mark="|").tolist()
+    before = tokenizer.encode("x", add_special_tokens=False).tolist()
+    assert tokenizer.decode([*before, *found]) == "x" + text.replace("|", "")
+
+
+def test_a_guard_that_the_text_would_merge_with_is_not_taken():
+    backend = metaspace()
+    backend.add_tokens(["\n\n", ".a"])
+    tokenizer = Tokenizer(backend, {})
+    space = tokenizer.token_id("▁")
+    for text in ("\na", "a"):
+        assert space not in tokenizer.encode_behind(text)
+
+
+@pytest.mark.parametrize("make", [byte_level, sentencepiece_like, metaspace])
+def test_behind_a_special_token_it_is_what_it_is_there_in_a_whole_text(make):
+    tokenizer = Tokenizer(make(), {})
+    for token in tokenizer.special_ids:
+        whole = tokenizer.encode(f"{tokenizer.spelling(token)}hello a", add_special_tokens=False)
+        behind = tokenizer.encode_behind("hello a", last=token)
+        assert [token, *behind.tolist()] == whole.tolist()
 
 
 def test_special_tokens_follow_the_post_processor():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -24,12 +25,15 @@ class _Fork(Expr):
     origins: tuple[asyncio.Future[Transcript], ...]
 
     def go(self, said: Transcript) -> None:
-        for origin in self.origins:
+        for origin in self._wanted():
             origin.set_result(said.copy())
 
     def refuse(self, error: ProgramError) -> None:
-        for origin in self.origins:
+        for origin in self._wanted():
             origin.set_exception(error)
+
+    def _wanted(self) -> list[asyncio.Future[Transcript]]:
+        return [origin for origin in self.origins if not origin.done()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,25 +64,29 @@ class Stream:
         style: Style,
         *,
         parent: Stream | None = None,
+        origin: asyncio.Future[Transcript] | None = None,
         variables: dict[str, Any] | None = None,
     ) -> None:
+        """origin: what the parent's fork gives to go on from."""
         self._executor = executor
         self._style = style
         self.family: list[Stream] = [] if parent is None else parent.family
-        self.family.append(self)
         self.variables = variables or {}
         self.text = Value()
         self._changed = threading.Condition()
         self._closed: str | None = None  # why nothing can be submitted any more
-        self._open: set[Value] = set()
+        self._open: dict[Value, Expr] = {}  # steps that have no result yet
         self._error: ProgramError | None = None
         self._said: Transcript | None = None
         self._over = threading.Event()
         self._queue: asyncio.Queue[_Step | None] = asyncio.Queue()
         self._line = caller_line()
-        self._origin: asyncio.Future[Transcript] | None = None
-        if parent is not None:
-            self._origin = executor.loop.create_future()
+        self._origin = origin
+        self._task: asyncio.Task[Any] | None = None
+        self._cancelled = False
+        self.family.append(self)
+        if parent is not None and parent._cancelled:
+            self._cancelled = True  # by one who may not have seen this one in the family
         executor.start(self._work())
 
     def submit(self, expr: Expr) -> Value:
@@ -88,9 +96,12 @@ class Stream:
             if self._closed is not None:
                 raise ProgramError(self._closed, line=str(line))
             if self._over.is_set():
-                value.fail(self._error or _cancelled(line))  # nothing is done any more
+                error = self._error or _cancelled(line)  # nothing is done any more
+                value.fail(error)
+                if isinstance(expr, _Fork):
+                    self._executor.call(expr.refuse, error)
             else:
-                self._open.add(value)
+                self._open[value] = expr
                 self._executor.call(self._queue.put_nowait, _Step(expr, line, value))
             if isinstance(expr, Gen | Select | ScopeBegin) and expr.name is not None:
                 self.variables[expr.name] = value
@@ -99,13 +110,18 @@ class Stream:
 
     def fork(self, size: int) -> list[Stream]:
         """Streams that go on from what is submitted so far. They come with this one's variables."""
-        style = Style(self._style.defaults, self._style.streams)
-        children = [
-            Stream(self._executor, style, parent=self, variables=dict(self.variables))
-            for _ in range(size)
+        origins = tuple(self._executor.loop.create_future() for _ in range(size))
+        self.submit(_Fork(origins))  # where it is refused, nobody is left to wait for an origin
+        return [
+            Stream(
+                self._executor,
+                self._style,
+                parent=self,
+                origin=origin,
+                variables=dict(self.variables),
+            )
+            for origin in origins
         ]
-        self.submit(_Fork(tuple(child._origin for child in children if child._origin)))
-        return children
 
     def read(self, function: Callable[[Transcript], T]) -> T:
         """Of what is said when all that is submitted is done. Raises ProgramError."""
@@ -145,8 +161,11 @@ class Stream:
             self._changed.notify_all()
 
     def cancel(self) -> None:
-        """End it, and all that share its executor, where they are."""
-        self._executor.cancel()
+        """End it, and all of its family, where they are."""
+        for stream in self.family:
+            stream._cancelled = True
+            with suppress(RuntimeError):  # the loop is closed: all of it is over
+                self._executor.call(stream._stop)
 
     def wait(self) -> None:
         """Until a closed stream's steps are done."""
@@ -158,7 +177,10 @@ class Stream:
 
     async def _work(self) -> None:
         line = self._line
+        self._task = asyncio.current_task()
         try:
+            if self._cancelled:
+                raise asyncio.CancelledError
             performer = await self._begun()
             while (step := await self._queue.get()) is not None:
                 line = step.line
@@ -168,6 +190,11 @@ class Stream:
             raise
         finally:
             self._end()
+
+    def _stop(self) -> None:
+        # A task that is cancelled before its first step never comes to its end: that step looks.
+        if self._task is not None:
+            self._task.cancel()
 
     async def _begun(self) -> Performer | None:
         """None when there is nothing to go on from."""
@@ -186,12 +213,10 @@ class Stream:
             except Exception as error:  # a backend may raise anything; it is told where it is read
                 self._error = _told(error, step.line)
         if self._error is not None:
-            if isinstance(step.expr, _Fork):
-                step.expr.refuse(self._error)
             self._fail_open(self._error)
         else:
             with self._changed:
-                self._open = {value for value in self._open if not value.over}
+                self._open = {value: expr for value, expr in self._open.items() if not value.over}
 
     async def _perform(self, performer: Performer, step: _Step) -> None:
         match step.expr:
@@ -220,9 +245,11 @@ class Stream:
 
     def _fail_open(self, error: ProgramError) -> None:
         with self._changed:
-            left, self._open = self._open, set()
-        for value in left:
+            left, self._open = self._open, {}
+        for value, expr in left.items():
             value.fail(error)
+            if isinstance(expr, _Fork):
+                expr.refuse(error)
 
 
 def _told(error: Exception, line: Line) -> ProgramError:

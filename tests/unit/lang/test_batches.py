@@ -131,3 +131,20 @@ def test_an_interrupt_cancels_a_batch():
         program.run_batch([["a"], ["b"]], backend=backend)
     assert backend.aborted == 2
     assert no_threads_left()
+
+
+def test_a_program_that_cancels_itself_leaves_the_others():
+    @rl.function
+    def gives_up(s, place):
+        forks = s.fork(2)
+        if place == 0:
+            s.cancel()
+        forks += rl.gen("a")
+        forks.join()
+
+    states = gives_up.run_batch([[0], [1], [2]], backend=FakeBackend(), num_threads=1)
+    assert [state.error() is None for state in states] == [False, True, True]
+    assert states[2]["a"] == ["<0>"] * 2
+    with pytest.raises(ProgramError, match="the program was cancelled"):
+        states[0]["a"]
+    assert no_threads_left()

@@ -127,3 +127,39 @@ def test_an_error_in_one_fork_leaves_the_others(backend):
     assert state.text() == ""
     with pytest.raises(ProgramError, match="broken"):
         state["a"]
+
+
+def test_a_fork_of_a_joined_fork_is_refused_and_leaves_nothing(backend):
+    def body(s):
+        forks = s.fork(2)
+        forks.join()
+        with pytest.raises(ProgramError, match="this fork was joined, by"):
+            forks[0].fork(2)
+
+    run(backend, body).sync()
+
+
+def test_a_fork_of_a_cancelled_state_fails(backend):
+    def body(s):
+        s.cancel()
+        assert s.error() is not None
+        forks = s.fork(2)
+        forks += rl.gen("a")
+        forks.join()
+
+    with pytest.raises(ProgramError, match="the program was cancelled"):
+        run(backend, body)["a"]
+
+
+def test_forks_are_asked_for_as_few_answers_as_their_origin(backend):
+    backend.calls_cost = True
+    backend.reply = lambda text: "1;2;"
+
+    @rl.function(num_api_spec_tokens=40)
+    def program(s):
+        forks = s.fork(1)
+        forks += rl.gen("a", stop=";") + ";" + rl.gen("b", stop=";")
+        forks.join()
+
+    assert program.run(backend=backend)["b"] == ["2"]
+    assert len(backend.asked) == 1

@@ -62,6 +62,10 @@ class Performer:
         """Raises ValueError, RadixLMError. value: where the step's result goes."""
         if self._speculation is not None and await self._speculation.takes(expr, value):
             return
+        await self.do(expr, value)
+
+    async def do(self, expr: Expr, value: Value) -> None:
+        """`perform`, but at once."""
         start = len(self.said.text)
         match expr:
             case Text(text):
@@ -93,19 +97,23 @@ class Performer:
         return replace(params, stop=(*(params.stop or ()), *self.said.roles.stops))
 
     def take(self, answer: Answer, value: Value) -> None:
-        """Go on behind an answer."""
-        self.said.take(answer)
-        value.settle(answer.text, answer.meta)
+        """Say an answer that nothing was told of yet."""
+        self._take(answer, value)
+        self.told(answer.text)
 
     def write(self, text: str) -> None:
         """Say this."""
         self.said.write(text)
         self.told(text)
 
+    def _take(self, answer: Answer, value: Value) -> None:
+        self.said.take(answer)
+        value.settle(answer.text, answer.meta)
+
     async def _gen(self, gen: Gen, value: Value) -> None:
         params = self.params_of(gen)
         if (params.n or 1) == 1:
-            self.take(await self.answer(params, value), value)
+            self._take(await self.answer(params, value), value)
             return
         answers = await side_by_side([self.answer(params) for _ in range(params.n or 1)])
         self.said.take(answers[0])

@@ -9,14 +9,14 @@ in plain text: gen("name", stop="\\n") "\\nAge:" gen("age")
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from radixlm.lang.params import Params
 from radixlm.lang.transcript import Answer, Transcript
 from radixlm.lang.values import Value
-from radixlm.lang.words import Expr, Gen, RoleEnd, Text
+from radixlm.lang.words import Expr, Gen, ScopeBegin, ScopeEnd, Text
 
 _TRIES = 3
 
@@ -25,6 +25,8 @@ class Speaker(Protocol):
     """What carries out the steps: a Performer."""
 
     said: Transcript
+
+    async def do(self, expr: Expr, value: Value) -> None: ...
 
     def params_of(self, gen: Gen) -> Params: ...
 
@@ -91,13 +93,20 @@ class _Part(NamedTuple):
     value: Value | None = None
 
 
+class _Scope(NamedTuple):
+    """Begins, or ends, between two parts."""
+
+    expr: ScopeBegin | ScopeEnd
+    value: Value
+
+
 class TurnSpeculation:
     """Puts off what an assistant's message is made of until it ends, or is read from."""
 
     def __init__(self, speaker: Speaker, tokens: int) -> None:
         self._speaker = speaker
         self._tokens = tokens
-        self._parts: list[_Part] = []
+        self._parts: list[_Part | _Scope] = []
         self._params: Params | None = None
 
     async def takes(self, expr: Expr, value: Value) -> bool:
@@ -110,32 +119,42 @@ class TurnSpeculation:
             case Gen():
                 self._add(self._speaker.params_of(expr), value)
                 return True
-            case RoleEnd():
-                await self.catch_up()
+            case ScopeBegin() | ScopeEnd():
+                self._parts.append(_Scope(expr, value))
+                return True
+        await self.catch_up()
         return False
 
     async def catch_up(self) -> None:
         """Raises ValueError when the model does not keep to the form, in three tries."""
-        parts, params = self._parts, self._params
+        steps, params = self._parts, self._params
         self._parts, self._params = [], None
+        parts = [step for step in steps if isinstance(step, _Part)]
+        meta, found = await self._asked(params, parts)
+        texts = iter(found)
+        for step in steps:
+            if isinstance(step, _Scope):
+                await self._speaker.do(step.expr, step.value)
+            elif step.value is None:
+                self._speaker.write(next(texts))
+            else:
+                self._speaker.take(Answer(next(texts), meta), step.value)
+
+    async def _asked(
+        self, params: Params | None, parts: Sequence[_Part]
+    ) -> tuple[Mapping[str, Any], list[str]]:
+        """The text of each part, and what is known of the answer; params: None without a gen."""
         if params is None:
-            self._speaker.write("".join(part.text or "" for part in parts))
-            return
+            return {}, [part.text or "" for part in parts]
         for _ in range(_TRIES):
             answer = await self._speaker.answer(params)
             found = _matched(answer.text, parts)
             if found is not None:
-                break
-        else:
-            raise ValueError(
-                f"the model's answer has not the form of this message, in {_TRIES} tries; "
-                f"the last one was {answer.text!r:.200}"
-            )
-        for part, text in zip(parts, found, strict=True):
-            if part.value is None:
-                self._speaker.write(text)
-            else:
-                self._speaker.take(Answer(text, answer.meta), part.value)
+                return answer.meta, found
+        raise ValueError(
+            f"the model's answer has not the form of this message, in {_TRIES} tries; "
+            f"the last one was {answer.text!r:.200}"
+        )
 
     def _add(self, params: Params, value: Value) -> None:
         if not _is_plain(params):

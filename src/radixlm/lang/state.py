@@ -203,8 +203,8 @@ class Forks:
         return self
 
     def join(self, mode: str = "gather_variable") -> None:
-        """End the forks. Every variable that they made is a list in the state that was forked, with
-        an entry for each fork that made it.
+        """End the forks. Every variable that they made, or changed, is a list in the state that was
+        forked, with an entry for each fork that did.
         """
         line = str(caller_line())
         if mode != "gather_variable":
@@ -212,14 +212,14 @@ class Forks:
         if self._joined is not None:
             raise ProgramError(f"these forks were joined before, by {self._joined}", line=line)
         self._joined = line
-        known = self._origin._stream.variables
         made: dict[str, list[Any]] = {}
         for state in self._states:
             state._stream.close(f"this fork was joined, by {line}")
-            for name, value in state._stream.variables.items():
-                if name not in known:
-                    made.setdefault(name, []).append(value)
-        known.update({name: _Gathered(values) for name, values in made.items()})
+            for name, value in state._stream.made().items():
+                made.setdefault(name, []).append(value)
+        self._origin._stream.variables.update(
+            {name: _Gathered(values) for name, values in made.items()}
+        )
 
     def _each(self, other: Any) -> Sequence[Expr | str]:
         if isinstance(other, Expr | str):

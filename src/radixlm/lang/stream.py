@@ -72,6 +72,7 @@ class Stream:
         self._style = style
         self.family: list[Stream] = [] if parent is None else parent.family
         self.variables = variables or {}
+        self._inherited = dict(self.variables)
         self.text = Value()
         self._changed = threading.Condition()
         self._closed: str | None = None  # why nothing can be submitted any more
@@ -149,6 +150,15 @@ class Stream:
         raise UnknownVariableError(
             f"there is no variable {name!r} (known: {known})", line=str(caller_line())
         )
+
+    def made(self) -> dict[str, Any]:
+        """The variables that are not as they were when this was forked."""
+        inherited = self._inherited
+        return {
+            name: value
+            for name, value in list(self.variables.items())
+            if name not in inherited or value is not inherited[name]
+        }
 
     def close(self, reason: str) -> None:
         """Take no more. What is submitted goes on. Closed again, nothing happens."""

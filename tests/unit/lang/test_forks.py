@@ -163,3 +163,16 @@ def test_forks_are_asked_for_as_few_answers_as_their_origin(backend):
 
     assert program.run(backend=backend)["b"] == ["2"]
     assert len(backend.asked) == 1
+
+
+def test_forks_of_a_second_round_bring_back_their_own_values(backend):
+    def body(s):
+        for place in "01":
+            forks = s.fork(2)
+            forks += place + rl.gen("a")
+            forks.join()
+            s += s["a"][0]
+
+    state = run(backend, body)
+    assert state["a"] == ["1", "1"]
+    assert state.text() == "01"

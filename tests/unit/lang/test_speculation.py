@@ -101,3 +101,41 @@ def test_parameters_of_a_message_must_agree(backend):
 
     with pytest.raises(ProgramError, match="all gens of a message have the same parameters"):
         program.run(backend=backend)["b"]
+
+
+@pytest.mark.parametrize(("program", "answers_turns"), [(in_text, False), (in_chat, True)])
+def test_what_is_streamed_is_what_is_said(backend, program, answers_turns):
+    backend.answers_turns = answers_turns
+    if answers_turns:
+        backend.reply = lambda text: "Name: Ann\nAge: 7"
+    state = program.run(backend=backend, stream=True)
+    assert "".join(state.text_iter()) == state.text()
+
+
+def test_a_scope_within_a_message_holds_what_is_said_in_it(backend):
+    backend.answers_turns = True
+    backend.reply = lambda text: "Name: Ann\nAge: 7"
+
+    @rl.function(num_api_spec_tokens=40)
+    def program(s):
+        s += rl.user("Who?")
+        with s.assistant():
+            s += "Name:"
+            with s.var_scope("both"):
+                s += rl.gen("name", stop="\n")
+                with s.var_scope("line"):
+                    s += "\nAge:" + rl.gen("age")
+
+    state = program.run(backend=backend)
+    assert (state["both"], state["line"]) == (" Ann\nAge: 7", "\nAge: 7")
+    assert len(backend.asked) == 1
+
+
+def test_a_choice_within_a_message_comes_behind_what_was_put_off(backend):
+    backend.answers_turns = True
+
+    @rl.function(num_api_spec_tokens=40)
+    def program(s):
+        s += rl.assistant("Name:" + rl.select("name", ["Ann", "Bo"]))
+
+    assert program.run(backend=backend).messages()[-1]["content"] == "Name:Bo"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import linecache
 import sys
+import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _OURS = f"{Path(__file__).parent}/"
 _CONTEXTLIB = sys.modules["contextlib"].__file__
@@ -30,6 +33,22 @@ def caller_line() -> Line:
     while frame.f_back is not None and _is_ours(frame.f_code.co_filename):
         frame = frame.f_back
     return Line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+
+
+def function_line(function: Callable[..., Any]) -> Line:
+    """Where it is defined; the caller's where that is not known."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None:
+        return caller_line()
+    return Line(code.co_filename, code.co_firstlineno, code.co_name)
+
+
+def error_line(error: BaseException) -> Line | None:
+    """The program's line that it was raised from; None when it was not raised in a program."""
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        if not _is_ours(frame.f_code.co_filename):
+            return Line(frame.f_code.co_filename, number, frame.f_code.co_name)
+    return None
 
 
 def _is_ours(file: str) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 from radixlm.core.errors import ProgramError
 from radixlm.lang.executor import Executor
+from radixlm.lang.lines import function_line
 from radixlm.lang.performer import Style
 from radixlm.lang.state import State
 from radixlm.lang.stream import Stream
@@ -28,7 +29,7 @@ class Call:
 
     def run(self, executor: Executor) -> State:
         """In this thread. Raises what the function raises; then nothing of it goes on."""
-        root = Stream(executor, self.style)
+        root = Stream(executor, self.style, function_line(self.function))
         state = State(root, dict(self.kwargs))
         try:
             self._call(root, state)
@@ -42,7 +43,7 @@ class Call:
 
     def run_aside(self, executor: Executor) -> State:
         """In a thread of its own. Reading the state raises ProgramError for what is raised."""
-        root = Stream(executor, self.style)
+        root = Stream(executor, self.style, function_line(self.function))
 
         def work() -> None:
             try:
@@ -67,7 +68,7 @@ class Call:
 
         A ProgramError is told to whoever reads the state. Raises what else the function raises.
         """
-        root = Stream(executor, self.style)
+        root = Stream(executor, self.style, function_line(self.function))
         state = State(root, dict(self.kwargs))
         try:
             self._call(root, state)

@@ -56,7 +56,7 @@ class State:
         return _read(self._find(name))
 
     def __setitem__(self, name: str, value: Any) -> None:
-        self._stream.variables[name] = value
+        self._stream.define({name: value})
 
     def __contains__(self, name: str) -> bool:
         return name in self._stream.variables
@@ -138,7 +138,8 @@ class State:
         """As `text_iter`; with return_meta_data pairs of the text and what is known of it."""
         value = self._stream.text if name is None else await self._find_soon(name)
         if not isinstance(value, Value):
-            yield (str(value), {}) if return_meta_data else str(value)
+            text = str(await asyncio.to_thread(_read, value))
+            yield (text, {}) if return_meta_data else text
             return
         async for piece in value.apieces():
             yield (piece, value.meta or {}) if return_meta_data else piece
@@ -148,7 +149,7 @@ class State:
         self._stream.cancel()
 
     def __repr__(self) -> str:
-        return f"State({', '.join(self._stream.variables)})"
+        return f"State({', '.join(list(self._stream.variables))})"
 
     def _message(self, role: str, expr: Expr | str | None) -> Exprs | AbstractContextManager[None]:
         if expr is None:
@@ -217,9 +218,7 @@ class Forks:
             state._stream.close(f"this fork was joined, by {line}")
             for name, value in state._stream.made().items():
                 made.setdefault(name, []).append(value)
-        self._origin._stream.variables.update(
-            {name: _Gathered(values) for name, values in made.items()}
-        )
+        self._origin._stream.define({name: _Gathered(values) for name, values in made.items()})
 
     def _each(self, other: Any) -> Sequence[Expr | str]:
         if isinstance(other, Expr | str):

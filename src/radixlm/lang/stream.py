@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from radixlm.core.errors import ProgramError, RadixLMError, UnknownVariableError
 from radixlm.lang.executor import Executor
-from radixlm.lang.lines import Line, caller_line
+from radixlm.lang.lines import Line, caller_line, error_line
 from radixlm.lang.performer import Performer, Style
 from radixlm.lang.transcript import Transcript
 from radixlm.lang.values import Value
-from radixlm.lang.words import Expr, Gen, ScopeBegin, Select
+from radixlm.lang.words import Expr, Gen, ScopeBegin, ScopeEnd, Select
 
 T = TypeVar("T")
 
@@ -62,12 +62,13 @@ class Stream:
         self,
         executor: Executor,
         style: Style,
+        line: Line,
         *,
         parent: Stream | None = None,
         origin: asyncio.Future[Transcript] | None = None,
         variables: dict[str, Any] | None = None,
     ) -> None:
-        """origin: what the parent's fork gives to go on from."""
+        """line: of the program, or of the fork. origin: gives what the fork goes on from."""
         self._executor = executor
         self._style = style
         self.family: list[Stream] = [] if parent is None else parent.family
@@ -77,11 +78,13 @@ class Stream:
         self._changed = threading.Condition()
         self._closed: str | None = None  # why nothing can be submitted any more
         self._open: dict[Value, Expr] = {}  # steps that have no result yet
+        self._scopes: dict[str, Value] = {}  # those that are open
         self._error: ProgramError | None = None
         self._said: Transcript | None = None
         self._over = threading.Event()
         self._queue: asyncio.Queue[_Step | None] = asyncio.Queue()
-        self._line = caller_line()
+        self._line = line
+        self._parent = parent
         self._origin = origin
         self._task: asyncio.Task[Any] | None = None
         self._cancelled = False
@@ -96,6 +99,7 @@ class Stream:
         with self._changed:
             if self._closed is not None:
                 raise ProgramError(self._closed, line=str(line))
+            self._mark_scope(expr, value, line)
             if self._over.is_set():
                 error = self._error or _cancelled(line)  # nothing is done any more
                 value.fail(error)
@@ -105,18 +109,25 @@ class Stream:
                 self._open[value] = expr
                 self._executor.call(self._queue.put_nowait, _Step(expr, line, value))
             if isinstance(expr, Gen | Select | ScopeBegin) and expr.name is not None:
-                self.variables[expr.name] = value
-                self._changed.notify_all()
+                self.define({expr.name: value})
         return value
+
+    def define(self, variables: Mapping[str, Any]) -> None:
+        """Set these."""
+        with self._changed:
+            self.variables.update(variables)
+            self._changed.notify_all()
 
     def fork(self, size: int) -> list[Stream]:
         """Streams that go on from what is submitted so far. They come with this one's variables."""
+        line = caller_line()
         origins = tuple(self._executor.loop.create_future() for _ in range(size))
         self.submit(_Fork(origins))  # where it is refused, nobody is left to wait for an origin
         return [
             Stream(
                 self._executor,
                 self._style,
+                line,
                 parent=self,
                 origin=origin,
                 variables=dict(self.variables),
@@ -126,8 +137,10 @@ class Stream:
 
     def read(self, function: Callable[[Transcript], T]) -> T:
         """Of what is said when all that is submitted is done. Raises ProgramError."""
-        if self._closed is None:
-            result: T = self.submit(_Read(function)).get()
+        with self._changed:
+            asked = self.submit(_Read(function)) if self._closed is None else None
+        if asked is not None:
+            result: T = asked.get()
             return result
         self._over.wait()
         if self._error is not None or self._said is None:
@@ -139,13 +152,20 @@ class Stream:
 
         wait: as long as the program runs it may still come.
         """
-        if self._style.spec_tokens and self._closed is None:
-            self.submit(_Read(bool))  # answers that are put off for others are wanted now
         with self._changed:
+            if self._style.spec_tokens and self._closed is None:
+                self.submit(_Read(bool))  # answers that are put off for others are wanted now
             while wait and name not in self.variables and self._closed is None:
                 self._changed.wait()
             if name in self.variables:
-                return self.variables[name]
+                found = self.variables[name]
+                if not wait and self._is_open(name, found):
+                    raise ProgramError(
+                        f"{name!r} is read inside its own scope, which is not over: read it "
+                        "behind the `with`",
+                        line=str(caller_line()),
+                    )
+                return found
             known = ", ".join(map(repr, self.variables)) or "none"
         raise UnknownVariableError(
             f"there is no variable {name!r} (known: {known})", line=str(caller_line())
@@ -159,6 +179,22 @@ class Stream:
             for name, value in list(self.variables.items())
             if name not in inherited or value is not inherited[name]
         }
+
+    def _mark_scope(self, expr: Expr, value: Value, line: Line) -> None:
+        match expr:
+            case ScopeBegin(name) if name in self._scopes:
+                raise ProgramError(f"the scope {name!r} is open already", line=str(line))
+            case ScopeBegin(name):
+                self._scopes[name] = value
+            case ScopeEnd(name):
+                del self._scopes[name]
+
+    def _is_open(self, name: str, value: object) -> bool:
+        """Whether it is a scope's, of this stream or of one that it was forked from."""
+        scope = self._scopes.get(name)
+        if scope is not None and scope is value:
+            return not scope.over
+        return self._parent is not None and self._parent._is_open(name, value)
 
     def close(self, reason: str) -> None:
         """Take no more. What is submitted goes on. Closed again, nothing happens."""
@@ -183,7 +219,7 @@ class Stream:
 
     def fail(self, error: Exception) -> None:
         """The program itself failed: what is read of the state from now on does too."""
-        self._error = self._error or _told(error, self._line)
+        self._error = self._error or _told(error, error_line(error) or self._line)
 
     async def _work(self) -> None:
         line = self._line
@@ -225,7 +261,13 @@ class Stream:
         if self._error is not None:
             self._fail_open(self._error)
         else:
-            with self._changed:
+            self._forget(step)
+
+    def _forget(self, step: _Step) -> None:
+        with self._changed:
+            if step.value.over:
+                self._open.pop(step.value, None)
+            if isinstance(step.expr, _Read | _Fork):  # what was put off until now is over too
                 self._open = {value: expr for value, expr in self._open.items() if not value.over}
 
     async def _perform(self, performer: Performer, step: _Step) -> None:

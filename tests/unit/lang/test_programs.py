@@ -9,8 +9,10 @@ import pytest
 
 import radixlm as rl
 from radixlm.core.errors import ConfigError, InvalidRequestError, ProgramError, UnknownVariableError
-from radixlm.lang import defaults
+from radixlm.lang import defaults, stream
+from radixlm.lang.values import Value
 from tests.lang_support import FakeBackend, no_threads_left
+from tests.server_support import until
 
 
 @pytest.fixture
@@ -340,3 +342,88 @@ def test_the_default_backend(backend, monkeypatch):
     rl.set_default_backend(backend)
     assert rl.function(as_values).run()["a"] == "<34>"
     assert rl.flush_cache()
+
+
+def test_a_scope_is_not_read_or_opened_inside_itself(backend):
+    def body(s):
+        with s.var_scope("a"):
+            s += "x"
+            for state in (s, s.fork(1)[0]):
+                with pytest.raises(ProgramError, match="'a' is read inside its own scope"):
+                    state["a"]
+            with pytest.raises(ProgramError, match="the scope 'a' is open"), s.var_scope("a"):
+                pass
+        return s["a"]
+
+    assert run(backend, body).ret_value == "x"
+
+
+def test_joined_variables_come_to_coroutines_as_text(backend):
+    def body(s):
+        forks = s.fork(2)
+        forks += rl.gen("a")
+        forks.join()
+
+    state = run(backend, body)
+    assert asyncio.run(_collect(state.text_async_iter("a"))) == ["['<0>', '<0>']"]
+
+
+def test_a_variable_that_is_set_wakes_who_waits_for_it(backend):
+    go, asked = threading.Event(), threading.Event()
+
+    def body(s):
+        go.wait(10)
+        s["late"] = 5
+        asked.wait(10)
+
+    state = rl.function(lambda s: body(s)).run(backend=backend, stream=True)
+    threading.Timer(0.05, go.set).start()
+    threading.Timer(5, asked.set).start()
+    assert state["late"] == 5
+    assert not asked.is_set()
+    asked.set()
+
+
+def test_exceptions_and_cancels_name_the_program_s_line(backend):
+    def raises(s):
+        int("many")  # this line
+
+    def cancels(s):
+        s.cancel()
+
+    for program, line in ((raises, "# this line"), (cancels, "in cancels")):
+        error = rl.function(program).run(backend=backend, stream=True).error()
+        assert line in error.line
+
+
+def test_steps_that_are_done_are_not_looked_through_at_each_step(backend, monkeypatch):
+    looks = []
+    over = Value.over.fget
+    monkeypatch.setattr(Value, "over", property(lambda value: looks.append(1) or over(value)))
+
+    def body(s):
+        s += rl.gen("a")
+        for _ in range(200):
+            s += "x"
+
+    run(backend, body).sync()
+    assert len(looks) < 1000
+
+
+def test_a_read_is_not_refused_by_a_close_that_comes_between(backend, monkeypatch):
+    def closed_meanwhile():
+        closing = threading.Thread(target=state._stream.close, args=("closed",))
+        closing.start()
+        closing.join(0.1)
+        return line()
+
+    def body(s):
+        s += "x"
+        go.wait(10)
+
+    go, line = threading.Event(), stream.caller_line
+    state = rl.function(lambda s: body(s)).run(backend=backend, stream=True)
+    until(lambda: state.text() == "x")
+    monkeypatch.setattr(stream, "caller_line", closed_meanwhile)
+    assert state.text() == "x"
+    go.set()

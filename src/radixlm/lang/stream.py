@@ -31,6 +31,7 @@ class _Fork(Expr):
     def refuse(self, error: ProgramError) -> None:
         for origin in self._wanted():
             origin.set_exception(error)
+            origin.exception()  # looked at: a fork that was cancelled first never will
 
     def _wanted(self) -> list[asyncio.Future[Transcript]]:
         return [origin for origin in self.origins if not origin.done()]

@@ -118,7 +118,15 @@ def test_a_batch_that_is_left_half_way_leaves_nothing_running():
     assert no_threads_left()
 
 
-def test_an_interrupt_cancels_a_batch():
+@pytest.fixture
+def interruptible():
+    """A process in the background of a shell is born deaf to interrupts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_cancels_a_batch(interruptible):
     backend = FakeBackend(hangs=True)
     backend.shares_in_flight = True
 

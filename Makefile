@@ -12,6 +12,8 @@ $(READY): pyproject.toml constraints.txt
 	@echo 'Installing into .venv: a few minutes the first time.'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,bench]'
+	@echo 'Compiling for this processor: about ten seconds, once.'
+	-$(BIN)/radixlm generate --max-tokens 1 Hello > /dev/null
 	touch $(READY)
 
 serve: $(READY)

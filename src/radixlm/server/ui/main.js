@@ -74,7 +74,6 @@ function take(name, data) {
   live.apply(name, data);
   history.record(Date.now(), name, data, live);
   if (name === "stats") countSaved(data);
-  if (name === "snapshot") performance.mark("snapshot");
   if (page.at === undefined) showSoon(name);
 }
 

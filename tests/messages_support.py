@@ -49,8 +49,11 @@ def model(script: str, template: str = chat_templates.HERMES, **flags: Any) -> I
 @contextlib.contextmanager
 def served(flags: dict[str, Any] | None = None, **engine_flags: Any) -> Iterator[Any]:
     engine, _ = fake_engine(**engine_flags)
-    with live(engine, **(flags or {})) as url:
-        yield anthropic.Anthropic(base_url=url, api_key="first", max_retries=0)
+    with (
+        live(engine, **(flags or {})) as url,
+        anthropic.Anthropic(base_url=url, api_key="first", max_retries=0) as client,
+    ):
+        yield client
         assert until(lambda: idle_and_whole(engine))
     asyncio.run(engine.close())
 

@@ -28,13 +28,15 @@ def test_a_client_that_leaves_holds_nothing():
 
 def test_a_stream_that_breaks_says_so():
     engine, runner = fake_engine(seconds=0.01)
-    with live(engine) as url:
-        client = anthropic.Anthropic(base_url=url, api_key="-", max_retries=0)
-        with client.messages.stream(model=NAME, max_tokens=1000, messages=[USER]) as stream:
-            next(iter(stream.text_stream))
-            runner.broken = True
-            with pytest.raises(anthropic.APIStatusError, match="fuse"):
-                stream.until_done()
+    with (
+        live(engine) as url,
+        anthropic.Anthropic(base_url=url, api_key="-", max_retries=0) as client,
+        client.messages.stream(model=NAME, max_tokens=1000, messages=[USER]) as stream,
+    ):
+        next(iter(stream.text_stream))
+        runner.broken = True
+        with pytest.raises(anthropic.APIStatusError, match="fuse"):
+            stream.until_done()
     asyncio.run(engine.close())
 
 

@@ -36,8 +36,11 @@ CALL = 'Hm.\n<tool_call>\n{"name": "get_weather", "arguments": {"city": "Bern"}}
 @contextlib.contextmanager
 def served(flags: dict[str, Any] | None = None, **engine_flags: Any) -> Iterator[openai.OpenAI]:
     engine, _ = fake_engine(**engine_flags)
-    with live(engine, **(flags or {})) as url:
-        yield openai.OpenAI(base_url=f"{url}/v1", api_key="first", max_retries=0)
+    with (
+        live(engine, **(flags or {})) as url,
+        openai.OpenAI(base_url=f"{url}/v1", api_key="first", max_retries=0) as client,
+    ):
+        yield client
         assert until(lambda: idle_and_whole(engine))
     asyncio.run(engine.close())
 
@@ -231,8 +234,10 @@ def test_a_response_in_the_background_is_cancelled():
 
 def test_a_response_in_the_background_fails_as_others_do():
     engine, runner = fake_engine(seconds=0.01)
-    with live(engine, request_timeout=1.5) as url:
-        client = openai.OpenAI(base_url=f"{url}/v1", api_key="-", max_retries=0)
+    with (
+        live(engine, request_timeout=1.5) as url,
+        openai.OpenAI(base_url=f"{url}/v1", api_key="-", max_retries=0) as client,
+    ):
         with pytest.raises(openai.BadRequestError):
             client.responses.create(model=NAME, input="a", temperature=-1, background=True)
         slow = client.responses.create(model=NAME, input="a", background=True)

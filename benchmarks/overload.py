@@ -7,9 +7,10 @@ each with streams of its own prompts; the least number of clients that reaches 9
 is what the server works on best at a time. Then a server with --max-queued-requests of that number,
 at capacity (that many clients in a closed loop) and at `--times` the rate of it: requests arrive at
 random moments, whether others are answered or not. Before and after the overload the server is
-measured at capacity, for the machine may have changed. Wanted: no status but 200 and 429, with
-Retry-After on each 429, the admitted ones' times within 20 % of those at capacity, memory flat. The
-last line is JSON.
+measured at capacity, for the machine may have changed; and at capacity while as many questions as
+in the overload are put to a wall instead (benchmarks/wall.py), for asking takes a part of the two
+cores that are measured. Wanted: no status but 200 and 429, with Retry-After on each 429, the
+admitted ones' times within 20 % of those at capacity, memory flat. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from benchmarks.peer_workloads import Draw
 from benchmarks.pictures import panels, save
 from benchmarks.rows import show_rows
 from benchmarks.served import Trace, median, quantile, serving, traced
+from benchmarks.wall import wall
 from benchmarks.wire import Answer, BrokenAnswerError, Pool, request_bytes
 
 VOCAB = 2_048
@@ -100,6 +102,13 @@ class Load:
         await self._pool.close()
         return seen, rate
 
+    async def closed_beside(self, other: Load, rate: float, clients: int, seconds: float) -> Seen:
+        """The same while `other` sends `rate` requests a second elsewhere."""
+        (seen, _), _ = await asyncio.gather(
+            self.closed(clients, seconds), other.open(rate, seconds)
+        )
+        return seen
+
     async def open(self, rate: float, seconds: float) -> Seen:
         """Requests at random moments, `rate` of them a second."""
         seen = Seen()
@@ -164,11 +173,12 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, Any], list[Seen], Tr
         over.admitted = [(end - began, first, total) for end, first, total in over.admitted]
         state = served.idle_state(DEADLINE)
         after, rate_after = uvloop.run(load.closed(clients, 3 * options.probe))
+        with wall() as port:
+            asking = Load(port, prompt, out, 100)
+            offered = options.times * rate
+            beside = uvloop.run(load.closed_beside(asking, offered, clients, 3 * options.probe))
         alarms = served.alarms()
     at_capacity = Seen(before.admitted + after.admitted)
-    ratios = {
-        name: round(value / at_capacity.times()[name], 3) for name, value in over.times().items()
-    }
     report = {
         "benchmark": "overload",
         "prompt": prompt,
@@ -186,13 +196,24 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, Any], list[Seen], Tr
         "before": before.times(),
         "over": over.times(),
         "after": after.times(),
-        "over_to_capacity": {name.removesuffix("_ms"): ratio for name, ratio in ratios.items()},
+        "beside_a_wall": beside.times(),
+        "over_to_capacity": ratios(over, at_capacity),
+        "over_to_beside_a_wall": ratios(over, beside),
         "slots_lost": state["kv_capacity"] - state["kv_free"] - state["kv_evictable"],
         "alarms_in_log": len(alarms),
         "rss_mb_end": round(trace.mb[-1], 1),
         "rss_mb_growth_after_20_percent": round(trace.growth(), 1),
     }
     return report, [before, over, after], trace
+
+
+def ratios(over: Seen, other: Seen) -> dict[str, float]:
+    """The times of one beside those of another."""
+    times = other.times()
+    return {
+        name.removesuffix("_ms"): round(value / times[name], 3)
+        for name, value in over.times().items()
+    }
 
 
 def draw(path: Path, report: dict[str, Any], over: Seen, trace: Trace) -> None:

@@ -115,6 +115,19 @@ def _answers(port: int) -> bool:
         return False
 
 
+def until_open(port: int) -> None:
+    """Wait until something listens at `port` of this machine. Raises TimeoutError."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=5).close()
+        except OSError:
+            time.sleep(0.01)
+        else:
+            return
+    raise TimeoutError(f"nothing listens at port {port}")
+
+
 @dataclass(slots=True)
 class Trace:
     """Resident memory over time. seconds: since the block began; mb: millions of bytes."""

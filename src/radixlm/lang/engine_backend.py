@@ -91,8 +91,8 @@ class EngineSession:
         *,
         stream: bool,  # noqa: ARG002
     ) -> AsyncGenerator[Piece, None]:
-        meta = AnswerMeta(self._engine.tokenizer, with_text=bool(params.return_text_in_logprobs))
         key = _key(said)
+        meta = AnswerMeta(self._engine.tokenizer, params, key)
         async for output in self._outputs(key, sampling_of(params)):
             tokens = output.token_ids
             if isinstance(output.matched_stop, int):

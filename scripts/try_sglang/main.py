@@ -50,7 +50,8 @@ def main() -> int:
         row(f"{_MISTAKEN}, mended", mended[_MISTAKEN], by_http[_MISTAKEN], in_process[_MISTAKEN])
     )
     print_table(rows)
-    good = all(each["equal"] for each in rows if each["program"] != _MISTAKEN)
+    failed = isinstance(theirs[_MISTAKEN], str)
+    good = not failed and all(each["equal"] for each in rows if each["program"] != _MISTAKEN)
     print(json.dumps({"passed": good, "programs": rows}))
     return 0 if good else 1
 

@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 ARGS ?=
 
-.PHONY: install serve test check bench clients clean
+.PHONY: install serve test check bench clients sglang-frontend clean
 
 install: $(READY)
 
@@ -46,5 +46,15 @@ clients: .venv-clients/.ready .venv-aiperf/.ready
 	.venv-aiperf/bin/python -m pip install --quiet --disable-pip-version-check aiperf==0.13.0
 	touch $@
 
+# SGLang's frontend, without the server of the same package, which needs CUDA.
+sglang-frontend: $(READY) .venv-sglang/.ready
+	$(BIN)/python scripts/sglang_frontend.py $(ARGS)
+
+.venv-sglang/.ready: Makefile
+	$(PYTHON) -m venv .venv-sglang
+	.venv-sglang/bin/python -m pip install --quiet --disable-pip-version-check aiohttp ipython msgspec numpy pybase64 pydantic requests tqdm
+	.venv-sglang/bin/python -m pip install --quiet --disable-pip-version-check --no-deps sglang==0.5.23
+	touch $@
+
 clean:
-	rm -rf .venv .venv-clients .venv-aiperf
+	rm -rf .venv .venv-clients .venv-aiperf .venv-sglang

@@ -65,7 +65,7 @@ from tests.server_support import Client, fake_engine, idle_and_whole, refused, u
         ({"return_logprob": 1}, "return_logprob"),
         ({"return_logprob": [True, True]}, "return_logprob"),
         ({"logprob_start_len": 0}, "logprob_start_len"),
-        ({"return_logprob": True, "logprob_start_len": 5}, "logprob_start_len"),
+        ({"return_logprob": True, "logprob_start_len": 6}, "logprob_start_len"),
         ({"return_logprob": True, "logprob_start_len": -2}, "logprob_start_len"),
         ({"top_logprobs_num": 2}, "top_logprobs_num"),
         ({"return_logprob": True, "top_logprobs_num": 21}, "top_logprobs_num"),

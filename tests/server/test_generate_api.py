@@ -196,23 +196,41 @@ def test_logprobs_are_those_of_completions(real):
         assert [value, token, text] in top or value <= top[1][0]
 
 
-@pytest.mark.parametrize("start", [1, 3, 4])
+@pytest.mark.parametrize("start", [1, 3, 4, 5])
 def test_logprobs_from_a_start_on_are_the_tail_of_all(real, start):
     fields = {"return_logprob": True, "top_logprobs_num": 1, "sampling_params": few(0)}
     whole = real.generate("hello", logprob_start_len=0, **fields).json()["meta_info"]
     tail = real.generate("hello", logprob_start_len=start, **fields).json()["meta_info"]
     for name in ("input_token_logprobs", "input_top_logprobs"):
-        first, *rest = tail[name]
-        assert len(rest) == len(whole[name]) - start - 1
-        assert first is None or first == [None, whole[name][start][1], None]
-        for mine, theirs in zip(rest, whole[name][start + 1 :], strict=True):
+        for mine, theirs in zip(tail[name], whole[name][start:], strict=True):
             flat, other = (
                 (mine, theirs) if name.endswith("token_logprobs") else (mine[0], theirs[0])
             )
             assert flat[0] == pytest.approx(other[0], abs=1e-4)
             assert flat[1] == other[1]
     assert tail["output_token_logprobs"] == tail["output_top_logprobs"] == []
-    assert tail["cached_tokens"] >= start
+    assert tail["cached_tokens"] >= start - 1
+
+
+def test_where_there_is_no_answer_the_prompt_s_logprobs_are_meant(real):
+    fields = {"return_logprob": True, "sampling_params": few(0)}
+    given, answers_only = (
+        real.generate("hello", logprob_start_len=start, **fields).json()["meta_info"]
+        for start in (0, -1)
+    )
+    meta = real.generate("hello", **fields).json()["meta_info"]
+    assert meta["input_token_logprobs"][0][0] is None
+    assert len(meta["input_token_logprobs"]) == meta["prompt_tokens"]
+    ids = [token for _, token, _ in meta["input_token_logprobs"]]
+    assert ids == [token for _, token, _ in given["input_token_logprobs"]]
+    assert answers_only["input_token_logprobs"] == []
+    fields = {"return_logprob": [True, False, True], "sampling_params": [few(0), few(0), few(1)]}
+    *_, answered = metas = [
+        answer["meta_info"] for answer in real.generate(["a b", "c d", "e f"], **fields).json()
+    ]
+    assert len(metas[0]["input_token_logprobs"]) == metas[0]["prompt_tokens"]
+    assert metas[1].keys() == META
+    assert answered["input_token_logprobs"] == []
 
 
 def test_choices_can_be_scored_in_one_request(real):
@@ -272,12 +290,14 @@ def test_priority_and_tenant_arrive(monkeypatch, fake):
     assert seen == [(3, True)]
 
 
-def test_what_sglang_s_frontend_sends_is_taken(fake):
+@pytest.mark.parametrize("nothing", [[], ""])
+def test_what_sglang_s_frontend_sends_is_taken(fake, nothing):
     params = {
         **few(2),
         "min_new_tokens": 0,
         "stop": [],
         "stop_token_ids": [],
+        "stop_regex": nothing,
         "temperature": 1.0,
         "top_p": 1.0,
         "top_k": -1,

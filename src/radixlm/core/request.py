@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -103,6 +103,18 @@ class RequestOutput:
     @property
     def finished(self) -> bool:
         return self.finish_reason is not None
+
+    def without_answer(self) -> RequestOutput:
+        """What is left when only the prompt was wanted: it had to sample a token to end."""
+        stopped = self.finish_reason is FinishReason.STOP
+        return replace(
+            self,
+            text="",
+            token_ids=(),
+            logprobs=(),
+            finish_reason=FinishReason.LENGTH if stopped else self.finish_reason,
+            matched_stop=None,
+        )
 
     @staticmethod
     def joined(outputs: Iterable[RequestOutput]) -> RequestOutput:

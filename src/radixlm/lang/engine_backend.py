@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
@@ -91,9 +92,14 @@ class EngineSession:
         *,
         stream: bool,  # noqa: ARG002
     ) -> AsyncGenerator[Piece, None]:
-        meta = AnswerMeta(self._engine.tokenizer, with_text=bool(params.return_text_in_logprobs))
         key = _key(said)
+        prompt_only = params.max_new_tokens == 0
+        if prompt_only:
+            params = _of_prompt(params)
+        meta = AnswerMeta(self._engine.tokenizer, params, key)
         async for output in self._outputs(key, sampling_of(params)):
+            if prompt_only:
+                output = output.without_answer()
             tokens = output.token_ids
             if isinstance(output.matched_stop, int):
                 tokens = tokens[:-1]
@@ -137,6 +143,14 @@ class EngineSession:
                 if output.finish_reason is FinishReason.ABORT:
                     raise EngineDeadError("the request was aborted")
                 yield output
+
+
+def _of_prompt(params: Params) -> Params:
+    """For no answer: as on the server, a token is sampled all the same, and log-probabilities are
+    the prompt's.
+    """
+    start = params.logprob_start_len
+    return replace(params, max_new_tokens=1, logprob_start_len=0 if start is None else start)
 
 
 def sampling_of(params: Params) -> SamplingParams:

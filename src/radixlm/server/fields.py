@@ -58,7 +58,7 @@ NOT_YET: NotYet = {
     "file": (),
     "spaces_between_special_tokens": (True,),
     "no_stop_trim": (False,),
-    "stop_regex": (),
+    "stop_regex": ([], ""),
     "structural_tag": (),
     "custom_params": (),
     "custom_logit_processor": (),

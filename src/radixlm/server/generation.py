@@ -183,7 +183,7 @@ async def _one(service: Service, job: Job, choice: int) -> AsyncGenerator[Part, 
                     await asyncio.to_thread(
                         service.memory.remember, job.asked, job.prompts[0], answer
                     )
-                yield Part(choice, _without_answer(output) if prompt_only else output)
+                yield Part(choice, output.without_answer() if prompt_only else output)
     service.metrics.request_latency.observe(service.clock.now() - begun)
 
 
@@ -194,14 +194,4 @@ def _take_miss(service: Service, job: Job, prompt: int, miss: MissReport) -> Non
         miss,
         partial(find, service.engine.tokenizer, miss, job.prompts[prompt], job.outline),
         shows_text=service.shows_cached_text(job.tenant, job.namespace),
-    )
-
-
-def _without_answer(output: RequestOutput) -> RequestOutput:
-    """What is left when only the prompt was wanted: it had to sample a token to come to an end."""
-    reason = output.finish_reason
-    if reason is FinishReason.STOP:
-        reason = FinishReason.LENGTH
-    return replace(
-        output, text="", token_ids=(), logprobs=(), finish_reason=reason, matched_stop=None
     )

@@ -98,9 +98,12 @@ class NativeLogprobs:
         if with_top:
             self._lists |= {f"{side}_top_logprobs": [] for side in sides}
 
-    def add_prompt(self, first: int, entries: Sequence[TokenLogprob]) -> None:
-        """The prompt's tokens from `first` on, of which nothing is told but that it is there."""
-        self._add("input", [first], [None], [None])
+    def add_first(self, token: int) -> None:
+        """The prompt's first token: nothing comes before it that could predict it."""
+        self._add("input", [token], [None], [None])
+
+    def add_prompt(self, entries: Sequence[TokenLogprob]) -> None:
+        """Further tokens of the prompt."""
         self._add_all("input", entries)
 
     def add_output(self, entries: Sequence[TokenLogprob]) -> None:

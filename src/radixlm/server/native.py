@@ -135,8 +135,9 @@ class Answers:
         if known.logprobs is not None:
             start = native.starts[prompt]
             if start >= 0 and known.last is None and _computed(output):
-                first = int(native.job.prompts[prompt][start])
-                known.logprobs.add_prompt(first, output.prompt_logprobs)
+                if start == 0:
+                    known.logprobs.add_first(int(native.job.prompts[prompt][0]))
+                known.logprobs.add_prompt(output.prompt_logprobs)
             known.logprobs.add_output(output.logprobs)
         known.text.append(output.text)
         known.ids.extend(output.token_ids)

@@ -71,8 +71,7 @@ class NativeParams(SamplingFields):
             seed=self.seed if self.sampling_seed is None else self.sampling_seed,
             logprobs=top,
             prompt_logprobs=top if of_prompt else None,
-            # SGLang gives null for the token at the start, whatever lies before it.
-            logprob_start_len=start + 1 if of_prompt else 0,
+            logprob_start_len=start if of_prompt else 0,
         )
 
 
@@ -142,7 +141,7 @@ class GenerateBody(CacheFields):
         """How many of the best tokens each prompt wants with its log-probabilities, None for no
         log-probabilities. Raises InvalidRequestError.
         """
-        wanted = spread(self.return_logprob, count, False, "return_logprob")
+        wanted = self._wanted(count)
         tops = spread(self.top_logprobs_num, count, 0, "top_logprobs_num")
         if self.return_logprob is None and any(tops):
             raise InvalidRequestError(
@@ -153,19 +152,29 @@ class GenerateBody(CacheFields):
     def starts(self, keys: Sequence[Key]) -> list[int]:
         """Where each prompt's log-probabilities begin, -1 for the answer's only.
 
+        Unless it is given, that is the prompt's beginning where there is no answer: SGLang's
+        frontend asks so for the choices without the prompt.
+
         Raises InvalidRequestError.
         """
+        if self.logprob_start_len is None:
+            pairs = zip(self._wanted(len(keys)), self.each_sampling(len(keys)), strict=True)
+            return [0 if wanted and own.prompt_only else -1 for wanted, own in pairs]
         name = "logprob_start_len"
         starts = spread(self.logprob_start_len, len(keys), -1, name)
         for start, key in zip(starts, keys, strict=True):
-            if not -1 <= start < key.size:
+            if not -1 <= start <= key.size:
                 raise InvalidRequestError(
-                    f"{name} is -1 or a place in the prompt of {key.size} tokens, got {start}",
+                    f"{name} is -1 or a place in the prompt of {key.size} tokens or its end, "
+                    f"got {start}",
                     param=name,
                 )
         if self.return_logprob is None and any(start >= 0 for start in starts):
             raise InvalidRequestError(f"{name} needs return_logprob to be true", param=name)
         return starts
+
+    def _wanted(self, count: int) -> list[bool]:
+        return spread(self.return_logprob, count, False, "return_logprob")
 
     def rids(self, count: int) -> str | list[str] | None:
         """The client's names. Raises InvalidRequestError."""

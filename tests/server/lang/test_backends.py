@@ -183,6 +183,36 @@ def test_scores_are_the_same_in_process_and_over_http(engine: AsyncEngine, url: 
         assert metas[0][name] == pytest.approx(metas[1][name], abs=0.05)
 
 
+@pytest.mark.parametrize("count", [0, 3])
+@pytest.mark.parametrize("start", [None, -1, 0, 2])
+@pytest.mark.parametrize("top", [None, 0, 2])
+def test_logprobs_are_told_alike_in_process_and_over_http(
+    engine: AsyncEngine, url: str, count: int, start: int | None, top: int | None
+) -> None:
+    @rl.function
+    def program(s):
+        s += "The capital of France is"
+        s += rl.gen("a", max_tokens=count, return_logprob=True, return_text_in_logprobs=True)
+
+    options = {"logprob_start_len": start, "top_logprobs_num": top, "temperature": 0}
+    metas = [
+        program.run(backend=backend(kind, engine, url), **options).get_meta_info("a")
+        for kind in ("engine", "endpoint")
+    ]
+    assert metas[0]["finish_reason"] == metas[1]["finish_reason"]
+    told = [{name: meta[name] for name in meta if "logprobs" in name} for meta in metas]
+    assert told[0].keys() == told[1].keys()
+    for name in ("input_token_logprobs", "output_token_logprobs"):
+        ours, theirs = (lists[name] for lists in told)
+        assert [tuple(entry[1:]) for entry in ours] == [tuple(entry[1:]) for entry in theirs]
+        assert [entry[0] is None for entry in ours] == [entry[0] is None for entry in theirs]
+        tops = name.replace("token", "top")
+        if tops in told[0]:
+            assert [len(best or ()) for best in told[0][tops]] == [
+                len(best or ()) for best in told[1][tops]
+            ]
+
+
 def test_several_gens_of_a_message_in_one_call(url: str) -> None:
     @rl.function(num_api_spec_tokens=32)
     def program(s):

@@ -1,0 +1,1 @@
+"""See scripts/sglang_frontend.py."""

@@ -24,6 +24,7 @@ from radixlm.engine.runner import Runner
 from radixlm.scheduler import Limits, Scheduler, make_order
 from radixlm.server.app import create_app
 from radixlm.server.config import ServerConfig
+from radixlm.server.kv_events.publisher import KVEventCounts
 from radixlm.server.listen import bind
 from radixlm.server.responses.keeper import Keeper
 from radixlm.server.serve import Server, http_config
@@ -134,7 +135,7 @@ def fake_engine(
 class Client:
     """Sends requests to an application in this process, one at a time.
 
-    responses: the stored ones. flags: ServerConfig's.
+    responses: the stored ones. kv_events: what was published. flags: ServerConfig's.
     """
 
     def __init__(
@@ -142,11 +143,17 @@ class Client:
         engine: AsyncEngine,
         name: str = NAME,
         responses: Keeper | None = None,
+        kv_events: KVEventCounts | None = None,
         **flags: Any,
     ) -> None:
         self.engine = engine
-        config = ServerConfig(**flags)
-        self.app = create_app(engine, served_model_name=name, config=config, responses=responses)
+        self.app = create_app(
+            engine,
+            served_model_name=name,
+            config=ServerConfig(**flags),
+            responses=responses,
+            kv_events=kv_events,
+        )
 
     def request(self, method: str, path: str, **options: Any) -> httpx.Response:
         async def send() -> httpx.Response:

@@ -23,6 +23,7 @@ _SERVER_HEADINGS = {
     "api_key": "API keys",
     "max_request_bytes": "Limits",
     "response_store": "Stored responses",
+    "kv_events_config": "Routers",
     "disable_access_log": "Logs",
 }
 _SAMPLING_HELP = {

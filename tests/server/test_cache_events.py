@@ -13,7 +13,6 @@ from typing import Any
 import httpx
 import pytest
 
-from radixlm.engine import viewer
 from radixlm.engine.client import MAX_VIEWERS
 from radixlm.engine.watching import SECONDS_BETWEEN_CHANGES
 from tests.server_support import fake_engine, idle_and_whole, live, until
@@ -98,7 +97,8 @@ def test_a_slow_viewer_is_dropped_and_sees_it_afresh(engine, monkeypatch):
         events = told(answer.iter_lines())
         seen = Seen()
         seen.take(*next(events))
-        monkeypatch.setattr(viewer, "MAX_WAITING", 0)
+        [viewer] = engine._loaded.client._viewers.values()
+        monkeypatch.setattr(viewer, "_max_waiting", 0)
         complete(url, "while it does not read")
         time.sleep(2 * SECONDS_BETWEEN_CHANGES)
         monkeypatch.undo()

@@ -15,7 +15,7 @@ from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineStats
 from radixlm.engine.messages import Scene
 from radixlm.engine.prompts import Prompt
-from radixlm.engine.viewer import Viewer
+from radixlm.engine.viewer import MAX_WAITING, Viewer
 
 
 class AsyncEngine:
@@ -122,12 +122,15 @@ class AsyncEngine:
         """
         return await asyncio.wrap_future(self._loaded.client.look(query))
 
-    def watch(self, query: TreeQuery) -> Viewer:
+    def watch(
+        self, query: TreeQuery, *, max_waiting: int = MAX_WAITING, own: bool = False
+    ) -> Viewer:
         """The same and all that changes of it from then on, until the viewer is closed.
 
-        Raises QueueFullError when too many others watch.
+        max_waiting: sights that may wait for a slow viewer. own: a part of the server itself,
+        which is never turned away. Raises QueueFullError when too many others watch.
         """
-        return self._loaded.client.watch(query)
+        return self._loaded.client.watch(query, max_waiting=max_waiting, own=own)
 
     async def explain(
         self, prompt: Prompt, *, namespace: Namespace | None = None, everywhere: bool = False

@@ -42,7 +42,7 @@ from radixlm.engine.messages import (
     Unpin,
 )
 from radixlm.engine.stats import EngineStats
-from radixlm.engine.viewer import Viewer
+from radixlm.engine.viewer import MAX_WAITING, Viewer
 
 # How many may watch the tree at a time, and how many may wait for a single look.
 MAX_VIEWERS = 16
@@ -198,17 +198,21 @@ class EngineClient:
             self._begin_to_look(self._looking, MAX_LOOKS, query, future, follow=False)
         return future
 
-    def watch(self, query: TreeQuery) -> Viewer:
+    def watch(
+        self, query: TreeQuery, *, max_waiting: int = MAX_WAITING, own: bool = False
+    ) -> Viewer:
         """The same, and every change from then on; for a coroutine, which closes it in the end.
 
-        Raises QueueFullError when too many others watch.
+        max_waiting: sights that may wait for a slow one. own: a part of this program, which is
+        never turned away. Raises QueueFullError when too many others watch.
         """
+        most = MAX_VIEWERS + own
 
         def look(viewer: Viewer) -> int:
             with self._lock:
-                return self._begin_to_look(self._viewers, MAX_VIEWERS, query, viewer, follow=True)
+                return self._begin_to_look(self._viewers, most, query, viewer, follow=True)
 
-        return Viewer(look, self._look_away)
+        return Viewer(look, self._look_away, max_waiting)
 
     def explain(self, key: Key, namespace: Namespace, *, everywhere: bool) -> Future[Explained]:
         """Why a prompt would miss now; nothing of it is run, and no trace is left."""

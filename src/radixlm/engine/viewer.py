@@ -25,11 +25,17 @@ class Viewer:
     again: then it gets a fresh scene. So it costs the engine nothing, however slow it is.
 
     look: begins to watch, and gives the ticket. look_away: ends it.
-    dropped: how many sights were lost so far.
+    max_waiting: sights that may wait. dropped: how many were lost so far.
     """
 
-    def __init__(self, look: Callable[[Viewer], int], look_away: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        look: Callable[[Viewer], int],
+        look_away: Callable[[int], None],
+        max_waiting: int = MAX_WAITING,
+    ) -> None:
         self.dropped = 0
+        self._max_waiting = max_waiting
         self._look = look
         self._look_away = look_away
         self._loop = asyncio.get_running_loop()
@@ -78,7 +84,7 @@ class Viewer:
         self._waiting.append(sight)
         self._waiting_nodes += _size(sight)
         many = self._waiting_nodes > MAX_WAITING_NODES and len(self._waiting) > 1
-        if len(self._waiting) <= MAX_WAITING and not many:
+        if len(self._waiting) <= self._max_waiting and not many:
             return True
         self.dropped += len(self._waiting)
         self._waiting.clear()

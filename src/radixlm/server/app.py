@@ -21,6 +21,7 @@ from radixlm.server.cache_view.routes import streams as cache_streams
 from radixlm.server.config import ServerConfig
 from radixlm.server.envelope import Envelope
 from radixlm.server.error_handlers import install_error_handlers
+from radixlm.server.kv_events.publisher import KVEventCounts
 from radixlm.server.metrics import Metrics
 from radixlm.server.native_routes import router as native_router
 from radixlm.server.openapi import document
@@ -54,12 +55,14 @@ def create_app(
     served_model_name: str,
     config: ServerConfig | None = None,
     responses: Keeper | None = None,
+    kv_events: KVEventCounts | None = None,
 ) -> ASGIApp:
     """The routes over `engine`, which stays the caller's to close.
 
     served_model_name: the name that clients ask for. config: keys, limits and logs are taken from
     it; without one, the flags' defaults. responses: the stored ones, which stay the caller's to
-    close; without it they are kept in memory. Raises ModelError for sampling that the model
+    close; without it they are kept in memory. kv_events: what was published, for the metrics.
+    Raises ModelError for sampling that the model
     recommends and no request could have.
     """
     config = config or ServerConfig()
@@ -68,7 +71,7 @@ def create_app(
     service = Service(
         engine=engine,
         model_name=served_model_name,
-        metrics=Metrics(engine.stats, served_model_name),
+        metrics=Metrics(engine.stats, served_model_name, kv_events),
         clock=clock,
         created=int(time.time()),
         config=config,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from radixlm.core.errors import ConfigError
+from radixlm.server.kv_events.config import KVEventsConfig
 from radixlm.text.answers.formats import FORMATS
 from radixlm.text.answers.style import AUTO, THINKING
 
@@ -106,6 +107,11 @@ class ServerConfig:
         256 * 2**20, "Most bytes of stored responses, about; the oldest make room."
     )
     response_ttl: float = _flag(30 * 86_400.0, "Seconds for which a response is stored at most.")
+    kv_events_config: str | None = _flag(
+        None,
+        "JSON as vLLM and SGLang take it: what enters and leaves the cache is published over ZMQ, "
+        "for routers. Default: it is not.",
+    )
     disable_access_log: bool = _flag(False, "Do not log a line for each request.")
     log_format: LogFormat = _flag("text", "How log lines are written.", get_args(LogFormat))
 
@@ -129,6 +135,15 @@ class ServerConfig:
         if self.ssl_keyfile is not None and self.ssl_certfile is None:
             raise ConfigError("--ssl-keyfile needs --ssl-certfile")
         self._check_keys()
+        _ = self.kv_events
+
+    @property
+    def kv_events(self) -> KVEventsConfig | None:
+        """Where KV events are published; None where they are not. Raises ConfigError."""
+        if self.kv_events_config is None:
+            return None
+        events = KVEventsConfig.from_json(self.kv_events_config)
+        return events if events.enabled else None
 
     def _check_keys(self) -> None:
         _check_keys("api_key", self.api_key)

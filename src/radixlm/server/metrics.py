@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from radixlm.core.misses import POOL_SCALES, MissReason
 from radixlm.core.reports import Tally
 from radixlm.engine.stats import EngineStats
+from radixlm.server.kv_events.publisher import KVEventCounts
 
 _PREFIX = "radixlm:"
 _BITS = 24  # of the largest number that a histogram of numbers tells from larger ones
@@ -27,11 +28,19 @@ class Metrics:
     """One server's metrics, in a registry of their own.
 
     time_to_first_token, request_latency: in seconds, observed by the routes.
+    kv_events: what was published; None where nothing is.
     """
 
-    def __init__(self, stats: Callable[[], EngineStats], model_name: str) -> None:
+    def __init__(
+        self,
+        stats: Callable[[], EngineStats],
+        model_name: str,
+        kv_events: KVEventCounts | None = None,
+    ) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(_EngineCollector(stats, model_name))
+        if kv_events is not None:
+            self._registry.register(_KVEventCollector(kv_events, model_name))
         self.time_to_first_token = self._histogram(
             "time_to_first_token_seconds",
             "From a request's arrival to its first output.",
@@ -144,6 +153,28 @@ class _EngineCollector(Collector):
             family = HistogramMetricFamily(_PREFIX + name, text, labels=["model_name"])
             family.add_metric([self._model_name], _buckets(counts), counts.total)
             yield family
+
+
+class _KVEventCollector(Collector):
+    def __init__(self, counts: KVEventCounts, model_name: str) -> None:
+        self._counts = counts
+        self._model_name = model_name
+
+    def collect(self) -> Iterator[Metric]:
+        counts = self._counts
+        for name, text, total in (
+            ("kv_event_batches", "Batches of KV events that were published.", counts.batches),
+            ("kv_event_stored_blocks", "Blocks told as stored.", counts.stored_blocks),
+            ("kv_event_removed_blocks", "Blocks told as removed.", counts.removed_blocks),
+            (
+                "kv_event_dropped_changes",
+                "Changes that came too fast to be told one by one.",
+                counts.dropped,
+            ),
+        ):
+            counter = CounterMetricFamily(_PREFIX + name, text, labels=["model_name"])
+            counter.add_metric([self._model_name], total)
+            yield counter
 
 
 def _buckets(counts: Tally) -> list[tuple[str, float]]:

@@ -80,7 +80,7 @@ async def health_generate(request: Request) -> Response:
 async def server_info(request: Request) -> Response:
     """The flags as given, what was made of them, and the engine in numbers."""
     service = service_of(request)
-    engine = service.engine
+    engine, events = service.engine, service.config.kv_events
     return JSONResponse(
         {
             **asdict(engine.config),
@@ -89,6 +89,7 @@ async def server_info(request: Request) -> Response:
             "max_total_num_tokens": engine.info.kv_tokens,
             "max_req_input_len": engine.info.context_length - 1,
             "version": version("radixlm"),
+            "kv_events": None if events is None else events.described(engine.info.page_size),
             "internal_states": [asdict(engine.stats())],
         }
     )

@@ -16,10 +16,13 @@ from starlette.types import ASGIApp
 
 from radixlm.build import AsyncEngine
 from radixlm.core.config import EngineConfig
+from radixlm.core.errors import ConfigError
 from radixlm.server.app import create_app
 from radixlm.server.config import ServerConfig
 from radixlm.server.connection import connection_with
 from radixlm.server.garbage import full_searches_on_demand, search_when_quiet
+from radixlm.server.kv_events.outlet import Outlet
+from radixlm.server.kv_events.publisher import Publisher, published
 from radixlm.server.listen import check_certificate, listening, ready_line
 from radixlm.server.responses.keeper import Keeper
 from radixlm.server.responses.run import lost
@@ -79,31 +82,62 @@ class Server(uvicorn.Server):
 def serve(config: EngineConfig, settings: ServerConfig | None = None) -> None:
     """Load the model and serve it until a signal comes.
 
-    The port is taken and the certificate read before the model is loaded, so that a wrong one costs
-    no wait. Raises ConfigError for these, and what loading the model raises.
+    The ports are taken and the certificate read before the model is loaded, so that a wrong one
+    costs no wait. Raises ConfigError for these, and what loading the model raises.
     """
     settings = settings or ServerConfig()
     check_certificate(settings)
-    with listening(settings) as listener, stored_responses(settings) as responses:
+    if settings.kv_events is not None and config.disable_radix_cache:
+        raise ConfigError("--kv-events-config has no use with --disable-radix-cache")
+    with (
+        listening(settings) as listener,
+        stored_responses(settings) as responses,
+        kv_outlet(settings) as outlet,
+    ):
         engine = AsyncEngine.from_config(config)
         try:
-            name = settings.served_model_name or engine.model_name
-            http = http_config(
-                create_app(engine, served_model_name=name, config=settings, responses=responses),
-                settings,
-            )
-            server = Server(
-                http,
-                ready=lambda: print(ready_line(name, listener, settings), flush=True),
-                end=engine.close,
-            )
-            runner = asyncio.Runner(loop_factory=http.get_loop_factory())
-            _end_on_terminate()
-            # On an interrupt uvicorn has ended in good order by then.
-            with contextlib.suppress(KeyboardInterrupt), full_searches_on_demand(), runner:
-                runner.run(_run(server, listener, engine))
+            with published(engine, outlet) as publisher:
+                _serve(engine, listener, settings, responses, publisher)
         finally:
             asyncio.run(engine.close())
+
+
+def _serve(
+    engine: AsyncEngine,
+    listener: socket.socket,
+    settings: ServerConfig,
+    responses: Keeper,
+    publisher: Publisher | None,
+) -> None:
+    name = settings.served_model_name or engine.model_name
+    app = create_app(
+        engine,
+        served_model_name=name,
+        config=settings,
+        responses=responses,
+        kv_events=None if publisher is None else publisher.counts,
+    )
+    http = http_config(app, settings)
+    server = Server(
+        http,
+        ready=lambda: print(ready_line(name, listener, settings), flush=True),
+        end=engine.close,
+    )
+    runner = asyncio.Runner(loop_factory=http.get_loop_factory())
+    _end_on_terminate()
+    # On an interrupt uvicorn has ended in good order by then.
+    with contextlib.suppress(KeyboardInterrupt), full_searches_on_demand(), runner:
+        runner.run(_run(server, listener, engine))
+
+
+@contextlib.contextmanager
+def kv_outlet(settings: ServerConfig) -> Iterator[Outlet | None]:
+    """Where KV events leave, if they are to. Raises ConfigError."""
+    if settings.kv_events is None:
+        yield None
+        return
+    with contextlib.closing(Outlet(settings.kv_events)) as outlet:
+        yield outlet
 
 
 @contextlib.contextmanager

@@ -329,12 +329,27 @@ class ServedModel(TypedDict):
     is_generation: bool
 
 
+class KVEventSource(TypedDict):
+    """Where KV events are heard; a host of `*` is this server's own."""
+
+    publisher: Literal["zmq"]
+    endpoint_host: str
+    endpoint_port_base: int
+    topic: str
+    block_size: int
+    dp_size: int
+    replay_endpoint_port_base: NotRequired[int]
+
+
 class ServerFacts(TypedDict):
+    """kv_events: null where they are not published, or not over TCP."""
+
     served_model_name: str
     model_path: str
     max_total_num_tokens: int
     max_req_input_len: int
     version: str
+    kv_events: KVEventSource | None
     internal_states: list[EngineStats]
 
 

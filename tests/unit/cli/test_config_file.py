@@ -165,7 +165,7 @@ def test_the_help_stands_under_headings():
     headings = re.findall(r"^([A-Z][\w ]+):$", text, re.M)
     assert headings == [
         *["Model", "Cache", "Scheduler", "Server", "API keys", "Limits", "Stored responses"],
-        *["Logs", "Config file", "Other"],
+        *["Routers", "Logs", "Config file", "Other"],
     ]
     under = {}
     for line in text.splitlines():

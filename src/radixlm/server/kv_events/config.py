@@ -1,0 +1,142 @@
+"""--kv-events-config: JSON as vLLM and SGLang take it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from radixlm.core.errors import ConfigError
+from radixlm.engine.viewer import MAX_WAITING
+from radixlm.server.wire import KVEventSource
+
+FLAG = "--kv-events-config"
+PUBLISHERS = ("null", "zmq")
+DEFAULT_BLOCK_SIZE = 16
+_WILDCARDS = ("*", "0.0.0.0", "[::]")  # noqa: S104
+_LAST_PORT = 65535
+_ENDPOINT = re.compile(
+    r"tcp://(?P<host>[^:/\s]+|\[[^\]\s]+\]):(?P<port>[0-9]{1,5})|(ipc|inproc)://\S+"
+)
+
+
+def _is_switch(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 1
+
+
+def _is_publisher(value: object) -> bool:
+    return value in PUBLISHERS
+
+
+def _is_endpoint(value: object) -> bool:
+    found = _ENDPOINT.fullmatch(value) if isinstance(value, str) else None
+    return found is not None and 0 < int(found["port"] or 1) <= _LAST_PORT
+
+
+_RULES: dict[Callable[[object], bool], str] = {
+    _is_switch: "true or false",
+    _is_text: "text",
+    _is_count: "an integer of at least 1",
+    _is_publisher: f"one of {PUBLISHERS}",
+    _is_endpoint: "like tcp://*:5557, ipc://PATH or inproc://NAME",
+}
+
+
+def _of(rule: Callable[[object], bool], default: Any = None) -> Any:
+    """A field; where its default is None, None is no breach of the rule."""
+    return field(default=default, metadata={"rule": rule})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVEventsConfig:
+    """Where events are published, and how much is kept of them. Raises ConfigError.
+
+    enable_kv_cache_events: vLLM's switch; SGLang has none, `publisher` alone is enough.
+    bind: None binds wildcards, ipc and inproc, and connects to all else.
+    replay_endpoint: where missed batches are asked for. buffer_steps: batches kept for that.
+    hwm: batches that may wait for one slow subscriber; beyond it loses them.
+    max_queue_size: changes of the cache that may wait to be told.
+    block_size: tokens of a block; None: 16, or a page where that is more.
+    """
+
+    enable_kv_cache_events: bool | None = _of(_is_switch)
+    publisher: str | None = _of(_is_publisher)
+    endpoint: str = _of(_is_endpoint, "tcp://*:5557")
+    bind: bool | None = _of(_is_switch)
+    replay_endpoint: str | None = _of(_is_endpoint)
+    buffer_steps: int = _of(_is_count, 10_000)
+    hwm: int = _of(_is_count, 100_000)
+    max_queue_size: int = _of(_is_count, MAX_WAITING)
+    topic: str = _of(_is_text, "")
+    block_size: int | None = _of(_is_count)
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value, rule = getattr(self, item.name), item.metadata["rule"]
+            if not rule(value) and not value is item.default is None:
+                raise ConfigError(f"{FLAG}: {item.name} is {_RULES[rule]}, got {value!r:.200}")
+        if self.enable_kv_cache_events is None and self.publisher is None:
+            raise ConfigError(
+                f'{FLAG} turns nothing on: give "publisher": "zmq" or '
+                '"enable_kv_cache_events": true'
+            )
+
+    @classmethod
+    def from_json(cls, text: str) -> KVEventsConfig:
+        """Read the flag's value. Raises ConfigError."""
+        try:
+            given = json.loads(text)
+        except ValueError as error:
+            raise ConfigError(f"{FLAG} is no JSON: {error}, got {text!r:.200}") from None
+        if not isinstance(given, dict):
+            raise ConfigError(f"{FLAG} is a JSON object, got {text!r:.200}")
+        known = [item.name for item in fields(cls)]
+        for name in given:
+            if name not in known:
+                raise ConfigError(f"{FLAG} has no {name!r:.80}; known are {', '.join(known)}")
+        return cls(**given)
+
+    @property
+    def enabled(self) -> bool:
+        """Whether anything is published."""
+        return self.enable_kv_cache_events is not False and self.publisher != "null"
+
+    @property
+    def binds(self) -> bool:
+        """Whether subscribers come to `endpoint`, or are found there."""
+        if self.bind is not None:
+            return self.bind
+        found = _ENDPOINT.fullmatch(self.endpoint)
+        return found is not None and found["host"] in (None, *_WILDCARDS)
+
+    def block_size_for(self, page_size: int) -> int:
+        """Tokens of a block in a cache of such pages."""
+        return self.block_size or max(DEFAULT_BLOCK_SIZE, page_size)
+
+    def described(self, page_size: int) -> KVEventSource | None:
+        """How SGLang's router finds the events, in /server_info; None where it can not."""
+        found = _ENDPOINT.fullmatch(self.endpoint)
+        if not self.enabled or not found or found["host"] is None:
+            return None
+        told: KVEventSource = {
+            "publisher": "zmq",
+            "endpoint_host": found["host"],
+            "endpoint_port_base": int(found["port"]),
+            "topic": self.topic,
+            "block_size": self.block_size_for(page_size),
+            "dp_size": 1,
+        }
+        replay = _ENDPOINT.fullmatch(self.replay_endpoint or "")
+        if replay and replay["port"]:
+            told["replay_endpoint_port_base"] = int(replay["port"])
+        return told

@@ -1,0 +1,113 @@
+"""The sockets that events leave by: one that all who subscribe hear, one that repeats."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from radixlm.core.errors import ConfigError
+from radixlm.server.kv_events.config import FLAG, KVEventsConfig
+from radixlm.server.kv_events.libraries import load_libraries
+from radixlm.server.kv_events.wire import BatchWriter, Event
+
+# Of the batches that are kept for who missed them; all that is in the cache can be told instead.
+MAX_KEPT_BYTES = 64 * 2**20
+_LINGER_MS = 1_000
+_NUMBER_BYTES = 8
+_END = (-1).to_bytes(_NUMBER_BYTES, "big", signed=True)
+
+_logger = logging.getLogger("radixlm.server")
+
+
+class Outlet:
+    """Numbers batches of events, sends them, and repeats those that are asked for.
+
+        PUB     -> topic, number, payload
+        ROUTER  <- "", number of the first batch that is wanted
+                -> "", topic, number, payload      for each batch from there on
+                -> "", "", -1, ""                  there are no more
+
+    Where one of these batches is not kept any more, all that there is is told instead, under the
+    number of the last. Sending waits for nobody: who is too slow loses batches.
+
+    It is opened by one thread, and used by another until it is closed. Raises ConfigError, also
+    where pyzmq or msgspec is not installed.
+    """
+
+    def __init__(self, config: KVEventsConfig) -> None:
+        self.config = config
+        self.published = 0
+        self._topic = config.topic.encode()
+        self._kept: deque[bytes] = deque()
+        self._kept_bytes = 0
+        libraries = load_libraries()
+        self._writer = BatchWriter(libraries)
+        self._zmq = libraries.zmq
+        self._awaitable = libraries.zmq_asyncio.Socket.from_socket
+        self._context = self._zmq.Context()
+        try:
+            self._out = self._open(self._zmq.PUB, config.endpoint, config.hwm, bind=config.binds)
+            self._replay: Any = None
+            if config.replay_endpoint is not None:
+                # All that is kept must fit, and what says that it was all.
+                hwm = config.buffer_steps + 1
+                self._replay = self._open(self._zmq.ROUTER, config.replay_endpoint, hwm, bind=True)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, kind: int, endpoint: str, hwm: int, *, bind: bool) -> Any:
+        socket = self._context.socket(kind)
+        socket.set_hwm(hwm)
+        socket.ipv6 = "[" in endpoint
+        try:
+            (socket.bind if bind else socket.connect)(endpoint)
+        except self._zmq.ZMQError as error:
+            doing = "bind" if bind else "connect to"
+            raise ConfigError(f"{FLAG}: cannot {doing} {endpoint!r}: {error}") from None
+        return socket
+
+    def publish(self, events: Iterable[Event]) -> None:
+        """Send a batch, and keep it."""
+        payload = self._writer.batch(time.time(), events)
+        number = self.published.to_bytes(_NUMBER_BYTES, "big")
+        self._out.send_multipart((self._topic, number, payload))
+        self.published += 1
+        self._kept.append(payload)
+        self._kept_bytes += len(payload)
+        while len(self._kept) > self.config.buffer_steps or self._kept_bytes > MAX_KEPT_BYTES:
+            self._kept_bytes -= len(self._kept.popleft())
+
+    async def repeat(self, whole: Callable[[], Iterable[Event]]) -> None:
+        """Answer those who missed something, endlessly. whole: events that tell all there is."""
+        if self._replay is None:
+            return
+        replay = self._awaitable(self._replay)
+        while True:
+            request = await replay.recv_multipart()
+            if len(request) != 3 or len(request[2]) != _NUMBER_BYTES:
+                _logger.debug("no request for missed KV events: %d frames", len(request))
+                continue
+            asker, _, first = request
+            for number, payload in self._from(int.from_bytes(first, "big"), whole):
+                frames = (b"", self._topic, number.to_bytes(_NUMBER_BYTES, "big"), payload)
+                await replay.send_multipart((asker, *frames))
+            await replay.send_multipart((asker, b"", b"", _END, b""))
+
+    def close(self) -> None:
+        """Let what was sent leave, for a second at most."""
+        self._context.destroy(linger=_LINGER_MS)
+
+    def _from(
+        self, first: int, whole: Callable[[], Iterable[Event]]
+    ) -> Iterator[tuple[int, bytes]]:
+        kept = list(enumerate(self._kept, self.published - len(self._kept)))
+        if first >= self.published:
+            return
+        if not kept or first < kept[0][0]:
+            yield self.published - 1, self._writer.batch(time.time(), whole())
+            return
+        yield from (batch for batch in kept if batch[0] >= first)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -11,6 +12,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import httpx
+import pytest
+import uvicorn
 
 from radixlm.build import AsyncEngine, Loaded, ModelInfo
 from radixlm.cache import RadixCache
@@ -22,6 +25,7 @@ from radixlm.engine.fake_runner import FakeRunner
 from radixlm.engine.journal import Journal
 from radixlm.engine.runner import Runner
 from radixlm.scheduler import Limits, Scheduler, make_order
+from radixlm.server import serve as serving
 from radixlm.server.app import create_app
 from radixlm.server.config import ServerConfig
 from radixlm.server.kv_events.publisher import KVEventCounts
@@ -227,6 +231,42 @@ def live(
         server.should_exit = True
         thread.join()
         listener.close()
+
+
+@contextmanager
+def running(monkeypatch: pytest.MonkeyPatch, **flags: Any) -> Iterator[int | None]:
+    """`serve` itself, over an engine without weights; gives the port, None at a Unix socket.
+
+    flags: ServerConfig's.
+    """
+    engine, _ = fake_engine()
+    ready = threading.Event()
+    made: list[serving.Server] = []
+    ports: list[object] = []
+
+    class Told(serving.Server):
+        def __init__(self, config: uvicorn.Config, **options: Any) -> None:
+            made.append(self)
+            super().__init__(config, **{**options, "ready": ready.set})
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            assert sockets
+            ports.append(sockets[0].getsockname())
+            await super().startup(sockets)
+
+    monkeypatch.setattr(serving, "Server", Told)
+    monkeypatch.setattr(AsyncEngine, "from_config", lambda _config: engine)
+    settings = ServerConfig(port=0, **flags)
+    thread = threading.Thread(target=serving.serve, args=(EngineConfig(), settings))
+    thread.start()
+    try:
+        assert ready.wait(10)
+        yield ports[0][1] if isinstance(ports[0], tuple) else None
+    finally:
+        if made:
+            made[0].should_exit = True
+        thread.join()
+        asyncio.run(engine.close())
 
 
 def until(condition: Any, seconds: float = 5.0) -> bool:

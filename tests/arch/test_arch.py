@@ -17,7 +17,7 @@ from tests.arch import rules
 Rule = Callable[[House], Iterator[str]]
 TABLE = {"core": [], "cache": ["core"], "engine": ["core", "cache"], "cli": ["core", "engine"]}
 LIGHT = ("core", "text", "constraints", "cache", "scheduler", "engine")
-HEAVY = ("torch", "transformers")
+HEAVY = ("torch", "transformers", "zmq", "msgspec")
 
 
 @pytest.fixture(scope="module")

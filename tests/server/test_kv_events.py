@@ -30,7 +30,7 @@ from radixlm.server.kv_events.outlet import Outlet
 from radixlm.server.kv_events.publisher import KVEventCounts, Publisher, published
 from radixlm.server.serve import serve
 from tests.kv_follower import Batch, Follower, Prefix
-from tests.server_support import Client, fake_engine, idle_and_whole, live, until
+from tests.server_support import Client, fake_engine, idle_and_whole, live, running, until
 
 SIZE = 4
 END = 2**64 - 1
@@ -279,6 +279,30 @@ def test_blocks_end_with_the_engine():
         assert not router.follower.blocks
 
 
+def test_the_command_s_server_publishes(monkeypatch):
+    text = json.dumps(
+        {
+            "enable_kv_cache_events": True,
+            "endpoint": f"tcp://127.0.0.1:{free_port()}",
+            "bind": True,
+            "replay_endpoint": f"tcp://*:{free_port()}",
+        }
+    )
+    config = KVEventsConfig.from_json(text)
+    with closing(Router(config)) as router:
+        with running(monkeypatch, kv_events_config=text) as port:
+            assert router.ask(0) == [0]
+            url = f"http://127.0.0.1:{port}"
+            body = {"prompt": "a prompt of more than one block", "max_tokens": 1}
+            assert httpx.post(f"{url}/v1/completions", json=body).status_code == 200
+            assert router.hear()
+            assert router.batches[-1].events[0].block_size == 16
+            lines = httpx.get(f"{url}/metrics").text.splitlines()
+            assert any(line.startswith("radixlm:kv_event_batches_total") for line in lines)
+        assert router.hear()
+        assert not router.follower.blocks
+
+
 def test_what_is_wrong_is_told_before_the_model_is_loaded(monkeypatch):
     def flag(endpoint: str) -> ServerConfig:
         text = json.dumps({"publisher": "zmq", "endpoint": endpoint})
@@ -290,12 +314,12 @@ def test_what_is_wrong_is_told_before_the_model_is_loaded(monkeypatch):
         with pytest.raises(ConfigError, match=r"cannot bind 'tcp://.*: Address already in use"):
             serve(nowhere, flag(endpoint))
     with pytest.raises(ConfigError, match="no use with --disable-radix-cache"):
-        serve(EngineConfig(disable_radix_cache=True), flag("inproc://x"))
+        serve(EngineConfig(disable_radix_cache=True), flag("ipc:///nowhere"))
     for name in ("zmq.asyncio", "msgspec.msgpack"):
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, name, None)
             with pytest.raises(ConfigError, match=r"pip install 'radixlm\[kv-events\]'"):
-                serve(nowhere, flag("inproc://x"))
+                serve(nowhere, flag("ipc:///nowhere"))
 
 
 def test_the_server_tells_of_it(engine):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import socket
 import ssl
 import subprocess
-import threading
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -20,7 +18,7 @@ from radixlm.core.errors import ConfigError
 from radixlm.server import serve as serving
 from radixlm.server.config import ServerConfig
 from radixlm.server.listen import bind_unix, check_certificate, listening
-from tests.server_support import fake_engine
+from tests.server_support import running
 
 
 @pytest.fixture(scope="module")
@@ -41,38 +39,6 @@ def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run("genrsa", "-out", "other.pem", "2048")
     run("rsa", "-in", "key.pem", "-aes128", "-passout", "pass:word", "-out", "locked.pem")
     return folder
-
-
-@contextmanager
-def running(monkeypatch, **flags):
-    """`serve` itself, over an engine without weights; gives the port, None at a Unix socket."""
-    engine, _ = fake_engine()
-    ready = threading.Event()
-    made: list[serving.Server] = []
-    ports: list[object] = []
-
-    class Told(serving.Server):
-        def __init__(self, config, **options):
-            made.append(self)
-            super().__init__(config, **{**options, "ready": ready.set})
-
-        async def startup(self, sockets=None):
-            ports.append(sockets[0].getsockname())
-            await super().startup(sockets)
-
-    monkeypatch.setattr(serving, "Server", Told)
-    monkeypatch.setattr(AsyncEngine, "from_config", lambda _config: engine)
-    settings = ServerConfig(port=0, **flags)
-    thread = threading.Thread(target=serving.serve, args=(EngineConfig(), settings))
-    thread.start()
-    try:
-        assert ready.wait(10)
-        yield ports[0][1] if isinstance(ports[0], tuple) else None
-    finally:
-        if made:
-            made[0].should_exit = True
-        thread.join()
-        asyncio.run(engine.close())
 
 
 def test_a_unix_socket_serves_and_is_gone_afterwards(monkeypatch, tmp_path):

@@ -17,9 +17,7 @@ PUBLISHERS = ("null", "zmq")
 DEFAULT_BLOCK_SIZE = 16
 _WILDCARDS = ("*", "0.0.0.0", "[::]")  # noqa: S104
 _LAST_PORT = 65535
-_ENDPOINT = re.compile(
-    r"tcp://(?P<host>[^:/\s]+|\[[^\]\s]+\]):(?P<port>[0-9]{1,5})|(ipc|inproc)://\S+"
-)
+_ENDPOINT = re.compile(r"tcp://(?P<host>[^:/\s]+|\[[^\]\s]+\]):(?P<port>[0-9]{1,5})|ipc://\S+")
 
 
 def _is_switch(value: object) -> bool:
@@ -48,7 +46,7 @@ _RULES: dict[Callable[[object], bool], str] = {
     _is_text: "text",
     _is_count: "an integer of at least 1",
     _is_publisher: f"one of {PUBLISHERS}",
-    _is_endpoint: "like tcp://*:5557, ipc://PATH or inproc://NAME",
+    _is_endpoint: "like tcp://*:5557 or ipc://PATH",
 }
 
 
@@ -62,7 +60,7 @@ class KVEventsConfig:
     """Where events are published, and how much is kept of them. Raises ConfigError.
 
     enable_kv_cache_events: vLLM's switch; SGLang has none, `publisher` alone is enough.
-    bind: None binds wildcards, ipc and inproc, and connects to all else.
+    bind: None binds wildcards and ipc, and connects to all else.
     replay_endpoint: where missed batches are asked for. buffer_steps: batches kept for that.
     hwm: batches that may wait for one slow subscriber; beyond it loses them.
     max_queue_size: changes of the cache that may wait to be told.

@@ -40,7 +40,8 @@ class KVEventCounts:
 class Publisher:
     """Follows the cache and tells of its blocks. The engine waits for nothing here.
 
-    The first batch says that there are none, to those who knew an earlier server.
+    The first batch says that there are none, to those who knew an earlier server, and so does the
+    last, whatever it ends for.
     """
 
     def __init__(self, engine: AsyncEngine, outlet: Outlet) -> None:
@@ -70,11 +71,13 @@ class Publisher:
 
     async def _publish(self) -> None:
         self._send((CLEARED,))
-        async with asyncio.TaskGroup() as group:
-            repeating = group.create_task(self._outlet.repeat(self._whole))
-            await self._follow()
-            repeating.cancel()
-        self._send((CLEARED,))  # the engine has ended, and its blocks with it
+        try:
+            async with asyncio.TaskGroup() as group:
+                repeating = group.create_task(self._outlet.repeat(self._whole))
+                await self._follow()
+                repeating.cancel()
+        finally:
+            self._send((CLEARED,))
 
     async def _follow(self) -> None:
         """Until the engine ends. A viewer that breaks off is followed by another, whose first
@@ -130,4 +133,7 @@ def published(engine: AsyncEngine, outlet: Outlet | None) -> Iterator[Publisher 
         yield None
         return
     with closing(Publisher(engine, outlet)) as publisher:
+        config = outlet.config
+        doing = "bound to" if config.binds else "sent to"
+        _logger.info("KV events: %s %s, topic %r", doing, config.endpoint, config.topic)
         yield publisher

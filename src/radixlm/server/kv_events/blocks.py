@@ -4,9 +4,9 @@ A block is `block_size` tokens of a prompt, from a multiple of it on. It is ther
 tokens are resident; it belongs to the node that its last token lies in. So the blocks that are
 there follow from the tree, however it is cut into nodes:
 
-    tokens   0               16              32              48
-    nodes    [ root's child      ][ below it           ]
-    blocks   [ its block     ][ block of the one below ]
+    tokens   0           16          32          48
+    nodes    [ one            ][ below it       ]
+    blocks   [ of one   ][ of below ]               (the last tokens fill none)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NamedTuple
 from radixlm.core.reports import NodeView
 from radixlm.core.request import Namespace
 
-TOKEN_BYTES = 4
+_TOKEN_BYTES = 4
 _HASH_BYTES = 8
 
 
@@ -102,7 +102,7 @@ class BlockLedger:
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
-        self._width = block_size * TOKEN_BYTES
+        self._width = block_size * _TOKEN_BYTES
         self._held: dict[int, _Held] = {}
         self._blocks = 0
 
@@ -162,9 +162,9 @@ class BlockLedger:
         if view.parent_id is None:
             return _Held(None, namespace, 0, 0, b"", b"", 0, _seed(namespace), [])
         parent = fresh.get(view.parent_id) or self._held[view.parent_id]
-        head = parent.rest(view.start * TOKEN_BYTES % self._width)
+        head = parent.rest(view.start * _TOKEN_BYTES % self._width)
         first, at, width = parent.end, parent.hash_before(parent.end), self._width
-        text = (head + view.edge)[: len(head) + view.resident * TOKEN_BYTES]
+        text = (head + view.edge)[: len(head) + view.resident * _TOKEN_BYTES]
         hashes = [] if heir is None else self._told(self._held[heir], first, text)
         with memoryview(text) as tokens:
             for stop in range((len(hashes) + 1) * width, len(text) + 1, width):
@@ -218,7 +218,7 @@ def _seed(namespace: Namespace) -> int:
     """What the first blocks of a namespace follow."""
     digest = blake2b(digest_size=_HASH_BYTES)
     for part in namespace:
-        data = part.encode("utf-8", "surrogatepass")
+        data = part.encode()
         digest.update(len(data).to_bytes(_HASH_BYTES, "little") + data)
     return _number(digest.digest())
 

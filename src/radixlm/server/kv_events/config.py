@@ -25,7 +25,7 @@ def _is_switch(value: object) -> bool:
 
 
 def _is_text(value: object) -> bool:
-    return isinstance(value, str)
+    return isinstance(value, str) and value.isprintable()
 
 
 def _is_count(value: object) -> bool:
@@ -37,13 +37,13 @@ def _is_publisher(value: object) -> bool:
 
 
 def _is_endpoint(value: object) -> bool:
-    found = _ENDPOINT.fullmatch(value) if isinstance(value, str) else None
+    found = _ENDPOINT.fullmatch(value) if isinstance(value, str) and _is_text(value) else None
     return found is not None and 0 < int(found["port"] or 1) <= _LAST_PORT
 
 
 _RULES: dict[Callable[[object], bool], str] = {
     _is_switch: "true or false",
-    _is_text: "text",
+    _is_text: "printable text",
     _is_count: "an integer of at least 1",
     _is_publisher: f"one of {PUBLISHERS}",
     _is_endpoint: "like tcp://*:5557 or ipc://PATH",

@@ -1,13 +1,15 @@
-"""The command `radixlm`. Subcommands are modules, imported only when they are called."""
+"""The command `radixlm`. Subcommands are modules, imported only when they are called; what takes
+seconds to import, they import only when they run.
+"""
 
 from __future__ import annotations
 
-import importlib
 import sys
 from typing import NamedTuple
 
 import click
 
+from radixlm.cli_later import named
 from radixlm.core.errors import ConfigError, RadixLMError
 
 
@@ -37,7 +39,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in SUBCOMMANDS:
             return None
-        command: click.Command = importlib.import_module(SUBCOMMANDS[cmd_name].module).command
+        command: click.Command = named(f"{SUBCOMMANDS[cmd_name].module}:command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002

@@ -8,9 +8,11 @@ from typing import Any
 
 import click
 
-from radixlm.build import Engine
 from radixlm.cli_flags import engine_options, model_path_option, sampling_options, take_sampling
+from radixlm.cli_later import later
 from radixlm.core.request import RequestOutput
+
+Engine = later("radixlm.build:Engine")
 
 _FOLDER_MARKS = ("/", "./", "../", "~")
 

@@ -11,10 +11,12 @@ import click
 from radixlm.cli_config import config_option
 from radixlm.cli_flags import engine_options, model_path_option, server_options
 from radixlm.cli_help import HeadedCommand
+from radixlm.cli_later import later
 from radixlm.core.config import EngineConfig
-from radixlm.server.access_log import JsonFormatter
 from radixlm.server.config import LogFormat, ServerConfig
-from radixlm.server.serve import serve
+from radixlm.server.json_log import JsonFormatter
+
+serve = later("radixlm.server.serve:serve")
 
 
 @click.command("serve", cls=HeadedCommand)

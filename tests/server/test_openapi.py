@@ -10,13 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from radixlm.server.anthropic.routes import router as messages_router
-from radixlm.server.cache.explain_routes import router as explain_router
-from radixlm.server.cache_view.routes import router as cache_router
-from radixlm.server.cache_view.routes import streams as cache_streams
-from radixlm.server.native_routes import router as native_router
-from radixlm.server.responses.routes import router as responses_router
-from radixlm.server.routes import router
+from radixlm.server.app import API_ROUTES
 from tests.server_support import NAME, Client, fake_engine, refused
 
 METHODS = {"get", "head", "post", "put", "delete", "patch", "options", "trace"}
@@ -57,20 +51,7 @@ def test_every_route_is_told(document):
         for path, item in document["paths"].items()
         for method in METHODS & item.keys()
     }
-    routes = [
-        route
-        for each in (
-            router,
-            responses_router,
-            messages_router,
-            native_router,
-            explain_router,
-            cache_router,
-            cache_streams,
-        )
-        for route in each.routes
-    ]
-    assert told == {(route.path_format, method) for route in routes for method in route.methods}
+    assert told == {(route.path_format, method) for route in API_ROUTES for method in route.methods}
     names = list(values(document["paths"], "operationId"))
     assert len(set(names)) == len(names) == len(told)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-import time
 from typing import Any
 
 from radixlm.server.exchange import Exchange
@@ -18,7 +17,7 @@ _LONGEST_PATH = 200
 def log_access(exchange: Exchange, seconds: float) -> None:
     """Write the line of a request that is over.
 
-    The record's `fields` holds the same as its message; JsonFormatter writes them.
+    The record's `fields` holds the same as its message; json_log writes them.
     """
     if not _logger.isEnabledFor(logging.INFO):
         return
@@ -42,19 +41,3 @@ def _plain(value: object) -> str:
     """Quoted and escaped unless it is harmless: a client must not be able to forge a line."""
     text = str(value)
     return text if _PLAIN.fullmatch(text) else json.dumps(text)
-
-
-class JsonFormatter(logging.Formatter):
-    """One JSON object per record: time (UTC), level, logger, and the message or its fields."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        line = {
-            "time": f"{seconds}.{int(record.msecs):03}Z",
-            "level": record.levelname,
-            "logger": record.name,
-        }
-        line |= getattr(record, "fields", None) or {"message": record.getMessage()}
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)

@@ -16,6 +16,8 @@ from radixlm.server.errors import AdminKeyNeededError, InvalidApiKeyError
 OPEN_PATH = "/health"
 # Nor does a browser that fetches a page: this one asks for a key, and holds no data by itself.
 PAGE_PATH = "/ui"
+# It leads to the page.
+TOP_PATH = "/"
 
 
 def carried_key(headers: Headers) -> str | None:
@@ -71,7 +73,7 @@ class Keyring:
 
 def _is_open(path: str, root: str) -> bool:
     page = root + PAGE_PATH
-    return path in (root + OPEN_PATH, page) or path.startswith(page + "/")
+    return path in (root + OPEN_PATH, root + TOP_PATH, page) or path.startswith(page + "/")
 
 
 def _refusal(headers: Headers, digests: Sequence[str]) -> InvalidApiKeyError | None:

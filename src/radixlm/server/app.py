@@ -46,7 +46,8 @@ _ROUTERS = (
     cache_router,
     cache_streams,
 )
-_ROUTES = [route for each in _ROUTERS for route in each.routes if isinstance(route, APIRoute)]
+# All of the API: what /openapi.json tells, and a 405 allows.
+API_ROUTES = [route for each in _ROUTERS for route in each.routes if isinstance(route, APIRoute)]
 
 
 def create_app(
@@ -88,7 +89,7 @@ def create_app(
     for routes in _ROUTERS:
         app.include_router(routes)
     app.include_router(ui_router)  # a page is no part of the API
-    install_error_handlers(app, _ROUTES, service.retry_after)
+    install_error_handlers(app, API_ROUTES, service.retry_after)
     return Envelope(app, config, keys, clock)
 
 
@@ -99,6 +100,6 @@ class _Application(FastAPI):
         if self.openapi_schema is None:
             service: Service = self.state.service
             self.openapi_schema = document(
-                _ROUTES, service.model_name, service.engine.info, service.config
+                API_ROUTES, service.model_name, service.engine.info, service.config
             )
         return self.openapi_schema

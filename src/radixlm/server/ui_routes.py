@@ -10,6 +10,7 @@ from typing import NamedTuple
 from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
 
+from radixlm.server.api_keys import PAGE_PATH, TOP_PATH
 from radixlm.server.errors import NotFoundError
 from radixlm.server.head import HeadRoute
 from radixlm.server.service import service_of
@@ -43,7 +44,13 @@ class _Part(NamedTuple):
     etag: str
 
 
-@router.get("/ui")
+@router.get(TOP_PATH)
+async def top() -> Response:
+    """Who opens the server's address in a browser wants to see something: the page."""
+    return RedirectResponse(PAGE_PATH.removeprefix("/"))
+
+
+@router.get(PAGE_PATH)
 async def page(request: Request) -> Response:
     """The page. Where a key is needed and none is sent it is a 401 that asks for one: a browser
     can not send a key with its first request.

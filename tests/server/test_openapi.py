@@ -131,6 +131,24 @@ def test_ranges_are_those_that_are_checked(fake, document, schema, path):
             assert error["param"] == name
 
 
+def test_ranges_behind_the_question_mark_are_those_that_are_checked(fake, document):
+    tried = set()
+    for path, needed in (("/cache/tree", {}), ("/cache/search", {"q": "a"})):
+        for told in document["paths"][path]["get"]["parameters"]:
+            name = told["name"]
+            for part in told["schema"].get("anyOf", [told["schema"]]):
+                if part["type"] == "integer":
+                    low, high = part["minimum"], part["maximum"]
+                    for value in (low, high):  # there may be no such node
+                        answer = fake.request("GET", path, params={**needed, name: value})
+                        assert answer.status_code in (200, 404), answer.text
+                    for value in (low - 1, high + 1):
+                        answer = fake.request("GET", path, params={**needed, name: value})
+                        assert refused(answer)["param"] == name
+                    tried.add(name)
+    assert tried == {"depth", "min_tokens", "node", "max_nodes", "limit"}
+
+
 @pytest.mark.parametrize("path", BODIES)
 def test_what_the_schema_leaves_out_is_refused(fake, document, path):
     (reference,) = values(document["paths"][path]["post"]["requestBody"], "$ref")
@@ -172,8 +190,9 @@ def test_tokens_and_lengths_are_the_models(fake, document):
     vocab_size, context = fake.engine.info.vocab_size, fake.engine.info.context_length
     prompts = schemas["CompletionBody"]["properties"]["prompt"]
     assert {*values(prompts, "maximum")} == {vocab_size - 1}
-    assert fake.complete([vocab_size - 1]).status_code == 200
-    assert refused(fake.complete([vocab_size]))["param"] == "prompt"
+    for ask in (fake.complete, lambda prompt: fake.post("/cache/explain", prompt=prompt)):
+        assert ask([vocab_size - 1]).status_code == 200
+        assert refused(ask([vocab_size]))["param"] == "prompt"
     for schema, name in (("ChatBody", "max_completion_tokens"), ("NativeParams", "max_new_tokens")):
         assert {*values(schemas[schema]["properties"][name], "maximum")} == {context - 1}
     assert fake.complete([1], max_tokens=context - 1).status_code == 200

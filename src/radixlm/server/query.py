@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from fastapi import Request
+from pydantic import BeforeValidator
 
 from radixlm.server.body import checked
 from radixlm.server.request_model import Body
@@ -12,9 +13,13 @@ from radixlm.server.request_model import Body
 Q = TypeVar("Q", bound=Body)
 
 
-def digits(value: object) -> object:
-    """A number: digits are all that a query can hold."""
+def _number(value: object) -> object:
     return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
+
+
+# Behind a field's range: in front of it the schema would not tell the range.
+DIGITS = BeforeValidator(_number)
+"""A number, written with digits: they are all that a query can hold."""
 
 
 def query_of(request: Request, kind: type[Q]) -> Q:

@@ -84,6 +84,11 @@ def asked_in(service: Service, body: ExplainBody, tenant: str) -> Asked:
     ]
     if any(not key.size for key in keys):
         raise InvalidRequestError("a prompt has no tokens", param="prompt")
+    last = service.engine.info.vocab_size - 1
+    if (largest := max(int(key.max()) for key in keys)) > last:
+        raise InvalidRequestError(
+            f"prompt holds token id {largest}, the model's ids end at {last}", param="prompt"
+        )
     return Asked(keys, namespace, None)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from fastapi import Request
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from radixlm.core.reports import TreeQuery
-from radixlm.server.query import digits, query_of
+from radixlm.server.query import DIGITS, query_of
 from radixlm.server.request_model import Body
 from radixlm.server.service import service_of, tenant_of
 
@@ -16,16 +16,14 @@ DEFAULT_NODES = 10_000
 MOST_NODES = 50_000
 SEARCHED_NODES = 10_000
 
-_Count = BeforeValidator(digits)
-
 
 class TreeParams(Body):
     """GET /cache/tree and /cache/events."""
 
-    depth: Annotated[int, _Count, Field(ge=0, le=1_000_000)] | None = None
-    min_tokens: Annotated[int, _Count, Field(ge=0, le=2**31)] = 0
-    node: Annotated[int, _Count, Field(ge=1, le=2**62)] | None = None
-    max_nodes: Annotated[int, _Count, Field(ge=1, le=MOST_NODES)] = DEFAULT_NODES
+    depth: Annotated[int, Field(ge=0, le=1_000_000), DIGITS] | None = None
+    min_tokens: Annotated[int, Field(ge=0, le=2**31), DIGITS] = 0
+    node: Annotated[int, Field(ge=1, le=2**62), DIGITS] | None = None
+    max_nodes: Annotated[int, Field(ge=1, le=MOST_NODES), DIGITS] = DEFAULT_NODES
     text: Literal["true", "false"] = "true"
 
 
@@ -33,7 +31,7 @@ class SearchParams(Body):
     """GET /cache/search."""
 
     q: Annotated[str, Field(min_length=1, max_length=200)]
-    limit: Annotated[int, _Count, Field(ge=1, le=100)] = 20
+    limit: Annotated[int, Field(ge=1, le=100), DIGITS] = 20
 
 
 def tree_query(request: Request) -> tuple[TreeQuery, bool]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
-from radixlm.server.query import digits
+from radixlm.server.query import DIGITS
 from radixlm.server.request_model import Body, ListOf
 from radixlm.server.responses.body import Include
 
@@ -24,5 +24,5 @@ class ItemsQuery(Body):
 
     include: ListOf[Include] | None = None
     after: str | None = None
-    limit: Annotated[int, BeforeValidator(digits), Field(ge=1, le=100)] = 20
+    limit: Annotated[int, Field(ge=1, le=100), DIGITS] = 20
     order: Literal["asc", "desc"] = "desc"

@@ -1,7 +1,7 @@
 """Let clients that nobody here wrote use a server with the demo model, and say what came of it.
 
     make clients                                     # installs them first
-    python scripts/clients.py [--cases 10000] [--only openai ...]
+    python scripts/clients.py [--examples 10] [--only openai ...]
 
 Ends in a table and one JSON line; exits with 1 when something is not as it should be.
 docs/clients.md has the last table and what each client needs.

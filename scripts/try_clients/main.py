@@ -32,7 +32,7 @@ NAMES = (
     *("openai", "anthropic", "pydantic-ai", "langchain"),
     *("lm-eval", "aiperf", "schemathesis"),
 )
-_CASES = 4_000
+_EXAMPLES = 10
 # float32, as the reference is; a queue that one request can fill.
 _FLAGS = ("--dtype", "float32", "--max-queued-requests", "100")
 # Small, so that no case is long and many of them evict.
@@ -76,8 +76,9 @@ class Report:
             numbers: dict[str, object] = {**row["numbers"]}  # type: ignore[dict-item]
             books: dict[str, int] = {**row["books"]}  # type: ignore[dict-item]
             if books:
-                numbers["free + evictable"] = (
-                    f"{books['free']} + {books['evictable']} = {books['capacity']}"
+                numbers["free + evictable + pinned"] = (
+                    f"{books['free']} + {books['evictable']} + {books['pinned']} "
+                    f"= {books['capacity']}"
                 )
             table.add_row(
                 str(row["client"]),
@@ -108,7 +109,7 @@ def main() -> int:
                     use_schemathesis,
                     server,
                     work,
-                    cases=options.cases,
+                    examples=options.examples,
                     workers=options.workers,
                     progress=progress,
                 )
@@ -143,7 +144,12 @@ def _run_packages(report: Report, work: Path, options: argparse.Namespace) -> No
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/clients.py", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES, metavar="CLIENT")
-    parser.add_argument("--cases", type=int, default=_CASES, help="requests of schemathesis")
+    parser.add_argument(
+        "--examples",
+        type=int,
+        default=_EXAMPLES,
+        help="of schemathesis for each operation, beyond those that cover the schema",
+    )
     parser.add_argument("--workers", type=int, default=1, help="of schemathesis, side by side")
     parser.add_argument(
         "--aiperf",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -79,3 +80,26 @@ def test_keys_that_share_a_cache_are_told_nothing_unless_an_admin_s(engine):
     client = Client(engine, api_key=KEYS, admin_api_key=("sk-admin",))
     assert client.request("GET", "/cache/tree", headers=bearer(KEYS[0])).status_code == 403
     assert client.request("GET", "/cache/tree", headers=bearer("sk-admin")).status_code == 200
+
+
+def test_a_salt_is_a_secret_among_those_who_share_a_key(engine):
+    """Where nobody is an admin, nobody is shown it, nor what was sent under it."""
+
+    def shown(key: str, **flags: Any) -> str:
+        client = Client(engine, **flags)
+        body = {"prompt": "behind a salt", "max_tokens": 1, "cache_salt": "nobody knows"}
+        client.request("POST", "/v1/completions", json=body, headers=bearer(key))
+        body = {"prompt": "in front of all", "max_tokens": 1}
+        client.request("POST", "/v1/completions", json=body, headers=bearer(key))
+        paths = ("/cache/tree", "/cache/search?q=a")
+        return "".join(client.request("GET", path, headers=bearer(key)).text for path in paths)
+
+    for keys, isolated in ((KEYS, False), (KEYS[:1], False), (KEYS, True)):
+        told = shown(KEYS[0], api_key=keys, isolate_by_key=isolated)
+        assert "in front of all" in told
+        assert "nobody knows" not in told
+        assert "behind a" not in told
+    for key, flags in (("sk-admin", {"api_key": KEYS, "admin_api_key": ("sk-admin",)}), ("", {})):
+        told = shown(key, **flags)
+        assert "nobody knows" in told
+        assert "behind a salt" in told

@@ -24,7 +24,7 @@ class TreeQuery:
     max_depth: edges below the top. min_tokens: nodes with fewer in them and below are left out.
     node: only that one and what is below it. max_nodes: keep so many, the heaviest by tokens in
     them and below; of very many children only the newest are looked at, twice as many in all.
-    within: only namespaces whose cache_salt begins with this.
+    within: only namespaces whose cache_salt begins with this. salted: also where it goes on.
     """
 
     max_depth: int | None = None
@@ -32,12 +32,13 @@ class TreeQuery:
     node: int | None = None
     max_nodes: int | None = None
     within: str | None = None
+    salted: bool = True
 
     def admits(self, namespace: Hashable) -> bool:
         """Whether a namespace may be seen."""
-        if self.within is None:
-            return True
-        return isinstance(namespace, Namespace) and namespace.cache_salt.startswith(self.within)
+        salt = namespace.cache_salt if isinstance(namespace, Namespace) else ""
+        own = self.within or ""
+        return salt.startswith(own) if self.salted else salt == own
 
 
 @dataclass(slots=True)

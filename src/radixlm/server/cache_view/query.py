@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from fastapi import Request
@@ -37,20 +38,23 @@ class SearchParams(Body):
 def tree_query(request: Request) -> tuple[TreeQuery, bool]:
     """What to show, and whether with texts. Raises InvalidRequestError, AdminKeyNeededError."""
     params = query_of(request, TreeParams)
-    query = TreeQuery(
+    query = replace(
+        seen_by(request),
         max_depth=params.depth,
         min_tokens=params.min_tokens,
         node=params.node,
         max_nodes=params.max_nodes,
-        within=within(request),
     )
     return query, params.text == "true"
 
 
-def within(request: Request) -> str | None:
-    """The salts of the namespaces that a request may see begin with this; None for all.
+def seen_by(request: Request) -> TreeQuery:
+    """All that a request may see: its key's own namespace, or everybody's. A salt is a secret among
+    those who share a key, so what has one is shown to admins only; or to all, without any keys.
 
     Raises AdminKeyNeededError where all keys share one cache and this one is no admin's.
     """
-    service = service_of(request)
-    return None if service.sees_all(request) else service.salt_of(tenant_of(request))
+    service, tenant = service_of(request), tenant_of(request)
+    if not service.sees_all(request):
+        return TreeQuery(within=service.salt_of(tenant), salted=False)
+    return TreeQuery(salted=not service.config.api_key or service.keys.is_admin(tenant))

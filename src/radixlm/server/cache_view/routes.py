@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+from dataclasses import replace
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from radixlm.core.reports import TreeQuery
 from radixlm.server.cache_view.nodes import NodeWriter
-from radixlm.server.cache_view.query import SEARCHED_NODES, SearchParams, tree_query, within
+from radixlm.server.cache_view.query import SEARCHED_NODES, SearchParams, seen_by, tree_query
 from radixlm.server.cache_view.search import search
 from radixlm.server.cache_view.stream import EventWriter, WatchStream, tree_json
 from radixlm.server.cache_view.wire import NodeWhole
@@ -73,7 +73,7 @@ async def cache_node(request: Request, node_id: str) -> Response:
     service = service_of(request)
     if not _NODE_ID.fullmatch(node_id):
         raise NotFoundError(f"there is no node {node_id!r:.80}", param="node_id")
-    query = TreeQuery(node=int(node_id), max_depth=0, max_nodes=1, within=within(request))
+    query = replace(seen_by(request), node=int(node_id), max_depth=0, max_nodes=1)
     tree = (await service.engine.look(query)).tree
     writer = NodeWriter(
         service.engine.tokenizer,
@@ -91,7 +91,7 @@ async def cache_search(request: Request) -> Response:
     """Nodes by their text."""
     service = service_of(request)
     params = query_of(request, SearchParams)
-    query = TreeQuery(max_nodes=SEARCHED_NODES, within=within(request))
+    query = replace(seen_by(request), max_nodes=SEARCHED_NODES)
     nodes = (await service.engine.look(query)).tree.nodes
     found = await asyncio.to_thread(
         search,

@@ -6,10 +6,13 @@ import asyncio
 import contextlib
 import socket
 import time
+from collections.abc import Callable
+from typing import Any
 
 import httpx
 import pytest
 
+from radixlm.server.app import API_ROUTES
 from tests.server_support import Client, fake_engine, idle_and_whole, live, refused, until
 
 KEY = "sk-first"
@@ -201,42 +204,88 @@ def test_half_a_million_objects_hold_up_nobody(engine, path, begin, item, end):
     assert time.process_time() - began < 1
 
 
-def read_token_by_token(client: Client, victim: str, attacker: str, **fields: str) -> list[int]:
+Look = Callable[[Client, str, list[list[int]]], list[int]]
+
+
+def read_token_by_token(
+    client: Client, victim: str, attacker: str, look: Look, **fields: str
+) -> list[int]:
     """What the attacker learns of a prompt of the victim's, one request for each token: all tokens
     that may come next are asked at once, and the answers say how much of each was cached.
     """
-    client.request("POST", "/flush_cache", headers={"Authorization": f"Bearer {victim}"})
+    client.request("POST", "/flush_cache", headers=bearer(victim))
     secret = {"input_ids": SECRET, "sampling_params": {"max_new_tokens": 1}, **fields}
-    ask(client, victim, secret)
+    ask(client, victim, "/generate", secret)
     known: list[int] = []
     for _ in SECRET[:-1]:
         # The 0 is never a guess: what was asked before is in the cache too.
         guesses = [[*known, token, 0] for token in range(1, 97)]
-        answers = ask(
-            client, attacker, {"input_ids": guesses, "sampling_params": {"max_new_tokens": 0}}
-        )
-        hits = [
-            guess[-2]
-            for guess, answer in zip(guesses, answers, strict=True)
-            if answer["meta_info"]["cached_tokens"] > len(known)
-        ]
+        cached = look(client, attacker, guesses)
+        hits = [guess[-2] for guess, n in zip(guesses, cached, strict=True) if n > len(known)]
         if len(hits) != 1:
             return known
         known += hits
     return known
 
 
-def ask(client: Client, key: str, body: dict[str, object]) -> list[dict[str, dict[str, int]]]:
-    headers = {"Authorization": f"Bearer {key}"}
-    answer = client.request("POST", "/generate", json=body, headers=headers)
+def by_sending(client: Client, key: str, guesses: list[list[int]]) -> list[int]:
+    """How much of each prompt was cached when it was sent."""
+    body = {"input_ids": guesses, "sampling_params": {"max_new_tokens": 0}}
+    return [each["meta_info"]["cached_tokens"] for each in ask(client, key, "/generate", body)]
+
+
+def by_asking_why(client: Client, key: str, guesses: list[list[int]]) -> list[int]:
+    """The same, without sending them."""
+    told = ask(client, key, "/cache/explain", {"prompt": guesses})
+    return [report["cached_tokens"]["device"] for report in told["reports"]]
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+def ask(client: Client, key: str, path: str, body: dict[str, object]) -> Any:
+    answer = client.request("POST", path, json=body, headers=bearer(key))
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
-def test_whoever_shares_a_cache_can_read_it(engine):
+@pytest.mark.parametrize("look", [by_sending, by_asking_why])
+def test_whoever_shares_a_cache_can_read_it(engine, look):
     """As the manual says: this is what --isolate-by-key and cache_salt are there for."""
     keys = (KEY, "sk-second")
     shared = Client(engine, api_key=keys)
-    assert read_token_by_token(shared, *keys) == SECRET[:-1]
-    assert read_token_by_token(shared, *keys, cache_salt="the victim's own") == []
-    assert read_token_by_token(Client(engine, api_key=keys, isolate_by_key=True), *keys) == []
+    assert read_token_by_token(shared, *keys, look) == SECRET[:-1]
+    assert read_token_by_token(shared, *keys, look, cache_salt="the victim's own") == []
+    assert read_token_by_token(Client(engine, api_key=keys, isolate_by_key=True), *keys, look) == []
+
+
+def tree_of(client: Client, key: str) -> dict[str, Any]:
+    return client.request("GET", "/cache/tree", headers=bearer(key)).json()
+
+
+def test_asking_why_leaves_no_trace(engine):
+    client = Client(engine, api_key=(KEY,))
+    ask(client, KEY, "/v1/completions", {"prompt": SECRET, "max_tokens": 1})
+    before = tree_of(client, KEY)
+    ask(client, KEY, "/cache/explain", {"prompt": [SECRET, [*SECRET[:4], 9, 9]]})
+    assert tree_of(client, KEY) == before
+
+
+def test_isolated_keys_see_of_others_in_the_tree_only_numbers_of_the_pool(engine):
+    client = Client(engine, api_key=(KEY, "sk-second"), isolate_by_key=True)
+    ask(client, KEY, "/v1/completions", {"prompt": SECRET, "max_tokens": 1})
+    before = tree_of(client, KEY)
+    ask(client, "sk-second", "/v1/completions", {"prompt": SECRET, "max_tokens": 1})
+    after = tree_of(client, KEY)
+    assert after["totals"] != before["totals"]
+    pool = {name: after[name] for name in ("totals", "version", "uses")}
+    assert {**before, **pool} == after
+
+
+def test_every_route_of_the_api_needs_a_key(engine):
+    client = Client(engine, api_key=(KEY,))
+    for route in API_ROUTES:
+        for method in route.methods:
+            answer = client.request(method, route.path_format)
+            assert (answer.status_code == 401) == (route.path_format != "/health"), route

@@ -1,4 +1,9 @@
-"""Thought, action, observation, in a loop; the program does what the model asks for."""
+"""Thought, action, observation, in a loop; the program does what the model asks for.
+
+The demo model never learnt this form: its thought makes no sense and it takes `finish` at once, so
+there is one turn and no observation. With a model that reasons, `rl.Engine("FOLDER")`, the loop
+goes on for as long as that chooses `look up`, three turns at most.
+"""
 
 import radixlm as rl
 

@@ -106,6 +106,26 @@ def test_what_runs_when_the_server_ends_is_told(grace, force):
     assert "shut down" in last["error"]["message"]
 
 
+def test_the_log_says_that_it_ends_and_what_for(caplog):
+    caplog.set_level("INFO", logger="radixlm.server")
+    engine, _ = fake_engine(seconds=STEP)
+    with live(engine):
+        pass
+    assert caplog.messages == ["ending: no request runs"]
+    with live(engine, grace=60) as url:
+        body = {"prompt": "a", "max_tokens": 20}
+        thread = threading.Thread(
+            target=httpx.post, args=(f"{url}/v1/completions",), kwargs={"json": body}
+        )
+        thread.start()
+        assert until(lambda: engine.stats().running == 1)
+    thread.join()
+    assert caplog.messages[1:] == [
+        "ending: 1 requests run and have 60 s to finish; Ctrl-C again ends them now"
+    ]
+    asyncio.run(engine.close())
+
+
 def test_what_ends_in_time_is_answered_when_the_server_ends():
     engine, _ = fake_engine(seconds=STEP)
     answers: list[httpx.Response] = []

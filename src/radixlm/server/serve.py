@@ -61,8 +61,12 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if running := len(self.server_state.tasks):
             _logger.info(
-                "%d requests have %g s to end; Ctrl-C again ends them now", running, self._grace
+                "ending: %d requests run and have %g s to finish; Ctrl-C again ends them now",
+                running,
+                self._grace,
             )
+        else:
+            _logger.info("ending: no request runs")
         ending = asyncio.create_task(self._end_in_time())
         try:
             await super().shutdown(sockets)

@@ -53,7 +53,7 @@ def use_schemathesis(
         *("run", f"{server.url}/openapi.json", "-H", f"Authorization: Bearer {KEY}"),
         *("--checks", ",".join(CHECKS), "--continue-on-failure"),
         *("--max-examples", str(examples), "--workers", str(workers)),
-        *("--suppress-health-check", "all", "--request-timeout", "60", "--seed", "7"),
+        *("--suppress-health-check", "all", "--request-timeout", "300", "--seed", "7"),
         *("--report", "json", "--report-json-path", str(report)),
     ]
     task = progress.add_task("schemathesis", total=LEAST_CASES)

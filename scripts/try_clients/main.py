@@ -36,7 +36,7 @@ _EXAMPLES = 10
 # float32, as the reference is; a queue that one request can fill.
 _FLAGS = ("--dtype", "float32", "--max-queued-requests", "100")
 # Small, so that no case is long and many of them evict.
-_SMALL = ("--context-length", "256", "--kv-tokens", "4096", "--request-timeout", "60")
+_SMALL = ("--context-length", "256", "--kv-tokens", "4096", "--request-timeout", "300")
 
 
 class Report:

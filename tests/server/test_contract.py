@@ -132,3 +132,16 @@ def test_what_is_stored_is_as_told(operations):
         assert (
             operations[label].Case(path_parameters=place).call_and_validate().status_code == status
         )
+
+
+def test_a_node_is_as_told(operations):
+    body = {"prompt": "hello", "max_tokens": 3}
+    operations["POST /v1/completions"].Case(
+        body=body, media_type="application/json"
+    ).call_and_validate()
+    tree = operations["GET /cache/tree"].Case().call_and_validate().json()
+    place = {"node_id": str(tree["nodes"][-1]["id"])}
+    told = operations["GET /cache/node/{node_id}"].Case(path_parameters=place).call_and_validate()
+    assert told.json()["path"]
+    found = operations["GET /cache/search"].Case(query={"q": "hel"}).call_and_validate()
+    assert found.json()["matches"]

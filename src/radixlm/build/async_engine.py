@@ -9,13 +9,13 @@ from radixlm.build.loading import Loaded, load
 from radixlm.cache import Pin
 from radixlm.core.config import EngineConfig
 from radixlm.core.misses import Explained
-from radixlm.core.reports import TreeQuery, TreeSnapshot
+from radixlm.core.reports import MAX_WAITING, TreeQuery, TreeSnapshot
 from radixlm.core.request import Breakpoint, Namespace, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineStats
 from radixlm.engine.messages import Scene
 from radixlm.engine.prompts import Prompt
-from radixlm.engine.viewer import MAX_WAITING, Viewer
+from radixlm.engine.viewer import Viewer
 
 
 class AsyncEngine:

@@ -9,6 +9,9 @@ from typing import NamedTuple
 from radixlm.core.keys import Slots
 from radixlm.core.request import Namespace
 
+# So many changes may wait for a slow viewer: some three seconds of them.
+MAX_WAITING = 32
+
 
 class Tally(NamedTuple):
     """A histogram at one moment: by_bits[n] values had n binary digits; total is their sum."""

@@ -15,7 +15,7 @@ from radixlm.core.clock import Clock, WallClock
 from radixlm.core.errors import CacheError, EngineDeadError, InvalidRequestError, QueueFullError
 from radixlm.core.keys import Key
 from radixlm.core.misses import Explained
-from radixlm.core.reports import TreeQuery
+from radixlm.core.reports import MAX_WAITING, TreeQuery
 from radixlm.core.request import FinishReason, Namespace, Request, RequestOutput
 from radixlm.engine.core import EngineCore
 from radixlm.engine.loop import EngineThread
@@ -42,7 +42,7 @@ from radixlm.engine.messages import (
     Unpin,
 )
 from radixlm.engine.stats import EngineStats
-from radixlm.engine.viewer import MAX_WAITING, Viewer
+from radixlm.engine.viewer import Viewer
 
 # How many may watch the tree at a time, and how many may wait for a single look.
 MAX_VIEWERS = 16

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from radixlm.core.errors import CacheError, EngineDeadError
+from radixlm.core.reports import MAX_WAITING
 from radixlm.engine.messages import Scene, SceneChange, Sight
 
-# What may wait for a slow viewer: some three seconds of changes, or so many nodes in them.
-MAX_WAITING = 32
+# So many nodes may wait in the changes.
 MAX_WAITING_NODES = 20_000
 
 Ending = CacheError | EngineDeadError

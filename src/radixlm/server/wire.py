@@ -14,6 +14,7 @@ from typing_extensions import TypedDict
 from radixlm.core.request import FinishReason
 from radixlm.engine.stats import EngineStats
 from radixlm.server.cache.wire import CacheReport, CacheReported
+from radixlm.server.kv_events.config import KVEventSource
 
 
 class ErrorDetails(TypedDict):
@@ -327,18 +328,6 @@ class CacheReset(TypedDict):
 class ServedModel(TypedDict):
     served_model_name: str
     is_generation: bool
-
-
-class KVEventSource(TypedDict):
-    """Where KV events are heard; a host of `*` is this server's own."""
-
-    publisher: Literal["zmq"]
-    endpoint_host: str
-    endpoint_port_base: int
-    topic: str
-    block_size: int
-    dp_size: int
-    replay_endpoint_port_base: NotRequired[int]
 
 
 class ServerFacts(TypedDict):

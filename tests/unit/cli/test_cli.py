@@ -46,7 +46,7 @@ def help_without_torch(*arguments: str) -> str:
     program = (
         "import sys\nfrom radixlm.cli import cli\n"
         "try: cli([*sys.argv[1:], '--help'])\n"
-        "finally: assert not {'torch', 'fastapi'} & sys.modules.keys()"
+        "finally: assert not {'torch', 'fastapi', 'pydantic'} & sys.modules.keys()"
     )
     done = subprocess.run(  # noqa: S603
         [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from radixlm.core.errors import EngineDeadError, NodeGoneError
-from radixlm.core.reports import NodeView, TreeChange, TreeSnapshot
+from radixlm.core.reports import MAX_WAITING, NodeView, TreeChange, TreeSnapshot
 from radixlm.engine.messages import Scene, SceneChange
 from radixlm.engine.stats import EngineStats
-from radixlm.engine.viewer import MAX_WAITING, MAX_WAITING_NODES, Viewer
+from radixlm.engine.viewer import MAX_WAITING_NODES, Viewer
 
 
 class Looked:

@@ -6,11 +6,12 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Literal, NotRequired
+
+from typing_extensions import TypedDict
 
 from radixlm.core.errors import ConfigError
-from radixlm.engine.viewer import MAX_WAITING
-from radixlm.server.wire import KVEventSource
+from radixlm.core.reports import MAX_WAITING
 
 FLAG = "--kv-events-config"
 PUBLISHERS = ("null", "zmq")
@@ -53,6 +54,18 @@ _RULES: dict[Callable[[object], bool], str] = {
 def _of(rule: Callable[[object], bool], default: Any = None) -> Any:
     """A field; where its default is None, None is no breach of the rule."""
     return field(default=default, metadata={"rule": rule})
+
+
+class KVEventSource(TypedDict):
+    """Where KV events are heard; a host of `*` is this server's own."""
+
+    publisher: Literal["zmq"]
+    endpoint_host: str
+    endpoint_port_base: int
+    topic: str
+    block_size: int
+    dp_size: int
+    replay_endpoint_port_base: NotRequired[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

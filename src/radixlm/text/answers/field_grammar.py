@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.text.answers.formats import Fields
 from radixlm.text.answers.lark_terms import json_of, moved, quoted
-from radixlm.text.answers.schema_types import types_of
+from radixlm.text.answers.schema_types import DEEPEST, schema_at, types_of
 from radixlm.text.answers.tools import Tool
 
 _KEY = re.compile(r"[\w.-]+", re.ASCII)
@@ -91,21 +92,43 @@ class _Writer:
         if not form.value_end:
             return f"{quoted(form.key_after)} {self._json(schema)}"
         ends = quoted(f"\n{form.value_end}\n")
-        match schema:
-            case {"enum": [_, *_] as values} | {"const": values}:
-                values = values if "enum" in schema else [values]
-                written = " | ".join(quoted(form.key_after + _plain(value)) for value in values)
-                return f"({written}) {ends}"
-        types = types_of(schema, self._root)
-        if "string" not in types:
+        if values := self._values(schema):
+            written = " | ".join(quoted(form.key_after + _plain(value)) for value in values)
+            return f"({written}) {ends}"
+        if "string" not in types_of(schema, self._root):
             return f"{quoted(form.key_after)} {self._json(schema)} {ends}"
-        if not self._says_no_more(schema, types):
+        if not self._says_no_more(schema):
             self._refuse(f"more than the type of a text, in {json.dumps(schema)[:200]},")
         return f'{quoted(form.key_after)} plain "\\n"'
 
-    def _says_no_more(self, schema: Any, types: frozenset[str]) -> bool:
+    def _values(self, schema: Any, depth: int = 0) -> list[Any] | None:
+        """All values, where the schema names each of them."""
+        match schema:
+            case {"$ref": str(place)} if depth < DEEPEST:
+                return self._values(schema_at(place, self._root), depth + 1)
+            case {"enum": [*values]}:
+                return values
+            case {"const": value}:
+                return [value]
+            case {"type": "null"}:
+                return [None]
+            case {"anyOf": [*others]} if depth < DEEPEST:
+                found = [self._values(other, depth + 1) for other in others]
+                known = [values for values in found if values is not None]
+                return list(chain(*known)) if len(known) == len(found) else None
+        return None
+
+    def _says_no_more(self, schema: Any, depth: int = 0) -> bool:
+        """Whether every text is a value of the schema, as it is read."""
         said = schema.keys() - _REMARKS if isinstance(schema, Mapping) else set()
-        return not said or (types <= _WITHOUT_QUOTES and said == {"type"})
+        match schema:
+            case {"$ref": str(place)} if len(said) == 1 and depth < DEEPEST:
+                return self._says_no_more(schema_at(place, self._root), depth + 1)
+            case {"anyOf": [*others]} if len(said) == 1 and depth < DEEPEST:
+                return all(self._says_no_more(other, depth + 1) for other in others)
+            case {"type": _} if len(said) == 1:
+                return types_of(schema, self._root) <= _WITHOUT_QUOTES
+        return not said
 
     def _json(self, schema: Any) -> str:
         found = moved(schema if isinstance(schema, Mapping) else {}, _ROOT)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 ANY_TYPE = frozenset({"string", "number", "integer", "boolean", "null", "array", "object"})
 # Schemas that refer to each other in a ring say nothing.
-_DEEPEST = 16
+DEEPEST: Final = 16
 _BEGINS = {'"': "string", "{": "object", "[": "array", "t": "boolean", "f": "boolean", "n": "null"}
 
 
@@ -17,11 +17,11 @@ def types_of(schema: Any, root: Any, depth: int = 0) -> frozenset[str]:
     >>> sorted(types_of({"anyOf": [{"const": "a"}, {"type": "null"}]}, {}))
     ['null', 'string']
     """
-    if not isinstance(schema, Mapping) or depth > _DEEPEST:
+    if not isinstance(schema, Mapping) or depth > DEEPEST:
         return ANY_TYPE
     match schema:
         case {"$ref": str(place)}:
-            return types_of(_at(place, root), root, depth + 1)
+            return types_of(schema_at(place, root), root, depth + 1)
         case {"const": value}:
             return frozenset({_type_of(value)})
         case {"enum": [*values]}:
@@ -61,7 +61,7 @@ def _type_of(value: Any) -> str:
     return "object"
 
 
-def _at(place: str, root: Any) -> Any:
+def schema_at(place: str, root: Any) -> Any:
     """What `#/a/b` refers to; None where that is nothing."""
     found = root
     for name in place.split("/")[1:]:

@@ -23,6 +23,7 @@ from radixlm.text.answers.formats import (
     QWEN_CODER,
     CallFormat,
 )
+from radixlm.text.answers.schema_types import ANY_TYPE, types_of
 from radixlm.text.answers.style import AnswerStyle, Thinking
 from radixlm.text.answers.tools import Calling, Tool, ToolUse
 from radixlm.text.tokenizer import Tokenizer
@@ -309,6 +310,7 @@ def tool_with(schema: Any) -> Tool:
         ({"$ref": "#/$defs/Mode"}, ["fast", "slow"], ["x", ""]),
         ({"anyOf": [{"$ref": "#/$defs/Mode"}, {"type": "null"}]}, ["slow", "null"], ["x", "7"]),
         ({"anyOf": [{"const": "x"}, {"const": 7}]}, ["x", "7"], ["8"]),
+        ({"oneOf": [{"const": "x", "title": "X"}, {"const": "y"}]}, ["x", "y"], ["8"]),
         ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, ["7", "null"], ["x", "7.5"]),
         ({"$ref": "#/$defs/Many"}, ['["fast"]', "[]"], ["fast", '["x"]']),
         ({"$ref": "#/$defs/Ring"}, [], ["", "x"]),
@@ -332,6 +334,17 @@ def test_arguments_in_tags_follow_their_schemas(schema, followed, not_followed):
     for value in not_followed:
         text = in_tags("f", f"<parameter=a>\n{value}\n</parameter>\n")
         assert not allows(grammar, (), text), value
+
+
+def test_schemas_that_refer_to_each_other_end():
+    """Followed again at each place, these would be 10 ** 16 ones."""
+    again = {"anyOf": [{"$ref": f"#/$defs/{name}"} for name in "ab" * 5]}
+    root = {"$defs": {"a": again, "b": again}}
+    assert types_of(again, root) == ANY_TYPE
+    many = {f"d{place}": {"$ref": f"#/$defs/d{place + 1}"} for place in range(5_000)}
+    assert types_of({"$ref": "#/$defs/d0"}, {"$defs": many}) == ANY_TYPE
+    last = {"$defs": {**many, "d500": {"type": "string"}}}
+    assert types_of({"$ref": "#/$defs/d0"}, last) == {"string"}
 
 
 @pytest.mark.parametrize("form", [PYTHONIC, QWEN_CODER])

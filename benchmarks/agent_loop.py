@@ -20,7 +20,7 @@ import argparse
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -99,19 +99,19 @@ def model_folder() -> Iterator[Path]:
         yield folder
 
 
-def draw(path: Path, loops: dict[str, list[Reply]]) -> None:
-    figure, axes = panels(len(loops), "Share of the prompt that was cached, turn by turn, %")
-    for each, (name, replies) in zip(axes, loops.items(), strict=True):
-        turns = range(2, len(replies) + 1)
-        later = replies[1:]
-        could = [
-            100 * most / now.prompt for most, now in zip(possible(replies), later, strict=True)
-        ]
-        each.plot(turns, [100 * now.cached / now.prompt for now in later], label="cached")
-        each.plot(turns, could, linestyle=":", label="what could be")
-        each.set_title(name, fontsize=9, loc="left")
-        each.set_ylim(0, 102)
-        each.legend(loc="lower right")
+def draw(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """A panel for each route, from the second turn on: the first one finds what others left."""
+    routes = list(dict.fromkeys(row["route"] for row in rows))
+    title = "Share of the prompt that was cached, turn by turn, %"
+    figure, axes = panels(len(routes), title, height=1.6)
+    for each, route in zip(axes, routes, strict=True):
+        for row in rows:
+            if row["route"] == route:
+                later = row["turns"][1:]
+                each.plot(range(2, len(later) + 2), later, label=f"pins: {row['pins']}")
+        each.set_title(route, fontsize=9, loc="left")
+        each.set_ylim(-2, 102)
+        each.legend(loc="center right")
     save(figure, path)
 
 
@@ -125,7 +125,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     kv_tokens = TIGHT_KV_TOKENS if options.pressure else KV_TOKENS
     rows: list[dict[str, Any]] = []
-    loops: dict[str, list[Reply]] = {}
     with model_folder() as folder:
         for pins in (True, False) if options.pressure else (False,):
             pinned = kv_tokens // 2 if pins else 0
@@ -136,13 +135,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     flood = kv_tokens if options.pressure else 0
                     replies = measure(agent, options.turns, served.url, flood)
                     rows.append(row_of(route, replies, pins=pins))
-                    loops[f"{route}, {'pinned' if pins else 'not pinned'}"] = replies
     for row in rows:
         print(f"{row['route']}, pins: {row['pins']}: cached percent, turn by turn: {row['turns']}")
     table = [{name: value for name, value in row.items() if name != "turns"} for row in rows]
     show_rows(f"an agent's loop of {options.turns} turns", table)
     if options.picture is not None:
-        draw(options.picture, loops)
+        draw(options.picture, rows)
     judged = [row for row in rows if row["pins"] == "yes" or not options.pressure]
     report = {
         "benchmark": "agent_loop",

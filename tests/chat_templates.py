@@ -2,10 +2,18 @@
 
 Sources: https://qwen.readthedocs.io/en/latest/framework/function_call.html,
 https://www.llama.com/docs/model-cards-and-prompt-formats/llama3_1/,
-https://docs.mistral.ai/guides/tokenization/
+https://docs.mistral.ai/guides/tokenization/,
+https://www.llama.com/docs/model-cards-and-prompt-formats/llama3_2/,
+https://huggingface.co/Qwen/Qwen3-Coder-30B-A3B-Instruct
 """
 
 from __future__ import annotations
+
+# Those that models of some of these families have as special tokens.
+MARKERS = (
+    *("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]"),
+    *("<|python_tag|>", "<|python_start|>", "<|python_end|>"),
+)
 
 HERMES = """{%- if tools %}<|start|>system
 {% if messages[0].role == "system" %}{{ messages[0].content }}
@@ -125,3 +133,95 @@ MISTRAL_NAMED = """{{ bos_token }}
 {{- "[TOOL_RESULTS]" + message.content + "[/TOOL_RESULTS]" }}
 {%- endif %}
 {%- endfor %}"""
+
+PYTHONIC = """{{ bos_token }}<|start_header_id|>system<|end_header_id|>
+
+{% if tools %}To call functions, respond with a python list of the calls, in the format
+[func_name1(params_name1=params_value1, params_name2=params_value2...), func_name2(params)]
+
+{% for tool in tools %}{{ tool | tojson(indent=4) }}
+
+{% endfor %}{% endif %}
+{%- if messages[0].role == "system" %}{{ messages[0].content }}{% endif %}<|eot_id|>
+{%- for message in messages %}
+{%- if message.role == "user" %}<|start_header_id|>user<|end_header_id|>
+
+{{ message.content }}<|eot_id|>
+{%- elif message.role == "assistant" and message.tool_calls %}
+{{- "<|start_header_id|>assistant<|end_header_id|>\n\n[" }}
+{%- for call in message.tool_calls %}
+{{- call.function.name + "(" }}
+{%- for name, value in call.function.arguments | items %}
+{{- name + "=" + value | tojson + ("" if loop.last else ", ") }}
+{%- endfor %}
+{{- ")" + ("" if loop.last else ", ") }}
+{%- endfor %}
+{{- "]<|eot_id|>" }}
+{%- elif message.role == "assistant" %}<|start_header_id|>assistant<|end_header_id|>
+
+{{ message.content }}<|eot_id|>
+{%- elif message.role == "tool" %}<|start_header_id|>ipython<|end_header_id|>
+
+{{ {"output": message.content} | tojson }}<|eot_id|>
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>
+
+{% endif %}"""
+
+# As Llama 4 may write it.
+PYTHONIC_TAGGED = PYTHONIC.replace('\n\n["', '\n\n<|python_start|>["').replace(
+    '"]<|eot_id|>"', '"]<|python_end|><|eot_id|>"'
+)
+
+QWEN_CODER = """{%- if tools or messages[0].role == "system" %}<|start|>system
+{% if messages[0].role == "system" %}{{ messages[0].content }}{% endif %}
+{%- if tools %}
+
+# Tools
+
+<tools>
+{%- for tool in tools %}
+<function>
+<name>{{ tool.function.name }}</name>
+<parameters>{{ tool.function.parameters | tojson }}</parameters>
+</function>
+{%- endfor %}
+</tools>
+
+Call a function in this format and no other:
+
+<tool_call>
+<function=example_function_name>
+<parameter=example_parameter_1>
+value_1
+</parameter>
+</function>
+</tool_call>{% endif %}<|end|>
+{% endif %}
+{%- for message in messages %}
+{%- if message.role == "user" or (message.role == "system" and not loop.first) %}
+<|start|>{{ message.role }}
+{{ message.content }}<|end|>
+{% elif message.role == "assistant" %}
+<|start|>assistant
+{{- "\n" + message.content if message.content else "" }}
+{%- for call in message.tool_calls or [] %}
+
+<tool_call>
+<function={{ call.function.name }}>
+{% for name, value in call.function.arguments | items %}<parameter={{ name }}>
+{{ value if value is string else value | tojson }}
+</parameter>
+{% endfor %}</function>
+</tool_call>
+{%- endfor %}<|end|>
+{% elif message.role == "tool" %}
+<|start|>user
+<tool_response>
+{{ message.content }}
+</tool_response><|end|>
+{% endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}<|start|>assistant
+{% endif %}"""

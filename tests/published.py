@@ -14,47 +14,89 @@ from typing import Any
 import httpx
 from pydantic import BaseModel, TypeAdapter
 
-# Never given: what only stored answers, or ones with audio, images or moderation have, what tools
-# and models have that run elsewhere, and what the providers' own answers leave out. Some are there
-# only where there is something to say.
-LEFT_OUT: Mapping[str, set[str]] = {
-    "openai.ChatCompletion": {"metadata", "moderation", "service_tier"},
-    "openai.ChatCompletionChunk": {"moderation", "obfuscation", "service_tier", "usage"},
-    "openai.ChatCompletionMessage": {"audio", "function_call", "tool_calls"},
+# Why a field is left out. ASKED, TOLD: it is given where there is a reason to, and tested there.
+ASKED = "a request must ask for it"
+TOLD = "there only where there is something to say"
+REFUSED = "of what is refused when a request asks for it"
+ELSEWHERE = "of what is done, counted or stored at the provider's, and not here"
+REPLACED = "the provider replaced it"
+LEFT_OUT: Mapping[str, Mapping[str, str]] = {
+    "openai.ChatCompletion": {
+        "metadata": ELSEWHERE,  # of stored chats
+        "moderation": REFUSED,
+        "service_tier": ASKED,
+    },
+    "openai.ChatCompletionChunk": {
+        "moderation": REFUSED,
+        "obfuscation": REFUSED,
+        "service_tier": ASKED,
+        "usage": ASKED,
+    },
+    "openai.ChatCompletionMessage": {
+        "audio": REFUSED,
+        "function_call": REPLACED,
+        "tool_calls": TOLD,
+    },
     "openai.ChoiceDelta": {
-        *("audio", "content", "function_call", "refusal", "role", "tool_calls"),
+        "audio": REFUSED,
+        "content": TOLD,
+        "function_call": REPLACED,
+        "refusal": TOLD,
+        "role": TOLD,
+        "tool_calls": TOLD,
     },
-    "openai.CompletionTokensDetails": {"text_tokens"},
-    "openai.PromptTokensDetails": {"image_tokens", "text_tokens"},
-    "openai.Model": {"shutdown_date"},
+    "openai.ChoiceDeltaToolCall": {"id": TOLD, "type": TOLD},
+    "openai.ChoiceDeltaToolCallFunction": {"name": TOLD},
     "openai.Response": {
-        *("access_programs", "conversation", "image", "input_transformations", "moderation"),
-        *("prompt", "prompt_cache_diagnostics", "prompt_cache_options", "tool_usage"),
+        "access_programs": ELSEWHERE,
+        "conversation": REFUSED,
+        "image": REFUSED,
+        "input_transformations": ELSEWHERE,
+        "moderation": REFUSED,
+        "prompt": REFUSED,
+        "prompt_cache_diagnostics": REFUSED,
+        "tool_usage": ELSEWHERE,
     },
-    "openai.ResponseOutputMessage": {"phase"},
-    "openai.ResponseReasoningItem": {"encrypted_content"},
-    "openai.ResponseFunctionToolCall": {"async_", "caller", "namespace"},
-    "openai.FunctionTool": {"allowed_callers", "async_", "defer_loading", "output_schema"},
-    "openai.ErrorObject": {"misalignment"},
-    "openai.ResponseError": {"misalignment"},
-    "openai.ResponseFunctionToolCallItem": {"async_", "caller", "created_by", "namespace"},
-    "openai.ResponseFunctionToolCallOutputItem": {"caller", "created_by", "name", "namespace"},
-    "openai.ResponseInputText": {"prompt_cache_breakpoint"},
-    "openai.Reasoning": {"context", "generate_summary", "mode"},
-    "openai.ResponseFormatTextJSONSchemaConfig": {"description", "strict"},
-    "anthropic.Message": {"container", "diagnostics"},
-    "anthropic.Delta": {"container"},
-    "anthropic.Usage": {"inference_geo", "server_tool_use", "speed"},
-    "anthropic.MessageDeltaUsage": {"server_tool_use"},
-    "anthropic.ToolUseBlock": {"caller", "toolset_name"},
+    "openai.ResponseOutputMessage": {"phase": ELSEWHERE},  # models are taught it
+    "openai.ResponseReasoningItem": {"encrypted_content": ASKED},
+    "openai.ResponseFunctionToolCall": {
+        "async_": REFUSED,
+        "caller": REFUSED,
+        "namespace": REFUSED,
+    },
+    "openai.FunctionTool": {
+        "allowed_callers": REFUSED,
+        "async_": REFUSED,
+        "defer_loading": REFUSED,
+        "output_schema": REFUSED,
+    },
+    "openai.ErrorObject": {"misalignment": ELSEWHERE},
+    "openai.ResponseError": {"misalignment": ELSEWHERE},
+    "openai.ResponseFunctionToolCallItem": {
+        "async_": REFUSED,
+        "caller": REFUSED,
+        "created_by": ELSEWHERE,
+        "namespace": REFUSED,
+    },
+    "openai.ResponseFunctionToolCallOutputItem": {
+        "caller": REFUSED,
+        "created_by": ELSEWHERE,
+        "name": ASKED,
+        "namespace": REFUSED,
+    },
+    "openai.ResponseInputText": {"prompt_cache_breakpoint": ASKED},
+    "openai.PromptCacheBreakpoint": {"ttl": ASKED},
+    "openai.PromptCacheOptions": {"comparison_response_id": REFUSED},
+    "openai.Reasoning": {"context": REFUSED, "generate_summary": REPLACED, "mode": REFUSED},
+    "openai.ResponseFormatTextJSONSchemaConfig": {"description": ASKED, "strict": ASKED},
+    "anthropic.Usage": {"inference_geo": REFUSED, "server_tool_use": REFUSED},
+    "anthropic.MessageDeltaUsage": {"server_tool_use": REFUSED},
+    "anthropic.ToolUseBlock": {"caller": REFUSED, "toolset_name": REFUSED},
 }
-# Of deltas: each has one of these, and a call's name comes with its first one only.
-IN_TURN: Mapping[str, set[str]] = {
-    "openai.ChoiceDeltaToolCall": {"id", "type"},
-    "openai.ChoiceDeltaToolCallFunction": {"name"},
-}
-# Given beyond the published types: OpenAI's own answers have `store` too.
+# Given beyond the published types: OpenAI's own answers have `store` too, other servers' thoughts.
 BESIDES: Mapping[str, set[str]] = {
+    "openai.ChatCompletionMessage": {"reasoning_content"},
+    "openai.ChoiceDelta": {"reasoning_content"},
     "openai.Response": {"store"},
     "openai.Model": {"max_model_len"},
 }
@@ -67,10 +109,19 @@ def strictly(kind: Any, data: str) -> Any:
         name = name_of(type(model))
         more = (model.model_extra or {}).keys() - BESIDES.get(name, set())
         assert not more, f"{name} has {more} besides"
-        left_out = LEFT_OUT.get(name, set()) | IN_TURN.get(name, set())
+        left_out = LEFT_OUT.get(name, {}).keys()
         missing = type(model).model_fields.keys() - model.model_fields_set - left_out
         assert not missing, f"{name} lacks {missing}"
     return made
+
+
+def given_in(made: Any) -> set[tuple[str, str]]:
+    """The fields that a reply has, with the names of their types."""
+    return {
+        (name_of(type(model)), field)
+        for model in _models_in(made)
+        for field in model.model_fields_set
+    }
 
 
 def fields_of(kinds: Iterable[Any]) -> dict[str, set[str]]:

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
+from tokenizers import decoders, models
 
 from radixlm.server.answer_memory import MOST_ANSWERS, AnswerMemory, Span
 from radixlm.server.service import Service
@@ -104,6 +106,17 @@ def test_nobody_elses(client: Client, more: dict[str, Any]) -> None:
     assert kept == plain + 4
 
 
+@pytest.mark.parametrize(
+    ("path", "field"), [(CHAT, "stop"), (MESSAGES, "stop_sequences")], ids=["chat", "messages"]
+)
+def test_what_comes_before_a_stop_string_is_cached(client: Client, path: str, field: str) -> None:
+    """The tokenizer would write `hel` as two tokens, `he` first; the model wrote `h`."""
+    prompt, _, answer = asked(client, path, FIRST, **{field: ["lo"]})
+    assert answer == len("hello")
+    _, cached, _ = asked(client, path, then("hel"))
+    assert cached == prompt + len("hel")
+
+
 def test_another_answer_is_tokenized(client: Client) -> None:
     prompt, _, _ = asked(client, CHAT, FIRST)
     _, cached, _ = asked(client, CHAT, then("jello"))
@@ -182,6 +195,31 @@ class TestMemory:
         assert memory.recall("a>yes", ["me"], messages).spans
         assert not memory.recall("A>yes", ["me"], messages).spans
 
+    @pytest.mark.parametrize(
+        ("spelled", "stop", "kept"),
+        [
+            (["He", "llo", "!"], "!", 2),
+            (["He", "llo", " w"], "o w", 1),
+            (["He", "llo", "!!"], "!", 2),
+            (["He", "llo", "oo"], "oo", 1),
+            (["He"], "e", 0),
+            (["?"], "!", 0),
+        ],
+    )
+    def test_the_tokens_before_a_stop_string(
+        self, spelled: list[str], stop: str, kept: int
+    ) -> None:
+        """Whole ones, up to where the last one made it complete."""
+        vocabulary = {text: place for place, text in enumerate(["a", *spelled])}
+        backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, "a"))
+        backend.decoder = decoders.Fuse()
+        memory = AnswerMemory(Tokenizer(backend, {}), 1_000)
+        asked = self.recall(memory, "a").asked
+        sampled = [vocabulary[text] for text in spelled]
+        memory.remember(asked, np.array([0]), sampled, stop)
+        spans = self.recall(memory, "a", "".join(spelled)).spans
+        assert [token for span in spans for token in span.tokens.tolist()] == sampled[:kept]
+
     def test_the_oldest_makes_room(self) -> None:
         memory = AnswerMemory(byte_tokenizer(), 100)
         for prompt in "abc":
@@ -217,12 +255,12 @@ class TestForged:
         """A token for each character."""
         return [token for letter in text for token in tokenizer.encode(letter).tolist()]
 
-    def recalled(self, tokenizer: Tokenizer, *answers: list[int]) -> list[int]:
+    def recalled(self, tokenizer: Tokenizer, *answers: list[int], text: str = "hello") -> list[int]:
         memory = AnswerMemory(tokenizer, 1_000)
         asked = memory.recall("a>", ["me"], self.MESSAGES[:1]).asked
         for answer in answers:
             memory.remember(asked, tokenizer.encode("a>"), answer)
-        spans = memory.recall("a>hello<|end|>", ["me"], self.MESSAGES).spans
+        spans = memory.recall(f"a>{text}<|end|>", ["me"], self.MESSAGES).spans
         return spans[0].tokens.tolist() if spans else []
 
     def test_letters_are_no_end_of_turn(self, tokenizer: Tokenizer) -> None:
@@ -236,3 +274,27 @@ class TestForged:
         first, other = tokenizer.encode("hello").tolist(), self.spelled(tokenizer, "hello")
         assert first != other
         assert self.recalled(tokenizer, first, other) == first
+
+    @pytest.mark.parametrize("text", ["<think>hello", "hello<think>"])
+    def test_letters_are_no_added_token(self, tokenizer: Tokenizer, text: str) -> None:
+        """Special or not: the template's own is one token."""
+        before, after = (self.spelled(tokenizer, part) for part in text.split("<think>"))
+        sampled = [*before, tokenizer.token_id("<think>"), *after]
+        assert self.recalled(tokenizer, sampled, text=text) == sampled
+        assert self.recalled(tokenizer, self.spelled(tokenizer, text), text=text) == []
+
+    @pytest.mark.parametrize("said", ["hello<", "hello<|end|"])
+    def test_letters_are_no_beginning_of_one(self, tokenizer: Tokenizer, said: str) -> None:
+        """Where an answer was cut off there, and the template goes on with all of it."""
+        cut, whole = self.spelled(tokenizer, said), self.spelled(tokenizer, "hello")
+        assert self.recalled(tokenizer, cut) == []
+        assert self.recalled(tokenizer, cut, whole) == whole
+        assert self.recalled(tokenizer, cut, text=f"{said}|") == cut
+
+    def test_no_prompt_ends_within_one(self, tokenizer: Tokenizer) -> None:
+        """As where it is the beginning of an answer that was to be gone on with."""
+        memory = AnswerMemory(tokenizer, 1_000)
+        asked = memory.recall("a><thi", ["me"], self.MESSAGES[:1]).asked
+        memory.remember(asked, tokenizer.encode("a><thi"), self.spelled(tokenizer, "nk>hello"))
+        assert not memory.recall("a><think>hello", ["me"], self.MESSAGES).spans
+        assert memory.recall("a><thinn", ["me"], self.MESSAGES).spans

@@ -48,6 +48,7 @@ def test_a_stream_tells_of_everything_that_changes(fake):
         "stop_reason": "max_tokens",
         "stop_sequence": None,
         "stop_details": None,
+        "container": None,
     }
     assert events[-2]["usage"]["output_tokens"] == 4
 

@@ -98,6 +98,10 @@ def test_the_fingerprint_is_the_same_in_all_answers(fake):
 def test_usage_always_has_its_details(fake):
     for answer in (fake.complete(max_tokens=1), fake.chat(max_tokens=1)):
         usage = answer.json()["usage"]
-        details = {"cached_tokens", "cache_write_tokens", "audio_tokens"}
-        assert usage["prompt_tokens_details"].keys() == details
+        details = usage["prompt_tokens_details"]
+        assert details.keys() - {"cached_tokens", "cache_write_tokens"} == {
+            *("text_tokens", "audio_tokens", "image_tokens"),
+        }
+        assert details["text_tokens"] == usage["prompt_tokens"]
+        assert usage["completion_tokens_details"]["text_tokens"] == usage["completion_tokens"]
         assert usage["completion_tokens_details"]["reasoning_tokens"] == 0

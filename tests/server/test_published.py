@@ -15,8 +15,17 @@ from openai.types.responses.response_item_list import ResponseItemList
 from openai.types.shared import ErrorObject
 
 from tests import chat_templates
-from tests.published import BESIDES, IN_TURN, LEFT_OUT, fields_of, named_events, strictly
-from tests.server_support import Client, fake_engine
+from tests.published import (
+    ASKED,
+    BESIDES,
+    LEFT_OUT,
+    TOLD,
+    fields_of,
+    given_in,
+    named_events,
+    strictly,
+)
+from tests.server_support import Client, events, fake_engine
 
 OPENAI: tuple[Any, ...] = (
     *(ChatCompletion, ChatCompletionChunk, Completion, Model),
@@ -42,8 +51,8 @@ def talker():
 def test_the_tables_name_what_there_is():
     """A name that a package drops must not stay in them, nor one that it brings be called ours."""
     known = fields_of((*OPENAI, *ANTHROPIC))
-    for name, fields in (LEFT_OUT | IN_TURN).items():
-        assert fields <= known[name], name
+    for name, fields in LEFT_OUT.items():
+        assert fields.keys() <= known[name], name
     for name, fields in BESIDES.items():
         assert not fields & known[name], name
 
@@ -78,6 +87,7 @@ def test_what_is_missing_is_found(fake):
             "store": False,
         },
         {"reasoning": {"effort": "low", "summary": "auto"}, "prompt_cache_retention": "in-memory"},
+        {"prompt_cache_options": {"mode": "explicit"}},
         {"instructions": "Be kind.", "metadata": {"a": "b"}, "truncation": "auto", "user": "me"},
     ],
 )
@@ -115,3 +125,51 @@ def test_every_reply_and_event_of_messages(talker, fields):
             assert json.loads(data) == {"type": "ping"}
         else:
             assert strictly(RawMessageStreamEvent, data).type == name
+
+
+def test_what_is_left_out_is_given_where_there_is_a_reason(talker, fake):
+    wanted = {
+        (name, field)
+        for name, fields in LEFT_OUT.items()
+        for field, reason in fields.items()
+        if reason in (ASKED, TOLD)
+    }
+    assert wanted <= given_by_chat(talker) | given_by_responses(talker, fake)
+
+
+def given_by_chat(talker: Client) -> set[tuple[str, str]]:
+    tools = [{"type": "function", "function": {"name": "get_weather", "parameters": PARAMETERS}}]
+    fields: dict[str, Any] = {"tools": tools, "service_tier": "default"}
+    found = given_in(strictly(ChatCompletion, talker.chat(**fields).text))
+    streamed = talker.chat(**fields, stream=True, stream_options={"include_usage": True})
+    for chunk in events(streamed):
+        found |= given_in(strictly(ChatCompletionChunk, json.dumps(chunk)))
+    return found
+
+
+def given_by_responses(talker: Client, fake: Client) -> set[tuple[str, str]]:
+    mark = {"mode": "explicit", "ttl": "12h"}
+    call = {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}
+    said = [
+        {
+            "role": "user",
+            "content": [{"type": "input_text", "text": "a", "prompt_cache_breakpoint": mark}],
+        },
+        call,
+        {"type": "function_call_output", "call_id": "a", "name": "f", "output": "b"},
+    ]
+    thought = talker.post(
+        "/v1/responses", input=said, include=["reasoning.encrypted_content"], max_output_tokens=500
+    )
+    found = given_in(whole := strictly(Response, thought.text))
+    items = talker.get(f"/v1/responses/{whole.id}/input_items")
+    found |= given_in(strictly(ResponseItemList, items.text))
+    form = {
+        "type": "json_schema",
+        "name": "a",
+        "schema": {"enum": ["a"]},
+        "description": "b",
+        "strict": True,
+    }
+    held = fake.post("/v1/responses", input="a", text={"format": form})
+    return found | given_in(strictly(Response, held.text))

@@ -11,15 +11,40 @@ from typing import Any
 import pytest
 
 from tests import chat_templates
+from tests.chat_templates import MARKERS
 from tests.server_support import CHATML, Client, events, fake_engine, idle_and_whole, refused, until
 
-MARKERS = ("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>")
 TEMPLATES = {
     "hermes": chat_templates.HERMES,
     "llama": chat_templates.LLAMA,
     "mistral": chat_templates.MISTRAL,
     "mistral_named": chat_templates.MISTRAL_NAMED,
+    "pythonic": chat_templates.PYTHONIC,
+    "qwen3_coder": chat_templates.QWEN_CODER,
     "json": CHATML,
+}
+# What begins a call, and can be nothing else then.
+BEGINS = {
+    "hermes": "<tool_call>",
+    "llama": "{",
+    "mistral": "[TOOL_CALLS]",
+    "mistral_named": "[TOOL_CALLS]",
+    "pythonic": "[door(",
+    "qwen3_coder": "<tool_call>",
+    "json": "{",
+}
+# A call, and as much of the next one as shows that there is one.
+SECOND_BEGUN = {
+    "hermes": '<tool_call>\n{"name": "door", "arguments": {"open": true}}\n</tool_call>\n<',
+    "llama": '{"name": "door", "parameters": {"open": true}};',
+    "mistral": '[TOOL_CALLS] [{"name": "door", "arguments": {"open": true}},',
+    "mistral_named": '[TOOL_CALLS]door[ARGS]{"open": true}[',
+    "pythonic": "[door(open=true),",
+    "qwen3_coder": (
+        "<tool_call>\n<function=door>\n<parameter=open>\ntrue\n</parameter>\n</function>\n"
+        "</tool_call>\n<"
+    ),
+    "json": '{"name": "door", "arguments": {"open": true}}\n',
 }
 
 
@@ -103,10 +128,9 @@ def test_required_and_named_calls(form, special):
 @pytest.mark.parametrize("mode", ["auto", "required"])
 @pytest.mark.parametrize("form", TEMPLATES)
 def test_only_allowed_tools_are_called(form, mode):
-    begins = {"llama": "{", "json": "{", "hermes": "<tool_call>"}.get(form, "[TOOL_CALLS]")
     door = {"type": "function", "function": {"name": "door"}}
     choice = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [door]}}
-    with model(TEMPLATES[form], begins if mode == "auto" else "") as client:
+    with model(TEMPLATES[form], BEGINS[form] if mode == "auto" else "") as client:
         answer = client.chat(tools=TOOLS, tool_choice=choice, parallel_tool_calls=False, n=3)
         whole = client.chat(tools=TOOLS, tool_choice="auto", max_tokens=1).json()
     for made in answer.json()["choices"]:
@@ -115,25 +139,21 @@ def test_only_allowed_tools_are_called(form, mode):
     assert answer.json()["usage"]["prompt_tokens"] == whole["usage"]["prompt_tokens"]
 
 
-def test_required_calls_may_be_several():
-    with model(chat_templates.HERMES) as client:
-        contents = (f"hello {number}" for number in range(20))
-        answers = [client.chat(text, tools=TOOLS, tool_choice="required") for text in contents]
-        counts = [len(calls_of(answer.json()["choices"][0])) for answer in answers]
-    assert min(counts) >= 1
-    assert max(counts) > 1
+@pytest.mark.parametrize(("form", "script"), SECOND_BEGUN.items())
+def test_required_calls_may_be_several(form, script):
+    with model(TEMPLATES[form], script) as client:
+        [choice] = client.chat(tools=TOOLS, tool_choice="required").json()["choices"]
+        assert len(calls_of(choice)) > 1
+        assert choice["finish_reason"] == "tool_calls"
 
 
 @pytest.mark.parametrize("special", [(), MARKERS], ids=["text", "special"])
 @pytest.mark.parametrize(
     ("form", "script"),
     [
+        *BEGINS.items(),
         ("hermes", "I look.\n<tool_call>"),
-        ("hermes", "<tool_call>"),
-        ("mistral", "[TOOL_CALLS]"),
-        ("mistral_named", "[TOOL_CALLS]"),
-        ("llama", "{"),
-        ("json", "{"),
+        ("qwen3_coder", "I look.\n<tool_call>"),
     ],
 )
 def test_strict_calls_follow_their_schemas_once_they_begin(form, script, special):

@@ -14,8 +14,9 @@ import pytest
 from radixlm.core.request import RequestOutput
 from radixlm.server.answer_stream import AnswerStream
 from radixlm.server.chat_deltas import deltas_of
-from radixlm.text.answers.hermes import HermesParser
+from radixlm.text.answers.style import AnswerStyle
 from tests import chat_templates
+from tests.chat_templates import MARKERS
 from tests.server_support import CHATML, Client, events, fake_engine, idle_and_whole, live, until
 
 WEATHER = {
@@ -50,9 +51,20 @@ ANSWERS = {
         chat_templates.MISTRAL_NAMED,
         '[TOOL_CALLS]get_weather[ARGS]{"city": "Bern"}',
     ),
+    "pythonic": (chat_templates.PYTHONIC, '[get_weather(city="Bern")]'),
+    "pythonic_tagged": (
+        chat_templates.PYTHONIC_TAGGED,
+        '<|python_start|>[get_weather(city="Bern")]<|python_end|>',
+    ),
+    "qwen3_coder": (
+        chat_templates.QWEN_CODER,
+        (
+            "<tool_call>\n<function=get_weather>\n"
+            "<parameter=city>\nBern\n</parameter>\n</function>\n</tool_call>"
+        ),
+    ),
     "json": (CHATML, '{"name": "get_weather", "arguments": {"city": "Bern"}}'),
 }
-MARKERS = ("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>")
 
 
 @contextlib.contextmanager
@@ -114,16 +126,18 @@ def test_a_call_in_each_format(form, special):
     assert all(len(name) == 9 and name.isalnum() for name in ids) is form.startswith("mistral")
 
 
-def test_arguments_come_in_pieces():
-    _, script = ANSWERS["hermes"]
-    stream = AnswerStream(HermesParser({"get_weather": {}}, lambda: "id"))
+@pytest.mark.parametrize("form", ["hermes", "llama", "mistral", "qwen3_coder", "json"])
+def test_arguments_come_in_pieces(form):
+    template, script = ANSWERS[form]
+    tools = {"get_weather": WEATHER["function"]["parameters"]}
+    stream = AnswerStream(AnswerStyle.of(template).calls.parser(tools, lambda: "id"))
     deltas = [
         delta
         for character in script
         for delta in deltas_of(stream.events(RequestOutput("r", text=character)))
     ]
     pieces = [call["function"]["arguments"] for delta in deltas for call in delta["tool_calls"]]
-    assert len(pieces) == 1 + len(ARGUMENTS)
+    assert len(pieces) > len("Bern")
     assert "".join(pieces) == ARGUMENTS
     assert stream.called
 
@@ -152,40 +166,48 @@ def test_what_is_no_call_is_content():
     assert choice["finish_reason"] == found["finish_reason"] == "stop"
 
 
-def test_a_call_that_is_cut_off_is_given_as_far_as_it_came():
-    template, script = ANSWERS["hermes"]
-    with model(template, script) as client:
-        choice = one(client.chat(tools=TOOLS, max_tokens=60))
-        found = streamed(events(client.chat(tools=TOOLS, max_tokens=60, stream=True)))
-    assert choice["finish_reason"] == found["finish_reason"] == "length"
-    assert choice["message"]["content"] is None
-    assert found["content"] == ""
-    [call], [same] = choice["message"]["tool_calls"], found["tool_calls"]
-    arguments = call["function"]["arguments"]
-    assert 1 < len(arguments) < len(ARGUMENTS)
-    assert ARGUMENTS.startswith(arguments)
-    assert call["function"]["name"] == same["name"] == "get_weather"
-    assert same["arguments"] == arguments
+def cut_to(form: str, script: str, length: int, special: Any) -> list[dict[str, Any]]:
+    """Choices, whole and streamed, of an answer that was cut off after so many characters."""
+    with model(ANSWERS[form][0], script, special=special) as client:
+        most = len(client.engine.tokenizer.encode(script[:length]))
+        choice = one(client.chat(tools=TOOLS, max_tokens=most))
+        found = streamed(events(client.chat(tools=TOOLS, max_tokens=most, stream=True)))
+    return [{**choice["message"], "finish_reason": choice["finish_reason"]}, found]
 
 
-def test_a_call_that_ends_too_early_by_itself_is_content():
-    template, script = ANSWERS["hermes"]
-    with model(template, script[:60]) as client:
+@pytest.mark.parametrize("special", [(), MARKERS], ids=["text", "special"])
+@pytest.mark.parametrize("form", ANSWERS)
+def test_a_call_that_is_cut_off_is_given_as_far_as_it_came(form, special):
+    _, script = ANSWERS[form]
+    for message in cut_to(form, script, script.index("Bern") + 2, special):
+        assert message["finish_reason"] == "length"
+        assert not message["content"]
+        [call] = message["tool_calls"]
+        function = call.get("function", call)
+        assert function["name"] == "get_weather"
+        # Where values come as Python's, only whole ones can be given as JSON.
+        assert function["arguments"] == ("" if "pythonic" in form else '{"city": "Be')
+
+
+@pytest.mark.parametrize("form", ANSWERS)
+def test_a_call_that_ends_too_early_by_itself_is_content(form):
+    template, script = ANSWERS[form]
+    early = script[: script.index("Bern") + 2]
+    with model(template, early) as client:
         choice = one(client.chat(tools=TOOLS))
         found = streamed(events(client.chat(tools=TOOLS, stream=True)))
     assert choice["finish_reason"] == found["finish_reason"] == "stop"
-    assert choice["message"]["content"] == found["content"] == script[:60]
+    assert choice["message"]["content"] == found["content"] == early
     assert "tool_calls" not in choice["message"]
 
 
-def test_what_is_cut_off_before_a_name_is_content():
-    template, script = ANSWERS["hermes"]
-    with model(template, script) as client:
-        choice = one(client.chat(tools=TOOLS, max_tokens=20))
-        found = streamed(events(client.chat(tools=TOOLS, max_tokens=20, stream=True)))
-    assert choice["message"]["content"] == found["content"]
-    assert found["content"].startswith('<tool_call>\n{"name":')
-    assert "tool_calls" not in choice["message"]
+@pytest.mark.parametrize("form", ANSWERS)
+def test_what_is_cut_off_before_a_name_is_content(form):
+    _, script = ANSWERS[form]
+    early = script.index("get_weather") + 3
+    for message in cut_to(form, script, early, ()):
+        assert message["content"] == script[:early]
+        assert not message.get("tool_calls")
 
 
 def test_without_tools_markers_are_dropped_as_ever():

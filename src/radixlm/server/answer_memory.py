@@ -18,7 +18,6 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from itertools import groupby
 from threading import Lock
 from typing import Any, Final, NamedTuple
 
@@ -109,21 +108,29 @@ class AnswerMemory:
                 if asked.chars >= done:
                     hashed.update(_bytes(text[done : asked.chars]))
                     done = asked.chars
-                    if hashed.digest() == asked.digest and (not spans or spans[-1].stop <= done):
-                        spans.append(_span(text, known))
+                    behind = not spans or spans[-1].stop <= done
+                    splits = behind and not self._tokenizer.within_added(text, done)
+                    if splits and hashed.digest() == asked.digest:
+                        spans.append(self._span(text, known))
             plain = {**message, "content": one_text(message["content"])}
             source.update(json.dumps(plain).encode())
         hashed.update(_bytes(text[done:]))
         return Recalled(spans, Asked(source.digest(), len(text), hashed.digest()))
 
-    def remember(self, asked: Asked, prompt: Key, answer: Sequence[int]) -> None:
-        """Remember what was sampled behind a prompt, all of it. O(length of the answer).
+    def remember(
+        self, asked: Asked, prompt: Key, sampled: Sequence[int], stop: str | None = None
+    ) -> None:
+        """Remember what was sampled behind a prompt. O(length of the answer).
 
-        An answer that spells a special token with others is not: where a template writes that
+        stop: the stop string that ended it, which the client does not get: of the answer those
+        tokens are remembered that end before it.
+
+        An answer that spells an added token with others is not: where a template writes that
         token, a prompt would get the others. Of answers with the same text the first one stays,
         so nobody changes what others go on from.
         """
-        if self._spells_special(answer):
+        answer = sampled if stop is None else self._before(stop, sampled)
+        if not answer or self._tokenizer.spells_added(answer):
             return
         text = _spelled_behind(self._tokenizer, prompt, answer)
         with self._lock:
@@ -142,29 +149,40 @@ class AnswerMemory:
                 _, oldest = self._prompts.popitem(last=False)
                 self._held -= oldest.cost
 
-    def _spells_special(self, answer: Sequence[int]) -> bool:
-        special = self._tokenizer.special_ids
-        runs = (
-            self._tokenizer.decode(run)
-            for is_special, run in groupby(answer, special.__contains__)
-            if not is_special
+    def _before(self, stop: str, sampled: Sequence[int]) -> Sequence[int]:
+        """The tokens that end before the stop string, which is complete with the last one; none
+        where special tokens stand within it, which are no text of the answer.
+        """
+        text, before = (
+            self._tokenizer.decode(tokens, skip_special_tokens=False)
+            for tokens in (sampled, sampled[:-1])
         )
-        return any(self._tokenizer.broken_up(run, self.mark) != run for run in runs)
+        start = text.find(stop, max(len(before) - len(stop) + 1, 0))
+        if start < 0:
+            return ()
+        kept, beyond = len(sampled), len(text[start:].encode())
+        while kept and beyond > 0:
+            kept -= 1
+            beyond -= len(self._tokenizer.token_bytes(sampled[kept]))
+        return sampled[:kept]
+
+    def _span(self, text: str, known: _Answers) -> Span:
+        """The answer that the text has; where it has none, that no token reaches out of the prompt.
+
+        An added token that the text spells across the answer's end was not in the answer.
+        """
+        start, longest, found = known.asked.chars, 0, _NO_TOKENS
+        for answer, tokens in list(known.tokens.items()):
+            there = len(answer) > longest and text.startswith(answer, start)
+            if there and not self._tokenizer.within_added(text, start + len(answer)):
+                longest, found = len(answer), tokens
+        return Span(start, start + longest, found)
 
     def _find(self, source: bytes) -> _Answers | None:
         with self._lock:
             if source in self._prompts:
                 self._prompts.move_to_end(source)
             return self._prompts.get(source)
-
-
-def _span(text: str, known: _Answers) -> Span:
-    """The answer that the text has; where it has none, that no token reaches out of the prompt."""
-    start, longest, found = known.asked.chars, 0, _NO_TOKENS
-    for answer, tokens in list(known.tokens.items()):
-        if len(answer) > longest and text.startswith(answer, start):
-            longest, found = len(answer), tokens
-    return Span(start, start + longest, found)
 
 
 def _spelled_behind(tokenizer: Tokenizer, key: Key, tokens: Sequence[int]) -> str:

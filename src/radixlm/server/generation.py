@@ -179,9 +179,12 @@ async def _one(service: Service, job: Job, choice: int) -> AsyncGenerator[Part, 
                 answer += output.token_ids
                 # Before its end is told: who hears of it may ask at once.
                 if output.finish_reason in _WHOLE and job.asked is not None and not prompt_only:
+                    stop = output.matched_stop
                     # In a thread: a long one takes long to decode.
                     await asyncio.to_thread(
-                        service.memory.remember, job.asked, job.prompts[0], answer
+                        service.memory.remember,
+                        *(job.asked, job.prompts[0], answer),
+                        stop if isinstance(stop, str) else None,
                     )
                 yield Part(choice, output.without_answer() if prompt_only else output)
     service.metrics.request_latency.observe(service.clock.now() - begun)

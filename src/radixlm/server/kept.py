@@ -14,7 +14,7 @@ from radixlm.text.tokenizer import Tokenizer, new_mark
 
 MAX_BREAKPOINTS: Final = 4
 SECONDS: Final = {"5m": 300.0, "30m": 1_800.0, "1h": 3_600.0, "12h": 43_200.0}
-_DEFAULT = "30m"
+DEFAULT_KEEP: Final = "30m"
 
 
 class Wish(NamedTuple):
@@ -32,7 +32,7 @@ def wishes_in(messages: Sequence[ChatMessage], options: PromptCacheOptions | Non
     """
     options = options or PromptCacheOptions()
     wishes = [
-        Wish(Place("part", at, of), SECONDS[mark.ttl or options.ttl or _DEFAULT])
+        Wish(Place("part", at, of), SECONDS[mark.ttl or options.ttl or DEFAULT_KEEP])
         for of, message in enumerate(messages)
         if isinstance(message.content, list)
         for at, part in enumerate(message.content)

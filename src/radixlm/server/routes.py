@@ -141,5 +141,6 @@ def _model_card(service: Service) -> ModelCard:
         "object": "model",
         "created": service.created,
         "owned_by": "radixlm",
+        "shutdown_date": None,
         "max_model_len": service.engine.info.context_length,
     }

@@ -6,15 +6,7 @@ from collections.abc import Sequence
 
 from radixlm.core.misses import MissReport
 from radixlm.core.request import Breakpoint, RequestOutput
-from radixlm.server.wire import CompletionTokensDetails, Usage
-
-# OpenAI always gives these; but for thoughts, nothing here makes such tokens.
-_NONE: CompletionTokensDetails = {
-    "reasoning_tokens": 0,
-    "audio_tokens": 0,
-    "accepted_prediction_tokens": 0,
-    "rejected_prediction_tokens": 0,
-}
+from radixlm.server.wire import Usage
 
 
 class UsageMeter:
@@ -65,7 +57,10 @@ class UsageMeter:
         return written
 
     def as_json(self, reasoning_tokens: int = 0) -> Usage:
-        """OpenAI's `usage`. reasoning_tokens: how many of the answers' tokens were thoughts."""
+        """OpenAI's `usage`. reasoning_tokens: how many of the answers' tokens were thoughts.
+
+        OpenAI gives the numbers of all kinds of tokens, those too that nothing here makes.
+        """
         prompt = sum(tokens for tokens, _ in self._prompts.values())
         cached = sum(tokens for _, tokens in self._prompts.values())
         return {
@@ -75,7 +70,15 @@ class UsageMeter:
             "prompt_tokens_details": {
                 "cached_tokens": cached,
                 "cache_write_tokens": prompt - cached if self._caches else 0,
+                "text_tokens": prompt,
                 "audio_tokens": 0,
+                "image_tokens": 0,
             },
-            "completion_tokens_details": {**_NONE, "reasoning_tokens": reasoning_tokens},
+            "completion_tokens_details": {
+                "reasoning_tokens": reasoning_tokens,
+                "text_tokens": self._completion_tokens,
+                "audio_tokens": 0,
+                "accepted_prediction_tokens": 0,
+                "rejected_prediction_tokens": 0,
+            },
         }

@@ -53,11 +53,14 @@ class PromptTokensDetails(TypedDict):
 
     cached_tokens: int
     cache_write_tokens: int
+    text_tokens: int
     audio_tokens: int
+    image_tokens: int
 
 
 class CompletionTokensDetails(TypedDict):
     reasoning_tokens: int
+    text_tokens: int
     audio_tokens: int
     accepted_prediction_tokens: int
     rejected_prediction_tokens: int
@@ -284,6 +287,7 @@ class ModelCard(TypedDict):
     object: Literal["model"]
     created: int
     owned_by: str
+    shutdown_date: None
     max_model_len: int
 
 

@@ -7,6 +7,7 @@ import json
 import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,7 +39,8 @@ class Tokenizer:
     vocab_size: one more than the highest id, added tokens included. The model's own vocabulary may
         be larger (padded); ids beyond are decoded to nothing.
     eos_token_id, bos_token_id: as tokenizer_config.json names them, None where it does not.
-    special_ids: ids that `skip_special_tokens` leaves out.
+    special_ids: ids that `skip_special_tokens` leaves out. added_ids: these, and all others that
+        are found in a text before anything else is (`<tool_call>` in many models).
     longest_token: characters of the longest spelling; no token stands for more of a text.
     """
 
@@ -56,7 +58,9 @@ class Tokenizer:
         self._lengths = np.full(self.vocab_size + 1, -1, dtype=np.int32)
         self.longest_token = max(map(len, vocabulary), default=1)
         self.special_ids = frozenset(token for token, entry in added.items() if entry.special)
+        self.added_ids = frozenset(added)
         self._special = _spellings(added[token].content for token in self.special_ids)
+        self._spelled = _spellings(self._added.values())
         # Each place where one begins, within another one too.
         self._begins = self._special and re.compile(f"(?=({self._special.pattern}))(.)", re.DOTALL)
         self._guards = self._find_guards() if self.drops_first_space else ()
@@ -147,6 +151,24 @@ class Tokenizer:
         if self._begins is None or self._special is None or not self._special.search(text):
             return text
         return self._begins.sub(lambda found: found[2] + mark, text)
+
+    def spells_added(self, ids: Sequence[int]) -> bool:
+        """Whether some of `ids` spell an added token that is none of them. O(length)."""
+        if self._spelled is None:
+            return False
+        others = (run for added, run in groupby(ids, self.added_ids.__contains__) if not added)
+        return any(self._spelled.search(self.decode(run)) for run in others)
+
+    def within_added(self, text: str, place: int) -> bool:
+        """Whether an added token that `text` spells has begun before `place` and ends behind it."""
+        if self._spelled is None:
+            return False
+        start, stop = max(place - self.longest_token, 0), place + self.longest_token
+        while (found := self._spelled.search(text, start, stop)) and found.start() < place:
+            if found.end() > place:
+                return True
+            start = found.start() + 1
+        return False
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         """Text of `ids`; each invalid byte sequence becomes U+FFFD.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from typing import Any
 
 import llguidance
 import pytest
+from jsonschema import Draft202012Validator
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.grammar import Grammar
@@ -21,6 +23,7 @@ from radixlm.text.answers.formats import (
     QWEN_CODER,
     CallFormat,
 )
+from radixlm.text.answers.schema_types import ANY_TYPE, types_of
 from radixlm.text.answers.style import AnswerStyle, Thinking
 from radixlm.text.answers.tools import Calling, Tool, ToolUse
 from radixlm.text.tokenizer import Tokenizer
@@ -260,3 +263,133 @@ def test_thoughts_come_before_calls(thinking, prompt, with_thoughts, without, sp
     assert allows(grammar, special, call) is without
     opened = prompt == "<think>" or thinking is Thinking.ALWAYS
     assert allows(grammar, special, f"I look.\n</think>{call}") is (opened and with_thoughts)
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        (PYTHONIC, "<|python_start|>[f(b=1)]<|python_end|>"),
+        (LLAMA, '<|python_tag|>{"name": "f", "parameters": {"b": 1}}'),
+        (LLAMA, 'Hi.<|python_tag|>{"name": "f", "parameters": {"b": 1}}'),
+    ],
+)
+def test_other_ways_to_begin_a_call_are_no_text(form, text):
+    """Where the markers are no special tokens, which are never text."""
+    parser = AnswerStyle(form).parser(ToolUse(STRICT, Calling.AUTO), "")
+    assert Answered().add([*parser.push(text), *parser.flush()]).calls
+    assert not allows(grammar_of(form, ToolUse(STRICT, Calling.AUTO), ()), (), text)
+
+
+DEFINED = {
+    "Mode": {"enum": ["fast", "slow"], "type": "string", "title": "Mode"},
+    "Text": {"type": "string"},
+    "Many": {"type": "array", "items": {"$ref": "#/$defs/Mode"}},
+    "Ring": {"$ref": "#/$defs/Ring"},
+}
+
+
+def tool_with(schema: Any) -> Tool:
+    parameters = {
+        "type": "object",
+        "properties": {"a": schema, "b": {"type": "boolean"}},
+        "required": ["a"],
+        "additionalProperties": False,
+        "$defs": DEFINED,
+    }
+    return Tool("f", parameters, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("schema", "followed", "not_followed"),
+    [
+        ({"type": "string"}, ["x", "", "two\nlines", "7", '"'], []),
+        ({"type": ["string", "null"]}, ["x", "null"], []),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}], "default": None}, ["x", "null"], []),
+        ({"$ref": "#/$defs/Text"}, ["x", "7"], []),
+        ({"enum": ["fast", None, 7]}, ["fast", "null", "7"], ["x", '"fast"', ""]),
+        ({"$ref": "#/$defs/Mode"}, ["fast", "slow"], ["x", ""]),
+        ({"anyOf": [{"$ref": "#/$defs/Mode"}, {"type": "null"}]}, ["slow", "null"], ["x", "7"]),
+        ({"anyOf": [{"const": "x"}, {"const": 7}]}, ["x", "7"], ["8"]),
+        ({"oneOf": [{"const": "x", "title": "X"}, {"const": "y"}]}, ["x", "y"], ["8"]),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, ["7", "null"], ["x", "7.5"]),
+        ({"$ref": "#/$defs/Many"}, ['["fast"]', "[]"], ["fast", '["x"]']),
+        ({"$ref": "#/$defs/Ring"}, [], ["", "x"]),
+    ],
+)
+def test_arguments_in_tags_follow_their_schemas(schema, followed, not_followed):
+    """And are read as values that are valid by them."""
+    tool = tool_with(schema)
+    use = ToolUse((tool,), Calling.REQUIRED)
+    if not followed:
+        with pytest.raises(InvalidRequestError, match="can not be followed"):
+            grammar_of(QWEN_CODER, use, ())
+        return
+    grammar = grammar_of(QWEN_CODER, use, ())
+    for value in followed:
+        text = in_tags("f", f"<parameter=a>\n{value}\n</parameter>\n")
+        assert allows(grammar, (), text), value
+        parser = AnswerStyle(QWEN_CODER).parser(use, "")
+        [call] = Answered().add([*parser.push(text), *parser.flush()]).calls
+        Draft202012Validator(tool.parameters).validate(json.loads(call.arguments))
+    for value in not_followed:
+        text = in_tags("f", f"<parameter=a>\n{value}\n</parameter>\n")
+        assert not allows(grammar, (), text), value
+
+
+def test_schemas_that_refer_to_each_other_end():
+    """Followed again at each place, these would be 10 ** 16 ones."""
+    again = {"anyOf": [{"$ref": f"#/$defs/{name}"} for name in "ab" * 5]}
+    root = {"$defs": {"a": again, "b": again}}
+    assert types_of(again, root) == ANY_TYPE
+    many = {f"d{place}": {"$ref": f"#/$defs/d{place + 1}"} for place in range(5_000)}
+    assert types_of({"$ref": "#/$defs/d0"}, {"$defs": many}) == ANY_TYPE
+    last = {"$defs": {**many, "d500": {"type": "string"}}}
+    assert types_of({"$ref": "#/$defs/d0"}, last) == {"string"}
+
+
+@pytest.mark.parametrize("form", [PYTHONIC, QWEN_CODER])
+def test_arguments_one_by_one_stand_in_the_schema_s_order(form):
+    fields = {"a": "1", "b": "true"}
+    tagged = {key: f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in fields.items()}
+
+    def written(*keys: str) -> str:
+        if form is QWEN_CODER:
+            return in_tags("f", "".join(tagged[key] for key in keys))
+        return "[f(" + ", ".join(f"{key}={fields[key]}" for key in keys) + ")]"
+
+    use = ToolUse((tool_with({"type": "integer"}),), Calling.REQUIRED)
+    grammar = grammar_of(form, use, ())
+    assert allows(grammar, (), written("a", "b"))
+    assert allows(grammar, (), written("a"))
+    for keys in ((), ("b",), ("b", "a"), ("a", "a")):
+        assert not allows(grammar, (), written(*keys)), keys
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string", "pattern": "a+"},
+        {"type": "string", "minLength": 2},
+        {"type": ["string", "integer"]},
+        {"anyOf": [{"type": "string"}, {"type": "array"}]},
+        {"anyOf": [{"type": "string", "maxLength": 2}, {"type": "null"}]},
+    ],
+)
+def test_texts_in_tags_have_a_type_or_values_and_no_more(schema):
+    for strict in (True, False):
+        tool = Tool("f", tool_with(schema).parameters, strict=strict)
+        use = ToolUse((tool,), Calling.REQUIRED)
+        if strict:
+            with pytest.raises(InvalidRequestError, match="can not be followed"):
+                grammar_of(QWEN_CODER, use, ())
+        else:
+            text = in_tags("f", "<parameter=a>\nx\n</parameter>\n")
+            assert allows(grammar_of(QWEN_CODER, use, ()), (), text)
+        assert grammar_of(PYTHONIC, use, ())
+
+
+@pytest.mark.parametrize("form", [PYTHONIC, QWEN_CODER])
+def test_names_that_a_form_can_not_hold_are_refused(form):
+    tool = Tool("f", {"type": "object", "properties": {"a b": {}}}, strict=True)
+    with pytest.raises(InvalidRequestError, match="an argument named 'a b'"):
+        grammar_of(form, ToolUse((tool,), Calling.REQUIRED), ())

@@ -108,6 +108,7 @@ class MessageRun:
                 "stop_reason": self._stop_reason(),
                 "stop_sequence": self._stop_sequence(),
                 "stop_details": None,
+                "container": None,
             },
             "usage": self._usage(),
             **self._report(),
@@ -125,10 +126,13 @@ class MessageRun:
             "stop_reason": self._stop_reason(),
             "stop_sequence": self._stop_sequence(),
             "stop_details": None,
+            "container": None,
+            "diagnostics": None,
             "usage": {
                 **self._usage(),
                 "cache_creation": self._cache_creation(),
                 "service_tier": "standard",
+                "speed": "standard",
             },
         }
         report = self._report()

@@ -70,6 +70,7 @@ class CacheCreation(TypedDict):
 class MessageUsage(FinalUsage):
     cache_creation: CacheCreation
     service_tier: Literal["standard"]
+    speed: Literal["standard"]
 
 
 class MessageOut(CacheReported):
@@ -81,6 +82,8 @@ class MessageOut(CacheReported):
     stop_reason: StopReason | None
     stop_sequence: str | None
     stop_details: None
+    container: None
+    diagnostics: None
     usage: MessageUsage
 
 
@@ -133,6 +136,7 @@ class StopDelta(TypedDict):
     stop_reason: StopReason | None
     stop_sequence: str | None
     stop_details: None
+    container: None
 
 
 class MessageDelta(CacheReported):

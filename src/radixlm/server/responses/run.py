@@ -15,7 +15,7 @@ from radixlm.server.cache.reports import reported
 from radixlm.server.error_shapes import openai_error
 from radixlm.server.errors import GenerationFailedError
 from radixlm.server.event import event
-from radixlm.server.kept import SECONDS
+from radixlm.server.kept import DEFAULT_KEEP, SECONDS
 from radixlm.server.logprobs import chat_logprobs
 from radixlm.server.responses.body import ENCRYPTED, ResponseBody
 from radixlm.server.responses.items import Status
@@ -23,6 +23,7 @@ from radixlm.server.responses.prompt import ResponseTask
 from radixlm.server.responses.store import Turn
 from radixlm.server.responses.wire import (
     AnyEvent,
+    CacheOptions,
     FailureCode,
     ResponseEvent,
     ResponseFailure,
@@ -155,6 +156,7 @@ class Run:
             "parallel_tool_calls": body.parallel_tool_calls is not False,
             "previous_response_id": body.previous_response_id,
             "prompt_cache_key": body.prompt_cache_key,
+            "prompt_cache_options": _cache_options(body),
             "prompt_cache_retention": _retention(body),
             "reasoning": _reasoning(body),
             "safety_identifier": body.safety_identifier,
@@ -264,6 +266,13 @@ def _text(body: ResponseBody) -> dict[str, Any]:
     if form is not None:
         told = form.model_dump(by_alias=True, exclude_none=True)
     return {"format": told, "verbosity": "medium"}
+
+
+def _cache_options(body: ResponseBody) -> CacheOptions | None:
+    wish = body.prompt_cache_options
+    if wish is None:
+        return None
+    return {"mode": wish.mode or "implicit", "ttl": wish.ttl or DEFAULT_KEEP}
 
 
 def _retention(body: ResponseBody) -> Literal["in_memory", "24h"] | None:

@@ -12,6 +12,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from radixlm.server.cache.wire import CacheReported
+from radixlm.server.cache_fields import KeepFor
 from radixlm.server.responses.items import Status
 from radixlm.server.wire import ChatToken
 
@@ -106,6 +107,13 @@ class IncompleteDetails(TypedDict):
     reason: Literal["max_output_tokens"]
 
 
+class CacheOptions(TypedDict):
+    """ttl: of the breakpoints that name none."""
+
+    mode: Literal["implicit", "explicit"]
+    ttl: KeepFor
+
+
 class ResponseObject(CacheReported):
     """created_at, completed_at: in seconds since 1970. Fields of the request are as it was run."""
 
@@ -126,6 +134,7 @@ class ResponseObject(CacheReported):
     parallel_tool_calls: bool
     previous_response_id: str | None
     prompt_cache_key: str | None
+    prompt_cache_options: CacheOptions | None
     prompt_cache_retention: Literal["in_memory", "24h"] | None
     reasoning: dict[str, Any]
     safety_identifier: str | None

@@ -10,7 +10,7 @@ from typing import Any
 from radixlm.core.errors import InvalidRequestError
 from radixlm.text.answers.formats import Fields
 from radixlm.text.answers.lark_terms import json_of, moved, quoted
-from radixlm.text.answers.schema_types import types_of
+from radixlm.text.answers.schema_types import REMARKS, Choices, choices, types_of
 from radixlm.text.answers.tools import Tool
 
 _KEY = re.compile(r"[\w.-]+", re.ASCII)
@@ -19,7 +19,6 @@ _ANY_KEY = "/[A-Za-z0-9_.\\-]+/"
 _FOLLOWED = frozenset(
     {"type", "properties", "required", "additionalProperties", "$defs", "definitions", "$schema"}
 )
-_REMARKS = frozenset({"title", "description", "default", "examples", "$comment"})
 _WITHOUT_QUOTES = frozenset({"string", "null"})
 _ROOT = "#/$defs/root"
 
@@ -71,7 +70,7 @@ class _Writer:
 
     def properties(self) -> Mapping[str, Any]:
         """The arguments that there are."""
-        more = self._root.keys() - _FOLLOWED - _REMARKS
+        more = self._root.keys() - _FOLLOWED - REMARKS
         if more:
             self._refuse(f"{sorted(more)} of its parameters")
         found = dict(self._root.get("properties", {}))
@@ -91,21 +90,15 @@ class _Writer:
         if not form.value_end:
             return f"{quoted(form.key_after)} {self._json(schema)}"
         ends = quoted(f"\n{form.value_end}\n")
-        match schema:
-            case {"enum": [_, *_] as values} | {"const": values}:
-                values = values if "enum" in schema else [values]
-                written = " | ".join(quoted(form.key_after + _plain(value)) for value in values)
-                return f"({written}) {ends}"
-        types = types_of(schema, self._root)
-        if "string" not in types:
+        chosen = choices(schema, self._root)
+        if values := _values(chosen):
+            written = " | ".join(quoted(form.key_after + _plain(value)) for value in values)
+            return f"({written}) {ends}"
+        if "string" not in types_of(schema, self._root):
             return f"{quoted(form.key_after)} {self._json(schema)} {ends}"
-        if not self._says_no_more(schema, types):
+        if not _any_text(chosen):
             self._refuse(f"more than the type of a text, in {json.dumps(schema)[:200]},")
         return f'{quoted(form.key_after)} plain "\\n"'
-
-    def _says_no_more(self, schema: Any, types: frozenset[str]) -> bool:
-        said = schema.keys() - _REMARKS if isinstance(schema, Mapping) else set()
-        return not said or (types <= _WITHOUT_QUOTES and said == {"type"})
 
     def _json(self, schema: Any) -> str:
         found = moved(schema if isinstance(schema, Mapping) else {}, _ROOT)
@@ -121,6 +114,32 @@ class _Writer:
                 " model's calls; leave it out, or `strict`",
                 param="tools",
             )
+
+
+def _values(chosen: Choices) -> list[Any] | None:
+    """All values, where each of them is named."""
+    found: list[Any] = []
+    for schema in chosen.schemas:
+        match schema:
+            case {"enum": [*values]}:
+                found += values
+            case {"const": value}:
+                found.append(value)
+            case {"type": "null"}:
+                found.append(None)
+            case _:
+                return None
+    return found
+
+
+def _any_text(chosen: Choices) -> bool:
+    """Whether every text is a value, as it is read."""
+    return chosen.only and all(map(_says_no_more, chosen.schemas))
+
+
+def _says_no_more(schema: Any) -> bool:
+    said = schema.keys() - REMARKS if isinstance(schema, Mapping) else set()
+    return not said or (said == {"type"} and types_of(schema, {}) <= _WITHOUT_QUOTES)
 
 
 def _plain(value: Any) -> str:

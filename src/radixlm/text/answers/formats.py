@@ -87,7 +87,7 @@ LLAMA = CallFormat(
     parser=llama.LlamaParser,
     key="parameters",
     join=llama.SEPARATOR + " ",
-    never_begins=r"\s*\{",
+    never_begins=r"(\s*\{|(?s:.*)<\|python_tag\|>)",
     markers=(llama.TAG,),
 )
 # Mistral's templates take ids of nine letters or digits, and no other ones.
@@ -116,7 +116,7 @@ PYTHONIC = CallFormat(
     fields=Fields(after="(", key_after="=", join=", ", closes=")"),
     join=", ",
     closes="]",
-    never_begins=r"\s*\[\s*[A-Za-z0-9_.\-]+\(",
+    never_begins=r"\s*(<\|python_start\|>\s*)?\[\s*[A-Za-z0-9_.\-]+\(",
     markers=(pythonic.BEGIN, pythonic.END),
 )
 QWEN_CODER = CallFormat(

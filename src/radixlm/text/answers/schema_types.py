@@ -2,26 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 ANY_TYPE = frozenset({"string", "number", "integer", "boolean", "null", "array", "object"})
-# Schemas that refer to each other in a ring say nothing.
-_DEEPEST = 16
+# What says nothing of the values.
+REMARKS: Final = frozenset({"title", "description", "default", "examples", "$comment"})
+# With more than that a schema says nothing, nor does one that refers to itself alone.
+_MOST_CHOICES = 1_000
 _BEGINS = {'"': "string", "{": "object", "[": "array", "t": "boolean", "f": "boolean", "n": "null"}
 
 
-def types_of(schema: Any, root: Any, depth: int = 0) -> frozenset[str]:
+class Choices(NamedTuple):
+    """Schemas, one of which each value must follow. only: that is all that it must."""
+
+    schemas: Sequence[Any]
+    only: bool
+
+
+_UNKNOWN = Choices(({},), only=False)
+
+
+def choices(schema: Any, root: Any) -> Choices:
+    """What `schema`, which stands in `root`, leaves to choose from: `$ref` followed, each once, and
+    `anyOf` and `oneOf` opened. Bounded, however often schemas refer to each other.
+    """
+    found: list[Any] = []
+    only = True
+    seen: set[str] = set()
+    waiting = [schema]
+    while waiting:
+        if len(waiting) + len(seen) > _MOST_CHOICES:
+            return _UNKNOWN
+        more: Mapping[object, object] = {}
+        match waiting.pop():
+            case {"$ref": str(place), **more}:
+                waiting += () if place in seen else (schema_at(place, root),)
+                seen.add(place)
+            case {"const": _} | {"enum": _} | {"type": _} as choice:
+                found.append(choice)
+            case {"anyOf": [*others], **more}:
+                waiting += reversed(others)
+            case {"oneOf": [*others]}:
+                waiting += reversed(others)
+                only = False  # it must not follow two of them
+            case choice:
+                found.append(choice)
+        only = only and more.keys() <= REMARKS
+    return Choices(found, only) if found else _UNKNOWN
+
+
+def types_of(schema: Any, root: Any) -> frozenset[str]:
     """Of all values of `schema`, which stands in `root`; all types where it does not say.
 
     >>> sorted(types_of({"anyOf": [{"const": "a"}, {"type": "null"}]}, {}))
     ['null', 'string']
     """
-    if not isinstance(schema, Mapping) or depth > _DEEPEST:
-        return ANY_TYPE
-    match schema:
-        case {"$ref": str(place)}:
-            return types_of(_at(place, root), root, depth + 1)
+    found = (_types_of(choice) for choice in choices(schema, root).schemas)
+    return frozenset().union(*found)
+
+
+def _types_of(choice: Any) -> frozenset[str]:
+    match choice:
         case {"const": value}:
             return frozenset({_type_of(value)})
         case {"enum": [*values]}:
@@ -30,8 +72,6 @@ def types_of(schema: Any, root: Any, depth: int = 0) -> frozenset[str]:
             return frozenset({name})
         case {"type": [*names]}:
             return frozenset(map(str, names))
-        case {"anyOf": [*others]} | {"oneOf": [*others]}:
-            return frozenset().union(*(types_of(other, root, depth + 1) for other in others))
     return ANY_TYPE
 
 
@@ -61,7 +101,7 @@ def _type_of(value: Any) -> str:
     return "object"
 
 
-def _at(place: str, root: Any) -> Any:
+def schema_at(place: str, root: Any) -> Any:
     """What `#/a/b` refers to; None where that is nothing."""
     found = root
     for name in place.split("/")[1:]:

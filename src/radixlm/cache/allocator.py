@@ -172,9 +172,11 @@ def split_runs(slots: Slots) -> tuple[Extent, ...]:
     first, last = int(slots[0]), int(slots[-1])
     if slots.size == 1:  # of every decoding row in every step
         return (Extent(first, first + 1),)
+    if last - first == slots.size - 1:  # most are one run, and one memcmp tells
+        run = np.arange(first, last + 1, dtype=np.int32)
+        if slots.tobytes() == run.tobytes():
+            return (Extent(first, last + 1),)
     breaks = np.flatnonzero(np.diff(slots) != 1)
-    if not breaks.size:
-        return (Extent(first, last + 1),)
     firsts = [first, *slots[breaks + 1].tolist()]
     lasts = [*slots[breaks].tolist(), last]
     return tuple(Extent(start, stop + 1) for start, stop in zip(firsts, lasts, strict=True))

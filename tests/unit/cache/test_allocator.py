@@ -161,6 +161,8 @@ def test_split_runs_keeps_the_order() -> None:
     assert split_runs(slots(3)) == ((3, 4),)
     assert split_runs(slots(4, 5, 1, 2, 9)) == ((4, 6), (1, 3), (9, 10))
     assert split_runs(slots(3, 2, 1)) == ((3, 4), (2, 3), (1, 2))
+    assert split_runs(slots(3, 4, 5, 6)) == ((3, 7),)
+    assert split_runs(slots(3, 5, 4, 6)) == ((3, 4), (5, 6), (4, 5), (6, 7))
 
 
 @pytest.mark.parametrize("page_size", [1, 4])

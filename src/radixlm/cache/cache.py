@@ -17,6 +17,7 @@ from radixlm.cache.node import Match, TreeNode, path_slots
 from radixlm.cache.picture import Pictures
 from radixlm.cache.pins import Pin, PinBoard
 from radixlm.cache.reuse import Reuse
+from radixlm.cache.room import given_back, left_behind, path_ids
 from radixlm.cache.stats import TreeStats
 from radixlm.cache.tree import RadixTree
 from radixlm.core.clock import Clock, WallClock
@@ -168,28 +169,11 @@ class RadixCache:
         """Slots that would be left to get once `match` is locked, without evicting what these
         leases, released before, have left behind. O(nodes on their paths).
         """
-        locked = {node.id: length for node, length in _path(match.node, match.offset)}
-        left = {
-            node.id: node.resident
-            for lease in spared
-            for node, _ in _path(lease.node, lease.node.resident)
-            if not node.lock_ref
-        }
-        kept = sum(max(0, size - locked.get(name, 0)) for name, size in left.items())
-        return self.available - self._tree.unlocked_on_path(match) - kept
+        return self.available - self._tree.unlocked_on_path(match) - left_behind(spared, match)
 
     def available_without(self, leases: Iterable[Lease], match: Match) -> int:
         """The same, if these leases were released first. O(nodes on their paths)."""
-        kept = {node.id: length for node, length in _path(match.node, match.offset)}
-        freed = 0
-        ends: Counter[TreeNode] = Counter()
-        for lease in leases:
-            freed += lease.private_size - lease.reserve
-            ends.update(node for node, _ in _path(lease.node, lease.node.resident))
-        for node, count in ends.items():
-            if count == node.lock_ref:
-                freed += node.resident - kept.get(node.id, 0)
-        return self.available_after(match) + freed
+        return self.available_after(match) + given_back(leases, match)
 
     def acquire(
         self,
@@ -273,7 +257,7 @@ class RadixCache:
 
     def depth_first(self, leases: Iterable[Lease]) -> list[Lease]:
         """Order leases by their place in the tree, so that those below a node are neighbours."""
-        return sorted(leases, key=_path_ids)
+        return sorted(leases, key=path_ids)
 
     def flush(self) -> int:
         """Drop all that no lease and no pin holds, ghosts too; returns how many tokens it was."""
@@ -385,15 +369,3 @@ class RadixCache:
         self._leases.remove(lease)
         self.give_back(lease.private_slots())
         self._tree.dec_lock_ref(lease.node)
-
-
-def _path(node: TreeNode | None, offset: int) -> Iterator[tuple[TreeNode, int]]:
-    """The nodes from `node` up, and how many tokens of each are on the path."""
-    while node is not None:
-        yield node, offset
-        node = node.parent
-        offset = node.resident if node is not None else 0
-
-
-def _path_ids(lease: Lease) -> list[int]:
-    return [node.id for node, _ in _path(lease.node, 0)][::-1]

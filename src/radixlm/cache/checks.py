@@ -36,9 +36,8 @@ def check_books(shape: Structure) -> None:
     require(
         ghosts.size <= ghosts.budget, f"{ghosts.size} ghost tokens, the budget is {ghosts.budget}"
     )
-    seen = shape.evictable + ghosts.size
-    counted = seen if shape.reuse is None else shape.reuse.total
-    require(counted == seen, f"use is counted of {counted} tokens, there are {seen}")
+    if shape.reuse is not None:
+        require(shape.reuse.is_right(shape.nodes()), "uses are counted of other tokens")
     known = all(shape.by_id.get(node.id) is node for node in shape.nodes())
     require(known, "a node is not found by its id")
     leaves = sum(not node.children for node in shape.nodes())

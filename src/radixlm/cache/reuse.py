@@ -8,7 +8,7 @@ as long as the evicted ones are remembered as ghosts.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from radixlm.cache.node import TreeNode
 from radixlm.core.misses import POOL_SCALES
@@ -34,22 +34,27 @@ class Reuse:
         self._sizes = [int(scale * capacity) for scale in POOL_SCALES]
         self._width = max(capacity // _EPOCHS_IN_POOL, 1)
         self._page = page_size
+        self._newest = 0
         self._begins = [0]
         self._tokens = [0]
 
-    @property
-    def total(self) -> int:
-        """All tokens that are counted."""
-        return sum(self._tokens)
+    def is_right(self, nodes: Iterable[TreeNode]) -> bool:
+        """Whether it counts what these, all of a tree, hold; for checks."""
+        tokens = [0] * len(self._tokens)
+        for node in nodes:
+            if not node.lock_ref:
+                tokens[bisect_right(self._begins, node.last_used) - 1] += len(node)
+        return tokens == self._tokens
 
     def enter(self, use: int, n_tokens: int) -> None:
         """So many tokens are under no lock now, and were last used at `use`."""
-        begins, tokens = self._begins, self._tokens
-        if use > begins[-1] and tokens[-1] >= self._width:
-            begins.append(use)
-            tokens.append(0)
-            if len(begins) > _MOST_EPOCHS:
-                self._join()
+        if use > self._newest:  # an epoch that begins earlier would take over what is in the last
+            self._newest = use
+            if self._tokens[-1] >= self._width:
+                self._begins.append(use)
+                self._tokens.append(0)
+                if len(self._begins) > _MOST_EPOCHS:
+                    self._join()
         self._tokens[bisect_right(self._begins, use) - 1] += n_tokens
 
     def leave(self, use: int, n_tokens: int) -> None:

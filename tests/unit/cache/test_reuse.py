@@ -6,6 +6,7 @@ import pytest
 
 from radixlm.cache import RadixCache
 from radixlm.cache.reuse import Reuse
+from radixlm.core.errors import InvariantError
 from radixlm.core.misses import POOL_SCALES
 
 SHARED = [1, 2, 3, 4]
@@ -110,6 +111,25 @@ def test_forgotten_is_as_never_seen() -> None:
     cache.check()
 
 
+def test_no_epoch_begins_before_what_is_counted_already() -> None:
+    """Else tokens would be taken from another epoch than they were put into."""
+    reuse = Reuse(64)
+    for use in (5, 3):
+        reuse.enter(use, 2)
+    for use in (5, 3):
+        reuse.leave(use, 2)
+    assert set(reuse._tokens) == {0}
+
+
+def test_check_notices_tokens_in_the_wrong_epoch() -> None:
+    cache = RadixCache(64)
+    serve(cache, prompt(1))
+    serve(cache, prompt(2, 5))
+    cache._reuse._tokens.reverse()
+    with pytest.raises(InvariantError, match="uses are counted"):
+        cache.check()
+
+
 def test_books_stay_small() -> None:
     """However often tokens are used, few epochs are counted, and every token once."""
     reuse = Reuse(64)
@@ -119,4 +139,4 @@ def test_books_stay_small() -> None:
         if use > 100:
             reuse.leave(use - 100, 2)
     assert len(reuse._begins) <= 1_280
-    assert reuse.total == 200
+    assert sum(reuse._tokens) == 200

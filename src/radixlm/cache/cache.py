@@ -11,7 +11,7 @@ import numpy as np
 from radixlm.cache.allocator import SlotAllocator
 from radixlm.cache.checks import check_slots, require
 from radixlm.cache.eviction import EvictionPolicy
-from radixlm.cache.explain import Ending, reason_of
+from radixlm.cache.explain import Ending
 from radixlm.cache.lease import Lease
 from radixlm.cache.node import Match, TreeNode, path_slots
 from radixlm.cache.picture import Pictures
@@ -24,7 +24,8 @@ from radixlm.core.clock import Clock, WallClock
 from radixlm.core.config import check_page_size
 from radixlm.core.errors import ConfigError, InvalidKeyError, PinError
 from radixlm.core.events import EventSink, Inserted, Matched
-from radixlm.core.keys import KeyLike, Slots, as_trusted_key
+from radixlm.core.keys import Key, KeyLike, Slots, as_trusted_key
+from radixlm.core.misses import MissReason
 from radixlm.core.reports import TreeQuery, TreeSnapshot
 
 # Trimming a leaf copies what is left of it, so decoding under pressure must not do it per token,
@@ -160,10 +161,8 @@ class RadixCache:
     ) -> Match:
         """What `acquire` would find now; leaves no trace."""
         array = as_trusted_key(key)
-        limit = array.size - 1 if max_match is None else max_match
-        if limit < 1 or not self.enabled:
-            return Match(0, None, 0, namespace, self._tree.version)
-        return self._tree.match_prefix(array[:limit], namespace)
+        limit = array.size - 1 if max_match is None else max(max_match, 0)
+        return self._match(array[:limit], namespace)
 
     def available_after(self, match: Match, spared: Iterable[Lease] = ()) -> int:
         """Slots that would be left to get once `match` is locked, without evicting what these
@@ -194,19 +193,26 @@ class RadixCache:
         known = array.size if n_tokens is None else n_tokens
         if not 0 < known <= array.size:
             raise InvalidKeyError(f"{known} tokens are known, it says, of a key of {array.size}")
-        limit = known - 1 if max_match is None else min(max_match, known)
+        limit = known - 1 if max_match is None else max(0, min(max_match, known))
         self._pins.expire()
-        match = self.match(array, namespace, max_match=limit)
-        ending = Ending(match, array, limit, self.page_size) if self.enabled else None
+        sought = array[:limit]
+        match = self._match(sought, namespace)
+        ending = Ending(match, array, known, limit, self.page_size) if self.enabled else None
         in_use = self._private - self.laid_aside + self._tree.protected_size
-        expected = self._reuse.expected(*self._tree.known(array[:limit], namespace), in_use)
+        expected = self._reuse.expected(*self._tree.known(sought, match), in_use)
         node = self._tree.inc_lock_ref(match, priority)
-        self._tree.stats.endings[reason_of(ending, known)] += 1
+        reason = MissReason.DISABLED if ending is None else ending.reason
+        self._tree.stats.endings[reason] += 1
         lease = Lease(self, array, node, ending, known, priority, expected)
         self._leases.add(lease)
         if self._sink is not None:
             self._sink(Matched(known, lease.cached))
         return lease
+
+    def _match(self, sought: Key, namespace: Hashable) -> Match:
+        if sought.size and self.enabled:
+            return self._tree.match_prefix(sought, namespace)
+        return Match(0, None, 0, namespace, self._tree.version)
 
     def pin(self, key: KeyLike, namespace: Hashable = None, *, ttl: float | None = None) -> Pin:
         """Keep the cached prefix of `key` from eviction for `ttl` seconds, or until `unpin`.
@@ -367,5 +373,6 @@ class RadixCache:
     def drop(self, lease: Lease) -> None:
         """End a lease."""
         self._leases.remove(lease)
-        self.give_back(lease.private_slots())
+        if lease.private_size:
+            self.give_back(lease.private_slots())
         self._tree.dec_lock_ref(lease.node)

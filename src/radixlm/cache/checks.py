@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from radixlm.cache.node import NODE_WEIGHT, TOKEN_WEIGHT, RootNode, TreeNode, page_key
+from radixlm.cache.node import NODE_WEIGHT, TOKEN_WEIGHT, TreeNode, page_key
 from radixlm.cache.structure import Structure
 from radixlm.core.errors import InvariantError
 from radixlm.core.keys import Slots
@@ -82,14 +82,15 @@ def _check_place(node: TreeNode, page_size: int) -> None:
     require(node.lock_ref >= node.pins >= 0, f"{name}: lock_ref {node.lock_ref}, {node.pins} pins")
     require(not node.lock_ref or not node.ghosts, f"{name} is locked but not resident")
     if node.parent is None:
-        require(isinstance(node, RootNode) and not node.edge, f"{name} hangs on nothing")
+        require(node.is_root and not node.edge, f"{name} hangs on nothing")
         require(bool(node.lock_ref or node.children), f"{name}: an empty root was kept")
         return
     require(len(node) > 0, f"{name} is empty")
     require(node.end == node.parent.end + len(node), f"{name}: end {node.end}")
+    require(node.namespace == node.parent.namespace, f"{name} is in {node.namespace!r}")
     require(node.last_used <= node.parent.last_used, f"{name} is younger than its parent")
     require(
-        node.priority <= node.parent.priority or isinstance(node.parent, RootNode),
+        node.priority <= node.parent.priority or node.parent.is_root,
         f"{name} has more priority than its parent",
     )
 

@@ -117,18 +117,19 @@ class EvictionOrder:
     """Unlocked leaves, first to go first. O(log n) per leaf offered or taken.
 
         heap     [ key << 64 | node id, ... ]     one int an entry: cheap to compare
-        nodes    node id -> node
 
     Entries are not searched for when a node is used again. An entry whose node is locked, or has
     resident children, is dropped when it comes up (the node is offered again when that ends); one
     whose key has grown since goes back to its new place; when a key has become smaller, the offer
     makes a second entry and the first one no longer counts.
+
+    by_id: every node of the tree, as the tree keeps them.
     """
 
-    def __init__(self, policy: EvictionPolicy) -> None:
+    def __init__(self, policy: EvictionPolicy, by_id: Mapping[int, TreeNode]) -> None:
         self._policy = policy
+        self._by_id = by_id
         self._heap: list[int] = []
-        self._nodes: dict[int, TreeNode] = {}
 
     def offer(self, node: TreeNode) -> bool:
         """Enter an unlocked leaf; one that is entered already keeps its place until it comes up.
@@ -138,7 +139,6 @@ class EvictionOrder:
         if queued is not None and key >= queued:
             return False
         node.queued_key = key
-        self._nodes[node.id] = node
         heappush(self._heap, (key << _BITS) + node.id)
         return queued is not None
 
@@ -146,12 +146,11 @@ class EvictionOrder:
         """Take the unlocked leaf that goes first, or None when there is none."""
         while self._heap:
             entry = heappop(self._heap)
-            key, node = entry >> _BITS, self._nodes.get(entry & _LOW)
+            key, node = entry >> _BITS, self._by_id.get(entry & _LOW)
             if node is None or key != node.queued_key:
                 continue
             node.queued_key = None
-            del self._nodes[node.id]
-            if node.lock_ref or node.live or not node.resident or node.parent is None:
+            if node.lock_ref or node.live or not node.resident:
                 continue
             if self._policy.key(node) == key:
                 return node
@@ -167,7 +166,6 @@ class EvictionOrder:
             for node in nodes
         ]
         self._policy = policy
-        self._nodes = {node.id: node for node, key in keys if key is not None}
         self._heap = [pair(key, node.id) for node, key in keys if key is not None]
         for node, key in keys:
             node.queued_key = key

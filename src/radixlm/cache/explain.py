@@ -22,37 +22,46 @@ class Ending:
         edge    |    (of the node)  | same tokens, a ghost:  evicted
                                     | other tokens:          diverged
                                     | nothing:               new
+
+    reason: why it ended there, of a prompt of `wanted` tokens of which `limit` were looked for.
     """
 
-    __slots__ = ("_at", "_edges", "_evicted_at", "_hits", "_key", "_limit", "_matched", "_page")
+    __slots__ = ("_at", "_edges", "_evicted_at", "_hits", "_key", "_limit", "_matched",
+                 "_page", "_wanted", "reason")  # fmt: skip
 
-    def __init__(self, match: Match, key: Key, limit: int, page_size: int) -> None:
+    def __init__(self, match: Match, key: Key, wanted: int, limit: int, page_size: int) -> None:
         self._key = key
+        self._wanted = wanted
         self._limit = limit
         self._page = page_size
         self._matched = match.length
-        beyond = _beyond(match, key, page_size) if limit - match.length >= page_size else None
-        self._edges: tuple[bytes, ...] = ()
-        self._at = 0
-        self._hits = 0
-        self._evicted_at = 0.0
-        if beyond is not None:
+        if limit - match.length < page_size:
+            self.reason = self._held_back()
+            return
+        page = key[match.length : match.length + page_size].tobytes()
+        beyond = _beyond(match, page, page_size)
+        if beyond is None:
+            self.reason = MissReason.NEW
+            return
+        self._at = match.offset * TOKEN_BYTES if beyond is match.node else 0
+        there = beyond.edge[self._at : self._at + len(page)]
+        if not match.length and there[:TOKEN_BYTES] != page[:TOKEN_BYTES]:
+            self.reason = MissReason.NEW  # every tree holds other prompts: that explains nothing
+            return
+        self._hits = beyond.hits
+        self._evicted_at = beyond.evicted_at
+        if there == page:
+            self.reason = MissReason.EVICTED
+        else:
+            self.reason = MissReason.DIVERGED
             self._edges = _edges_from(beyond)
-            self._at = match.length - beyond.start
-            self._hits = beyond.hits
-            self._evicted_at = beyond.evicted_at
 
-    def reason(self, prompt_tokens: int) -> MissReason:
-        """The reason alone, for a prompt of so many tokens."""
-        return self._judged(prompt_tokens)[0]
-
-    def report(self, prompt_tokens: int, now: float) -> MissReport:
-        """The reason, for a prompt of so many tokens; `now` by the tree's clock when it ended."""
-        matched = self._matched
-        reason, same = self._judged(prompt_tokens)
+    def report(self, now: float) -> MissReport:
+        """The reason and what belongs to it; `now` by the tree's clock when it ended."""
+        matched, reason = self._matched, self.reason
         if reason is MissReason.EVICTED:
             return MissReport(
-                prompt_tokens,
+                self._wanted,
                 matched,
                 reason,
                 matched,
@@ -60,10 +69,11 @@ class Ending:
                 hits=self._hits,
             )
         if reason is not MissReason.DIVERGED:
-            return MissReport(prompt_tokens, matched, reason, matched)
+            return MissReport(self._wanted, matched, reason, matched)
         cached, wanted = self._cached(), self._key[matched : self._limit]
+        same = common_prefix(cached[: self._page], wanted[: self._page])
         return MissReport(
-            prompt_tokens,
+            self._wanted,
             matched,
             reason,
             matched + same,
@@ -73,40 +83,21 @@ class Ending:
             hits=self._hits,
         )
 
-    def _judged(self, prompt_tokens: int) -> tuple[MissReason, int]:
-        """The reason, and how many tokens of the page behind the match agree nevertheless."""
-        if self._limit - self._matched < self._page:
-            return self._held_back(prompt_tokens), 0
-        if not self._edges:
-            return MissReason.NEW, 0
-        wanted = self._key[self._matched : self._limit]
-        same = common_prefix(self._cached()[: self._page], wanted[: self._page])
-        if same == self._page:
-            return MissReason.EVICTED, same
-        # Every tree holds other prompts: that explains nothing.
-        return (MissReason.DIVERGED if self._matched + same else MissReason.NEW), same
-
     def _cached(self) -> Key:
         """What the tree had from the match's end on, as far as it is looked at."""
         enough = (self._page + _NEXT_TOKENS) * TOKEN_BYTES
-        begin = self._at * TOKEN_BYTES
         first, *rest = self._edges
-        parts = (first[begin : begin + enough], *(edge[:enough] for edge in rest))
+        parts = (first[self._at : self._at + enough], *(edge[:enough] for edge in rest))
         return np.frombuffer(b"".join(parts)[:enough], dtype=np.int32)
 
-    def _held_back(self, prompt_tokens: int) -> MissReason:
+    def _held_back(self) -> MissReason:
         """Less than a page was left to look for. The prompt is to blame where what follows fills
         no page; else it is the limit, which gives up the whole page that it lies in.
         """
-        torn = self._matched + self._page > prompt_tokens
+        torn = self._matched + self._page > self._wanted
         if torn and self._limit > self._matched:
             return MissReason.PAGE_FLOOR
-        return MissReason.LAST_TOKEN if self._limit >= prompt_tokens - 1 else MissReason.HELD_BACK
-
-
-def reason_of(ending: Ending | None, prompt_tokens: int) -> MissReason:
-    """Why a match ended; None where the cache is off."""
-    return MissReason.DISABLED if ending is None else ending.reason(prompt_tokens)
+        return MissReason.LAST_TOKEN if self._limit >= self._wanted - 1 else MissReason.HELD_BACK
 
 
 def _edges_from(node: TreeNode) -> tuple[bytes, ...]:
@@ -119,9 +110,9 @@ def _edges_from(node: TreeNode) -> tuple[bytes, ...]:
     return tuple(edges)
 
 
-def _beyond(match: Match, key: Key, page_size: int) -> TreeNode | None:
-    """The node that holds what follows the match: the ghost of it if there is one, else the last
-    of the other continuations, else None.
+def _beyond(match: Match, page: bytes, page_size: int) -> TreeNode | None:
+    """The node that holds what follows the match, where `page` is wanted: the ghost of it if there
+    is one, else the last of the other continuations, else None.
     """
     node = match.node
     if node is None:
@@ -130,5 +121,5 @@ def _beyond(match: Match, key: Key, page_size: int) -> TreeNode | None:
         return node
     if not node.children:
         return None
-    page = page_key(key[match.length : match.length + page_size].tobytes(), page_size)
-    return node.children.get(page) or next(reversed(node.children.values()))
+    ghost = node.children.get(page_key(page, page_size))
+    return ghost or next(reversed(node.children.values()))

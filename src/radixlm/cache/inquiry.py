@@ -21,5 +21,5 @@ def explained(
     if not cache.enabled:
         return Explained(MissReport(key.size, 0, MissReason.DISABLED, 0), holders)
     match = cache.match(key, namespace)
-    ending = Ending(match, key, key.size - 1, cache.page_size)
-    return Explained(ending.report(key.size, cache.now()), holders)
+    ending = Ending(match, key, key.size, key.size - 1, cache.page_size)
+    return Explained(ending.report(cache.now()), holders)

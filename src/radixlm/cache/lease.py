@@ -8,7 +8,7 @@ import numpy as np
 
 from radixlm.cache.allocator import split_runs
 from radixlm.cache.explain import Ending
-from radixlm.cache.node import TreeNode, path_slots
+from radixlm.cache.node import TreeNode, copy_slots, path_slots
 from radixlm.core.batch import Extent, Remap, Segment
 from radixlm.core.errors import CacheError, LeaseClosedError
 from radixlm.core.keys import Key, Slots
@@ -69,7 +69,7 @@ class Lease:
         self._allocated = node.end
         self._reserve = 0
         self._slots: Slots = np.empty(keeper.round_up(max(key.size, node.end)), dtype=np.int32)
-        self._slots[: node.end] = path_slots(node, 0, node.end)
+        copy_slots(node, self._slots)
         self._tail: list[Extent] = []
         self._path: tuple[int, tuple[Segment, ...]] = (-1, ())
         self.closed = False
@@ -83,7 +83,7 @@ class Lease:
         """Why no more was found when the lease was acquired; the tree as it was then."""
         if self._ending is None:
             return MissReport(self.wanted, 0, MissReason.DISABLED, 0)
-        return self._ending.report(self.wanted, self._acquired_at)
+        return self._ending.report(self._acquired_at)
 
     def block_table(self) -> Slots:
         """(pages,) the page of every page_size tokens, as a paged attention kernel wants it."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from radixlm.cache.allocator import split_runs
 from radixlm.core.batch import Extent
-from radixlm.core.keys import Slots
+from radixlm.core.keys import Slots, first_difference
 
 TOKEN_BYTES = 4
 NO_SLOTS: Slots = np.empty(0, dtype=np.int32)
@@ -47,6 +47,8 @@ class TreeNode:
     Ghosts lie below what is resident: a node that is not resident to its end has only ghosts for
     children, since eviction works from the leaves up.
 
+    namespace: what must match besides tokens. The root of one is a node, too, without tokens. It is
+    of no class of its own: Python walks a path much faster where all nodes are of the same one.
     edge: the tokens' int32 bytes, a copy of its own (a view would keep whole prompts alive).
     end: tokens from the root to the end of this node.
     live: children with resident tokens; 0 makes it a leaf for eviction.
@@ -74,6 +76,7 @@ class TreeNode:
         "last_used",
         "live",
         "lock_ref",
+        "namespace",
         "parent",
         "pins",
         "priority",
@@ -83,13 +86,23 @@ class TreeNode:
         "weight",
     )
 
-    def __init__(self, node_id: int, edge: bytes, slots: Slots, parent: TreeNode | None) -> None:
+    def __init__(
+        self,
+        node_id: int,
+        edge: bytes,
+        slots: Slots,
+        parent: TreeNode | None,
+        namespace: Hashable = None,
+    ) -> None:
+        """namespace: of a root; others have their parent's."""
         self.id = node_id
         self.edge = edge
         self.slots = slots
         self.resident: int = slots.size
         self.parent = parent
-        self.end: int = (0 if parent is None else parent.end) + len(edge) // TOKEN_BYTES
+        size = len(edge) // TOKEN_BYTES
+        self.end: int = size if parent is None else parent.end + size
+        self.namespace: Hashable = namespace if parent is None else parent.namespace
         self.children: dict[PageKey, TreeNode] = {}
         self.live = 0
         self.lock_ref = 0
@@ -99,7 +112,7 @@ class TreeNode:
         self.hits = 0
         self.priority = 0
         self.pins = 0
-        self.weight = len(self) * TOKEN_WEIGHT + NODE_WEIGHT
+        self.weight = size * TOKEN_WEIGHT + NODE_WEIGHT
         self.queued_key: int | None = None
         self.evicted_at = 0.0
         self._extents: tuple[Extent, ...] | None = None
@@ -109,6 +122,10 @@ class TreeNode:
 
     def __bool__(self) -> bool:
         return True
+
+    @property
+    def is_root(self) -> bool:
+        return not self.end
 
     @property
     def start(self) -> int:
@@ -143,16 +160,6 @@ class TreeNode:
         return np.frombuffer(self.edge, dtype=np.int32)
 
 
-class RootNode(TreeNode):
-    """The empty node at the top of one namespace."""
-
-    __slots__ = ("namespace",)
-
-    def __init__(self, node_id: int, namespace: Hashable) -> None:
-        super().__init__(node_id, b"", NO_SLOTS, None)
-        self.namespace = namespace
-
-
 @dataclass(slots=True)
 class Match:
     """Where the longest match of a key ends: `offset` tokens into `node`. A value, made once and
@@ -181,6 +188,39 @@ class Inserted:
 
     already_there: int
     node: TreeNode
+
+
+def descend(node: TreeNode, tokens: memoryview, page_size: int) -> tuple[TreeNode, int]:
+    """Walk down from `node`, which `tokens` begin like, ghosts included; return the last node and
+    how many tokens agree up to there.
+    """
+    at = node.end
+    if not node.children:  # a leaf that grows: there is nothing to look up
+        return node, at
+    stop = len(tokens)
+    while at < stop:
+        page = tokens[at] if page_size == 1 else tokens[at : at + page_size].tobytes()
+        child = node.children.get(page)
+        if child is None:
+            break
+        end = child.end
+        wanted = tokens[at:end]
+        if not child.edge.startswith(wanted):
+            same = first_difference(child.edge, wanted)
+            return child, at + same - same % page_size
+        if end > stop:
+            return child, stop
+        node = child
+        at = end
+    return node, at
+
+
+def copy_slots(node: TreeNode, slots: Slots) -> None:
+    """Write the slots of the path that ends in `node`, (node.end,), all resident, to `slots`."""
+    at: TreeNode | None = node
+    while at is not None:
+        slots[at.end - at.resident : at.end] = at.slots
+        at = at.parent
 
 
 def path_slots(node: TreeNode, start: int, stop: int) -> Slots:

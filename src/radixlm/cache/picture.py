@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from heapq import heappop, heappush
 from itertools import islice
 from sys import maxsize
 
 from radixlm.cache.changes import Changes
-from radixlm.cache.node import TOKEN_BYTES, RootNode, TreeNode, nodes_in, tokens_in
+from radixlm.cache.node import TOKEN_BYTES, TreeNode, nodes_in, tokens_in
 from radixlm.cache.tree import RadixTree
 from radixlm.core.errors import NodeGoneError
 from radixlm.core.reports import NodeView, TreeChange, TreeQuery, TreeSnapshot
@@ -22,11 +22,10 @@ class _Shown:
     covered: the weights of its children that are in the picture.
     """
 
-    __slots__ = ("covered", "depth", "namespace", "node", "parent", "weight")
+    __slots__ = ("covered", "depth", "node", "parent", "weight")
 
-    def __init__(self, node: TreeNode, namespace: Hashable, depth: int) -> None:
+    def __init__(self, node: TreeNode, depth: int) -> None:
         self.node = node
-        self.namespace = namespace
         self.depth = depth
         self.parent: _Shown | None = None
         self.weight = 0
@@ -41,7 +40,7 @@ class _Shown:
             parent.covered += self.weight
 
     def view(self) -> NodeView:
-        return _view(self.node, self.namespace, self.node.weight - self.covered)
+        return _view(self.node, self.node.weight - self.covered)
 
 
 class Picture:
@@ -142,17 +141,17 @@ class Picture:
     def _tops(self) -> Iterable[TreeNode]:
         query = self._query
         if query.node is None:
-            roots = reversed(self._tree.shape.roots.items())
-            return (root for namespace, root in roots if query.admits(namespace))
+            roots = reversed(self._tree.shape.roots.values())
+            return (root for root in roots if query.admits(root.namespace))
         top = self._by_id.get(query.node)
-        if top is None or not query.admits(_namespace_of(top)):
+        if top is None or not query.admits(top.namespace):
             raise NodeGoneError(f"there is no node {query.node}")
         return (top,)
 
     def _is_top(self, node: TreeNode) -> bool:
         if self._query.node is not None:
             return node.id == self._query.node
-        return isinstance(node, RootNode) and self._query.admits(node.namespace)
+        return node.is_root and self._query.admits(node.namespace)
 
     def _look_at(self, nodes: Iterable[TreeNode]) -> None:
         """Nodes that may be taken in, as many as may still be looked at."""
@@ -174,8 +173,7 @@ class Picture:
 
     def _take_in(self, node: TreeNode) -> None:
         parent = self._parent_of(node)
-        namespace = _namespace_of(node) if parent is None else parent.namespace
-        shown = _Shown(node, namespace, 0 if parent is None else parent.depth + 1)
+        shown = _Shown(node, 0 if parent is None else parent.depth + 1)
         shown.count_below(parent)
         self._shown[node.id] = shown
         if self._growing and shown.depth != self._query.max_depth:
@@ -228,7 +226,7 @@ class Picture:
         if self._query.node is None:
             return ()
         top = self._by_id[self._query.node]
-        return tuple(_Shown(node, None, 0).view() for node in reversed(_above(top)))
+        return tuple(_view(node, node.weight) for node in reversed(_above(top)))
 
 
 class Pictures:
@@ -276,12 +274,12 @@ class Pictures:
         return picture.snapshot()
 
 
-def _view(node: TreeNode, namespace: Hashable, uncovered: int) -> NodeView:
+def _view(node: TreeNode, uncovered: int) -> NodeView:
     """uncovered: its weight, less that of the children that are shown."""
     return NodeView(
         id=node.id,
         parent_id=node.parent.id if node.parent else None,
-        namespace=namespace,
+        namespace=node.namespace,
         start=node.start,
         edge=node.edge,
         resident=node.resident,
@@ -304,11 +302,6 @@ def _above(node: TreeNode) -> list[TreeNode]:
         found.append(at)
         at = at.parent
     return found
-
-
-def _namespace_of(node: TreeNode) -> Hashable:
-    root = [node, *_above(node)][-1]
-    return root.namespace if isinstance(root, RootNode) else None
 
 
 def _end(view: NodeView) -> int:

@@ -8,9 +8,9 @@ as long as the evicted ones are remembered as ghosts.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 
-from radixlm.cache.node import TreeNode
+from radixlm.cache.node import TOKEN_BYTES, TreeNode
 from radixlm.core.misses import POOL_SCALES
 
 # Epochs that a pool's worth of tokens is counted in: so fine are distances told apart.
@@ -43,7 +43,7 @@ class Reuse:
         tokens = [0] * len(self._tokens)
         for node in nodes:
             if not node.lock_ref:
-                tokens[bisect_right(self._begins, node.last_used) - 1] += len(node)
+                tokens[self._epoch(node.last_used)] += len(node)
         return tokens == self._tokens
 
     def enter(self, use: int, n_tokens: int) -> None:
@@ -55,11 +55,11 @@ class Reuse:
                 self._tokens.append(0)
                 if len(self._begins) > _MOST_EPOCHS:
                     self._join()
-        self._tokens[bisect_right(self._begins, use) - 1] += n_tokens
+        self._tokens[self._epoch(use)] += n_tokens
 
     def leave(self, use: int, n_tokens: int) -> None:
         """So many of them, last used at `use`, are locked now, or forgotten."""
-        self._tokens[bisect_right(self._begins, use) - 1] -= n_tokens
+        self._tokens[self._epoch(use)] -= n_tokens
 
     def expected(self, node: TreeNode | None, length: int, in_use: int) -> tuple[int, ...]:
         """For each of POOL_SCALES, how many tokens of a prompt a pool of that size would hold.
@@ -68,40 +68,38 @@ class Reuse:
         tokens. in_use: tokens that running requests hold, which stand before all others.
         O(epochs + nodes on the path).
         """
+        sizes = self._sizes
+        if node is None or not length or node.lock_ref or self._is_recent(node, sizes[0] - in_use):
+            return (length - length % self._page,) * len(sizes)
         path = []
-        while node is not None and node.parent is not None:
+        while node is not None and not node.lock_ref and node.parent is not None:
             path.append(node)
             node = node.parent
-        held = [0] * len(self._sizes)
-        for start, stop, newer in self._parts(path[::-1], length, in_use):
-            for place, size in enumerate(self._sizes):
-                if held[place] == start:  # else an earlier part is not there
-                    held[place] += max(min(stop - start, size - newer), 0)
-        return tuple(tokens - tokens % self._page for tokens in held)
+        # What is locked is there, however small the pool.
+        there = 0 if node is None else min(node.end, length)
+        held: list[int] = []
+        while path and len(held) < len(sizes):
+            epoch = self._epoch(path[-1].last_used)
+            others, start = self._tokens[epoch], there
+            while path and path[-1].last_used >= self._begins[epoch]:
+                node = path.pop()
+                others -= len(node.edge) // TOKEN_BYTES
+                there = min(node.end, length)
+            newer = in_use + sum(self._tokens[epoch + 1 :]) + others // 2
+            # The sizes ascend: where one holds all of this part, so do those that follow.
+            while len(held) < len(sizes) and sizes[len(held)] < newer + there - start:
+                held.append(start + max(sizes[len(held)] - newer, 0))
+        held += [there] * (len(sizes) - len(held))
+        return tuple([tokens - tokens % self._page for tokens in held])
 
-    def _parts(
-        self, path: Sequence[TreeNode], length: int, in_use: int
-    ) -> Iterator[tuple[int, int, int]]:
-        """(start, stop, newer tokens besides it) of each part of a path, from the root on."""
-        epochs = [bisect_right(self._begins, node.last_used) - 1 for node in path]
-        epoch, newer, start = -1, 0, 0
-        for node, own in zip(path, epochs, strict=True):
-            stop = min(node.end, length)
-            if node.lock_ref:
-                yield start, stop, start - stop  # it is there, however small the pool
-            else:
-                if own != epoch:
-                    epoch = own
-                    newer = in_use + sum(self._tokens[own + 1 :])
-                    on_path = sum(
-                        len(each)
-                        for each, its in zip(path, epochs, strict=True)
-                        if its == own and not each.lock_ref
-                    )
-                    newer += (self._tokens[own] - on_path) // 2
-                yield start, stop, newer
-                newer += stop - start
-            start = stop
+    def _is_recent(self, node: TreeNode, room: int) -> bool:
+        """Whether all that was used since a node was, itself included, takes no more than that."""
+        return sum(self._tokens[self._epoch(node.last_used) :]) <= room
+
+    def _epoch(self, use: int) -> int:
+        """Which one a use falls into; most fall into the last."""
+        begins = self._begins
+        return len(begins) - 1 if use >= begins[-1] else bisect_right(begins, use) - 1
 
     def _join(self) -> None:
         """Join neighbours that are not larger than one epoch may be."""

@@ -67,11 +67,3 @@ class TreeStats:
     hits_at_eviction: Histogram = field(default_factory=Histogram)
     match_depth: Histogram = field(default_factory=Histogram)
     endings: Counter[MissReason] = field(default_factory=Counter)
-
-    def found(self, length: int, age: int, depth: int) -> None:
-        """A match was locked: its tokens, uses since its last one, nodes."""
-        self.matches += 1
-        self.matched_tokens += length
-        if length:
-            self.reuse_age.add(age)
-            self.match_depth.add(depth)

@@ -7,14 +7,13 @@ from collections.abc import Hashable, Iterator
 import numpy as np
 
 from radixlm.cache.changes import Changes
-from radixlm.cache.eviction import EvictionOrder
+from radixlm.cache.eviction import EvictionOrder, EvictionPolicy
 from radixlm.cache.ghosts import Ghosts
 from radixlm.cache.node import (
     NO_SLOTS,
     NODE_WEIGHT,
     TOKEN_BYTES,
     TOKEN_WEIGHT,
-    RootNode,
     TreeNode,
     page_key,
     walk,
@@ -39,19 +38,19 @@ class Structure:
     def __init__(
         self,
         page_size: int,
-        order: EvictionOrder,
+        policy: EvictionPolicy,
         ghosts: Ghosts,
         clock: Clock,
         sink: EventSink | None,
         reuse: Reuse | None,
     ) -> None:
         self.page_size = page_size
-        self.roots: dict[Hashable, RootNode] = {}
-        self.order = order
+        self.roots: dict[Hashable, TreeNode] = {}
+        self.by_id: dict[int, TreeNode] = {}
+        self.order = EvictionOrder(policy, self.by_id)
         self.ghosts = ghosts
         self.stats = TreeStats()
         self.version = 0
-        self.by_id: dict[int, TreeNode] = {}
         self.changes: Changes | None = None
         self.evictable = 0
         self.protected = 0
@@ -72,20 +71,24 @@ class Structure:
 
     def lock(self, node: TreeNode, top: TreeNode | None = None) -> None:
         """Take hold of a node: one lock more on it and all above it, up to below `top`."""
-        reuse = self.reuse
         fresh = 0
         at: TreeNode | None = node
         while at is not top and at is not None:
             if not at.lock_ref:
                 fresh += at.resident
-                if reuse is not None:
-                    reuse.leave(at.last_used, at.resident)
+                if self.reuse is not None:
+                    self.reuse.leave(at.last_used, at.resident)
             at.lock_ref += 1
             at = at.parent
+        self.protect(node, fresh)
+
+    def protect(self, node: TreeNode, n_tokens: int) -> None:
+        """A lock ends at a node now; so many tokens of the path had none, and `reuse` knows."""
         node.held += 1
-        self.evictable -= fresh
-        self.protected += fresh
-        self.touch(node)
+        self.evictable -= n_tokens
+        self.protected += n_tokens
+        if self.changes is not None:
+            self.changes.touch(node)
 
     def unprotect(self, n_tokens: int, use: int) -> None:
         """So many tokens lose their last lock, used last at `use`."""
@@ -105,33 +108,39 @@ class Structure:
         """Every node, roots included, each before its children."""
         return walk(*self.roots.values())
 
-    def add_root(self, namespace: Hashable) -> RootNode:
-        root = RootNode(self._take_id(), namespace)
-        self.roots[namespace] = root
+    def add_root(self, namespace: Hashable) -> TreeNode:
+        root = self.roots[namespace] = self._new_node(b"", NO_SLOTS, None, namespace)
         self.stats.leaves += 1
-        self._enter(root)
         return root
 
-    def add_leaf(self, parent: TreeNode, edge: bytes, slots: Slots, priority: int) -> TreeNode:
-        """Hang a new resident leaf, with a copy of the slots, below one resident to its end."""
-        leaf = TreeNode(self._take_id(), edge, slots.copy(), parent)
-        self.stats.leaves += bool(parent.children)
-        parent.children[page_key(edge, self.page_size)] = leaf
+    def add_leaf(
+        self, parent: TreeNode, edge: bytes, slots: Slots, priority: int, *, held: bool
+    ) -> TreeNode:
+        """Hang a new resident leaf, with a copy of the slots, below one resident to its end. held:
+        the caller holds the parent, and its lock moves down to the leaf.
+        """
+        if parent.children:
+            self.stats.leaves += 1
+        leaf = self._new_node(edge, slots.copy(), parent)
         parent.live += 1
         leaf.last_used = parent.last_used
         leaf.priority = priority
-        self.evictable += leaf.resident
-        self._weigh(parent, leaf.weight)
-        self._enter(leaf)
-        if self.reuse is not None:
-            self.reuse.enter(leaf.last_used, leaf.resident)
+        _weigh(parent, leaf.weight)
+        if held:
+            parent.held -= 1
+            leaf.held = leaf.lock_ref = 1
+            self.protected += leaf.resident
+        else:
+            self.evictable += leaf.resident
+            if self.reuse is not None:
+                self.reuse.enter(leaf.last_used, leaf.resident)
         return leaf
 
     def grow(self, leaf: TreeNode, edge: bytes, slots: Slots) -> None:
         """Add resident tokens to the end of a resident node without children."""
         leaf.set_edge(leaf.edge + edge, np.concatenate((leaf.slots, slots)))
         leaf.end += slots.size
-        self._weigh(leaf, slots.size * TOKEN_WEIGHT)
+        _weigh(leaf, slots.size * TOKEN_WEIGHT)
         self.version += 1
         self.touch(leaf)
         if leaf.lock_ref:
@@ -176,19 +185,17 @@ class Structure:
             raise CacheError(f"node {node.id} of {len(node)} tokens can not be cut at {offset}")
         cut = offset * TOKEN_BYTES
         edge, slots = node.edge, node.slots
-        upper = TreeNode(self._take_id(), edge[:cut], slots[:offset].copy(), parent)
+        upper = self._new_node(edge[:cut], slots[:offset].copy(), parent)
         upper.lock_ref, upper.pins, upper.priority = node.lock_ref, node.pins, node.priority
         upper.last_used, upper.hits, upper.created = node.last_used, node.hits, node.created
         upper.evicted_at = node.evicted_at
-        parent.children[page_key(edge, self.page_size)] = upper
         node.set_edge(edge[cut:], slots[offset:].copy())
         node.parent = upper
         upper.children[page_key(node.edge, self.page_size)] = node
         upper.live = 1 if node.resident else 0
         upper.weight = node.weight + NODE_WEIGHT
         node.weight -= offset * TOKEN_WEIGHT
-        self._weigh(parent, NODE_WEIGHT)
-        self._enter(upper)
+        _weigh(parent, NODE_WEIGHT)
         self.touch(node)
         self.ghosts.update(node)
         self.ghosts.update(upper)
@@ -215,7 +222,7 @@ class Structure:
         child.hits = max(node.hits, child.hits)
         child.evicted_at = max(node.evicted_at, child.evicted_at)
         child.weight += len(node) * TOKEN_WEIGHT
-        self._weigh(parent, -NODE_WEIGHT)
+        _weigh(parent, -NODE_WEIGHT)
         node.parent = None
         node.lock_ref = node.pins = 0
         self._leave(node)
@@ -269,7 +276,7 @@ class Structure:
         if node.resident:
             if self.order.offer(node):
                 self._tidy_order()
-        elif isinstance(node, RootNode) and not node.children:
+        elif node.is_root and not node.children:
             del self.roots[node.namespace]
             self.stats.leaves -= 1
             self._leave(node)
@@ -295,7 +302,7 @@ class Structure:
             raise CacheError(f"node {node.id} is not in the tree")
         self.touch(node if node.resident else parent)
         left = node.resident * TOKEN_WEIGHT + NODE_WEIGHT if node.resident else 0
-        self._weigh(node, left - node.weight)
+        _weigh(node, left - node.weight)
         if node.resident:
             self.stats.forgotten_tokens += node.ghosts
             if self.reuse is not None:
@@ -319,26 +326,31 @@ class Structure:
         ghost.parent = None
         self._leave(ghost)
 
-    def _take_id(self) -> int:
+    def _new_node(
+        self, edge: bytes, slots: Slots, parent: TreeNode | None, namespace: Hashable = None
+    ) -> TreeNode:
+        """A node that its parent has, too, in the place of whoever begins with the same page."""
         self._next_id += 1
         self.version += 1
-        return self._next_id
-
-    def _enter(self, node: TreeNode) -> None:
-        self.by_id[node.id] = node
-        self.touch(node)
+        node = self.by_id[self._next_id] = TreeNode(self._next_id, edge, slots, parent, namespace)
+        if parent is not None:
+            parent.children[page_key(edge, self.page_size)] = node
+        if self.changes is not None:
+            self.changes.touch(node)
+        return node
 
     def _leave(self, node: TreeNode) -> None:
         del self.by_id[node.id]
         if self.changes is not None:
             self.changes.remove(node)
 
-    def _weigh(self, node: TreeNode, more: int) -> None:
-        """Add to the weight of a node, and so of all above it."""
-        at: TreeNode | None = node
-        while at is not None:
-            at.weight += more
-            at = at.parent
+
+def _weigh(node: TreeNode, more: int) -> None:
+    """Add to the weight of a node, and so of all above it."""
+    at: TreeNode | None = node
+    while at is not None:
+        at.weight += more
+        at = at.parent
 
 
 def is_mergeable(node: TreeNode) -> bool:

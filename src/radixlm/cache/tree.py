@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator
 import numpy as np
 
 from radixlm.cache.checks import check_books
-from radixlm.cache.eviction import EvictionOrder, EvictionPolicy, LeastRecentlyUsed
+from radixlm.cache.eviction import EvictionPolicy, LeastRecentlyUsed
 from radixlm.cache.ghosts import Ghosts
 from radixlm.cache.node import (
     NO_SLOTS,
@@ -15,9 +15,9 @@ from radixlm.cache.node import (
     TOKEN_BYTES,
     Inserted,
     Match,
-    RootNode,
     TreeNode,
     count_free,
+    descend,
     walk,
 )
 from radixlm.cache.reuse import Reuse
@@ -27,7 +27,7 @@ from radixlm.core.clock import Clock, WallClock
 from radixlm.core.config import check_page_size
 from radixlm.core.errors import CacheError, InvalidKeyError, StaleMatchError
 from radixlm.core.events import EventSink
-from radixlm.core.keys import Key, KeyLike, Slots, first_difference, token_view
+from radixlm.core.keys import Key, KeyLike, Slots, token_view
 
 
 class RadixTree:
@@ -70,10 +70,10 @@ class RadixTree:
         if ghost_budget < 0:
             raise CacheError(f"a ghost budget is not negative, got {ghost_budget}")
         self.page_size = page_size
-        self._order = EvictionOrder(policy or LeastRecentlyUsed())
         self._ghosts = Ghosts(ghost_budget)
-        clock = clock or WallClock()
-        self._shape = Structure(page_size, self._order, self._ghosts, clock, sink, reuse)
+        policy, clock = policy or LeastRecentlyUsed(), clock or WallClock()
+        self._shape = Structure(page_size, policy, self._ghosts, clock, sink, reuse)
+        self._order = self._shape.order
         self._roots = self._shape.roots
         self._uses = 0
 
@@ -132,7 +132,7 @@ class RadixTree:
         root = self._roots.get(namespace)
         if root is None:
             return Match(0, None, 0, namespace, self._shape.version)
-        node, length = self._descend(root, tokens)
+        node, length = descend(root, tokens, self.page_size)
         offset = length - node.end + len(node.edge) // TOKEN_BYTES
         if offset > node.resident:
             length -= offset - node.resident
@@ -143,10 +143,14 @@ class RadixTree:
             offset = node.resident
         return Match(length, node, offset, namespace, self._shape.version)
 
-    def known(self, key: Key, namespace: Hashable = None) -> tuple[TreeNode | None, int]:
-        """Where the longest prefix of `key` ends, ghosts included; as match_prefix looks."""
-        root = self._roots.get(namespace)
-        return (None, 0) if root is None or not key.size else self._descend(root, key.data)
+    def known(self, key: Key, match: Match) -> tuple[TreeNode | None, int]:
+        """Where the longest prefix of `key` ends, ghosts included, from where its match ended."""
+        node = match.node
+        if node is None or match.offset < node.resident:
+            return node, match.length
+        whole = node.resident * TOKEN_BYTES == len(node.edge)
+        top = node if whole or node.parent is None else node.parent
+        return descend(top, key.data, self.page_size)
 
     def insert(
         self,
@@ -177,7 +181,7 @@ class RadixTree:
             tokens = tokens[:-torn]
         stop = len(tokens)
         top = self._root(namespace) if start is None else start
-        node, known = self._descend(top, tokens)
+        node, known = descend(top, tokens, self.page_size)
         edge = tokens[known:].tobytes()
         if not edge[SIGN_BYTE::TOKEN_BYTES].isascii():  # a sign bit: far cheaper than a minimum
             shape.settle(top)
@@ -186,8 +190,9 @@ class RadixTree:
             node = shape.split(node, known - node.start)
         resident = len(node.edge) == node.resident * TOKEN_BYTES
         there = known if resident else shape.revive_path(node, values)
+        end = node
         if edge:
-            node = self._extend(node, start, edge, values[known:stop], priority)
+            node = self._extend(end, end is start, edge, values[known:stop], priority)
         stats = shape.stats
         stats.inserts += 1
         stats.inserted_tokens += stop - there
@@ -195,7 +200,7 @@ class RadixTree:
             self._touch(node, priority)
             if not node.lock_ref:
                 shape.settle(node)
-        elif start is not node:  # touched when it was locked, and again when it is let go
+        elif start is not end:  # touched when it was locked, and again when it is let go
             self._move_lock(start, node, priority)
         return Inserted(there, node)
 
@@ -208,17 +213,28 @@ class RadixTree:
         node = self._end_of(match)
         shape = self._shape
         self._uses = uses = self._uses + 1
-        age, depth = uses - node.last_used, 0
-        shape.lock(node)
+        age, depth = uses - node.last_used, -1  # the root holds nothing
+        reuse, fresh = shape.reuse, 0
         at: TreeNode | None = node
-        while at is not None:
+        while at is not None:  # one walk for all that is due: it is what most requests cost
+            if not at.lock_ref:
+                fresh += at.resident
+                if reuse is not None and at.resident:
+                    reuse.leave(at.last_used, at.resident)
+            at.lock_ref += 1
             at.hits += 1
-            depth += 1
             at.last_used = uses
             if at.priority < priority:
                 at.priority = priority
+            depth += 1
             at = at.parent
-        shape.stats.found(match.length, age, depth - 1)  # the root holds nothing
+        shape.protect(node, fresh)
+        stats = shape.stats
+        stats.matches += 1
+        if match.length:
+            stats.matched_tokens += match.length
+            stats.reuse_age.add(age)
+            stats.match_depth.add(depth)
         return node
 
     def dec_lock_ref(self, node: TreeNode) -> None:
@@ -314,7 +330,7 @@ class RadixTree:
         """Every node, roots included, each before its children."""
         return self._shape.nodes()
 
-    def roots(self) -> dict[Hashable, RootNode]:
+    def roots(self) -> dict[Hashable, TreeNode]:
         """The root of every namespace; a copy of the dictionary."""
         return dict(self._roots)
 
@@ -324,27 +340,6 @@ class RadixTree:
             name: (sum(n.resident for n in walk(root)), sum(n.ghosts for n in walk(root)))
             for name, root in self._roots.items()
         }
-
-    def _descend(self, node: TreeNode, tokens: memoryview) -> tuple[TreeNode, int]:
-        """Walk down from `node`; return the last node and how many tokens agree up to there."""
-        at = node.end
-        if not node.children:  # a leaf that grows: there is nothing to look up
-            return node, at
-        stop, page = len(tokens), self.page_size
-        while at < stop:
-            child = node.children.get(tokens[at] if page == 1 else tokens[at : at + page].tobytes())
-            if child is None:
-                break
-            end = child.end
-            wanted = tokens[at:end]
-            if not child.edge.startswith(wanted):
-                same = first_difference(child.edge, wanted)
-                return child, at + same - same % page
-            if end > stop:
-                return child, stop
-            node = child
-            at = end
-        return node, at
 
     def _end_of(self, match: Match) -> TreeNode:
         """The node at whose end a match ends; made by a split where there is none."""
@@ -357,17 +352,16 @@ class RadixTree:
         return node
 
     def _extend(
-        self, node: TreeNode, start: TreeNode | None, edge: bytes, slots: Slots, priority: int
+        self, node: TreeNode, held: bool, edge: bytes, slots: Slots, priority: int
     ) -> TreeNode:
         """Add tokens below `node`, in place where nobody but the caller can be holding its end,
-        unless the node has more priority than what is added.
+        unless the node has more priority than what is added. held: whether the caller does.
         """
-        holders = 1 if node is start else 0
-        own = node.lock_ref == holders and node.priority <= priority
-        if own and not node.children and node.parent is not None:
+        alone = not node.children and node.lock_ref == held
+        if alone and node.priority <= priority and not node.is_root:
             self._shape.grow(node, edge, slots)
             return node
-        return self._shape.add_leaf(node, edge, slots, priority)
+        return self._shape.add_leaf(node, edge, slots, priority, held=held)
 
     def _move_lock(self, held: TreeNode, deeper: TreeNode, priority: int) -> None:
         """Turn a lock on `held` into one on its descendant: only what is new gets locked."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from radixlm.cache import RadixCache, RadixTree, TreeNode, eviction, structure
-from radixlm.cache.node import RootNode, page_key
+from radixlm.cache.node import page_key
 from radixlm.cache.structure import Structure
 
 Patch = pytest.MonkeyPatch
@@ -175,44 +175,32 @@ def merge_forgets_who_used_the_upper_half(merge, self, node):
 # Lock
 
 
-def broken_unlock(patch: Patch, skip: Callable[[TreeNode, TreeNode], bool]) -> None:
-    """dec_lock_ref that passes over the nodes for which skip(node, end) is true."""
-
-    def broken(self: RadixTree, node: TreeNode) -> None:
-        self._touch(node)
-        at: TreeNode | None = node
-        while at is not None:
-            parent = at.parent
-            if not skip(at, node):
-                at.lock_ref -= 1
-                if at.lock_ref == 0:
-                    self._shape.protected -= at.resident
-                    self._shape.evictable += at.resident
-                    self._shape.settle(at)
-                self._shape.merge(at)
-            at = parent
-
-    patch.setattr(RadixTree, "dec_lock_ref", broken)
+@around(RadixTree, "dec_lock_ref")
+def unlock_skips_the_parent(dec, self, node):
+    if node.parent is not None and not node.parent.is_root:
+        node.parent.lock_ref += 1
+    dec(self, node)
 
 
-@fault
-def unlock_skips_the_parent(patch: Patch) -> None:
-    broken_unlock(patch, lambda at, end: at is end.parent and not isinstance(at, RootNode))
+@around(RadixTree, "dec_lock_ref")
+def unlock_stops_below_the_root(dec, self, node):
+    root = node
+    while root.parent is not None:
+        root = root.parent
+    root.lock_ref += 1
+    dec(self, node)
 
 
-@fault
-def unlock_stops_below_the_root(patch: Patch) -> None:
-    broken_unlock(patch, lambda at, _end: isinstance(at, RootNode))
-
-
-@fault
-def unlock_skips_the_end(patch: Patch) -> None:
-    broken_unlock(patch, lambda at, end: at is end and not isinstance(at, RootNode))
+@around(RadixTree, "dec_lock_ref")
+def unlock_skips_the_end(dec, self, node):
+    if not node.is_root:
+        node.lock_ref += 1
+    dec(self, node)
 
 
 @around(Structure, "settle")
 def unlock_does_not_offer_the_leaf_for_eviction(settle, self, node):
-    if isinstance(node, RootNode):
+    if node.is_root:
         settle(self, node)
 
 
@@ -246,6 +234,11 @@ def lock_takes_the_end_only(inc, self, match, priority=0):
 @around(RadixTree, "_move_lock")
 def commit_does_not_move_the_lock(_move, _self, _held, _deeper, _priority):
     pass
+
+
+@around(Structure, "add_leaf")
+def commit_does_not_lock_what_it_adds(add, self, parent, edge, slots, priority, *, held):
+    return add(self, parent, edge, slots, priority, held=False)
 
 
 @around(RadixTree, "_move_lock")
@@ -282,12 +275,13 @@ def trim_takes_whole_leaves(trim, self, leaf, _n_tokens):
 
 def in_order(order: eviction.EvictionOrder) -> list[TreeNode]:
     """The nodes that have an entry, by the key they were entered with."""
-    return sorted(order._nodes.values(), key=lambda node: (node.queued_key or 0, node.id))
+    keys = {node: node.queued_key for node in order._by_id.values()}
+    entered = [(key, node.id, node) for node, key in keys.items() if key is not None]
+    return [node for *_, node in sorted(entered)]
 
 
-def take(order: eviction.EvictionOrder, node: TreeNode) -> TreeNode:
+def take(node: TreeNode) -> TreeNode:
     """Take a node out of the order, whatever its entry says."""
-    del order._nodes[node.id]
     node.queued_key = None
     return node
 
@@ -296,7 +290,7 @@ def take(order: eviction.EvictionOrder, node: TreeNode) -> TreeNode:
 def eviction_takes_locked_leaves(pop, self):
     for node in in_order(self):
         if not node.live and node.resident:
-            return take(self, node)
+            return take(node)
     return pop(self)
 
 
@@ -304,7 +298,7 @@ def eviction_takes_locked_leaves(pop, self):
 def eviction_takes_inner_nodes(pop, self):
     for node in in_order(self):
         if not node.lock_ref and node.resident and node.parent:
-            return take(self, node)
+            return take(node)
     return pop(self)
 
 
@@ -312,7 +306,7 @@ def eviction_takes_inner_nodes(pop, self):
 def eviction_takes_the_one_that_was_first_once(_pop, self):
     """An entry that has become stale is taken as it stands."""
     for node in in_order(self):
-        take(self, node)
+        take(node)
         if not (node.lock_ref or node.live or not node.resident or node.parent is None):
             return node
     return None
@@ -333,10 +327,10 @@ FAULTS["policy_fifo_goes_by_use"] = policy_key("fifo", lambda n: n.last_used)
 FAULTS["policy_filo_goes_by_use"] = policy_key("filo", lambda n: -n.last_used)
 FAULTS["policy_mru_is_lru"] = policy_key("mru", lambda n: n.last_used)
 FAULTS["policy_slru_protects_after_one_hit"] = policy_key(
-    "slru", lambda n: (int(n.hits >= 1), n.last_used)
+    "slru", lambda n: eviction.pair(int(n.hits >= 1), n.last_used)
 )
 FAULTS["policy_priority_takes_the_highest"] = policy_key(
-    "priority", lambda n: (-n.priority, n.last_used)
+    "priority", lambda n: eviction.pair(-n.priority, n.last_used)
 )
 
 
@@ -353,7 +347,7 @@ def extend_evicts_too_much(init, self, *args, **named):
 
 
 @around(RadixCache, "take_private")
-def extend_evicts_although_there_is_no_room(take, self, n_slots):
-    if n_slots > self.available:
+def extend_evicts_although_there_is_no_room(take, self, lease, n_slots, ahead):
+    if n_slots > self.available - lease.reserve:
         self.flush()
-    return take(self, n_slots)
+    return take(self, lease, n_slots, ahead)

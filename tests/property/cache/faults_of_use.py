@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from radixlm.cache import Lease, RadixCache, RadixTree, SlotAllocator, TreeNode, explain
+from radixlm.cache import Lease, RadixCache, RadixTree, SlotAllocator, TreeNode, explain, tree
 from radixlm.cache import cache as cache_module
 from radixlm.cache.ghosts import Ghosts
 from radixlm.cache.node import page_key, path_slots
 from radixlm.cache.pins import PinBoard
+from radixlm.cache.reuse import Reuse
 from radixlm.cache.structure import Structure
 from tests.property.cache.faults import FAULTS, Patch, around, fault
 
@@ -159,15 +160,20 @@ def insert_takes_negative_ids(insert, self, key, slots, *args, **named):
     return insert(self, np.abs(array) if array.size else key, slots, *args, **named)
 
 
-@around(RadixTree, "_descend")
-def match_goes_one_page_too_far(descend, self, node, tokens):
-    at, length = descend(self, node, tokens)
-    return at, max(length, min(length + self.page_size, at.end, len(tokens)))
+@fault
+def match_goes_one_page_too_far(patch: Patch) -> None:
+    descend = tree.descend
+
+    def further(node: TreeNode, tokens: memoryview, page_size: int) -> tuple[TreeNode, int]:
+        at, length = descend(node, tokens, page_size)
+        return at, max(length, min(length + page_size, at.end, len(tokens)))
+
+    patch.setattr(tree, "descend", further)
 
 
-@around(RadixCache, "match")
-def namespaces_share_one_root(match, self, key, _namespace=None, *, max_match=None):
-    return match(self, key, None, max_match=max_match)
+@around(RadixCache, "_match")
+def namespaces_share_one_root(match, self, sought, _namespace):
+    return match(self, sought, None)
 
 
 @around(Lease, "commit")
@@ -213,6 +219,23 @@ def block_table_names_slots(_table, self):
     return self._slots[: self._allocated : self._keeper.page_size]
 
 
+# When tokens were last used
+
+
+@around(Reuse, "enter")
+def reuse_begins_an_epoch_in_the_past(enter, self, use, n_tokens):
+    """What it once did: tokens that were entered later are taken from it, and are not there."""
+    self._newest = self._begins[-1]
+    enter(self, use, n_tokens)
+
+
+@around(Structure, "lock")
+def reuse_does_not_hear_of_locks(lock, self, node, top=None):
+    reuse, self.reuse = self.reuse, None
+    lock(self, node, top)
+    self.reuse = reuse
+
+
 # why()
 
 
@@ -220,10 +243,10 @@ def block_table_names_slots(_table, self):
 def why_is_told_from_the_tree_as_it_is_now(why, self):
     if self._ending is None:
         return why(self)
-    namespace = getattr(_root(self.node), "namespace", None)
-    match = self._keeper.match(self.key, namespace, max_match=self._ending._limit)
-    ending = explain.Ending(match, self.key, self._ending._limit, self._keeper.page_size)
-    return ending.report(self.wanted, self._keeper.now())
+    match = self._keeper.match(self.key, self.node.namespace, max_match=self._ending._limit)
+    limit, page_size = self._ending._limit, self._keeper.page_size
+    ending = explain.Ending(match, self.key, self.wanted, limit, page_size)
+    return ending.report(self._keeper.now())
 
 
 @fault
@@ -242,8 +265,8 @@ def why_limits_nothing(patch: Patch) -> None:
     """It tells of what was not asked for."""
 
     class Unlimited(explain.Ending):
-        def __init__(self, match: Any, key: Any, _limit: int, page_size: int) -> None:
-            super().__init__(match, key, key.size, page_size)
+        def __init__(self, match: Any, key: Any, wanted: int, _limit: int, page_size: int) -> None:
+            super().__init__(match, key, wanted, key.size, page_size)
 
     patch.setattr(cache_module, "Ending", Unlimited)
 
@@ -269,9 +292,3 @@ def allocator_hands_out_a_page_twice(take, self, index, n_pages):
     if start > 0 and n_pages > 1:
         return start - 1, stop - 1
     return start, stop
-
-
-def _root(node: TreeNode) -> TreeNode:
-    while node.parent is not None:
-        node = node.parent
-    return node

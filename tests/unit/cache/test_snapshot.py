@@ -54,6 +54,11 @@ class TestSnapshot:
         cache.unpin(pin.id)
         lease.release()
 
+    def test_the_path_to_a_node_is_of_its_namespace(self, cache: RadixCache) -> None:
+        [node] = [view for view in cache.snapshot().nodes if view.tokens == (1, 2, 3)]
+        path = cache.pictures.whole(TreeQuery(node=node.id)).path
+        assert [view.namespace for view in path] == ["a"]
+
     def test_parents_come_first(self, cache: RadixCache) -> None:
         seen: set[int | None] = {None}
         snapshot = cache.snapshot()

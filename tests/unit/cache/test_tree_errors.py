@@ -131,6 +131,7 @@ class TestCheck:
             (lambda _, n: setattr(n, "lock_ref", 1), "locks"),
             (lambda _, n: setattr(n, "end", 9), "end 9"),
             (lambda _, n: setattr(n, "last_used", 99), "younger than its parent"),
+            (lambda _, n: setattr(n, "namespace", "a"), "is in 'a'"),
             (lambda _, n: setattr(n, "queued_key", None), "in no eviction order"),
             (lambda _, n: setattr(n, "parent", None), "hangs on nothing|does not know"),
             (lambda _, n: n.set_edge(n.edge[::-1], n.slots), "another page"),

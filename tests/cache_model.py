@@ -2,7 +2,7 @@
 
 The model knows no tree. A prefix (namespace and all its tokens) is one number, its code; a page is
 the code of the prefix that ends with it. What it can not know, which leaf a policy takes, `Watch`
-verifies at each step instead: that it is an unlocked leaf and no candidate's key is smaller.
+verifies at each step instead: that it is an unlocked leaf that goes first by the policy's promise.
 """
 
 from __future__ import annotations
@@ -13,13 +13,25 @@ from typing import TypeVar
 
 import numpy as np
 
-from radixlm.cache import RadixTree, TreeNode
+from radixlm.cache import POLICIES, RadixTree, TreeNode
 from radixlm.cache.structure import is_mergeable
 from radixlm.core.errors import CacheError, InvariantError
 from radixlm.core.keys import Slots
 
 PRIME = (1 << 61) - 1
 T = TypeVar("T")
+
+# What each policy promises: the leaf for which this is smallest goes first.
+PROMISES: dict[str, Callable[[TreeNode], tuple[int, ...]]] = {
+    "lru": lambda node: (node.last_used,),
+    "lfu": lambda node: (node.hits, node.last_used),
+    "fifo": lambda node: (node.created,),
+    "mru": lambda node: (-node.last_used,),
+    "filo": lambda node: (-node.created,),
+    "slru": lambda node: (node.hits >= 2, node.last_used),
+    "priority": lambda node: (node.priority, node.last_used),
+}
+RULES = {kind: PROMISES[name] for name, kind in POLICIES.items()}
 
 
 class Mismatch(AssertionError):  # noqa: N818
@@ -257,7 +269,7 @@ class Watch:
         self._forget(node)
 
     def _is_first(self, leaf: TreeNode) -> None:
-        key = self._tree._order._policy.key
+        key = RULES[type(self._tree._order._policy)]
         mine = key(leaf)
         for node in self._tree.nodes():
             candidate = node.parent and node.resident and not node.lock_ref and not live(node)
@@ -279,7 +291,7 @@ def code_at_start(node: TreeNode) -> int:
         at = at.parent
         edges.append(at.edge)
     tokens = np.frombuffer(b"".join(edges[::-1]), dtype=np.int32).tolist()
-    return codes_after(root_code(getattr(at, "namespace", None)), tokens)[-1]
+    return codes_after(root_code(node.namespace), tokens)[-1]
 
 
 def compare_tree(tree: RadixTree, model: PrefixModel) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.cache_stress import SMALL, Stress
+from radixlm.cache import RadixTree
 from radixlm.core.errors import InvariantError
 from tests.cache_model import Mismatch
 from tests.property.cache.faults_of_use import FAULTS
@@ -21,6 +22,7 @@ from tests.unit.cache import (
     test_merge,
     test_pins,
     test_policies,
+    test_reuse,
     test_snapshot,
     test_tree,
     test_tree_errors,
@@ -29,6 +31,8 @@ from tests.unit.cache import (
 
 SETUPS = [setup for setup in SMALL if setup.enabled]
 OPERATIONS = 800
+# What a fault dies of that is wrong itself, say since what it patches takes other arguments now.
+MISTAKES = (TypeError, AttributeError, NameError)
 UNIT_TESTS = [
     test_tree,
     test_tree_errors,
@@ -38,18 +42,21 @@ UNIT_TESTS = [
     test_merge,
     test_policies,
     test_pins,
+    test_reuse,
     test_why,
     test_snapshot,
 ]
 
 
 def caught_by_the_stress() -> str | None:
-    """Run the stress until something is noticed, and say what; else None."""
+    """Run the stress until something is noticed, and say what; else None. Raises MISTAKES."""
     spent = 0
     for seed, setup in enumerate(SETUPS):
         stress = Stress(seed, setup)
         try:
             stress.run(OPERATIONS, check_every=1)
+        except MISTAKES:
+            raise
         except Exception as error:  # a crash is noticed, too
             if not isinstance(error, InvariantError | Mismatch):
                 return f"stress, crash: {type(error).__name__}: {error}"
@@ -60,10 +67,14 @@ def caught_by_the_stress() -> str | None:
 
 
 def caught_by_a_unit_test() -> str | None:
-    """Call the unit tests that need no arguments, and those with parameters of their own."""
+    """Call the unit tests that need no arguments, and those with parameters of their own. Raises
+    MISTAKES.
+    """
     for name, call in unit_tests():
         try:
             call()
+        except MISTAKES:
+            raise
         except (Exception, pytest.fail.Exception) as error:
             return f"{name}: {type(error).__name__}"
     return None
@@ -114,6 +125,15 @@ def test_nothing_is_caught_without_a_fault() -> None:
     assert caught_by_the_stress() is None
     assert len(list(unit_tests())) > 120
     assert caught_by_a_unit_test() is None
+
+
+@pytest.mark.parametrize("caught", [caught_by_the_stress, caught_by_a_unit_test])
+def test_a_fault_that_is_wrong_itself_proves_nothing(
+    caught: Callable[[], str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RadixTree, "dec_lock_ref", lambda _tree: None)
+    with pytest.raises(TypeError, match="1 positional argument but 2"):
+        caught()
 
 
 def test_there_are_enough_faults() -> None:

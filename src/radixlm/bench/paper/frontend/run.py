@@ -72,7 +72,7 @@ class Listener:
         self.tokenizer = engine.tokenizer
         self.chat_template = engine.chat_template
         self.flush_cache = engine.flush_cache
-        self.heard: list[tuple[Key, RequestOutput]] = []
+        self._heard: list[tuple[Key, RequestOutput]] = []
         self._engine = engine
         self._done = done
 
@@ -84,8 +84,21 @@ class Listener:
             async for output in stream:
                 outputs.append(output)
                 yield output
-        self.heard.append((prompt, RequestOutput.joined(outputs)))
+        self._heard.append((prompt, RequestOutput.joined(outputs)))
         self._done()
+
+    @property
+    def cached_tokens(self) -> int:
+        """Of all prompts."""
+        return sum(output.cached_tokens for _, output in self._heard)
+
+    @property
+    def finished(self) -> list[Finished]:
+        """The requests in the order in which they ended."""
+        return [
+            Finished(Ask(prompt=key.tolist(), out=len(output.token_ids)), list(output.token_ids))
+            for key, output in self._heard
+        ]
 
 
 def run(
@@ -145,12 +158,8 @@ def _through_the_language(
         calls, backend=listener, num_threads=AT_ONCE, temperature=0.0, ignore_eos=True
     )
     wall = time.perf_counter() - started
-    cached = sum(output.cached_tokens for _, output in listener.heard)
-    bound = best_possible(
-        Finished(Ask(prompt=key.tolist(), out=len(output.token_ids)), list(output.token_ids))
-        for key, output in listener.heard
-    )
-    return _Run(len(listener.heard), bound, cached, wall)
+    finished = listener.finished
+    return _Run(len(finished), best_possible(finished), listener.cached_tokens, wall)
 
 
 def _row(

@@ -1,12 +1,13 @@
-"""Put measured numbers into the README: the table, the picture, the demo model's scores.
+"""Put measured numbers into the README and the guide to programs: tables, a picture, scores.
 
     python scripts/update_readme.py
 
 Reads benchmarks/results/shared-prefix-*.jsonl (written by `radixlm bench shared-prefix --json`),
 paper.jsonl (by `radixlm bench paper --json`; docs/img/paper.png is made by its --picture),
-paper-pool30.jsonl (the same with `--pool 0.3 --modes lpm`) and the
-demo model's card (by scripts/train_demo_model.py). Nothing in those parts of the README is written
-by hand.
+paper-pool30.jsonl (the same with `--pool 0.3 --modes lpm`), paper-frontend.jsonl (by `radixlm bench
+paper --frontend --json`; its --picture makes docs/img/paper-frontend.png) and the
+demo model's card (by scripts/train_demo_model.py). Nothing in those parts of README.md and
+docs/language.md is written by hand.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ def main() -> None:
     text = replace_part(text, "paper", paper_table(read("paper"), read("paper-pool30")))
     text = replace_part(text, "demo", demo_table())
     readme.write_text(text)
+    guide = ROOT / "docs" / "language.md"
+    table = frontend_table(read("paper-frontend"))
+    guide.write_text(replace_part(guide.read_text(), "frontend", table))
     draw(runs)
 
 
@@ -49,7 +53,7 @@ def replace_part(text: str, name: str, content: str) -> str:
         pattern, lambda match: match[1] + content + match[2], text, flags=re.DOTALL
     )
     if count != 1:
-        raise SystemExit(f"README.md has {count} parts called {name!r}, not one")
+        raise SystemExit(f"there are {count} parts called {name!r}, not one")
     return replaced
 
 
@@ -89,6 +93,22 @@ def paper_table(roomy: list[Run], tight: list[Run]) -> str:
             f"| **{off['wall_s'] / on['wall_s']:.1f}x** "
             f"| {off['ttft_ms_p50']:,.0f} / {on['ttft_ms_p50']:,.0f} ms |"
         )
+    return "\n".join(lines) + "\n"
+
+
+def frontend_table(runs: list[Run]) -> str:
+    """One row for each workload: what of the best hit rate programs reach, and what they cost."""
+    lines = [
+        "| workload | requests | best | reached | wall time, without the language | overhead |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| `{run['workload']}` | {run['requests'] // run['rounds']:,} "
+        f"| {100 * run['best_hit_rate']:.1f} % | {_share(run)} "
+        f"| {run['wall_s']:.2f} s, {run['direct_wall_s']:.2f} s "
+        f"| {100 * run['overhead']:+.1f} % |"
+        for run in runs
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -14,11 +14,14 @@ from radixlm.lang.transcript import Transcript
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """New text and tokens of an answer. meta: what is known of the answer so far."""
+    """New text and tokens of an answer. meta: what is known of the answer so far. cut: a stop ended
+    the text, so the tokens may go on behind it.
+    """
 
     text: str = ""
     token_ids: tuple[int, ...] = ()
     meta: Mapping[str, Any] | None = None
+    cut: bool = False
 
 
 class Scores(NamedTuple):

@@ -86,24 +86,21 @@ class EngineSession:
         return TokenTranscript(self._roles, self._engine.tokenizer)
 
     async def answer(
-        self,
-        said: Transcript,
-        params: Params,
-        *,
-        stream: bool,  # noqa: ARG002
+        self, said: Transcript, params: Params, *, stream: bool
     ) -> AsyncGenerator[Piece, None]:
         key = _key(said)
         prompt_only = params.max_new_tokens == 0
         if prompt_only:
             params = _of_prompt(params)
         meta = AnswerMeta(self._engine.tokenizer, params, key)
-        async for output in self._outputs(key, sampling_of(params)):
+        async for output in self._outputs(key, sampling_of(params), stream=stream):
             if prompt_only:
                 output = output.without_answer()
             tokens = output.token_ids
             if isinstance(output.matched_stop, int):
                 tokens = tokens[:-1]
-            yield Piece(output.text, tokens, meta.after(output))
+            cut = isinstance(output.matched_stop, str)
+            yield Piece(output.text, tokens, meta.after(output), cut)
 
     async def compute(self, said: Transcript) -> None:
         async for _ in self._outputs(_key(said), SamplingParams(max_tokens=1, temperature=0.0)):
@@ -136,10 +133,11 @@ class EngineSession:
         return logprob, token, self._engine.tokenizer.token_text(token)
 
     async def _outputs(
-        self, key: Key, params: SamplingParams
+        self, key: Key, params: SamplingParams, *, stream: bool = False
     ) -> AsyncGenerator[RequestOutput, None]:
+        """As they come if `stream`, else one: what is done for each then costs once an answer."""
         async with aclosing(self._engine.stream(key, params)) as outputs:
-            async for output in outputs:
+            async for output in outputs if stream else _joined(outputs):
                 if output.finish_reason is FinishReason.ABORT:
                     raise EngineDeadError("the request was aborted")
                 yield output
@@ -151,6 +149,12 @@ def _of_prompt(params: Params) -> Params:
     """
     start = params.logprob_start_len
     return replace(params, max_new_tokens=1, logprob_start_len=0 if start is None else start)
+
+
+async def _joined(
+    outputs: AsyncIterator[RequestOutput],
+) -> AsyncGenerator[RequestOutput, None]:
+    yield RequestOutput.joined([output async for output in outputs])
 
 
 def sampling_of(params: Params) -> SamplingParams:

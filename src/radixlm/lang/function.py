@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from typing import Any, overload
 
 from radixlm.core.errors import ConfigError
 from radixlm.lang.batch import DEFAULT_THREADS, run_calls
 from radixlm.lang.defaults import as_backend
 from radixlm.lang.executor import Executor
-from radixlm.lang.params import DEFAULTS, Params, make_params
+from radixlm.lang.params import DEFAULTS, PARAMS, Params, make_params
 from radixlm.lang.performer import Style
 from radixlm.lang.prefix import write_constant_prefix
 from radixlm.lang.program import Call
 from radixlm.lang.state import State
-
-_SAMPLING = frozenset(entry.name for entry in fields(Params))
 
 
 class Function:
@@ -159,9 +156,9 @@ def function(
 
 def _apart(kwargs: Mapping[str, Any]) -> tuple[Params, dict[str, Any]]:
     """Sampling parameters, and the others. Raises ConfigError."""
-    sampling = {name: value for name, value in kwargs.items() if name in _SAMPLING}
+    sampling = {name: value for name, value in kwargs.items() if name in PARAMS}
     try:
         params = make_params(**sampling).over(DEFAULTS)
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    return params, {name: value for name, value in kwargs.items() if name not in _SAMPLING}
+    return params, {name: value for name, value in kwargs.items() if name not in PARAMS}

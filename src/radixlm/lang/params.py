@@ -55,10 +55,11 @@ class Params:
 
     def given(self) -> dict[str, Any]:
         """What is not left open, by name."""
-        named = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        return {name: value for name, value in named.items() if value is not None}
+        named = ((name, getattr(self, name)) for name in PARAMS)
+        return {name: value for name, value in named if value is not None}
 
 
+PARAMS = tuple(entry.name for entry in fields(Params))
 DEFAULTS = Params(max_new_tokens=128, temperature=1.0)
 
 

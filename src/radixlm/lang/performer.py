@@ -127,11 +127,13 @@ class Performer:
         text = ""
         tokens: list[int] = []
         meta: dict[str, Any] = {}
+        cut = False
         async with aclosing(self._session.answer(self.said, params, stream=streams)) as pieces:
             async for piece in pieces:
                 fresh = stops.feed(piece.text)
                 text += fresh
                 tokens += piece.token_ids
+                cut = piece.cut
                 meta = dict(piece.meta or meta)
                 if value is not None:
                     value.meta = meta
@@ -139,8 +141,9 @@ class Performer:
                     self.told(fresh)
                 if stops.matched is not None:
                     meta["finish_reason"] = {"type": "stop", "matched": stops.matched}
+                    cut = True
                     break
-        return Answer(text, meta, tuple(tokens))
+        return Answer(text, meta, tuple(tokens), cut)
 
     async def _select(self, select: Select, value: Value) -> None:
         choices, method = list(select.choices), select.method

@@ -290,7 +290,8 @@ class Stream:
     def _end(self) -> None:
         with self._changed:
             self._over.set()
-        self._fail_open(self._error or _cancelled(self._line))
+        if self._open:
+            self._fail_open(self._error or _cancelled(self._line))
         if self._error is None and self._said is not None:
             self.text.settle(self._said.text)
         else:

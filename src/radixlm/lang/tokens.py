@@ -41,7 +41,9 @@ class TokenTranscript(Transcript):
 
     def take(self, answer: Answer) -> None:
         super().take(answer)
-        kept, length = self._within(answer.token_ids, len(answer.text))
+        kept, length = len(answer.token_ids), len(answer.text)
+        if answer.cut:
+            kept, length = self._within(answer.token_ids, length)
         self._settle()
         self._ids += answer.token_ids[:kept]
         self._open = False

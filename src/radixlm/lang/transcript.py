@@ -15,12 +15,14 @@ Message = dict[str, str]
 class Answer:
     """What the model said. meta: what the backend tells of it, as SGLang's `meta_info`.
 
-    token_ids: its tokens, where the backend deals in tokens; they may go on behind the text.
+    token_ids: its tokens, where the backend deals in tokens.
+    cut: a stop ended the text, so the tokens may go on behind it.
     """
 
     text: str
     meta: Mapping[str, Any] = field(default_factory=dict)
     token_ids: tuple[int, ...] = ()
+    cut: bool = False
 
 
 class Transcript:

@@ -113,14 +113,18 @@ class Value:
     def _wait(self, condition: Callable[[], bool]) -> None:
         if condition():
             return
-        changed = threading.Event()
-        self._watch(changed.set)
+        there = threading.Event()
+
+        def look() -> None:
+            if condition():  # waking a thread for each piece of a text costs more than the piece
+                there.set()
+
+        self._watch(look)
         try:
-            while not condition():
-                changed.wait()
-                changed.clear()
+            look()
+            there.wait()
         finally:
-            self._unwatch(changed.set)
+            self._unwatch(look)
 
     def _watch(self, watcher: Callable[[], object]) -> None:
         with self._lock:

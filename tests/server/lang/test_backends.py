@@ -100,6 +100,8 @@ def test_an_answer_and_what_is_told_of_it(each) -> None:
         ({"regex": " (Rome|Oslo)"}, (" Rome", " Oslo")),
         ({"dtype": bool}, ("True", "False")),
         ({"choices": [" Paris", " Rome"]}, (" Paris",)),
+        ({"choices": [" Parma", " Paris", " Park"]}, (" Paris",)),
+        ({"choices": [" Paris", " Paris of all", " Paristan"]}, (" Paris",)),
         ({"stop_regex": "[A-Z]a"}, (" Pa",)),
     ],
 )
@@ -165,6 +167,19 @@ def test_a_cancelled_batch_leaves_nothing_running(each, engine: AsyncEngine) -> 
 
     with pytest.raises(RuntimeError, match="halt"):
         program.run_batch([[place] for place in range(12)], backend=each, num_threads=4)
+
+
+def test_a_batch_that_is_left_half_way_leaves_nothing_running(each, engine: AsyncEngine) -> None:
+    @rl.function
+    def program(s, place):
+        s += f"Tell me a story about {place}."
+        s += rl.gen("a", max_tokens=2000 if place else 2, ignore_eos=True)
+
+    entries = [[place] for place in range(12)]
+    states = program.run_batch(entries, backend=each, num_threads=4, generator_style=True)
+    assert next(states)["a"] is not None
+    assert until(lambda: engine.stats().running >= 2)
+    states.close()
 
 
 def test_scores_are_the_same_in_process_and_over_http(engine: AsyncEngine, url: str) -> None:
@@ -246,9 +261,15 @@ def test_a_server_that_drops_the_connection(kind: str, stream: bool) -> None:
 
         @rl.function
         def program(s):
-            s += "Tell me a story." + rl.gen("a", max_tokens=4000, ignore_eos=True)
+            s += "Tell me a story." + rl.gen("title", regex="(One|Two)")
+            s += rl.gen("a", max_tokens=4000, ignore_eos=True)  # this line
+            s += rl.gen("b")
 
         state = program.run(backend=used, stream=stream)
+        assert state["title"]
         assert until(lambda: made.stats().running == 1)
-    with pytest.raises(ProgramError):
-        state["a"]
+    for name in ("a", "b"):
+        with pytest.raises(ProgramError) as caught:
+            state[name]
+        assert "# this line" in caught.value.line
+    assert state["title"]

@@ -83,8 +83,11 @@ def test_forks_are_joined_once(backend):
         forks += rl.gen("a")
         forks.join()
         first = forks
-        with pytest.raises(ProgramError, match=r"these forks were joined before, by test_forks"):
-            first.join()
+        with pytest.raises(
+            ProgramError, match=r"these forks were joined before, by test_forks"
+        ) as caught:
+            first.join()  # again
+        assert "# again" in caught.value.line
         with pytest.raises(ProgramError, match="this fork was joined, by"):
             forks[0] += "more"
 

@@ -253,6 +253,14 @@ def test_what_is_wrong_is_said_at_its_line(backend, body, reason):
     assert caught.value.line.startswith("test_programs.py:")
 
 
+@pytest.mark.parametrize("use", [str, "{}".format, lambda word: "".join([str(word)])])
+def test_a_word_outside_of_a_program_is_told_at_its_line(use):
+    word = rl.gen("a")
+    with pytest.raises(ProgramError, match="append it to a program's state") as caught:
+        use(word)
+    assert caught.value.line.startswith("test_programs.py:")
+
+
 @pytest.mark.parametrize(
     ("body", "reason"),
     [

@@ -82,9 +82,17 @@ def test_what_a_stop_cut_off_is_not_said(make):
     said, tokenizer = begin(make)
     said.write("x")
     tokens = tuple(tokenizer.encode_behind(" hello the").tolist())
-    said.take(Answer(" he", {}, tokens))
+    said.take(Answer(" he", {}, tokens, cut=True))
     said.write("re")
     assert tokenizer.decode(said.key()) == "x here"
+
+
+def test_an_answer_that_no_stop_cut_is_not_spelled_again(monkeypatch):
+    said, tokenizer = begin()
+    monkeypatch.setattr(Tokenizer, "token_bytes", lambda *_: pytest.fail("spelled"))
+    tokens = tokenizer.encode_behind(" hello").tolist()
+    said.take(Answer(" hello", {}, tuple(tokens)))
+    assert said.key().tolist() == tokens
 
 
 def test_special_tokens_are_not_taken_back():

@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from radixlm.bench.paper.programs import Ask, Client, Draw, Program, scaled, single, together
+from radixlm.bench.paper.programs import (
+    Arguments,
+    Ask,
+    Client,
+    Draw,
+    Program,
+    scaled,
+    single,
+    together,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,12 +26,15 @@ class SharedPrompt:
     own: int
     out: int
 
-    def programs(self, draw: Draw, scale: float) -> list[Program]:
+    def calls(self, draw: Draw, scale: float) -> list[Arguments]:
         prefix = draw.tokens(self.shared)
         return [
-            single(Ask(prompt=prefix + own, out=self.out))
+            {"prompt": prefix + own, "out": self.out}
             for own in draw.parts(scaled(self.requests, scale), self.own)
         ]
+
+    def programs(self, draw: Draw, scale: float) -> list[Program]:
+        return [single(Ask(**call)) for call in self.calls(draw, scale)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from radixlm.bench.paper.programs import Ask, Client, Draw, Program, scaled, together
+from radixlm.bench.paper.programs import Arguments, Ask, Client, Draw, Program, scaled, together
 
 # What tells the parts of one program apart (a point's number, a judgement's dimension) where the
 # shape gives no length for it.
 MARK = 8
+# For each thought: a seed, and the words that have it judged.
+Level = list[tuple[int, list[int]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,15 +27,20 @@ class Chats:
     out: int
     shared: int = 0
 
-    def programs(self, draw: Draw, scale: float) -> list[Program]:
+    def calls(self, draw: Draw, scale: float) -> list[Arguments]:
         prefix = draw.tokens(self.shared)
         return [
-            partial(_chat, prefix, draw.parts(self.turns, self.own), self.out)
+            {"history": prefix, "turns": draw.parts(self.turns, self.own), "out": self.out}
             for _ in range(scaled(self.chats, scale))
         ]
 
+    def programs(self, draw: Draw, scale: float) -> list[Program]:
+        return [partial(_chat, **call) for call in self.calls(draw, scale)]
 
-async def _chat(history: list[int], turns: list[list[int]], out: int, client: Client) -> list[int]:
+
+async def _chat(
+    client: Client, *, history: list[int], turns: list[list[int]], out: int
+) -> list[int]:
     for turn in turns:
         prompt = history + turn
         history = prompt + (await client.ask(Ask(prompt=prompt, out=out))).token_ids
@@ -45,6 +53,7 @@ class TreeOfThought:
     each new thought is judged once.
     """
 
+    trees: int = 1
     root: int
     branching: int
     depth: int
@@ -52,46 +61,54 @@ class TreeOfThought:
     judge: int
     verdict: int
 
-    def programs(self, draw: Draw, scale: float) -> list[Program]:
-        trees = scaled(1, scale)
+    def calls(self, draw: Draw, scale: float) -> list[Arguments]:
         return [
-            partial(self._think, draw.tokens(self.root), self._levels(draw)) for _ in range(trees)
+            {
+                "root": draw.tokens(self.root),
+                "levels": self._levels(draw),
+                "branching": self.branching,
+                "out": self.out,
+                "verdict": self.verdict,
+            }
+            for _ in range(scaled(self.trees, scale))
         ]
 
-    def _levels(self, draw: Draw) -> list[list[tuple[int, list[int]]]]:
-        """For each level, for each thought: a seed, and the words that have it judged."""
+    def programs(self, draw: Draw, scale: float) -> list[Program]:
+        return [partial(_think, **call) for call in self.calls(draw, scale)]
+
+    def _levels(self, draw: Draw) -> list[Level]:
         return [
             [(draw.number(), draw.tokens(self.judge)) for _ in range(self.branching**level)]
             for level in range(1, self.depth + 1)
         ]
 
-    async def _think(
-        self, root: list[int], levels: list[list[tuple[int, list[int]]]], client: Client
-    ) -> list[int]:
-        leaves, verdicts = [root], []
-        for level in levels:
-            parents = [leaf for leaf in leaves for _ in range(self.branching)]
-            thoughts = await together(
-                client,
-                (
-                    Ask(prompt=parent, out=self.out, seed=seed)
-                    for parent, (seed, _) in zip(parents, level, strict=True)
-                ),
-            )
-            leaves = [
-                parent + thought.token_ids
-                for parent, thought in zip(parents, thoughts, strict=True)
-            ]
-            judged = await together(
-                client,
-                (
-                    Ask(prompt=leaf + question, out=self.verdict)
-                    for leaf, (_, question) in zip(leaves, level, strict=True)
-                ),
-            )
-            verdicts = [verdict.token_ids for verdict in judged]
-        # A verdict is a number to compare by, as good as any that random weights could give.
-        return max(zip(verdicts, leaves, strict=True))[1]
+
+async def _think(
+    client: Client, *, root: list[int], levels: list[Level], branching: int, out: int, verdict: int
+) -> list[int]:
+    leaves, verdicts = [root], []
+    for level in levels:
+        parents = [leaf for leaf in leaves for _ in range(branching)]
+        thoughts = await together(
+            client,
+            (
+                Ask(prompt=parent, out=out, seed=seed)
+                for parent, (seed, _) in zip(parents, level, strict=True)
+            ),
+        )
+        leaves = [
+            parent + thought.token_ids for parent, thought in zip(parents, thoughts, strict=True)
+        ]
+        judged = await together(
+            client,
+            (
+                Ask(prompt=leaf + question, out=verdict)
+                for leaf, (_, question) in zip(leaves, level, strict=True)
+            ),
+        )
+        verdicts = [reply.token_ids for reply in judged]
+    # A verdict is a number to compare by, as good as any that random weights could give.
+    return max(zip(verdicts, leaves, strict=True))[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,28 +121,29 @@ class SkeletonOfThought:
     points: int
     out: int
 
-    def programs(self, draw: Draw, scale: float) -> list[Program]:
+    def calls(self, draw: Draw, scale: float) -> list[Arguments]:
         marks = draw.parts(self.points, MARK)
         return [
-            partial(self._answer, question, marks)
+            {"question": question, "marks": marks, "outline": self.outline, "out": self.out}
             for question in draw.parts(scaled(self.questions, scale), self.own)
         ]
 
-    async def _answer(
-        self, question: list[int], marks: list[list[int]], client: Client
-    ) -> list[int]:
-        outline = await client.ask(Ask(prompt=question, out=self.outline))
-        context = question + outline.token_ids
-        points = await together(
-            client, (Ask(prompt=context + mark, out=self.out) for mark in marks)
-        )
-        return [token for point in points for token in point.token_ids]
+    def programs(self, draw: Draw, scale: float) -> list[Program]:
+        return [partial(_fill_in, **call) for call in self.calls(draw, scale)]
+
+
+async def _fill_in(
+    client: Client, *, question: list[int], marks: list[list[int]], outline: int, out: int
+) -> list[int]:
+    context = question + (await client.ask(Ask(prompt=question, out=outline))).token_ids
+    points = await together(client, (Ask(prompt=context + mark, out=out) for mark in marks))
+    return [token for point in points for token in point.token_ids]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judge:
     """Articles under one instruction, judged from several sides at once, then one judgement made
-    of them all.
+    of them all. retold: a judgement's tokens as they stand in that one's prompt.
     """
 
     articles: int
@@ -133,22 +151,26 @@ class Judge:
     own: int
     judgements: int
     out: int
+    retold: Callable[[list[int]], list[int]] = list
 
-    def programs(self, draw: Draw, scale: float) -> list[Program]:
+    def calls(self, draw: Draw, scale: float) -> list[Arguments]:
         prefix = draw.tokens(self.shared)
         marks = draw.parts(self.judgements, MARK)
         return [
-            partial(self._judge, prefix + article, marks)
+            {"article": prefix + article, "marks": marks, "out": self.out}
             for article in draw.parts(scaled(self.articles, scale), self.own)
         ]
 
-    async def _judge(self, article: list[int], marks: list[list[int]], client: Client) -> list[int]:
-        judged = await together(
-            client, (Ask(prompt=article + mark, out=self.out) for mark in marks)
-        )
+    def programs(self, draw: Draw, scale: float) -> list[Program]:
+        return [partial(self._judge, **call) for call in self.calls(draw, scale)]
+
+    async def _judge(
+        self, client: Client, *, article: list[int], marks: list[list[int]], out: int
+    ) -> list[int]:
+        judged = await together(client, (Ask(prompt=article + mark, out=out) for mark in marks))
         merged = article + [
             token
             for mark, reply in zip(marks, judged, strict=True)
-            for token in mark + reply.token_ids
+            for token in mark + self.retold(reply.token_ids)
         ]
-        return (await client.ask(Ask(prompt=merged, out=self.out))).token_ids
+        return (await client.ask(Ask(prompt=merged, out=out))).token_ids

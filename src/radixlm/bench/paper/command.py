@@ -11,6 +11,7 @@ import click
 from tqdm import tqdm
 
 from radixlm.bench.folder import Dtype, model_folder, shape_option
+from radixlm.bench.paper.frontend.report import check_choices, compare
 from radixlm.bench.paper.picture import check_picture, draw
 from radixlm.bench.paper.plan import Plan
 from radixlm.bench.paper.run import MODES, Row, Setup, run
@@ -48,6 +49,18 @@ from radixlm.models import load_config
     type=click.FloatRange(0, min_open=True),
     help="KV pool over the workload's distinct tokens, such as 0.3. Default: all fits.",
 )
+@click.option(
+    "--frontend",
+    is_flag=True,
+    help="Programs in the frontend language, beside the same requests without it.",
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(1),
+    default=5,
+    show_default=True,
+    help="Of --frontend: so many times both ways, in turns.",
+)
 @click.option("--json", "path", type=click.Path(path_type=Path), help="Write JSON lines here.")
 @click.option("--picture", type=click.Path(path_type=Path), help="Draw a PNG here.")
 def paper(
@@ -59,6 +72,8 @@ def paper(
     scale: float,
     seed: int,
     pool: float | None,
+    frontend: bool,
+    rounds: int,
     path: Path | None,
     picture: Path | None,
 ) -> None:
@@ -66,6 +81,8 @@ def paper(
 
     Ends in one JSON line. --json gets one line per workload and mode, as soon as it is measured.
     """
+    if frontend:
+        check_choices(only)
     if picture is not None:
         check_picture(picture)
     if path is not None:
@@ -80,6 +97,9 @@ def paper(
             seed=seed,
             pool=pool,
         )
+        if frontend:
+            compare(setup, only, rounds, path, picture)
+            return
         rows = _with_bar([WORKLOADS[name] for name in only or WORKLOADS], modes, setup, path)
     room = "room for everything" if pool is None else f"room for {100 * pool:g} % of the tokens"
     title = f"The workloads of SGLang's paper: {setup.shape} in {dtype}, {room}"

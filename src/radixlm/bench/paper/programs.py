@@ -8,7 +8,7 @@ request, so that it does not depend on who is answered first.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -57,15 +57,19 @@ Program = Callable[[Client], Coroutine[Any, Any, list[int]]]
 
 
 class Draw:
-    """Random content. Equal seeds give equal tokens."""
+    """Random content. Equal seeds give equal tokens. vocabulary: those that are drawn from, or how
+    many there are.
+    """
 
-    def __init__(self, vocab_size: int, *seeds: int) -> None:
-        self._vocab_size = vocab_size
+    def __init__(self, vocabulary: int | Sequence[int], *seeds: int) -> None:
+        ids = np.arange(vocabulary) if isinstance(vocabulary, int) else np.array(vocabulary)
+        self._vocabulary = ids
         self._random = np.random.default_rng(seeds)
 
     def tokens(self, count: int) -> list[int]:
         """`count` token ids."""
-        drawn: list[int] = self._random.integers(0, self._vocab_size, count).tolist()
+        places = self._random.integers(0, self._vocabulary.size, count)
+        drawn: list[int] = self._vocabulary[places].tolist()
         return drawn
 
     def parts(self, count: int, size: int) -> list[list[int]]:
@@ -76,9 +80,18 @@ class Draw:
         """A seed for something else."""
         return int(self._random.integers(0, 2**31))
 
+    def fractions(self, count: int) -> list[float]:
+        """`count` numbers from 0 to 1."""
+        drawn: list[float] = self._random.random(count).tolist()
+        return drawn
+
     def choice(self, among: int, count: int) -> list[int]:
         """`count` different numbers below `among`, rising."""
         return sorted(self._random.choice(among, count, replace=False).tolist())
+
+
+# What a program is called with, by name.
+Arguments = Mapping[str, Any]
 
 
 class Shape(Protocol):
@@ -88,6 +101,14 @@ class Shape(Protocol):
         """Programs with their content drawn, to be run once. scale: times as many requests,
         agents, questions; never fewer than one. Lengths stay.
         """
+        ...
+
+
+class DrawnShape(Shape, Protocol):
+    """One whose content can be had apart from what is done with it."""
+
+    def calls(self, draw: Draw, scale: float) -> list[Arguments]:
+        """What each program is called with. See `programs`."""
         ...
 
 

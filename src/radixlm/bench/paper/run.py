@@ -107,7 +107,7 @@ async def _measure(
     )
     engine = AsyncEngine(load(config, progress=False))
     try:
-        await _warm_up(engine)
+        await warm_up(engine)
         programs = workload.programs(setup.vocab_size, seed=setup.seed, scale=setup.scale)
         client = MeasuringClient(engine, done)
         client.counted = False
@@ -124,7 +124,7 @@ async def _measure(
     return _row(workload, mode, setup, client, wall, computed, engine.info.kv_tokens)
 
 
-async def _warm_up(engine: AsyncEngine) -> None:
+async def warm_up(engine: AsyncEngine) -> None:
     """Thread pools and kernels start with the first steps; they are not what is measured."""
     await together(MeasuringClient(engine, lambda: None), [_WARM_UP, _WARM_UP])
     await engine.flush_cache()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from radixlm.bench.paper.run import Row
 
@@ -23,7 +23,17 @@ def by_name(rows: Iterable[Row]) -> Runs:
     return {(row.workload, row.mode): row for row in rows}
 
 
-def share_of_bound(row: Row) -> float | None:
+class Rates(Protocol):
+    """What a row says of its hits."""
+
+    @property
+    def hit_rate(self) -> float: ...
+
+    @property
+    def best_hit_rate(self) -> float: ...
+
+
+def share_of_bound(row: Rates) -> float | None:
     """Hit rate over the best possible one; None where there is nothing to share."""
     return row.hit_rate / row.best_hit_rate if row.best_hit_rate >= WORTH_SHARING else None
 

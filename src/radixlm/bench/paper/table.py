@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -42,16 +43,16 @@ def show(title: str, rows: Sequence[Row], console: Console | None = None) -> Non
         for index, row in enumerate(of_workload):
             table.add_row(row.workload if not index else "", *_cells(row, runs))
         table.add_section()
-    (console or _console()).print(table)
+    (console or wide_console()).print(table)
 
 
-def append_json(path: Path, row: Row) -> None:
-    """Add one line to a file: a run that is cut short keeps what it has measured."""
+def append_json(path: Path, row: Any) -> None:
+    """Add a row, a dataclass, to a file: a run that is cut short keeps what it has measured."""
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(row)) + "\n")
 
 
-def _console() -> Console:
+def wide_console() -> Console:
     console = Console()
     return console if console.is_terminal else Console(width=_WIDTH)
 

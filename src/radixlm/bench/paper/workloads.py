@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -33,7 +33,11 @@ class Workload:
 
     def programs(self, vocab_size: int, *, seed: int, scale: float) -> list[Program]:
         """Fresh programs, to be run once. Equal arguments give equal prompts."""
-        return self.shape.programs(Draw(vocab_size, seed, zlib.crc32(self.name.encode())), scale)
+        return self.shape.programs(self.draw(vocab_size, seed), scale)
+
+    def draw(self, vocabulary: int | Sequence[int], seed: int) -> Draw:
+        """What its content is drawn from."""
+        return Draw(vocabulary, seed, zlib.crc32(self.name.encode()))
 
 
 _ALL = (

@@ -1,0 +1,191 @@
+"""Run programs of the frontend language beside the same requests sent without it, in turns."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from statistics import median
+from typing import NamedTuple
+
+from radixlm.bench.paper.bound import Bound, Finished, best_possible
+from radixlm.bench.paper.client import MeasuringClient
+from radixlm.bench.paper.frontend.workloads import AT_ONCE, Twins
+from radixlm.bench.paper.programs import Ask, run_all
+from radixlm.bench.paper.run import Setup, warm_up
+from radixlm.build import AsyncEngine, load
+from radixlm.core.config import EngineConfig
+from radixlm.core.keys import Key
+from radixlm.core.request import RequestOutput
+from radixlm.core.sampling import SamplingParams
+
+# KV pool over distinct tokens: nothing is evicted, and the engine has what it reserves.
+_ROOM = 1.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontendRow:
+    """One workload. Rates are of the language's requests, in all rounds.
+
+    best_hit_rate: what no order can beat. wall_s, direct_wall_s: medians with and without the
+    language, from the first program's start to the last one's end. overhead: median, over the
+    rounds, of how much longer it takes with the language, as a share.
+    """
+
+    workload: str
+    programs: int
+    requests: int
+    direct_requests: int
+    prompt_tokens: int
+    direct_prompt_tokens: int
+    cached_tokens: int
+    hit_rate: float
+    best_hit_rate: float
+    direct_hit_rate: float
+    wall_s: float
+    direct_wall_s: float
+    overhead: float
+    rounds: int
+    pool_tokens: int
+    seed: int
+    shape: str
+    dtype: str
+
+
+class _Run(NamedTuple):
+    """One round, one way."""
+
+    requests: int
+    bound: Bound
+    cached: int
+    wall: float
+
+
+class Listener:
+    """An AsyncEngine that programs run on, and what came of each of their requests."""
+
+    def __init__(self, engine: AsyncEngine, done: Callable[[], object]) -> None:
+        self.info = engine.info
+        self.tokenizer = engine.tokenizer
+        self.chat_template = engine.chat_template
+        self.flush_cache = engine.flush_cache
+        self._heard: list[tuple[Key, RequestOutput]] = []
+        self._engine = engine
+        self._done = done
+
+    async def stream(
+        self, prompt: Key, params: SamplingParams
+    ) -> AsyncGenerator[RequestOutput, None]:
+        outputs = []
+        async with aclosing(self._engine.stream(prompt, params)) as stream:
+            async for output in stream:
+                outputs.append(output)
+                yield output
+        self._heard.append((prompt, RequestOutput.joined(outputs)))
+        self._done()
+
+    @property
+    def cached_tokens(self) -> int:
+        """Of all prompts."""
+        return sum(output.cached_tokens for _, output in self._heard)
+
+    @property
+    def finished(self) -> list[Finished]:
+        """The requests in the order in which they ended."""
+        return [
+            Finished(Ask(prompt=key.tolist(), out=len(output.token_ids)), list(output.token_ids))
+            for key, output in self._heard
+        ]
+
+
+def run(
+    twins: Iterable[Twins],
+    setup: Setup,
+    rounds: int,
+    *,
+    started: Callable[[str], object] = lambda _workload: None,
+    done: Callable[[], object] = lambda: None,
+) -> Iterator[FrontendRow]:
+    """Measure each workload; a row comes as soon as it is known.
+
+    started: called with the name of the workload. done: called after each request.
+    """
+    for each in twins:
+        started(each.workload.name)
+        yield _measure(each, setup, rounds, done)
+
+
+def _measure(twins: Twins, setup: Setup, rounds: int, done: Callable[[], object]) -> FrontendRow:
+    pool = setup.plan(twins.workload).pool_tokens(setup.pool or _ROOM)
+    config = EngineConfig.from_flags(model=setup.model, dtype=setup.dtype, kv_tokens=pool)
+    engine = AsyncEngine(load(config, progress=False))
+    ways = [_direct, _through_the_language]
+    results: dict[Callable[..., _Run], list[_Run]] = {way: [] for way in ways}
+    try:
+        asyncio.run(warm_up(engine))
+        for number in range(rounds):
+            for way in ways if number % 2 == 0 else ways[::-1]:
+                asyncio.run(engine.flush_cache())
+                gc.collect()
+                results[way].append(way(twins, setup, engine, done))
+    finally:
+        asyncio.run(engine.close())
+    direct, through = (results[way] for way in ways)
+    return _row(twins, setup, direct, through, engine.info.kv_tokens)
+
+
+def _direct(twins: Twins, setup: Setup, engine: AsyncEngine, done: Callable[[], object]) -> _Run:
+    programs = twins.direct(seed=setup.seed, scale=setup.scale)
+    client = MeasuringClient(engine, done)
+    started = time.perf_counter()
+    asyncio.run(run_all(client, programs))
+    wall = time.perf_counter() - started
+    cached = sum(item.cached_tokens for item in client.measured)
+    bound = best_possible(item.finished for item in client.measured)
+    return _Run(len(client.measured), bound, cached, wall)
+
+
+def _through_the_language(
+    twins: Twins, setup: Setup, engine: AsyncEngine, done: Callable[[], object]
+) -> _Run:
+    calls = twins.calls(seed=setup.seed, scale=setup.scale)
+    listener = Listener(engine, done)
+    started = time.perf_counter()
+    twins.function.run_batch(
+        calls, backend=listener, num_threads=AT_ONCE, temperature=0.0, ignore_eos=True
+    )
+    wall = time.perf_counter() - started
+    finished = listener.finished
+    return _Run(len(finished), best_possible(finished), listener.cached_tokens, wall)
+
+
+def _row(
+    twins: Twins, setup: Setup, direct: list[_Run], through: list[_Run], pool_tokens: int
+) -> FrontendRow:
+    ratios = [ours.wall / theirs.wall for ours, theirs in zip(through, direct, strict=True)]
+    prompt = sum(one.bound.prompt for one in through)
+    direct_prompt = sum(one.bound.prompt for one in direct)
+    cached = sum(one.cached for one in through)
+    return FrontendRow(
+        workload=twins.workload.name,
+        programs=len(twins.calls(seed=setup.seed, scale=setup.scale)),
+        requests=sum(one.requests for one in through),
+        direct_requests=sum(one.requests for one in direct),
+        prompt_tokens=prompt,
+        direct_prompt_tokens=direct_prompt,
+        cached_tokens=cached,
+        hit_rate=round(cached / prompt, 6),
+        best_hit_rate=round(sum(one.bound.cached for one in through) / prompt, 6),
+        direct_hit_rate=round(sum(one.cached for one in direct) / direct_prompt, 6),
+        wall_s=round(median(one.wall for one in through), 4),
+        direct_wall_s=round(median(one.wall for one in direct), 4),
+        overhead=round(median(ratios) - 1, 4),
+        rounds=len(through),
+        pool_tokens=pool_tokens,
+        seed=setup.seed,
+        shape=setup.shape,
+        dtype=setup.dtype,
+    )

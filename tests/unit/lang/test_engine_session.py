@@ -1,0 +1,51 @@
+"""Programs on an engine: what is made of its outputs."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from radixlm.core.request import FinishReason, RequestOutput
+from radixlm.lang.engine_backend import EngineSession
+from radixlm.lang.params import DEFAULTS
+from radixlm.lang.roles import HabitRoles
+from radixlm.text.tokenizer import Tokenizer
+from tests.text_samples import byte_level
+
+OUTPUTS = [
+    RequestOutput("a", text="one", token_ids=(1, 2), prompt_tokens=1),
+    RequestOutput("a", text=" two", token_ids=(3,), prompt_tokens=1),
+    RequestOutput(
+        "a",
+        text="",
+        token_ids=(4,),
+        prompt_tokens=1,
+        finish_reason=FinishReason.STOP,
+        matched_stop=".",
+    ),
+]
+
+
+class Engine:
+    tokenizer = Tokenizer(byte_level(), {})
+
+    async def stream(self, prompt, params):
+        for output in OUTPUTS:
+            yield output
+
+
+@pytest.mark.parametrize(("stream", "pieces"), [(True, ["one", " two", ""]), (False, ["one two"])])
+def test_an_answer_that_nobody_watches_is_one_piece(stream, pieces):
+    session = EngineSession(Engine(), HabitRoles.named("default"))
+    said = session.begin()
+    said.write("x")
+
+    async def answer():
+        return [piece async for piece in session.answer(said, DEFAULTS, stream=stream)]
+
+    found = asyncio.run(answer())
+    assert [piece.text for piece in found] == pieces
+    assert sum((piece.token_ids for piece in found), ()) == (1, 2, 3, 4)
+    assert found[-1].meta["completion_tokens"] == 4
+    assert [piece.cut for piece in found] == [False] * (len(pieces) - 1) + [True]

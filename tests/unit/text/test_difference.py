@@ -38,6 +38,7 @@ def test_whole_words_are_marked() -> None:
         ("id ", "123e4567-e89b-12d3-a456-426614174000", "9b2e4567-e89b-12d3-a456-426614174000",
          Kind.ID),
         ("Request ", "17 of", "18 of", Kind.NUMBER),
+        ("Agent ", "5: sort the imports", "6: check the licence", Kind.TEXT),
         ("Hello ", " you", "you", Kind.WHITE_SPACE),
         ("Hello", "\n\nyou", " you", Kind.WHITE_SPACE),
         ("I like ", "dogs a lot", "cats a lot", Kind.TEXT),

@@ -94,7 +94,7 @@ def _visible(letter: str) -> str:
 
 
 def _spelled(tokenizer: Tokenizer, ids: Key) -> bytes:
-    return b"".join(map(tokenizer.token_bytes, ids.tolist()))
+    return tokenizer.spelled(ids.tolist())
 
 
 def _text(tokenizer: Tokenizer, ids: Key) -> str:

@@ -52,8 +52,8 @@ def test_kinds(shared: str, cached: str, requested: str, kind: Kind) -> None:
 
 def test_the_same_text_in_other_tokens() -> None:
     class Pairs:
-        def token_bytes(self, token: int) -> bytes:
-            return {1: b" ", 2: b" yes", 3: b"yes"}[token]
+        def spelled(self, ids: list[int]) -> bytes:
+            return b"".join({1: b" ", 2: b" yes", 3: b"yes"}[token] for token in ids)
 
     made = [np.array(each, dtype=np.int32) for each in ([], [1, 3], [2])]
     found = difference(Pairs(), *made)  # type: ignore[arg-type]

@@ -14,8 +14,9 @@ import httpx
 import pytest
 
 from radixlm.build import AsyncEngine
-from radixlm.engine import viewer, watching
+from radixlm.engine import watching
 from radixlm.engine.client import MAX_VIEWERS
+from radixlm.engine.viewer import MAX_WAITING
 from radixlm.engine.watching import SECONDS_BETWEEN_CHANGES
 from tests.server_support import fake_engine, idle_and_whole, live, until
 
@@ -145,7 +146,7 @@ def test_a_viewer_that_reads_too_late_has_lost_events_and_sees_all_afresh(engine
         lines = map(str.rstrip, connection.makefile(encoding="utf-8"))
         follow_until(told(lines), seen, tree["version"])
     assert seen.snapshots == 2
-    assert seen.dropped > viewer.MAX_WAITING
+    assert seen.dropped > MAX_WAITING
     assert seen.nodes == {node["id"]: node for node in tree["nodes"]}
 
 

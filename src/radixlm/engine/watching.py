@@ -23,7 +23,7 @@ SECONDS_BETWEEN_CHANGES = 0.1
 # After a change with many nodes and requests the next one is later, so that telling of them takes
 # the same share of the time however many there are, and look: each costs some 15 us.
 SECONDS_PER_ITEM = 0.004
-MOST_SECONDS_BETWEEN_CHANGES = 1.0
+MOST_SECONDS_BETWEEN_CHANGES = 0.5
 
 _logger = logging.getLogger("radixlm.engine")
 

@@ -1,10 +1,10 @@
 """How long it takes to explain a miss.
 
-    python -m benchmarks.explain [--tokens 4000] [--rounds 200]
+    python -m benchmarks.explain [--tokens 4000 40000] [--rounds 200]
 
-Two chats of so many tokens that differ in a date in the first message, and in an answer in the
-middle: the report of the cache, and the making out of its cause, each
-timed; beside it what the window of /cache/advice takes for each request. Ends in one JSON line.
+Two chats of about so many tokens that differ in a date in the first message, and in an answer in
+the middle: the report of the cache, and the making out of its cause, each timed; beside it what the
+window of /cache/advice takes for each request. Ends in one JSON line.
 """
 
 from __future__ import annotations
@@ -56,38 +56,51 @@ def median_ms(action: Callable[[], object], rounds: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
-    parser.add_argument("--tokens", type=int, default=4_000)
+    parser.add_argument("--tokens", type=int, nargs="+", default=[4_000, 40_000])
     parser.add_argument("--rounds", type=int, default=200)
     options = parser.parse_args()
     tokenizer = Tokenizer.load(DEMO_MODEL)
     template = require_template(ChatTemplate.load(DEMO_MODEL))
-    first, _ = prompt(tokenizer, template, chat(options.tokens))
+    rows = [
+        row
+        for tokens in options.tokens
+        for row in measure(tokenizer, template, tokens, options.rounds)
+    ]
+    print(json.dumps({"benchmark": "explain", "rows": rows}))
+
+
+def measure(
+    tokenizer: Tokenizer, template: ChatTemplate, tokens: int, rounds: int
+) -> list[dict[str, Any]]:
+    """A row for each of the two differences."""
+    first, _ = prompt(tokenizer, template, chat(tokens))
     cache = RadixCache(2 * first.size)
     lease = cache.acquire(first)
     lease.extend(first.size)
     lease.commit(first.size)
     lease.release()
-    rows = {}
+    rows = []
     for name, messages in (
-        ("date", chat(options.tokens, date="2026-11-20")),
-        ("edited", chat(options.tokens, answer="It is gold, and all of the others are.")),
+        ("date", chat(tokens, date="2026-11-20")),
+        ("edited", chat(tokens, answer="It is gold, and all of the others are.")),
     ):
         key, outline = prompt(tokenizer, template, messages)
         miss = explained(cache, key).report
         window = MissWindow(WallClock())
         look = partial(find, tokenizer, miss, key, outline)
-        rows[name] = {
+        add = partial(window.add, "", miss, look, shows_text=True)
+        row = {
+            "difference": name,
             "tokens": int(key.size),
             "position": miss.position,
             "cause": look().cause,
-            "report_ms": median_ms(partial(explained, cache, key), options.rounds),
-            "cause_ms": median_ms(look, options.rounds),
-            "window_ms": median_ms(
-                partial(window.add, "", miss, look, shows_text=True), options.rounds
-            ),
+            "report_ms": median_ms(partial(explained, cache, key), rounds),
+            "cause_ms": median_ms(look, rounds),
+            "window_ms": median_ms(add, rounds),
         }
-        print(name, rows[name])
-    print(json.dumps({"benchmark": "explain", "rows": rows}))
+        print(row)
+        rows.append(row)
+    return rows
 
 
 if __name__ == "__main__":

@@ -41,13 +41,19 @@ class Reply:
 
 
 class Peer:
-    """A server under test. Its methods raise PeerError that says what the server did."""
+    """A server under test. Its methods raise PeerError that says what the server did.
 
-    def __init__(self, url: str, client: httpx.AsyncClient, model: str | None) -> None:
+    fields: further ones of each request.
+    """
+
+    def __init__(
+        self, url: str, client: httpx.AsyncClient, model: str | None, **fields: object
+    ) -> None:
         self.url = url.rstrip("/")
         self.model = model or ""
         self.flushes_at: str | None = None
         self._client = client
+        self._fields = fields
         self._extra: dict[str, Any] = {"return_token_ids": True}
 
     async def connect(self, draw: Draw) -> None:
@@ -98,6 +104,7 @@ class Peer:
             "stream": True,
             "stream_options": {"include_usage": True},
             **self._extra,
+            **self._fields,
         }
         reply = Reply(ask.prompt)
         moments: list[float] = []

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import httpx
 
 from scripts.browser import chromium, fire, opened
 from scripts.try_clients.server import KEY, served
@@ -31,19 +31,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the pictures go")
     folder: Path = parser.parse_args().folder
+    with chromium() as browser:
+        for theme, ending in (("light", ""), ("dark", "-dark")):
+            for taken in (_take_the_tree, _take_a_miss):
+                with _page(browser, theme) as page:
+                    taken(page, folder, ending)
+
+
+@contextmanager
+def _page(browser: Browser, theme: str) -> Iterator[Page]:
+    """Over a server of its own: advice is of the last 15 minutes."""
     with (
         tempfile.TemporaryDirectory() as work,
         served(Path(work), "screenshots", _FLAGS) as server,
-        chromium() as browser,
+        closing(opened(browser, server.url, theme, key=KEY)) as page,
     ):
-        for theme in ("light", "dark"):
-            _flush(server.url)
-            _take_all(browser, server.url, theme, folder)
+        yield page
 
 
-def _take_all(browser: Browser, url: str, theme: str, folder: Path) -> None:
-    ending = "" if theme == "light" else "-dark"
-    page = opened(browser, url, theme, key=KEY)
+def _take_the_tree(page: Page, folder: Path, ending: str) -> None:
     _take(page, folder / f"ui-empty{ending}.png")
     page.click("[data-load=agents]")
     while not page.evaluate(_MIDST):
@@ -59,17 +65,18 @@ def _take_all(browser: Browser, url: str, theme: str, folder: Path) -> None:
     page.screenshot(path=folder / f"ui-evicting{ending}.png")
     page.wait_for_selector("[data-load=raw] + p[data-state=done]")
     _take(page, folder / f"ui-raw{ending}.png")
-    page.close()
+
+
+def _take_a_miss(page: Page, folder: Path, ending: str) -> None:
+    fire(page, "clock")
+    page.wait_for_selector("#advice-list li:has-text('a date or time')")
+    page.locator("#advice").scroll_into_view_if_needed()
+    _take(page, folder / f"ui-diverged{ending}.png")
 
 
 def _take(page: Page, path: Path) -> None:
     page.wait_for_timeout(_SETTLE_MS)
     page.screenshot(path=path)
-
-
-def _flush(url: str) -> None:
-    answer = httpx.post(f"{url}/flush_cache", headers={"Authorization": f"Bearer {KEY}"})
-    answer.raise_for_status()
 
 
 if __name__ == "__main__":

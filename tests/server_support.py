@@ -82,6 +82,7 @@ def fake_engine(
     script: str | None = None,
     goes_on: bool = False,
     special: Sequence[str] = (),
+    cache: RadixCache | None = None,
     **flags: Any,
 ) -> tuple[AsyncEngine, SlowRunner]:
     """A real AsyncEngine over a runner without a model; a step takes `seconds`.
@@ -89,14 +90,15 @@ def fake_engine(
     script: every answer; then <|end|> ends it, unless `goes_on` by chance, as its grammar lets it.
     special: further special tokens.
     """
-    config = EngineConfig(kv_tokens=4000, **flags)
+    cache = cache or RadixCache(4000, 1)
+    kv_tokens = cache.capacity
+    config = EngineConfig(kv_tokens=kv_tokens, **flags)
     backend = byte_level()
     backend.add_special_tokens(list(special))
     tokenizer = Tokenizer(backend, {})
-    cache = RadixCache(4000, 1)
     # ASCII bytes' ids only, so that every answer is plain text, unless one is scripted.
     vocab_size = tokenizer.vocab_size if special or script is not None else 97
-    inner: Runner = FakeRunner(4000, config.max_running_requests, vocab_size)
+    inner: Runner = FakeRunner(kv_tokens, config.max_running_requests, vocab_size)
     eos: list[int] = []
     if script is not None:
         eos = tokenizer.encode("<|end|>").tolist()
@@ -123,14 +125,14 @@ def fake_engine(
         model_type="fake",
         vocab_size=tokenizer.vocab_size,
         context_length=context_length,
-        kv_tokens=4000,
+        kv_tokens=kv_tokens,
         kv_bytes=0,
         page_size=1,
         dtype="float32",
         device="cpu",
         eos_token_ids=tuple(eos),
     )
-    intake = Intake(Limits(context_length, 4000, tokenizer.vocab_size), frozenset(eos))
+    intake = Intake(Limits(context_length, kv_tokens, tokenizer.vocab_size), frozenset(eos))
     chat = ChatTemplate(template) if template is not None else None
     grammars = Compiler(tokenizer, vocab_size=vocab_size, eos_ids=eos)
     return AsyncEngine(Loaded(config, info, tokenizer, chat, intake, grammars, client)), runner

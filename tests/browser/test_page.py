@@ -110,6 +110,38 @@ def test_raw_prompts_fill_the_pool_and_evict(page, url):
     assert "ghost tokens" in page.text_content("#n-shown")
 
 
+def test_a_miss_is_explained(page, url):
+    """As the tree has it: what all share, and two of its continuations; as the advice says it."""
+    assert "6 of 6 requests" in fire(page, "clock")
+    told = agrees(page, url)["nodes"]
+    [shared] = [node for node in told if "It is 14:07:1" in node["text"]]
+    ends = [node["text"] for node in told if node["parent_id"] == shared["id"]]
+    miss = page.locator("#miss-list li").first
+    assert miss.get_attribute("data-cause") == "date_time"
+    assert miss.get_attribute("data-times") == "5"
+    parted = [miss.locator(mark).text_content() for mark in ("del", "ins")]
+    assert parted == ["14:07:14.", "14:07:15."]
+    for part in parted:
+        assert [end for end in ends if (shared["text"] + end).find(f"It is {part} You are") >= 0]
+    text = miss.text_content()
+    assert f"message 0 (system), token {shared['tokens']}, where a date or time changes" in text
+    assert text.count("14:07:14.") == 1
+    assert "move it to the end of the system prompt" in text
+    assert advice_agrees(page, url) >= {"date_time"}
+
+
+def advice_agrees(page: Any, url: str) -> set[str]:
+    """Wait until the page shows the server's advice; its causes."""
+    told = httpx.get(f"{url}/cache/advice", timeout=30).json()
+    listed = told["advice"][:5]
+    texts = page.locator("#advice-list li").all_text_contents
+    assert until(lambda: texts() == [entry["text"] for entry in listed], 15)
+    rates = [f"{100 * size['hit_rate']:.0f}" for size in told["capacity"]]
+    shown = page.locator("#curve tbody td").all_text_contents()
+    assert [f"{float(rate.removesuffix(' %')):.0f}" for rate in shown] == rates
+    return {entry["cause"] for entry in listed}
+
+
 def test_a_load_can_be_stopped(page, url):
     page.click("[data-load=raw]")
     wait(page, "Number(document.getElementById('n-running').dataset.value) > 0")

@@ -13,7 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
+from radixlm.build import AsyncEngine
+from radixlm.engine import watching
 from radixlm.engine.client import MAX_VIEWERS
+from radixlm.engine.viewer import MAX_WAITING
 from radixlm.engine.watching import SECONDS_BETWEEN_CHANGES
 from tests.server_support import fake_engine, idle_and_whole, live, until
 
@@ -108,6 +111,47 @@ def test_a_slow_viewer_is_dropped_and_sees_it_afresh(engine, monkeypatch):
     assert seen.snapshots > 1
     assert seen.dropped > 0
     assert seen.nodes == {node["id"]: node for node in tree["nodes"]}
+
+
+@contextlib.contextmanager
+def unread(url: str) -> Iterator[socket.socket]:
+    """A viewer's connection with little room on its way, from which nothing is read."""
+    host, port = url.removeprefix("http://").split(":")
+    with socket.socket() as connection:
+        connection.settimeout(30)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 536)
+        connection.connect((host, int(port)))
+        connection.sendall(b"GET /cache/events HTTP/1.1\r\nHost: x\r\n\r\n")
+        yield connection
+
+
+def test_a_viewer_that_reads_too_late_has_lost_events_and_sees_all_afresh(engine, monkeypatch):
+    """Only the connection is small: what it does not take waits, and then is dropped."""
+    monkeypatch.setattr(watching, "SECONDS_BETWEEN_CHANGES", 0.0)
+    monkeypatch.setattr(watching, "SECONDS_PER_ITEM", 0.0)
+    with live(engine) as url, unread(url) as connection:
+        assert until(lambda: looked_at(engine))
+        for number in range(400):
+            prompts = [f"{number} {place} {'z' * 20}" for place in range(30)]
+            body = {"prompt": prompts, "max_tokens": 1}
+            assert httpx.post(f"{url}/v1/completions", json=body, timeout=30).status_code == 200
+            if not looked_at(engine):
+                break
+        complete(url, "and after")
+        tree = httpx.get(f"{url}/cache/tree").json()
+        seen = Seen()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**20)
+        # Each event is a chunk of its own, so those of the transfer are lines of their own, too.
+        lines = map(str.rstrip, connection.makefile(encoding="utf-8"))
+        follow_until(told(lines), seen, tree["version"])
+    assert seen.snapshots == 2
+    assert seen.dropped > MAX_WAITING
+    assert seen.nodes == {node["id"]: node for node in tree["nodes"]}
+
+
+def looked_at(engine: AsyncEngine) -> bool:
+    return bool(engine._loaded.client._viewers)
 
 
 def test_a_viewer_that_never_reads_does_not_hold_up_requests(engine):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
 
 import httpx
 import pytest
@@ -44,6 +45,25 @@ def test_what_was_there_is_left_out_and_no_full_search_comes_unasked():
         assert gc.get_threshold()[2] > 100_000
     assert gc.get_threshold() == before
     assert gc.get_freeze_count() == 0
+
+
+def test_after_a_long_search_the_next_one_comes_late(monkeypatch):
+    """So it stands still for a small share of the time only, however large the tree is."""
+    searches = []
+
+    def search() -> None:
+        time.sleep(0.05)
+        searches.append(1)
+
+    async def run() -> None:
+        searching = asyncio.create_task(search_when_quiet(lambda: 0))
+        await asyncio.sleep(0.4)
+        searching.cancel()
+
+    monkeypatch.setattr(garbage, "_EVERY_SECONDS", 0.001)
+    monkeypatch.setattr(garbage.gc, "collect", search)
+    asyncio.run(run())
+    assert len(searches) == 1
 
 
 @pytest.mark.parametrize(("under_way", "at_least_every", "searches"), [

@@ -144,3 +144,7 @@ def test_first_seen(client: Client) -> None:
     assert advised(client, "first_seen")["share"] == 1.0
     again = chat(client, said("Do you have bells?"))
     assert (again["reason"], again["cause"]) == ("last_token", "nothing_missed")
+    more = chat(client, said("Do you have bells?", "Yes.", "And lamps?"))
+    assert more["cause"] == "first_seen"
+    known = more["cached_tokens"]["device"]
+    assert f"from token {known} on nothing like it was cached before" in more["text"]

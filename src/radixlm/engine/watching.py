@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from radixlm.cache import RadixCache
@@ -20,6 +20,10 @@ from radixlm.scheduler import Scheduler
 # What a step may be held up by for a picture that is being made: two or three milliseconds.
 NODES_PER_TURN = 1_000
 SECONDS_BETWEEN_CHANGES = 0.1
+# After a change with many nodes and requests the next one is later, so that telling of them takes
+# the same share of the time however many there are, and look: each costs some 15 us.
+SECONDS_PER_ITEM = 0.004
+MOST_SECONDS_BETWEEN_CHANGES = 0.5
 
 _logger = logging.getLogger("radixlm.engine")
 
@@ -41,8 +45,8 @@ class Watching:
 
     A scene is made over as many turns as it takes, one watcher at a time; the changes between the
     turns go into it, so that it is of one moment when it is sent. Then changes follow, ten times a
-    second at most. A picture that can not be made ends with an error for who looks at it, never
-    for the requests that run.
+    second at most, less often the more there is to be told. A picture that can not be made ends
+    with an error for who looks at it, never for the requests that run.
 
     failures: how many pictures ended so; 0 unless there is a bug.
     """
@@ -98,7 +102,6 @@ class Watching:
         developing = self._developing()
         if developing is None and (not self._watchers or self._clock.now() < self._next_change):
             return seen
-        self._next_change = self._clock.now() + SECONDS_BETWEEN_CHANGES
         changes, noted = self._pictures.take_changes(), self._journal.take()
         for watcher in list(self._watchers.values()):
             sight: Sight | None
@@ -110,6 +113,7 @@ class Watching:
                 seen.append(Seen(watcher.ticket, sight))
                 if isinstance(sight, CacheError) or not watcher.follow:
                     self.look_away(watcher.ticket)
+        self._next_change = self._clock.now() + _pause_after(seen)
         return seen
 
     def _told(self, error: Exception) -> CacheError:
@@ -171,3 +175,15 @@ class Watching:
             for state in self._scheduler.running
             if state.lease is not None and watcher.query.admits(state.request.namespace)
         }
+
+
+def _pause_after(seen: Iterable[Seen]) -> float:
+    """Seconds until the next changes may be told."""
+    items = sum(_items(each.sight) for each in seen if isinstance(each.sight, SceneChange))
+    pause = max(SECONDS_PER_ITEM * items, SECONDS_BETWEEN_CHANGES)
+    return min(pause, MOST_SECONDS_BETWEEN_CHANGES)
+
+
+def _items(change: SceneChange) -> int:
+    nodes = 0 if change.tree is None else len(change.tree.nodes)
+    return nodes + len(change.running)

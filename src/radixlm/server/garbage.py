@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 # So few requests hold so little that a search takes no longer than a step.
 _FEW = 64
 _EVERY_SECONDS = 10.0
+# A search through a million nodes of the tree takes seconds, and finds nothing: so many times as
+# long is waited until the next one.
+_TIMES_ITS_OWN = 200
 # However busy the server is, so that what a library leaves behind cannot grow for ever.
 _AT_LEAST_EVERY_SECONDS = 900.0
 _NEVER = 1_000_000
@@ -39,11 +43,15 @@ def full_searches_on_demand() -> Iterator[None]:
 
 
 async def search_when_quiet(under_way: Callable[[], int]) -> None:
-    """Search while few requests are under way, and now and then in any case; until cancelled."""
-    waited = 0.0
+    """Search while few requests are under way, and now and then in any case; until cancelled.
+
+    The longer a search takes, the longer until the next one.
+    """
+    waited, pause = 0.0, _EVERY_SECONDS
     while True:
-        await asyncio.sleep(_EVERY_SECONDS)
-        waited += _EVERY_SECONDS
+        await asyncio.sleep(pause)
+        waited, pause = waited + pause, _EVERY_SECONDS
         if under_way() <= _FEW or waited >= _AT_LEAST_EVERY_SECONDS:
+            began = time.perf_counter()
             gc.collect()
-            waited = 0.0
+            waited, pause = 0.0, max(pause, _TIMES_ITS_OWN * (time.perf_counter() - began))

@@ -94,7 +94,7 @@ def _visible(letter: str) -> str:
 
 
 def _spelled(tokenizer: Tokenizer, ids: Key) -> bytes:
-    return b"".join(map(tokenizer.token_bytes, ids.tolist()))
+    return tokenizer.spelled(ids.tolist())
 
 
 def _text(tokenizer: Tokenizer, ids: Key) -> str:
@@ -140,7 +140,7 @@ def _kind(before: str, whole: tuple[str, str], parted: tuple[str, str, str, str]
     for kind, pattern in ((Kind.ID, _UUID), (Kind.DATE_TIME, _DATE), (Kind.ID, _ID)):
         if all(_reaches_into(pattern, context, text) for text in (cached, requested)):
             return kind
-    if all(_NUMBER.match(text.strip()) for text in (cached, requested)):
+    if all(_NUMBER.fullmatch(text.strip()) for text in (cached, requested)):
         return Kind.NUMBER
     return Kind.TEXT
 

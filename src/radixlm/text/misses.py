@@ -105,9 +105,8 @@ class Finding:
 
     @property
     def fix(self) -> str:
-        role = "prompt" if self.spot is None else f"{self.spot.role} prompt"
-        where = role if self.spot is not None and self.spot.role == "system" else "prompt"
-        return WORDS[self.cause].fix.format(where=where)
+        in_system = self.spot is not None and self.spot.role == "system"
+        return WORDS[self.cause].fix.format(where="system prompt" if in_system else "prompt")
 
     @property
     def place(self) -> str:

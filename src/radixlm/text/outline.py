@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,6 +12,8 @@ from radixlm.core.keys import Key
 from radixlm.text.tokenizer import Tokenizer
 
 TOOLS = "tools"
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+_MOST_STRINGS = 100
 
 
 class Spot(NamedTuple):
@@ -40,31 +44,41 @@ class Outline:
         """
         if not self.messages:
             return None
-        data = self.text.encode()
-        added = tokenizer.byte_length(key) - len(data)  # by the tokenizer, in front
-        byte = tokenizer.byte_length(key[:position]) - max(added, 0)
+        wanted = self._character(tokenizer, key, position)
         last = len(self.messages) - 1
-        for place, begin, end in self._found(data):
-            if byte < begin and byte < self._tools_end(data[:begin]):
+        end = 0
+        for place, message in enumerate(self.messages):
+            text = _text(message.get("content")).strip()
+            begin = self.text.find(text, end) if text else -1
+            if begin < 0:
+                continue
+            end = begin + len(text)
+            if wanted < begin and wanted < self._tools_end(begin):
                 return Spot(None, TOOLS, last + 1)
-            if byte < end:
-                return Spot(place, str(self.messages[place]["role"]), last + 1)
+            if wanted < end:
+                return Spot(place, str(message["role"]), last + 1)
         return Spot(last, str(self.messages[last]["role"]), last + 1)
 
-    def _found(self, data: bytes) -> Iterator[tuple[int, int, int]]:
-        """(message, begin, end) of the texts that stand in the prompt, in bytes."""
-        at = 0
-        for place, message in enumerate(self.messages):
-            text = _text(message.get("content")).strip().encode()
-            begin = data.find(text, at) if text else -1
-            if begin >= 0:
-                at = begin + len(text)
-                yield place, begin, at
+    def _character(self, tokenizer: Tokenizer, key: Key, position: int) -> int:
+        """Where in the text the token at `position` begins."""
+        data = self.text.encode()
+        before, behind = map(tokenizer.byte_length, (key[:position], key[position:]))
+        added = max(before + behind - len(data), 0)  # by the tokenizer, in front
+        byte = max(before - added, 0)
+        return byte if self.text.isascii() else len(data[:byte].decode(errors="ignore"))
 
-    def _tools_end(self, data: bytes) -> int:
-        """Where the last mention of a tool's name ends, in JSON; 0 without one."""
-        names = (str(tool.get("function", tool).get("name", "")) for tool in self.tools)
-        return max((data.rfind(f'"{name}"'.encode()) for name in names), default=-1) + 1
+    def _tools_end(self, limit: int) -> int:
+        """Where before `limit` ends what JSON says of the tool that is named last; 0 without."""
+        begin, last = -1, None
+        for tool in self.tools:
+            name = str(tool.get("function", tool).get("name", ""))
+            at = self.text.rfind(f'"{name}"', 0, limit)
+            begin, last = (at, tool) if at > begin else (begin, last)
+        if last is None:
+            return 0
+        strings = _STRING.findall(json.dumps(last, ensure_ascii=False))[-_MOST_STRINGS:]
+        found = ((self.text.rfind(text, begin, limit), len(text)) for text in strings)
+        return max((at + length for at, length in found if at >= 0), default=begin)
 
 
 def _text(content: Any) -> str:

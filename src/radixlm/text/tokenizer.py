@@ -6,7 +6,7 @@ import importlib
 import json
 import re
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +32,18 @@ class _Piece(NamedTuple):
     guards: int
 
 
+class _Spellings(dict[int, bytes]):
+    """The bytes of tokens, each made when it is asked for first."""
+
+    def __init__(self, make: Callable[[int], bytes]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, token: int) -> bytes:
+        made = self[token] = self._make(token)
+        return made
+
+
 class Tokenizer:
     """A model's tokenizer. Safe to use from several threads.
 
@@ -52,7 +64,7 @@ class Tokenizer:
         added = backend.get_added_tokens_decoder()
         self._added = {token: entry.content for token, entry in added.items()}
         self._bytes_of = read_decoder(_decoder_state(backend))
-        self._known_bytes: dict[int, bytes] = {}
+        self._known_bytes = _Spellings(self._make_bytes)
         vocabulary = backend.get_vocab(with_added_tokens=True)
         self.vocab_size = max([*vocabulary.values(), *added, -1]) + 1
         self._lengths = np.full(self.vocab_size + 1, -1, dtype=np.int32)
@@ -184,17 +196,21 @@ class Tokenizer:
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes that `token` adds to a text; none for an id that the vocabulary lacks."""
-        known = self._known_bytes.get(token)
-        if known is None:
-            known = self._known_bytes[token] = self._make_bytes(token)
-        return known
+        return self._known_bytes[token]
+
+    def spelled(self, ids: Iterable[int]) -> bytes:
+        """The bytes that tokens add to a text together."""
+        return b"".join(map(self._known_bytes.__getitem__, ids))
 
     def byte_length(self, ids: Key) -> int:
         """How many bytes `ids` add to a text together. O(length), without spelling them."""
-        known = np.minimum(ids, self.vocab_size)  # ids beyond are spelled as nothing
-        for token in np.unique(known[self._lengths[known] < 0]).tolist():
-            self._lengths[token] = len(self.token_bytes(token))
-        return int(self._lengths[known].sum())
+        lengths = self._lengths.take(ids, mode="clip")  # ids beyond are spelled as nothing
+        if ids.size and lengths.min() < 0:
+            known = np.minimum(ids, self.vocab_size)
+            for token in np.unique(known[lengths < 0]).tolist():
+                self._lengths[token] = len(self.token_bytes(token))
+            lengths = self._lengths[known]
+        return int(lengths.sum())
 
     def token_text(self, token: int) -> str:
         """`token` on its own as text; bytes that are no whole character become U+FFFD."""

@@ -13,7 +13,7 @@ from radixlm.core.reports import NodeView, TreeQuery, TreeSnapshot
 from radixlm.engine import watching
 from radixlm.engine.journal import Journal
 from radixlm.engine.messages import Scene, SceneChange, Seen
-from radixlm.engine.watching import SECONDS_BETWEEN_CHANGES, Watching
+from radixlm.engine.watching import SECONDS_BETWEEN_CHANGES, SECONDS_PER_ITEM, Watching
 from tests.engines import Bench, make_request
 
 SOON = SECONDS_BETWEEN_CHANGES + 0.01
@@ -106,6 +106,19 @@ def test_changes_follow_no_oftener_than_they_should(watched):
     watched.run("unseen", [4, 5, 6])
     assert not watched.journal
     assert watched.turn() == []
+
+
+def test_the_more_is_told_the_later_comes_the_next(watched):
+    for ticket in range(4):
+        watched.watching.look(ticket, TreeQuery(), follow=True)
+        watched.turn()
+    for number in range(1, 9):
+        watched.run(f"r{number}", [number, 9])
+    nodes = sum(len(seen.sight.tree.nodes) for seen in watched.turn())
+    watched.run("last", [30, 31])
+    left = watched.watching.seconds_left()
+    assert left == pytest.approx(SECONDS_PER_ITEM * nodes)
+    assert left > SECONDS_BETWEEN_CHANGES
 
 
 def test_who_looks_at_no_node_is_told_so(watched):

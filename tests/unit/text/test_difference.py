@@ -38,6 +38,7 @@ def test_whole_words_are_marked() -> None:
         ("id ", "123e4567-e89b-12d3-a456-426614174000", "9b2e4567-e89b-12d3-a456-426614174000",
          Kind.ID),
         ("Request ", "17 of", "18 of", Kind.NUMBER),
+        ("Agent ", "5: sort the imports", "6: check the licence", Kind.TEXT),
         ("Hello ", " you", "you", Kind.WHITE_SPACE),
         ("Hello", "\n\nyou", " you", Kind.WHITE_SPACE),
         ("I like ", "dogs a lot", "cats a lot", Kind.TEXT),
@@ -51,8 +52,8 @@ def test_kinds(shared: str, cached: str, requested: str, kind: Kind) -> None:
 
 def test_the_same_text_in_other_tokens() -> None:
     class Pairs:
-        def token_bytes(self, token: int) -> bytes:
-            return {1: b" ", 2: b" yes", 3: b"yes"}[token]
+        def spelled(self, ids: list[int]) -> bytes:
+            return b"".join({1: b" ", 2: b" yes", 3: b"yes"}[token] for token in ids)
 
     made = [np.array(each, dtype=np.int32) for each in ([], [1, 3], [2])]
     found = difference(Pairs(), *made)  # type: ignore[arg-type]

@@ -13,8 +13,8 @@ MESSAGES = [
     {"role": "assistant", "content": None},
     {"role": "user", "content": "Hi"},
 ]
-TOOLS = [{"type": "function", "function": {"name": "find"}}]
-TEXT = '<s>Be kind.{"name": "find"}<u>Hi\nyou<a><u>Hi<a>'
+TOOLS = [{"type": "function", "function": {"name": "find", "description": "Finds."}}]
+TEXT = '<s>Be kind.{"name": "find", "description": "Finds."}<u>Hi\nyou<a><u>Hi<a>'
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,7 @@ TEXT = '<s>Be kind.{"name": "find"}<u>Hi\nyou<a><u>Hi<a>'
         ("Be", Spot(0, "system", 4)),
         ("<s>", Spot(0, "system", 4)),
         ('"find', Spot(None, "tools", 4)),
+        ("Finds.", Spot(None, "tools", 4)),
         ("<u>", Spot(1, "user", 4)),
         ("you", Spot(1, "user", 4)),
         ("<u>Hi<", Spot(3, "user", 4)),

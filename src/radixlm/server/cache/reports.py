@@ -8,7 +8,7 @@ from radixlm.core.misses import MissReport
 from radixlm.server.cache.wire import CacheReport, CacheReported
 from radixlm.server.generation import Job
 from radixlm.server.service import Service
-from radixlm.text.misses import Finding, find
+from radixlm.text.misses import Cause, Finding, find
 
 
 def reported(service: Service, job: Job, misses: Mapping[int, MissReport]) -> CacheReported:
@@ -68,4 +68,6 @@ def _sentence(miss: MissReport, found: Finding, *, shows_text: bool) -> str:
         return f"{head}; they diverge at {found.place}, where {found.what}{shown}"
     if miss.evicted_ago is not None:
         return f"{head}; from {found.place} on {found.what} {miss.evicted_ago:.1f} s ago"
+    if found.cause is Cause.FIRST_SEEN and miss.cached:
+        return f"{head}; from {found.place} on {found.what}"
     return f"{head}; {found.what}"

@@ -31,7 +31,7 @@ def search(
             break
         searched += 1
         above = b"" if view.parent_id is None else tails.get(view.parent_id, b"")
-        own = b"".join(map(tokenizer.token_bytes, view.tokens))
+        own = tokenizer.spelled(view.tokens)
         text = above + own
         tails[view.id] = text[-keep:]
         at = text.find(wanted, max(len(above) - len(wanted) + 1, 0))

@@ -5,21 +5,34 @@ import { byId, count, element, oneLine } from "./text.js";
 const MOST = 12;
 const NOTHING_LOST = new Set(["last_token", "held_back"]);
 
-/** title: of the load that asked. */
+/** title: of the load that asked. Of misses that are alike the last one is shown. */
 export function showMiss(report, title) {
   if (NOTHING_LOST.has(report.reason)) return;
-  const item = element("li", "", { "data-reason": report.reason });
-  const head = element("p");
-  const kind = element("span", report.reason, { class: "reason", "data-kind": report.reason });
-  const sizes = `${count(report.computed_tokens)} of ${count(report.prompt_tokens)} tokens computed`;
-  head.append(kind, element("span", `${title} · ${sizes}`, { class: "quiet" }));
-  item.append(head, element("p", oneLine(report.text)));
+  const alike = [title, report.cause, report.divergence?.message_index].join();
+  const item = element("li", "", { "data-cause": report.cause, "data-alike": alike });
+  const list = byId("miss-list");
+  const before = list.firstElementChild;
+  item.dataset.times = before?.dataset.alike === alike ? Number(before.dataset.times) + 1 : 1;
+  if (item.dataset.times > 1) before.remove();
+  item.append(head(report, title, item.dataset.times), element("p", sentence(report)));
   if (report.divergence?.context) item.append(difference(report.divergence));
   if (report.advice) item.append(element("p", `→ ${oneLine(report.advice)}`));
-  const list = byId("miss-list");
   list.prepend(item);
   while (list.children.length > MOST) list.lastElementChild.remove();
   byId("misses").hidden = false;
+}
+
+function head(report, title, times) {
+  const made = element("p");
+  const kind = element("span", report.reason, { class: "reason", "data-kind": report.reason });
+  made.append(kind, element("span", times > 1 ? `${title}, ${count(times)} times` : title, { class: "quiet" }));
+  return made;
+}
+
+/** Without the texts, which are shown below it. */
+function sentence({ text, divergence }) {
+  const shown = `: ${divergence?.context}`;
+  return oneLine(text.endsWith(shown) ? text.slice(0, -shown.length) : text);
 }
 
 /** What was cached, struck out, and what came instead. */

@@ -31,6 +31,7 @@ export function prepare(context) {
 export function paintBars({ context, width, height }, scene, shade) {
   context.clearRect(0, 0, width, height);
   context.font = `${FONT_SIZE}px ${palette().mono}`;
+  context.textRendering = "optimizeSpeed"; // without ligatures, as in the style sheet
   context.textBaseline = "top";
   context.direction = "ltr";
   const columns = []; // by depth, the pixel column drawn last

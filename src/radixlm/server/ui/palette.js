@@ -1,7 +1,7 @@
 // The colours of the style sheet, for the canvases.
 
 const NAMES = [
-  "cached", "running", "pinned", "host", "ghost", "gone", "hatch", "label", "label-high", "quiet", "edge", "dot", "dot-ring",
+  "cached", "running", "pinned", "ghost", "gone", "hatch", "label", "label-high", "quiet", "edge", "dot", "dot-ring",
   "accent", "low", "high", "line", "ink", "surface", "used", "evicted", "run", "wait", "mark", "mono", "sans",
 ];
 export const STEPS = 12;
@@ -9,7 +9,6 @@ export const STATES = [
   ["running", "running", "a request uses it"],
   ["cached", "cached", "may be evicted, leaves first"],
   ["pinned", "pinned", "kept on purpose"],
-  ["host", "host", "in the host's memory"],
   ["ghost", "ghost", "evicted, remembered"],
 ];
 

@@ -15,6 +15,7 @@ from radixlm.core.request import RequestOutput
 from radixlm.server.answer_stream import AnswerStream
 from radixlm.server.chat_deltas import deltas_of
 from radixlm.text.answers.style import AnswerStyle
+from radixlm.text.answers.tools import ToolUse
 from tests import chat_templates
 from tests.chat_templates import MARKERS
 from tests.server_support import CHATML, Client, events, fake_engine, idle_and_whole, live, until
@@ -440,6 +441,20 @@ def test_thoughts_are_counted_whole_and_streamed():
     assert 2 * len("The user greets.") <= count < whole["completion_tokens"]
     assert chunks[-1]["usage"]["completion_tokens_details"]["reasoning_tokens"] == count
     assert plain["completion_tokens_details"]["reasoning_tokens"] == 0
+
+
+def test_thoughts_are_counted_alike_however_late_they_are_read():
+    style = AnswerStyle.of(chat_templates.THINKING)
+    script = "<think>\nThe user greets.\n</think>\n\nHello!"
+    outputs = [RequestOutput("r", character, (7,)) for character in script]
+    counts = set()
+    for size in (1, 5, len(outputs)):
+        stream = AnswerStream(style.parser(ToolUse(), ""))
+        for begin in range(0, len(outputs), size):
+            stream.events(RequestOutput.joined(outputs[begin : begin + size]))
+        counts.add(stream.reasoning_tokens)
+    assert len(counts) == 1
+    assert counts.pop() >= len("The user greets.")
 
 
 @pytest.mark.parametrize("depth", [300, 450, 500, 700, 900])

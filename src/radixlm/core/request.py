@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
@@ -85,6 +85,7 @@ class RequestOutput:
     cached_tokens: prompt tokens that came from the cache when the request was first admitted.
     kept: on the output with the first token only: those of its breakpoints that are kept now.
     miss: on that output only: why no more of the prompt was cached.
+    pieces: of a joined one, the tokens and the characters of each output that is in it.
     """
 
     request_id: str
@@ -99,6 +100,17 @@ class RequestOutput:
     error: str | None = None
     kept: tuple[Breakpoint, ...] = ()
     miss: MissReport | None = None
+    pieces: tuple[tuple[int, int], ...] = field(default=(), repr=False, compare=False)
+
+    def as_it_came(self) -> Iterator[tuple[int, str]]:
+        """How many tokens, and their text, of each output that was joined to this one."""
+        begin = 0
+        for tokens, characters in self._pieces():
+            yield tokens, self.text[begin : begin + characters]
+            begin += characters
+
+    def _pieces(self) -> tuple[tuple[int, int], ...]:
+        return self.pieces or ((len(self.token_ids), len(self.text)),)
 
     @property
     def finished(self) -> bool:
@@ -114,6 +126,7 @@ class RequestOutput:
             logprobs=(),
             finish_reason=FinishReason.LENGTH if stopped else self.finish_reason,
             matched_stop=None,
+            pieces=(),
         )
 
     @staticmethod
@@ -136,4 +149,5 @@ class RequestOutput:
             error=last.error,
             kept=tuple(entry for part in parts for entry in part.kept),
             miss=next((part.miss for part in parts if part.miss is not None), None),
+            pieces=tuple(piece for part in parts for piece in part._pieces()),
         )

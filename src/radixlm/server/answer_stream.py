@@ -23,10 +23,13 @@ class AnswerStream:
 
     def events(self, output: RequestOutput) -> list[AnswerEvent]:
         """What is new; with the last output, all that was held back."""
-        events = self._parser.push(output.text)
-        self.thinks = _thinks_after(events, self.thinks)
-        if self.thinks:
-            self.reasoning_tokens += len(output.token_ids)
+        events: list[AnswerEvent] = []
+        for tokens, text in output.as_it_came():
+            new = self._parser.push(text)
+            self.thinks = _thinks_after(new, self.thinks)
+            if self.thinks:
+                self.reasoning_tokens += tokens
+            events += new
         if output.finished:
             events += self._parser.flush(cut=output.finish_reason is not FinishReason.STOP)
         self.called |= any(isinstance(event, ToolCallEnded) for event in events)

@@ -129,3 +129,6 @@ def test_outputs_join() -> None:
     last = RequestOutput("r", "c", (3,), 3, 1, FinishReason.LENGTH)
     joined = RequestOutput.joined([first, last])
     assert (joined.text, joined.token_ids, joined.finished) == ("abc", (1, 2, 3), True)
+    again = RequestOutput.joined([joined, last])
+    assert list(first.as_it_came()) == [(len(first.token_ids), first.text)]
+    assert [text for _, text in again.as_it_came()] == [first.text, last.text, last.text]

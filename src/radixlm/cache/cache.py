@@ -109,7 +109,7 @@ class RadixCache:
         if not 0 <= budget <= self.capacity:
             raise ConfigError(f"a pin budget of {budget} in a pool of {self.capacity} tokens")
         self._pins = PinBoard(self._tree, budget, self._clock, sink)
-        self._leases: set[Lease] = set()
+        self._leases: dict[Lease, None] = {}  # in order, so that runs repeat
         self._private = 0
         self.laid_aside = 0
         self._sink = sink
@@ -204,7 +204,7 @@ class RadixCache:
         reason = MissReason.DISABLED if ending is None else ending.reason
         self._tree.stats.endings[reason] += 1
         lease = Lease(self, array, node, ending, known, priority, expected)
-        self._leases.add(lease)
+        self._leases[lease] = None
         if self._sink is not None:
             self._sink(Matched(known, lease.cached))
         return lease
@@ -341,7 +341,9 @@ class RadixCache:
         return reserve if afford else 0
 
     def _make_room(self, lease: Lease, n_slots: int) -> None:
-        """Free slots by eviction, and where that is not enough from the reserves of others."""
+        """Free slots by eviction, and where that is not enough from the reserves of others, oldest
+        lease first.
+        """
         short = n_slots - self._allocator.free_size
         evictable = self._tree.evictable_size
         if short > 0 and evictable:
@@ -372,7 +374,7 @@ class RadixCache:
 
     def drop(self, lease: Lease) -> None:
         """End a lease."""
-        self._leases.remove(lease)
+        del self._leases[lease]
         if lease.private_size:
             self.give_back(lease.private_slots())
         self._tree.dec_lock_ref(lease.node)

@@ -106,3 +106,14 @@ def test_others_keep_what_is_not_needed_of_them() -> None:
     assert big.extend(cache.usage().free + 5) is not None
     assert sorted(lease.reserve for lease in leases) == [0, 8, 8, 8]
     cache.check()
+
+
+def test_reserves_are_taken_back_oldest_lease_first() -> None:
+    """Not by where leases lie in memory: runs repeat."""
+    cache = RadixCache(1024, reserve=8)
+    leases = [_lease(cache, first) for first in range(12)]
+    for lease in leases:
+        lease.extend(1)
+    big = _lease(cache, 99, 1_100)
+    assert big.extend(cache.usage().free + 40) is not None
+    assert [lease.reserve for lease in leases] == [0] * 5 + [8] * 7

@@ -25,7 +25,7 @@ class AnswerMeta:
         self._lists: dict[str, list[Any]] = {
             f"{side}_{kind}_logprobs": [] for side in ("input", "output") for kind in kinds
         }
-        if params.return_logprob and params.logprob_start_len == 0:
+        if params.return_logprob and params.logprob_start_len == 0 and key.size:
             # Nothing comes before the first token that could predict it.
             self._lists["input_token_logprobs"].append(self._entry(int(key[0]), None))
             if "top" in kinds:

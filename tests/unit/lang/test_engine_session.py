@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
+from radixlm.core.errors import InvalidRequestError
 from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.lang.engine_backend import EngineSession
 from radixlm.lang.params import DEFAULTS
@@ -49,3 +51,20 @@ def test_an_answer_that_nobody_watches_is_one_piece(stream, pieces):
     assert sum((piece.token_ids for piece in found), ()) == (1, 2, 3, 4)
     assert found[-1].meta["completion_tokens"] == 4
     assert [piece.cut for piece in found] == [False] * (len(pieces) - 1) + [True]
+
+
+def test_an_engine_says_what_is_wrong_with_an_empty_prompt():
+    class Refusing(Engine):
+        async def stream(self, prompt, params):
+            raise InvalidRequestError("the prompt is empty", param="prompt")
+            yield
+
+    session = EngineSession(Refusing(), HabitRoles.named("default"))
+    params = replace(DEFAULTS, max_new_tokens=0, return_logprob=True, top_logprobs_num=2)
+
+    async def answer():
+        async for _ in session.answer(session.begin(), params, stream=False):
+            pass
+
+    with pytest.raises(InvalidRequestError, match="the prompt is empty"):
+        asyncio.run(answer())

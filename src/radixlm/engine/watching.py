@@ -20,8 +20,9 @@ from radixlm.scheduler import Scheduler
 # What a step may be held up by for a picture that is being made: two or three milliseconds.
 NODES_PER_TURN = 1_000
 SECONDS_BETWEEN_CHANGES = 0.1
-# After a change with many nodes and requests the next one is later, so that telling of them takes
-# the same share of the time however many there are, and look: each costs some 15 us.
+# After a change with many nodes and requests the next one is later: each costs some 15 us, so that
+# telling of them takes the same share of the time however many there are, until changes would come
+# too late to be watched.
 SECONDS_PER_ITEM = 0.004
 MOST_SECONDS_BETWEEN_CHANGES = 0.5
 

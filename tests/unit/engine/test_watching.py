@@ -13,7 +13,12 @@ from radixlm.core.reports import NodeView, TreeQuery, TreeSnapshot
 from radixlm.engine import watching
 from radixlm.engine.journal import Journal
 from radixlm.engine.messages import Scene, SceneChange, Seen
-from radixlm.engine.watching import SECONDS_BETWEEN_CHANGES, SECONDS_PER_ITEM, Watching
+from radixlm.engine.watching import (
+    MOST_SECONDS_BETWEEN_CHANGES,
+    SECONDS_BETWEEN_CHANGES,
+    SECONDS_PER_ITEM,
+    Watching,
+)
 from tests.engines import Bench, make_request
 
 SOON = SECONDS_BETWEEN_CHANGES + 0.01
@@ -119,6 +124,30 @@ def test_the_more_is_told_the_later_comes_the_next(watched):
     left = watched.watching.seconds_left()
     assert left == pytest.approx(SECONDS_PER_ITEM * nodes)
     assert left > SECONDS_BETWEEN_CHANGES
+
+
+def test_however_much_is_told_the_next_does_not_wait_for_ever(watched, monkeypatch):
+    monkeypatch.setattr(watching, "SECONDS_PER_ITEM", 60.0)
+    watched.watching.look(1, TreeQuery(), follow=True)
+    watched.turn()
+    watched.run("first", [1, 2, 3])
+    assert watched.turn()
+    watched.run("last", [4, 5, 6])
+    assert watched.watching.seconds_left() == pytest.approx(MOST_SECONDS_BETWEEN_CHANGES)
+
+
+def test_requests_count_as_what_is_told(watched, monkeypatch):
+    monkeypatch.setattr(watching, "SECONDS_PER_ITEM", 0.03)
+    watched.watching.look(1, TreeQuery(), follow=True)
+    watched.turn()
+    for number in range(4):
+        watched.bench.core.add(make_request(f"r{number}", [number, 1, 2]))
+    watched.bench.core.step()
+    [seen] = watched.turn()
+    nodes, requests = len(seen.sight.tree.nodes), len(seen.sight.running)
+    assert requests == 4
+    watched.bench.run()
+    assert watched.watching.seconds_left() == pytest.approx(0.03 * (nodes + requests))
 
 
 def test_who_looks_at_no_node_is_told_so(watched):

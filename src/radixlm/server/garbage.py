@@ -20,7 +20,8 @@ _EVERY_SECONDS = 10.0
 # A search through a million nodes of the tree takes seconds, and finds nothing: so many times as
 # long is waited until the next one.
 _TIMES_ITS_OWN = 200
-# However busy the server is, so that what a library leaves behind cannot grow for ever.
+# However busy the server is, so that what a library leaves behind cannot grow for ever; later only
+# after a search that took so long.
 _AT_LEAST_EVERY_SECONDS = 900.0
 _NEVER = 1_000_000
 

@@ -81,8 +81,7 @@ def paper(
 
     Ends in one JSON line. --json gets one line per workload and mode, as soon as it is measured.
     """
-    if frontend:
-        check_choices(only)
+    check_choices(only, frontend=frontend)
     if picture is not None:
         check_picture(picture)
     if path is not None:

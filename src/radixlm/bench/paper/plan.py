@@ -38,7 +38,9 @@ class Plan:
 
 
 def make_plan(workload: Workload, vocab_size: int, *, seed: int, scale: float) -> Plan:
-    """Run the workload's programs without an engine. Lengths do not depend on the answers."""
+    """Run the workload's programs without an engine. Lengths do not depend on the answers, but for
+    those that are told again as text.
+    """
     programs = workload.programs(vocab_size, seed=seed, scale=scale)
     client = DryClient(Draw(vocab_size, seed))
     asyncio.run(run_all(client, programs))

@@ -35,14 +35,22 @@ _COLUMNS = (
 )
 
 
-def check_choices(only: Sequence[str]) -> None:
-    """Raise UsageError for what does not go with --frontend."""
-    given = click.get_current_context().get_parameter_source("modes")
-    if given is not click.core.ParameterSource.DEFAULT:
+def check_choices(only: Sequence[str], *, frontend: bool) -> None:
+    """Raise UsageError for what does not go with --frontend, or with nothing else."""
+    if not frontend:
+        if _is_given("rounds"):
+            raise click.UsageError("--rounds goes with --frontend: without it there is one round")
+        return
+    if _is_given("modes"):
         raise click.UsageError("--frontend has no --modes: it compares with and without")
     for name in only:
         if name not in CHANGES:
             raise click.UsageError(f"with --frontend there is no {name!r}: {', '.join(CHANGES)}")
+
+
+def _is_given(option: str) -> bool:
+    source = click.get_current_context().get_parameter_source(option)
+    return source is not click.core.ParameterSource.DEFAULT
 
 
 def compare(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
 import httpx
 import pytest
 
 from radixlm.build import AsyncEngine
+from radixlm.core.request import RequestOutput
 from tests.server_support import Client, events, fake_engine, refused
 
 TEXT = "the code of the safe is 4711"
@@ -60,6 +61,19 @@ def test_each_route_has_it_where_it_is_asked_for(
     assert report["computed_tokens"] == 1
 
 
+@pytest.fixture(params=["as it comes", "when all is there"])
+def read(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How a stream's reader finds it: a late one gets the whole answer as one output."""
+    as_it_comes = AsyncEngine.stream
+
+    async def late(*given: Any, **options: Any) -> AsyncGenerator[RequestOutput, None]:
+        yield RequestOutput.joined([each async for each in as_it_comes(*given, **options)])
+
+    if request.param == "when all is there":
+        monkeypatch.setattr(AsyncEngine, "stream", late)
+
+
+@pytest.mark.usefixtures("read")
 @pytest.mark.parametrize(("path", "body"), BODIES)
 def test_each_stream_ends_with_it(engine: AsyncEngine, path: str, body: dict[str, Any]) -> None:
     answer = Client(engine).post(path, **body, stream=True, cache_report=True)

@@ -95,7 +95,7 @@ class MessageRun:
         self._last = output
         if not self._begun:
             self._begun = True
-            yield {"type": "message_start", "message": self.message()}
+            yield {"type": "message_start", "message": self._message()}
             yield {"type": "ping"}
         yield from self._writer.push(self._stream.events(output))
 
@@ -116,15 +116,24 @@ class MessageRun:
         yield {"type": "message_stop"}
 
     def message(self) -> MessageOut:
-        """As it is now."""
-        message: MessageOut = {
+        """The whole one, when the job has ended."""
+        return {
+            **self._message(),
+            "stop_reason": self._stop_reason(),
+            "stop_sequence": self._stop_sequence(),
+            **self._report(),
+        }
+
+    def _message(self) -> MessageOut:
+        """As it is now, but for how it ended, which a stream tells at its end only."""
+        return {
             "id": self._made.chat.job.request_id,
             "type": "message",
             "role": "assistant",
             "model": self._service.model_name,
             "content": self._writer.blocks,
-            "stop_reason": self._stop_reason(),
-            "stop_sequence": self._stop_sequence(),
+            "stop_reason": None,
+            "stop_sequence": None,
             "stop_details": None,
             "container": None,
             "diagnostics": None,
@@ -135,10 +144,6 @@ class MessageRun:
                 "speed": "standard",
             },
         }
-        report = self._report()
-        if self._last.finished and "cache_report" in report:
-            message["cache_report"] = report["cache_report"]
-        return message
 
     def _report(self) -> CacheReported:
         return reported(self._service, self._made.job, self._meter.misses)

@@ -373,6 +373,8 @@ def test_arguments_one_by_one_stand_in_the_schema_s_order(form):
         {"type": ["string", "integer"]},
         {"anyOf": [{"type": "string"}, {"type": "array"}]},
         {"anyOf": [{"type": "string", "maxLength": 2}, {"type": "null"}]},
+        {"$ref": "#/$defs/Nothing"},
+        False,
     ],
 )
 def test_texts_in_tags_have_a_type_or_values_and_no_more(schema):

@@ -138,7 +138,9 @@ def _any_text(chosen: Choices) -> bool:
 
 
 def _says_no_more(schema: Any) -> bool:
-    said = schema.keys() - REMARKS if isinstance(schema, Mapping) else set()
+    if not isinstance(schema, Mapping):
+        return schema is True
+    said = schema.keys() - REMARKS
     return not said or (said == {"type"} and types_of(schema, {}) <= _WITHOUT_QUOTES)
 
 

@@ -220,6 +220,16 @@ class TestMemory:
         spans = self.recall(memory, "a", "".join(spelled)).spans
         assert [token for span in spans for token in span.tokens.tolist()] == sampled[:kept]
 
+    @pytest.mark.parametrize(("said", "stop", "kept"), [("yes→", "→", 3), ("a→é", "→é", 1)])
+    def test_a_stop_string_may_end_with_a_character_of_several_tokens(
+        self, said: str, stop: str, kept: int
+    ) -> None:
+        memory = AnswerMemory(byte_tokenizer(), 1_000)
+        asked = self.recall(memory, "a").asked
+        memory.remember(asked, byte_tokenizer().encode("a>"), self.tokens(said), stop)
+        [span] = self.recall(memory, "a", said).spans
+        assert span.tokens.tolist() == self.tokens(said)[:kept]
+
     def test_the_oldest_makes_room(self) -> None:
         memory = AnswerMemory(byte_tokenizer(), 100)
         for prompt in "abc":

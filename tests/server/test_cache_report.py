@@ -143,6 +143,17 @@ class TestTenants:
         report = complete(client, TEXT[:-4] + "0815", "", cache_salt="salt")
         assert report["reason"] == "new"
 
+    @pytest.mark.parametrize("isolate", [False, True])
+    def test_advice_shows_no_text_behind_a_salt(self, engine: AsyncEngine, isolate: bool) -> None:
+        """Others who share the key do not know the salt. The request's own report shows it."""
+        client = Client(engine, api_key=("one",), admin_api_key=(ADMIN,), isolate_by_key=isolate)
+        for key in ("one", ADMIN):
+            complete(client, TEXT, key, cache_salt=f"of {key}")
+            report = complete(client, TEXT[:-4] + "0815", key, cache_salt=f"of {key}")
+            assert "4711" in report["divergence"]["context"]
+            told = ask(client, "/cache/advice", key)
+            assert ("4711" in told.text) == (key == ADMIN)
+
     def test_a_shared_cache_shows_no_text_of_other_keys(self, engine: AsyncEngine) -> None:
         client = Client(engine, api_key=("one", "two"), admin_api_key=(ADMIN,))
         complete(client, TEXT, "one")

@@ -157,7 +157,8 @@ class AnswerMemory:
             self._tokenizer.decode(tokens, skip_special_tokens=False)
             for tokens in (sampled, sampled[:-1])
         )
-        start = text.find(stop, max(len(before) - len(stop) + 1, 0))
+        settled = len(before.removesuffix("\ufffd"))  # half a character may become another one
+        start = text.find(stop, max(settled - len(stop) + 1, 0))
         if start < 0:
             return ()
         kept, beyond = len(sampled), len(text[start:].encode())

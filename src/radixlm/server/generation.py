@@ -192,9 +192,11 @@ async def _one(service: Service, job: Job, choice: int) -> AsyncGenerator[Part, 
 
 def _take_miss(service: Service, job: Job, prompt: int, miss: MissReport) -> None:
     service.misses.sample(service.engine.stats())
+    # To all who use the tenant's key, who need not know the salt.
+    shown = not job.namespace.cache_salt or service.sees_salted(job.tenant)
     service.misses.add(
         job.tenant,
         miss,
         partial(find, service.engine.tokenizer, miss, job.prompts[prompt], job.outline),
-        shows_text=service.shows_cached_text(job.tenant, job.namespace),
+        shows_text=shown and service.shows_cached_text(job.tenant, job.namespace),
     )

@@ -113,6 +113,12 @@ class Service:
         own = config.isolate_by_key or len(config.api_key) < 2
         return own or bool(namespace.cache_salt) or self.keys.is_admin(tenant)
 
+    def sees_salted(self, tenant: str) -> bool:
+        """Whether a tenant may see what is behind salts that it does not name: they are secrets
+        among those who share a key. An admin may, and everybody where there are no keys.
+        """
+        return not self.config.api_key or self.keys.is_admin(tenant)
+
     def owner_of(self, tenant: str) -> str:
         """Who may abort a tenant's requests: with --isolate-by-key that tenant, else everyone."""
         return tenant if self.config.isolate_by_key else ""

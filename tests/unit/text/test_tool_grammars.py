@@ -373,6 +373,11 @@ def test_arguments_one_by_one_stand_in_the_schema_s_order(form):
         {"type": ["string", "integer"]},
         {"anyOf": [{"type": "string"}, {"type": "array"}]},
         {"anyOf": [{"type": "string", "maxLength": 2}, {"type": "null"}]},
+        {"$ref": "#/$defs/Nothing"},
+        False,
+        {"enum": ["x", "xx"], "maxLength": 1},
+        {"anyOf": [{"const": "x"}, {"const": "y"}], "not": {"const": "y"}},
+        {"oneOf": [{"enum": ["x", "y"]}, {"enum": ["y", "z"]}]},
     ],
 )
 def test_texts_in_tags_have_a_type_or_values_and_no_more(schema):

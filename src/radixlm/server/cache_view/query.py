@@ -49,12 +49,11 @@ def tree_query(request: Request) -> tuple[TreeQuery, bool]:
 
 
 def seen_by(request: Request) -> TreeQuery:
-    """All that a request may see: its key's own namespace, or everybody's. A salt is a secret among
-    those who share a key, so what has one is shown to admins only; or to all, without any keys.
+    """All that a request may see: its key's own namespace, or everybody's.
 
     Raises AdminKeyNeededError where all keys share one cache and this one is no admin's.
     """
     service, tenant = service_of(request), tenant_of(request)
     if not service.sees_all(request):
         return TreeQuery(within=service.salt_of(tenant), salted=False)
-    return TreeQuery(salted=not service.config.api_key or service.keys.is_admin(tenant))
+    return TreeQuery(salted=service.sees_salted(tenant))

@@ -18,6 +18,7 @@ PUBLISHERS = ("null", "zmq")
 DEFAULT_BLOCK_SIZE = 16
 _WILDCARDS = ("*", "0.0.0.0", "[::]")  # noqa: S104
 _LAST_PORT = 65535
+_MOST = 1_000_000_000  # ZMQ's own counts have 31 bits
 _ENDPOINT = re.compile(r"tcp://(?P<host>[^:/\s]+|\[[^\]\s]+\]):(?P<port>[0-9]{1,5})|ipc://\S+")
 
 
@@ -30,7 +31,7 @@ def _is_text(value: object) -> bool:
 
 
 def _is_count(value: object) -> bool:
-    return type(value) is int and value >= 1
+    return type(value) is int and 1 <= value <= _MOST
 
 
 def _is_publisher(value: object) -> bool:
@@ -45,7 +46,7 @@ def _is_endpoint(value: object) -> bool:
 _RULES: dict[Callable[[object], bool], str] = {
     _is_switch: "true or false",
     _is_text: "printable text",
-    _is_count: "an integer of at least 1",
+    _is_count: f"an integer from 1 to {_MOST}",
     _is_publisher: f"one of {PUBLISHERS}",
     _is_endpoint: "like tcp://*:5557 or ipc://PATH",
 }

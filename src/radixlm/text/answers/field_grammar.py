@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from radixlm.core.errors import InvalidRequestError
@@ -19,6 +19,7 @@ _ANY_KEY = "/[A-Za-z0-9_.\\-]+/"
 _FOLLOWED = frozenset(
     {"type", "properties", "required", "additionalProperties", "$defs", "definitions", "$schema"}
 )
+_OF_VALUES = REMARKS | {"enum", "const", "type"}
 _WITHOUT_QUOTES = frozenset({"string", "null"})
 _ROOT = "#/$defs/root"
 
@@ -92,6 +93,8 @@ class _Writer:
         ends = quoted(f"\n{form.value_end}\n")
         chosen = choices(schema, self._root)
         if values := _values(chosen):
+            if not _only_values(chosen, values):
+                self._refuse(f"more than the values, in {json.dumps(schema)[:200]},")
             written = " | ".join(quoted(form.key_after + _plain(value)) for value in values)
             return f"({written}) {ends}"
         if "string" not in types_of(schema, self._root):
@@ -132,13 +135,22 @@ def _values(chosen: Choices) -> list[Any] | None:
     return found
 
 
+def _only_values(chosen: Choices, values: Sequence[Any]) -> bool:
+    """Whether each of these values is one, whatever else is said."""
+    said = {key for schema in chosen.schemas for key in schema}
+    apart = len(set(map(_plain, values))) == len(values)
+    return chosen.only and said <= _OF_VALUES and (apart or not chosen.exclusive)
+
+
 def _any_text(chosen: Choices) -> bool:
     """Whether every text is a value, as it is read."""
-    return chosen.only and all(map(_says_no_more, chosen.schemas))
+    return chosen.only and not chosen.exclusive and all(map(_says_no_more, chosen.schemas))
 
 
 def _says_no_more(schema: Any) -> bool:
-    said = schema.keys() - REMARKS if isinstance(schema, Mapping) else set()
+    if not isinstance(schema, Mapping):
+        return schema is True
+    said = schema.keys() - REMARKS
     return not said or (said == {"type"} and types_of(schema, {}) <= _WITHOUT_QUOTES)
 
 

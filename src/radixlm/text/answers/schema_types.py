@@ -14,10 +14,13 @@ _BEGINS = {'"': "string", "{": "object", "[": "array", "t": "boolean", "f": "boo
 
 
 class Choices(NamedTuple):
-    """Schemas, one of which each value must follow. only: that is all that it must."""
+    """Schemas, one of which each value must follow. only: that is all that it must, but for
+    exclusive: it must not follow two of them.
+    """
 
     schemas: Sequence[Any]
     only: bool
+    exclusive: bool = False
 
 
 _UNKNOWN = Choices(({},), only=False)
@@ -28,7 +31,7 @@ def choices(schema: Any, root: Any) -> Choices:
     `anyOf` and `oneOf` opened. Bounded, however often schemas refer to each other.
     """
     found: list[Any] = []
-    only = True
+    only, exclusive = True, False
     seen: set[str] = set()
     waiting = [schema]
     while waiting:
@@ -43,13 +46,13 @@ def choices(schema: Any, root: Any) -> Choices:
                 found.append(choice)
             case {"anyOf": [*others], **more}:
                 waiting += reversed(others)
-            case {"oneOf": [*others]}:
+            case {"oneOf": [*others], **more}:
                 waiting += reversed(others)
-                only = False  # it must not follow two of them
+                exclusive = True
             case choice:
                 found.append(choice)
         only = only and more.keys() <= REMARKS
-    return Choices(found, only) if found else _UNKNOWN
+    return Choices(found, only, exclusive) if found else _UNKNOWN
 
 
 def types_of(schema: Any, root: Any) -> frozenset[str]:

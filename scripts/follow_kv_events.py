@@ -68,7 +68,7 @@ def heard(endpoint: str, replay: str | None, topic: str) -> Iterator[tuple[int, 
     with zmq.Context() as context, context.socket(zmq.SUB) as live:
         live.connect(endpoint)
         live.subscribe(topic)
-        wanted = 0
+        wanted, last = 0, -1
         while True:
             if replay is not None:
                 for number, payload in repeated(context, replay, wanted):
@@ -78,6 +78,9 @@ def heard(endpoint: str, replay: str | None, topic: str) -> Iterator[tuple[int, 
             while number <= wanted or replay is None:
                 _, frame, payload = live.recv_multipart()
                 number = int.from_bytes(frame, "big")
+                if number <= last:  # another server has begun to count
+                    wanted = 0
+                last = number
                 if number == wanted or replay is None:
                     yield number, payload
                     wanted = number + 1

@@ -20,6 +20,7 @@ from radixlm.bench.checkpoints import write_random_checkpoint
 from radixlm.cli_chat import command as chat
 from radixlm.cli_flags import engine_options, sampling_options, take_sampling
 from radixlm.cli_generate import command as generate
+from radixlm.cli_later import named
 from radixlm.cli_serve import command as serve
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, InvalidRequestError, ModelError
@@ -33,6 +34,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("cli") / "tiny"
     write_random_checkpoint("tiny", folder)
     return str(folder)
+
+
+def test_what_commands_import_when_they_run_is_there():
+    places = [
+        place
+        for file in Path(cli.__file__).parent.glob("cli*.py")
+        for place in re.findall(r'= later\("([\w.:]+)"\)', file.read_text(encoding="utf-8"))
+    ]
+    assert places
+    assert all(callable(named(place)) for place in places)
 
 
 def invoke(command, *arguments: str, **options):

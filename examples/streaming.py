@@ -23,7 +23,9 @@ def main():
         print(piece, end="", flush=True)
         pieces.append(piece)
     print()
-    return "".join(pieces), asyncio.run(told("What is 12 + 7?"))
+    answer = asyncio.run(told("What is 12 + 7?"))
+    print(answer)
+    return "".join(pieces), answer
 
 
 if __name__ == "__main__":

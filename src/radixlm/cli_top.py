@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from radixlm.cli_top_feed import Cache, Feed
+from radixlm.cli_top_feed import Cache, Feed, WatchError
 from radixlm.cli_top_view import picture
 from radixlm.core.errors import ConfigError
 
@@ -31,17 +31,26 @@ def command(url: str, api_key: str | None, once: bool) -> None:
     feed = Feed(url.rstrip("/"), api_key)
     console = Console()
     if once:
-        cache = Cache()
-        for name, data in feed.events():
-            cache.apply(name, data)
-            if name == "stats":
-                break
-        console.print(picture(cache, feed.url, feed.advice(), console.height))
+        console.print(picture(_heard(feed), feed.url, feed.advice(), console.height))
         return
     try:
         _watch(feed, console)
     except KeyboardInterrupt:
         return
+
+
+def _heard(feed: Feed) -> Cache:
+    """The cache after the first statistics. Raises WatchError where nothing answers."""
+    cache = Cache()
+    try:
+        for name, data in feed.events():
+            cache.apply(name, data)
+            if name == "stats":
+                break
+    except OSError as error:
+        why = f"nothing answers at {feed.url} ({error}); give the URL of a running `radixlm serve`"
+        raise WatchError(why) from None
+    return cache
 
 
 def _watch(feed: Feed, console: Console) -> None:

@@ -140,6 +140,12 @@ def test_it_watches_a_real_server():
     asyncio.run(engine.close())
 
 
+def test_a_server_that_is_not_there_is_told():
+    done = CliRunner().invoke(command, ["http://127.0.0.1:1", "--once"])
+    assert isinstance(done.exception, WatchError)
+    assert "nothing answers at http://127.0.0.1:1 " in str(done.exception)
+
+
 def test_an_address_is_one():
     done = CliRunner().invoke(command, ["nowhere"])
     assert "URL is like" in str(done.exception)

@@ -174,6 +174,12 @@ class TestTenants:
         refused(Client(isolated.engine).post("/cache/explain", **body), 403)
 
 
+def test_without_keys_advice_is_of_all(engine: AsyncEngine) -> None:
+    client = Client(engine)
+    complete(client, TEXT, "any")
+    assert ask(client, "/cache/advice", "").json()["requests"] == 1
+
+
 def test_markup_and_control_characters_are_text(engine: AsyncEngine) -> None:
     client = Client(engine)
     client.complete("Look: \u202eevil\x1b[31m <script>a</script>", max_tokens=1)

@@ -38,8 +38,9 @@ async def explain(request: Request) -> Response:
 async def advice(request: Request) -> Response:
     """What the last prompts had to compute, by cause and place, and what to do about it.
 
-    Of the same key's requests only; with an admin's key, of all.
+    Of the same key's requests only; with an admin's key, or where there are no keys, of all.
     """
     service, tenant = service_of(request), tenant_of(request)
-    owner = None if service.keys.is_admin(tenant) else tenant
+    keyless = not (service.config.api_key or service.config.admin_api_key)
+    owner = None if keyless or service.keys.is_admin(tenant) else tenant
     return JSONResponse(service.misses.advice(service.engine.stats(), owner))

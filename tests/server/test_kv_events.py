@@ -318,7 +318,7 @@ def test_what_is_wrong_is_told_before_the_model_is_loaded(monkeypatch):
     for name in ("zmq.asyncio", "msgspec.msgpack"):
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, name, None)
-            with pytest.raises(ConfigError, match=r"pip install 'radixlm\[kv-events\]'"):
+            with pytest.raises(ConfigError, match=r"pip install pyzmq msgspec"):
                 serve(nowhere, flag("ipc:///nowhere"))
 
 

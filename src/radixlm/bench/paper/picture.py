@@ -22,7 +22,7 @@ SMALL: dict[str, Any] = {"fontsize": 9, "loc": "left", "color": GRAY}
 def check_picture(path: Path) -> None:
     """Raise ConfigError where no picture could be made, before anything is measured."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError("--picture needs matplotlib: pip install 'radixlm[bench]'")
+        raise ConfigError("--picture needs matplotlib: pip install matplotlib")
     if path.suffix != ".png":
         raise ConfigError(f"--picture writes a .png, not {path}")
 

@@ -29,5 +29,5 @@ def load_libraries() -> Libraries:
         )
     except ImportError as error:
         raise ConfigError(
-            f"{FLAG} needs pyzmq and msgspec: pip install 'radixlm[kv-events]' ({error})"
+            f"{FLAG} needs pyzmq and msgspec: pip install pyzmq msgspec ({error})"
         ) from None

@@ -19,6 +19,8 @@ from radixlm.text.outline import Outline
 from radixlm.text.tokenizer import Tokenizer, new_mark
 from radixlm.text.tool_prompt import told_in_text
 
+# What a prompt is written in on routes that are not read here, and which they are.
+_ELSEWHERE = {"system": "/v1/messages", "instructions": "/v1/responses", "input": "/v1/responses"}
 _TEMPLATE_FIELDS = ("add_generation_prompt", "continue_final_message")
 
 
@@ -83,9 +85,20 @@ def _prompt(path: Path, tokenizer: Tokenizer, template: ChatTemplate | None) -> 
         body = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from None
-    if isinstance(body, dict) and isinstance(body.get("messages"), list):
-        return _chat(body, tokenizer, require_template(template))
     given = body if isinstance(body, dict) else {}
+    for name, route in _ELSEWHERE.items():
+        if name in given:
+            raise ConfigError(
+                f"{path} has `{name}`: bodies of {route} are not read; "
+                "write it as a chat, with what it says as messages"
+            )
+    if isinstance(given.get("messages"), list):
+        try:
+            return _chat(given, tokenizer, require_template(template))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"{path} is no body of /v1/chat/completions: {type(error).__name__}: {error}"
+            ) from None
     for name in ("prompt", "text", "input_ids"):
         match given.get(name):
             case str(text) if text:

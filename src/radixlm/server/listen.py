@@ -115,4 +115,5 @@ def ready_line(name: str, listener: socket.socket, config: ServerConfig) -> str:
         f"RadixLM serves {name} on {place}; try:\n"
         f"  {tool} {url}/v1/chat/completions -d "
         """'{"messages": [{"role": "user", "content": "Hello"}]}'"""
+        f"\nand look at its cache: {url}/ui"
     )

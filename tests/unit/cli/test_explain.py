@@ -66,6 +66,20 @@ def test_a_file_without_a_prompt(tmp_path: Path, body: Any) -> None:
         compared(tmp_path, body, chat("x"))
 
 
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"system": "Be brief.", **chat("x")}, "/v1/messages are not read"),
+        ({"input": "Hello"}, "/v1/responses are not read"),
+        ({"messages": ["Hello", 3]}, "no body of /v1/chat/completions"),
+        ({**chat("x"), "tools": [{"name": "now", "input_schema": {}}]}, "no body of /v1/chat"),
+    ],
+)
+def test_a_body_of_another_route(tmp_path: Path, body: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        compared(tmp_path, chat("x"), body)
+
+
 def test_no_torch_is_loaded() -> None:
     code = "import sys, radixlm.cli_explain; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0  # noqa: S603

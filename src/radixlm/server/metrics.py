@@ -119,9 +119,7 @@ class _EngineCollector(Collector):
                 stats.picture_failures,
             ),
         ):
-            counter = CounterMetricFamily(_PREFIX + name, text, labels=["model_name"])
-            counter.add_metric([self._model_name], total)
-            yield counter
+            yield _counter(name, text, total, self._model_name)
         yield from self._of_the_tree(stats)
 
     def _of_the_tree(self, stats: EngineStats) -> Iterator[Metric]:
@@ -172,9 +170,13 @@ class _KVEventCollector(Collector):
                 counts.dropped,
             ),
         ):
-            counter = CounterMetricFamily(_PREFIX + name, text, labels=["model_name"])
-            counter.add_metric([self._model_name], total)
-            yield counter
+            yield _counter(name, text, total, self._model_name)
+
+
+def _counter(name: str, text: str, total: float, model_name: str) -> CounterMetricFamily:
+    counter = CounterMetricFamily(_PREFIX + name, text, labels=["model_name"])
+    counter.add_metric([model_name], total)
+    return counter
 
 
 def _buckets(counts: Tally) -> list[tuple[str, float]]:

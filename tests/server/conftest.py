@@ -23,6 +23,15 @@ def fake() -> Iterator[Client]:
     asyncio.run(engine.close())
 
 
+@pytest.fixture
+def engine() -> Iterator[AsyncEngine]:
+    """An engine without weights for one test; nothing may leak in it."""
+    engine, _ = fake_engine()
+    yield engine
+    assert until(lambda: idle_and_whole(engine)), engine.stats()
+    asyncio.run(engine.close())
+
+
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny checkpoint with random weights."""

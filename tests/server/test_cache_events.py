@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import socket
@@ -11,22 +10,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
-import pytest
 
 from radixlm.build import AsyncEngine
 from radixlm.engine import watching
 from radixlm.engine.client import MAX_VIEWERS
 from radixlm.engine.viewer import MAX_WAITING
 from radixlm.engine.watching import SECONDS_BETWEEN_CHANGES
-from tests.server_support import fake_engine, idle_and_whole, live, until
-
-
-@pytest.fixture
-def engine():
-    engine, _ = fake_engine()
-    yield engine
-    assert until(lambda: idle_and_whole(engine))
-    asyncio.run(engine.close())
+from tests.server_support import live, until
 
 
 class Seen:

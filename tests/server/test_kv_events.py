@@ -30,7 +30,7 @@ from radixlm.server.kv_events.outlet import Outlet
 from radixlm.server.kv_events.publisher import KVEventCounts, Publisher, published
 from radixlm.server.serve import serve
 from tests.kv_follower import Batch, Follower, Prefix
-from tests.server_support import Client, fake_engine, idle_and_whole, live, running, until
+from tests.server_support import Client, fake_engine, live, running
 
 SIZE = 4
 END = 2**64 - 1
@@ -130,14 +130,6 @@ def there(engine: AsyncEngine) -> set[Prefix]:
         ends = range(SIZE, len(resident) + 1, SIZE)
         found |= {(keys, resident[:end]) for end in ends if end > len(above)}
     return found
-
-
-@pytest.fixture
-def engine():
-    engine, _ = fake_engine()
-    yield engine
-    assert until(lambda: idle_and_whole(engine))
-    asyncio.run(engine.close())
 
 
 def test_a_router_follows_a_server(engine):

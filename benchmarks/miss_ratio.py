@@ -77,22 +77,31 @@ class FewShot:
 
 
 class Trees:
-    """Agents that think in trees: each goes on from one of its own earlier thoughts."""
+    """Problems thought about in trees, 60 of them open at a time: each goes on from one of its own
+    last thoughts, the likelier the more recently somebody worked on it.
+    """
 
     def __init__(self, seed: int) -> None:
         self._draw = Draw(VOCAB, seed)
         self._random = np.random.default_rng(seed)
         self._tools = [self._draw.tokens(500) for _ in range(4)]
+        self._open: list[list[list[int]]] = []
 
     def client(self) -> Client:
         while True:
-            root = self._tools[self._random.integers(4)] + self._draw.tokens(200)
-            thoughts = [root]
-            for _ in range(int(self._random.integers(10, 50))):
-                at = int(self._random.integers(max(len(thoughts) - 12, 0), len(thoughts)))
-                prompt = thoughts[at] + self._draw.tokens(30)
-                answer = yield prompt, 20
-                thoughts.append((prompt + answer)[:3_000])
+            if len(self._open) < 60:
+                tools = self._tools[self._random.integers(4)]
+                thoughts = [tools + self._draw.tokens(200)]
+            else:
+                back = int(self._random.geometric(0.06))
+                thoughts = self._open.pop(max(len(self._open) - back, 0))
+            self._open.append(thoughts)  # others may work on it, too
+            at = int(self._random.integers(max(len(thoughts) - 12, 0), len(thoughts)))
+            prompt = thoughts[at] + self._draw.tokens(30)
+            answer = yield prompt, 20
+            thoughts.append((prompt + answer)[:3_000])
+            if len(thoughts) > 40 and thoughts in self._open:
+                self._open.remove(thoughts)
 
 
 WORKLOADS: dict[str, Callable[[int], Chats | FewShot | Trees]] = {

@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from radixlm.cli_top_feed import Cache, Feed, WatchError
+from radixlm.cli_top_feed import Cache, Feed, Json, SilentError
 from radixlm.cli_top_view import picture
 from radixlm.core.errors import ConfigError
 
@@ -24,13 +24,13 @@ _REFRESH_PER_SECOND = 4
 def command(url: str, api_key: str | None, once: bool) -> None:
     """Watch the cache of the server at URL: its tree, hit rate, pool, requests, advice.
 
-    Ctrl-C leaves.
+    Ctrl-C leaves. Where the output is no terminal, it is as with --once.
     """
-    if urlsplit(url).scheme not in ("http", "https"):
-        raise ConfigError(f"URL is like http://127.0.0.1:30000, got {url!r:.80}")
-    feed = Feed(url.rstrip("/"), api_key)
+    if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
+        raise ConfigError("--api-key holds characters that no key has")
+    feed = Feed(_address(url), api_key)
     console = Console()
-    if once:
+    if once or not console.is_terminal:
         console.print(picture(_heard(feed), feed.url, feed.advice(), console.height))
         return
     try:
@@ -39,23 +39,34 @@ def command(url: str, api_key: str | None, once: bool) -> None:
         return
 
 
-def _heard(feed: Feed) -> Cache:
-    """The cache after the first statistics. Raises WatchError where nothing answers."""
-    cache = Cache()
+def _address(url: str) -> str:
+    """The server's own, where it is given as OpenAI's clients take it. Raises ConfigError."""
+    address = url.rstrip("/").removesuffix("/v1").rstrip("/")
     try:
-        for name, data in feed.events():
-            cache.apply(name, data)
-            if name == "stats":
-                break
-    except OSError as error:
-        why = f"nothing answers at {feed.url} ({error}); give the URL of a running `radixlm serve`"
-        raise WatchError(why) from None
-    return cache
+        parts = urlsplit(address)
+        host, _ = (parts.hostname or "").encode("idna"), parts.port
+    except ValueError:  # no number, no address in brackets, no name
+        host = b""
+    plain = address.isascii() and address.isprintable() and not set(address) & set(" ?#@")
+    if not (plain and host and parts.scheme in ("http", "https")):
+        raise ConfigError(f"URL is like http://127.0.0.1:30000, got {url!r:.80}")
+    return address
+
+
+def _heard(feed: Feed) -> Cache:
+    """The cache after the first statistics. Raises WatchError where nothing tells of them."""
+    cache = Cache()
+    for name, data in feed.events():
+        cache.apply(name, data)
+        if name == "stats":
+            return cache
+    raise SilentError(f"{feed.url} ended before it told anything")
 
 
 def _watch(feed: Feed, console: Console) -> None:
-    """Show until Ctrl-C; a connection that is lost is made again."""
-    cache, advice = Cache(), feed.advice()
+    """Show until Ctrl-C; a connection that is lost is made again. Raises WatchError."""
+    cache = Cache()
+    advice: Json | None = None
 
     def shown() -> object:
         return picture(cache, feed.url, advice, console.height)
@@ -72,7 +83,7 @@ def _watch(feed: Feed, console: Console) -> None:
                     cache.apply(name, data)
                     if name == "stats":
                         advice = feed.advice()
-            except OSError:
-                pass
-            cache.lost = True
+                cache.lost = "the server ended"
+            except SilentError as error:
+                cache.lost = str(error)
             time.sleep(_AGAIN_SECONDS)

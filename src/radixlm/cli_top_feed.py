@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.client import HTTPException
 from typing import Any
-from urllib.error import HTTPError
+from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 from radixlm.core.errors import RadixLMError
@@ -25,6 +27,10 @@ class WatchError(RadixLMError):
     """The server does not let its cache be watched."""
 
 
+class SilentError(WatchError):
+    """No server answers, or it broke off, or it has no time: later it may."""
+
+
 class Feed:
     """A server's stream of events. url: without a / behind it."""
 
@@ -33,8 +39,11 @@ class Feed:
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
     def events(self) -> Iterator[tuple[str, Json]]:
-        """Each event's name and data, until the connection ends. Raises OSError, WatchError."""
+        """Each event's name and data, until the server ends them. Raises WatchError."""
         with self._open(f"/cache/events?max_nodes={SHOWN_NODES}") as answer:
+            kind = answer.headers.get_content_type()
+            if kind != "text/event-stream":
+                raise WatchError(f"{self.url} answers with {kind}: it is no RadixLM server")
             name = ""
             while line := answer.readline(_MOST_BYTES):
                 field, _, value = line.decode(errors="replace").strip().partition(": ")
@@ -49,29 +58,52 @@ class Feed:
             with self._open("/cache/advice") as answer:
                 told: Json = json.loads(answer.read(_MOST_BYTES))
                 return told
-        except (OSError, WatchError, ValueError):
+        except (WatchError, ValueError):
             return None
 
-    def _open(self, path: str) -> Any:
+    @contextmanager
+    def _open(self, path: str) -> Iterator[Any]:
         request = Request(self.url + path, headers=self._headers)  # noqa: S310
         try:
-            return urlopen(request, timeout=_SILENCE_SECONDS)  # noqa: S310
+            with urlopen(request, timeout=_SILENCE_SECONDS) as answer:  # noqa: S310
+                yield answer
         except HTTPError as error:
-            raise WatchError(f"{self.url}{path} answers {error.code}: {_message(error)}") from None
+            with error:  # it holds the connection
+                raise self._refusal(error) from None
+        except (OSError, HTTPException) as error:
+            reason = error.reason if isinstance(error, URLError) else error
+            why = getattr(reason, "strerror", None) or str(reason).strip() or type(error).__name__
+            raise SilentError(
+                f"no RadixLM server answers at {self.url} ({why}); is `radixlm serve` running?"
+            ) from None
+
+    def _refusal(self, error: HTTPError) -> WatchError:
+        told = f"{self.url} answers {error.code}: {_message(error)}"
+        match error.code:
+            case 401:
+                return WatchError(f"{told}; give the key as --api-key KEY")
+            case 403:
+                return WatchError(f"{told}; give that key as --api-key KEY")
+            case 404:
+                return WatchError(f"{told}; is it the URL of a RadixLM server?")
+            case 429 | 500 | 502 | 503 | 504:
+                return SilentError(told)
+            case _:
+                return WatchError(told)
 
 
 def _message(error: HTTPError) -> str:
     try:
         return str(json.loads(error.read(_MOST_BYTES))["error"]["message"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OSError, HTTPException):
         return error.reason
 
 
 class Cache:
     """The cache as the events told of it.
 
-    nodes: by id, as in the stream. samples: the statistics of the last minute. lost: nothing is
-    heard from the server.
+    nodes: by id, as in the stream. samples: the statistics of the last minute. lost: why nothing
+    is heard from the server; "" while something is.
     """
 
     def __init__(self) -> None:
@@ -79,11 +111,11 @@ class Cache:
         self.requests: dict[str, Json] = {}
         self.totals: Json = {}
         self.samples: deque[Json] = deque(maxlen=_MINUTE)
-        self.lost = False
+        self.lost = ""
 
     def apply(self, name: str, data: Mapping[str, Any]) -> None:
         """Take one event in; names that are not known change nothing."""
-        self.lost = False
+        self.lost = ""
         if name == "snapshot":
             self.nodes = {node["id"]: node for node in data["nodes"]}
             self.requests = {request["id"]: request for request in data["requests"]}

@@ -18,6 +18,7 @@ _BAR = 14
 _REQUESTS = 6
 _ADVICE = 4
 _LEAST_ROWS = 3
+_TRYING = "Trying again; Ctrl-C leaves."
 _MOST_DEPTH = 8
 _TEXT = 200
 # Lines around the rows of the tree: numbers, frames, heads.
@@ -36,7 +37,7 @@ class Branch(NamedTuple):
 def picture(cache: Cache, url: str, advice: Json | None, height: int) -> RenderableType:
     """All of it, in about `height` lines."""
     if not cache.totals:
-        return Text(f"{url}: no word yet")
+        return _nothing(cache, url)
     parts: list[RenderableType] = [_numbers(cache, url)]
     told = _told(advice)
     requests = list(cache.requests.values())[:_REQUESTS]
@@ -47,6 +48,12 @@ def picture(cache: Cache, url: str, advice: Json | None, height: int) -> Rendera
     if told:
         parts.append(Panel(Group(*told), title="Advice", title_align="left", border_style="dim"))
     return Group(*parts)
+
+
+def _nothing(cache: Cache, url: str) -> RenderableType:
+    if not cache.lost:
+        return Text(f"{url}: waiting for the first word")
+    return Text.assemble((plain(cache.lost), "red"), "\n", (_TRYING, "dim"))
 
 
 def branches(nodes: dict[int, Json], limit: int) -> list[Branch]:
@@ -114,7 +121,15 @@ def _numbers(cache: Cache, url: str) -> RenderableType:
         else Text("live", style="green")
     )
     title = Text.assemble("RadixLM ", (url, "dim"), "  ", state)
-    return Panel(grid, title=title, title_align="left", border_style="dim")
+    why = Text(plain(cache.lost), style="red") if cache.lost else None
+    return Panel(
+        grid,
+        title=title,
+        title_align="left",
+        subtitle=why,
+        subtitle_align="left",
+        border_style="dim",
+    )
 
 
 def _tree(cache: Cache, rows: int) -> RenderableType:

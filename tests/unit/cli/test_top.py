@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
+import time
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
-from rich.console import Console
+from click.testing import CliRunner, Result
+from rich.console import Console, RenderableType
 
+from radixlm import cli_top
 from radixlm.cli_top import command
-from radixlm.cli_top_feed import Cache, Feed, WatchError
+from radixlm.cli_top_feed import Cache, SilentError, WatchError
 from radixlm.cli_top_view import branches, picture
+from radixlm.core.errors import ConfigError
 from tests.server_support import fake_engine, live
 
 TOTALS = {
@@ -65,11 +70,19 @@ def stats(**fields: Any) -> dict[str, Any]:
     return {**TOTALS, **zero, "generated_tokens_per_s": 21.0, **fields}
 
 
-def shown(cache: Cache, advice: Any = None, height: int = 40) -> str:
+def text_of(drawn: RenderableType) -> str:
     console = Console(width=140, force_terminal=False)
     with console.capture() as captured:
-        console.print(picture(cache, "http://x", advice, height))
+        console.print(drawn)
     return captured.get()
+
+
+def shown(cache: Cache, advice: Any = None, height: int = 40) -> str:
+    return text_of(picture(cache, "http://x", advice, height))
+
+
+def asked(*arguments: str) -> Result:
+    return CliRunner().invoke(command, arguments, catch_exceptions=False)
 
 
 def test_events_change_what_is_known():
@@ -126,26 +139,130 @@ def test_a_small_terminal_gets_fewer_rows():
 
 
 def test_before_the_first_word_it_says_so():
-    assert "no word yet" in shown(Cache())
+    assert "waiting for the first word" in shown(Cache())
+
+
+def test_why_nothing_is_heard_is_shown():
+    cache = Cache()
+    cache.lost = "no server \x1b[31m"
+    assert "no server ‹U+001B›[31m" in shown(cache)
+    cache = seen()
+    cache.lost = "no server"
+    text = shown(cache)
+    assert "connection lost" in text
+    assert "no server" in text
+    cache.apply("stats", stats())
+    assert "no server" not in shown(cache)
 
 
 def test_it_watches_a_real_server():
     engine, _ = fake_engine()
-    with live(engine, api_key=("sk-top",)) as url:
-        done = CliRunner().invoke(command, [url, "--once", "--api-key", "sk-top"])
+    with live(engine, api_key=("sk-top",), admin_api_key=("sk-all",)) as url:
+        done = asked(f"{url}/v1/", "--once", "--api-key", "sk-all")
         assert done.exit_code == 0, done.output
         assert "of 4,000 tokens" in done.output
-        with pytest.raises(WatchError, match="answers 401: an API key is needed"):
-            next(Feed(url, None).events())
+        for key, message in (
+            ((), "answers 401: an API key is needed: .*; give the key as --api-key KEY"),
+            (("--api-key", "sk-other"), "answers 401: .* not one of this server; give the key as"),
+            (
+                ("--api-key", "sk-top"),
+                "answers 403: .* --admin-api-key; give that key as --api-key",
+            ),
+        ):
+            with pytest.raises(WatchError, match=message):
+                asked(url, *key)
+        with pytest.raises(WatchError, match=r"answers 404: .+ is it the URL of a RadixLM server"):
+            asked(f"{url}/ui", "--api-key", "sk-top")
     asyncio.run(engine.close())
 
 
-def test_a_server_that_is_not_there_is_told():
-    done = CliRunner().invoke(command, ["http://127.0.0.1:1", "--once"])
-    assert isinstance(done.exception, WatchError)
-    assert "nothing answers at http://127.0.0.1:1 " in str(done.exception)
+@pytest.mark.parametrize(
+    ("answer", "error", "message"),
+    [
+        (b"", SilentError, r"no RadixLM server answers at http://127.0.0.1:\d+ \("),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", SilentError, r"answers at .* \(SSH-2.0-OpenSSH\); is"),
+        (b"HTTP/1.1 503 No\r\n\r\nbusy", SilentError, "answers 503: No"),
+        (b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n", WatchError, "no RadixLM server"),
+        (b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n", SilentError, "ended"),
+    ],
+)
+def test_what_is_no_radixlm_server(answer, error, message):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with listener.accept()[0] as connection:
+                connection.recv(1000)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(WatchError, match=message) as caught:
+            asked(f"http://127.0.0.1:{listener.getsockname()[1]}", "--once")
+        thread.join()
+    assert caught.type is error
 
 
-def test_an_address_is_one():
-    done = CliRunner().invoke(command, ["nowhere"])
-    assert "URL is like" in str(done.exception)
+@pytest.mark.parametrize("flags", [["--once"], []])
+def test_a_server_that_is_not_there_is_told(flags):
+    """Without --once too, where there is no terminal: nobody could end it."""
+    told = r"no RadixLM server answers at http://127.0.0.1:1 \(Connection refused\); is `radixlm"
+    with pytest.raises(SilentError, match=told):
+        asked("http://127.0.0.1:1", *flags)
+
+
+def test_a_terminal_is_told_and_it_goes_on_trying(monkeypatch):
+    seen: list[str] = []
+
+    class Still:
+        """A Live that shows its picture once for each try, until Ctrl-C behind the third."""
+
+        def __init__(self, *, get_renderable, **_):
+            self._picture = get_renderable
+            monkeypatch.setattr(time, "sleep", self.show)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def show(self, _):
+            seen.append(text_of(self._picture()))
+            if len(seen) == 3:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(Console, "is_terminal", True)
+    monkeypatch.setattr(cli_top, "Live", Still)
+    assert asked("http://127.0.0.1:1/v1").exit_code == 0
+    assert len(set(seen)) == 1
+    assert "no RadixLM server answers at http://127.0.0.1:1 (Connection refused)" in seen[0]
+    assert "Trying again; Ctrl-C leaves." in seen[0]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "nowhere",
+        "localhost:30000",
+        "ftp://localhost",
+        "http://",
+        "http:///v1",
+        "http://127.0.0.1:port",
+        "http://127.0.0.1:99999",
+        "http://[::1",
+        "http://a..b",
+        "http://a b",
+        "http://a\nb",
+        "http://me:word@localhost",
+        "http://localhost/?a=b",
+        "http://localhost/é",
+    ],
+)
+def test_an_address_is_one(url):
+    with pytest.raises(ConfigError, match="URL is like http://"):
+        asked(url)
+
+
+def test_a_key_is_one():
+    with pytest.raises(ConfigError, match="--api-key holds characters"):
+        asked("http://127.0.0.1:1", "--api-key", "sk\n")

@@ -66,6 +66,16 @@ def test_what_was_sampled_is_cached(client: Client, path: str, other: str) -> No
     assert cached == prompt + answer - 1
 
 
+@pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
+def test_so_it_is_explained(client: Client, path: str) -> None:
+    prompt, _, answer = asked(client, path, FIRST)
+    body = {"input" if path == RESPONSES else "messages": then(), "route": path}
+    if path == MESSAGES:
+        body["max_tokens"] = 20
+    [report] = client.post("/cache/explain", **body).json()["reports"]
+    assert report["cached_tokens"]["device"] == prompt + answer - 1
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_turn_after_turn(client: Client, stream: bool) -> None:
     messages = list(FIRST)

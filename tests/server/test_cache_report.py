@@ -95,32 +95,6 @@ def test_one_for_each_prompt(engine: AsyncEngine) -> None:
     assert [report["index"] for report in answer["cache_report"]] == [0, 1]
 
 
-class TestExplain:
-    def test_as_the_request_would_learn_it(self, engine: AsyncEngine) -> None:
-        client = Client(engine)
-        client.complete("The sky is blue today", max_tokens=1)
-        before = asyncio.run(engine.snapshot())
-        [told] = client.post("/cache/explain", prompt="The sky is red today").json()["reports"]
-        assert asyncio.run(engine.snapshot()) == before
-        report = client.complete("The sky is red today", max_tokens=1, cache_report=True).json()
-        assert told == report["cache_report"]
-        assert told["divergence"]["context"] == "The sky is [blue|red] toda…"
-
-    def test_a_whole_chat_body_is_taken(self, engine: AsyncEngine) -> None:
-        body = {**MESSAGES, "temperature": 0, "stream": True, "user": "me"}
-        answer = Client(engine).post("/cache/explain", **body)
-        assert answer.json()["reports"][0]["cause"] == "first_seen"
-
-    def test_token_ids_and_lists(self, engine: AsyncEngine) -> None:
-        answer = Client(engine).post("/cache/explain", prompt=[[1, 2], [3, 4]]).json()
-        assert [report["index"] for report in answer["reports"]] == [0, 1]
-
-    @pytest.mark.parametrize("body", [{"model": None}, {**MESSAGES, "prompt": "x"}])
-    def test_one_of_the_two(self, engine: AsyncEngine, body: dict[str, Any]) -> None:
-        error = refused(Client(engine).post("/cache/explain", **body))
-        assert error["message"] == "give either prompt or messages"
-
-
 class TestTenants:
     @pytest.fixture
     def isolated(self, engine: AsyncEngine) -> Client:

@@ -26,6 +26,19 @@ BODIES = {
     "/abort_request": {"rid": "mine"},
     "/cache/explain": {"prompt": "hello"},
 }
+# Each route's own schema; /cache/explain has one for each route whose body it takes.
+SCHEMAS = {path: [body] for path, body in BODIES.items()} | {
+    "/cache/explain": [
+        {**BODIES[path], "route": path}
+        for path in (
+            "/v1/chat/completions",
+            "/v1/completions",
+            "/v1/responses",
+            "/v1/messages",
+            "/generate",
+        )
+    ]
+}
 
 
 @pytest.fixture(scope="module")
@@ -149,20 +162,21 @@ def test_ranges_behind_the_question_mark_are_those_that_are_checked(fake, docume
     assert tried == {"depth", "min_tokens", "node", "max_nodes", "limit"}
 
 
-@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize("path", SCHEMAS)
 def test_what_the_schema_leaves_out_is_refused(fake, document, path):
-    (reference,) = values(document["paths"][path]["post"]["requestBody"], "$ref")
-    schema = document["components"]["schemas"][reference.rpartition("/")[2]]
-    assert schema["additionalProperties"] is False
-    error = refused(fake.post(path, **BODIES[path], nonsense=1))
-    assert error["message"].startswith("nonsense is not a field")
-    assert error.get("param", "nonsense") == "nonsense"
-    for pattern, field in schema["patternProperties"].items():
-        for name in pattern.strip("^$()").split("|"):
-            for value in field.get("enum", ["anything"]):
-                assert fake.post(path, **BODIES[path], **{name: value}).status_code == 200
-            if "enum" in field:
-                refused(fake.post(path, **BODIES[path], **{name: "anything"}))
+    references = values(document["paths"][path]["post"]["requestBody"], "$ref")
+    for reference, body in zip(references, SCHEMAS[path], strict=True):
+        schema = document["components"]["schemas"][reference.rpartition("/")[2]]
+        assert schema["additionalProperties"] is False
+        error = refused(fake.post(path, **body, nonsense=1))
+        assert error["message"].startswith("nonsense is not a field")
+        assert error.get("param", "nonsense") == "nonsense"
+        for pattern, field in schema["patternProperties"].items():
+            for name in pattern.strip("^$()").split("|"):
+                for value in field.get("enum", ["anything"]):
+                    assert fake.post(path, **body, **{name: value}).status_code == 200
+                if "enum" in field:
+                    refused(fake.post(path, **body, **{name: "anything"}))
 
 
 @pytest.mark.parametrize("fields", [{"stream_interval": 1.0}, {"store": False}])
@@ -239,7 +253,7 @@ def test_fields_without_effect_are_told_where_they_are_taken(fake, document):
         for pattern, field in schema.get("patternProperties", {}).items()
         if re.search(pattern, "user") and not field
     }
-    assert taken == {"ChatBody", "CompletionBody", "ExplainBody"}
+    assert taken == {"ChatBody", "CompletionBody", "ExplainChat", "ExplainCompletion"}
     assert refused(fake.generate(user="me"))["param"] == "user"
 
 

@@ -137,9 +137,10 @@ class AsyncEngine:
     ) -> Explained:
         """Why a prompt would miss now, as the request would learn it; no trace of it is left.
 
-        everywhere: tell how much of it each namespace holds, too.
+        everywhere: tell how much of it each namespace holds, too. Raises InvalidRequestError.
         """
         key = self._loaded.key(prompt)
+        self._loaded.intake.limits.check_prompt(key)
         client = self._loaded.client
         asked = client.explain(key, namespace or Namespace(), everywhere=everywhere)
         return await asyncio.wrap_future(asked)

@@ -26,20 +26,28 @@ class Limits:
         """Most tokens that prompt and answer may have together."""
         return min(self.context_length, self.capacity)
 
+    def check_prompt(self, key: Key) -> None:
+        """Raise RequestTooLargeError when there is no room for an answer, InvalidRequestError for
+        token ids that the model does not have.
+        """
+        self._check_id("prompt", int(key.max()))
+        if key.size >= self.longest:
+            raise RequestTooLargeError(
+                f"the prompt has {key.size} tokens, but {self._limit()}; "
+                f"shorten the prompt to at most {self.longest - 1}",
+                param="prompt",
+            )
+
     def resolve_max_tokens(self, key: Key, params: SamplingParams) -> int:
         """How many tokens the answer may have: max_tokens, or all the room there is.
 
         Raises RequestTooLargeError with the numbers when it can never fit, InvalidRequestError
         for token ids that the model does not have.
         """
-        self._check_ids(key, params)
+        self.check_prompt(key)
+        self._check_id("logit_bias", max(params.logit_bias, default=0))
+        self._check_id("stop_token_ids", max(params.stop_token_ids, default=0))
         room = self.longest - key.size
-        if room < 1:
-            raise RequestTooLargeError(
-                f"the prompt has {key.size} tokens, but {self._limit()}; "
-                f"shorten the prompt to at most {self.longest - 1}",
-                param="prompt",
-            )
         if params.max_tokens is None:
             return room
         if params.max_tokens > room:
@@ -56,16 +64,9 @@ class Limits:
             return f"the KV pool holds {self.capacity} (see --kv-tokens, --max-pinned-tokens)"
         return f"the model's context is {self.context_length}"
 
-    def _check_ids(self, key: Key, params: SamplingParams) -> None:
-        ids = {
-            "prompt": int(key.max()),
-            "logit_bias": max(params.logit_bias, default=0),
-            "stop_token_ids": max(params.stop_token_ids, default=0),
-        }
-        for param, largest in ids.items():
-            if largest >= self.vocab_size:
-                raise InvalidRequestError(
-                    f"{param} holds token id {largest}, the model's ids end at "
-                    f"{self.vocab_size - 1}",
-                    param=param,
-                )
+    def _check_id(self, param: str, largest: int) -> None:
+        if largest >= self.vocab_size:
+            raise InvalidRequestError(
+                f"{param} holds token id {largest}, the model's ids end at {self.vocab_size - 1}",
+                param=param,
+            )

@@ -73,11 +73,14 @@ def parse_body(model: type[M], body: bytes) -> M:
     asks for is left out in silence. So is a name that an object holds twice: one of the two values
     would be lost.
     """
-    try:
-        value = _read_json(body)
-    except RecursionError:
-        raise _too_deep() from None
-    return checked(model, value)
+    return checked(model, parse_json(body))
+
+
+def parse_json(body: bytes) -> dict[str, Any]:
+    """The object that JSON holds. Raises InvalidRequestError, also for a name that stands twice."""
+    with not_too_deep():
+        value: dict[str, Any] = _read_json(body)
+    return value
 
 
 def checked(model: type[M], value: Mapping[str, Any]) -> M:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from radixlm.build import ModelInfo
 from radixlm.core.config import EngineConfig
@@ -17,7 +17,7 @@ from radixlm.core.errors import (
 )
 from radixlm.server.anthropic.body import CountBody, MessagesBody
 from radixlm.server.anthropic.wire import MessageEvent, MessageOut, TokenCount
-from radixlm.server.cache.explain import ExplainBody
+from radixlm.server.cache.explain_body import ExplainBody
 from radixlm.server.cache.wire import Advice, Explanation
 from radixlm.server.cache_view.query import SearchParams, TreeParams
 from radixlm.server.cache_view.wire import CacheEvent, NodeWhole, SearchOut, TreeOut
@@ -72,8 +72,8 @@ class Described:
     """answer: the types of the JSON answer, which is all of them at once.
 
     texts: instead, the plain texts by their statuses. events: the type of a stream's events.
-    body: of the request; example: one that is answered. query: what may stand behind the path.
-    error: the type of errors.
+    body: of the request, a type or a union of some; example: one that is answered.
+    query: what may stand behind the path. error: the type of errors.
     errors: what may be raised, besides what any route may raise.
     admin: with --admin-api-key, only such a key opens it, or part of what it does.
     """
@@ -81,12 +81,17 @@ class Described:
     answer: tuple[Any, ...] = ()
     texts: Mapping[int, str] = field(default_factory=dict)
     events: Any = None
-    body: type[Body] | None = None
+    body: Any = None
     query: type[Body] | None = None
     error: Any = Error
     example: Mapping[str, Any] = field(default_factory=dict)
     errors: Errors = ()
     admin: bool = False
+
+    @property
+    def bodies(self) -> Sequence[type[Body]]:
+        """The types that `body` is one of."""
+        return () if self.body is None else get_args(self.body) or (self.body,)
 
 
 _MESSAGES_PROMPT = {"messages": [{"role": "user", "content": "What is the capital of France?"}]}
@@ -193,7 +198,7 @@ DESCRIBED: Mapping[str, Described] = {
     "/cache/explain": Described(
         body=ExplainBody,
         answer=(Explanation,),
-        errors=(*_NAMING, QueueFullError, EngineDeadError, AdminKeyNeededError),
+        errors=(*_NAMING, NotFoundError, QueueFullError, EngineDeadError, AdminKeyNeededError),
         example={"prompt": "The capital of France is"},
     ),
     "/cache/advice": Described(answer=(Advice,)),

@@ -117,9 +117,10 @@ def _fit_model(components: Json, model_name: str, info: ModelInfo) -> None:
             longest=min(info.context_length, info.kv_tokens),
         )
     for described in DESCRIBED.values():
-        if described.body is not None and "model" in described.body.model_fields:
-            fields = components[described.body.__name__]["properties"]
-            fields["model"] = {"enum": [model_name, None], "default": None}
+        for body in described.bodies:
+            if "model" in body.model_fields:
+                fields = components[body.__name__]["properties"]
+                fields["model"] = {"enum": [model_name, None], "default": None}
 
 
 def _operation(

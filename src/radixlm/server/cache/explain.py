@@ -2,110 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, ClassVar, cast
-
-from pydantic import Field
+import asyncio
+from collections.abc import Mapping
+from typing import cast
 
 from radixlm.core.errors import InvalidRequestError
-from radixlm.core.keys import Key
 from radixlm.core.request import Namespace
-from radixlm.server.cache.reports import as_report
+from radixlm.server.anthropic import as_chat as messages
+from radixlm.server.anthropic.run import message_task
+from radixlm.server.cache.explain_body import (
+    ExplainBody,
+    ExplainChat,
+    ExplainCompletion,
+    ExplainGenerate,
+    ExplainMessages,
+    ExplainResponse,
+)
+from radixlm.server.cache.reports import report_of
 from radixlm.server.cache.wire import Explanation, Held
-from radixlm.server.chat import chat_prompt
-from radixlm.server.fields import NOT_YET, REQUEST_NO_OPS, NotYet
-from radixlm.server.protocol import (
-    CacheFields,
-    ChatBody,
-    ChatMessage,
-    CompletionBody,
-    TemplateFields,
-    to_prompts,
-)
-from radixlm.server.request_model import ListOf
+from radixlm.server.chat import chat_task
+from radixlm.server.completions import completion_job
+from radixlm.server.generation import Job
+from radixlm.server.native import generate_job
+from radixlm.server.responses import as_chat as responses
+from radixlm.server.responses.prompt import response_task, turns_before
 from radixlm.server.service import Service
-from radixlm.text.misses import find
-from radixlm.text.outline import Outline
-
-_READ = {"model", "messages", "prompt", "add_special_tokens"}
-_LEFT_ASIDE = (
-    (REQUEST_NO_OPS | ChatBody.model_fields.keys() | CompletionBody.model_fields.keys())
-    - CacheFields.model_fields.keys()
-    - TemplateFields.model_fields.keys()
-    - _READ
-)
 
 
-class ExplainBody(CacheFields, TemplateFields):
-    """A body of /v1/chat/completions or of /v1/completions, of which only what makes the prompt
-    counts. across_namespaces: for admins; tell which other namespaces hold more of it.
-    """
-
-    no_ops = _LEFT_ASIDE
-    not_yet: ClassVar[NotYet] = {
-        name: neutral for name, neutral in NOT_YET.items() if name not in _LEFT_ASIDE
-    }
-
-    model: str | None = None
-    messages: Annotated[ListOf[ChatMessage], Field(min_length=1)] | None = None
-    prompt: str | ListOf[str] | ListOf[int] | ListOf[ListOf[int]] | None = None
-    add_special_tokens: bool | None = None
-    across_namespaces: bool | None = None
-
-    def check(self) -> None:
-        """Raise InvalidRequestError unless there is exactly one of prompt and messages."""
-        if (self.prompt is None) == (self.messages is None):
-            raise InvalidRequestError("give either prompt or messages", param="messages")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Asked:
-    """The prompts to explain. outline: of messages."""
-
-    keys: Sequence[Key]
-    namespace: Namespace
-    outline: Outline | None
-
-
-def asked_in(service: Service, body: ExplainBody, tenant: str) -> Asked:
-    """Render and tokenize: call it off the event loop. Raises InvalidRequestError."""
-    service.check_model(body.model)
-    body.check()
-    namespace = service.isolated(body.namespace, tenant)
-    special = body.add_special_tokens
-    if body.messages is not None:
-        prompt = chat_prompt(service, body.messages, body, add_special_tokens=bool(special))
-        return Asked([prompt.key], namespace, prompt.outline)
-    prompts = to_prompts(body.prompt or "", "prompt")
-    keys = [
-        service.key(each, add_special_tokens=special is not False, param="prompt")
-        for each in prompts
-    ]
-    if any(not key.size for key in keys):
-        raise InvalidRequestError("a prompt has no tokens", param="prompt")
-    last = service.engine.info.vocab_size - 1
-    if (largest := max(int(key.max()) for key in keys)) > last:
-        raise InvalidRequestError(
-            f"prompt holds token id {largest}, the model's ids end at {last}", param="prompt"
-        )
-    return Asked(keys, namespace, None)
-
-
-async def explanation(
-    service: Service, asked: Asked, *, everywhere: bool, shows_text: bool
-) -> Explanation:
-    """The answer. everywhere: for an admin, who may see what other namespaces hold."""
+async def explanation(service: Service, body: ExplainBody, tenant: str) -> Explanation:
+    """The answer. Raises InvalidRequestError, as the body's own route would."""
+    job = await _job_of(service, body, tenant)
+    everywhere = bool(body.across_namespaces)
+    namespace = service.isolated(job.namespace, tenant)
     reports, elsewhere = [], []
-    for index, key in enumerate(asked.keys):
-        told = await service.engine.explain(key, namespace=asked.namespace, everywhere=everywhere)
-        found = find(service.engine.tokenizer, told.report, key, asked.outline)
-        reports.append(as_report(index, told.report, found, shows_text=shows_text))
+    for index, key in enumerate(job.prompts):
+        try:
+            told = await service.engine.explain(key, namespace=namespace, everywhere=everywhere)
+        except InvalidRequestError as error:
+            raise _in_words_of(body, error) from None
+        reports.append(report_of(service, job, index, told.report))
         holders = cast("Mapping[Namespace, int]", told.holders)
-        elsewhere.append(_longer(holders, asked.namespace, told.report.cached))
+        elsewhere.append(_longer(holders, namespace, told.report.cached))
     return (
         {"reports": reports, "longer_elsewhere": elsewhere} if everywhere else {"reports": reports}
     )
+
+
+async def _job_of(service: Service, body: ExplainBody, tenant: str) -> Job:
+    """What the body's own route would run."""
+    match body:
+        case ExplainChat():
+            return (await asyncio.to_thread(chat_task, service, body, tenant)).job
+        case ExplainCompletion():
+            return await asyncio.to_thread(completion_job, service, body, tenant)
+        case ExplainResponse():
+            body.check()
+            turns = await turns_before(service, body, tenant)
+            return (await asyncio.to_thread(response_task, service, body, turns, tenant)).chat.job
+        case ExplainMessages():
+            body.check()
+            return (await asyncio.to_thread(message_task, service, body, tenant)).job
+        case ExplainGenerate():
+            began = service.clock.now()
+            try:
+                return (await asyncio.to_thread(generate_job, service, body, tenant, began)).job
+            except InvalidRequestError as error:
+                raise body.explain(error) from None
+
+
+def _in_words_of(body: ExplainBody, error: InvalidRequestError) -> InvalidRequestError:
+    """The same error about what was made of the body, as its own route tells it."""
+    match body:
+        case ExplainChat():
+            error.param = body.field_of(error.param)
+            return error
+        case ExplainResponse():
+            return responses.in_own_words(error)
+        case ExplainMessages():
+            return messages.in_own_words(error)
+        case ExplainGenerate():
+            return body.explain(error)
+        case ExplainCompletion():
+            return error
 
 
 def _longer(holders: Mapping[Namespace, int], own: Namespace, cached: int) -> list[Held]:

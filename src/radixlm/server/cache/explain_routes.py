@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from radixlm.server.body import parse_body, read_body
-from radixlm.server.cache.explain import ExplainBody, asked_in, explanation
+from radixlm.server.body import read_body
+from radixlm.server.cache.explain import explanation
+from radixlm.server.cache.explain_body import explain_body
 from radixlm.server.errors import AdminKeyNeededError
 from radixlm.server.head import HeadRoute
 from radixlm.server.service import service_of, tenant_of
@@ -20,18 +19,15 @@ router = APIRouter(route_class=HeadRoute)
 async def explain(request: Request) -> Response:
     """Why a prompt would miss now; it is not run, and leaves no trace.
 
-    Only the request's own namespace is looked into; across_namespaces is for admins.
+    The body is that of a request to any route that computes a prompt. Only the request's own
+    namespace is looked into; across_namespaces is for admins.
     """
     service, tenant = service_of(request), tenant_of(request)
     service.check_room(tenant)
-    body = parse_body(ExplainBody, await read_body(request))
-    everywhere = bool(body.across_namespaces)
-    if everywhere and not service.keys.is_admin(tenant):
+    body = explain_body(await read_body(request))
+    if body.across_namespaces and not service.keys.is_admin(tenant):
         raise AdminKeyNeededError("across_namespaces needs one of the keys of --admin-api-key")
-    asked = await asyncio.to_thread(asked_in, service, body, tenant)
-    shown = service.shows_cached_text(tenant, body.namespace)
-    told = await explanation(service, asked, everywhere=everywhere, shows_text=shown)
-    return JSONResponse(told)
+    return JSONResponse(await explanation(service, body, tenant))
 
 
 @router.get("/cache/advice")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from pydantic import TypeAdapter
 from radixlm.core.errors import InvalidRequestError, RequestTooLargeError
 from radixlm.server.body import MAX_OBJECTS
 from radixlm.server.chat import ChatPrompt, ChatTask, chat_prompt, task_of
+from radixlm.server.errors import NotFoundError
 from radixlm.server.ids import new_id
 from radixlm.server.kept import wishes_in
 from radixlm.server.protocol import ChatMessage
@@ -35,6 +37,32 @@ class ResponseTask:
     @property
     def id(self) -> str:
         return self.chat.job.request_id
+
+
+async def turns_before(service: Service, body: ResponseBody, tenant: str) -> list[Turn]:
+    """What a response continues. Raises InvalidRequestError for what can not be continued."""
+    previous = body.previous_response_id
+    if previous is None:
+        return []
+    turns = await service.responses.conversation(tenant, previous)
+    if not turns:
+        raise not_found(previous, "previous_response_id")
+    status = (await asyncio.to_thread(json.loads, turns[-1].response))["status"]
+    if status not in ("completed", "incomplete"):
+        raise InvalidRequestError(
+            f"the response {previous} is {status}, so it can not be continued",
+            param="previous_response_id",
+        )
+    return turns
+
+
+def not_found(response_id: str, param: str) -> NotFoundError:
+    """What is said where no such response is stored. param: the field that names it."""
+    return NotFoundError(
+        f"there is no stored response {response_id!r:.80}: it never was, was deleted, or was too "
+        "old or one too many to be kept",
+        param=param,
+    )
 
 
 def response_task(

@@ -15,7 +15,7 @@ from radixlm.core.errors import InvalidRequestError
 from radixlm.server.answer import Parts, respond
 from radixlm.server.body import parse_body, read_body
 from radixlm.server.error_shapes import OPENAI
-from radixlm.server.errors import NotFoundError, timed_out
+from radixlm.server.errors import timed_out
 from radixlm.server.exchange import exchange_of
 from radixlm.server.generation import stream_parts
 from radixlm.server.head import HeadRoute
@@ -23,7 +23,12 @@ from radixlm.server.query import query_of
 from radixlm.server.responses.as_chat import in_own_words
 from radixlm.server.responses.body import ResponseBody
 from radixlm.server.responses.listed import listed, stored_items
-from radixlm.server.responses.prompt import ResponseTask, response_task
+from radixlm.server.responses.prompt import (
+    ResponseTask,
+    not_found,
+    response_task,
+    turns_before,
+)
 from radixlm.server.responses.query import ItemsQuery, RetrieveQuery
 from radixlm.server.responses.run import Run, as_bytes
 from radixlm.server.responses.store import Turn
@@ -40,7 +45,7 @@ async def create_response(request: Request) -> Response:
     service.check_room(tenant)
     body = parse_body(ResponseBody, await read_body(request))
     body.check()
-    turns = await _turns_before(service, body, tenant)
+    turns = await turns_before(service, body, tenant)
     made = await asyncio.to_thread(response_task, service, body, turns, tenant)
     run = Run(service, made, stored_items(body))
     try:
@@ -88,23 +93,6 @@ async def list_input_items(request: Request, response_id: str) -> Response:
     query = query_of(request, ItemsQuery)
     turn = await _stored(request, response_id)
     return JSONResponse(listed(await asyncio.to_thread(json.loads, turn.input), query))
-
-
-async def _turns_before(service: Service, body: ResponseBody, tenant: str) -> list[Turn]:
-    """What a response continues. Raises InvalidRequestError for what can not be continued."""
-    previous = body.previous_response_id
-    if previous is None:
-        return []
-    turns = await service.responses.conversation(tenant, previous)
-    if not turns:
-        raise _not_found(previous, "previous_response_id")
-    status = (await asyncio.to_thread(json.loads, turns[-1].response))["status"]
-    if status not in ("completed", "incomplete"):
-        raise InvalidRequestError(
-            f"the response {previous} is {status}, so it can not be continued",
-            param="previous_response_id",
-        )
-    return turns
 
 
 async def _answer(request: Request, made: ResponseTask, run: Run) -> Response:
@@ -199,13 +187,5 @@ async def _stored(request: Request, response_id: str) -> Turn:
     """The client's own response of this id. Raises NotFoundError."""
     turn = await service_of(request).responses.get(tenant_of(request), response_id)
     if turn is None:
-        raise _not_found(response_id, "response_id")
+        raise not_found(response_id, "response_id")
     return turn
-
-
-def _not_found(response_id: str, param: str) -> NotFoundError:
-    return NotFoundError(
-        f"there is no stored response {response_id!r:.80}: it never was, was deleted, or was too "
-        "old or one too many to be kept",
-        param=param,
-    )

@@ -1,8 +1,7 @@
-"""From bytes on the wire to a checked request model: validation begins here."""
+"""From a body's bytes to a checked request model: validation begins here."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections import Counter
@@ -10,14 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from fastapi import Request
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from radixlm.core.errors import InvalidRequestError
-from radixlm.server.errors import BodyTimeoutError, BodyTooLargeError
 from radixlm.server.fields import INSTEAD, NOT_YET, NotYet, asks_for_nothing
-from radixlm.server.service import service_of
 
 _UNION_MEMBER = re.compile(
     r"(str|int|float|bool|(list|dict|literal)\[.*\]|\w+(Part|Params|Item|Block|Tools?))\Z"
@@ -34,36 +30,6 @@ _WISHES = {
 MAX_OBJECTS = 32_768
 
 M = TypeVar("M", bound=BaseModel)
-
-
-async def read_body(request: Request) -> bytes:
-    """The request's body.
-
-    Raises BodyTooLargeError as soon as it is longer than --max-request-bytes, BodyTimeoutError when
-    it has not come whole within --body-timeout.
-    """
-    service = service_of(request)
-    config = service.config
-    try:
-        async with asyncio.timeout(config.body_timeout or None):
-            return await _read(request, service.max_request_bytes)
-    except TimeoutError:
-        raise BodyTimeoutError(
-            f"the request's body took longer than --body-timeout {config.body_timeout:g} s"
-        ) from None
-
-
-async def _read(request: Request, limit: int) -> bytes:
-    declared = request.headers.get("content-length", "")
-    body = bytearray()
-    if not declared.isdecimal() or int(declared) <= limit:
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > limit:
-                break
-        else:
-            return bytes(body)
-    raise BodyTooLargeError(f"the request's body is longer than {limit} bytes")
 
 
 def parse_body(model: type[M], body: bytes) -> M:

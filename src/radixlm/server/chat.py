@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -17,10 +17,10 @@ from radixlm.server.chat_deltas import deltas_of, finish_of, message_of
 from radixlm.server.generation import Job
 from radixlm.server.kept import Wish, breakpoints_of, wishes_in
 from radixlm.server.logprobs import chat_logprobs
-from radixlm.server.messages import to_messages
 from radixlm.server.protocol import ChatBody, ChatMessage, TemplateFields
+from radixlm.server.rendering import Rendering
 from radixlm.server.service import Service
-from radixlm.server.tool_fields import tool_use, tools_for_template
+from radixlm.server.tool_fields import tool_use
 from radixlm.server.wire import (
     ChatChoice,
     ChatChoices,
@@ -34,11 +34,9 @@ from radixlm.server.wire import (
     TokenIds,
 )
 from radixlm.text.answers import Answered, AnswerParser
-from radixlm.text.breakpoints import Place, with_marks
-from radixlm.text.chat_template import as_plain_text, require_template
+from radixlm.text.chat_template import require_template
 from radixlm.text.outline import Outline
 from radixlm.text.tokenizer import Tokenizer
-from radixlm.text.tool_prompt import told_in_text
 
 
 class ChatPrompt(NamedTuple):
@@ -146,30 +144,14 @@ def chat_prompt(
     """
     template = require_template(service.engine.chat_template)
     tokenizer, mark = service.engine.tokenizer, service.memory.mark
-    said, tools = to_messages(messages), tools_for_template(fields.tools or ())
-
-    def rendered(marks: Mapping[Place, str]) -> str:
-        plain, known = with_marks(said, tools, marks)
-        if not service.answer_style.calls.described:
-            plain, known = told_in_text(plain, known, takes_system=template.takes_system), []
-        return template.render(
-            as_plain_text(
-                plain,
-                tokenizer,
-                mark,
-                continue_final_message=bool(fields.continue_final_message),
-            ),
-            tools=as_plain_text(known, tokenizer, mark) or None,
-            **fields.template_variables(),
-        )
-
-    text = rendered({})
+    chat = Rendering(messages, fields, template, service.answer_style, tokenizer, mark)
+    text = chat.render({})
     spans: Sequence[Span] = ()
     asked = None
     # With special tokens around it, the prompt is no beginning of the next one.
     if whose is not None and service.caches and not add_special_tokens:
-        given = (tools, fields.template_variables())
-        spans, asked = service.memory.recall(text, whose, said, *given)
+        given = (chat.tools, fields.template_variables())
+        spans, asked = service.memory.recall(text, whose, chat.said, *given)
     key = service.encode(
         text,
         add_special_tokens=add_special_tokens,
@@ -177,9 +159,8 @@ def chat_prompt(
         break_mark=mark,
         known=spans,
     )
-    kept = breakpoints_of(tokenizer, key, text, mark, wishes, rendered)
-    outline = Outline(text.replace(mark, ""), said, tools)
-    return ChatPrompt(text, key, asked, kept, outline)
+    kept = breakpoints_of(tokenizer, key, text, mark, wishes, chat.render)
+    return ChatPrompt(text, key, asked, kept, chat.outline(text))
 
 
 class ChatShape:

@@ -14,11 +14,12 @@ from fastapi.responses import JSONResponse, Response
 from radixlm.core.errors import InvalidRequestError, QueueFullError
 from radixlm.core.sampling import SamplingParams
 from radixlm.server.answer import respond
-from radixlm.server.body import parse_body, read_body
+from radixlm.server.body import parse_body
 from radixlm.server.errors import NotGeneratingError
 from radixlm.server.head import HeadRoute
 from radixlm.server.native import Answers, generate_job, native_parts
 from radixlm.server.native_protocol import AbortBody, GenerateBody
+from radixlm.server.reading import read_body
 from radixlm.server.service import Service, service_of, tenant_of
 from radixlm.server.wire import Load
 

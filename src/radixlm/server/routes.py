@@ -10,11 +10,12 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from radixlm.core.errors import EngineDeadError, InvalidRequestError
 from radixlm.server.answer import answer
-from radixlm.server.body import parse_body, read_body
+from radixlm.server.body import parse_body
 from radixlm.server.chat import ChatShape, chat_task
 from radixlm.server.completions import CompletionShape, completion_job
 from radixlm.server.head import HeadRoute
 from radixlm.server.protocol import ChatBody, CompletionBody
+from radixlm.server.reading import read_body
 from radixlm.server.service import Service, service_of, tenant_of
 from radixlm.server.tokens import (
     DetokenizeBody,

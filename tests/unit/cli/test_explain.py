@@ -60,26 +60,85 @@ def test_prompts_and_token_ids(tmp_path: Path) -> None:
     assert longer["what"] == "one prompt begins with the other"
 
 
-@pytest.mark.parametrize("body", [{}, [], {"prompt": []}, {"prompt": ""}])
-def test_a_file_without_a_prompt(tmp_path: Path, body: Any) -> None:
-    with pytest.raises(ConfigError, match=r"a\.json holds no messages"):
-        compared(tmp_path, body, chat("x"))
+SYSTEM = "Today is {}. You are a helper."
+LOOK = {"description": "Looks it up.", "name": "look"}
+SCHEMA = {"type": "object", "properties": {"what": {"type": "string"}}}
+
+
+def response(day: str) -> dict[str, Any]:
+    call = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}
+    result = {"type": "function_call_output", "call_id": "c1", "output": "Found."}
+    return {
+        "instructions": SYSTEM.format(day),
+        "input": [{"role": "user", "content": "Hello"}, call, result],
+        "tools": [{"type": "function", **LOOK, "parameters": SCHEMA}],
+        "text": {"format": {"type": "text"}},
+    }
+
+
+def messages(day: str) -> dict[str, Any]:
+    use = {"type": "tool_use", "id": "c1", "name": "look", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "c1", "content": "Found."}
+    return {
+        "route": "/v1/messages",
+        "system": SYSTEM.format(day),
+        "messages": [
+            {"role": "user", "content": "Hello"},
+            {"role": "assistant", "content": [use]},
+            {"role": "user", "content": [result]},
+        ],
+        "tools": [{**LOOK, "input_schema": SCHEMA}],
+        "max_tokens": 4,
+    }
+
+
+def chat_with_tools(day: str) -> dict[str, Any]:
+    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    return {
+        "messages": [
+            {"role": "system", "content": SYSTEM.format(day)},
+            {"role": "user", "content": "Hello"},
+            {"role": "assistant", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c1", "content": "Found."},
+        ],
+        "tools": [{"type": "function", "function": {**LOOK, "parameters": SCHEMA}}],
+    }
+
+
+@pytest.mark.parametrize("body", [response, messages])
+def test_bodies_of_the_other_routes(tmp_path: Path, body: Any) -> None:
+    told = compared(tmp_path, body("2026-11-19"), body("2026-11-20"))
+    assert told["cause"] == "date_time"
+    assert told["where"].startswith("message 0 (system), token ")
+    same = compared(tmp_path, chat_with_tools("2026-11-19"), body("2026-11-19"))
+    assert same["what"] == "the same"
 
 
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ({"system": "Be brief.", **chat("x")}, "/v1/messages are not read"),
-        ({"input": "Hello"}, "/v1/responses are not read"),
-        ({"messages": ["Hello", 3]}, "no body of /v1/chat/completions"),
-        ({**chat("x"), "tools": [{"name": "now", "input_schema": {}}]}, "no body of /v1/chat"),
+        ({}, "the body holds no prompt: give one of messages, prompt, "),
+        ([], "the body must be a JSON object"),
+        ({"prompt": []}, "prompt is empty"),
+        ({"prompt": ""}, "the prompt has no tokens"),
+        ({"prompt": [-1]}, "must not be negative"),
+        ({"text": ["a", "b"]}, "there are 2 prompts; give each a file of its own"),
+        ({"system": "Be brief.", **chat("x")}, "if it is another's, name that in route"),
+        ({"messages": ["Hello", 3]}, r"messages\[0\]: Input should be an object"),
+        ({**messages("x"), "tools": [{"name": "now"}]}, r"tools\[0\].input_schema: Field required"),
+        ({"previous_response_id": "resp_1"}, "write what it continues into input"),
     ],
 )
-def test_a_body_of_another_route(tmp_path: Path, body: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_a_file_without_a_prompt(tmp_path: Path, body: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=rf"b\.json: .*{message}"):
         compared(tmp_path, chat("x"), body)
 
 
-def test_no_torch_is_loaded() -> None:
-    code = "import sys, radixlm.cli_explain; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0  # noqa: S603
+def test_no_torch_is_loaded(tmp_path: Path) -> None:
+    names = write(tmp_path, "a.json", messages("x")), write(tmp_path, "b.json", response("x"))
+    code = (
+        "import sys; from radixlm.cli_explain import command; "
+        "command(sys.argv[1:], standalone_mode=False); sys.exit('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *names], check=False)  # noqa: S603
+    assert done.returncode == 0

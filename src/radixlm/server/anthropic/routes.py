@@ -15,10 +15,11 @@ from radixlm.server.anthropic.as_chat import in_own_words
 from radixlm.server.anthropic.body import CountBody, MessagesBody
 from radixlm.server.anthropic.run import MessageRun, message_task, token_count
 from radixlm.server.anthropic.wire import MessageOut, TokenCount
-from radixlm.server.body import parse_body, read_body
+from radixlm.server.body import parse_body
 from radixlm.server.event import event
 from radixlm.server.generation import stream_parts
 from radixlm.server.head import HeadRoute
+from radixlm.server.reading import read_body
 from radixlm.server.service import service_of, tenant_of
 
 router = APIRouter(route_class=HeadRoute)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from radixlm.server.body import read_body
 from radixlm.server.cache.explain import explanation
 from radixlm.server.cache.explain_body import explain_body
 from radixlm.server.errors import AdminKeyNeededError
 from radixlm.server.head import HeadRoute
+from radixlm.server.reading import read_body
 from radixlm.server.service import service_of, tenant_of
 
 router = APIRouter(route_class=HeadRoute)

@@ -13,13 +13,14 @@ from fastapi.responses import JSONResponse, Response
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.server.answer import Parts, respond
-from radixlm.server.body import parse_body, read_body
+from radixlm.server.body import parse_body
 from radixlm.server.error_shapes import OPENAI
 from radixlm.server.errors import timed_out
 from radixlm.server.exchange import exchange_of
 from radixlm.server.generation import stream_parts
 from radixlm.server.head import HeadRoute
 from radixlm.server.query import query_of
+from radixlm.server.reading import read_body
 from radixlm.server.responses.as_chat import in_own_words
 from radixlm.server.responses.body import ResponseBody
 from radixlm.server.responses.listed import listed, stored_items

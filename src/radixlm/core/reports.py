@@ -70,8 +70,13 @@ class NodeView:
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """The edge's token ids."""
-        return tuple(memoryview(self.edge).cast("i"))
+        """The edge's token ids. O(length)."""
+        return tuple(self.ids)
+
+    @property
+    def ids(self) -> memoryview[int]:
+        """The same, where they lie."""
+        return memoryview(self.edge).cast("i")
 
 
 @dataclass(frozen=True, slots=True)

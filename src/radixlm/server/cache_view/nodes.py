@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import getincrementaldecoder
 from collections.abc import Hashable
 
 import numpy as np
@@ -16,6 +17,9 @@ from radixlm.text.tokenizer import Tokenizer
 SHOWN_CHARACTERS = 80
 SHOWN_RUNS = 8
 _UTF8_BYTES = 4
+# New tokens take longest to spell: few more than fill what is shown.
+_TOKENS_AT_ONCE = 8
+_decoder = getincrementaldecoder("utf-8")
 
 
 class NodeWriter:
@@ -46,7 +50,7 @@ class NodeWriter:
             "id": view.id,
             "parent_id": view.parent_id,
             "start": view.start,
-            "tokens": len(view.tokens),
+            "tokens": len(view.ids),
             "resident": view.resident,
             "state": _state(view),
             "lock_ref": view.lock_ref,
@@ -65,14 +69,16 @@ class NodeWriter:
         return out
 
     def _text(self, view: NodeView) -> tuple[str, bool]:
-        """The beginning of a node's text, and whether there is more."""
-        data = bytearray()
-        enough = _UTF8_BYTES * (self._characters + 1)
-        for token in view.tokens[:enough]:
-            data += self._tokenizer.token_bytes(token)
-            if len(data) >= enough:
-                break
-        text = data.decode(errors="replace")
+        """The beginning of a node's text, and whether there is more. O(what is shown): the engine's
+        thread waits for the interpreter meanwhile.
+        """
+        decoder, text = _decoder("replace"), ""
+        ids = view.ids[: _UTF8_BYTES * (self._characters + 1)]
+        for at in range(0, len(ids), _TOKENS_AT_ONCE):
+            text += decoder.decode(self._tokenizer.spelled(ids[at : at + _TOKENS_AT_ONCE]))
+            if len(text) > self._characters:
+                return text[: self._characters], True
+        text += decoder.decode(b"", final=True)
         return text[: self._characters], len(text) > self._characters
 
     def _namespace(self, namespace: Hashable) -> NamespaceOut:

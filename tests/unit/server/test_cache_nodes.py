@@ -1,0 +1,68 @@
+"""A node's text: the beginning of what its tokens spell, and no more of them looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import repeat
+
+import numpy as np
+import pytest
+
+from radixlm.core.reports import NodeView
+from radixlm.server.cache_view.nodes import NodeWriter
+from tests.engines import byte_tokenizer
+
+NO_SLOTS = np.array([], dtype=np.int32)
+
+
+class Counted:
+    """A tokenizer of bytes that tells how many it has spelled."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def spelled(self, ids: Iterable[int]) -> bytes:
+        found = list(ids)
+        self.count += len(found)
+        return byte_tokenizer().spelled(found)
+
+    def token_bytes(self, token: int) -> bytes:
+        return self.spelled([token])
+
+
+def node_of(data: bytes) -> NodeView:
+    spelling = [byte_tokenizer().token_bytes(token) for token in range(256)]
+    ids = [spelling.index(bytes([byte])) for byte in data]
+    edge = np.array(ids, dtype=np.int32).tobytes()
+    return NodeView(1, 0, None, 0, edge, len(ids), 0, 0, 0, 0, 0, NO_SLOTS)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"short",
+        b"exactly ten",
+        b"exactly ten"[:10],
+        "ünïcödé, and more of it".encode(),
+        "\N{GRINNING FACE}".encode() * 10,
+        "\N{GRINNING FACE}".encode() * 11,
+        b"ends within " + "é".encode()[:1],
+        b"123456789" + "é".encode()[:1],
+        b"1234567" + "\N{GRINNING FACE}".encode()[:3],
+        b"\xff" * 9 + "é".encode(),
+        b"\xe2\x82" * 30,
+    ],
+)
+def test_the_beginning_of_the_text(data):
+    node = NodeWriter(byte_tokenizer(), characters=10).node(node_of(data))
+    text = data.decode(errors="replace")
+    assert (node["text"], node["cut"]) == (text[:10], len(text) > 10)
+    assert node["tokens"] == len(data)
+
+
+def test_no_more_is_spelled_than_is_shown():
+    counted = Counted()
+    writer = NodeWriter(counted, characters=10)
+    assert writer.node(node_of(bytes(repeat(ord("x"), 10_000))))["text"] == 10 * "x"
+    assert counted.count < 20

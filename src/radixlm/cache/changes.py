@@ -36,14 +36,16 @@ class Changes:
         return self._removed
 
     def touched(self) -> list[TreeNode]:
-        """Every node that may have changed and is still there, parents first."""
+        """Every node that may have changed and is still there, parents first; always in the same
+        order, since it decides which of them find room in a picture.
+        """
         paths: set[TreeNode] = set()
         for node in self._touched:
             at: TreeNode | None = node
             while at is not None and at not in paths:
                 paths.add(at)
                 at = at.parent
-        return sorted(paths, key=_end)
+        return sorted(paths, key=_place)
 
     def _bound(self) -> None:
         if len(self._touched) + len(self._removed) > MAX_CHANGES:
@@ -52,5 +54,5 @@ class Changes:
             self.lost = True
 
 
-def _end(node: TreeNode) -> int:
-    return node.end
+def _place(node: TreeNode) -> tuple[int, int]:
+    return node.end, node.id

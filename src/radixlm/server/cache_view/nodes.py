@@ -11,7 +11,15 @@ from radixlm.core.keys import Slots
 from radixlm.core.reports import NodeView, RequestView
 from radixlm.core.request import Namespace
 from radixlm.engine.stats import EngineStats
-from radixlm.server.cache_view.wire import NamespaceOut, NodeOut, RequestOut, Run, State, Totals
+from radixlm.server.cache_view.wire import (
+    Load,
+    NamespaceOut,
+    NodeOut,
+    RequestOut,
+    Run,
+    State,
+    Totals,
+)
 from radixlm.text.tokenizer import Tokenizer
 
 SHOWN_CHARACTERS = 80
@@ -102,7 +110,7 @@ def request_out(view: RequestView) -> RequestOut:
     }
 
 
-def totals(stats: EngineStats) -> Totals:
+def load(stats: EngineStats) -> Load:
     return {
         "capacity": stats.kv_capacity,
         "free": stats.kv_free,
@@ -110,11 +118,13 @@ def totals(stats: EngineStats) -> Totals:
         "locked": stats.kv_locked,
         "evictable": stats.kv_evictable,
         "pinned": stats.kv_pinned,
-        "ghosts": stats.ghost_tokens,
-        "nodes": stats.tree_nodes,
         "running": stats.running,
         "waiting": stats.waiting,
     }
+
+
+def totals(stats: EngineStats) -> Totals:
+    return {**load(stats), "ghosts": stats.ghost_tokens, "nodes": stats.tree_nodes}
 
 
 def _state(view: NodeView) -> State:

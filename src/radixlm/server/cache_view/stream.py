@@ -12,7 +12,7 @@ from radixlm.core.clock import Clock
 from radixlm.core.events import Arrived, Finished, RequestEvent, Retracted, Scheduled
 from radixlm.engine.messages import Scene, SceneChange
 from radixlm.engine.viewer import Viewer
-from radixlm.server.cache_view.nodes import NodeWriter, request_out, totals
+from radixlm.server.cache_view.nodes import NodeWriter, load, request_out, totals
 from radixlm.server.cache_view.wire import HappenedOut, StatsEvent, TreeHead
 from radixlm.server.event import compact, event, framed
 from radixlm.server.service import Service
@@ -133,6 +133,7 @@ class EventWriter:
         cached = stats.cached_tokens - before.cached_tokens
         generated = stats.output_tokens - before.output_tokens
         return {
+            **load(stats),
             "seq": self._number(),
             "seconds": round(seconds, 3),
             "hit_rate": cached / prompt if prompt else None,
@@ -142,14 +143,6 @@ class EventWriter:
             "generated_tokens": generated,
             "generated_tokens_per_s": round(generated / seconds, 3),
             "evicted_tokens": stats.evicted_tokens - before.evicted_tokens,
-            "capacity": stats.kv_capacity,
-            "free": stats.kv_free,
-            "private": stats.kv_private,
-            "locked": stats.kv_locked,
-            "evictable": stats.kv_evictable,
-            "pinned": stats.kv_pinned,
-            "running": stats.running,
-            "waiting": stats.waiting,
             "dropped": dropped,
         }
 

@@ -45,17 +45,22 @@ class RequestOut(TypedDict):
     output_tokens: int
 
 
-class Totals(TypedDict):
+class Load(TypedDict):
+    """The pool's slots, and how many requests there are."""
+
     capacity: int
     free: int
     private: int
     locked: int
     evictable: int
     pinned: int
-    ghosts: int
-    nodes: int
     running: int
     waiting: int
+
+
+class Totals(Load):
+    ghosts: int
+    nodes: int
 
 
 class TreeHead(TypedDict):
@@ -125,7 +130,7 @@ class RequestsEvent(TypedDict):
     waiting: int
 
 
-class StatsEvent(TypedDict):
+class StatsEvent(Load):
     seq: int
     seconds: float
     hit_rate: float | None
@@ -135,14 +140,6 @@ class StatsEvent(TypedDict):
     generated_tokens: int
     generated_tokens_per_s: float
     evicted_tokens: int
-    capacity: int
-    free: int
-    private: int
-    locked: int
-    evictable: int
-    pinned: int
-    running: int
-    waiting: int
     dropped: int
 
 

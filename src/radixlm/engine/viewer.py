@@ -39,12 +39,14 @@ class Viewer:
         self._look = look
         self._look_away = look_away
         self._loop = asyncio.get_running_loop()
-        self._lock = threading.Lock()
+        # Held while a ticket is asked for: what is delivered by it may end it at once.
+        self._lock = threading.RLock()
         self._waiting: deque[Scene | SceneChange] = deque()
         self._waiting_nodes = 0
         self._ended: Ending | None = None
         self._arrived = asyncio.Event()
-        self._ticket: int | None = look(self)
+        with self._lock:
+            self._ticket: int | None = look(self)
 
     async def next(self) -> Scene | SceneChange:
         """Wait for what is to be seen next. A scene takes the place of all before it.
@@ -60,15 +62,16 @@ class Viewer:
                     return sight
                 if self._ended is not None:
                     raise self._ended
-            if self._ticket is None:
-                self._ticket = self._look(self)
+                if self._ticket is None:
+                    self._ticket = self._look(self)
             await self._arrived.wait()
 
     def close(self) -> None:
         """Watch no longer."""
-        ticket, self._ticket = self._ticket, None
-        if ticket is not None:
-            self._look_away(ticket)
+        with self._lock:
+            ticket, self._ticket = self._ticket, None
+            if ticket is not None:
+                self._look_away(ticket)
 
     def deliver(self, sight: Sight | EngineDeadError) -> None:
         """Called by the engine's thread."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
@@ -99,6 +100,35 @@ def test_closed_once():
         viewer.close()
         assert looked.away == [1]
 
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_too_much_comes_before_the_ticket_is_known(again):
+    """The engine's thread may be that fast: then the ticket is given back all the same."""
+
+    class Fast(Looked):
+        def _look(self, viewer: Viewer) -> int:
+            if again is bool(self.looks):
+                sights = [change() for _ in range(MAX_WAITING + 1)]
+                engine.append(threading.Thread(target=lambda: list(map(viewer.deliver, sights))))
+                engine[0].start()
+                engine[0].join(0.2)
+            return super()._look(viewer)
+
+    async def main() -> None:
+        looked = Fast()
+        viewer = looked.viewer()
+        if again:
+            viewer.close()
+            waiting = asyncio.create_task(viewer.next())
+            await asyncio.sleep(0)
+            waiting.cancel()
+        engine[0].join()
+        assert viewer.dropped == MAX_WAITING + 1
+        assert looked.away[-1] == looked.looks
+
+    engine: list[threading.Thread] = []
     asyncio.run(main())
 
 

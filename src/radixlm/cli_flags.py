@@ -82,6 +82,11 @@ def sampling_options(**defaults: Any) -> Callable[[F], F]:
     return decorate
 
 
+def flags_of(config: Any) -> list[Field[Any]]:
+    """Its fields, without those that follow from others."""
+    return [item for item in fields(config) if item.init]
+
+
 def take_sampling(options: dict[str, Any]) -> SamplingParams:
     """Take what `sampling_options` added out of `options`; the engine's flags remain.
 
@@ -100,7 +105,7 @@ def _add_options(command: F, config: type, headings: Mapping[str, str]) -> F:
 
 def _headed(config: Any, headings: Mapping[str, str]) -> Iterator[tuple[Field[Any], str]]:
     heading = ""
-    for item in fields(config):
+    for item in flags_of(config):
         heading = headings.get(item.name, heading)
         yield item, heading
 

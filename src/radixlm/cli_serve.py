@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import fields
 from typing import Any
 
 import click
 
 from radixlm.cli_config import config_option
-from radixlm.cli_flags import engine_options, model_path_option, server_options
+from radixlm.cli_flags import engine_options, flags_of, model_path_option, server_options
 from radixlm.cli_help import HeadedCommand
 from radixlm.cli_later import later
 from radixlm.core.config import EngineConfig
@@ -30,7 +29,7 @@ def command(model: str | None, model_path: str | None, **flags: Any) -> None:
 
     Without MODEL it is the embedded demo model. Ctrl-C ends it.
     """
-    settings = ServerConfig(**{item.name: flags.pop(item.name) for item in fields(ServerConfig)})
+    settings = ServerConfig(**{item.name: flags.pop(item.name) for item in flags_of(ServerConfig)})
     config = EngineConfig.from_flags(model=model or model_path, **flags)
     _log_to_stderr(settings.log_format)
     serve(config, settings)

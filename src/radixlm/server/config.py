@@ -35,6 +35,7 @@ def _flag(default: Any, text: str, choices: tuple[str, ...] = (), *, secret: boo
 class ServerConfig:
     """Where to listen, whom to let in, how long to wait, what to log.
 
+    kv_events: what kv_events_config says; None where none are published.
     Raises ConfigError that names the flag and the value; of a key, only its place.
     """
 
@@ -114,6 +115,7 @@ class ServerConfig:
     )
     disable_access_log: bool = _flag(False, "Do not log a line for each request.")
     log_format: LogFormat = _flag("text", "How log lines are written.", get_args(LogFormat))
+    kv_events: KVEventsConfig | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("request_timeout", "header_timeout", "body_timeout", "keep_alive_timeout"):
@@ -135,11 +137,9 @@ class ServerConfig:
         if self.ssl_keyfile is not None and self.ssl_certfile is None:
             raise ConfigError("--ssl-keyfile needs --ssl-certfile")
         self._check_keys()
-        _ = self.kv_events
+        object.__setattr__(self, "kv_events", self._read_kv_events())
 
-    @property
-    def kv_events(self) -> KVEventsConfig | None:
-        """Where KV events are published; None where they are not. Raises ConfigError."""
+    def _read_kv_events(self) -> KVEventsConfig | None:
         if self.kv_events_config is None:
             return None
         events = KVEventsConfig.from_json(self.kv_events_config)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
 
 import click
 import pytest
@@ -11,6 +10,7 @@ from click.testing import CliRunner
 
 from radixlm import cli_serve
 from radixlm.cli_config import read_flags
+from radixlm.cli_flags import flags_of
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError
 from radixlm.server.config import ServerConfig
@@ -82,7 +82,7 @@ def test_a_file_may_hold_every_flag(served, file):
 
 
 def test_every_flag_is_known_to_the_file(file):
-    names = [item.name for config in (EngineConfig, ServerConfig) for item in fields(config)]
+    names = [item.name for config in (EngineConfig, ServerConfig) for item in flags_of(config)]
     path = file("".join(f"{name.replace('_', '-')}: null\n" for name in names))
     assert read_flags(path, cli_serve.command) == {}
 
@@ -189,5 +189,5 @@ def test_the_help_stands_under_headings():
         "--config": "Config file",
     }.items():
         assert under[flag] == heading
-    for name in ServerConfig.__dataclass_fields__:
-        assert "--" + name.replace("_", "-") in under
+    for item in flags_of(ServerConfig):
+        assert "--" + item.name.replace("_", "-") in under

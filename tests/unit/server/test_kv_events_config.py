@@ -95,6 +95,11 @@ def test_off_is_off():
     assert ServerConfig(kv_events_config='{"publisher": "null"}').kv_events is None
 
 
+def test_the_flag_is_read_once():
+    server = ServerConfig(kv_events_config='{"publisher": "zmq"}')
+    assert server.kv_events is server.kv_events == config(publisher="zmq")
+
+
 def test_a_block_is_no_less_than_a_page():
     on = config(publisher="zmq")
     assert (on.block_size_for(1), on.block_size_for(64)) == (16, 64)

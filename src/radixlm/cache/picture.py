@@ -255,16 +255,17 @@ class Pictures:
         return Picture(self._tree, query)
 
     @property
-    def changed(self) -> bool:
-        """Whether there are changes that no picture was told of."""
-        return bool(self._tree.shape.changes)
+    def changes(self) -> Changes | None:
+        """What has changed since `take_changes`; None: nothing. A picture may be told of it, and
+        then of the same and more: what it looks at is the tree as it is now.
+        """
+        return self._tree.shape.changes or None
 
     def take_changes(self) -> Changes | None:
-        """What has changed since it was last asked; every picture must be told. None: nothing."""
-        changes = self._tree.shape.changes
-        if not changes:
-            return None
-        self._tree.shape.changes = Changes()
+        """The same; what changes from now on is counted afresh, so every picture must be told."""
+        changes = self.changes
+        if changes is not None:
+            self._tree.shape.changes = Changes()
         return changes
 
     def whole(self, query: TreeQuery) -> TreeSnapshot:

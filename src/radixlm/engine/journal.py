@@ -12,8 +12,12 @@ MAX_EVENTS = 2_000
 class Noted(NamedTuple):
     """lost: how many events more there were than are kept."""
 
-    events: tuple[RequestEvent, ...]
-    lost: int
+    events: tuple[RequestEvent, ...] = ()
+    lost: int = 0
+
+    def after(self, n: int) -> Noted:
+        """Without the first `n`."""
+        return Noted(self.events[n:], self.lost - max(n - len(self.events), 0))
 
 
 class Journal:
@@ -24,8 +28,9 @@ class Journal:
         self._events: list[RequestEvent] = []
         self._lost = 0
 
-    def __bool__(self) -> bool:
-        return bool(self._events or self._lost)
+    def __len__(self) -> int:
+        """How many were noted since it was last asked, those that are not kept too."""
+        return len(self._events) + self._lost
 
     def note(self, event: Event) -> None:
         """An EventSink."""

@@ -31,13 +31,17 @@ _logger = logging.getLogger("radixlm.engine")
 
 @dataclass(slots=True, eq=False)
 class _Watcher:
-    """shown: whether the scene was sent. running: what was last told of each request."""
+    """shown: whether the scene was sent. running: what was last told of each request.
+
+    known: so many of the events that wait in the journal are part of the scene.
+    """
 
     ticket: int
     query: TreeQuery
     follow: bool
     picture: Picture
     shown: bool = False
+    known: int = 0
     running: dict[str, RequestView] = field(default_factory=dict)
 
 
@@ -46,8 +50,9 @@ class Watching:
 
     A scene is made over as many turns as it takes, one watcher at a time; the changes between the
     turns go into it, so that it is of one moment when it is sent. Then changes follow, ten times a
-    second at most, less often the more there is to be told. A picture that can not be made ends
-    with an error for who looks at it, never for the requests that run.
+    second at most, less often the more there is to be told, whoever else begins to look meanwhile;
+    of the first one a part may be in the scene already. A picture that can not be made ends with an
+    error for who looks at it, never for the requests that run.
 
     failures: how many pictures ended so; 0 unless there is a bug.
     """
@@ -93,18 +98,23 @@ class Watching:
         """In how many seconds a turn is due; None while nothing is to be shown."""
         if self._refused or self._developing() is not None:
             return 0.0
-        if not self._watchers or not (self._journal or self._pictures.changed):
+        if not self._watchers or not (self._journal or self._pictures.changes):
             return None
         return max(self._next_change - self._clock.now(), 0.0)
 
     def turn(self) -> list[Seen]:
         """What there is to be sent now."""
         seen, self._refused = self._refused, []
-        developing = self._developing()
-        if developing is None and (not self._watchers or self._clock.now() < self._next_change):
+        if not self._watchers:
             return seen
-        changes, noted = self._pictures.take_changes(), self._journal.take()
-        for watcher in list(self._watchers.values()):
+        developing = self._developing()
+        to_show = [] if developing is None else [developing]
+        changes, noted = self._pictures.changes, Noted()
+        due = self._clock.now() >= self._next_change or (changes is not None and changes.lost)
+        if due:
+            to_show = list(self._watchers.values())
+            changes, noted = self._pictures.take_changes(), self._journal.take()
+        for watcher in to_show:
             sight: Sight | None
             try:
                 sight = self._show(watcher, changes, noted, develop=watcher is developing)
@@ -114,7 +124,8 @@ class Watching:
                 seen.append(Seen(watcher.ticket, sight))
                 if isinstance(sight, CacheError) or not watcher.follow:
                     self.look_away(watcher.ticket)
-        self._next_change = self._clock.now() + _pause_after(seen)
+        if due:
+            self._next_change = self._clock.now() + _pause_after(seen)
         return seen
 
     def _told(self, error: Exception) -> CacheError:
@@ -146,7 +157,7 @@ class Watching:
         return None
 
     def _scene(self, watcher: _Watcher) -> Scene:
-        watcher.shown = True
+        watcher.shown, watcher.known = True, len(self._journal)
         watcher.running = self._running(watcher)
         running = tuple(watcher.running.values())
         return Scene(watcher.picture.snapshot(), running, self._stats())
@@ -156,6 +167,7 @@ class Watching:
     ) -> SceneChange | None:
         before, watcher.running = watcher.running, self._running(watcher)
         running = tuple(view for name, view in watcher.running.items() if before.get(name) != view)
+        noted, watcher.known = noted.after(watcher.known), 0
         events = tuple(event for event in noted.events if watcher.query.admits(event.namespace))
         if change is not None and not change.nodes and not change.removed:
             change = None

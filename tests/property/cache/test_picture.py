@@ -119,11 +119,15 @@ def _bare(view: NodeView) -> tuple:
 
 
 def develop(picture: Picture, traffic: Traffic, draw: random.Random) -> TreeSnapshot:
-    """Make a picture a few nodes at a time, while the tree changes."""
+    """Make a picture a few nodes at a time, while the tree changes. It may be told of a change
+    again.
+    """
+    pictures = traffic.cache.pictures
     while True:
         for _ in range(draw.randrange(3)):
             traffic.step()
-        picture.update(traffic.cache.pictures.take_changes() or Changes())
+        changes = pictures.changes if draw.random() < 0.5 else pictures.take_changes()
+        picture.update(changes or Changes())
         picture.develop(draw.randint(1, 9))
         if picture.complete:
             return picture.snapshot()

@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from radixlm.cache import changes
 from radixlm.cache.picture import Picture
 from radixlm.core.clock import VirtualClock
 from radixlm.core.errors import CacheError, NodeGoneError
@@ -77,7 +78,7 @@ def test_one_look_is_one_scene(watched):
     assert isinstance(seen.sight, Scene)
     assert seen.sight.tree == watched.bench.cache.snapshot()
     assert watched.watching.seconds_left() is None
-    assert not watched.bench.cache.pictures.changed
+    assert watched.bench.cache.pictures.changes is None
 
 
 def test_a_scene_takes_several_turns_and_is_of_the_last(watched, monkeypatch):
@@ -105,12 +106,59 @@ def test_changes_follow_no_oftener_than_they_should(watched):
     assert watched.watching.turn() == []
     [seen] = watched.turn()
     assert isinstance(seen.sight, SceneChange)
-    kinds = [type(event).__name__ for event in seen.sight.events]
-    assert kinds == ["Arrived", "Scheduled", "Finished"]
+    assert kinds(seen.sight) == ["Arrived", "Scheduled", "Finished"]
     watched.watching.look_away(1)
     watched.run("unseen", [4, 5, 6])
     assert not watched.journal
     assert watched.turn() == []
+
+
+def kinds(change: SceneChange) -> list[str]:
+    return [type(event).__name__ for event in change.events]
+
+
+def test_who_comes_to_look_hurries_nobody(watched, monkeypatch):
+    monkeypatch.setattr(watching, "NODES_PER_TURN", 2)
+    watched.watching.look(1, TreeQuery(), follow=True)
+    while not watched.turn():
+        pass
+    watched.run("before", [1, 2, 3])
+    assert [seen.ticket for seen in watched.turn()] == [1]
+    watched.watching.look(2, TreeQuery(), follow=True)
+    watched.run("meanwhile", [4, 5, 6])
+    assert watched.watching.turn() == []
+    seen: list[Seen] = []
+    while not seen:
+        seen = watched.watching.turn()
+    assert [each.ticket for each in seen] == [2]
+    assert isinstance(seen[0].sight, Scene)
+    assert by_id(seen[0].sight.tree) == by_id(watched.bench.cache.snapshot())
+    watched.run("after", [7, 8, 9])
+    assert watched.watching.turn() == []
+    first, second = (seen.sight for seen in watched.turn())
+    assert isinstance(first, SceneChange)
+    assert isinstance(second, SceneChange)
+    assert kinds(first) == 2 * ["Arrived", "Scheduled", "Finished"]
+    assert second.events == first.events[3:]
+
+
+def test_too_many_changes_begin_every_scene_anew(watched, monkeypatch):
+    monkeypatch.setattr(watching, "NODES_PER_TURN", 2)
+    watched.watching.look(1, TreeQuery(), follow=True)
+    while not watched.turn():
+        pass
+    watched.run("before", [1, 2, 3])
+    watched.turn()
+    monkeypatch.setattr(changes, "MAX_CHANGES", 0)
+    watched.watching.look(2, TreeQuery(), follow=True)
+    watched.run("meanwhile", [4, 5, 6])
+    seen: list[Seen] = []
+    while len(seen) < 2:
+        seen += watched.watching.turn()
+    now = watched.bench.cache.snapshot()
+    for each in seen:
+        assert isinstance(each.sight, Scene)
+        assert by_id(each.sight.tree) == by_id(now)
 
 
 def test_the_more_is_told_the_later_comes_the_next(watched):

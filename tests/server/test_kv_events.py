@@ -25,6 +25,7 @@ from radixlm.engine.watching import SECONDS_BETWEEN_CHANGES
 from radixlm.server.config import ServerConfig
 from radixlm.server.kv_events import outlet as outlets
 from radixlm.server.kv_events import publisher as publishers
+from radixlm.server.kv_events.blocks import BlockLedger
 from radixlm.server.kv_events.config import KVEventsConfig
 from radixlm.server.kv_events.outlet import Outlet
 from radixlm.server.kv_events.publisher import KVEventCounts, Publisher, published
@@ -132,6 +133,10 @@ def there(engine: AsyncEngine) -> set[Prefix]:
     return found
 
 
+def kinds(batch: Batch) -> list[str]:
+    return [type(event).__name__ for event in batch.events]
+
+
 def test_a_router_follows_a_server(engine):
     with publishing(engine) as (publisher, router), live(engine) as url:
         for prompt, salt in [
@@ -148,8 +153,7 @@ def test_a_router_follows_a_server(engine):
         assert publisher.counts.batches == router.last + 1
         assert httpx.post(f"{url}/flush_cache").status_code == 200
         assert router.hear()
-        kinds = [type(event).__name__ for event in router.batches[-1].events]
-        assert kinds == ["Removed", "Cleared"]
+        assert kinds(router.batches[-1]) == ["Removed", "Cleared"]
         assert not router.follower.blocks
         assert publisher.counts.removed_blocks == stored
 
@@ -237,21 +241,49 @@ def test_a_publisher_that_is_too_slow_makes_up_for_it(engine):
         assert router.last < 4
 
 
-def test_a_viewer_that_breaks_off_is_followed_by_another(engine, monkeypatch, caplog):
+@pytest.mark.parametrize(
+    ("where", "error"),
+    [
+        ((Viewer, "next"), CacheError("a bug")),
+        ((BlockLedger, "update"), KeyError("a bug")),
+        ((Outlet, "publish"), zmq.ZMQError(msg="a bug")),
+    ],
+    ids=str,
+)
+def test_what_breaks_off_begins_afresh(engine, monkeypatch, caplog, where, error):
     monkeypatch.setattr(publishers, "_SECONDS_TO_NEXT_TRY", 0.01)
-    real_next, breaks = Viewer.next, iter([False, True])
+    real, breaks = getattr(*where), iter([True])
 
-    async def next_sight(viewer: Viewer):
-        sight = await real_next(viewer)
+    def broken(*args: object):
         if next(breaks, False):
-            raise CacheError("a bug")
-        return sight
+            raise error
+        return real(*args)
 
-    monkeypatch.setattr(Viewer, "next", next_sight)
-    with publishing(engine) as (_, router):
-        complete(engine, "a prompt", "another one")
+    with publishing(engine) as (publisher, router):
+        complete(engine, "a prompt")
         follow(router, engine)
-    assert "KV events pause for a second: a bug" in caplog.text
+        monkeypatch.setattr(*where, broken)
+        complete(engine, "another one", "and a third")
+        while "Cleared" not in kinds(router.batches[-1]):
+            assert router.hear()
+        follow(router, engine)
+        complete(engine, "one more")
+        follow(router, engine)
+        assert router.ask(router.last + 1) == []
+        assert publisher.counts.failures == 1
+    assert "KV events broke off; in a second all is told afresh" in caplog.text
+    assert "a bug" in caplog.text
+
+
+def test_one_that_breaks_again_and_again_can_be_closed(engine, monkeypatch):
+    def fail(*_: object) -> None:
+        raise KeyError("a bug")
+
+    with publishing(engine) as (publisher, _):
+        monkeypatch.setattr(BlockLedger, "update", fail)
+        complete(engine, "a prompt")
+        while not publisher.counts.failures:
+            time.sleep(0.01)
 
 
 def test_it_is_never_turned_away(engine, monkeypatch):
@@ -318,9 +350,9 @@ def test_the_server_tells_of_it(engine):
     assert Client(engine).get("/server_info").json()["kv_events"] is None
     assert "kv_event" not in Client(engine).get("/metrics").text
     text = '{"publisher": "zmq", "topic": "kv-events"}'
-    client = Client(engine, kv_events_config=text, kv_events=KVEventCounts(1, 2, 3, 4))
+    client = Client(engine, kv_events_config=text, kv_events=KVEventCounts(1, 2, 3, 4, 5))
     told = client.get("/server_info").json()["kv_events"]
     assert (told["endpoint_port_base"], told["topic"]) == (5557, "kv-events")
     lines = client.get("/metrics").text.splitlines()
     counts = [line.rsplit(" ", 1)[1] for line in lines if line.startswith("radixlm:kv_event_")]
-    assert counts == ["1.0", "2.0", "3.0", "4.0"]
+    assert counts == ["1.0", "2.0", "3.0", "4.0", "5.0"]

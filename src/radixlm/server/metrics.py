@@ -169,6 +169,11 @@ class _KVEventCollector(Collector):
                 "Changes that came too fast to be told one by one.",
                 counts.dropped,
             ),
+            (
+                "kv_event_failures",
+                "Times they broke off and began afresh: a bug if not 0.",
+                counts.failures,
+            ),
         ):
             yield _counter(name, text, total, self._model_name)
 

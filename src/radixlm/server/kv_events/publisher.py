@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from itertools import chain
 
 from radixlm.build import AsyncEngine
-from radixlm.core.errors import EngineDeadError, RadixLMError
+from radixlm.core.errors import EngineDeadError
 from radixlm.core.reports import TreeQuery
 from radixlm.engine.messages import Scene
-from radixlm.engine.viewer import Viewer
 from radixlm.server.kv_events.blocks import BlockLedger, Removed, Stored
 from radixlm.server.kv_events.outlet import Outlet
 from radixlm.server.kv_events.wire import CLEARED, Event, events_of
@@ -29,26 +28,29 @@ class KVEventCounts:
     """Totals so far, written by the publisher's thread.
 
     dropped: changes that came too fast. Nothing is missing for it: what differs is told at once.
+    failures: times it broke off, and told all afresh; 0 unless there is a bug.
     """
 
     batches: int = 0
     stored_blocks: int = 0
     removed_blocks: int = 0
     dropped: int = 0
+    failures: int = 0
 
 
 class Publisher:
     """Follows the cache and tells of its blocks. The engine waits for nothing here.
 
-    The first batch says that there are none, to those who knew an earlier server, and so does the
-    last, whatever it ends for.
+    The first batch says that there are no blocks, to those who knew an earlier server, and so does
+    the last. When something breaks it begins again in a second, as if it were another server.
     """
 
     def __init__(self, engine: AsyncEngine, outlet: Outlet) -> None:
         self.counts = KVEventCounts()
         self._engine = engine
         self._outlet = outlet
-        self._ledger = BlockLedger(outlet.config.block_size_for(engine.info.page_size))
+        self._block_size = outlet.config.block_size_for(engine.info.page_size)
+        self._ledger = BlockLedger(self._block_size)
         self._loop = asyncio.new_event_loop()
         self._task = self._loop.create_task(self._publish())
         self._thread = threading.Thread(target=self._run, name="radixlm-kv-events", daemon=True)
@@ -61,48 +63,42 @@ class Publisher:
         self._thread.join()
 
     def _run(self) -> None:
-        with closing(self._loop):
-            try:
-                self._loop.run_until_complete(self._task)
-            except asyncio.CancelledError:
-                return
-            except Exception:
-                _logger.exception("no more KV events are told")
+        with closing(self._loop), suppress(asyncio.CancelledError):
+            self._loop.run_until_complete(self._task)
+        self._send((CLEARED,))
 
     async def _publish(self) -> None:
-        self._send((CLEARED,))
-        try:
-            async with asyncio.TaskGroup() as group:
-                repeating = group.create_task(self._outlet.repeat(self._whole))
-                await self._follow()
-                repeating.cancel()
-        finally:
-            self._send((CLEARED,))
-
-    async def _follow(self) -> None:
-        """Until the engine ends. A viewer that breaks off is followed by another, whose first
-        sight makes up for what was missed.
-        """
-        most = self._outlet.config.max_queue_size
-        while True:
+        """Until the engine ends, or it is cancelled: also where that was lost in what broke."""
+        while not self._task.cancelling():
             try:
-                with closing(self._engine.watch(TreeQuery(), max_waiting=most, own=True)) as viewer:
-                    await self._tell_what_is_seen(viewer)
-            except EngineDeadError:
+                await self._tell_all()
                 return
-            except RadixLMError as error:
-                _logger.warning("KV events pause for a second: %s", error)
+            except Exception:
+                self.counts.failures += 1
+                _logger.exception("KV events broke off; in a second all is told afresh")
                 await asyncio.sleep(_SECONDS_TO_NEXT_TRY)
 
-    async def _tell_what_is_seen(self, viewer: Viewer) -> None:
-        dropped_before = self.counts.dropped
-        while True:
-            sight = await viewer.next()
-            self.counts.dropped = dropped_before + viewer.dropped
-            if isinstance(sight, Scene):
-                self._tell(self._ledger.replace(sight.tree.nodes))
-            elif sight.tree is not None:
-                self._tell(self._ledger.update(sight.tree.removed, sight.tree.nodes))
+    async def _tell_all(self) -> None:
+        """From the beginning, until the engine ends."""
+        self._ledger = BlockLedger(self._block_size)
+        self._send((CLEARED,))
+        async with asyncio.TaskGroup() as group:
+            repeating = group.create_task(self._outlet.repeat(self._whole))
+            with suppress(EngineDeadError):
+                await self._follow()
+            repeating.cancel()
+
+    async def _follow(self) -> None:
+        """Endlessly. Raises EngineDeadError."""
+        most, dropped_before = self._outlet.config.max_queue_size, self.counts.dropped
+        with closing(self._engine.watch(TreeQuery(), max_waiting=most, own=True)) as viewer:
+            while True:
+                sight = await viewer.next()
+                self.counts.dropped = dropped_before + viewer.dropped
+                if isinstance(sight, Scene):
+                    self._tell(self._ledger.replace(sight.tree.nodes))
+                elif sight.tree is not None:
+                    self._tell(self._ledger.update(sight.tree.removed, sight.tree.nodes))
 
     def _tell(self, changes: Sequence[Stored | Removed]) -> None:
         if not changes:

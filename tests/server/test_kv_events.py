@@ -228,6 +228,27 @@ def test_a_request_for_what_is_missed_may_be_nonsense(engine):
         assert router.ask(0) == [0]
 
 
+def test_who_asks_and_does_not_read_holds_up_nobody_and_costs_little(engine, monkeypatch):
+    monkeypatch.setattr(outlets, "_PATIENCE_SECONDS", 0.003)
+    asks, size = 100, 2**20
+    with publishing(engine) as (publisher, router), zmq.Context() as context:
+        publisher._loop.call_soon_threadsafe(
+            publisher._outlet.publish, [{"type": "BlockRemoved", "medium": size * "x"}]
+        )
+        assert router._sub.poll(FAR)
+        with closing(context.socket(zmq.DEALER)) as greedy:
+            greedy.rcvhwm, greedy.linger = 1, 0
+            greedy.connect(router.config.replay_endpoint.replace("*", "127.0.0.1"))
+            for _ in range(asks):
+                greedy.send_multipart((b"", (1).to_bytes(8, "big")))
+            assert router.ask(2) == []
+            time.sleep(1)
+            taken = 0
+            while greedy.poll(200):
+                taken += greedy.recv_multipart()[3:] != [b""]
+            assert 0 < taken < asks / 2
+
+
 def test_a_publisher_that_is_too_slow_makes_up_for_it(engine):
     with publishing(engine, max_queue_size=1) as (publisher, router):
         go_on = threading.Event()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections import deque
@@ -15,6 +16,11 @@ from radixlm.server.kv_events.wire import BatchWriter, Event
 
 # Of the batches that are kept for who missed them; all that is in the cache can be told instead.
 MAX_KEPT_BYTES = 64 * 2**20
+# Batches are of any size: so that few wait for one who asks and does not read, they go out as they
+# are taken.
+_MOST_REPEATED_AHEAD = 16
+_SECONDS_TO_NEXT_TRY = 0.001
+_PATIENCE_SECONDS = 1.0
 _LINGER_MS = 1_000
 _NUMBER_BYTES = 8
 _END = (-1).to_bytes(_NUMBER_BYTES, "big", signed=True)
@@ -31,7 +37,8 @@ class Outlet:
                 -> "", "", -1, ""                  there are no more
 
     Where one of these batches is not kept any more, all that there is is told instead, under the
-    number of the last. Sending waits for nobody: who is too slow loses batches.
+    number of the last. Sending waits for nobody: who is too slow loses batches. Repeating waits for
+    a second; who takes nothing in it gets no more of that answer, not even its end.
 
     It is opened by one thread, and used by another until it is closed. Raises ConfigError, also
     where pyzmq or msgspec is not installed.
@@ -52,9 +59,9 @@ class Outlet:
             self._out = self._open(self._zmq.PUB, config.endpoint, config.hwm, bind=config.binds)
             self._replay: Any = None
             if config.replay_endpoint is not None:
-                # All that is kept must fit, and what says that it was all.
-                hwm = config.buffer_steps + 1
-                self._replay = self._open(self._zmq.ROUTER, config.replay_endpoint, hwm, bind=True)
+                most = _MOST_REPEATED_AHEAD
+                self._replay = self._open(self._zmq.ROUTER, config.replay_endpoint, most, bind=True)
+                self._replay.router_mandatory = True
         except BaseException:
             self.close()
             raise
@@ -92,14 +99,37 @@ class Outlet:
                 _logger.debug("no request for missed KV events: %d frames", len(request))
                 continue
             asker, _, first = request
-            for number, payload in self._from(int.from_bytes(first, "big"), whole):
-                frames = (b"", self._topic, number.to_bytes(_NUMBER_BYTES, "big"), payload)
-                await replay.send_multipart((asker, *frames))
-            await replay.send_multipart((asker, b"", b"", _END, b""))
+            for frames in self._answer(int.from_bytes(first, "big"), whole):
+                if not await self._taken(replay, (asker, b"", *frames)):
+                    _logger.debug("who asked for missed KV events does not read them")
+                    break
+
+    async def _taken(self, replay: Any, frames: tuple[bytes, ...]) -> bool:
+        """Send it; False when the asker has gone, or takes nothing."""
+        until = time.monotonic() + _PATIENCE_SECONDS
+        while time.monotonic() < until:
+            try:
+                await replay.send_multipart(frames, flags=self._zmq.NOBLOCK)
+            except self._zmq.Again:
+                await asyncio.sleep(_SECONDS_TO_NEXT_TRY)
+            except self._zmq.ZMQError as error:
+                if error.errno != self._zmq.EHOSTUNREACH:
+                    raise
+                break
+            else:
+                return True
+        return False
 
     def close(self) -> None:
         """Let what was sent leave, for a second at most."""
         self._context.destroy(linger=_LINGER_MS)
+
+    def _answer(
+        self, first: int, whole: Callable[[], Iterable[Event]]
+    ) -> Iterator[tuple[bytes, bytes, bytes]]:
+        for number, payload in self._from(first, whole):
+            yield self._topic, number.to_bytes(_NUMBER_BYTES, "big"), payload
+        yield b"", _END, b""
 
     def _from(
         self, first: int, whole: Callable[[], Iterable[Event]]

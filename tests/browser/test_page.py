@@ -250,3 +250,67 @@ def test_without_the_key_nobody_sees_anything(engine, browser):
         wait(page, "document.getElementById('n-pool').dataset.value !== ''")
         assert KEY not in page.url
         page.close()
+
+
+def beside(page: Any) -> list[str | None]:
+    """The ids of the bars below the first one, from left to right, as the keys walk them."""
+    if page.is_visible("#node-close"):
+        page.click("#node-close")
+    page.focus("#canvas")
+    for key in ("ArrowDown", "ArrowDown", "ArrowLeft", "ArrowLeft"):
+        page.keyboard.press(key)
+    ids = []
+    for _ in range(3):
+        ids.append(page.get_attribute("#node", "data-id"))
+        page.keyboard.press("ArrowRight")
+    return ids
+
+
+def test_what_was_out_of_sight_comes_back_where_it_stood(page, url):
+    fire(page, "tree")
+    whole = len(agrees(page, url)["nodes"])
+    before = beside(page)
+    assert len(set(before)) == 3
+    page.keyboard.press("Enter")
+    wait(page, f"document.getElementById('canvas').dataset.bars < {whole}")
+    page.keyboard.press("Escape")
+    page.keyboard.press("Escape")
+    wait(page, f"document.getElementById('canvas').dataset.bars === '{whole}'")
+    assert beside(page) == before
+
+
+def test_the_past_is_looked_into_as_the_present_is(page, url):
+    """Path and facts are those of the moment that is shown."""
+    fire(page, "tree")
+    whole = len(agrees(page, url)["nodes"])
+    beside(page)
+    time.sleep(1.5)
+    httpx.post(f"{url}/flush_cache", timeout=30)
+    agrees(page, url)
+    wait(page, "document.getElementById('node-facts').textContent.includes('not in what')")
+    for _ in range(4):
+        page.keyboard.press(",")
+    wait(page, f"document.getElementById('canvas').dataset.bars === '{whole}'")
+    wait(page, "document.getElementById('node-facts').textContent.includes('cached')")
+    page.click("#node-open")
+    wait(page, f"document.getElementById('canvas').dataset.bars < {whole}")
+    assert page.is_visible("#past")
+    assert page.get_attribute("#path button:last-child", "aria-current") == "page"
+    assert page.is_disabled("#node-open")
+    page.click("#path button:first-child")
+    wait(page, f"document.getElementById('canvas').dataset.bars === '{whole}'")
+    page.keyboard.press(" ")
+    wait(page, "document.getElementById('n-nodes').dataset.value === '0'")
+
+
+def test_the_tip_is_of_what_lies_below_the_pointer_now(page, url):
+    """Also while the pointer rests and the bars move."""
+    httpx.post(f"{url}/generate", json={"text": "Below the pointer"}, timeout=30)
+    agrees(page, url)
+    box = page.locator("#canvas").bounding_box()
+    page.mouse.move(box["x"] + 5, box["y"] + 5)
+    wait(page, "document.getElementById('tip').textContent.includes('Below the pointer')")
+    httpx.post(f"{url}/generate", json={"text": "Below the pointer"}, timeout=30)
+    wait(page, "/Hits[1-9]/.test(document.getElementById('tip').textContent)")
+    httpx.post(f"{url}/flush_cache", timeout=30)
+    wait(page, "document.getElementById('tip').hidden")

@@ -3,6 +3,7 @@
 import "./vendor/d3-hierarchy.min.js";
 
 const { hierarchy, partition } = globalThis.d3;
+const MOST_PLACES = 100_000; // remembered, of nodes that are shown and others
 const NAMESPACE_UNITS = 1.6; // a root has no tokens, and is a head line where there are several
 
 export const HEIGHTS = {
@@ -10,27 +11,30 @@ export const HEIGHTS = {
   linear: (tokens) => tokens,
 };
 
-/** Keeps nodes in the order in which they were first seen; a new upper half takes its child's place. */
+/**
+ * Keeps nodes in the order in which they were first seen; a new upper half takes its child's place.
+ * What is out of sight for a while, in another subtree or moment, comes back where it stood.
+ */
 export class Order {
   #places = new Map();
   #next = 0;
 
   update(nodes) {
-    const kept = new Map();
-    for (const id of nodes.keys()) {
+    const lent = new Map();
+    for (const [id, node] of nodes) {
       const place = this.#places.get(id);
-      if (place !== undefined) kept.set(id, place);
+      if (place !== undefined) this.#lend(place, nodes.get(node.parent_id), nodes, lent);
     }
-    for (const [id, place] of [...kept]) this.#lend(place, nodes.get(nodes.get(id).parent_id), nodes, kept);
+    if (this.#places.size > MOST_PLACES) this.#places = new Map([...this.#places].filter(([id]) => nodes.has(id)));
+    for (const [id, place] of lent) this.#places.set(id, place);
     for (const id of nodes.keys()) {
-      if (!kept.has(id)) kept.set(id, this.#next++);
+      if (!this.#places.has(id)) this.#places.set(id, this.#next++);
     }
-    this.#places = kept;
   }
 
-  #lend(place, parent, nodes, kept) {
+  #lend(place, parent, nodes, lent) {
     for (let above = parent; above && !this.#places.has(above.id); above = nodes.get(above.parent_id)) {
-      kept.set(above.id, Math.min(place, kept.get(above.id) ?? Infinity));
+      lent.set(above.id, Math.min(place, lent.get(above.id) ?? Infinity));
     }
   }
 

@@ -8,7 +8,7 @@ import { agoAt, paintLanes } from "./lanes.js";
 import { setUpLegend } from "./legend.js";
 import { setUpLoads } from "./loads.js";
 import { showMiss } from "./misses.js";
-import { showNode, showPath, showTable, showTip } from "./nodes.js";
+import { followNode, sayNode, showNode, showPath, showTable, showTip } from "./nodes.js";
 import { countSaved, showNumbers, spoken } from "./numbers.js";
 import { setUpSearch } from "./search.js";
 import { follow } from "./stream.js";
@@ -29,6 +29,7 @@ const page = {
   shown: live, // the live tree, or one of the past
   at: undefined, // the moment that is looked at, when it is not now
   watched: undefined, // the node whose subtree is followed
+  within: undefined, // in the past: the node whose subtree is shown
   wanted: undefined, // the node to select as soon as it is there
   stop: () => {},
   news: new Set(), // names of events since it was drawn
@@ -38,19 +39,22 @@ const page = {
 
 const view = new View(byId("canvas"), {
   pointed: (bar, x, y) => showTip(bar, page.shown, x, y),
-  selected: (node) => showNode(node, page.shown),
+  selected: (node) => {
+    showNode(node, page.shown);
+    sayNode(node);
+  },
   opened: open,
-  up: () => open(parentOf(page.watched)),
+  up: () => open(page.shown.path.filter((node) => node.tokens).at(-1)?.id),
 });
-
-function parentOf(id) {
-  const above = live.path.filter((node) => node.tokens);
-  return id === undefined ? undefined : above.at(-1)?.id;
-}
 
 /** Follow the subtree of a node; all of the tree for undefined. */
 function open(id) {
-  if (page.at !== undefined || (id !== undefined && id === page.watched)) return;
+  if (page.at !== undefined) {
+    page.within = id;
+    look(page.at);
+    return;
+  }
+  if (id !== undefined && id === page.watched) return;
   page.watched = id;
   const above = live.path.findIndex((node) => node.id === id);
   live.path = above < 0 ? live.path : live.path.slice(0, above); // up again works before the answer is here
@@ -71,6 +75,7 @@ function refused(error) {
 /** One event of the stream. */
 function take(name, data) {
   if (name === "error") return;
+  if (name === "snapshot") live.watched = page.watched;
   live.apply(name, data);
   history.record(Date.now(), name, data, live);
   if (name === "stats") countSaved(data);
@@ -93,7 +98,7 @@ function showSoon(name) {
 
 function showLive(news) {
   page.shown = live;
-  if (news.has("snapshot")) showPath(live, page.watched, open);
+  if (news.has("snapshot")) showPath(live, open);
   if (news.has("snapshot") || news.has("tree")) view.show(live, { flash: !news.has("snapshot") });
   else if (news.has("requests")) view.move(live);
   if (page.wanted !== undefined && live.nodes.has(page.wanted)) reach(page.wanted);
@@ -102,7 +107,7 @@ function showLive(news) {
 
 function showRest() {
   const now = page.at ?? Date.now();
-  byId("empty").hidden = page.watched !== undefined || [...page.shown.nodes.values()].some((node) => node.tokens);
+  byId("empty").hidden = page.shown.watched !== undefined || [...page.shown.nodes.values()].some((node) => node.tokens);
   showNumbers(page.shown, history.samples, now);
   paintLanes(byId("lanes"), history.samples, Date.now(), page.at);
 }
@@ -115,18 +120,22 @@ function showLink(state) {
 
 /** Look at a moment of the past; undefined is now. */
 function look(at) {
+  if (page.at === undefined) page.within = page.watched;
   page.at = at === undefined ? undefined : Math.max(at, history.since);
   const paused = page.at !== undefined;
   const ago = paused ? Math.round((Date.now() - page.at) / 1000) : 0;
-  page.shown = paused ? history.at(page.at) : live;
+  page.shown = paused ? history.at(page.at).below(page.within) : live;
   byId("pause").setAttribute("aria-pressed", paused);
   byId("pause").textContent = paused ? "Live" : "Pause";
   byId("when").value = -ago;
   byId("past").hidden = !paused;
   byId("past").textContent = ago ? `${ago} s ago` : "paused";
   view.show(page.shown, { flash: false });
+  showPath(page.shown, open);
   showTable(page.shown, reach);
+  followNode(page.shown);
   showRest();
+  if (!paused && page.within !== page.watched) open(page.within);
 }
 
 function togglePause() {
@@ -144,6 +153,9 @@ function reach(id) {
   if (page.shown.nodes.has(id)) {
     view.select(id);
     showNode(page.shown.nodes.get(id), page.shown);
+  } else if (page.at !== undefined) {
+    look(undefined); // what is looked for stands in the tree of now
+    reach(id);
   } else {
     page.wanted = id;
     open(id);
@@ -197,7 +209,11 @@ function setUpKeys() {
 
 /** What costs little and changes slowly. */
 function setUpRounds() {
-  setInterval(() => page.at === undefined && showTable(live, reach), TABLE_MS);
+  setInterval(() => {
+    if (page.at !== undefined) return;
+    showTable(live, reach);
+    followNode(live);
+  }, TABLE_MS);
   setInterval(() => {
     if (live.totals.capacity) byId("summary").textContent = spoken(page.shown);
   }, SPOKEN_MS);

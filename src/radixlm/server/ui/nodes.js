@@ -49,7 +49,7 @@ export async function showNode(node, tree) {
   panel.hidden = !node;
   if (!node) return;
   panel.dataset.id = node.id;
-  byId("node-facts").replaceChildren(...facts(node, tree));
+  followNode(tree);
   byId("node-text").textContent = manyLines(node.text ?? "") + (node.cut ? "…" : "");
   try {
     const whole = await getJson(`cache/node/${node.id}`);
@@ -59,6 +59,24 @@ export async function showNode(node, tree) {
   } catch {
     // It is gone, or belongs to the past: what is known of it is shown.
   }
+}
+
+/** The panel's facts, as a tree has them now. */
+export function followNode(tree) {
+  const panel = byId("node");
+  if (panel.hidden) return;
+  const id = Number(panel.dataset.id);
+  byId("node-open").disabled = id === tree.watched;
+  const node = tree.nodes.get(id);
+  const told = node ? facts(node, tree) : [element("dt", "State"), element("dd", "not in what is shown")];
+  const list = byId("node-facts");
+  const texts = (elements) => [...elements].map((part) => part.textContent).join();
+  if (texts(told) !== texts(list.children)) list.replaceChildren(...told); // else a selection in it stays
+}
+
+/** To those who hear the page. */
+export function sayNode({ text, tokens, state, hits }) {
+  byId("chosen").textContent = `${count(tokens)} tokens, ${state}, ${count(hits)} hits: ${oneLine(text ?? "")}`;
 }
 
 /** The tree for those who do not see it. */
@@ -77,12 +95,12 @@ export function showTable(tree, chosen) {
 }
 
 /** Where the tree that is shown hangs. */
-export function showPath(tree, watched, open) {
-  const crumbs = [crumb("All", () => open(undefined), watched === undefined)];
+export function showPath(tree, open) {
+  const crumbs = [crumb("All", () => open(undefined), tree.watched === undefined)];
   for (const node of tree.path) {
     if (node.tokens) crumbs.push(crumb(oneLine(node.text || `node ${node.id}`), () => open(node.id), false));
   }
-  const here = watched === undefined ? undefined : tree.nodes.get(watched);
+  const here = tree.nodes.get(tree.watched);
   if (here?.tokens) crumbs.push(crumb(oneLine(here.text || `node ${here.id}`), () => {}, true));
   byId("path").replaceChildren(...crumbs);
 }

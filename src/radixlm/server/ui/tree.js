@@ -5,7 +5,8 @@ export class Tree {
     this.nodes = new Map();
     this.requests = new Map();
     this.totals = {};
-    this.path = [];
+    this.path = []; // what stands above the watched node
+    this.watched = undefined; // id of the node whose subtree this is; undefined: all
     this.version = 0;
     this.uses = 0;
   }
@@ -56,6 +57,21 @@ export class Tree {
     const named = ["capacity", "free", "private", "locked", "evictable", "pinned", "running", "waiting"];
     this.totals = { ...this.totals };
     for (const name of named) this.totals[name] = data[name];
+  }
+
+  /** The part of it that hangs at a node, which stays part of it; all, when that is not known. */
+  below(id) {
+    if (id === this.watched || !this.nodes.has(id)) return this;
+    const part = Object.assign(new Tree(), this, { watched: id, nodes: new Map() });
+    part.path = [...this.path, ...[...this.upwards(id)].slice(1).reverse()];
+    const kids = new Map([...this.nodes.keys()].map((node) => [node, []]));
+    for (const node of this.nodes.values()) kids.get(node.parent_id)?.push(node);
+    for (const next = [this.nodes.get(id)]; next.length;) {
+      const node = next.pop();
+      part.nodes.set(node.id, node);
+      next.push(...kids.get(node.id));
+    }
+    return part;
   }
 
   /** From a node up to the top of what is shown. */

@@ -14,8 +14,9 @@ export class View {
   #dots = new Dots();
   #tree;
   #colour = "state";
-  #pointed; // ids
-  #selected;
+  #pointer = { x: -1, y: -1, moved: false };
+  #pointed; // the bar there
+  #selected; // id
   #last = 0;
   #waiting = false;
   #on;
@@ -89,9 +90,10 @@ export class View {
     if (!this.#tree) return;
     this.#scene.step(ms);
     this.#dots.step(ms);
+    this.#follow();
     const surface = fitted(this.#canvas);
     paintBars(surface, this.#scene, shading(this.#colour, this.#tree));
-    this.#frame(surface.context, this.#pointed, palette().ink, 1.5);
+    this.#frame(surface.context, this.#pointed?.id, palette().ink, 1.5);
     this.#frame(surface.context, this.#selected, palette().mark, 2.5);
     this.#dots.paint(surface.context, this.#scene);
   }
@@ -130,10 +132,19 @@ export class View {
   }
 
   #point(x, y) {
-    const bar = this.#scene.at(x, y);
-    this.#pointed = bar?.id;
-    this.#on.pointed(bar, x, y);
+    this.#pointer = { x, y, moved: true };
     this.#wake();
+  }
+
+  /** The bars move below the pointer, too. */
+  #follow() {
+    const { x, y, moved } = this.#pointer;
+    const bar = this.#scene.at(x, y);
+    const same = bar?.id === this.#pointed?.id && bar?.node === this.#pointed?.node;
+    if (same && !moved) return;
+    this.#pointer.moved = false;
+    this.#pointed = bar && { id: bar.id, node: bar.node };
+    this.#on.pointed(bar, x, y);
   }
 
   #choose(id) {

@@ -314,3 +314,39 @@ def test_the_tip_is_of_what_lies_below_the_pointer_now(page, url):
     wait(page, "/Hits[1-9]/.test(document.getElementById('tip').textContent)")
     httpx.post(f"{url}/flush_cache", timeout=30)
     wait(page, "document.getElementById('tip').hidden")
+
+
+def test_who_hears_the_page_hears_what_matters(page, url):
+    """Numbers that change ten times a second are not announced; the chosen node is."""
+    httpx.post(f"{url}/generate", json={"text": "Heard of"}, timeout=30)
+    agrees(page, url)
+    live = "[...document.querySelectorAll('output, [role=status], [aria-live=polite]')]"
+    told = page.evaluate(f"{live}.map((part) => part.id).filter(Boolean)")
+    assert told == ["link", "summary", "chosen"]
+    page.focus("#canvas")
+    page.keyboard.press("ArrowDown")
+    wait(page, "document.getElementById('chosen').textContent.includes('Heard of')")
+    page.click("[data-load=clock]")
+    page.wait_for_selector("[data-load=clock] + p[aria-busy=true]")
+    page.wait_for_selector("[data-load=clock] + p[aria-busy=false]")
+
+
+def test_after_a_search_the_keys_go_on_in_the_tree(page, url):
+    httpx.post(f"{url}/generate", json={"text": "Found by its text"}, timeout=30)
+    agrees(page, url)
+    page.fill("#query", "by its")
+    page.wait_for_selector("#found button")
+    page.keyboard.press("Enter")
+    wait(page, "document.activeElement.closest('#found') !== null")
+    page.keyboard.press("Enter")
+    wait(page, "document.activeElement.id === 'canvas'")
+
+
+def test_a_server_that_is_gone_is_seen_and_said(browser, engine):
+    with live(engine, "demo") as url:
+        page = opened(browser, url)
+    page.wait_for_selector("body[data-link=lost]")
+    page.click("[data-load=chat]")
+    failed = page.wait_for_selector("[data-load=chat] + p[data-state=failed]")
+    assert failed.text_content() == "the server does not answer"
+    page.close()

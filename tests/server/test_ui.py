@@ -82,3 +82,35 @@ def test_without_the_key_the_page_asks_for_it(locked):
     assert keyed.status_code == 200
     for path in ("/cache/tree", "/cache/events", "/uix"):
         refused(locked.get(path), 401)
+
+
+# What stands in what: each text is read on each of these. `--label` is of bars, by state.
+_READ_ON = {
+    "quiet": ("bg", "surface", "low", "ghost"),
+    "ink": ("bg", "surface", "low"),
+    "label": ("cached", "running", "pinned"),
+    "mark": ("surface", "low"),
+    "alarm": ("surface", "low"),
+    "surface": ("accent",),
+}
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_every_text_can_be_read(theme):
+    """WCAG's level AA: 4.5 to 1."""
+    style = parts()["style.css"].content.decode()
+    light, dark = (
+        dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block))
+        for block in re.findall(r":root[^{]*{([^}]*)}", style)
+    )
+    colours = dark if theme else light
+    for text, grounds in _READ_ON.items():
+        for ground in grounds:
+            a, b = sorted((_luminance(colours[text]), _luminance(colours[ground])))
+            assert (b + 0.05) / (a + 0.05) >= 4.5, (text, ground)
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

@@ -22,9 +22,18 @@ export async function ask(path, options = {}) {
   const key = sessionStorage.getItem(STORED);
   const headers = { ...(options.body ? { "Content-Type": "application/json" } : {}) };
   if (key) headers.Authorization = `Bearer ${key}`;
-  const answer = await fetch(path, { ...options, headers, cache: "no-store", credentials: "omit" });
+  const answer = await reached(fetch(path, { ...options, headers, cache: "no-store", credentials: "omit" }));
   if (!answer.ok) throw new ApiError(answer.status, await messageOf(answer));
   return answer;
+}
+
+/** Browsers say "Failed to fetch", or the like, where nobody answers. */
+async function reached(answer) {
+  try {
+    return await answer;
+  } catch (error) {
+    throw error instanceof TypeError ? new ApiError(0, "the server does not answer") : error;
+  }
 }
 
 export async function getJson(path, signal) {

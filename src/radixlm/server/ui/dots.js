@@ -1,6 +1,7 @@
 // Running requests: a dot each, at the token that it has reached.
 
 import { palette } from "./palette.js";
+import { calm } from "./scene.js";
 
 const MOVE_MS = 160;
 const RADIUS = 4.5;
@@ -21,7 +22,7 @@ export class Dots {
   }
 
   step(ms) {
-    const share = 1 - Math.exp(-ms / MOVE_MS);
+    const share = calm.matches ? 1 : 1 - Math.exp(-ms / MOVE_MS);
     this.moving = false;
     for (const dot of this.#dots.values()) {
       const way = dot.goal - dot.token;

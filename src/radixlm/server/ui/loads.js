@@ -34,12 +34,12 @@ function row(load, room, explains, reported) {
     try {
       tell(told, load, count);
       await load.run(sender(control.signal, explains, answered), room);
-      told.dataset.state = "done";
+      settle(told, "done");
     } catch (error) {
       const stopped = control.signal.aborted;
       control.abort(); // its other requests
       told.textContent = stopped ? `Stopped after ${count.done} requests.` : error.message;
-      told.dataset.state = stopped ? "stopped" : "failed";
+      settle(told, stopped ? "stopped" : "failed");
     }
     control = undefined;
     mark(button, load, false);
@@ -57,7 +57,13 @@ function mark(button, load, running) {
 function tell(place, load, { done, prompt, cached }) {
   place.className = "told";
   place.dataset.state = "running";
+  place.setAttribute("aria-busy", true); // who hears the page hears the end, not each number
   place.textContent = `${done} of ${load.requests} requests${prompt ? ` · ${percent(cached / prompt)} of the prompts cached` : ""}`;
+}
+
+function settle(place, state) {
+  place.dataset.state = state;
+  place.setAttribute("aria-busy", false);
 }
 
 function sender(signal, explains, answered) {

@@ -107,7 +107,9 @@ function showLive(news) {
 
 function showRest() {
   const now = page.at ?? Date.now();
-  byId("empty").hidden = page.shown.watched !== undefined || [...page.shown.nodes.values()].some((node) => node.tokens);
+  const { watched, nodes, totals } = page.shown;
+  const told = totals.capacity !== undefined;
+  byId("empty").hidden = !told || watched !== undefined || [...nodes.values()].some((node) => node.tokens);
   showNumbers(page.shown, history.samples, now);
   paintLanes(byId("lanes"), history.samples, Date.now(), page.at);
 }
@@ -115,6 +117,7 @@ function showRest() {
 function showLink(state) {
   const link = byId("link");
   link.dataset.state = state;
+  document.body.dataset.link = state;
   link.textContent = { connecting: "connecting", live: "live", lost: "connection lost, trying again" }[state];
 }
 
@@ -130,6 +133,7 @@ function look(at) {
   byId("when").value = -ago;
   byId("past").hidden = !paused;
   byId("past").textContent = ago ? `${ago} s ago` : "paused";
+  byId("when").ariaValueText = paused ? byId("past").textContent : "now";
   view.show(page.shown, { flash: false });
   showPath(page.shown, open);
   showTable(page.shown, reach);
@@ -228,7 +232,10 @@ async function start() {
   setUpChoices();
   setUpKeys();
   setUpLegend("state");
-  setUpSearch(reach);
+  setUpSearch((id) => {
+    reach(id);
+    byId("canvas").focus(); // the list that was chosen from is gone
+  });
   await pass();
   open(undefined);
   setUpRounds();

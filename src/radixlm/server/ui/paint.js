@@ -8,6 +8,8 @@ const LEAST_LABEL_HEIGHT = 12;
 const LINE = 15;
 const PAD = 6;
 const FONT_SIZE = 11;
+// Those that take two places in a font of even widths: of East Asia, and pictures.
+const WIDE = /[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff01-\uff60\uffe0-\uffe6]|[\u{1f300}-\u{1faff}\u{20000}-\u{3fffd}]/u;
 const labels = new WeakMap(); // node -> its text on one line
 
 let hatch;
@@ -104,19 +106,31 @@ function paintLabel(context, node, { x, y, width, height }, colour) {
   const first = top + Math.max(1, Math.min(5, (height - LINE) / 2));
   const size = count(node.tokens);
   const beside = wide > size.length + 14 ? size.length + 2 : 0;
-  if (beside) {
-    context.globalAlpha = 0.62;
-    context.fillText(size, x + width - PAD - size.length * glyph - 1, first);
-    context.globalAlpha = 1;
-  }
+  if (beside) context.fillText(size, x + width - PAD - size.length * glyph - 1, first);
   const text = labelOf(node);
   let from = 0;
   for (let line = 0; line < lines && from < text.length; line += 1) {
     const room = line ? wide : wide - beside;
-    const last = line === lines - 1;
-    context.fillText(last ? cut(text.slice(from), room) : text.slice(from, from + room), x + PAD, first + line * LINE);
-    from += room;
+    let end = lineEnd(text, from, room);
+    const more = line === lines - 1 && end < text.length;
+    if (more) end = lineEnd(text, from, room - 1);
+    context.fillText(text.slice(from, end) + (more ? "…" : ""), x + PAD, first + line * LINE);
+    from = end;
   }
+}
+
+/** Where a line ends that has room for so many glyphs: behind a word, if it is not too long. */
+function lineEnd(text, from, room) {
+  let end = from;
+  let word = from;
+  let taken = 0;
+  for (const character of text.slice(from, from + room + 1)) {
+    taken += character >= "\u1100" && WIDE.test(character) ? 2 : 1;
+    if (taken > room) return word > (from + end) / 2 ? word : end;
+    end += character.length;
+    if (character === " ") word = end;
+  }
+  return end;
 }
 
 function labelOf(node) {

@@ -8,7 +8,8 @@ const STILL = 2e-4;
 const LEAST_LOG_UNIT = 3.4;
 const MOST_LOG_UNIT = 28;
 const LEAST_LINEAR_SHARE = 0.005;
-const calm = window.matchMedia("(prefers-reduced-motion: reduce)");
+/** Whether nothing is to move that need not. */
+export const calm = window.matchMedia("(prefers-reduced-motion: reduce)");
 
 export class Scene {
   bars = []; // parents first
@@ -52,7 +53,7 @@ export class Scene {
     }
     this.bars = targets.map((target) => this.#place(target, before, targets, flash));
     for (const bar of this.bars) bar.above = this.bars[bar.parent];
-    if (flash) this.#letGo(before, tree.nodes);
+    if (flash && !calm.matches) this.#letGo(before, tree.nodes);
     this.#still = false;
   }
 

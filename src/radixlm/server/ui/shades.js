@@ -15,11 +15,10 @@ export function shading(kind, tree) {
 }
 
 function ramped(share) {
-  const { ramp, label, "label-high": high, ghost, quiet } = palette();
+  const { ramp, ghost, quiet } = palette();
   return (node) => {
     if (node.state === "ghost") return { fill: ghost, label: quiet };
-    const step = Math.round(Math.min(1, Math.max(0, share(node))) * (STEPS - 1));
-    return { fill: ramp[step], label: step > STEPS * 0.55 ? high : label };
+    return ramp[Math.round(Math.min(1, Math.max(0, share(node))) * (STEPS - 1))];
   };
 }
 

@@ -93,8 +93,8 @@ function paintNamespace(context, node, { x, y, width, height }) {
 }
 
 export function namespaceOf(node) {
-  const named = Object.values(node.namespace ?? {}).filter(Boolean);
-  return named.length ? oneLine(named.join(" · ")) : "no namespace";
+  const named = Object.entries(node.namespace ?? {}).filter(([, value]) => value);
+  return named.length ? oneLine(named.map((pair) => pair.join(" ")).join(" · ")) : "no namespace";
 }
 
 function paintLabel(context, node, { x, y, width, height }, colour) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from radixlm.build import AsyncEngine
 from radixlm.core.config import EngineConfig
 from scripts.browser import NoBrowserError, chromium, fire, opened
-from tests.server_support import live, until
+from tests.server_support import fake_engine, live, until
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -342,11 +343,32 @@ def test_after_a_search_the_keys_go_on_in_the_tree(page, url):
     wait(page, "document.activeElement.id === 'canvas'")
 
 
-def test_a_server_that_is_gone_is_seen_and_said(browser, engine):
-    with live(engine, "demo") as url:
+def test_a_server_that_is_gone_is_seen_and_said(browser):
+    with live(fake_engine()[0]) as url:
         page = opened(browser, url)
     page.wait_for_selector("body[data-link=lost]")
     page.click("[data-load=chat]")
     failed = page.wait_for_selector("[data-load=chat] + p[data-state=failed]")
     assert failed.text_content() == "the server does not answer"
     page.close()
+
+
+def test_another_server_in_the_same_place_is_another_tree(browser, url):
+    """Its ids mean other nodes: what was chosen in the old one is chosen no more."""
+    page = opened(browser, url)
+    httpx.post(f"{url}/generate", json={"text": "Chosen"}, timeout=30)
+    agrees(page, url)
+    page.click("#table tbody button")
+    older = tree(url)["version"] - 1
+    page.route("**/cache/events*", lambda route: route.fulfill(body=snapshot(url, older)))
+    page.evaluate("document.activeElement.blur()")
+    page.click("#node-open")
+    wait(page, f"document.body.dataset.version === '{older}'")
+    assert page.is_hidden("#node")
+    page.close()
+
+
+def snapshot(url: str, version: int) -> str:
+    """A stream's beginning, of that version."""
+    told = {**tree(url), "version": version, "seq": 1, "dropped": 0}
+    return f"event: snapshot\ndata: {json.dumps(told)}\n\n"

@@ -75,7 +75,10 @@ function refused(error) {
 /** One event of the stream. */
 function take(name, data) {
   if (name === "error") return;
-  if (name === "snapshot") live.watched = page.watched;
+  if (name === "snapshot") {
+    if (data.version < live.version) choose(undefined); // another server's: its ids mean other nodes
+    live.watched = page.watched;
+  }
   live.apply(name, data);
   history.record(Date.now(), name, data, live);
   if (name === "stats") countSaved(data);
@@ -155,8 +158,7 @@ function stepTime(seconds) {
 function reach(id) {
   page.wanted = undefined;
   if (page.shown.nodes.has(id)) {
-    view.select(id);
-    showNode(page.shown.nodes.get(id), page.shown);
+    choose(page.shown.nodes.get(id));
   } else if (page.at !== undefined) {
     look(undefined); // what is looked for stands in the tree of now
     reach(id);
@@ -164,6 +166,11 @@ function reach(id) {
     page.wanted = id;
     open(id);
   }
+}
+
+function choose(node) {
+  view.select(node?.id);
+  showNode(node, page.shown);
 }
 
 function setUpTime() {
@@ -187,10 +194,7 @@ function setUpChoices() {
   });
   byId("height").addEventListener("change", ({ target }) => view.measure(target.value));
   byId("node-open").addEventListener("click", () => open(Number(byId("node").dataset.id)));
-  byId("node-close").addEventListener("click", () => {
-    showNode(undefined, page.shown);
-    view.select(undefined);
-  });
+  byId("node-close").addEventListener("click", () => choose(undefined));
   byId("help").addEventListener("click", () => byId("guide").showModal());
 }
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import numpy as np
 
 from radixlm.cache.node import TOKEN_BYTES, Match, TreeNode, page_key
-from radixlm.core.keys import Key, common_prefix
+from radixlm.core.keys import Key, common_prefix, first_difference
 from radixlm.core.misses import MissReason, MissReport
 
 # So much is looked at of a list whose entries changed places: in front of the place, and behind.
 _SHARED_TOKENS = 64
 _NEXT_TOKENS = 1_024
 _MOST_EDGES = 8
+_MOST_SIBLINGS = 8
 
 
 class Ending:
@@ -112,7 +115,8 @@ def _edges_from(node: TreeNode) -> tuple[bytes, ...]:
 
 def _beyond(match: Match, page: bytes, page_size: int) -> TreeNode | None:
     """The node that holds what follows the match, where `page` is wanted: the ghost of it if there
-    is one, else the last of the other continuations, else None.
+    is one, else the last of the other continuations, of a page's that which begins most like it,
+    else None.
     """
     node = match.node
     if node is None:
@@ -122,4 +126,11 @@ def _beyond(match: Match, page: bytes, page_size: int) -> TreeNode | None:
     if not node.children:
         return None
     ghost = node.children.get(page_key(page, page_size))
-    return ghost or next(reversed(node.children.values()))
+    if ghost is not None:
+        return ghost
+    newest = reversed(node.children.values())
+    if page_size == 1:
+        return next(newest)
+    wanted = memoryview(page).cast("i")
+    siblings = islice(newest, _MOST_SIBLINGS)
+    return max(siblings, key=lambda child: first_difference(child.edge, wanted))

@@ -172,6 +172,16 @@ class TestPages:
         report = why(cache, [10, 11, 5, 5, 5])
         assert (report.reason, report.cached, report.position) == ("diverged", 0, 2)
 
+    def test_diverged_from_the_page_that_begins_most_like_it(self) -> None:
+        cache = RadixCache(64, 4)
+        for last in ([20, 21, 22, 23], [20, 91, 92, 93], [94, 95, 96, 97]):
+            serve(cache, [*pages(1), *last])
+        report = why(cache, [*pages(1), 20, 21, 22, 99, 7])
+        assert (report.reason, report.position) == (MissReason.DIVERGED, 7)
+        assert report.cached_continuation == (23,)
+        serve(cache, pages(5))
+        assert why(cache, [10, 11, 5, 5, 5]).position == 2
+
     def test_evicted(self) -> None:
         clock = VirtualClock()
         cache = RadixCache(16, 4, clock=clock)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,11 +17,22 @@ _MOST_STRINGS = 100
 
 
 class Spot(NamedTuple):
-    """role: of the message, or TOOLS, which are no message. of: how many messages there are."""
+    """role: of the message, or TOOLS, which are no message. of: how many messages there are.
+
+    into, left: how many characters of the message stand in front of the place and behind it;
+    `into` is negative in what the template writes in front of it.
+    """
 
     message: int | None
     role: str
     of: int
+    into: int = 0
+    left: int = 0
+
+    @property
+    def last(self) -> bool:
+        """Whether it is in the last message."""
+        return self.message is not None and self.message == self.of - 1
 
     def __str__(self) -> str:
         return "the tools" if self.message is None else f"message {self.message} ({self.role})"
@@ -37,27 +48,48 @@ class Outline:
 
     def at(self, tokenizer: Tokenizer, key: Key, position: int) -> Spot | None:
         """The message of the token at `position` of the text's key; what the template writes
-        between two belongs to the second. None without messages. O(text).
+        between two belongs to the second, but where the first one ends it may have gone on. None
+        without messages. O(text).
 
-        A text that messages share can be found too early, and one that the template changed is not
-        found: then its message is taken for a part of the one behind it.
+        A text that messages share can be found too early. One that the template changed is not
+        found, nor is a call of a tool: all up to the next one is taken for theirs.
         """
         if not self.messages:
             return None
         wanted = self._character(tokenizer, key, position)
-        last = len(self.messages) - 1
-        end = 0
+        last = begin = end = 0
+        for place, starts, ends, between in self._spans():
+            if wanted < starts and between is None and wanted < self._tools_end(starts):
+                return Spot(None, TOOLS, len(self.messages))
+            if between is not None and end < wanted < starts:
+                return self._spot(between, 0, starts - wanted)
+            if wanted == end > 0:
+                break
+            last, begin, end = place, starts, ends
+            if wanted < end:
+                break
+        else:
+            if wanted != end:
+                return self._spot(len(self.messages) - 1, 0, 0)
+        return self._spot(last, wanted - begin, max(end - wanted, 0))
+
+    def _spans(self) -> Iterator[tuple[int, int, int, int | None]]:
+        """Each message that is found, where it begins and ends, and which one what stands between
+        it and the one before belongs to, if not to the template.
+        """
+        end, between = 0, None
         for place, message in enumerate(self.messages):
             text = _text(message.get("content")).strip()
             begin = self.text.find(text, end) if text else -1
-            if begin < 0:
-                continue
-            end = begin + len(text)
-            if wanted < begin and wanted < self._tools_end(begin):
-                return Spot(None, TOOLS, last + 1)
-            if wanted < end:
-                return Spot(place, str(message["role"]), last + 1)
-        return Spot(last, str(self.messages[last]["role"]), last + 1)
+            if begin >= 0:
+                end = begin + len(text)
+                yield place, begin, end, between
+                between = None
+            if between is None and (message.get("tool_calls") or (text and begin < 0)):
+                between = place
+
+    def _spot(self, place: int, into: int, left: int) -> Spot:
+        return Spot(place, str(self.messages[place]["role"]), len(self.messages), into, left)
 
     def _character(self, tokenizer: Tokenizer, key: Key, position: int) -> int:
         """Where in the text the token at `position` begins."""

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from radixlm.core.keys import Key
-from radixlm.text.difference import Difference, Kind, difference, visible
+from radixlm.text.difference import Difference, difference, visible
+from radixlm.text.kinds import SAME, Kind, meeting
 from radixlm.text.tokenizer import Tokenizer
 from tests.engines import byte_tokenizer
 
@@ -34,6 +35,18 @@ def test_whole_words_are_marked() -> None:
         ("It is ", "Monday, ok", "Tuesday, ok", Kind.DATE_TIME),
         ("Since November ", "19, we", "20, we", Kind.DATE_TIME),
         ("at ", "1763560000 s", "1763560099 s", Kind.DATE_TIME),
+        ("It is 2:05 ", "AM now", "PM now", Kind.DATE_TIME),
+        ("It is ", "2 PM now", "3 PM now", Kind.DATE_TIME),
+        ("It is Friday, ", "20 November", "27 November", Kind.DATE_TIME),
+        ("It is", " Fri, 20 Nov", " Sat, 21 Nov", Kind.DATE_TIME),
+        ("Since 2026-1", "1, we", "2, we", Kind.DATE_TIME),
+        ("at 20261120T14", "0533Z s", "0612Z s", Kind.DATE_TIME),
+        ("今天是2026年11月", "20日。", "21日。", Kind.DATE_TIME),
+        ("Phone ", "5551234567 ok", "5559876543 ok", Kind.NUMBER),
+        ("Host 10.0.0.", "17 is", "18 is", Kind.NUMBER),
+        ("They may ", "decide it", "separate it", Kind.TEXT),
+        ("Head ", "4f1c2d9 is", "a0b7719 is", Kind.ID),
+        ("id ", "31187348761d11bb5 x", "d041814553e7177e2 x", Kind.ID),
         ("id=", "4f1c2d9ab0", "a0b7719cd3", Kind.ID),
         ("id ", "123e4567-e89b-12d3-a456-426614174000", "9b2e4567-e89b-12d3-a456-426614174000",
          Kind.ID),
@@ -44,6 +57,16 @@ def test_whole_words_are_marked() -> None:
         ("I like ", "dogs a lot", "cats a lot", Kind.TEXT),
         ('[\n{"name": "', 'one"},\n{"name": "two"}]', 'two"},\n{"name": "one"}]', Kind.REORDERED),
         ('{"', 'one": 11, "two": 22}', 'two": 22, "one": 11}', Kind.REORDERED),
+        ('"enum": ["', 'fast", "slow", "best"]', 'best", "fast", "slow"]', Kind.REORDERED),
+        ("Allowed: ", "read, write. Be", "write, read. Be", Kind.REORDERED),
+        ("Documents:\n[1] ", "One is red.\n[2] Two is blue.\n", "Two is blue.\n[2] One is red.\n",
+         Kind.REORDERED),
+        ("<u>", "dog<a>chien<u>cat<a>chat<u>", "cat<a>chat<u>dog<a>chien<u>", Kind.REORDERED),
+        ("Be ", "polite, and say", "politely, and say", Kind.TEXT),
+        ("It is of", " a bank", "\u200b a bank", Kind.UNICODE),
+        ("<s>", "You are", "\ufeffYou are", Kind.UNICODE),
+        ("A caf", "é au lait", "e\u0301 au lait", Kind.UNICODE),
+        ("<a>", "<think>\nIt may be.\n</think>\n\nYes.", "Yes.", Kind.REASONING),
     ],
 )  # fmt: skip
 def test_kinds(shared: str, cached: str, requested: str, kind: Kind) -> None:
@@ -71,3 +94,33 @@ def test_invalid_utf8_is_shown() -> None:
     assert (
         "\N{REPLACEMENT CHARACTER}" in difference(BYTES, ids("x "), ids("é")[:1], ids("y")).marked
     )
+
+
+def test_a_character_that_the_tokens_cut_is_shown_whole() -> None:
+    one, other = ids("It is é."), ids("It is è.")
+    assert difference(BYTES, one[:7], one[7:], other[7:]).marked == "…It is [é.|è.]…"
+
+
+def test_what_is_put_in_is_shown_alone() -> None:
+    assert parted("<u>Hi", "\n<a>", "<a>").marked == "…<u>Hi[\\n|]<a>…"
+    assert parted("<u>", "You are", "\ufeffYou are").marked == "…<u>[You|\\ufeffYou] are…"
+    assert parted("<u>a caf", "é", "e\u0301").marked == "…<u>a [caf\\xe9|cafe\\u0301]…"
+
+
+def test_a_mark_of_the_template_is_no_part_of_a_word() -> None:
+    found = parted("kind.<|end|><|user|>", "Hi<|end|>", "Ho<|end|>")
+    assert found.marked.endswith("<|user|>[Hi|Ho]<|end|>…")
+
+
+def test_a_word_is_shown_to_its_end() -> None:
+    one, other = "4f1c2d9ab0e84d1bb8c1", "a0b7719cd3c94a6f9e2d"
+    assert f"[{one}|{other}]" in parted("id ", f"{one} is", f"{other} is").marked
+
+
+def test_where_texts_meet_again() -> None:
+    rest = " is the one whom you help in this shop for bicycles."
+    assert len(rest) > SAME
+    assert meeting("Ann Lee" + rest, "Bob" + rest) == (7, 3)
+    assert meeting(rest, "Bob" + rest) == (0, 3)
+    assert meeting("Bob" + rest, rest) == (3, 0)
+    assert meeting("Ann" + rest, "Bob") is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from radixlm.cache import RadixCache, explained
@@ -13,6 +15,13 @@ from tests.engines import byte_tokenizer
 
 BYTES: Tokenizer = byte_tokenizer()
 SYSTEM = "You are a helper in a shop."
+RULES = "tell what was bought last, in one short sentence, and be polite."
+TALK = (
+    *("Do you have bells for bicycles?", "Yes, we have bells of brass and of steel."),
+    *("How much is the one of brass, please?", "It is nine, and eight for two of them."),
+    *("Then I take two of them. Where do I pay?", "At the desk, or here."),
+    "Here it is.",
+)
 
 
 def outline_of(*contents: str) -> Outline:
@@ -36,7 +45,30 @@ def found(cached: Outline, asked: Outline, *, chat: bool = True) -> Finding:
 @pytest.mark.parametrize(
     ("cached", "asked", "cause", "place"),
     [
-        (("It is 2026-11-20. Hi",), ("It is 2026-11-21. Hi",), Cause.DATE_TIME, "0 (system)"),
+        (("It is 2026-11-20. Be so kind as to help.", "Hi"),
+         ("It is 2026-11-21. Be so kind as to help.", "Hi"), Cause.DATE_TIME, "0 (system)"),
+        (("You help Ann. " + SYSTEM * 2, "Hi"), ("You help Bob. " + SYSTEM * 2, "Hi"),
+         Cause.CHANGING_PART, "0 (system)"),
+        ((SYSTEM, "Hi"), (SYSTEM.replace("shop", "school"), "Hi"), Cause.NEW_TEXT, "0 (system)"),
+        ((SYSTEM, "Of Ann: " + RULES), (SYSTEM, "Of Bob: " + RULES), Cause.CHANGING_PART,
+         "1 (user)"),
+        ((SYSTEM, "Sales of May?"), (SYSTEM, "Sales of June?"), Cause.NEW_TEXT, "1 (user)"),
+        ((SYSTEM, *TALK[:5]), (SYSTEM, *TALK[2:7]), Cause.CUT_HISTORY, "1 (user)"),
+        ((SYSTEM, *TALK[:5]), (SYSTEM, *TALK[:2], *TALK[4:7]), Cause.CUT_HISTORY, "3 (user)"),
+        ((SYSTEM, *TALK[:5]), (SYSTEM, "In short: a bell is wanted.", "Good.", *TALK[4:7]),
+         Cause.EDITED_HISTORY, "1 (user)"),
+        ((SYSTEM, *TALK[:3]), (SYSTEM + " Be brief.", *TALK[:5]), Cause.EDITED_HISTORY,
+         "0 (system)"),
+        ((SYSTEM, "Hi", "<think>\nSo.\n</think>\nYes.", "Why?"), (SYSTEM, "Hi", "Yes.", "Why?"),
+         Cause.REASONING, "2 (assistant)"),
+        ((SYSTEM, "Hi", "It costs 5 or more", "And?"), (SYSTEM, "Hi", "It costs 6 or more", "And?"),
+         Cause.EDITED_HISTORY, "2 (assistant)"),
+        ((SYSTEM, "It is 2:05 PM. " + RULES, "Yes.", "And?"),
+         (SYSTEM, "It is 2:06 PM. " + RULES, "Yes.", "And?"), Cause.DATE_TIME, "1 (user)"),
+        ((SYSTEM, "Sales of May?", "Nine.", "And?"), (SYSTEM, "Sales of June?", "Two!", "Why?"),
+         Cause.NEW_TEXT, "1 (user)"),
+        ((SYSTEM, "Hi", "Yes. \n", "And?"), (SYSTEM, "Hi", "Yes.", "And?"), Cause.WHITE_SPACE,
+         "2 (assistant)"),
         ((SYSTEM, "Do you have bells?"), (SYSTEM, "Are you open?"), Cause.NEW_TEXT, "1 (user)"),
         (("Be kind.", "Hi"), ("Never lie.", "Hi"), Cause.NEW_TEXT, "0 (system)"),
         ((SYSTEM, "Hi", "It is brass.", "And?"), (SYSTEM, "Hi", "It is gold.", "And?"),
@@ -65,10 +97,13 @@ def test_other_tools() -> None:
 
 
 def test_a_text_without_messages_has_a_place_in_tokens() -> None:
-    told = found(outline_of("Order 17 of it"), outline_of("Order 18 of it"), chat=False)
+    ours, theirs = (outline_of(f"Order {number} of it: {RULES}") for number in (17, 18))
+    told = found(ours, theirs, chat=False)
     assert (told.cause, told.spot) == (Cause.NUMBER, None)
     assert told.place == "token 15"
     assert told.fix == "leave it out, or move it to the end of the prompt"
+    told = found(outline_of("Order 17 of it"), outline_of("Order 18 of it"), chat=False)
+    assert told.cause is Cause.NEW_TEXT
     told = found(outline_of("I like cats a lot"), outline_of("I like dogs a lot"), chat=False)
     assert told.cause is Cause.NEW_TEXT
 
@@ -86,12 +121,21 @@ def test_what_begins_at_the_prompt_s_first_token_says_so() -> None:
     assert told.difference.marked == "<system>a b [c.|d.] I…"
 
 
+def test_what_changes_belongs_behind_what_stays() -> None:
+    def fix(*messages: str, tools: bool = False) -> str:
+        ours, theirs = (
+            outline_of(f"It is 2026-11-{day}. {SYSTEM * 2}", *messages) for day in (20, 21)
+        )
+        return found(ours, replace(theirs, tools=[{"name": "x"}] if tools else ())).fix
+
+    assert fix("Hi") == "move it to the end of the system prompt"
+    last = "move it to the last message, and leave it there in later turns"
+    assert fix("Hi", tools=True) == fix("Hi", "Yes.", "And?") == last
+
+
 @pytest.mark.parametrize("cause", Cause)
 def test_every_cause_has_words_without_gaps(cause: Cause) -> None:
-    for spot in (None, Spot(0, "system", 2), Spot(1, "user", 2), Spot(None, "tools", 2)):
-        told = Finding(cause, 7, spot)
-        assert told.what == WORDS[cause].what != ""
-        assert "{" not in told.fix
-        assert ("system prompt" in told.fix) == (
-            "{where}" in WORDS[cause].fix and spot == Spot(0, "system", 2)
-        )
+    told = Finding(cause, 7, Spot(0, "system", 2))
+    assert told.what == WORDS[cause].what != ""
+    assert "{" not in told.fix
+    assert ("the end of the prompt" in told.fix) == ("{where}" in WORDS[cause].fix)

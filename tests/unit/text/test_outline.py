@@ -32,7 +32,9 @@ TEXT = '<s>Be kind.{"name": "find", "description": "Finds."}<u>Hi\nyou<a><u>Hi<a
 def test_the_message_of_a_token(at: str, expected: Spot) -> None:
     tokenizer = byte_tokenizer()
     key = tokenizer.encode(TEXT)
-    assert Outline(TEXT, MESSAGES, TOOLS).at(tokenizer, key, TEXT.index(at)) == expected
+    found = Outline(TEXT, MESSAGES, TOOLS).at(tokenizer, key, TEXT.index(at))
+    assert found is not None
+    assert found[:3] == expected[:3]
 
 
 def test_behind_the_last_message_and_without_any() -> None:
@@ -44,8 +46,39 @@ def test_behind_the_last_message_and_without_any() -> None:
 
 def test_the_places_are_in_bytes() -> None:
     messages = [{"role": "user", "content": "é" * 9}, {"role": "assistant", "content": "x"}]
-    text = "".join(str(message["content"]) for message in messages)
+    text = "<a>".join(str(message["content"]) for message in messages)
     key = byte_tokenizer().encode(text)
     outline = Outline(text, messages)
-    assert outline.at(byte_tokenizer(), key, 17) == Spot(0, "user", 2)
-    assert outline.at(byte_tokenizer(), key, 18) == Spot(1, "assistant", 2)
+    assert outline.at(byte_tokenizer(), key, 17) == Spot(0, "user", 2, 8, 1)
+    assert outline.at(byte_tokenizer(), key, 18) == Spot(0, "user", 2, 9, 0)
+    assert outline.at(byte_tokenizer(), key, 19) == Spot(1, "assistant", 2, -2, 3)
+
+
+def test_where_a_message_ends_it_may_have_gone_on() -> None:
+    messages = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}]
+    told = '{"name": "find", "description": "Finds."}'
+    for text, tools, role in (
+        ("<s>Be kind.<u>Hi", [], "system"),
+        (f"<s>Be kind.{told}<u>Hi", TOOLS, "tools"),
+    ):
+        key = byte_tokenizer().encode(text)
+        found = Outline(text, messages, tools).at(byte_tokenizer(), key, text.index("kind.") + 5)
+        assert found is not None
+        assert found.role == role
+
+
+def test_a_call_belongs_to_the_message_that_makes_it() -> None:
+    call = {"function": {"name": "find", "arguments": {"id": 5}}}
+    messages = [
+        {"role": "user", "content": "Find it."},
+        {"role": "assistant", "content": "<think>Hm.</think>I look.", "tool_calls": [call]},
+        {"role": "tool", "content": "It is here."},
+    ]
+    text = '{"name": "find", "description": "Finds."}<u>Find it.<a>I look.'
+    text += '{"name": "find", "arguments": {"id": 5}}<t>It is here.'
+    key = byte_tokenizer().encode(text)
+    outline = Outline(text, messages, TOOLS)
+    for at, role in (("Finds", "tools"), ("I look", "assistant"), ("5}", "assistant")):
+        found = outline.at(byte_tokenizer(), key, text.index(at))
+        assert found is not None
+        assert found.role == role

@@ -30,7 +30,6 @@ class Texts(NamedTuple):
 class Difference(NamedTuple):
     """before, after: what both say around it, as far as it is shown; control characters are
     escaped, in `cached` and `requested` too. begins: nothing stands in front of `before`.
-    texts: all that is known.
     """
 
     kind: Kind
@@ -39,7 +38,6 @@ class Difference(NamedTuple):
     requested: str
     after: str
     begins: bool
-    texts: Texts
 
     @property
     def marked(self) -> str:
@@ -50,8 +48,10 @@ class Difference(NamedTuple):
 
 def difference(
     tokenizer: Tokenizer, shared: Key, cached: Key, requested: Key, *, begins: bool = False
-) -> Difference:
-    """The difference of two continuations of the same tokens, of which the last are `shared`."""
+) -> tuple[Difference, Texts]:
+    """The difference of two continuations of the same tokens, of which the last are `shared`; and
+    all that is known of them.
+    """
     head, *both = (tokenizer.spelled(ids.tolist()) for ids in (shared, cached, requested))
     before, torn = _decoded(head)  # a character that the tokens cut belongs to the continuations
     texts = Texts(before, *(_whole(torn + data) for data in both))
@@ -64,7 +64,7 @@ def difference(
     before, ours, theirs, after = map(visible, parted)
     if kind is Kind.UNICODE:
         ours, theirs = (ascii(part)[1:-1] for part in parted[1:3])
-    return Difference(kind, before, ours, theirs, after, begins, texts)
+    return Difference(kind, before, ours, theirs, after, begins), texts
 
 
 def visible(text: str) -> str:

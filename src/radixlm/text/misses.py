@@ -10,7 +10,7 @@ import numpy as np
 
 from radixlm.core.keys import Key
 from radixlm.core.misses import MissReason, MissReport
-from radixlm.text.difference import Difference, difference
+from radixlm.text.difference import Difference, Texts, difference
 from radixlm.text.kinds import SAME, Kind, meeting
 from radixlm.text.outline import Outline, Spot
 from radixlm.text.tokenizer import Tokenizer
@@ -102,6 +102,7 @@ WORDS: Final = {
 _PROMPT_END: Final = "the end of the prompt"
 _LAST_MESSAGE: Final = "the last message, and leave it there in later turns"
 _QUESTION: Final = 2  # messages that are no conversation yet: a system prompt and a question
+_OF_TOOLS: Final = '"parameters": {'
 _MOST_OF_TOOLS: Final = 8_192  # tokens: what came first may now come last
 _SOME: Final = 10  # characters
 _HEADER: Final = 5  # characters that the template writes in front of a message, at least
@@ -168,37 +169,38 @@ def find(
     if spot is not None and spot.message is None:
         parts[-1] = key[miss.position :][:_MOST_OF_TOOLS]
     begins = miss.position <= parts[0].size
-    found = difference(tokenizer, *parts, begins=begins)
-    cause, inside = _cause(found, spot)
+    found, texts = difference(tokenizer, *parts, begins=begins)
+    cause, inside = _cause(found.kind, texts, spot)
     has_tools = outline is not None and bool(outline.tools)
     where = _where(spot, inside=inside, has_tools=has_tools)
     return Finding(cause, miss.position, spot, found, where)
 
 
-def _cause(found: Difference, spot: Spot | None) -> tuple[Cause, bool]:
+def _cause(kind: Kind, texts: Texts, spot: Spot | None) -> tuple[Cause, bool]:
     """The cause, and whether the same text follows in the same message."""
-    kind = found.kind
     if kind is Kind.REASONING:
         answer = spot is not None and spot.role == "assistant" and not spot.last
         kind = kind if answer else Kind.TEXT
     if kind not in _OF_WORDS:
         return Cause(kind.value), False
     if spot is None:
-        inside = meeting(found.texts.cached, found.texts.requested) is not None
+        inside = meeting(texts.cached, texts.requested) is not None
         return _of_own(kind, inside=inside), inside
     if spot.message is None:
         return Cause.DATE_TIME if kind is Kind.DATE_TIME else Cause.EDITED_TOOLS, False
-    return _in_message(found, kind, spot)
+    return _in_message(kind, texts, spot)
 
 
-def _in_message(found: Difference, kind: Kind, spot: Spot) -> tuple[Cause, bool]:
-    _, cached, requested = found.texts
+def _in_message(kind: Kind, texts: Texts, spot: Spot) -> tuple[Cause, bool]:
+    _, cached, requested = texts
     if spot.last:
         inside = spot.into >= 0 and meeting(cached, requested[: spot.left]) is not None
         return _of_own(kind, inside=inside), inside
-    if _left_out(found, spot):
+    if _left_out(texts, spot):
         return Cause.CUT_HISTORY, False
     met = meeting(cached, requested)
+    if _tools_gone(cached if met is None else cached[: met[0]], spot):
+        return Cause.EDITED_TOOLS, False
     inside = spot.into >= 0 and met is not None and met[1] + _SOME <= spot.left
     if spot.role == "system" or (spot.role == "user" and met is not None):
         if kind is not Kind.TEXT:
@@ -220,9 +222,17 @@ def _of_own(kind: Kind, *, inside: bool) -> Cause:
     return Cause.CHANGING_PART if kind is Kind.TEXT else Cause(kind.value)
 
 
-def _left_out(found: Difference, spot: Spot) -> bool:
+def _tools_gone(cached: str, spot: Spot) -> bool:
+    """Whether tools were told behind the system prompt, or without one in front of the messages,
+    where none are now.
+    """
+    between = spot.into < 0 if spot.role != "system" else not spot.left
+    return between and _OF_TOOLS in cached
+
+
+def _left_out(texts: Texts, spot: Spot) -> bool:
     """Whether the message that begins here stood later before."""
-    before, cached, requested = found.texts
+    before, cached, requested = texts
     if spot.into < 0:
         lead = ""
         told = spot.role == "assistant"

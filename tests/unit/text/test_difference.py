@@ -19,7 +19,7 @@ def ids(text: str) -> Key:
 
 
 def parted(shared: str, cached: str, requested: str) -> Difference:
-    return difference(BYTES, ids(shared)[-64:], ids(cached), ids(requested))
+    return difference(BYTES, ids(shared)[-64:], ids(cached), ids(requested))[0]
 
 
 def test_whole_words_are_marked() -> None:
@@ -79,7 +79,7 @@ def test_the_same_text_in_other_tokens() -> None:
             return b"".join({1: b" ", 2: b" yes", 3: b"yes"}[token] for token in ids)
 
     made = [np.array(each, dtype=np.int32) for each in ([], [1, 3], [2])]
-    found = difference(Pairs(), *made)  # type: ignore[arg-type]
+    found, _ = difference(Pairs(), *made)  # type: ignore[arg-type]
     assert found.kind is Kind.RETOKENIZED
 
 
@@ -91,14 +91,14 @@ def test_what_can_not_be_seen_is_escaped() -> None:
 
 
 def test_invalid_utf8_is_shown() -> None:
-    assert (
-        "\N{REPLACEMENT CHARACTER}" in difference(BYTES, ids("x "), ids("é")[:1], ids("y")).marked
-    )
+    found, _ = difference(BYTES, ids("x "), ids("é")[:1], ids("y"))
+    assert "\N{REPLACEMENT CHARACTER}" in found.marked
 
 
 def test_a_character_that_the_tokens_cut_is_shown_whole() -> None:
     one, other = ids("It is é."), ids("It is è.")
-    assert difference(BYTES, one[:7], one[7:], other[7:]).marked == "…It is [é.|è.]…"
+    found, _ = difference(BYTES, one[:7], one[7:], other[7:])
+    assert found.marked == "…It is [é.|è.]…"
 
 
 def test_what_is_put_in_is_shown_alone() -> None:

@@ -96,6 +96,20 @@ def test_other_tools() -> None:
     assert (told.cause, told.place) == (Cause.EDITED_TOOLS, f"the tools, token {told.position}")
 
 
+def test_no_tools_where_some_were() -> None:
+    tool = '{"name": "find", "parameters": {}}'
+    for system in ({"role": "system", "content": SYSTEM},), ():
+        messages = [
+            *system,
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": "Yes."},
+        ]
+        text = "".join(str(message["content"]) for message in system)
+        cached = Outline(f"<s>{text}{tool}<u>Hi<a>Yes.", messages, [{"name": "find"}])
+        told = found(cached, Outline(f"<s>{text}<u>Hi<a>Yes.", messages))
+        assert told.cause is Cause.EDITED_TOOLS
+
+
 def test_a_text_without_messages_has_a_place_in_tokens() -> None:
     ours, theirs = (outline_of(f"Order {number} of it: {RULES}") for number in (17, 18))
     told = found(ours, theirs, chat=False)

@@ -16,6 +16,7 @@ _LOOKED_AT = 256
 _MOST_PIECES = 64
 _CONTEXT = 16
 _BEHIND = 8
+_LONGEST_WORD = 64
 _LONG_ITEM = 3
 _PIECES = re.compile(r"<[^<>\s]{1,40}>|\s+|\w+|[^\w\s]")
 _WORD = re.compile(r"[^\s<>]*")
@@ -131,7 +132,7 @@ def _folded(text: str) -> str:
 
 def _reaches_into(pattern: re.Pattern[str], lead: str, text: str) -> bool:
     """Whether it matches so that a part of the first word of `text` is in it."""
-    end = len(lead) + len(text) - len(text.lstrip()) + len(_first_word(text))
+    end = len(lead) + len(text) - len(text.lstrip()) + len(_first_word(text)[:_LONGEST_WORD])
     found = pattern.finditer(lead + text[: end - len(lead) + _CONTEXT])
     return any(match.end() > len(lead) and match.start() < end for match in found)
 

@@ -55,13 +55,13 @@ WORDS: Final = {
     ),
     Cause.REORDERED: Words(
         "the same entries come in another order",
-        "send tools, JSON keys and documents in the same order each time, say sorted",
+        "send tools, JSON keys and documents in the same order each time, for example sorted",
     ),
     Cause.CHANGING_PART: Words(
         "a part changes per request, and the same text follows", "move it to {where}"
     ),
     Cause.EDITED_TOOLS: Words(
-        "the tools are others", "send the same tools with each request of a conversation"
+        "the tools are others", "send the same tools in the same order with each request"
     ),
     Cause.EDITED_HISTORY: Words(
         "an earlier message was rewritten",
@@ -103,7 +103,7 @@ _PROMPT_END: Final = "the end of the prompt"
 _LAST_MESSAGE: Final = "the last message, and leave it there in later turns"
 _QUESTION: Final = 2  # messages that are no conversation yet: a system prompt and a question
 _OF_TOOLS: Final = '"parameters": {'
-_MOST_OF_TOOLS: Final = 8_192  # tokens: what came first may now come last
+_MOST_OF_TOOLS: Final = 4_096  # tokens: what came first may now come last
 _SOME: Final = 10  # characters
 _HEADER: Final = 5  # characters that the template writes in front of a message, at least
 # What is told by a word or two, and by the message that they are in.

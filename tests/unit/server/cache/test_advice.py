@@ -9,7 +9,7 @@ from radixlm.server.cache.advice import WINDOW_REQUESTS, WINDOW_SECONDS, MissWin
 from radixlm.text.misses import Cause, Finding
 from radixlm.text.outline import Spot
 
-LOOKED = Finding(Cause.DATE_TIME, 18, Spot(0, "system", 2))
+LOOKED = Finding(Cause.DATE_TIME, 18, Spot(0, "system", 2), where="the end of the system prompt")
 
 
 class Looks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import socket
 import threading
@@ -210,6 +211,25 @@ def refused(response: httpx.Response, status: int = 400) -> dict[str, Any]:
     return error
 
 
+class Hurry:
+    """asyncio for uvicorn, which looks, and waits, a tenth of a second each time when it ends."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    @staticmethod
+    async def sleep(seconds: float) -> None:
+        await asyncio.sleep(min(seconds, 0.005))
+
+
+@contextmanager
+def soon_ended() -> Iterator[None]:
+    """Uvicorn's servers of the block end as soon as they may."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(uvicorn.server, "asyncio", Hurry())
+        yield
+
+
 @contextmanager
 def live(
     engine: AsyncEngine, name: str = NAME, *, grace: float = 5, force: bool = False, **flags: Any
@@ -224,15 +244,16 @@ def live(
     config = http_config(create_app(engine, served_model_name=name, config=settings), settings)
     server = Server(config, ready.set, engine.close, grace)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
-    thread.start()
-    try:
-        assert ready.wait(10)
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        server.force_exit = force
-        server.should_exit = True
-        thread.join()
-        listener.close()
+    with soon_ended():
+        thread.start()
+        try:
+            assert ready.wait(10)
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.force_exit = force
+            server.should_exit = True
+            thread.join()
+            listener.close()
 
 
 @contextmanager
@@ -242,6 +263,7 @@ def running(monkeypatch: pytest.MonkeyPatch, **flags: Any) -> Iterator[int | Non
     flags: ServerConfig's.
     """
     engine, _ = fake_engine()
+    gc.freeze()  # what other tests left is not searched; at its end `serve` thaws it
     ready = threading.Event()
     made: list[serving.Server] = []
     ports: list[object] = []
@@ -260,15 +282,16 @@ def running(monkeypatch: pytest.MonkeyPatch, **flags: Any) -> Iterator[int | Non
     monkeypatch.setattr(AsyncEngine, "from_config", lambda _config: engine)
     settings = ServerConfig(port=0, **flags)
     thread = threading.Thread(target=serving.serve, args=(EngineConfig(), settings))
-    thread.start()
-    try:
-        assert ready.wait(10)
-        yield ports[0][1] if isinstance(ports[0], tuple) else None
-    finally:
-        if made:
-            made[0].should_exit = True
-        thread.join()
-        asyncio.run(engine.close())
+    with soon_ended():
+        thread.start()
+        try:
+            assert ready.wait(10)
+            yield ports[0][1] if isinstance(ports[0], tuple) else None
+        finally:
+            if made:
+                made[0].should_exit = True
+            thread.join()
+            asyncio.run(engine.close())
 
 
 def until(condition: Any, seconds: float = 5.0) -> bool:

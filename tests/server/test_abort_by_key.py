@@ -12,8 +12,8 @@ from tests.server_support import Client, fake_engine, idle_and_whole, until
 
 STEP = 0.01
 KEYS = ("sk-first", "sk-second")
-NATIVE = {"text": "a", "sampling_params": {"max_new_tokens": 60}, "rid": "mine"}
-CHAT = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 60}
+NATIVE = {"text": "a", "sampling_params": {"max_new_tokens": 30}, "rid": "mine"}
+CHAT = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 30}
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def test_all_are_those_of_the_key_whatever_they_came_as(slow):
         for path, body in (
             ("/generate", NATIVE),
             ("/v1/chat/completions", CHAT),
-            ("/v1/completions", {"prompt": "a", "max_tokens": 60, "n": 1}),
+            ("/v1/completions", {"prompt": "a", "max_tokens": 30, "n": 1}),
         )
     ]
     answers, said = run(client, bodies, KEYS[0], abort_all=True)

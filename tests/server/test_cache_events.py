@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import pytest
 
 from radixlm.build import AsyncEngine
 from radixlm.engine import watching
@@ -116,6 +117,7 @@ def unread(url: str) -> Iterator[socket.socket]:
         yield connection
 
 
+@pytest.mark.slow
 def test_a_viewer_that_reads_too_late_has_lost_events_and_sees_all_afresh(engine, monkeypatch):
     """Only the connection is small: what it does not take waits, and then is dropped."""
     monkeypatch.setattr(watching, "SECONDS_BETWEEN_CHANGES", 0.0)

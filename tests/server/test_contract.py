@@ -34,6 +34,14 @@ VARIED = (
     "POST /abort_request",
     "POST /cache/explain",
 )
+# Those with the largest schemas; the shape of their answers is seen below.
+LONG = {
+    "POST /v1/chat/completions",
+    "POST /v1/messages",
+    "POST /v1/messages/count_tokens",
+    "POST /v1/responses",
+    "POST /cache/explain",
+}
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +55,10 @@ def operations() -> Iterator[dict[str, Any]]:
     asyncio.run(engine.close())
 
 
-@pytest.mark.parametrize("label", VARIED)
+@pytest.mark.parametrize(
+    "label",
+    [pytest.param(label, marks=pytest.mark.slow) if label in LONG else label for label in VARIED],
+)
 @pytest.mark.parametrize("mode", ["positive", "negative"])
 def test_answers_are_as_told(operations, label, mode):
     operation = operations[label]

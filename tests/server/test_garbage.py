@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
+from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -13,6 +14,14 @@ from radixlm.server import garbage
 from radixlm.server.exchange import Exchange
 from radixlm.server.garbage import full_searches_on_demand, search_when_quiet
 from tests.server_support import fake_engine, live
+
+
+@pytest.fixture(autouse=True)
+def alone() -> Iterator[None]:
+    """What other tests left, and all that is imported, is not searched."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -57,7 +66,7 @@ def test_after_a_long_search_the_next_one_comes_late(monkeypatch):
 
     async def run() -> None:
         searching = asyncio.create_task(search_when_quiet(lambda: 0))
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(0.15)
         searching.cancel()
 
     monkeypatch.setattr(garbage, "_EVERY_SECONDS", 0.001)

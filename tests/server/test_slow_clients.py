@@ -114,17 +114,17 @@ def test_a_second_request_has_its_own_time(slow):
 
 
 def test_answers_and_bodies_may_take_longer_than_headers(slow):
-    body = json.dumps({"prompt": "a", "max_tokens": 40}).encode()
+    body = json.dumps({"prompt": "a", "max_tokens": 20}).encode()
     head = HEAD.replace(str(len(BODY)).encode(), str(len(body)).encode())
     with live(slow, header_timeout=0.3, body_timeout=10) as url, connected(url) as connection:
         connection.sendall(head + body[:5])
-        time.sleep(0.5)
+        time.sleep(0.4)
         connection.sendall(body[5:])
         assert one_answer(connection).startswith(b"HTTP/1.1 200 ")
 
 
 def test_a_head_that_begins_while_another_is_answered_waits_with_it(slow):
-    body = json.dumps({"prompt": "a", "max_tokens": 40}).encode()
+    body = json.dumps({"prompt": "a", "max_tokens": 20}).encode()
     head = HEAD.replace(str(len(BODY)).encode(), str(len(body)).encode())
     with live(slow, header_timeout=0.3) as url, connected(url) as connection:
         connection.sendall(head + body + HEAD[:20])
@@ -202,6 +202,7 @@ def test_a_hundred_megabytes_are_refused_as_soon_as_they_are_known(slow, chunked
     assert sent < 10 * 2**20
 
 
+@pytest.mark.slow
 def test_a_connection_is_kept_for_the_next_request_as_long_as_one_says(slow):
     """Many clients keep theirs for five seconds: ended then, they would ask into the end."""
     head = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"

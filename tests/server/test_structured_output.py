@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from functools import partial
 
 import pytest
 
+from radixlm.constraints import compiler
+from radixlm.constraints.trial import SECONDS, Trial
 from radixlm.core.grammar import Grammar
 from radixlm.core.sampling import SamplingParams
 from tests.server_support import Client, events, fake_engine, idle_and_whole, refused, until
@@ -130,6 +133,13 @@ def test_a_process_that_can_not_start_is_told_of_as_described(monkeypatch, path,
     asyncio.run(engine.close())
 
 
+@pytest.fixture
+def short_trials(monkeypatch):
+    """A grammar may take a tenth of what it may take elsewhere."""
+    monkeypatch.setattr(compiler, "Trial", partial(Trial, seconds=SECONDS / 10))
+
+
+@pytest.mark.usefixtures("short_trials")
 def test_a_slow_grammar_holds_up_nobody():
     """Others' requests are answered while one's grammar is compiled, for as long as that takes."""
     engine, _ = fake_engine()
@@ -181,6 +191,7 @@ def test_structured_output_is_described(fake):
     ]
 
 
+@pytest.mark.usefixtures("short_trials")
 @pytest.mark.parametrize("by_name", [True, False])
 def test_a_request_is_aborted_while_its_grammar_is_compiled(by_name):
     """It ends at once, and never runs. Another one that waits for a grammar goes on."""

@@ -68,6 +68,13 @@ def strict(tool: dict[str, Any]) -> dict[str, Any]:
     return {**tool, "function": {**tool["function"], "strict": True}}
 
 
+# Where the marks are tokens of their own, and for each model, a process for grammars is started.
+SPECIAL = pytest.mark.parametrize(
+    "special",
+    [pytest.param((), id="text"), pytest.param(MARKERS, id="special", marks=pytest.mark.slow)],
+)
+
+
 @contextlib.contextmanager
 def model(template: str, script: str = "", special: Any = (), **flags: Any) -> Iterator[Client]:
     """A model that answers `script` and goes on by chance."""
@@ -105,7 +112,7 @@ def streamed_calls(chunks: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return [(name, arguments) for name, arguments in made]
 
 
-@pytest.mark.parametrize("special", [(), MARKERS], ids=["text", "special"])
+@SPECIAL
 @pytest.mark.parametrize("form", TEMPLATES)
 def test_required_and_named_calls(form, special):
     with model(TEMPLATES[form], special=special) as client:
@@ -147,7 +154,7 @@ def test_required_calls_may_be_several(form, script):
         assert choice["finish_reason"] == "tool_calls"
 
 
-@pytest.mark.parametrize("special", [(), MARKERS], ids=["text", "special"])
+@SPECIAL
 @pytest.mark.parametrize(
     ("form", "script"),
     [

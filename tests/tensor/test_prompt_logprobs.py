@@ -39,7 +39,14 @@ def scored(
         return outputs
 
 
-@pytest.mark.parametrize("start", [0, 1, 2, 48, 50, 51, 59, 60])
+@pytest.fixture(scope="module")
+def whole(folder: Path) -> list[RequestOutput]:
+    return scored(folder, 0, disable_radix_cache=True)
+
+
+@pytest.mark.parametrize(
+    "start", [0, 1, 51, 60, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 48, 50, 59))]
+)
 @pytest.mark.parametrize(
     "flags",
     [
@@ -51,8 +58,9 @@ def scored(
     ],
     ids=["on", "off", "page16", "chunked", "retracted"],
 )
-def test_they_are_those_of_the_whole_prompt(folder: Path, start: int, flags: Any) -> None:
-    whole = scored(folder, 0, disable_radix_cache=True)
+def test_they_are_those_of_the_whole_prompt(
+    folder: Path, whole: list[RequestOutput], start: int, flags: Any
+) -> None:
     part = scored(folder, start, **flags)
     for prompt, one, two in zip(PROMPTS, whole, part, strict=True):
         first = max(start, 1)

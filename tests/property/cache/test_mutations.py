@@ -121,6 +121,7 @@ def test_fault_is_caught(
     assert caught is not None
 
 
+@pytest.mark.slow
 def test_nothing_is_caught_without_a_fault() -> None:
     assert caught_by_the_stress() is None
     assert len(list(unit_tests())) > 120

@@ -18,7 +18,7 @@ OFF = next(setup for setup in SMALL if not setup.enabled)
 
 
 @pytest.mark.parametrize("setup", CACHING, ids=lambda s: f"{s.pages}x{s.page_size}")
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_cache_agrees_with_the_model_after_every_operation(setup, seed: int) -> None:
     counts = Stress(seed, setup).run(1_500, check_every=1)
     rare = ["splits", "merges", "evicted", "trims", "remaps", "duplicates", "aborts", "pins",

@@ -22,8 +22,10 @@ RULES = [EVERYTHING, SOME]
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("heads", [Heads(4, 4, 8), Heads(9, 3, 16), Heads(8, 2, 8)])
-@pytest.mark.parametrize("page", [0, 1, 4, 16])
-@pytest.mark.parametrize("depth", [1, 3, 6])
+@pytest.mark.parametrize(
+    "page", [0, 4, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 16))]
+)
+@pytest.mark.parametrize("depth", [1, 6, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("backend", ["torch", "cpu", "tiles"])
 def test_any_tree_equals_the_plain_backend(
     rule: Sharing, heads: Heads, page: int, depth: int, backend: str

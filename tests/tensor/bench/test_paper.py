@@ -41,7 +41,13 @@ def measure(name: str, setup: Setup, *modes: str) -> dict[str, Row]:
     return {row.mode: row for row in run([(workload, setup.plan(workload))], modes, setup)}
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
+LONG = {"react-agent", "tree-of-thought", "multi-turn-long", "llm-judge", "skeleton-of-thought"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in WORKLOADS],
+)
 def test_every_workload_runs(name: str, setup: Setup) -> None:
     rows = measure(name, setup, "off", "lpm")
     off, lpm = rows["off"], rows["lpm"]
@@ -92,6 +98,7 @@ def test_the_first_warm_request_is_not_counted(setup: Setup) -> None:
     assert row.computed_tokens == 3 * (32 + 7)
 
 
+@pytest.mark.slow
 def test_tree_search_always_has_a_quarter(setup: Setup) -> None:
     big = replace(setup, scale=0.3, pool=None)
     plan = big.plan(WORKLOADS["tree-search"])

@@ -27,7 +27,14 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> Setup:
     )
 
 
-@pytest.mark.parametrize("name", CHANGES)
+# What one of them takes, the others take together with it.
+QUICK = "mmlu-few-shot"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in CHANGES if name != QUICK)],
+)
 def test_programs_ask_what_is_asked_without_them(name: str, setup: Setup) -> None:
     twins = make_twins([name], Tokenizer.load(Path(setup.model)), setup.vocab_size)
     asked = []
@@ -42,6 +49,7 @@ def test_programs_ask_what_is_asked_without_them(name: str, setup: Setup) -> Non
     assert summary([row])["share_of_bound"][name] >= 0.96
 
 
+@pytest.mark.slow
 def test_command_prints_saves_and_draws(tmp_path: Path) -> None:
     lines, picture = tmp_path / "rows.jsonl", tmp_path / "frontend.png"
     arguments = ["paper", "--frontend", "--shape", "tiny", "--scale", "0.06", "--rounds", "2"]

@@ -130,8 +130,18 @@ def test_our_errors_are_one_line_without_traceback(monkeypatch, capsys, error, c
     ("arguments", "code", "text"),
     [
         (["generate", "/no/where", "hi"], 1, "there is no folder '/no/where'"),
-        (["generate", "models/typo", "hi"], 1, "there is no folder 'models/typo'"),
-        (["serve", "--port", "0", "--model-path", "/no/where"], 1, "there is no folder"),
+        pytest.param(
+            ["generate", "models/typo", "hi"],
+            1,
+            "there is no folder 'models/typo'",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            ["serve", "--port", "0", "--model-path", "/no/where"],
+            1,
+            "there is no folder",
+            marks=pytest.mark.slow,
+        ),
         (["serv"], 2, "No such command 'serv'"),
     ],
 )

@@ -20,6 +20,12 @@ WARM = [200] * 24
 COST = OWN + OUT - 1
 
 
+EACH_POLICY = pytest.mark.parametrize(
+    "policy",
+    ["lpm", *(pytest.param(name, marks=pytest.mark.slow) for name in ORDERS if name != "lpm")],
+)
+
+
 def _modest(n: int) -> Request:
     own = [1, n % 256, n // 256, *(255 - n * i % 50 for i in range(OWN - 3))]
     return make_request(f"modest{n}", own, OUT, tenant="modest")
@@ -73,7 +79,7 @@ def _compare(policy: SchedulePolicy, arrivals: list[int], name: str) -> tuple[li
     return alone, flooded
 
 
-@pytest.mark.parametrize("policy", ORDERS)
+@EACH_POLICY
 def test_a_modest_tenant_hardly_notices_a_flood(policy: SchedulePolicy) -> None:
     """It sends a request every three steps, which takes 45 % of the step's tokens: less than its
     half. Then it is never behind, so whoever of it comes is next, as soon as one of the others
@@ -86,7 +92,7 @@ def test_a_modest_tenant_hardly_notices_a_flood(policy: SchedulePolicy) -> None:
     assert max(flooded) <= 2 * max(alone)
 
 
-@pytest.mark.parametrize("policy", ORDERS)
+@EACH_POLICY
 def test_a_burst_gets_half_of_the_machine(policy: SchedulePolicy) -> None:
     """Forty at once: alone they get every token of a step, with a flood beside them half. So the
     k-th takes twice as long as alone, and what one request of the other takes beside it: that is

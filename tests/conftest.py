@@ -1,0 +1,23 @@
+"""What holds for every test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import certifi
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Each httpx client reads the certificates of all authorities, for 20 ms; nobody here needs
+    more than one.
+    """
+    end = "-----END CERTIFICATE-----"
+    first, *_ = Path(certifi.where()).read_text(encoding="utf-8").split(end)
+    file = tmp_path_factory.mktemp("authorities") / "one.pem"
+    file.write_text(first + end, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_FILE", str(file))
+        yield

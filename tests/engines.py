@@ -6,6 +6,7 @@ from functools import cache
 from typing import get_args
 
 import numpy as np
+import pytest
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
@@ -25,6 +26,11 @@ from radixlm.text.tokenizer import Tokenizer
 
 VOCAB = 256
 ORDERS: tuple[SchedulePolicy, ...] = get_args(SchedulePolicy)
+# For tests that take their time with each.
+EACH_ORDER = pytest.mark.parametrize(
+    "policy",
+    ["lpm", *(pytest.param(name, marks=pytest.mark.slow) for name in ORDERS if name != "lpm")],
+)
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import json
 import socket
@@ -42,6 +43,9 @@ CHATML = (
     "{% for m in messages %}<|start|>{{ m.role }}\n{{ m.content }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
 )
+
+
+compiled = functools.cache(ChatTemplate)
 
 
 class ScriptedRunner:
@@ -134,7 +138,7 @@ def fake_engine(
         eos_token_ids=tuple(eos),
     )
     intake = Intake(Limits(context_length, kv_tokens, tokenizer.vocab_size), frozenset(eos))
-    chat = ChatTemplate(template) if template is not None else None
+    chat = compiled(template) if template is not None else None
     grammars = Compiler(tokenizer, vocab_size=vocab_size, eos_ids=eos)
     return AsyncEngine(Loaded(config, info, tokenizer, chat, intake, grammars, client)), runner
 

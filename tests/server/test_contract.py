@@ -34,13 +34,16 @@ VARIED = (
     "POST /abort_request",
     "POST /cache/explain",
 )
-# Those with the largest schemas; the shape of their answers is seen below.
+# For each of these it takes a while to make cases; the shape of their answers is seen below.
 LONG = {
     "POST /v1/chat/completions",
     "POST /v1/messages",
     "POST /v1/messages/count_tokens",
     "POST /v1/responses",
     "POST /cache/explain",
+    "POST /tokenize",
+    "POST /detokenize",
+    "PUT /generate",
 }
 
 

@@ -235,7 +235,7 @@ def test_a_response_in_the_background_is_cancelled():
 def test_a_response_in_the_background_fails_as_others_do():
     engine, runner = fake_engine(seconds=0.01)
     with (
-        live(engine, request_timeout=1.5) as url,
+        live(engine, request_timeout=1.0) as url,
         openai.OpenAI(base_url=f"{url}/v1", api_key="-", max_retries=0) as client,
     ):
         with pytest.raises(openai.BadRequestError):

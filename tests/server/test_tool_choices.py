@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from radixlm.constraints import compiler
+from radixlm.constraints.table import Table
+from radixlm.constraints.trial import Trial
 from tests import chat_templates
 from tests.chat_templates import MARKERS
 from tests.server_support import CHATML, Client, events, fake_engine, idle_and_whole, refused, until
@@ -68,11 +71,36 @@ def strict(tool: dict[str, Any]) -> dict[str, Any]:
     return {**tool, "function": {**tool["function"], "strict": True}}
 
 
-# Where the marks are tokens of their own, and for each model, a process for grammars is started.
 SPECIAL = pytest.mark.parametrize(
     "special",
     [pytest.param((), id="text"), pytest.param(MARKERS, id="special", marks=pytest.mark.slow)],
 )
+
+
+class Lent:
+    """A trial that goes on when an engine that uses it ends."""
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial = trial
+        self.check = trial.check
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_processes() -> Iterator[None]:
+    """Models of one vocabulary try their grammars in one process, since it is slow to start."""
+    made: dict[Table, Lent] = {}
+
+    def lend(table: Table) -> Lent:
+        return made.setdefault(table, Lent(Trial(table)))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiler, "Trial", lend)
+        yield
+    for lent in made.values():
+        lent.trial.close()
 
 
 @contextlib.contextmanager

@@ -19,6 +19,16 @@ from tests.reference import ARCHITECTURES, load_reference, make_checkpoint
 
 PROMPTS = make_prompts(16, 320)
 STEPS = 24
+# One of each kind.
+QUICK = {
+    "cache off",
+    "cache on, warm",
+    "chunked prefill 16",
+    "page size 16, warm",
+    "namespaces",
+    "small pool, pages of 16",
+    "preemption",
+}
 
 
 @pytest.fixture(
@@ -35,7 +45,15 @@ def checkpoint(
     return folder, reference(load_reference(folder), PROMPTS, STEPS)
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
+@pytest.mark.parametrize(
+    "setting",
+    [
+        pytest.param(
+            setting, id=setting.name, marks=[] if setting.name in QUICK else [pytest.mark.slow]
+        )
+        for setting in SETTINGS
+    ],
+)
 def test_same_greedy_tokens(checkpoint: tuple[Path, Reference], setting: Setting) -> None:
     folder, expected = checkpoint
     outcome = run_setting(folder, setting, PROMPTS, expected, "cpu")

@@ -156,10 +156,15 @@ class CacheMachine(RuleBasedStateMachine):
 
 TestCache = CacheMachine.TestCase
 TestCache.settings = settings(
-    max_examples=150,
+    max_examples=40,
     stateful_step_count=50,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     derandomize=True,
     database=None,
 )
+
+
+@pytest.mark.slow
+class TestCacheAtLength(TestCache):  # type: ignore[misc,valid-type]
+    settings = settings(TestCache.settings, max_examples=150)

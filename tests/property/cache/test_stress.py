@@ -17,7 +17,17 @@ CACHING = [setup for setup in SMALL if setup.enabled]
 OFF = next(setup for setup in SMALL if not setup.enabled)
 
 
-@pytest.mark.parametrize("setup", CACHING, ids=lambda s: f"{s.pages}x{s.page_size}")
+@pytest.mark.parametrize(
+    "setup",
+    [
+        pytest.param(
+            setup,
+            id=f"{setup.pages}x{setup.page_size}",
+            marks=[pytest.mark.slow] if setup.pages > 24 else [],
+        )
+        for setup in CACHING
+    ],
+)
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_cache_agrees_with_the_model_after_every_operation(setup, seed: int) -> None:
     counts = Stress(seed, setup).run(1_500, check_every=1)
@@ -41,6 +51,7 @@ def test_disabled_cache_agrees_with_the_model() -> None:
     assert counts["refused"] > 0
 
 
+@pytest.mark.slow
 def test_a_larger_tree() -> None:
     setup = replace(LARGE[0], pages=2_000, ghosts=2_000, fill=600, check_every=1_000)
     counts = Stress(0, setup).run(10_000)

@@ -199,7 +199,7 @@ class TreeMachine(RuleBasedStateMachine):
 
 TestTree = TreeMachine.TestCase
 TestTree.settings = settings(
-    max_examples=150,
+    max_examples=40,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),
@@ -213,3 +213,8 @@ def test_a_key_is_the_same_in_any_integer_type(dtype: type) -> None:
     tree = RadixTree()
     tree.insert(np.array([5, 6, 7], dtype=dtype), [0, 1, 2])
     assert tree.match_prefix([5, 6, 7]).length == 3
+
+
+@pytest.mark.slow
+class TestTreeAtLength(TestTree):  # type: ignore[misc,valid-type]
+    settings = settings(TestTree.settings, max_examples=150)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -166,4 +167,9 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 TestQueue = QueueMachine.TestCase
-TestQueue.settings = settings(max_examples=120, stateful_step_count=50, deadline=None)
+TestQueue.settings = settings(max_examples=40, stateful_step_count=50, deadline=None)
+
+
+@pytest.mark.slow
+class TestQueueAtLength(TestQueue):  # type: ignore[misc,valid-type]
+    settings = settings(TestQueue.settings, max_examples=120)

@@ -24,6 +24,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 # OpenAI's chat models can not go on from a text, so these are run on /v1/completions.
 OF_TEXT = {"few_shot", "choices", "react"}
 ALL = sorted(path.stem for path in EXAMPLES.glob("*.py"))
+QUICK = {"choices", "json_regex", "multi_turn"}
 KINDS = ("engine", "endpoint", "openai")
 NAME = "radixlm-demo"
 
@@ -71,7 +72,10 @@ def example(name: str) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize(
+    "name",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in ALL],
+)
 def test_examples_give_the_same_on_all(name: str, engine: AsyncEngine, url: str) -> None:
     results = {}
     for kind in KINDS:
@@ -198,8 +202,10 @@ def test_scores_are_the_same_in_process_and_over_http(engine: AsyncEngine, url: 
         assert metas[0][name] == pytest.approx(metas[1][name], abs=0.05)
 
 
-@pytest.mark.parametrize("count", [0, 3])
-@pytest.mark.parametrize("start", [None, -1, 0, 2])
+@pytest.mark.parametrize("count", [3, pytest.param(0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "start", [None, 0, *(pytest.param(n, marks=pytest.mark.slow) for n in (-1, 2))]
+)
 @pytest.mark.parametrize("top", [None, 0, 2])
 def test_logprobs_are_told_alike_in_process_and_over_http(
     engine: AsyncEngine, url: str, count: int, start: int | None, top: int | None
@@ -252,7 +258,7 @@ def test_a_server_that_is_not_there() -> None:
         capital.run("France", backend=gone)["city"]
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("stream", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["endpoint", "openai"])
 def test_a_server_that_drops_the_connection(kind: str, stream: bool) -> None:
     made = AsyncEngine.from_config(EngineConfig(kv_tokens=5_000))

@@ -29,6 +29,7 @@ print(before, during, left, threads())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
 def test_leaving_ends_the_callers_threads_until_it_computes_again() -> None:
     run = subprocess.run(  # noqa: S603

@@ -41,12 +41,12 @@ def measure(name: str, setup: Setup, *modes: str) -> dict[str, Row]:
     return {row.mode: row for row in run([(workload, setup.plan(workload))], modes, setup)}
 
 
-LONG = {"react-agent", "tree-of-thought", "multi-turn-long", "llm-judge", "skeleton-of-thought"}
+QUICK = {"mmlu-few-shot", "tree-search", "rag", "warm-prefix"}
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in WORKLOADS],
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in WORKLOADS],
 )
 def test_every_workload_runs(name: str, setup: Setup) -> None:
     rows = measure(name, setup, "off", "lpm")

@@ -129,7 +129,12 @@ def test_our_errors_are_one_line_without_traceback(monkeypatch, capsys, error, c
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        (["generate", "/no/where", "hi"], 1, "there is no folder '/no/where'"),
+        pytest.param(
+            ["generate", "/no/where", "hi"],
+            1,
+            "there is no folder '/no/where'",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             ["generate", "models/typo", "hi"],
             1,

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from radixlm.core.config import SchedulePolicy
 from radixlm.core.events import Event, Scheduled
 from radixlm.core.request import Request
-from tests.engines import ORDERS, Bench, make_request
+from tests.engines import EACH_ORDER, Bench, make_request
 
 WARM = [200] * 24
 N_COLD = 3
@@ -69,7 +67,7 @@ class Stream:
         return max(self.largest, *self.waits.values())
 
 
-@pytest.mark.parametrize("policy", ORDERS)
+@EACH_ORDER
 def test_nobody_is_overtaken_more_often_than_the_bound(policy: SchedulePolicy) -> None:
     """... though without the bound every order but two would let the cold ones starve: fcfs never
     prefers anybody, and by lot one is sooner or later next.

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from statistics import mean
 
-import pytest
-
 from radixlm.core.config import SchedulePolicy
 from radixlm.core.request import Request
-from tests.engines import ORDERS, Bench, make_request
+from tests.engines import EACH_ORDER, Bench, make_request
 
 BUDGET = 32
 OWN = 40
@@ -18,12 +16,6 @@ FLOOD = 500
 WARM = [200] * 24
 # Tokens that one request takes: the last token of its answer is never computed.
 COST = OWN + OUT - 1
-
-
-EACH_POLICY = pytest.mark.parametrize(
-    "policy",
-    ["lpm", *(pytest.param(name, marks=pytest.mark.slow) for name in ORDERS if name != "lpm")],
-)
 
 
 def _modest(n: int) -> Request:
@@ -79,7 +71,7 @@ def _compare(policy: SchedulePolicy, arrivals: list[int], name: str) -> tuple[li
     return alone, flooded
 
 
-@EACH_POLICY
+@EACH_ORDER
 def test_a_modest_tenant_hardly_notices_a_flood(policy: SchedulePolicy) -> None:
     """It sends a request every three steps, which takes 45 % of the step's tokens: less than its
     half. Then it is never behind, so whoever of it comes is next, as soon as one of the others
@@ -92,7 +84,7 @@ def test_a_modest_tenant_hardly_notices_a_flood(policy: SchedulePolicy) -> None:
     assert max(flooded) <= 2 * max(alone)
 
 
-@EACH_POLICY
+@EACH_ORDER
 def test_a_burst_gets_half_of_the_machine(policy: SchedulePolicy) -> None:
     """Forty at once: alone they get every token of a step, with a flood beside them half. So the
     k-th takes twice as long as alone, and what one request of the other takes beside it: that is

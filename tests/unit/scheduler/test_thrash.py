@@ -9,7 +9,7 @@ import pytest
 from radixlm.core.config import SchedulePolicy
 from radixlm.core.request import FinishReason
 from radixlm.scheduler import Counters
-from tests.engines import ORDERS, Bench, make_request
+from tests.engines import EACH_ORDER, Bench, make_request
 
 PROMPT = 100
 
@@ -91,7 +91,7 @@ SMALL = Load(16, 200, 4)
 LARGE = Load(64, 2_000, 8)
 
 
-@pytest.mark.parametrize("policy", ORDERS)
+@EACH_ORDER
 def test_a_small_pool_costs_little_work(policy: SchedulePolicy) -> None:
     kept = _work(SMALL, policy)
     dropped = _work(SMALL, policy, enabled=False)

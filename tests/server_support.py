@@ -267,7 +267,7 @@ def running(monkeypatch: pytest.MonkeyPatch, **flags: Any) -> Iterator[int | Non
     flags: ServerConfig's.
     """
     engine, _ = fake_engine()
-    gc.freeze()  # what other tests left is not searched; at its end `serve` thaws it
+    gc.freeze()  # what other tests left is not searched
     ready = threading.Event()
     made: list[serving.Server] = []
     ports: list[object] = []
@@ -295,6 +295,7 @@ def running(monkeypatch: pytest.MonkeyPatch, **flags: Any) -> Iterator[int | Non
             if made:
                 made[0].should_exit = True
             thread.join()
+            gc.freeze()  # which `serve` ended
             asyncio.run(engine.close())
 
 

@@ -21,7 +21,7 @@ def alone() -> Iterator[None]:
     """What other tests left, and all that is imported, is not searched."""
     gc.freeze()
     yield
-    gc.unfreeze()
+    gc.freeze()
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -39,6 +39,7 @@ SCHEMAS = {path: [body] for path, body in BODIES.items()} | {
         )
     ]
 }
+QUICK = {"/v1/responses", "/generate"}
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +163,10 @@ def test_ranges_behind_the_question_mark_are_those_that_are_checked(fake, docume
     assert tried == {"depth", "min_tokens", "node", "max_nodes", "limit"}
 
 
-@pytest.mark.parametrize("path", SCHEMAS)
+@pytest.mark.parametrize(
+    "path",
+    [path if path in QUICK else pytest.param(path, marks=pytest.mark.slow) for path in SCHEMAS],
+)
 def test_what_the_schema_leaves_out_is_refused(fake, document, path):
     references = values(document["paths"][path]["post"]["requestBody"], "$ref")
     for reference, body in zip(references, SCHEMAS[path], strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -50,8 +51,7 @@ plans = st.builds(
 )
 
 
-@settings(max_examples=250, deadline=None)
-@given(
+RUNS = given(
     plans=st.lists(plans, min_size=1, max_size=10),
     page_size=st.sampled_from([1, 4, 16]),
     policy=st.sampled_from(ORDERS),
@@ -61,7 +61,9 @@ plans = st.builds(
     reserve=st.sampled_from([0, 4]),
     enabled=st.booleans(),
 )
-def test_right_tokens_and_no_slot_lost(
+
+
+def right_tokens_and_no_slot_lost(
     plans: list[Plan],
     page_size: int,
     policy: SchedulePolicy,
@@ -122,6 +124,14 @@ def test_right_tokens_and_no_slot_lost(
             assert given_tokens == expected
             stopped = expected[-1] in request.stop_token_ids
             assert end is (FinishReason.STOP if stopped else FinishReason.LENGTH)
+
+
+test_right_tokens_and_no_slot_lost = settings(max_examples=60, deadline=None)(
+    RUNS(right_tokens_and_no_slot_lost)
+)
+test_right_tokens_and_no_slot_lost_at_length = pytest.mark.slow(
+    settings(max_examples=250, deadline=None)(RUNS(right_tokens_and_no_slot_lost))
+)
 
 
 def _step_with_progress(bench: Bench, budget: int) -> list[RequestOutput]:

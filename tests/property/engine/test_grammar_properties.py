@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -46,8 +47,7 @@ plans = st.builds(
 )
 
 
-@settings(max_examples=120, deadline=None)
-@given(
+RUNS = given(
     plans=st.lists(plans, min_size=1, max_size=7),
     page_size=st.sampled_from([1, 4, 16]),
     policy=st.sampled_from(ORDERS),
@@ -55,7 +55,9 @@ plans = st.builds(
     jump_forward=st.booleans(),
     conservativeness=st.sampled_from([0.0, 1.0]),
 )
-def test_each_answer_is_what_it_would_be_alone(
+
+
+def each_answer_is_what_it_would_be_alone(
     plans: list[Plan],
     page_size: int,
     policy: SchedulePolicy,
@@ -99,6 +101,14 @@ def test_each_answer_is_what_it_would_be_alone(
             assert output.text == alone.text
             assert output.finish_reason is alone.finish_reason
             assert output.matched_stop == alone.matched_stop
+
+
+test_each_answer_is_what_it_would_be_alone = settings(max_examples=30, deadline=None)(
+    RUNS(each_answer_is_what_it_would_be_alone)
+)
+test_each_answer_is_what_it_would_be_alone_at_length = pytest.mark.slow(
+    settings(max_examples=120, deadline=None)(RUNS(each_answer_is_what_it_would_be_alone))
+)
 
 
 def _alone(request: Request) -> RequestOutput:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -105,13 +106,14 @@ requests = st.tuples(st.just("run"), st.sampled_from(NAMESPACES), keys, st.integ
 others = st.tuples(st.sampled_from(["release", "release", "tell", "tell", "afresh", "flush"]))
 
 
-@settings(max_examples=300, deadline=None)
-@given(
+RUNS = given(
     page_size=st.sampled_from([1, 1, 2]),
     block_size=st.integers(1, 5),
     steps=st.lists(requests | others, max_size=40),
 )
-def test_a_router_knows_just_the_whole_blocks(page_size, block_size, steps) -> None:
+
+
+def a_router_knows_just_the_whole_blocks(page_size, block_size, steps) -> None:
     chain = Chain(page_size, block_size)
     for step in [*steps, ("tell",)]:
         match step:
@@ -127,3 +129,11 @@ def test_a_router_knows_just_the_whole_blocks(page_size, block_size, steps) -> N
             case ("afresh",):
                 chain.tell_afresh()
                 chain.check()
+
+
+test_a_router_knows_just_the_whole_blocks = settings(max_examples=80, deadline=None)(
+    RUNS(a_router_knows_just_the_whole_blocks)
+)
+test_a_router_knows_just_the_whole_blocks_at_length = pytest.mark.slow(
+    settings(max_examples=300, deadline=None)(RUNS(a_router_knows_just_the_whole_blocks))
+)

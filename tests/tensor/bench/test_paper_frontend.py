@@ -27,7 +27,7 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> Setup:
     )
 
 
-# What one of them takes, the others take together with it.
+# The others take two seconds each.
 QUICK = "mmlu-few-shot"
 
 

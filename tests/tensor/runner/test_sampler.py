@@ -77,10 +77,15 @@ def test_seed_and_position_decide_the_draw() -> None:
     "params",
     [
         SamplingParams(),
-        SamplingParams(temperature=0.5),
-        SamplingParams(top_k=3),
-        SamplingParams(top_p=0.7),
-        SamplingParams(min_p=0.3),
+        *(
+            pytest.param(params, marks=pytest.mark.slow)
+            for params in (
+                SamplingParams(temperature=0.5),
+                SamplingParams(top_k=3),
+                SamplingParams(top_p=0.7),
+                SamplingParams(min_p=0.3),
+            )
+        ),
         SamplingParams(temperature=1.5, top_k=5, top_p=0.9, min_p=0.1),
     ],
 )

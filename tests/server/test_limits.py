@@ -95,7 +95,7 @@ def test_without_a_limit_a_slow_body_is_waited_for(slow):
 
 
 @pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
-@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("n", [3, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_request_that_takes_too_long_is_a_504(slow, path, n):
     client = Client(slow, request_timeout=0.3)
     aborted = slow.stats().requests_aborted
@@ -110,7 +110,7 @@ def test_a_request_that_takes_too_long_is_a_504(slow, path, n):
     assert until(lambda: idle_and_whole(slow))
 
 
-@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("n", [3, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_stream_that_takes_too_long_ends_with_an_error_event(slow, n):
     aborted = slow.stats().requests_aborted
     with live(slow, request_timeout=0.3) as url:

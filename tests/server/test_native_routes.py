@@ -59,7 +59,7 @@ def aborting(**body: Any) -> Callable[[httpx.AsyncClient], Awaitable[Any]]:
     return act
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("stream", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_request_is_aborted_by_its_name(slow, stream):
     bodies = [
         {"text": "a", "sampling_params": LONG, "rid": "mine", "stream": stream},
@@ -124,7 +124,7 @@ def test_a_waiting_request_is_aborted_too():
     asyncio.run(engine.close())
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("stream", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_name_is_taken_while_its_request_runs(slow, stream):
     body = {"text": "a", "sampling_params": {"max_new_tokens": 30}, "rid": "one"}
 

@@ -104,6 +104,7 @@ def test_who_says_nothing_is_not_waited_for(slow):
         assert rest(connection) == b""
 
 
+@pytest.mark.slow
 def test_a_second_request_has_its_own_time(slow):
     with live(slow, header_timeout=0.4) as url, connected(url) as connection:
         for _ in range(2):
@@ -123,6 +124,7 @@ def test_answers_and_bodies_may_take_longer_than_headers(slow):
         assert one_answer(connection).startswith(b"HTTP/1.1 200 ")
 
 
+@pytest.mark.slow
 def test_a_head_that_begins_while_another_is_answered_waits_with_it(slow):
     body = json.dumps({"prompt": "a", "max_tokens": 20}).encode()
     head = HEAD.replace(str(len(BODY)).encode(), str(len(body)).encode())

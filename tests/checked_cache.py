@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass
+from itertools import takewhile
 
 import numpy as np
 import numpy.typing as npt
@@ -315,6 +316,8 @@ class CheckedCache:
         elif (ghost := model.ghosts.get(codes[matched + size])) is not None:
             age = self.clock.now() - ghost.evicted_at
             same("why", (why.reason, why.position), (MissReason.EVICTED, matched))
+            gone = takewhile(model.ghosts.__contains__, codes[matched + size : limit + 1 : size])
+            same("why: evicted", why.evicted, size * len(list(gone)))
             if why.evicted_ago is None or not 0 <= why.evicted_ago <= age:
                 raise Mismatch(f"why: evicted {why.evicted_ago} s ago, it was {age}")
         elif why.reason is MissReason.DIVERGED:

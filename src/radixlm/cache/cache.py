@@ -164,6 +164,10 @@ class RadixCache:
         limit = array.size - 1 if max_match is None else max(max_match, 0)
         return self._match(array[:limit], namespace)
 
+    def known(self, key: Key, match: Match) -> int:
+        """How many tokens of a prompt are in the tree, ghosts included. match: what it found."""
+        return self._tree.known(key[: key.size - 1], match)[1]
+
     def available_after(self, match: Match, spared: Iterable[Lease] = ()) -> int:
         """Slots that would be left to get once `match` is locked, without evicting what these
         leases, released before, have left behind. O(nodes on their paths).
@@ -190,23 +194,26 @@ class RadixCache:
         logits are wanted. priority: for the policy of that name. Raises InvalidKeyError.
         """
         array = as_trusted_key(key)
-        known = array.size if n_tokens is None else n_tokens
-        if not 0 < known <= array.size:
-            raise InvalidKeyError(f"{known} tokens are known, it says, of a key of {array.size}")
-        limit = known - 1 if max_match is None else max(0, min(max_match, known))
+        size = array.size if n_tokens is None else n_tokens
+        if not 0 < size <= array.size:
+            raise InvalidKeyError(f"{size} tokens are known, it says, of a key of {array.size}")
+        limit = size - 1 if max_match is None else max(0, min(max_match, size))
         self._pins.expire()
         sought = array[:limit]
         match = self._match(sought, namespace)
-        ending = Ending(match, array, known, limit, self.page_size) if self.enabled else None
+        last, known = self._tree.known(sought, match)
+        ending = None
+        if self.enabled:
+            ending = Ending(match, known, array, size, limit, self.page_size)
         in_use = self._private - self.laid_aside + self._tree.protected_size
-        expected = self._reuse.expected(*self._tree.known(sought, match), in_use)
+        expected = self._reuse.expected(last, known, in_use)
         node = self._tree.inc_lock_ref(match, priority)
         reason = MissReason.DISABLED if ending is None else ending.reason
         self._tree.stats.endings[reason] += 1
-        lease = Lease(self, array, node, ending, known, priority, expected)
+        lease = Lease(self, array, node, ending, size, priority, expected)
         self._leases[lease] = None
         if self._sink is not None:
-            self._sink(Matched(known, lease.cached))
+            self._sink(Matched(size, lease.cached))
         return lease
 
     def _match(self, sought: Key, namespace: Hashable) -> Match:

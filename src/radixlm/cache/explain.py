@@ -26,14 +26,18 @@ class Ending:
                                     | other tokens:          diverged
                                     | nothing:               new
 
-    reason: why it ended there, of a prompt of `wanted` tokens of which `limit` were looked for.
+    reason: why it ended there, of a prompt of `wanted` tokens of which `limit` were looked for and
+    `known` are in the tree, ghosts included.
     """
 
-    __slots__ = ("_at", "_edges", "_evicted_at", "_hits", "_key", "_limit", "_matched",
+    __slots__ = ("_at", "_edges", "_evicted_at", "_hits", "_key", "_known", "_limit", "_matched",
                  "_page", "_wanted", "reason")  # fmt: skip
 
-    def __init__(self, match: Match, key: Key, wanted: int, limit: int, page_size: int) -> None:
+    def __init__(
+        self, match: Match, known: int, key: Key, wanted: int, limit: int, page_size: int
+    ) -> None:
         self._key = key
+        self._known = known - known % page_size
         self._wanted = wanted
         self._limit = limit
         self._page = page_size
@@ -68,6 +72,7 @@ class Ending:
                 matched,
                 reason,
                 matched,
+                evicted=self._known - matched,
                 evicted_ago=max(0.0, now - self._evicted_at),
                 hits=self._hits,
             )

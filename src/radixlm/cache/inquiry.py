@@ -21,5 +21,6 @@ def explained(
     if not cache.enabled:
         return Explained(MissReport(key.size, 0, MissReason.DISABLED, 0), holders)
     match = cache.match(key, namespace)
-    ending = Ending(match, key, key.size, key.size - 1, cache.page_size)
+    known = cache.known(key, match)
+    ending = Ending(match, known, key, key.size, key.size - 1, cache.page_size)
     return Explained(ending.report(cache.now()), holders)

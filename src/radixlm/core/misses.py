@@ -34,7 +34,9 @@ class MissReport:
     shared, cached_next, requested_next: for `diverged`, the bytes of the int32 ids around it: the
         last ones before `position`, and what is cached and what was asked for from there on; more
         than is shown, to compare lists whose entries changed places.
-    evicted_ago: for `evicted`, seconds. hits: how often what is (or was) there had been found.
+    evicted, evicted_ago: for `evicted`, how many tokens from there on had been cached, and how many
+        seconds ago the first of them had to go. hits: how often what is (or was) there had been
+        found.
     """
 
     prompt_tokens: int
@@ -44,6 +46,7 @@ class MissReport:
     shared: bytes = b""
     cached_next: bytes = b""
     requested_next: bytes = b""
+    evicted: int = 0
     evicted_ago: float | None = None
     hits: int | None = None
 
@@ -70,8 +73,8 @@ class MissReport:
                 )
             case MissReason.EVICTED:
                 rest = (
-                    f"from token {self.position} it was evicted {self.evicted_ago:.1f} s ago, "
-                    f"after {self.hits} hits"
+                    f"{self.evicted} from token {self.position} on were evicted "
+                    f"{self.evicted_ago:.1f} s ago, after {self.hits} hits"
                 )
             case MissReason.LAST_TOKEN:
                 rest = "the last token is always computed"

@@ -99,6 +99,9 @@ WORDS: Final = {
     Cause.HELD_BACK: Words("no more was wanted from the cache"),
     Cause.DISABLED: Words("the cache is off", "start without --disable-radix-cache"),
 }
+# Of what had to be computed, so much at least had been cached: many prompts begin with a few tokens
+# that some forgotten one had, too.
+_EVICTED_SHARE: Final = 0.25
 _PROMPT_END: Final = "the end of the prompt"
 _LAST_MESSAGE: Final = "the last message, and leave it there in later turns"
 _QUESTION: Final = 2  # messages that are no conversation yet: a system prompt and a question
@@ -110,7 +113,6 @@ _HEADER: Final = 5  # characters that the template writes in front of a message,
 _OF_WORDS: Final = frozenset({Kind.DATE_TIME, Kind.ID, Kind.NUMBER, Kind.TEXT})
 _OF_REASON: Final = {
     MissReason.NEW: Cause.FIRST_SEEN,
-    MissReason.EVICTED: Cause.EVICTED,
     MissReason.LAST_TOKEN: Cause.NOTHING_MISSED,
     MissReason.PAGE_FLOOR: Cause.PAGE_FLOOR,
     MissReason.HELD_BACK: Cause.HELD_BACK,
@@ -146,9 +148,12 @@ class Finding:
         return f"{self.spot}, token {self.position}"
 
 
-def cause_of_reason(reason: MissReason) -> Cause | None:
-    """The cause of a miss, where its reason alone tells."""
-    return _OF_REASON.get(reason)
+def cause_of(miss: MissReport) -> Cause | None:
+    """The cause of a miss, where that can be told without its text."""
+    if miss.reason is MissReason.EVICTED:
+        computed = miss.prompt_tokens - miss.cached
+        return Cause.EVICTED if miss.evicted >= _EVICTED_SHARE * computed else Cause.FIRST_SEEN
+    return _OF_REASON.get(miss.reason)
 
 
 def find(
@@ -158,7 +163,7 @@ def find(
 
     key: the prompt. outline: of a chat's.
     """
-    cause = _OF_REASON.get(miss.reason)
+    cause = cause_of(miss)
     if cause is not None:
         return Finding(cause, miss.position)
     spot = None if outline is None else outline.at(tokenizer, key, miss.position)

@@ -245,7 +245,8 @@ def why_is_told_from_the_tree_as_it_is_now(why, self):
         return why(self)
     match = self._keeper.match(self.key, self.node.namespace, max_match=self._ending._limit)
     limit, page_size = self._ending._limit, self._keeper.page_size
-    ending = explain.Ending(match, self.key, self.wanted, limit, page_size)
+    known = self._keeper.known(self.key, match)
+    ending = explain.Ending(match, known, self.key, self.wanted, limit, page_size)
     return ending.report(self._keeper.now())
 
 
@@ -265,10 +266,21 @@ def why_limits_nothing(patch: Patch) -> None:
     """It tells of what was not asked for."""
 
     class Unlimited(explain.Ending):
-        def __init__(self, match: Any, key: Any, wanted: int, _limit: int, page_size: int) -> None:
-            super().__init__(match, key, wanted, key.size, page_size)
+        def __init__(
+            self, match: Any, known: int, key: Any, wanted: int, _limit: int, page_size: int
+        ) -> None:
+            super().__init__(match, known, key, wanted, key.size, page_size)
 
     patch.setattr(cache_module, "Ending", Unlimited)
+
+
+@fault
+def why_counts_no_evicted_tokens(patch: Patch) -> None:
+    class Blind(explain.Ending):
+        def __init__(self, match: Any, _known: int, *rest: Any) -> None:
+            super().__init__(match, match.length, *rest)
+
+    patch.setattr(cache_module, "Ending", Blind)
 
 
 # Allocator

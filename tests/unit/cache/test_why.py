@@ -77,9 +77,11 @@ class TestReasons:
         serve(cache, [8] * 6)
         clock.advance(40)
         report = why(cache, [1, 2, 3, 4, 5])
-        assert report == MissReport(5, 2, MissReason.EVICTED, 2, evicted_ago=40.0, hits=1)
+        assert report == MissReport(
+            5, 2, MissReason.EVICTED, 2, evicted=2, evicted_ago=40.0, hits=1
+        )
         assert str(report) == (
-            "2 of 5 tokens cached; from token 2 it was evicted 40.0 s ago, after 1 hits"
+            "2 of 5 tokens cached; 2 from token 2 on were evicted 40.0 s ago, after 1 hits"
         )
 
     def test_evicted_from_the_first_token_on(self) -> None:
@@ -90,6 +92,7 @@ class TestReasons:
         clock.advance(1.5)
         report = why(cache, [1, 2, 9, 9])
         assert (report.reason, report.position, report.evicted_ago) == ("evicted", 0, 1.5)
+        assert report.evicted == 2
 
     def test_forgotten_is_new_again(self) -> None:
         cache = RadixCache(4, ghost_budget=0)
@@ -189,7 +192,9 @@ class TestPages:
         serve(cache, pages(7, 8))
         clock.advance(3)
         report = why(cache, [*pages(1, 2, 3), 1])
-        assert report == MissReport(13, 8, MissReason.EVICTED, 8, evicted_ago=3.0, hits=0)
+        assert report == MissReport(
+            13, 8, MissReason.EVICTED, 8, evicted=4, evicted_ago=3.0, hits=0
+        )
 
     def test_held_back_to_a_page(self) -> None:
         cache = RadixCache(64, 4)

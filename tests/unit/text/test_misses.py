@@ -8,7 +8,7 @@ import pytest
 
 from radixlm.cache import RadixCache, explained
 from radixlm.core.misses import MissReason, MissReport
-from radixlm.text.misses import WORDS, Cause, Finding, cause_of_reason, find
+from radixlm.text.misses import WORDS, Cause, Finding, cause_of, find
 from radixlm.text.outline import Outline, Spot
 from radixlm.text.tokenizer import Tokenizer
 from tests.engines import byte_tokenizer
@@ -125,8 +125,21 @@ def test_a_text_without_messages_has_a_place_in_tokens() -> None:
 @pytest.mark.parametrize("reason", [each for each in MissReason if each != MissReason.DIVERGED])
 def test_other_reasons_need_no_text(reason: MissReason) -> None:
     told = find(BYTES, MissReport(9, 4, reason, 4), BYTES.encode("123456789"), outline_of("x"))
-    assert told == Finding(cause_of_reason(reason), 4)
-    assert cause_of_reason(MissReason.DIVERGED) is None
+    cause = cause_of(MissReport(9, 4, reason, 4))
+    assert cause is not None
+    assert told == Finding(cause, 4)
+
+
+def test_a_difference_needs_the_text() -> None:
+    assert cause_of(MissReport(9, 4, MissReason.DIVERGED, 4)) is None
+
+
+@pytest.mark.parametrize(
+    ("evicted", "cause"), [(1, Cause.FIRST_SEEN), (24, Cause.FIRST_SEEN), (25, Cause.EVICTED)]
+)
+def test_a_few_tokens_that_were_evicted_are_no_cause(evicted: int, cause: Cause) -> None:
+    miss = MissReport(108, 8, MissReason.EVICTED, 8, evicted=evicted, evicted_ago=1.0, hits=0)
+    assert cause_of(miss) is cause
 
 
 def test_what_begins_at_the_prompt_s_first_token_says_so() -> None:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from radixlm.core.clock import Clock
-from radixlm.core.misses import POOL_SCALES, MissReason, MissReport
+from radixlm.core.misses import POOL_SCALES, MissReport
 from radixlm.engine import EngineStats
 from radixlm.server.cache.wire import Advice, AdviceEntry, PoolSize
-from radixlm.text.misses import Cause, Finding, cause_of_reason
+from radixlm.text.misses import WORDS, Cause, Finding, cause_of
 
 WINDOW_SECONDS: Final = 900.0
 WINDOW_REQUESTS: Final = 10_000
@@ -31,11 +31,12 @@ _THOUSAND = 10_000
 class _Group:
     """Misses that are alike before anybody has looked at their text.
 
-    found: the last one that was looked at. example: its text, if it may be shown.
+    cause: None where only the text tells it. found: the last one that was looked at. example: its
+    text, if it may be shown.
     """
 
     tenant: str
-    reason: MissReason
+    cause: Cause | None
     position: int
     looks: int = 0
     found: Finding | None = None
@@ -45,10 +46,13 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
+    """prompt, cached: tokens. cost: those that its cause made to be computed."""
+
     at: float
     group: _Group
     prompt: int
     cached: int
+    cost: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +85,17 @@ class MissWindow:
         """Take a request's miss. find: looks at its text."""
         now = self._clock.now()
         self._forget(now)
-        diverged = miss.reason is MissReason.DIVERGED
+        cause = cause_of(miss)
+        diverged = cause is None
         position = miss.position if diverged else 0
-        key = (tenant, miss.reason, position, miss.shared)
+        key = (tenant, cause, position, miss.shared)
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = _Group(tenant, miss.reason, position)
+            group = self._groups[key] = _Group(tenant, cause, position)
             self._keys[group] = key
         group.entries += 1
-        self._entries.append(_Entry(now, group, miss.prompt_tokens, miss.cached))
+        cost = miss.evicted if cause is Cause.EVICTED else miss.prompt_tokens - miss.cached
+        self._entries.append(_Entry(now, group, miss.prompt_tokens, miss.cached, cost))
         if diverged and group.looks < _LOOKED_AT and now >= self._next_look:
             earliest = now - _LOOKS_AT_ONCE / _LOOKS_A_SECOND
             self._next_look = max(self._next_look, earliest) + 1 / _LOOKS_A_SECOND
@@ -147,7 +153,9 @@ class MissWindow:
 
 
 def _listed(entries: Iterable[_Entry], computed: int) -> list[AdviceEntry]:
-    """Groups of one cause and message together, those that cost most first."""
+    """Groups of one cause and message together: those first for which something can be done, and of
+    these those that cost most.
+    """
     together: dict[Hashable, list[_Entry]] = defaultdict(list)
     for entry in entries:
         cause, found = _cause(entry.group), entry.group.found
@@ -156,22 +164,23 @@ def _listed(entries: Iterable[_Entry], computed: int) -> list[AdviceEntry]:
         spot = None if found is None else found.spot
         together[cause, spot and (spot.message, spot.role)].append(entry)
     made = [_entry(alike, computed) for alike in together.values()]
-    return sorted(made, key=lambda entry: -entry["tokens"])[:_LISTED]
+    made.sort(key=lambda entry: (not WORDS[entry["cause"]].fix, -entry["tokens"]))
+    return made[:_LISTED]
 
 
 def _cause(group: _Group) -> Cause:
     if group.found is not None:
         return group.found.cause
-    return cause_of_reason(group.reason) or Cause.NEW_TEXT
+    return group.cause or Cause.NEW_TEXT
 
 
 def _entry(alike: list[_Entry], computed: int) -> AdviceEntry:
     group = max((entry.group for entry in alike), key=lambda group: group.found is not None)
     found = group.found or Finding(_cause(group), group.position)
-    tokens = sum(entry.prompt - entry.cached for entry in alike)
+    tokens = sum(entry.cost for entry in alike)
     share = tokens / computed if computed else 0.0
     places = {entry.group.position for entry in alike}
-    diverged = group.reason is MissReason.DIVERGED
+    diverged = group.cause is None
     example = next((e.group.example for e in alike if e.group.example), None)
     return {
         "text": _sentence(found, len(alike), tokens, share, places if diverged else set()),

@@ -54,6 +54,7 @@ def as_report(index: int, miss: MissReport, found: Finding, *, shows_text: bool)
             "requested": parted.requested if shows_text else None,
         }
     if miss.evicted_ago is not None:
+        report["evicted_tokens"] = miss.evicted
         report["evicted_seconds_ago"] = miss.evicted_ago
     if miss.hits is not None:
         report["hits"] = miss.hits
@@ -67,7 +68,9 @@ def _sentence(miss: MissReport, found: Finding, *, shows_text: bool) -> str:
         shown = f": {parted.marked}" if shows_text else ""
         return f"{head}; they diverge at {found.place}, where {found.what}{shown}"
     if miss.evicted_ago is not None:
-        return f"{head}; from {found.place} on {found.what} {miss.evicted_ago:.1f} s ago"
+        had_been = f"{miss.evicted} from {found.place} on had been"
+        rest = "" if found.cause is Cause.EVICTED else f"; of the rest {found.what}"
+        return f"{head}; {had_been}, but had to make room {miss.evicted_ago:.1f} s ago{rest}"
     if found.cause is Cause.FIRST_SEEN and miss.cached:
         return f"{head}; from {found.place} on {found.what}"
     return f"{head}; {found.what}"

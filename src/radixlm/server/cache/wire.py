@@ -37,7 +37,7 @@ class CacheReport(TypedDict):
     """index: of the prompt, where there are several. advice: what to do, null for nothing.
 
     reason: why no more was cached, as the cache knows it; cause: what that comes from. text: the
-    same in a sentence. evicted_seconds_ago, hits: of what is, or was, there.
+    same in a sentence. evicted_tokens, evicted_seconds_ago, hits: of what is, or was, there.
     """
 
     index: int
@@ -49,6 +49,7 @@ class CacheReport(TypedDict):
     text: str
     advice: str | None
     divergence: NotRequired[Divergence]
+    evicted_tokens: NotRequired[int]
     evicted_seconds_ago: NotRequired[float]
     hits: NotRequired[int]
 

@@ -42,6 +42,24 @@ def test_a_sentence_for_each_group() -> None:
     assert (told["requests"], told["capacity"]) == (401, [])
 
 
+def test_of_what_was_evicted_only_that_costs() -> None:
+    window, looks = MissWindow(VirtualClock()), Looks()
+    for evicted in (40, 60, 2):
+        miss = MissReport(100, 0, MissReason.EVICTED, 0, evicted=evicted, evicted_ago=1.0, hits=0)
+        window.add("", miss, looks, shows_text=False)
+    gone, new = window.advice(EngineStats(), None)["advice"]
+    assert (gone["cause"], gone["requests"], gone["tokens"]) == (Cause.EVICTED, 2, 100)
+    assert (new["cause"], new["requests"], new["tokens"]) == (Cause.FIRST_SEEN, 1, 100)
+
+
+def test_what_can_be_helped_comes_first() -> None:
+    window, looks = MissWindow(VirtualClock()), Looks()
+    window.add("", MissReport(9_000, 0, MissReason.NEW, 0), looks, shows_text=False)
+    window.add("", diverged(), looks, shows_text=False)
+    listed = window.advice(EngineStats(), None)["advice"]
+    assert [entry["cause"] for entry in listed] == [Cause.DATE_TIME, Cause.FIRST_SEEN]
+
+
 def test_places_of_one_message_are_told_together() -> None:
     window = MissWindow(VirtualClock())
     for position in (18, 20, 19):

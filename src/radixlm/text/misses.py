@@ -86,7 +86,7 @@ WORDS: Final = {
         "the same text is cut into other tokens",
         "end no prompt with white space, and send answers back as they came, or as token ids",
     ),
-    Cause.NEW_TEXT: Words("the prompts' own text begins here"),
+    Cause.NEW_TEXT: Words("the prompt's own text begins"),
     Cause.EVICTED: Words(
         "it was cached, but had to make room",
         "give the pool more tokens (--kv-tokens), or pin the prefix",

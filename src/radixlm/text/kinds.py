@@ -20,8 +20,8 @@ _LONGEST_WORD = 64
 _LONG_ITEM = 3
 _PIECES = re.compile(r"<[^<>\s]{1,40}>|\s+|\w+|[^\w\s]")
 _WORD = re.compile(r"[^\s<>]*")
-_TORN_WORD = re.compile(r"[^\s<>]{1,40}\Z")
-_TORN_LINE = re.compile(r"[^\n]*\Z")
+_LONGEST_TORN = 40
+_TORN_WORD = re.compile(rf"[^\s<>]{{1,{_LONGEST_TORN}}}\Z")
 _ENTRY_ENDS = re.compile(r"[\[\]{}<>\n]|[,.:;!?](?:\s|\Z)")
 _ITEMS = re.compile(r",\s*(?=[\"{\[])|\n")
 _THOUGHTS = "<think>"
@@ -92,7 +92,7 @@ def meeting(cached: str, requested: str) -> tuple[int, int] | None:
 
 def torn_word(before: str) -> str:
     """What `before` ends with of a word that may go on behind it."""
-    torn = _TORN_WORD.search(before)
+    torn = _TORN_WORD.search(before, max(len(before) - _LONGEST_TORN, 0))
     return "" if torn is None else torn[0]
 
 
@@ -173,8 +173,7 @@ def _changed_places(before: str, cached: str, requested: str) -> bool:
     """Whether the first entry of each is a later one of the other: a line, or a member of JSON.
     So lists are told that end behind what is known of them.
     """
-    line = _TORN_LINE.search(before)
-    torn = "" if line is None else line[0]
+    torn = before.rpartition("\n")[-1]
     entries = [
         [entry.strip(" ,[]{}") for entry in (torn + text).split("\n")]
         for text in (cached, requested)

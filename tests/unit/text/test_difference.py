@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
 from radixlm.core.keys import Key
 from radixlm.text.difference import Difference, difference, visible
-from radixlm.text.kinds import SAME, Kind, meeting
+from radixlm.text.kinds import SAME, Kind, kind_of, meeting
 from radixlm.text.tokenizer import Tokenizer
 from tests.engines import byte_tokenizer
 
@@ -124,3 +126,9 @@ def test_where_texts_meet_again() -> None:
     assert meeting(rest, "Bob" + rest) == (0, 3)
     assert meeting("Bob" + rest, rest) == (3, 0)
     assert meeting("Ann" + rest, "Bob") is None
+
+
+def test_a_long_line_in_front_is_looked_through_once() -> None:
+    begun = time.perf_counter()
+    assert kind_of("x" * 30_000 + "\nSo, ", "cc dd", "ee ff") is Kind.TEXT
+    assert time.perf_counter() - begun < 0.2

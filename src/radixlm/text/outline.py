@@ -14,6 +14,10 @@ from radixlm.text.tokenizer import Tokenizer
 TOOLS = "tools"
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _MOST_STRINGS = 100
+# Characters that are looked through in vain for messages that the template changed; those that come
+# when so many were are sought in the next few only.
+_MOST_IN_VAIN = 32 * 2**20
+_NEAR = 4_096
 
 
 class Spot(NamedTuple):
@@ -77,10 +81,13 @@ class Outline:
         """Each message that is found, where it begins and ends, and which one what stands between
         it and the one before belongs to, if not to the template.
         """
-        end, between = 0, None
+        end, between, left = 0, None, _MOST_IN_VAIN
         for place, message in enumerate(self.messages):
             text = _text(message.get("content")).strip()
-            begin = self.text.find(text, end) if text else -1
+            limit = min(end + len(text) + max(left, _NEAR), len(self.text))
+            begin = self.text.find(text, end, limit) if text else -1
+            if text and begin < 0:
+                left -= limit - end
             if begin >= 0:
                 end = begin + len(text)
                 yield place, begin, end, between
@@ -102,9 +109,9 @@ class Outline:
     def _tools_end(self, limit: int) -> int:
         """Where before `limit` ends what JSON says of the tool that is named last; 0 without."""
         begin, last = -1, None
-        for tool in self.tools:
+        for tool in reversed(self.tools):  # the last is mostly told last: little is left to search
             name = str(tool.get("function", tool).get("name", ""))
-            at = self.text.rfind(f'"{name}"', 0, limit)
+            at = self.text.rfind(f'"{name}"', max(begin, 0), limit)
             begin, last = (at, tool) if at > begin else (begin, last)
         if last is None:
             return 0

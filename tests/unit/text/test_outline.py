@@ -7,6 +7,30 @@ import pytest
 from radixlm.text.outline import Outline, Spot
 from tests.engines import byte_tokenizer
 
+
+class Searched(str):
+    """Counts the characters that are looked through."""
+
+    __slots__ = ("looked_at",)
+    looked_at: int
+
+    def find(self, sub: str, start: int = 0, end: int | None = None) -> int:  # type: ignore[override]
+        at = super().find(sub, start, end)
+        self.looked_at += (len(self) if end is None else end) - start if at < 0 else at - start
+        return at
+
+    def rfind(self, sub: str, start: int = 0, end: int | None = None) -> int:  # type: ignore[override]
+        at = super().rfind(sub, start, end)
+        self.looked_at += (len(self) if end is None else end) - max(at, start)
+        return at
+
+
+def searched(text: str) -> Searched:
+    made = Searched(text)
+    made.looked_at = 0
+    return made
+
+
 MESSAGES = [
     {"role": "system", "content": "Be kind."},
     {"role": "user", "content": [{"type": "text", "text": "Hi"}, {"type": "text", "text": "you"}]},
@@ -82,3 +106,27 @@ def test_a_call_belongs_to_the_message_that_makes_it() -> None:
         found = outline.at(byte_tokenizer(), key, text.index(at))
         assert found is not None
         assert found.role == role
+
+
+def test_many_messages_that_the_template_changed_are_not_each_sought_to_the_end() -> None:
+    contents = [
+        ("user", f"q{n}") if n % 2 else ("assistant", f"<think/>a{n}") for n in range(8_000)
+    ]
+    messages = [{"role": role, "content": content} for role, content in contents]
+    text = searched("".join(f"<m>{turn['content'].removeprefix('<think/>')}" for turn in messages))
+    key = byte_tokenizer().encode(str(text))
+    at = text.index("q7999")
+    text.looked_at = 0
+    assert Outline(text, messages).at(byte_tokenizer(), key, at) == Spot(7_999, "user", 8_000, 0, 5)
+    assert text.looked_at < 1_000 * len(text)
+
+
+def test_many_tools_are_sought_once_through_the_text() -> None:
+    tools = [{"type": "function", "function": {"name": f"find{n}"}} for n in range(1_000)]
+    told = "".join(f'{{"name": "find{n}"}}' for n in range(1_000))
+    text = searched(f"{told}<u>Hi")
+    outline = Outline(text, [{"role": "user", "content": "Hi"}], tools)
+    spot = outline.at(byte_tokenizer(), byte_tokenizer().encode(str(text)), 9)
+    assert spot is not None
+    assert spot.message is None
+    assert text.looked_at < 10 * len(text)

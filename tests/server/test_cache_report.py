@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 
 from radixlm.build import AsyncEngine
 from radixlm.core.request import RequestOutput
+from radixlm.server.cache import reports
+from radixlm.text.misses import Finding, find
 from tests.server_support import Client, events, fake_engine, refused
 
 TEXT = "the code of the safe is 4711"
@@ -93,6 +96,29 @@ def test_beside_the_usage_of_a_stream(engine: AsyncEngine) -> None:
 def test_one_for_each_prompt(engine: AsyncEngine) -> None:
     answer = Client(engine).complete(["One", "Two"], max_tokens=1, n=2, cache_report=True).json()
     assert [report["index"] for report in answer["cache_report"]] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": ["One", "Two"], "max_tokens": 1}),
+        ("/v1/completions", {"prompt": ["One", "Two"], "max_tokens": 1, "stream": True}),
+        ("/generate", {"text": ["One", "Two"], "sampling_params": {"max_new_tokens": 1}}),
+    ],
+)
+def test_reports_of_many_prompts_let_others_be_answered(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
+) -> None:
+    threads = []
+
+    def noted(*told: Any) -> Finding:
+        threads.append(threading.current_thread())
+        return find(*told)
+
+    monkeypatch.setattr(reports, "find", noted)
+    answer = Client(engine).post(path, **body, cache_report=True)
+    assert answer.text.count("computed_tokens") == len(threads) == 2
+    assert threading.main_thread() not in threads
 
 
 class TestTenants:

@@ -24,14 +24,16 @@ _REFRESH_PER_SECOND = 4
 def command(url: str, api_key: str | None, once: bool) -> None:
     """Watch the cache of the server at URL: its tree, hit rate, pool, requests, advice.
 
-    Ctrl-C leaves. Where the output is no terminal, it is as with --once.
+    Ctrl-C leaves. Where the output is no terminal, it is as with --once, and every row is printed.
     """
     if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
         raise ConfigError("--api-key holds characters that no key has")
     feed = Feed(_address(url), api_key)
     console = Console()
     if once or not console.is_terminal:
-        console.print(picture(_heard(feed), feed.url, feed.advice(), console.height))
+        # A pipe has no lines that could run out: rich would take it for a terminal of 25.
+        height = console.height if console.is_terminal else None
+        console.print(picture(_heard(feed), feed.url, feed.advice(), height))
         return
     try:
         _watch(feed, console)

@@ -34,15 +34,18 @@ class Branch(NamedTuple):
     nodes: int
 
 
-def picture(cache: Cache, url: str, advice: Json | None, height: int) -> RenderableType:
-    """All of it, in about `height` lines."""
+def picture(cache: Cache, url: str, advice: Json | None, height: int | None) -> RenderableType:
+    """All of it, in about `height` lines; None: every row that there is."""
     if not cache.totals:
         return _nothing(cache, url)
     parts: list[RenderableType] = [_numbers(cache, url)]
-    told = _told(advice)
-    requests = list(cache.requests.values())[:_REQUESTS]
-    room = height - _AROUND - (len(requests) + 3 if requests else 0) - (2 * len(told) + 2)
-    parts.append(_tree(cache, max(room, _LEAST_ROWS)))
+    told = _told(advice, None if height is None else _ADVICE)
+    requests = list(cache.requests.values())[: None if height is None else _REQUESTS]
+    rows = len(cache.nodes)
+    if height is not None:
+        around = _AROUND + (len(requests) + 3 if requests else 0) + (2 * len(told) + 2)
+        rows = max(height - around, _LEAST_ROWS)
+    parts.append(_tree(cache, rows))
     if requests:
         parts.append(_running(requests, len(cache.requests)))
     if told:
@@ -162,11 +165,11 @@ def _running(requests: list[Json], total: int) -> RenderableType:
     return table
 
 
-def _told(advice: Json | None) -> list[RenderableType]:
+def _told(advice: Json | None, most: int | None) -> list[RenderableType]:
     if advice is None:
         return []
     told: list[RenderableType] = [
-        Text("• " + plain(entry["text"])) for entry in advice["advice"][:_ADVICE]
+        Text("• " + plain(entry["text"])) for entry in advice["advice"][:most]
     ]
     if sizes := advice["capacity"]:
         rates = ", ".join(f"{size['scale']:g}x {size['hit_rate']:.0%}" for size in sizes)

@@ -8,7 +8,9 @@ import threading
 import time
 from typing import Any
 
+import httpx
 import pytest
+from click import unstyle
 from click.testing import CliRunner, Result
 from rich.console import Console, RenderableType
 
@@ -35,6 +37,7 @@ ADVICE = {
     "advice": [{"text": "412 requests diverge at message 0, token 18: a date changes."}],
     "capacity": [{"scale": 2.0, "tokens": 8000, "hit_rate": 0.5}],
 }
+_SHORT = {"sampling_params": {"max_new_tokens": 1}}
 
 
 def node(name: int, parent: int | None, tokens: int, text: str = "", **fields: Any) -> dict:
@@ -77,7 +80,7 @@ def text_of(drawn: RenderableType) -> str:
     return captured.get()
 
 
-def shown(cache: Cache, advice: Any = None, height: int = 40) -> str:
+def shown(cache: Cache, advice: Any = None, height: int | None = 40) -> str:
     return text_of(picture(cache, "http://x", advice, height))
 
 
@@ -136,6 +139,34 @@ def test_a_small_terminal_gets_fewer_rows():
     nodes = [node(1, None, 0), *(node(n, 1, 10, f"row {n}") for n in range(2, 60))]
     cache.apply("snapshot", {"nodes": nodes, "requests": [], "totals": TOTALS})
     assert shown(cache, height=20).count("row ") < shown(cache, height=60).count("row ") < 58
+
+
+def test_without_a_height_every_row_is_shown():
+    cache = Cache()
+    nodes = [node(1, None, 0), *(node(n, 1, 10, f"row {n}") for n in range(2, 60))]
+    requests = [{**seen().requests["r1"], "id": f"request-{n}"} for n in range(20)]
+    cache.apply("snapshot", {"nodes": nodes, "requests": requests, "totals": TOTALS})
+    advice = {**ADVICE, "advice": [{"text": f"hint {n}"} for n in range(9)]}
+    text = shown(cache, advice, height=None)
+    counts = [text.count(each) for each in ("row ", "request-", "hint ")]
+    assert counts == [58, 20, 9]
+
+
+def test_a_pipe_gets_every_row_and_a_terminal_what_fits(monkeypatch):
+    engine, _ = fake_engine()
+    with live(engine) as url:
+        for first in range(40):
+            httpx.post(f"{url}/generate", json={"input_ids": [first, 1], **_SHORT}, timeout=30)
+        assert rows_of(asked(url, "--once").output) == 40
+        monkeypatch.setattr(Console, "is_terminal", True)
+        monkeypatch.setattr(Console, "height", 24)
+        assert 3 <= rows_of(asked(url, "--once").output) < 24
+    asyncio.run(engine.close())
+
+
+def rows_of(output: str) -> int:
+    """Of the tree: each ends with a state."""
+    return sum(line.rstrip().endswith(" cached") for line in unstyle(output).splitlines())
 
 
 def test_before_the_first_word_it_says_so():

@@ -20,7 +20,7 @@ Json = dict[str, Any]
 
 CAPACITY = 2_000_000
 RUNNING = 32
-_STATES = ("cached", "cached", "cached", "running", "ghost")
+_STATES = ("cached", "cached", "cached", "running")  # ghosts have no bars, and all are to have one
 _TEXT = "Answer in one short sentence. Name the source of each fact. Never guess a number."
 
 
@@ -51,7 +51,7 @@ class MadeUpTree:
             "parent_id": parent,
             "start": 0 if above is None else above["start"] + above["tokens"],
             "tokens": tokens,
-            "resident": 0 if state == "ghost" else tokens,
+            "resident": tokens,
             "state": state,
             "lock_ref": int(state == "running"),
             "pins": 0,

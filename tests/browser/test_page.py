@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 
-from radixlm.build import AsyncEngine
-from radixlm.core.config import EngineConfig
-from scripts.browser import NoBrowserError, chromium, fire, opened
+from scripts.browser import fire, opened
+from tests.browser_support import agrees, number, snapshot, tree, wait
 from tests.server_support import fake_engine, live, until
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -22,70 +18,6 @@ KEY = "sk-page"
 EVIL = (
     "<script>window.pwned = 1</script><img src=x onerror='window.pwned = 1'>\u202egnp.evil\u2066 x"
 )
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[AsyncEngine]:
-    engine = AsyncEngine.from_config(EngineConfig(kv_tokens=5000))
-    yield engine
-    asyncio.run(engine.close())
-
-
-@pytest.fixture(scope="module")
-def url(engine: AsyncEngine) -> Iterator[str]:
-    with live(engine, "demo") as url:
-        yield url
-
-
-@pytest.fixture(scope="module")
-def browser(url: str) -> Iterator[Any]:
-    try:
-        with chromium() as found:
-            yield found
-    except NoBrowserError as error:
-        pytest.skip(str(error))
-
-
-@pytest.fixture
-def page(browser: Any, url: str) -> Iterator[Any]:
-    """The page over an empty cache. Nothing on it may fail."""
-    httpx.post(f"{url}/flush_cache", timeout=30)
-    page = opened(browser, url)
-    complaints: list[str] = []
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
-    yield page
-    page.close()
-    assert complaints == []
-
-
-def tree(url: str, **query: Any) -> dict[str, Any]:
-    return httpx.get(f"{url}/cache/tree", params=query, timeout=30).json()
-
-
-def number(page: Any, name: str) -> int:
-    return int(page.get_attribute(f"#n-{name}", "data-value"))
-
-
-def wait(page: Any, condition: str) -> None:
-    """Until an expression holds; Playwright's own way to wait needs what the policy forbids."""
-    assert until(lambda: page.evaluate(condition), 30), condition
-
-
-def agrees(page: Any, url: str) -> dict[str, Any]:
-    """Wait until the page shows the newest version; every number of it is the cache's."""
-    told = tree(url)
-    wait(page, f"document.body.dataset.version === '{told['version']}'")
-    wait(page, "document.getElementById('n-running').dataset.value === '0'")
-    page.wait_for_timeout(1200)  # the table follows each second
-    totals = told["totals"]
-    assert number(page, "nodes") == totals["nodes"]
-    assert number(page, "pool") == totals["capacity"] - totals["free"]
-    assert int(page.get_attribute("#canvas", "data-bars")) == len(told["nodes"])
-    heaviest = sorted((node["tokens"] for node in told["nodes"]), reverse=True)[:20]
-    cells = page.locator("#table tbody td:nth-child(2)").all_text_contents()
-    assert [int(cell.replace(",", "")) for cell in cells] == [size for size in heaviest if size]
-    return told
 
 
 def test_an_empty_cache_says_what_to_do(page, url):
@@ -359,16 +291,13 @@ def test_another_server_in_the_same_place_is_another_tree(browser, url):
     httpx.post(f"{url}/generate", json={"text": "Chosen"}, timeout=30)
     agrees(page, url)
     page.click("#table tbody button")
-    older = tree(url)["version"] - 1
-    page.route("**/cache/events*", lambda route: route.fulfill(body=snapshot(url, older)))
+    told = tree(url)
+    older = told["version"] - 1
+    page.route(
+        "**/cache/events*", lambda route: route.fulfill(body=snapshot({**told, "version": older}))
+    )
     page.evaluate("document.activeElement.blur()")
     page.click("#node-open")
     wait(page, f"document.body.dataset.version === '{older}'")
     assert page.is_hidden("#node")
     page.close()
-
-
-def snapshot(url: str, version: int) -> str:
-    """A stream's beginning, of that version."""
-    told = {**tree(url), "version": version, "seq": 1, "dropped": 0}
-    return f"event: snapshot\ndata: {json.dumps(told)}\n\n"

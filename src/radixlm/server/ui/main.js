@@ -3,6 +3,7 @@
 import { getJson } from "./api.js";
 import { showAdvice } from "./advice.js";
 import { pass } from "./gate.js";
+import { setUpGhosts } from "./ghosts.js";
 import { History } from "./history.js";
 import { agoAt, paintLanes } from "./lanes.js";
 import { setUpLegend } from "./legend.js";
@@ -49,6 +50,7 @@ const view = new View(byId("canvas"), {
 
 /** Follow the subtree of a node; all of the tree for undefined. */
 function open(id) {
+  uncover(page.shown.nodes.get(id));
   if (page.at !== undefined) {
     page.within = id;
     look(page.at);
@@ -112,7 +114,9 @@ function showRest() {
   const now = page.at ?? Date.now();
   const { watched, nodes, totals } = page.shown;
   const told = totals.capacity !== undefined;
-  byId("empty").hidden = !told || watched !== undefined || [...nodes.values()].some((node) => node.tokens);
+  const ghosts = byId("ghosts").checked;
+  const barred = (node) => node.tokens && (ghosts || node.state !== "ghost");
+  byId("empty").hidden = !told || watched !== undefined || [...nodes.values()].some(barred);
   showNumbers(page.shown, history.samples, now);
   paintLanes(byId("lanes"), history.samples, Date.now(), page.at);
 }
@@ -158,6 +162,7 @@ function stepTime(seconds) {
 function reach(id) {
   page.wanted = undefined;
   if (page.shown.nodes.has(id)) {
+    uncover(page.shown.nodes.get(id));
     choose(page.shown.nodes.get(id));
   } else if (page.at !== undefined) {
     look(undefined); // what is looked for stands in the tree of now
@@ -166,6 +171,18 @@ function reach(id) {
     page.wanted = id;
     open(id);
   }
+}
+
+/** A ghost that is asked for is shown, also while ghosts are not. */
+function uncover(node) {
+  if (node?.state !== "ghost" || byId("ghosts").checked) return;
+  byId("ghosts").checked = true;
+  showGhosts();
+}
+
+function showGhosts() {
+  view.showGhosts(byId("ghosts").checked);
+  showRest();
 }
 
 function choose(node) {
@@ -193,6 +210,7 @@ function setUpChoices() {
     setUpLegend(target.value);
   });
   byId("height").addEventListener("change", ({ target }) => view.measure(target.value));
+  setUpGhosts(byId("ghosts"), showGhosts);
   byId("node-open").addEventListener("click", () => open(Number(byId("node").dataset.id)));
   byId("node-close").addEventListener("click", () => choose(undefined));
   byId("help").addEventListener("click", () => byId("guide").showModal());
@@ -204,11 +222,13 @@ function setUpKeys() {
     " ": togglePause,
     ",": () => stepTime(-1),
     ".": () => stepTime(1),
+    g: () => byId("ghosts").click(),
     t: () => byId("theme").click(),
     "?": () => byId("guide").showModal(),
   };
   document.addEventListener("keydown", (event) => {
-    const typing = event.target.closest("input, select, dialog") || (event.key === " " && event.target.closest("button"));
+    const typing = event.target.closest("input:not([type=checkbox]), select, dialog")
+      || (event.key === " " && event.target.closest("button, input"));
     if (typing || event.ctrlKey || event.metaKey || event.altKey || !(event.key in keys)) return;
     event.preventDefault();
     keys[event.key]();

@@ -19,9 +19,11 @@ export class Scene {
   #byId = new Map();
   #order = new Order();
   #height = "log";
+  #ghosts = true;
   #bottom = 1;
   #size = { width: 1, height: 1 };
   #still = true;
+  stale = false; // whether a ghost that is to have no bar still has one: its red has faded
 
   get(id) {
     return this.#byId.get(id);
@@ -40,10 +42,14 @@ export class Scene {
     this.#height = height;
   }
 
+  showGhosts(shown) {
+    this.#ghosts = shown;
+  }
+
   /** flash: whether what goes was evicted, not merely left out of sight. */
   update(tree, flash) {
     this.#order.update(tree.nodes);
-    const targets = layout(tree.nodes, this.#order, this.#heightOf());
+    const targets = layout(this.#barred(tree, flash), this.#order, this.#heightOf());
     const before = this.#byId;
     this.#byId = new Map();
     this.#bottom = 1;
@@ -55,6 +61,16 @@ export class Scene {
     for (const bar of this.bars) bar.above = this.bars[bar.parent];
     if (flash && !calm.matches) this.#letGo(before, tree.nodes);
     this.#still = false;
+    this.stale = false;
+  }
+
+  /** The nodes that have bars. Where ghosts have none, they go when it was seen that they were evicted. */
+  #barred(tree, flash) {
+    if (this.#ghosts) return tree.nodes;
+    return tree.cached(({ id }) => {
+      const bar = this.#byId.get(id);
+      return bar?.flash > 0 || (flash && bar?.node?.resident > 0);
+    });
   }
 
   #heightOf() {
@@ -98,7 +114,11 @@ export class Scene {
   step(ms) {
     const share = calm.matches ? 1 : 1 - Math.exp(-ms / MOVE_MS);
     let most = this.#scale(share);
-    for (const bar of this.bars) most = Math.max(most, approach(bar, share, ms));
+    for (const bar of this.bars) {
+      const lit = bar.flash > 0;
+      most = Math.max(most, approach(bar, share, ms));
+      this.stale ||= lit && !bar.flash && !this.#ghosts;
+    }
     for (const bar of this.leaving) bar.left -= ms / LEAVE_MS;
     if (this.leaving.length) this.leaving = this.leaving.filter((bar) => bar.left > 0);
     this.#still = most < STILL;

@@ -74,6 +74,20 @@ export class Tree {
     return part;
   }
 
+  /** The nodes that are cached, and what leads to them. Of ghosts the one that is watched, and those that stay. */
+  cached(stays) {
+    const kept = new Map();
+    for (const node of this.nodes.values()) {
+      const wanted = node.state === "ghost" ? node.id === this.watched || stays(node) : node.tokens || node.hidden;
+      if (!wanted) continue;
+      for (const above of this.upwards(node.id)) {
+        if (kept.has(above.id)) break;
+        kept.set(above.id, above);
+      }
+    }
+    return kept;
+  }
+
   /** From a node up to the top of what is shown. */
   *upwards(id) {
     for (let node = this.nodes.get(id); node; node = this.nodes.get(node.parent_id)) yield node;

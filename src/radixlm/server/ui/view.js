@@ -56,6 +56,11 @@ export class View {
     if (this.#tree) this.show(this.#tree, { flash: false });
   }
 
+  showGhosts(shown) {
+    this.#scene.showGhosts(shown);
+    if (this.#tree) this.show(this.#tree, { flash: false });
+  }
+
   recolour() {
     readPalette();
     prepare(this.#canvas.getContext("2d"));
@@ -89,6 +94,7 @@ export class View {
   #draw(ms) {
     if (!this.#tree) return;
     this.#scene.step(ms);
+    if (this.#scene.stale) this.show(this.#tree, { flash: true });
     this.#dots.step(ms);
     this.#follow();
     const surface = fitted(this.#canvas);

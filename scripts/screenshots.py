@@ -54,7 +54,7 @@ def _take_the_tree(page: Page, folder: Path, ending: str) -> None:
     page.click("[data-load=agents]")
     while not page.evaluate(_MIDST):
         page.wait_for_timeout(20)
-    page.wait_for_timeout(700)
+    page.wait_for_timeout(200)
     page.screenshot(path=folder / f"ui-running{ending}.png")
     page.wait_for_selector("[data-load=agents] + p[data-state=done]")
     _take(page, folder / f"ui-agents{ending}.png")

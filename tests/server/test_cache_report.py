@@ -111,9 +111,9 @@ def test_reports_of_many_prompts_let_others_be_answered(
 ) -> None:
     threads = []
 
-    def noted(*told: Any) -> Finding:
+    def noted(*told: Any, **how: Any) -> Finding:
         threads.append(threading.current_thread())
-        return find(*told)
+        return find(*told, **how)
 
     monkeypatch.setattr(reports, "find", noted)
     answer = Client(engine).post(path, **body, cache_report=True)
@@ -163,6 +163,22 @@ class TestTenants:
         assert "4711" not in json.dumps(report) + advice
         shown = ask(client, "/cache/explain", ADMIN, prompt=TEXT[:-4] + "9999").json()
         assert "is [0815|999]" in shown["reports"][0]["divergence"]["context"]
+
+    def test_a_shared_cache_can_not_be_searched_by_causes(self, engine: AsyncEngine) -> None:
+        """An admin is told that the same text follows; another key would learn that it guessed."""
+        client = Client(engine, api_key=("one", "two"), admin_api_key=(ADMIN,))
+        debt = "who owes us 4711 euros since the spring of 2019"
+        complete(client, f"Be kind. Customer: Robert of 12 Elm Street, {debt}", "one")
+
+        def cause(key: str) -> str:
+            told = ask(client, "/cache/explain", key, prompt=f"Be kind. Customer: ? {debt}")
+            found: str = told.json()["reports"][0]["cause"]
+            return found
+
+        assert (cause("two"), cause(ADMIN)) == ("new_text", "changing_part")
+        complete(client, f"Be kind. Customer: ? {debt}", "two")
+        [advice] = ask(client, "/cache/advice", "two").json()["advice"]
+        assert advice["cause"] == "new_text"
 
     def test_across_namespaces_is_for_admins(self, isolated: Client) -> None:
         complete(isolated, TEXT, "one")

@@ -194,9 +194,11 @@ def _take_miss(service: Service, job: Job, prompt: int, miss: MissReport) -> Non
     service.misses.sample(service.engine.stats())
     # To all who use the tenant's key, who need not know the salt.
     shown = not job.namespace.cache_salt or service.sees_salted(job.tenant)
+    own = service.shows_cached_text(job.tenant, job.namespace)
+    key, tokenizer = job.prompts[prompt], service.engine.tokenizer
     service.misses.add(
         job.tenant,
         miss,
-        partial(find, service.engine.tokenizer, miss, job.prompts[prompt], job.outline),
-        shows_text=shown and service.shows_cached_text(job.tenant, job.namespace),
+        partial(find, tokenizer, miss, key, job.outline, others=not own),
+        shows_text=shown and own,
     )

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from radixlm.core.keys import Key
-from radixlm.core.misses import MissReason, MissReport
+from radixlm.core.misses import SHOWN_TOKENS, MissReason, MissReport
 from radixlm.text.difference import Difference, Texts, difference
 from radixlm.text.kinds import SAME, Kind, meeting
 from radixlm.text.outline import Outline, Spot
@@ -157,11 +157,17 @@ def cause_of(miss: MissReport) -> Cause | None:
 
 
 def find(
-    tokenizer: Tokenizer, miss: MissReport, key: Key, outline: Outline | None = None
+    tokenizer: Tokenizer,
+    miss: MissReport,
+    key: Key,
+    outline: Outline | None = None,
+    *,
+    others: bool = False,
 ) -> Finding:
     """Make out a miss's cause. O(prompt), most of it in C; see benchmarks/explain.py.
 
-    key: the prompt. outline: of a chat's.
+    key: the prompt. outline: of a chat's. others: what is cached may be somebody else's, so little
+    of it is looked at: by causes one could search it for what one guesses.
     """
     cause = cause_of(miss)
     if cause is not None:
@@ -173,6 +179,8 @@ def find(
     ]
     if spot is not None and spot.message is None:
         parts[-1] = key[miss.position :][:_MOST_OF_TOOLS]
+    if others:
+        parts[1] = parts[1][:SHOWN_TOKENS]
     begins = miss.position <= parts[0].size
     found, texts = difference(tokenizer, *parts, begins=begins)
     cause, inside = _cause(found.kind, texts, spot)

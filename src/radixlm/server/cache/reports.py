@@ -24,8 +24,9 @@ def reported(service: Service, job: Job, misses: Mapping[int, MissReport]) -> Ca
 
 def report_of(service: Service, job: Job, prompt: int, miss: MissReport) -> CacheReport:
     """The report of one of a job's prompts."""
-    found = find(service.engine.tokenizer, miss, job.prompts[prompt], job.outline)
     shown = service.shows_cached_text(job.tenant, job.namespace)
+    key, tokenizer = job.prompts[prompt], service.engine.tokenizer
+    found = find(tokenizer, miss, key, job.outline, others=not shown)
     return as_report(prompt, miss, found, shows_text=shown)
 
 

@@ -50,7 +50,16 @@ class Feed:
                 if field == "event":
                     name = value
                 elif field == "data":
-                    yield name, json.loads(value)
+                    yield name, self._data(value)
+
+    def _data(self, value: str) -> Json:
+        try:
+            told = json.loads(value)
+        except (ValueError, RecursionError):
+            told = None
+        if not isinstance(told, dict):
+            raise WatchError(f"{self.url} tells {value[:40]!r}: it is no RadixLM server")
+        return told
 
     def advice(self) -> Json | None:
         """What the server advises; None where it gives no advice."""

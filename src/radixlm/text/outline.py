@@ -81,17 +81,18 @@ class Outline:
         """Each message that is found, where it begins and ends, and which one what stands between
         it and the one before belongs to, if not to the template.
         """
-        end, between, left = 0, None, _MOST_IN_VAIN
+        whole, between = self.text, None
+        end, left, reach = 0, _MOST_IN_VAIN, _MOST_IN_VAIN
         for place, message in enumerate(self.messages):
             text = _text(message.get("content")).strip()
-            limit = min(end + len(text) + max(left, _NEAR), len(self.text))
-            begin = self.text.find(text, end, limit) if text else -1
-            if text and begin < 0:
-                left -= limit - end
+            begin = whole.find(text, end, end + len(text) + reach) if text else -1
             if begin >= 0:
                 end = begin + len(text)
                 yield place, begin, end, between
                 between = None
+            elif text:
+                left -= min(len(text) + reach, len(whole) - end)
+                reach = max(left, _NEAR)
             if between is None and (message.get("tool_calls") or (text and begin < 0)):
                 between = place
 

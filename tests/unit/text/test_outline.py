@@ -16,7 +16,8 @@ class Searched(str):
 
     def find(self, sub: str, start: int = 0, end: int | None = None) -> int:  # type: ignore[override]
         at = super().find(sub, start, end)
-        self.looked_at += (len(self) if end is None else end) - start if at < 0 else at - start
+        stop = len(self) if end is None else min(end, len(self))
+        self.looked_at += (stop if at < 0 else at) - start
         return at
 
     def rfind(self, sub: str, start: int = 0, end: int | None = None) -> int:  # type: ignore[override]

@@ -24,7 +24,7 @@ from radixlm.server.responses import as_chat as responses
 from radixlm.text.answers.style import AnswerStyle
 from radixlm.text.chat_template import ChatTemplate, require_template
 from radixlm.text.folder import resolve_folder
-from radixlm.text.misses import Cause, find
+from radixlm.text.misses import find
 from radixlm.text.outline import Outline
 from radixlm.text.tokenizer import Tokenizer, new_mark
 
@@ -59,7 +59,7 @@ def _parted(tokenizer: Tokenizer, ours: Key, theirs: _Prompt) -> dict[str, Any]:
     )
     found = find(tokenizer, miss, theirs.key, theirs.outline)
     return told | {
-        "cause": Cause(found.cause).value,
+        "cause": found.cause.value,
         "where": found.place,
         "what": found.what,
         "context": None if found.difference is None else found.difference.marked,

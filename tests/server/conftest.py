@@ -49,3 +49,10 @@ def real(model_folder: Path) -> Iterator[Client]:
     yield Client(engine, "tiny")
     assert until(lambda: idle_and_whole(engine)), engine.stats()
     asyncio.run(engine.close())
+
+
+@pytest.fixture
+def client(engine: AsyncEngine) -> Client:
+    """With an empty cache and an empty window."""
+    asyncio.run(engine.flush_cache())
+    return Client(engine)

@@ -32,13 +32,6 @@ def engine() -> Iterator[AsyncEngine]:
     asyncio.run(made.close())
 
 
-@pytest.fixture
-def client(engine: AsyncEngine) -> Client:
-    """With an empty cache."""
-    asyncio.run(engine.flush_cache())
-    return Client(engine)
-
-
 def said(*messages: str, system: str | None = SYSTEM) -> Turns:
     first = [] if system is None else [{"role": "system", "content": system}]
     roles = ["user", "assistant"] * len(messages)

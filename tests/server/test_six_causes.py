@@ -22,13 +22,6 @@ def engine() -> Iterator[AsyncEngine]:
     asyncio.run(made.close())
 
 
-@pytest.fixture
-def client(engine: AsyncEngine) -> Client:
-    """With an empty cache and an empty window."""
-    asyncio.run(engine.flush_cache())
-    return Client(engine)
-
-
 def said(*messages: str, system: str = SYSTEM) -> list[dict[str, str]]:
     roles = ["user", "assistant"] * len(messages)
     turns = [{"role": role, "content": text} for role, text in zip(roles, messages, strict=False)]

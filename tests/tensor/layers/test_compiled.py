@@ -45,7 +45,7 @@ def test_a_norm_of_nothing_is_its_own_rows_affair() -> None:
     x[5] = 1
     made = compiled.AddNorm(torch.ones(32), 0.0)(x, None)
     assert bool(made[:5].isnan().all())
-    assert torch.equal(made[5], torch.ones(32))
+    torch.testing.assert_close(made[5], torch.ones(32))  # how roots are rounded is the processor's
 
 
 @pytest.mark.parametrize(("dtype", "near"), TYPES)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import IO, Any
 
 from radixlm.constraints.source import GrammarError
@@ -14,6 +16,14 @@ from radixlm.core.errors import NoTrialError
 from radixlm.core.grammar import Grammar
 
 SECONDS = 3.0
+
+# `python -m` would look for modules in the working directory first, which may be a stranger's.
+_START = """
+import sys
+sys.path[:] = sys.argv[1:]
+from radixlm.constraints.trial_process import main
+main()
+"""
 
 
 class Trial:
@@ -58,7 +68,8 @@ class Trial:
     def _start(self) -> subprocess.Popen[bytes]:
         try:
             process = self._process = subprocess.Popen(
-                [sys.executable, "-m", "radixlm.constraints.trial_process"],
+                [sys.executable, "-P", "-c", _START, *_import_path()],
+                cwd=os.sep,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -74,6 +85,13 @@ class Trial:
                 "look for what the system is out of, memory or processes, and try again"
             ) from error
         return process
+
+
+def _import_path() -> list[str]:
+    """Where this process finds its modules, without what hangs on the working directory."""
+    absolute = [entry for entry in sys.path if Path(entry).is_absolute()]
+    ours = str(Path(__file__).parents[2])
+    return absolute if ours in absolute else [*absolute, ours]
 
 
 def send(pipe: IO[bytes] | None, message: object) -> None:

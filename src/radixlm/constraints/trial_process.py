@@ -47,7 +47,3 @@ def _answer_all() -> None:
                 reason = str(error)
             faulthandler.cancel_dump_traceback_later()
             send(sys.stdout.buffer, reason)
-
-
-if __name__ == "__main__":
-    main()

@@ -4,7 +4,9 @@ seconds to import, they import only when they run.
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 from typing import NamedTuple
 
 import click
@@ -19,6 +21,9 @@ class Subcommand(NamedTuple):
     module: str
     help: str
 
+
+# Numba, which compiles our kernels, takes its settings from here.
+_NUMBA_SETTINGS = Path(".numba_config.yaml")
 
 SUBCOMMANDS = {
     "serve": Subcommand("radixlm.cli_serve", "Serve a model over HTTP, as OpenAI's API."),
@@ -62,7 +67,18 @@ def main() -> None:
     Exits with 0, with 1 when something failed, with 2 when the command line was wrong.
     """
     try:
+        _distrust_working_directory()
         cli(prog_name="radixlm")
     except RadixLMError as error:
         click.secho(f"radixlm: {' '.join(str(error).split())}", fg="red", err=True)
         sys.exit(2 if isinstance(error, ConfigError) else 1)
+
+
+def _distrust_working_directory() -> None:
+    """It may be a model's folder, which is not to say what is run. Raises ConfigError."""
+    os.environ["PYTHONSAFEPATH"] = "1"  # for processes that libraries start
+    if _NUMBA_SETTINGS.exists():
+        raise ConfigError(
+            f"numba would take settings from {_NUMBA_SETTINGS} in the working directory; "
+            "start radixlm elsewhere, and set what you need as NUMBA_... in the environment"
+        )

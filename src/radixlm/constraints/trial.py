@@ -67,7 +67,7 @@ class Trial:
 
     def _start(self) -> subprocess.Popen[bytes]:
         try:
-            process = self._process = subprocess.Popen(
+            process = self._process = subprocess.Popen(  # noqa: S603 - our own
                 [sys.executable, "-P", "-c", _START, *_import_path()],
                 cwd=os.sep,
                 stdin=subprocess.PIPE,

@@ -140,3 +140,28 @@ def test_a_token_without_text_is_among_the_ids(real):
     chunks = events(real.chat(stream=True, **fields))
     streamed = [token for chunk in chunks for token in chunk["choices"][0]["token_ids"]]
     assert streamed == [65]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_half_a_character_at_a_prompt_s_end_is_told_once(real, stream):
+    """Of ids, which may end anywhere: what the answer does not complete is the prompt's."""
+    tokenizer = real.engine.tokenizer
+    prompt = tokenizer.encode("ab🙂").tolist()[:-1]
+    assert tokenizer.decode(prompt).count("\ufffd") == 1
+    for echo, before in ((False, ""), (True, tokenizer.decode(prompt))):
+        fields = {"regex": "[a-z]", "max_tokens": 4, "echo": echo, "stream": stream}
+        answer = real.complete(prompt, **fields)
+        entries = events(answer) if stream else [answer.json()]
+        text = "".join(entry["choices"][0]["text"] for entry in entries)
+        assert text[:-1] == before
+        assert text[-1].islower()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_stop_string_that_is_complete_at_the_end_is_found(real, stream):
+    half = real.engine.tokenizer.encode("🙂").tolist()[0]
+    fields = {"max_tokens": 1, "logit_bias": {str(half): 100}, "stop": "\ufffd", "stream": stream}
+    answer = real.complete("hello", **fields)
+    choices = [e["choices"][0] for e in (events(answer) if stream else [answer.json()])]
+    assert "".join(choice["text"] for choice in choices) == ""
+    assert choices[-1]["finish_reason"] == "stop"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from radixlm.constraints import Matcher
 from radixlm.core.request import Request
 from radixlm.scheduler import Taken
-from radixlm.text.detokenizer import PROMPT_TAIL, Detokenizer
+from radixlm.text.detokenizer import PROMPT_TAIL, Detokenizer, Piece
 from radixlm.text.tokenizer import Tokenizer
 
 
@@ -66,8 +66,8 @@ class Continuation:
         reason = self.matcher.error or f"token {token} is not allowed"
         return Grown(Taken((), error=f"the grammar can not be followed any further: {reason}"), "")
 
-    def flush(self) -> str:
-        """The text that was held back, at the end."""
+    def flush(self) -> Piece:
+        """The text that was held back, at the end, and the stop string that it completes."""
         return self._text.flush()
 
     def _push(self, tokens: list[int]) -> Grown:

@@ -10,7 +10,7 @@ from radixlm.constraints import MaskFiller
 from radixlm.core.batch import ScheduledBatch, StepResult, TokenMasks
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.misses import Explained
-from radixlm.core.request import Request, RequestOutput
+from radixlm.core.request import FinishReason, Request, RequestOutput
 from radixlm.engine.continuation import Continuation, Grown
 from radixlm.engine.journal import Journal
 from radixlm.engine.keeping import Keeping
@@ -22,6 +22,8 @@ from radixlm.scheduler import Progress, Scheduler
 from radixlm.text.tokenizer import Tokenizer
 
 _logger = logging.getLogger("radixlm.engine")
+
+_ENDS = (FinishReason.STOP, FinishReason.LENGTH)
 
 
 class EngineCore:
@@ -185,7 +187,10 @@ class EngineCore:
     def _output(self, news: Progress, text: str) -> RequestOutput:
         kept = self._keeping.computed(news.request_id) if news.tokens else ()
         if news.finish_reason is not None:
-            text += self._answers.pop(news.request_id).flush()
+            last = self._answers.pop(news.request_id).flush()
+            text += last.text
+            if last.stop is not None and news.finish_reason in _ENDS:
+                news = replace(news, finish_reason=FinishReason.STOP, matched_stop=last.stop)
             self._keeping.forget(news.request_id)
         return RequestOutput(
             request_id=news.request_id,

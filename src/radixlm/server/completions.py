@@ -12,7 +12,7 @@ from radixlm.server.logprobs import CompletionLogprobs, joined
 from radixlm.server.protocol import CompletionBody
 from radixlm.server.service import Service
 from radixlm.server.wire import TextChoice, TextChoices, TextLogprobs
-from radixlm.text.detokenizer import PROMPT_TAIL
+from radixlm.text.detokenizer import PROMPT_TAIL, Detokenizer, continues
 from radixlm.text.tokenizer import Tokenizer
 
 
@@ -84,7 +84,7 @@ class CompletionShape:
         prompt = choice // self._n
         text = output.text
         if first and self._echoed is not None:
-            text = self._text_of(self._echoed[prompt]) + text
+            text = self._text_of(self._echoed[prompt], output.token_ids) + text
         entry: TextChoice = {
             "index": choice,
             "text": text,
@@ -97,12 +97,17 @@ class CompletionShape:
                 entry["prompt_token_ids"] = self._job.prompts[prompt].tolist()
         return entry
 
-    def _text_of(self, prompt: str | list[int]) -> str:
+    def _text_of(self, prompt: str | list[int], answer: Sequence[int]) -> str:
+        """The prompt as text; without the half of a character at its end that its answer, which
+        begins with these tokens, completes.
+        """
         if isinstance(prompt, str):
             return prompt
-        return self._tokenizer.decode(
-            prompt, skip_special_tokens=self._job.params.skip_special_tokens
-        )
+        skip = self._job.params.skip_special_tokens
+        text = Detokenizer(self._tokenizer, skip_special_tokens=skip)
+        whole = "".join(text.push(token).text for token in prompt)
+        data = b"".join(map(self._tokenizer.token_bytes, answer))
+        return whole if data and continues(text.half, data) else whole + text.flush().text
 
     def _logprobs_of(
         self, choice: int, output: RequestOutput, *, first: bool

@@ -14,6 +14,19 @@ from radixlm.text.tokenizer import Tokenizer
 PROMPT_TAIL = 8
 
 
+def continues(half: bytes, data: bytes) -> bool:
+    """Whether `data` goes on with the character that `half` begins.
+
+    >>> continues("é".encode()[:1], b"z")
+    False
+    """
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(half + data[:1])
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 class Piece(NamedTuple):
     """What one token made certain. `stop` is the stop string that ends the request here."""
 
@@ -34,13 +47,15 @@ class Detokenizer:
     min_tokens: a stop string that is complete with an earlier token than this one is plain text.
     shown: ids of special tokens that are not skipped even so.
     prompt_tail: the last PROMPT_TAIL prompt ids, where the output continues a prompt: then a first
-        space is kept, and a character that begins in the prompt is completed.
+        space is kept, and a character that begins in the prompt is completed. What the output does
+    not complete is the prompt's, and no part of the output.
     """
 
     __slots__ = (
         "_decoder",
         "_drop_space",
         "_ended",
+        "_half",
         "_held",
         "_min_tokens",
         "_pushed",
@@ -63,20 +78,40 @@ class Detokenizer:
         self._skipped = tokenizer.special_ids - shown if skip_special_tokens else frozenset()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._drop_space = tokenizer.drops_first_space
+        self._half = b""
         for token in prompt_tail:
             self._decode(int(token))
+        self._half = self.half
         self._scanner = StopScanner(stop) if stop else None
         self._min_tokens = min_tokens
         self._pushed = 0
         self._held = ""
         self._ended = False
 
+    @property
+    def half(self) -> bytes:
+        """What has come of a character that is not whole yet."""
+        return self._decoder.getstate()[0]
+
     def push(self, token: int) -> Piece:
         """Take the next output token; give the text that is certain now. Nothing after a stop."""
         if self._ended:
             return Piece("")
         self._pushed += 1
-        fresh = self._decode(token)
+        return self._scanned(self._decode(token))
+
+    def flush(self) -> Piece:
+        """What was held back, when the request ends for another reason than a stop string; half a
+        character that is left may complete one.
+        """
+        if self._ended:
+            return Piece("")
+        last = "" if self._half else self._decoder.decode(b"", final=True)
+        piece = self._scanned(last)
+        self._ended = True
+        return piece if piece.stop is not None else Piece(piece.text + self._held)
+
+    def _scanned(self, fresh: str) -> Piece:
         if self._scanner is None:
             return Piece(fresh)
         hit = self._scanner.feed(fresh, armed=self._pushed >= self._min_tokens)
@@ -89,13 +124,6 @@ class Detokenizer:
         self._held = text[certain:]
         return Piece(text[:certain])
 
-    def flush(self) -> str:
-        """What was held back, when the request ends for another reason than a stop string."""
-        if self._ended:
-            return ""
-        self._ended = True
-        return self._held + self._decoder.decode(b"", final=True)
-
     def _decode(self, token: int) -> str:
         if token in self._skipped:
             return ""
@@ -103,4 +131,8 @@ class Detokenizer:
         if self._drop_space and data:
             self._drop_space = False
             data = data.removeprefix(b" ")
+        if self._half and data:
+            if not continues(self._half, data):
+                self._decoder.reset()
+            self._half = b""
         return self._decoder.decode(data)

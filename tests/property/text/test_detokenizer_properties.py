@@ -26,9 +26,10 @@ def run(detokenizer: Detokenizer, ids) -> tuple[str, str | None, int]:
         piece = detokenizer.push(int(token))
         text += piece.text
         if piece.stop is not None:
-            assert detokenizer.flush() == ""
+            assert detokenizer.flush() == ("", None)
             return text, piece.stop, count
-    return text + detokenizer.flush(), None, len(ids)
+    last = detokenizer.flush()
+    return text + last.text, last.stop, len(ids)
 
 
 @patient
@@ -68,7 +69,7 @@ def test_pieces_hold_whole_characters_only(name, data):
     detokenizer = Detokenizer(tokenizer)
     for token in tokenizer.encode(text):
         assert "�" not in detokenizer.push(int(token)).text
-    assert detokenizer.flush() == ""
+    assert detokenizer.flush() == ("", None)
 
 
 def certain(tokenizer: Tokenizer, ids) -> str:
@@ -88,8 +89,8 @@ def certain(tokenizer: Tokenizer, ids) -> str:
 def model(tokenizer: Tokenizer, ids, stops, min_tokens) -> tuple[str, str | None, int]:
     """The same by brute force: decode every prefix again and look at each of its characters."""
     read = 0
-    for count in range(1, len(ids) + 1):
-        seen = certain(tokenizer, ids[:count])
+    steps = [(count, certain(tokenizer, ids[:count])) for count in range(1, len(ids) + 1)]
+    for count, seen in [*steps, (len(ids), tokenizer.decode(ids))]:
         for end in range(read + 1, len(seen) + 1):
             found = [stop for stop in stops if seen[:end].endswith(stop)]
             if found and count >= min_tokens:
@@ -173,6 +174,22 @@ def test_a_character_that_begins_in_the_prompt_is_completed():
     assert joined == "🙂!"
 
 
+@pytest.mark.parametrize("answer", ["z", "é", "\ufffd"])
+def test_half_a_character_of_the_prompt_is_no_part_of_the_output(answer: str):
+    tokenizer = TOKENIZERS["byte_level"]
+    half = tokenizer.encode("🙂").tolist()[:2]
+    output = tokenizer.encode(answer).tolist()
+    assert run(Detokenizer(tokenizer, prompt_tail=half), output)[0] == answer
+    assert run(Detokenizer(tokenizer, prompt_tail=half), [])[0] == ""
+
+
+def test_a_stop_string_may_be_complete_with_what_is_left_at_the_end():
+    tokenizer = TOKENIZERS["byte_level"]
+    ids = tokenizer.encode("ab🙂").tolist()[:4]
+    assert run(Detokenizer(tokenizer, stop=("b\ufffd",)), ids) == ("a", "b\ufffd", 4)
+    assert run(Detokenizer(tokenizer, stop=("b\ufffd",), min_tokens=5), ids)[0] == "ab\ufffd"
+
+
 def test_a_lone_invalid_byte_is_not_held_for_ever():
     tokenizer = TOKENIZERS["byte_level"]
     half = int(tokenizer.encode("🙂")[0])
@@ -180,7 +197,7 @@ def test_a_lone_invalid_byte_is_not_held_for_ever():
     assert detokenizer.push(half).text == ""
     assert detokenizer.push(int(tokenizer.encode("a")[0])).text == "�a"
     assert detokenizer.push(half).text == ""
-    assert detokenizer.flush() == "�"
+    assert detokenizer.flush() == ("�", None)
 
 
 def test_nothing_comes_after_a_stop():
@@ -191,7 +208,7 @@ def test_nothing_comes_after_a_stop():
         ("", "b"),
         ("", None),
     ]
-    assert detokenizer.flush() == ""
+    assert detokenizer.flush() == ("", None)
 
 
 def test_special_tokens_that_are_shown_are_text() -> None:

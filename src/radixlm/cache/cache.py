@@ -10,6 +10,7 @@ import numpy as np
 
 from radixlm.cache.allocator import SlotAllocator
 from radixlm.cache.checks import check_slots, require
+from radixlm.cache.discard import discard
 from radixlm.cache.eviction import EvictionPolicy
 from radixlm.cache.explain import Ending
 from radixlm.cache.lease import Lease
@@ -279,6 +280,11 @@ class RadixCache:
         self._allocator.free(freed)
         self._tree.forget_ghosts()
         return freed.size
+
+    def discard(self, key: KeyLike, namespace: Hashable, keep: int) -> None:
+        """Drop what is cached of `key` after its first `keep` tokens, as far as nobody holds it."""
+        match = self._tree.match_prefix(key, namespace)
+        self._allocator.free(discard(self._tree.shape, match, self.round_down(keep)))
 
     def now(self) -> float:
         """Seconds by the cache's clock."""

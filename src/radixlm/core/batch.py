@@ -102,11 +102,23 @@ class ScheduledBatch:
         return sum(row.n_new for row in self.rows)
 
 
+class Failure(NamedTuple):
+    """Why a row gave no token, and never will.
+
+    sound: so many of its first tokens have keys and values that are numbers; none of the others
+    may be read again.
+    """
+
+    reason: str
+    sound: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class StepResult:
     """What a step gave, by the rows' order in the batch.
 
-    tokens: the sampled token, or None for a row that does not sample.
+    tokens: the sampled token, or None for a row that does not sample, or failed.
+    failed: by row position, rows whose numbers are none; the others have nothing to do with it.
     logprobs: by row position, for rows that sample and asked for them.
     prompt_logprobs: by row position: of the prompt tokens start + 1 ... (as far as they are
         prompt, and not before the first that is wanted), for rows that asked for them.
@@ -119,5 +131,6 @@ class StepResult:
     prompt_logprobs: Mapping[int, tuple[TokenLogprob, ...]] = field(
         default_factory=lambda: MappingProxyType({})
     )
+    failed: Mapping[int, Failure] = field(default_factory=lambda: MappingProxyType({}))
     kv_bytes_read: int = 0
     kv_bytes_of_rows: int = 0

@@ -94,7 +94,8 @@ class EngineCore:
         self._kv_bytes_read += result.kv_bytes_read
         self._kv_bytes_of_rows += result.kv_bytes_of_rows
         self.check_idle()
-        return [self._output(item, grown[item.request_id].text) for item in news]
+        texts = {name: item.text for name, item in grown.items()}
+        return [self._output(item, texts.get(item.request_id, "")) for item in news]
 
     def answer(self, question: Question) -> Flushed | Pin | Explained | None:
         """Do what is asked of the cache. Raises CacheError; then nothing has changed."""

@@ -65,6 +65,15 @@ class KVPool:
         self.keys[layer].index_copy_(0, slots, k)
         self.values[layer].index_copy_(0, slots, v)
 
+    def sound(self, slots: Tensor) -> int:
+        """How many of these tokens, from the first on, are numbers in every layer. slots: (tokens,)
+        int64. As slow as reading them all.
+        """
+        good = torch.ones(slots.shape, dtype=torch.bool, device=self.device)
+        for part in (*self.keys, *self.values):
+            good &= part[slots].isfinite().flatten(1).all(1)
+        return int(good.long().cumprod(0).sum())
+
 
 def _zeros(shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Zeros. On the CPU they come from numpy, whose zeros are pages that the system has promised

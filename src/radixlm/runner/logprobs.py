@@ -18,8 +18,8 @@ def token_logprobs(
     """Of row i: log p of targets[i], and of its tops[i] most likely tokens, best first.
 
     logits: (rows, vocab) float32, as the model gave them: before temperature, bias or penalties.
-    Equally likely tokens stand in the order of their ids. Works in blocks of rows, so that what it
-    needs beside the logits stays below 64 MiB or one row.
+    NaN where a row's are not finite. Equally likely tokens stand in the order of their ids. Works
+    in blocks of rows, so that what it needs beside the logits stays below 64 MiB or one row.
     """
     vocab = logits.shape[1]
     block = max(1, _BLOCK_BYTES // (8 * vocab))
@@ -32,6 +32,7 @@ def token_logprobs(
 
 def _block(logits: Tensor, targets: Sequence[int], tops: Sequence[int]) -> list[TokenLogprob]:
     total = logits.logsumexp(-1, keepdim=True)
+    total = torch.where(total.isfinite(), total, torch.nan)
     wanted = torch.tensor(targets, dtype=torch.int64, device=logits.device)[:, None]
     chosen = (logits.gather(1, wanted) - total).flatten().tolist()
     best = _best(logits, min(max(tops), logits.shape[1]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import isnan
 from types import MappingProxyType
 from typing import Protocol
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from radixlm.attention.backends import make_backend
 from radixlm.attention.interface import Attend
 from radixlm.attention.plan import make_plan
-from radixlm.core.batch import ScheduledBatch, ScheduledRow, StepResult
+from radixlm.core.batch import Failure, ScheduledBatch, ScheduledRow, StepResult
 from radixlm.core.request import TokenLogprob
 from radixlm.memory.kv_pool import KVPool
 from radixlm.memory.req_to_token import ReqToTokenPool
@@ -63,10 +64,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def execute(self, batch: ScheduledBatch) -> StepResult:
-        """Compute the batch's new tokens and sample where rows ask for it.
-
-        Raises ModelError when a row's logits are not finite.
-        """
+        """Compute the batch's new tokens and sample where rows ask for it."""
         if not batch.rows:
             return StepResult(tokens=())
         for row in batch.rows:
@@ -77,11 +75,32 @@ class ModelRunner:
         logits = self._model.forward(
             forward.token_ids, forward.positions, attend, forward.logit_rows
         )
+        result = _result(batch, forward, logits)
         return replace(
-            _result(batch, forward, logits),
+            result,
+            failed=MappingProxyType(
+                {place: self._failure(batch.rows[place]) for place in _failed(forward, result)}
+            ),
             kv_bytes_read=self._token_bytes * plan.kv_tokens_read,
             kv_bytes_of_rows=self._token_bytes * plan.kv_tokens_of_rows,
         )
+
+    def _failure(self, row: ScheduledRow) -> Failure:
+        return Failure(
+            "the model gave numbers that are not finite, from which no token can be chosen; its "
+            "weights may be broken, or too large for this dtype",
+            self._kv_pool.sound(self._req_to_token.table[row.row, : row.stop].long()),
+        )
+
+
+def _failed(forward: ForwardBatch, result: StepResult) -> set[int]:
+    """Places of the rows whose logits are not finite."""
+    of_prompts = {
+        place
+        for place, entries in result.prompt_logprobs.items()
+        if any(isnan(entry.logprob) for entry in entries)
+    }
+    return of_prompts | {place for place in forward.sampling if result.tokens[place] is None}
 
 
 def _result(batch: ScheduledBatch, forward: ForwardBatch, logits: Tensor) -> StepResult:
@@ -104,13 +123,20 @@ def _result(batch: ScheduledBatch, forward: ForwardBatch, logits: Tensor) -> Ste
 
 
 def _logprobs(
-    places: Sequence[int], rows: Sequence[ScheduledRow], logits: Tensor, sampled: Sequence[int]
+    places: Sequence[int],
+    rows: Sequence[ScheduledRow],
+    logits: Tensor,
+    sampled: Sequence[int | None],
 ) -> dict[int, TokenLogprob]:
-    asked = {i: k for i, row in enumerate(rows) if (k := row.request.params.logprobs) is not None}
+    asked = [
+        (i, token, top)
+        for i, (row, token) in enumerate(zip(rows, sampled, strict=True))
+        if token is not None and (top := row.request.params.logprobs) is not None
+    ]
     if not asked:
         return {}
-    picked = list(asked)
-    made = token_logprobs(logits[picked], [sampled[i] for i in picked], list(asked.values()))
+    picked, tokens, tops = zip(*asked, strict=True)
+    made = token_logprobs(logits[list(picked)], tokens, tops)
     return {places[i]: entry for i, entry in zip(picked, made, strict=True)}
 
 

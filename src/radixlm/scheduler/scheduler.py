@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from radixlm.cache import Match, RadixCache
-from radixlm.core.batch import Remap, ScheduledBatch, StepResult
+from radixlm.core.batch import Failure, Remap, ScheduledBatch, StepResult
 from radixlm.core.errors import CacheError, InvalidRequestError
 from radixlm.core.events import Arrived, EventSink, Finished, Retracted, Scheduled, ignore
 from radixlm.core.keys import Slots
@@ -145,6 +145,9 @@ class Scheduler:
             state = self._running[row.request.request_id]
             state.computed = row.stop
             self.counters.computed_tokens += row.n_new
+            if index in result.failed:
+                news.append(self._fail(state, result.failed[index]))
+                continue
             if index in result.prompt_logprobs:
                 first = max(row.start + 1, row.request.params.first_prompt_logprob)
                 given = state.next_prompt_logprob - first
@@ -330,6 +333,14 @@ class Scheduler:
             miss=state.miss if first else None,
             error=taken.error,
         )
+
+    def _fail(self, state: RequestState, failure: Failure) -> Progress:
+        """End a request whose numbers are none: what they spoiled is nobody's to find."""
+        state.computed = failure.sound
+        self.counters.finished += 1
+        self._finish(state, FinishReason.ERROR)
+        self._cache.discard(state.known, state.request.namespace, failure.sound)
+        return replace(_progress(state, (), FinishReason.ERROR), error=failure.reason)
 
     def _finish(self, state: RequestState, reason: FinishReason) -> None:
         name = state.request.request_id

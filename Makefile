@@ -1,34 +1,50 @@
 # Every target sets up what it needs: a fresh clone plus `make serve` or `make test` is enough.
 PYTHON ?= python3
 BIN := .venv/bin
-READY := .venv/.ready
+SERVING := .venv/.ready
+DEVELOPING := .venv/.dev
 ARGS ?=
+# Modules are compiled when they are first imported: most never are.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
+TORCH_FOR_CPUS := https://download.pytorch.org/whl/cpu
 
 .PHONY: install serve test check bench clients sglang-frontend clean
 
-install: $(READY)
+install: $(SERVING)
 
-$(READY): pyproject.toml constraints.txt
-	@echo 'Installing into .venv: a few minutes the first time.'
+# The pip that comes with Python 3.11 takes half as long again. PyPI's torch for Linux brings CUDA,
+# gigabytes; one that is there already stays.
+$(SERVING): pyproject.toml constraints.txt
+	@echo 'Installing what serving needs into .venv: a minute or two, once.'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,bench]'
-	@echo 'Compiling for this processor: about ten seconds, once.'
-	-$(BIN)/radixlm generate --max-tokens 1 Hello > /dev/null
-	touch $(READY)
+	$(INSTALL) --upgrade pip setuptools
+	@[ "$$(uname)" != Linux ] || nvidia-smi -L > /dev/null 2>&1 \
+	|| ls .venv/lib*/python3*/site-packages/torch-$(TORCH)* > /dev/null 2>&1 \
+	|| $(INSTALL) --no-deps 'torch==$(TORCH)+cpu' 2> /dev/null \
+	|| $(INSTALL) --no-deps --index-url $(TORCH_FOR_CPUS) 'torch==$(TORCH)+cpu' \
+	|| echo 'There is no torch $(TORCH) for CPUs alone to be had: taking the ordinary one.'
+	$(INSTALL) --constraint constraints.txt --no-build-isolation --editable .
+	touch $@
 
-serve: $(READY)
+$(DEVELOPING): $(SERVING)
+	@echo 'Installing what the tests need into .venv: a few minutes, once.'
+	$(INSTALL) --constraint constraints.txt --no-build-isolation --editable '.[dev,bench]'
+	touch $@
+
+serve: $(SERVING)
 	$(BIN)/radixlm serve $(ARGS)
 
-test: $(READY)
+test: $(DEVELOPING)
 	$(BIN)/python -m pytest $(ARGS)
 
-check: $(READY)
+check: $(DEVELOPING)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -m 'not slow' $(ARGS)
 
-bench: $(READY)
+bench: $(SERVING)
 	$(BIN)/radixlm bench shared-prefix $(ARGS)
 
 # Environments of their own: what clients need is much, and aiperf's pins are not ours.
@@ -47,7 +63,7 @@ clients: .venv-clients/.ready .venv-aiperf/.ready
 	touch $@
 
 # SGLang's frontend, without the server of the same package, which needs CUDA.
-sglang-frontend: $(READY) .venv-sglang/.ready
+sglang-frontend: $(SERVING) .venv-sglang/.ready
 	$(BIN)/python scripts/sglang_frontend.py $(ARGS)
 
 .venv-sglang/.ready: Makefile

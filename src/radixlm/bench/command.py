@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import get_args
 
 import click
+from tqdm import tqdm
 
 from radixlm.bench.checkpoints import SHAPES, write_random_checkpoint
 from radixlm.bench.folder import Dtype, model_folder, shape_option
 from radixlm.bench.paper.command import paper
-from radixlm.bench.report import on_off_ratio, save, show
-from radixlm.bench.shared_prefix import SharedPrefix, measure
+from radixlm.bench.report import contrast, save, show
+from radixlm.bench.shared_prefix import MODES, SharedPrefix, measure
 
 
 @click.group("bench")
@@ -47,6 +48,7 @@ def make_checkpoint(shape: str, folder: Path, dtype: Dtype, seed: int) -> None:
 @click.option("--out", type=click.IntRange(1), default=32, show_default=True, help="Tokens.")
 @click.option("--page-size", type=int, default=1, show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="In turns.")
 @click.option("--json", "path", type=click.Path(path_type=Path), help="Write JSON lines here.")
 def shared_prefix(
     model: str | None,
@@ -58,21 +60,30 @@ def shared_prefix(
     out: int,
     page_size: int,
     seed: int,
+    rounds: int,
     path: Path | None,
 ) -> None:
-    """Requests over one shared prefix, with the cache on and off in one run."""
+    """Requests over one shared prefix, with the cache on and off, in turns.
+
+    With --json the rows go there, and the last line printed is JSON.
+    """
     workload = SharedPrefix(requests=requests, shared=shared, own=own, out=out, seed=seed)
-    with model_folder(model, shape, dtype) as folder:
-        rows = list(measure(workload, folder, dtype=dtype, page_size=page_size))
+    with (
+        model_folder(model, shape, dtype) as folder,
+        tqdm(total=len(MODES) * rounds, unit=" runs", dynamic_ncols=True, leave=False) as bar,
+    ):
+        rows = measure(
+            workload, folder, dtype=dtype, page_size=page_size, rounds=rounds, done=bar.update
+        )
     name = Path(model).name if model else shape
     show(
         f"{requests} requests x ({shared:,} shared + {own} own tokens), {out} out: {name}, {dtype}",
         rows,
     )
-    if path is not None:
-        save(path, rows)
-    ratio = on_off_ratio(rows)
-    click.echo(f"with the cache off it takes {ratio} times as long")
+    if path is None:
+        return
+    save(path, rows)
+    ratio = round(contrast(rows).ratio, 3)
     modes = {
         row.mode: {
             "wall_s": row.wall_s,

@@ -17,12 +17,13 @@ from radixlm.bench.paper.batches import SharedPrompt
 from radixlm.bench.paper.picture import check_picture, draw
 from radixlm.bench.paper.run import MODES, Row, Setup, run
 from radixlm.bench.paper.summary import share_of_bound, summary
+from radixlm.bench.paper.table import show
 from radixlm.bench.paper.workloads import WORKLOADS, Workload
 from radixlm.core.errors import ConfigError
 
 FIELDS = [
     *("workload", "mode", "requests", "prompt_tokens", "cached_tokens", "computed_tokens"),
-    *("hit_rate", "best_hit_rate", "wall_s", "output_tokens_per_s"),
+    *("hit_rate", "best_hit_rate", "wall_s", "walls_s", "output_tokens_per_s"),
     *("ttft_ms_p50", "ttft_ms_p99", "itl_ms_p50", "itl_ms_p99"),
     *("pool_tokens", "seed", "shape", "dtype"),
 ]
@@ -109,7 +110,7 @@ def test_tree_search_always_has_a_quarter(setup: Setup) -> None:
 def test_command_prints_saves_and_draws(tmp_path: Path) -> None:
     lines, picture = tmp_path / "rows.jsonl", tmp_path / "paper.png"
     lines.write_text("old\n")
-    arguments = ["paper", "--shape", "tiny", "--scale", "0.04", "--seed", "3"]
+    arguments = ["paper", "--shape", "tiny", "--scale", "0.04", "--seed", "3", "--rounds", "2"]
     arguments += [
         "--only",
         "warm-prefix",
@@ -133,6 +134,8 @@ def test_command_prints_saves_and_draws(tmp_path: Path) -> None:
     assert all(list(row) == FIELDS for row in rows)
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert "TTFT" in result.stdout
+    assert "what the rounds differ" in result.stdout
+    assert all(len(row["walls_s"]) == 2 for row in rows)
     last = json.loads(result.stdout.splitlines()[-1])
     assert last["warm_ttft_off_over_lpm"] > 0
     assert last["share_of_bound"] == {"lpm": None}
@@ -148,6 +151,7 @@ ROW = Row(
     hit_rate=0.0,
     best_hit_rate=0.8,
     wall_s=8.0,
+    walls_s=(8.0,),
     output_tokens_per_s=1.0,
     ttft_ms_p50=9.0,
     ttft_ms_p99=9.0,
@@ -158,6 +162,33 @@ ROW = Row(
     shape="tiny",
     dtype="float32",
 )
+
+
+def test_modes_take_turns_and_the_middle_round_is_reported(setup: Setup) -> None:
+    workload, order = WORKLOADS["warm-prefix"], []
+    rows = run(
+        [(workload, replace(setup, scale=0.1).plan(workload))],
+        ("off", "lpm"),
+        replace(setup, scale=0.1),
+        rounds=3,
+        started=lambda _workload, mode: order.append(mode),
+    )
+    for row in rows:
+        assert row.wall_s == sorted(row.walls_s)[1]
+    assert order == ["off", "lpm", "lpm", "off", "off", "lpm"]
+
+
+def test_a_speedup_that_is_noise_stands_in_brackets(capsys: pytest.CaptureFixture[str]) -> None:
+    off = replace(ROW, walls_s=(8.0, 8.0, 8.0))
+    fast = replace(ROW, mode="lpm", wall_s=2.0, walls_s=(2.0, 2.1, 2.0))
+    same = replace(ROW, mode="fcfs", wall_s=7.9, walls_s=(7.5, 8.5, 7.9))
+    show("title", [off, fast, same])
+    said = capsys.readouterr().out
+    assert " 4.00x" in said
+    assert "(1.01x)" in said
+    assert "--rounds" not in said
+    show("title", [ROW])
+    assert "--rounds" in capsys.readouterr().out
 
 
 def test_summary_is_of_the_papers_workloads(tmp_path: Path) -> None:

@@ -79,9 +79,3 @@ def test_what_does_not_go_with_it_is_refused(more: list[str], reason: str) -> No
     result = CliRunner().invoke(command, ["paper", "--frontend", *more])
     assert result.exit_code == 2
     assert reason in result.output
-
-
-def test_rounds_without_it_are_refused() -> None:
-    result = CliRunner().invoke(command, ["paper", "--rounds", "2", "--picture", "no.such"])
-    assert result.exit_code == 2
-    assert "--rounds goes with --frontend" in result.output

@@ -57,9 +57,9 @@ from radixlm.models import load_config
 @click.option(
     "--rounds",
     type=click.IntRange(1),
-    default=5,
+    default=3,
     show_default=True,
-    help="Of --frontend: so many times both ways, in turns.",
+    help="Each workload so many times in all modes, in turns; times are medians.",
 )
 @click.option("--json", "path", type=click.Path(path_type=Path), help="Write JSON lines here.")
 @click.option("--picture", type=click.Path(path_type=Path), help="Draw a PNG here.")
@@ -79,7 +79,8 @@ def paper(
 ) -> None:
     """The workloads of SGLang's paper, with the cache off and on.
 
-    Ends in one JSON line. --json gets one line per workload and mode, as soon as it is measured.
+    --json gets one line per workload and mode, as soon as it is measured; the last line printed is
+    a summary in JSON then.
     """
     check_choices(only, frontend=frontend)
     if picture is not None:
@@ -99,28 +100,35 @@ def paper(
         if frontend:
             compare(setup, only, rounds, path, picture)
             return
-        rows = _with_bar([WORKLOADS[name] for name in only or WORKLOADS], modes, setup, path)
+        chosen = [WORKLOADS[name] for name in only or WORKLOADS]
+        rows = _with_bar(chosen, modes, setup, rounds, path)
     room = "room for everything" if pool is None else f"room for {100 * pool:g} % of the tokens"
     title = f"The workloads of SGLang's paper: {setup.shape} in {dtype}, {room}"
     show(title, rows)
     if picture is not None:
         draw(picture, title, rows)
         click.echo(f"drew {picture}")
-    click.echo(json.dumps(summary(rows)))
+    if path is not None:
+        click.echo(json.dumps(summary(rows)))
 
 
 def _with_bar(
-    workloads: Sequence[Workload], modes: Sequence[str], setup: Setup, path: Path | None
+    workloads: Sequence[Workload],
+    modes: Sequence[str],
+    setup: Setup,
+    rounds: int,
+    path: Path | None,
 ) -> list[Row]:
     """Measure everything under one progress bar, and save each row when it is there."""
     planned: list[tuple[Workload, Plan]] = [(item, setup.plan(item)) for item in workloads]
-    total = len(modes) * sum(plan.requests for _, plan in planned)
+    total = rounds * len(modes) * sum(plan.requests for _, plan in planned)
     rows = []
     with tqdm(total=total, unit=" requests", dynamic_ncols=True) as bar:
         for row in run(
             planned,
             modes,
             setup,
+            rounds=rounds,
             started=lambda workload, mode: bar.set_description(f"{workload}, {mode}"),
             done=bar.update,
         ):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import product
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -28,7 +27,8 @@ MODES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "page16": {"schedule_policy": "lpm", "page_size": 16},
     }
 )
-_WARM_UP = Ask(prompt=[token % 250 for token in range(256)], out=4)
+# Prompts that share, and differ in their last token, so that every kind of kernel is loaded.
+_WARM_UP = [Ask(prompt=[*(token % 250 for token in range(256)), last], out=8) for last in range(8)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,8 @@ class Row:
 
     prompt_tokens, cached_tokens: of each request when it was first admitted.
     computed_tokens: in all steps: prompts, answers, and what was computed again.
-    best_hit_rate: what no order can beat. wall_s: first submission to last token.
+    best_hit_rate: what no order can beat. wall_s: first submission to last token. walls_s: that of
+    every round; all else is of the round in the middle.
     ttft_ms: submission to first token. itl_ms: between tokens; None where all answers have one.
     """
 
@@ -70,6 +71,7 @@ class Row:
     hit_rate: float
     best_hit_rate: float
     wall_s: float
+    walls_s: tuple[float, ...]
     output_tokens_per_s: float
     ttft_ms_p50: float | None
     ttft_ms_p99: float | None
@@ -86,16 +88,28 @@ def run(
     modes: Iterable[str],
     setup: Setup,
     *,
+    rounds: int = 1,
     started: Callable[[str, str], object] = lambda _workload, _mode: None,
     done: Callable[[], object] = lambda: None,
 ) -> Iterator[Row]:
-    """Measure each workload in each mode; a row comes as soon as it is known.
+    """Measure each workload in each mode, in turns; a workload's rows come as soon as it is done.
 
-    started: called with the names of workload and mode. done: called after each request.
+    Which mode goes first changes from round to round. started: called with the names of workload
+    and mode. done: called after each request.
     """
-    for (workload, plan), mode in product(workloads, modes):
-        started(workload.name, mode)
-        yield asyncio.run(_measure(workload, plan, mode, setup, done))
+    for workload, plan in workloads:
+        measured: dict[str, list[Row]] = {mode: [] for mode in modes}
+        for number in range(rounds):
+            for mode in list(measured)[:: -1 if number % 2 else 1]:
+                started(workload.name, mode)
+                measured[mode].append(asyncio.run(_measure(workload, plan, mode, setup, done)))
+        yield from map(_together, measured.values())
+
+
+def _together(rounds: Sequence[Row]) -> Row:
+    """The round in the middle, with the times of all."""
+    middle = sorted(rounds, key=lambda row: row.wall_s)[(len(rounds) - 1) // 2]
+    return replace(middle, walls_s=tuple(row.wall_s for row in rounds))
 
 
 async def _measure(
@@ -126,7 +140,7 @@ async def _measure(
 
 async def warm_up(engine: AsyncEngine) -> None:
     """Thread pools and kernels start with the first steps; they are not what is measured."""
-    await together(MeasuringClient(engine, lambda: None), [_WARM_UP, _WARM_UP])
+    await together(MeasuringClient(engine, lambda: None), _WARM_UP)
     await engine.flush_cache()
 
 
@@ -155,6 +169,7 @@ def _row(
         hit_rate=round(cached / bound.prompt, 6),
         best_hit_rate=round(bound.hit_rate, 6),
         wall_s=round(wall, 4),
+        walls_s=(round(wall, 4),),
         output_tokens_per_s=round(output / wall, 2),
         ttft_ms_p50=percentile_ms(first, 50),
         ttft_ms_p99=percentile_ms(first, 99),

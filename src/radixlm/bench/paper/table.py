@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from radixlm.bench.contrast import Contrast
 from radixlm.bench.paper.run import Row
 from radixlm.bench.paper.summary import Runs, by_name, share_of_bound, speedup
 
@@ -22,6 +23,7 @@ _COLUMNS = (
     "% of best",
     "computed",
     "wall s",
+    "±",
     "speedup",
     "out tok/s",
     "TTFT ms",
@@ -34,7 +36,11 @@ _WIDTH = 132
 
 
 def show(title: str, rows: Sequence[Row], console: Console | None = None) -> None:
-    """Print a table with one row per workload and mode. Latencies: median and 99th percentile."""
+    """Print a table with one row per workload and mode. Latencies: median and 99th percentile.
+
+    ±: how far the rounds' wall times lie apart, half of it. A speedup that differs from round to
+    round by as much as from 1 is in brackets: it is noise.
+    """
     runs = by_name(rows)
     table = Table(title=title, title_justify="left")
     for index, name in enumerate(_COLUMNS):
@@ -43,7 +49,12 @@ def show(title: str, rows: Sequence[Row], console: Console | None = None) -> Non
         for index, row in enumerate(of_workload):
             table.add_row(row.workload if not index else "", *_cells(row, runs))
         table.add_section()
-    (console or wide_console()).print(table)
+    console = console or wide_console()
+    console.print(table)
+    if len(rows[0].walls_s) > 1:
+        console.print("± half of what the rounds differ; in (brackets): a speedup that is noise")
+    else:
+        console.print("one round: --rounds 3 says what is noise")
 
 
 def append_json(path: Path, row: Any) -> None:
@@ -58,17 +69,27 @@ def wide_console() -> Console:
 
 
 def _cells(row: Row, runs: Runs) -> list[str]:
-    share, faster = share_of_bound(row), speedup(runs, row.workload, row.mode)
+    share = share_of_bound(row)
+    apart = (max(row.walls_s) - min(row.walls_s)) / row.wall_s / 2
     return [
         row.mode,
         f"{100 * row.hit_rate:.2f}",
         "–" if share is None else f"{100 * share:.2f}",
         f"{row.computed_tokens:,}",
         f"{row.wall_s:.2f}",
-        "–" if faster is None else f"{faster:.2f}x",
+        f"{100 * apart:.0f} %" if len(row.walls_s) > 1 else "–",
+        _speedup(row, runs),
         f"{row.output_tokens_per_s:,.0f}",
         *(
             "–" if value is None else f"{value:,.1f}"
             for value in (row.ttft_ms_p50, row.ttft_ms_p99, row.itl_ms_p50, row.itl_ms_p99)
         ),
     ]
+
+
+def _speedup(row: Row, runs: Runs) -> str:
+    faster, off = speedup(runs, row.workload, row.mode), runs.get((row.workload, "off"))
+    if faster is None or off is None:
+        return "–"
+    noise = len(row.walls_s) > 1 and row is not off and Contrast(off.walls_s, row.walls_s).is_noise
+    return f"({faster:.2f}x)" if noise else f"{faster:.2f}x"

@@ -38,8 +38,6 @@ _COLUMNS = (
 def check_choices(only: Sequence[str], *, frontend: bool) -> None:
     """Raise UsageError for what does not go with --frontend, or with nothing else."""
     if not frontend:
-        if _is_given("rounds"):
-            raise click.UsageError("--rounds goes with --frontend: without it there is one round")
         return
     if _is_given("modes"):
         raise click.UsageError("--frontend has no --modes: it compares with and without")
@@ -71,7 +69,8 @@ def compare(
     if picture is not None:
         draw(picture, title, rows)
         click.echo(f"drew {picture}")
-    click.echo(json.dumps(summary(rows)))
+    if path is not None:
+        click.echo(json.dumps(summary(rows)))
 
 
 def show(title: str, rows: Sequence[FrontendRow]) -> None:

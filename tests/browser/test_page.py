@@ -301,3 +301,29 @@ def test_another_server_in_the_same_place_is_another_tree(browser, url):
     wait(page, f"document.body.dataset.version === '{older}'")
     assert page.is_hidden("#node")
     page.close()
+
+
+def test_on_a_phone_the_loads_are_above_the_tree(page, url):
+    """Both are seen at once, and nothing is wider than the screen."""
+    page.set_viewport_size({"width": 390, "height": 844})
+    loads, tree_box = (page.locator(part).bounding_box() for part in ("#try", "#tree"))
+    assert loads["y"] + loads["height"] <= tree_box["y"]
+    assert tree_box["y"] - loads["y"] < 400
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert "24 of 24 requests" in fire(page, "agents")
+
+
+@pytest.mark.parametrize(
+    ("pool", "words"),
+    [
+        (5_000, "Prompts that share nothing. A full pool evicts leaves first."),
+        (1_000_000, "at most 4.1 % of this pool. With --kv-tokens 6000 they evict."),
+    ],
+)
+def test_raw_promises_evictions_where_the_pool_is_small_enough(page, pool, words):
+    told = page.evaluate(
+        "async (pool) => (await import('./ui/sample_loads.js')).LOADS"
+        ".find((load) => load.name === 'raw').told(2048, pool)",
+        pool,
+    )
+    assert told.endswith(words)

@@ -10,13 +10,13 @@ const MOST_ROOM = 4000;
 export async function setUpLoads(explains, reported) {
   const { context_length: context, kv_tokens: pool } = await getJson("get_model_info");
   const room = Math.min(context / 2, pool / 2, MOST_ROOM); // one character is one token at most
-  byId("loads").replaceChildren(...LOADS.map((load) => row(load, room, explains, reported)));
+  byId("loads").replaceChildren(...LOADS.map((load) => row(load, load.told(room, pool), room, explains, reported)));
 }
 
-function row(load, room, explains, reported) {
+function row(load, words, room, explains, reported) {
   const item = element("li");
   const button = element("button", "Start", { type: "button", "data-load": load.name, "aria-label": `Start ${load.title}` });
-  const told = element("p", load.told, { "aria-live": "polite" });
+  const told = element("p", words, { "aria-live": "polite" });
   item.append(element("b", load.title), button, told);
   let control;
   button.addEventListener("click", async () => {

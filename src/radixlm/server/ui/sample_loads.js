@@ -1,5 +1,7 @@
 // The sample loads: what each sends. Bounded in requests, in tokens, and in how many run at once.
 
+import { percent } from "./text.js";
+
 const WORDS = ("amber basin cedar delta ember fjord grove harbor island jungle kettle lantern meadow nectar orchard pebble "
   + "quarry river saddle timber umbra valley willow xylem yarrow zephyr anchor bridge candle dagger engine feather").split(" ");
 const RULES = [
@@ -10,44 +12,57 @@ const TASKS = ["find the failing test", "rename a variable", "explain the stack 
 const QUESTIONS = ["What is the capital of France?", "And of Spain?", "Which one is larger?", "What is 12 + 7?", "Tell me a short story."];
 const IDEAS = ["First idea:", "Second idea:", "Third idea:"];
 
-/** send: {chat(messages, tokens), generate(text, tokens)}, which reject when the load is stopped. room: characters. */
+const RAW = 40;
+const LETTERS_A_TOKEN = 6; // at most, of words such as these
+
+/**
+ * send: {chat(messages, tokens), generate(text, tokens)}, which reject when the load is stopped.
+ * room: characters. told: what it does, in words; of a room and a pool in tokens.
+ */
 export const LOADS = [
   {
     name: "agents",
     title: "Agents",
-    told: "Six agents under one long system prompt, four steps each.",
+    told: () => "Six agents under one long system prompt, four steps each.",
     requests: 24,
     run: (send, room) => inTurns(3, TASKS.map((task, place) => () => agent(send, room, task, place))),
   },
   {
     name: "raw",
     title: "Raw",
-    told: "Prompts that share nothing. A full pool evicts leaves first.",
-    requests: 40,
-    run: (send, room) => inTurns(4, Array.from({ length: 40 }, () => () => send.generate(randomText(room * 0.5), 8))),
+    told: rawTold,
+    requests: RAW,
+    run: (send, room) => inTurns(4, Array.from({ length: RAW }, () => () => send.generate(randomText(room * 0.5), 8))),
   },
   {
     name: "chat",
     title: "Chat",
-    told: "Four people, five turns each: a history is computed once.",
+    told: () => "Four people, five turns each: a history is computed once.",
     requests: 20,
     run: (send) => inTurns(4, ["Ada", "Ben", "Cleo", "Dan"].map((name) => () => chat(send, name))),
   },
   {
     name: "tree",
     title: "Tree of thought",
-    told: "Three ideas, each continued three ways, and once more.",
+    told: () => "Three ideas, each continued three ways, and once more.",
     requests: 39,
     run: (send) => thoughts(send),
   },
   {
     name: "clock",
     title: "A clock in the prompt",
-    told: "The time stands in front: nothing behind it is shared.",
+    told: () => "The time stands in front: nothing behind it is shared.",
     requests: 6,
     run: (send, room) => clock(send, room),
   },
 ];
+
+function rawTold(room, pool) {
+  const letters = RAW * room * 0.5;
+  if (letters / LETTERS_A_TOKEN > pool) return "Prompts that share nothing. A full pool evicts leaves first.";
+  const small = Math.floor(letters / LETTERS_A_TOKEN / 1000) * 1000;
+  return `Prompts that share nothing, at most ${percent(letters / pool)} of this pool. With --kv-tokens ${small} they evict.`;
+}
 
 async function agent(send, room, task, place) {
   const messages = [{ role: "system", content: longPrompt(room) }, { role: "user", content: `Agent ${place + 1}: ${task}.` }];

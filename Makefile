@@ -47,19 +47,15 @@ check: $(DEVELOPING)
 bench: $(SERVING)
 	$(BIN)/radixlm bench shared-prefix $(ARGS)
 
-# Environments of their own: what clients need is much, and aiperf's pins are not ours.
-clients: .venv-clients/.ready .venv-aiperf/.ready
+# An environment of its own: what clients need is much. Those whose pins are not ours are installed
+# by the script, into .venv-NAME and .venv-node, once they are asked for.
+clients: .venv-clients/.ready
 	.venv-clients/bin/python scripts/clients.py $(ARGS)
 
 .venv-clients/.ready: pyproject.toml constraints.txt
 	@echo 'Installing the clients into .venv-clients: a few minutes the first time.'
 	$(PYTHON) -m venv .venv-clients
 	.venv-clients/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,clients]'
-	touch $@
-
-.venv-aiperf/.ready: Makefile
-	$(PYTHON) -m venv .venv-aiperf
-	.venv-aiperf/bin/python -m pip install --quiet --disable-pip-version-check aiperf==0.13.0
 	touch $@
 
 # SGLang's frontend, without the server of the same package, which needs CUDA.
@@ -73,4 +69,4 @@ sglang-frontend: $(SERVING) .venv-sglang/.ready
 	touch $@
 
 clean:
-	rm -rf .venv .venv-clients .venv-aiperf .venv-sglang
+	rm -rf .venv .venv-*

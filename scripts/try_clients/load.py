@@ -6,6 +6,7 @@ import json
 import subprocess
 from pathlib import Path
 
+from scripts.try_clients.environments import python_of
 from scripts.try_clients.outcome import Outcome
 from scripts.try_clients.server import KEY, MODEL, Served
 
@@ -15,12 +16,12 @@ _SHARED = 200
 _SECONDS = 300
 
 
-def use_aiperf(server: Served, command: Path, work: Path) -> Outcome:
+def use_aiperf(server: Served, work: Path) -> Outcome:
     """Stream chats at it, eight at a time, under one system prompt. Raises AssertionError."""
     out = work / "aiperf"
     done = subprocess.run(
         [
-            str(command),
+            str(python_of("aiperf").with_name("aiperf")),
             *("profile", "--model", MODEL, "--url", server.url, "--api-key", KEY),
             *("--endpoint-type", "chat", "--streaming", "--concurrency", "8"),
             *("--request-count", str(_REQUESTS), "--num-dataset-entries", str(_REQUESTS)),

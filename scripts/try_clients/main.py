@@ -26,11 +26,13 @@ from scripts.try_clients.openai_package import use_openai
 from scripts.try_clients.openai_responses import use_openai_responses
 from scripts.try_clients.openai_tools import use_openai_tools
 from scripts.try_clients.outcome import Outcome
+from scripts.try_clients.sections import SECTIONS, roomy, use_recorded
 from scripts.try_clients.server import Served, served
 
 NAMES = (
     *("openai", "anthropic", "pydantic-ai", "langchain"),
     *("lm-eval", "aiperf", "schemathesis"),
+    *SECTIONS,
 )
 _EXAMPLES = 10
 # float32, as the reference is; a queue that one request can fill.
@@ -103,6 +105,7 @@ def main() -> int:
         work = Path(options.keep or folder)
         work.mkdir(parents=True, exist_ok=True)
         _run_packages(report, work, options)
+        _run_recorded(report, work, options)
         if "schemathesis" in options.only:
             with served(work, "small", _SMALL) as server:
                 use = partial(
@@ -120,7 +123,7 @@ def main() -> int:
 
 def _run_packages(report: Report, work: Path, options: argparse.Namespace) -> None:
     only: Sequence[str] = options.only
-    if not set(only) - {"schemathesis"}:
+    if not set(only) - {"schemathesis", *SECTIONS}:
         return
     with served(work, "server", _FLAGS) as server:
         lm_eval = LmEval(server, work)
@@ -134,11 +137,21 @@ def _run_packages(report: Report, work: Path, options: argparse.Namespace) -> No
             ("lm-eval", partial(lm_eval.completions, "huggingface")),
             ("lm-eval", partial(lm_eval.completions, "remote")),
             ("lm-eval", lm_eval.chat),
-            ("aiperf", partial(use_aiperf, server, options.aiperf, work)),
+            ("aiperf", partial(use_aiperf, server, work)),
         ]
         for name, use in uses:
             if name in only:
                 report.add(name, server, use)
+
+
+def _run_recorded(report: Report, work: Path, options: argparse.Namespace) -> None:
+    names = [name for name in SECTIONS if name in options.only]
+    if not names:
+        return
+    with roomy(work) as server:
+        for name in names:
+            use = partial(use_recorded, name, server, work, keep=options.record)
+            report.add(name, server, use)
 
 
 def _options() -> argparse.Namespace:
@@ -152,10 +165,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--workers", type=int, default=1, help="of schemathesis, side by side")
     parser.add_argument(
-        "--aiperf",
-        type=Path,
-        default=Path(".venv-aiperf/bin/aiperf"),
-        help="the command in an environment of its own",
+        "--record", action="store_true", help="write what clients sent into tests/server/recordings"
     )
     parser.add_argument("--keep", help="folder for all logs and reports; by default they are lost")
     return parser.parse_args()

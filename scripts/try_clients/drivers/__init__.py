@@ -1,0 +1,1 @@
+"""What runs in the clients' own environments: nothing of ours but this folder is imported."""

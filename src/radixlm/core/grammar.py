@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Protocol
@@ -18,6 +19,8 @@ JSON_STYLE: Final[Mapping[str, Any]] = {
     "key_separator": ": ",
     "whitespace_flexible": False,
 }
+# What means something in a regular expression.
+_OPERATORS = re.compile(r"[\\.+*?()|\[\]{}^$#&\-~/]")
 # The schema of every JSON object.
 ANY_OBJECT: Final[Mapping[str, Any]] = {"type": "object"}
 
@@ -72,6 +75,18 @@ class Grammar:
     @classmethod
     def regex(cls, text: str, *, param: str = "grammar") -> Grammar:
         return cls(GrammarKind.REGEX, text, param)
+
+    @classmethod
+    def choice(cls, texts: Sequence[str], *, param: str = "grammar") -> Grammar:
+        r"""One of the texts, as it is.
+
+        >>> Grammar.choice(["yes", "no (never)"]).text
+        'yes|no \\(never\\)'
+        """
+        if not texts:
+            raise InvalidRequestError(f"{param} is empty", param=param)
+        plain = (_OPERATORS.sub(r"\\\g<0>", text) for text in texts)
+        return cls(GrammarKind.REGEX, "|".join(plain), param)
 
     @classmethod
     def lark(cls, text: str, *, param: str = "grammar") -> Grammar:

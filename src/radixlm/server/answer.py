@@ -13,10 +13,11 @@ from fastapi.responses import JSONResponse, Response
 
 from radixlm.core.request import RequestOutput
 from radixlm.server.cache.reports import reported
-from radixlm.server.cache.wire import CacheReported
+from radixlm.server.cache.wire import CacheTold
 from radixlm.server.event import DONE, event
 from radixlm.server.exchange import Exchange, exchange_of
 from radixlm.server.generation import Job, Part, run_to_end, stream_parts
+from radixlm.server.protocol import StreamOptions
 from radixlm.server.service import Service, service_of
 from radixlm.server.sse import ClientGoneError, EventStream, until_disconnect
 from radixlm.server.usage import UsageMeter
@@ -50,13 +51,13 @@ class Shape(Protocol):
 
 
 async def answer(
-    request: Request, job: Job, shape: Shape, *, stream: bool, include_usage: bool
+    request: Request, job: Job, shape: Shape, *, stream: bool, usage: StreamOptions
 ) -> Response:
     """Run the job. Errors raise for as long as the status line has not been sent."""
     service = service_of(request)
 
     def events(parts: Parts) -> AsyncGenerator[bytes, None]:
-        return _events(service, job, shape, parts, include_usage)
+        return _events(service, job, shape, parts, usage)
 
     async def whole(parts: Parts) -> dict[str, Any]:
         outputs = await run_to_end(_read(shape, parts), job.choices)
@@ -101,18 +102,20 @@ async def _events(
     job: Job,
     shape: Shape,
     parts: Parts,
-    include_usage: bool,
+    usage: StreamOptions,
 ) -> AsyncGenerator[bytes, None]:
     head = _head(service, job, shape.chunk_kind)
-    no_usage: dict[str, Any] = {"usage": None} if include_usage else {}
+    so_far: dict[str, Any] = {"usage": None} if usage.include_usage else {}
     meter = UsageMeter(job.n, caches=service.caches)
     async with aclosing(parts):
         async for choice, output in parts:
             meter.add(choice, output)
             for fields in shape.chunks(choice, output):
-                yield event({**head, **fields, **no_usage})
+                if usage.include_usage and usage.continuous_usage_stats:
+                    so_far["usage"] = meter.as_json(shape.reasoning_tokens)
+                yield event({**head, **fields, **so_far})
     report = await _reported(service, job, meter)
-    if include_usage:
+    if usage.include_usage:
         yield event(
             {**head, "choices": [], "usage": meter.as_json(shape.reasoning_tokens), **report}
         )
@@ -121,11 +124,18 @@ async def _events(
     yield DONE
 
 
-async def _reported(service: Service, job: Job, meter: UsageMeter) -> CacheReported:
-    """In a thread for many prompts: each takes a part of a millisecond."""
+async def _reported(service: Service, job: Job, meter: UsageMeter) -> CacheTold:
+    """What stands beside the usage. In a thread for many prompts: each takes a part of a
+    millisecond.
+    """
+    told: CacheTold = {}
+    if job.cached_details:
+        told["sglext"] = {"cached_tokens_details": {"device": meter.cached, "host": 0}}
     if len(job.prompts) == 1:
-        return reported(service, job, meter.misses)
-    return await asyncio.to_thread(reported, service, job, meter.misses)
+        report = reported(service, job, meter.misses)
+    else:
+        report = await asyncio.to_thread(reported, service, job, meter.misses)
+    return {**told, **report}
 
 
 async def _read(shape: Shape, parts: Parts) -> Parts:

@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from radixlm.core.errors import InvalidRequestError
-from radixlm.server.fields import INSTEAD, NOT_YET, NotYet, asks_for_nothing
+from radixlm.server.fields import INSTEAD, asks_for_nothing
+from radixlm.server.request_model import Body
 
 _UNION_MEMBER = re.compile(
     r"(str|int|float|bool|(list|dict|literal)\[.*\]|\w+(Part|Params|Item|Block|Tools?))\Z"
@@ -29,17 +30,17 @@ _WISHES = {
 # A million messages hold up everybody for seconds, whatever becomes of them.
 MAX_OBJECTS = 32_768
 
-M = TypeVar("M", bound=BaseModel)
+M = TypeVar("M", bound=Body)
 
 
-def parse_body(model: type[M], body: bytes) -> M:
+def parse_body(model: type[M], body: bytes, *, strict: bool) -> M:
     """Make a `model` from JSON. Raises InvalidRequestError that names the first wrong field.
 
-    Fields that are unknown, or known and not supported yet, are errors too: nothing that a client
-    asks for is left out in silence. So is a name that an object holds twice: one of the two values
-    would be lost.
+    Fields that are unknown, or known and not supported yet, are errors too where they ask for
+    something (see `fields`): nothing that a client asks for is left out in silence. So is a name
+    that an object holds twice: one of the two values would be lost.
     """
-    return checked(model, parse_json(body))
+    return checked(model, parse_json(body), strict=strict)
 
 
 def parse_json(body: bytes) -> dict[str, Any]:
@@ -49,11 +50,11 @@ def parse_json(body: bytes) -> dict[str, Any]:
     return value
 
 
-def checked(model: type[M], value: Mapping[str, Any]) -> M:
+def checked(model: type[M], value: Mapping[str, Any], *, strict: bool = True) -> M:
     """Make a `model` from what JSON holds, as parse_body."""
     try:
         parsed = model.model_validate(value)
-        check_extras(parsed, "")
+        settle_extras(parsed, "", strict=strict)
     except ValidationError as error:
         raise _explain(error.errors(include_url=False)) from None
     except RecursionError:  # wherever it is noticed: in validation, in the message
@@ -121,30 +122,30 @@ def _check_pairs(value: Any) -> None:
         ) from None
 
 
-def check_extras(model: BaseModel, path: str) -> None:
-    """Refuse what a model, or a model inside it, was given beyond its fields."""
-    no_ops: frozenset[str] = getattr(model, "no_ops", frozenset())
-    not_yet: NotYet = getattr(model, "not_yet", NOT_YET)
-    for name, value in (model.model_extra or {}).items():
-        if name not in no_ops:
-            _check_extra(path + name, name, value, not_yet)
+def settle_extras(model: Body, path: str, *, strict: bool) -> None:
+    """Refuse or forget what a model, or a model inside it, was given beyond its fields.
+
+    What is in `no_ops` stays as it came. Raises InvalidRequestError.
+    """
+    extras = model.model_extra or {}
+    for name in [each for each in extras if each not in model.no_ops]:
+        echoed = name in model.echoes and not strict
+        if not echoed and not asks_for_nothing(name, extras[name], model.not_yet, strict=strict):
+            raise _refusal(path + name, name, known=name in model.not_yet)
+        del extras[name]
     for name in type(model).model_fields:
         value = getattr(model, name)
-        if isinstance(value, BaseModel):
-            check_extras(value, f"{path}{name}.")
-        elif isinstance(value, list) and value and isinstance(value[0], BaseModel):
+        if isinstance(value, Body):
+            settle_extras(value, f"{path}{name}.", strict=strict)
+        elif isinstance(value, list) and value and isinstance(value[0], Body):
             for place, item in enumerate(value):
-                check_extras(item, f"{path}{name}[{place}].")
+                settle_extras(item, f"{path}{name}[{place}].", strict=strict)
 
 
-def _check_extra(path: str, name: str, value: object, not_yet: NotYet) -> None:
-    if name in not_yet and asks_for_nothing(value, not_yet[name]):
-        return
-    known = "is not supported yet" if name in not_yet else "is not a field of this request"
-    instead = (
-        f"use {INSTEAD[name]} instead" if name in INSTEAD and name in not_yet else "leave it out"
-    )
-    raise InvalidRequestError(f"{path[:200]} {known}; {instead}", param=path[:200])
+def _refusal(path: str, name: str, *, known: bool) -> InvalidRequestError:
+    wrong = "is not supported yet" if known else "is not a field of this request"
+    instead = f"use {INSTEAD[name]} instead" if known and name in INSTEAD else "leave it out"
+    return InvalidRequestError(f"{path[:200]} {wrong}; {instead}", param=path[:200])
 
 
 def _explain(errors: Sequence[ErrorDetails]) -> InvalidRequestError:

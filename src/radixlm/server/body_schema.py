@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -21,7 +21,7 @@ from radixlm.core.sampling import (
     TOKEN_IDS,
     Range,
 )
-from radixlm.server.fields import NOT_YET, NotYet
+from radixlm.server.fields import NOT_YET, NotYet, neutral_values
 
 Schema = dict[str, Any]
 
@@ -30,6 +30,8 @@ TOKEN_KEY = re.compile(r"[0-9]{1,10}")
 
 _TOKENS = frozenset({"prompt", "input_ids", "tokens", "stop_token_ids"})
 _LENGTHS = frozenset({"max_tokens", "max_completion_tokens", "max_new_tokens"})
+# Under this, until `fit_model`, what --strict-fields makes of a schema.
+_STRICT = "x-strict"
 # What the engine calls otherwise.
 _RANGES: Mapping[str, Range] = {
     **RANGES,
@@ -43,14 +45,20 @@ _RANGES: Mapping[str, Range] = {
     **dict.fromkeys(_TOKENS, TOKEN_IDS),
     "logit_bias": BIASES,
 }
+_GRAMMARS = (
+    *("json_schema", "regex", "ebnf", "json", "grammar"),
+    *("guided_json", "guided_regex", "guided_grammar"),
+)
 _GRAMMAR: Schema = {"minLength": 1, "maxLength": MAX_GRAMMAR_LENGTH}
 _STRINGS: Mapping[str, Schema] = {
     "stop": {"minLength": 1, "maxLength": MAX_STOP_LENGTH},
-    **dict.fromkeys(("json_schema", "regex", "ebnf"), _GRAMMAR),
+    **dict.fromkeys(_GRAMMARS, _GRAMMAR),
 }
 _ARRAYS: Mapping[str, Schema] = {
     "stop": {"maxItems": MAX_STOP_STRINGS},
     "stop_token_ids": {"maxItems": MAX_STOP_TOKENS},
+    "choice": {"minItems": 1},
+    "guided_choice": {"minItems": 1},
     "prompt": {"minItems": 1},
     "text": {"minItems": 1},
     "input_ids": {"minItems": 1},
@@ -68,20 +76,22 @@ def describe_body(schema: Schema, model: type[BaseModel]) -> None:
     for name, field in schema.get("properties", {}).items():
         for part in _parts(field):
             _narrow(name, part)
-    schema["additionalProperties"] = False
-    # Not as properties: what asks for nothing should not be offered to those who read the schema.
-    schema["patternProperties"] = _ignored(
-        getattr(model, "no_ops", frozenset()),
-        getattr(model, "not_yet", NOT_YET),
-        without=model.model_fields.keys(),
-    )
+    schema["additionalProperties"] = {"enum": neutral_values((), strict=False)}
+    schema["patternProperties"] = _ignored(model, strict=False)
+    schema[_STRICT] = {
+        "additionalProperties": False,
+        "patternProperties": _ignored(model, strict=True),
+    }
 
 
-def fit_model(schema: Schema, *, vocab_size: int, longest: int) -> None:
+def fit_model(schema: Schema, *, vocab_size: int, longest: int, strict: bool) -> None:
     """Narrow a body's `schema` to a model: its token ids, and prompts and answers that fit.
 
-    longest: tokens that prompt and answer may have together.
+    longest: tokens that prompt and answer may have together. strict: --strict-fields.
     """
+    tightened = schema.pop(_STRICT, {})
+    if strict:
+        schema.update(tightened)
     for names, most in ((_TOKENS, vocab_size - 1), (_LENGTHS, longest - 1)):
         for name in names & schema.get("properties", {}).keys():
             for part in _parts(schema["properties"][name]):
@@ -114,14 +124,18 @@ def _parts(schema: Schema) -> Iterable[Schema]:
             yield from _parts(part)
 
 
-def _ignored(no_ops: frozenset[str], not_yet: NotYet, without: Collection[str]) -> Schema:
+def _ignored(model: type[BaseModel], *, strict: bool) -> Schema:
     """Fields that are taken: those without effect, others with the values that ask for nothing.
 
-    without: the model's own fields.
+    Not as properties: they should not be offered to those who read the schema.
     """
+    no_ops: frozenset[str] = getattr(model, "no_ops", frozenset())
+    not_yet: NotYet = getattr(model, "not_yet", NOT_YET)
+    if not strict:
+        no_ops |= getattr(model, "echoes", frozenset())
     names: dict[str, list[str]] = defaultdict(list)
-    for name in sorted(not_yet.keys() - without):
-        names[json.dumps([*not_yet[name], None])].append(name)
+    for name in sorted(not_yet.keys() - model.model_fields.keys()):
+        names[json.dumps(neutral_values(not_yet[name], strict=strict))].append(name)
     patterns: Schema = {_pattern(no_ops): {}} if no_ops else {}
     for values_json, group in names.items():
         patterns[_pattern(group)] = {"enum": json.loads(values_json)}

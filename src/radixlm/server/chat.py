@@ -78,7 +78,7 @@ def chat_task(service: Service, body: ChatBody, tenant: str) -> ChatTask:
             body,
             whose=(tenant, *body.namespace),
             add_special_tokens=special,
-            wishes=wishes_in(body.messages, body.prompt_cache_options),
+            wishes=wishes_in(body.messages, body.prompt_cache_options, body.tools or ()),
         ),
         tenant,
         request_id=f"chatcmpl-{uuid.uuid4().hex}",
@@ -123,6 +123,7 @@ def task_of(
         asked=prompt.asked,
         outline=prompt.outline,
         cache_report=bool(body.cache_report),
+        cached_details=bool(body.return_cached_tokens_details),
     )
     return ChatTask(job, prompt, partial(style.parser, use, prompt.text))
 

@@ -37,6 +37,7 @@ def completion_job(service: Service, body: CompletionBody, tenant: str) -> Job:
         tenant=tenant,
         prompt_only=[body.prompt_only] * len(keys),
         cache_report=bool(body.cache_report),
+        cached_details=bool(body.return_cached_tokens_details),
     )
 
 

@@ -86,6 +86,11 @@ class ServerConfig:
     max_queued_requests_per_key: int | None = _flag(
         None, "Requests of one API key that wait or run; more are refused. Default: no such limit."
     )
+    strict_fields: bool = _flag(
+        False,
+        "Refuse fields that are unknown, or that came with an answer, also where they ask for "
+        "nothing.",
+    )
     request_timeout: float = _flag(
         0.0, "Seconds after which a request is aborted; 0 lets it take as long as it does."
     )

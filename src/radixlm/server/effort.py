@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
+
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 # Templates have three steps.
 _STEPS = {"minimal": "low", "xhigh": "high", "max": "high"}
 
 
-def effort_variables(effort: str | None) -> Mapping[str, Any]:
+def effort_variables(effort: Effort | None) -> Mapping[str, Any]:
     """What a template is told; one that knows none of it writes the same prompt."""
     match effort:
         case None:

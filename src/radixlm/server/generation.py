@@ -34,7 +34,7 @@ class Job:
     prompt_only: for each prompt, whether nothing is to be generated; none means of no prompt.
     breakpoints: what of each prompt is to be kept. outline: of the chat that is the prompt.
     asked: what the answers are remembered by, where they are; of a single prompt.
-    cache_report: whether its answer tells why no more was cached.
+    cache_report: whether its answer tells why no more was cached. cached_details: where it was.
     Raises InvalidRequestError when there are more than MAX_CHOICES choices, or none.
     """
 
@@ -51,6 +51,7 @@ class Job:
     asked: Asked | None = None
     outline: Outline | None = None
     cache_report: bool = False
+    cached_details: bool = False
 
     def __post_init__(self) -> None:
         if self.choices > MAX_CHOICES:

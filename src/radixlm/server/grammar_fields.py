@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.grammar import ANY_OBJECT, Grammar
-from radixlm.server.request_model import Body
+from radixlm.server.fields import NotYet
+from radixlm.server.request_model import Body, ListOf
+
+# By vLLM's names.
+_GUIDED: Mapping[str, Callable[..., Grammar]] = {
+    "json": Grammar.json_schema,
+    "json_object": Grammar.json_schema,
+    "regex": Grammar.regex,
+    "choice": Grammar.choice,
+    "grammar": Grammar.lark,
+}
 
 
 class GrammarFields(Body):
@@ -38,6 +48,26 @@ class GrammarFields(Body):
         return made
 
 
+class StructuredOutputs(Body):
+    """What must be followed, as vLLM names it. grammar: as `ebnf`.
+
+    Source: https://docs.vllm.ai/en/latest/features/structured_outputs.
+    """
+
+    not_yet: ClassVar[NotYet] = {
+        "structural_tag": (),
+        # There is nothing to fall back to, and no white space but what `json.dumps` writes.
+        "disable_fallback": (True, False),
+        "disable_any_whitespace": (True, False),
+    }
+
+    json_: Annotated[str | dict[str, Any] | None, Field(alias="json")] = None
+    regex: str | None = None
+    choice: ListOf[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+
+
 class SchemaFormat(Body):
     """name and description are labels. strict: the schema is followed whatever it says."""
 
@@ -53,16 +83,21 @@ class ResponseFormat(Body):
 
 
 class ResponseFormatField(GrammarFields):
-    """OpenAI's name for it.
+    """OpenAI's name for it, and vLLM's, the older ones too.
 
     Source: https://platform.openai.com/docs/guides/structured-outputs.
     """
 
     response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: str | dict[str, Any] | None = None
+    guided_regex: str | None = None
+    guided_choice: ListOf[str] | None = None
+    guided_grammar: str | None = None
 
     def grammars(self) -> dict[str, Grammar]:
         """As GrammarFields.grammars."""
-        made = super().grammars()
+        made = super().grammars() | self._guided()
         wanted = self.response_format
         if wanted is None:
             return made
@@ -76,6 +111,22 @@ class ResponseFormatField(GrammarFields):
                 ANY_OBJECT if schema is None else schema, param="response_format"
             )
         return made
+
+    def _guided(self) -> dict[str, Grammar]:
+        given: dict[str, Any] = {
+            name: getattr(self, name)
+            for name in ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
+        }
+        if self.structured_outputs is not None:
+            inside = self.structured_outputs.model_dump(by_alias=True)
+            if inside.pop("json_object"):
+                inside["json_object"] = ANY_OBJECT
+            given |= {f"structured_outputs.{name}": value for name, value in inside.items()}
+        return {
+            name: _GUIDED[name.removeprefix("guided_").rpartition(".")[2]](value, param=name)
+            for name, value in given.items()
+            if value is not None
+        }
 
 
 def one_of(grammars: Mapping[str, Grammar]) -> Grammar | None:

@@ -7,13 +7,13 @@ from typing import Final, NamedTuple
 
 from radixlm.core.keys import Key
 from radixlm.core.request import Breakpoint
-from radixlm.server.cache_fields import PromptCacheOptions
-from radixlm.server.protocol import ChatMessage
+from radixlm.server.cache_fields import SECONDS, PromptCacheOptions
+from radixlm.server.protocol import ChatMessage, TextPart
+from radixlm.server.tool_fields import ToolPart
 from radixlm.text.breakpoints import Place, ends_in, tokens_within
 from radixlm.text.tokenizer import Tokenizer, new_mark
 
 MAX_BREAKPOINTS: Final = 4
-SECONDS: Final = {"5m": 300.0, "30m": 1_800.0, "1h": 3_600.0, "12h": 43_200.0}
 DEFAULT_KEEP: Final = "30m"
 
 
@@ -24,24 +24,42 @@ class Wish(NamedTuple):
     ttl: float
 
 
-def wishes_in(messages: Sequence[ChatMessage], options: PromptCacheOptions | None) -> list[Wish]:
-    """What OpenAI's fields ask for: the latest breakpoints, as many as a request may write.
+def wishes_in(
+    messages: Sequence[ChatMessage],
+    options: PromptCacheOptions | None,
+    tools: Sequence[ToolPart] = (),
+) -> list[Wish]:
+    """What OpenAI's fields ask for, and Anthropic's `cache_control` in a chat: the latest
+    breakpoints, as many as a request may write.
 
     The implicit breakpoint counts as one of them, and is kept where a lifetime is asked for:
     without one, the prompt stays as long as nothing needs its room more.
     """
     options = options or PromptCacheOptions()
     wishes = [
-        Wish(Place("part", at, of), SECONDS[mark.ttl or options.ttl or DEFAULT_KEEP])
-        for of, message in enumerate(messages)
-        if isinstance(message.content, list)
-        for at, part in enumerate(message.content)
-        if (mark := part.prompt_cache_breakpoint) is not None
+        Wish(Place("tool", at), mark.seconds)
+        for at, tool in enumerate(tools)
+        if (mark := tool.cache_control or tool.function.cache_control) is not None
     ]
+    for of, message in enumerate(messages):
+        parts = message.content if isinstance(message.content, list) else []
+        for at, part in enumerate(parts):
+            if (seconds := _seconds_of(part, options)) is not None:
+                wishes.append(Wish(Place("part", at, of), seconds))
+        if message.cache_control is not None and message.content:
+            last = Place("part", max(len(parts) - 1, 0), of)
+            wishes.append(Wish(last, message.cache_control.seconds))
     if options.mode == "explicit":
         return wishes[-MAX_BREAKPOINTS:]
     implicit = [] if options.ttl is None else [Wish(None, SECONDS[options.ttl])]
     return wishes[-(MAX_BREAKPOINTS - 1) :] + implicit
+
+
+def _seconds_of(part: TextPart, options: PromptCacheOptions) -> float | None:
+    """How long the prompt up to a part is to be kept."""
+    if (mark := part.prompt_cache_breakpoint) is not None:
+        return SECONDS[mark.ttl or options.ttl or DEFAULT_KEEP]
+    return None if part.cache_control is None else part.cache_control.seconds
 
 
 def breakpoints_of(

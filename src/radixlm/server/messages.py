@@ -10,7 +10,7 @@ from radixlm.core.errors import InvalidRequestError
 from radixlm.server.protocol import ChatMessage
 from radixlm.server.tool_fields import ToolCallPart
 
-_CALLING = ("tool_calls", "reasoning_content")
+_CALLING = ("tool_calls", "reasoning_content", "reasoning")
 
 
 def to_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
@@ -44,8 +44,9 @@ def _message(message: ChatMessage, path: str) -> dict[str, Any]:
     plain: dict[str, Any] = {"role": "system" if message.role == "developer" else message.role}
     if message.name is not None:
         plain["name"] = message.name
-    if message.reasoning_content is not None:
-        plain["reasoning_content"] = message.reasoning_content
+    thoughts = message.reasoning if message.reasoning_content is None else message.reasoning_content
+    if thoughts is not None:
+        plain["reasoning_content"] = thoughts
     if not message.tool_calls:
         return {**plain, "content": _content(message, path)}
     calls = [
@@ -56,8 +57,7 @@ def _message(message: ChatMessage, path: str) -> dict[str, Any]:
         if name in ids[:place]:
             where = f"{path}.tool_calls[{place}].id"
             raise InvalidRequestError(f"{where} {name!r:.80} stands twice", param=where)
-    content = "" if message.content is None else _content(message, path)
-    return {**plain, "content": content, "tool_calls": calls}
+    return {**plain, "content": _content(message, path), "tool_calls": calls}
 
 
 def _result(message: ChatMessage, path: str, waiting: dict[str, str]) -> dict[str, Any]:
@@ -97,7 +97,9 @@ def _call(call: ToolCallPart, path: str) -> dict[str, Any]:
 
 def _content(message: ChatMessage, path: str) -> str | list[dict[str, str]]:
     if message.content is None:
-        raise InvalidRequestError(f"{path}.content is missing", param=f"{path}.content")
+        if message.role != "assistant" and "content" not in message.model_fields_set:
+            raise InvalidRequestError(f"{path}.content is missing", param=f"{path}.content")
+        return ""
     if isinstance(message.content, str):
         return message.content
     texts = []

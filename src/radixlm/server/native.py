@@ -42,6 +42,7 @@ def generate_job(service: Service, body: GenerateBody, tenant: str, began: float
 
     Raises InvalidRequestError that names the field.
     """
+    service.check_model(body.model)
     keys = [
         service.key(prompt, add_special_tokens=True, param=body.prompt_field)
         for prompt in body.to_prompts()

@@ -78,6 +78,7 @@ class NativeParams(SamplingFields):
 class GenerateBody(CacheFields):
     """POST /generate. Source: https://docs.sglang.ai/basic_usage/native_api.html."""
 
+    model: str | None = None
     text: str | ListOf[str] | None = None
     input_ids: ListOf[int] | ListOf[ListOf[int]] | None = None
     sampling_params: NativeParams | ListOf[NativeParams] | None = None

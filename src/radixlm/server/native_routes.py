@@ -14,12 +14,11 @@ from fastapi.responses import JSONResponse, Response
 from radixlm.core.errors import InvalidRequestError, QueueFullError
 from radixlm.core.sampling import SamplingParams
 from radixlm.server.answer import respond
-from radixlm.server.body import parse_body
 from radixlm.server.errors import NotGeneratingError
 from radixlm.server.head import HeadRoute
 from radixlm.server.native import Answers, generate_job, native_parts
 from radixlm.server.native_protocol import AbortBody, GenerateBody
-from radixlm.server.reading import read_body
+from radixlm.server.reading import body_of
 from radixlm.server.service import Service, service_of, tenant_of
 from radixlm.server.wire import Load
 
@@ -35,7 +34,7 @@ async def generate(request: Request) -> Response:
     service = service_of(request)
     began = service.clock.now()
     service.check_room(tenant_of(request))
-    body = parse_body(GenerateBody, await read_body(request))
+    body = await body_of(request, GenerateBody)
     try:
         native = await asyncio.to_thread(generate_job, service, body, tenant_of(request), began)
         answers = Answers(service, native)
@@ -58,7 +57,7 @@ async def abort_request(request: Request) -> Response:
     With --isolate-by-key only those of the same key. To abort everybody's is for admins.
     """
     service = service_of(request)
-    body = parse_body(AbortBody, await read_body(request))
+    body = await body_of(request, AbortBody)
     body.check()
     owner = service.owner_of(tenant_of(request))
     ids: Collection[str] | None

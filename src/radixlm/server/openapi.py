@@ -75,7 +75,7 @@ def document(
             place = re.sub(r"\W+", "_", path).strip("_")
             name = method.lower()
             methods[name] = {"operationId": f"{name}_{place}", **told}
-    _fit_model(components, model_name, info)
+    _fit_model(components, model_name, info, strict=config.strict_fields)
     document: Json = {
         "openapi": "3.1.0",
         "info": {"title": "RadixLM", "version": version("radixlm")},
@@ -108,13 +108,14 @@ def _schemas() -> tuple[Schemas, Json]:
     return schemas, rest["$defs"]
 
 
-def _fit_model(components: Json, model_name: str, info: ModelInfo) -> None:
+def _fit_model(components: Json, model_name: str, info: ModelInfo, *, strict: bool) -> None:
     """What a body may hold hangs on the model: `model` names it, tokens are its own."""
     for schema in components.values():
         fit_model(
             schema,
             vocab_size=info.vocab_size,
             longest=min(info.context_length, info.kv_tokens),
+            strict=strict,
         )
     for described in DESCRIBED.values():
         for body in described.bodies:

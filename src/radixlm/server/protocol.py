@@ -13,8 +13,14 @@ from radixlm.core.request import Namespace
 from radixlm.core.sampling import MAX_LOGIT_BIAS, MAX_LOGPROBS, SamplingParams
 from radixlm.server.body import named
 from radixlm.server.body_schema import TOKEN_KEY
-from radixlm.server.cache_fields import PromptCacheBreakpoint, PromptCacheOptions, Retention
-from radixlm.server.fields import MESSAGE_NO_OPS, REQUEST_NO_OPS
+from radixlm.server.cache_fields import (
+    CacheControl,
+    PromptCacheBreakpoint,
+    PromptCacheOptions,
+    Retention,
+)
+from radixlm.server.effort import Effort, effort_variables
+from radixlm.server.fields import MESSAGE_ECHOES, MESSAGE_NO_OPS, REQUEST_NO_OPS
 from radixlm.server.grammar_fields import GrammarFields, ResponseFormatField
 from radixlm.server.request_model import Body, ListOf
 from radixlm.server.tool_fields import ToolCallPart, ToolChoice, Tools
@@ -23,18 +29,6 @@ MAX_N = 128
 MAX_CHOICES = 2048
 MAX_SALT_LENGTH = 1_024
 COMPLETION_MAX_TOKENS = 16
-_SAMPLING_FIELDS = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "seed",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "ignore_eos",
-    "skip_special_tokens",
-)
 
 
 def _few(biases: object) -> object:
@@ -47,13 +41,15 @@ def _few(biases: object) -> object:
 
 
 class StreamOptions(Body):
-    include_usage: bool = False
+    """continuous_usage_stats: the usage so far in every chunk, as vLLM does it."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
 
 
-class SamplingFields(GrammarFields):
-    """Fields of sampling that all APIs name alike. Null is the default."""
+class TokenFields(Body):
+    """How tokens are chosen and when an answer ends, as all APIs name it. Null is the default."""
 
-    n: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -68,15 +64,20 @@ class SamplingFields(GrammarFields):
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
 
+
+class SamplingFields(TokenFields, GrammarFields):
+    """The same, with how many answers there are, and what each must look like."""
+
+    n: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
+
     def sampling(self, defaults: Mapping[str, float] | None = None, **more: Any) -> SamplingParams:
         """The engine's parameters. Raises InvalidRequestError that names the field.
 
         defaults: of fields that the request leaves open; without them, SamplingParams' own.
         """
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-        given = named({name: getattr(self, name) for name in _SAMPLING_FIELDS})
+        given = named({name: getattr(self, name) for name in TokenFields.model_fields})
         given |= {
-            "stop": stop,
+            "stop": (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()),
             "stop_token_ids": frozenset(self.stop_token_ids or ()),
             "logit_bias": _biases(self.logit_bias or {}),
             "grammar": self.grammar(),
@@ -139,16 +140,19 @@ class GenerationBody(SamplingFields, ResponseFormatField, CacheFields):
     min_tokens: int | None = None
     add_special_tokens: bool | None = None
     return_token_ids: bool | None = None
+    return_cached_tokens_details: bool | None = None
     service_tier: Literal["auto", "default"] | None = None
     prompt_cache_retention: Retention | None = None
 
     @property
-    def include_usage(self) -> bool:
-        return self.stream_options is not None and self.stream_options.include_usage
+    def told_usage(self) -> StreamOptions:
+        """What a stream tells of its usage."""
+        return self.stream_options or StreamOptions()
 
     def sampling(self, defaults: Mapping[str, float] | None = None, **more: Any) -> SamplingParams:
         """As SamplingFields.sampling."""
-        if self.stream_options is not None and not self.stream:
+        told = self.told_usage
+        if (told.include_usage or told.continuous_usage_stats) and not self.stream:
             raise InvalidRequestError(
                 "stream_options needs stream to be true", param="stream_options"
             )
@@ -159,17 +163,23 @@ class TextPart(Body):
     type: str
     text: str | None = None
     prompt_cache_breakpoint: PromptCacheBreakpoint | None = None
+    cache_control: CacheControl | None = None
 
 
 class ChatMessage(Body):
+    """reasoning: what vLLM calls reasoning_content. cache_control: of the whole content."""
+
     no_ops = MESSAGE_NO_OPS
+    echoes = MESSAGE_ECHOES
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | ListOf[TextPart] | None = None
     name: str | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None
     tool_calls: ListOf[ToolCallPart] | None = None
     tool_call_id: str | None = None
+    cache_control: CacheControl | None = None
 
 
 class ChatBody(GenerationBody, TemplateFields):
@@ -181,12 +191,17 @@ class ChatBody(GenerationBody, TemplateFields):
     top_logprobs: int | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
+    reasoning_effort: Effort | None = None
     prompt_cache_options: PromptCacheOptions | None = None
+
+    def template_variables(self) -> dict[str, Any]:
+        """As TemplateFields.template_variables: chat_template_kwargs say more than the effort."""
+        return {**effort_variables(self.reasoning_effort), **super().template_variables()}
 
     def to_params(self, defaults: Mapping[str, float] | None = None) -> SamplingParams:
         """Raise InvalidRequestError that names the field."""
         if self.top_logprobs is not None:
-            if not self.logprobs:
+            if self.top_logprobs and not self.logprobs:
                 raise InvalidRequestError(
                     "top_logprobs needs logprobs to be true", param="top_logprobs"
                 )

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TypeVar
 
 from fastapi import Request
 
+from radixlm.server.body import parse_body
 from radixlm.server.errors import BodyTimeoutError, BodyTooLargeError
+from radixlm.server.request_model import Body
 from radixlm.server.service import service_of
+
+M = TypeVar("M", bound=Body)
+
+
+async def body_of(request: Request, model: type[M]) -> M:
+    """The request's body as a `model`. Raises as read_body and parse_body."""
+    strict = service_of(request).config.strict_fields
+    return parse_body(model, await read_body(request), strict=strict)
 
 
 async def read_body(request: Request) -> bytes:

@@ -18,10 +18,11 @@ ListOf = Annotated[list[T], Field(fail_fast=True)]
 class Body(BaseModel):
     """no_ops: names of further fields that are taken, since there is nothing to do for them.
 
+    echoes: those that are taken because they come back from answers, but not with --strict-fields.
     not_yet: names of further fields that are known, with the values of each that ask for nothing.
     """
 
-    # Unknown fields are kept, so that `check_extras` can say what is wrong with each.
+    # Unknown fields are kept, so that `settle_extras` can say what is wrong with each.
     model_config = ConfigDict(
         strict=True,
         extra="allow",
@@ -30,4 +31,5 @@ class Body(BaseModel):
         json_schema_extra=describe_body,
     )
     no_ops: ClassVar[frozenset[str]] = frozenset()
+    echoes: ClassVar[frozenset[str]] = frozenset()
     not_yet: ClassVar[NotYet] = NOT_YET

@@ -10,12 +10,11 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from radixlm.core.errors import EngineDeadError, InvalidRequestError
 from radixlm.server.answer import answer
-from radixlm.server.body import parse_body
 from radixlm.server.chat import ChatShape, chat_task
 from radixlm.server.completions import CompletionShape, completion_job
 from radixlm.server.head import HeadRoute
 from radixlm.server.protocol import ChatBody, CompletionBody
-from radixlm.server.reading import read_body
+from radixlm.server.reading import body_of
 from radixlm.server.service import Service, service_of, tenant_of
 from radixlm.server.tokens import (
     DetokenizeBody,
@@ -34,12 +33,12 @@ async def chat_completions(request: Request) -> Response:
     """OpenAI's chat completions."""
     service = service_of(request)
     service.check_room(tenant_of(request))
-    body = parse_body(ChatBody, await read_body(request))
+    body = await body_of(request, ChatBody)
     task = await asyncio.to_thread(chat_task, service, body, tenant_of(request))
     shape = ChatShape(service.engine.tokenizer, task, body)
     try:
         return await answer(
-            request, task.job, shape, stream=bool(body.stream), include_usage=body.include_usage
+            request, task.job, shape, stream=bool(body.stream), usage=body.told_usage
         )
     except InvalidRequestError as error:
         error.param = body.field_of(error.param)
@@ -51,12 +50,10 @@ async def completions(request: Request) -> Response:
     """OpenAI's text completions."""
     service = service_of(request)
     service.check_room(tenant_of(request))
-    body = parse_body(CompletionBody, await read_body(request))
+    body = await body_of(request, CompletionBody)
     job = await asyncio.to_thread(completion_job, service, body, tenant_of(request))
     shape = CompletionShape(service.engine.tokenizer, job, body)
-    return await answer(
-        request, job, shape, stream=bool(body.stream), include_usage=body.include_usage
-    )
+    return await answer(request, job, shape, stream=bool(body.stream), usage=body.told_usage)
 
 
 @router.get("/v1/models")
@@ -92,14 +89,14 @@ async def health(request: Request) -> Response:
 @router.post("/tokenize")
 async def tokenize(request: Request) -> Response:
     """A text's or a chat's token ids."""
-    body = parse_body(TokenizeBody, await read_body(request))
+    body = await body_of(request, TokenizeBody)
     return JSONResponse(await asyncio.to_thread(tokenized, service_of(request), body))
 
 
 @router.post("/detokenize")
 async def detokenize(request: Request) -> Response:
     """The text of token ids."""
-    body = parse_body(DetokenizeBody, await read_body(request))
+    body = await body_of(request, DetokenizeBody)
     return JSONResponse(await asyncio.to_thread(detokenized, service_of(request), body))
 
 

@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from radixlm.core.errors import InvalidRequestError
+from radixlm.server.cache_fields import CacheControl
+from radixlm.server.fields import CALL_ECHOES
 from radixlm.server.request_model import Body, ListOf
 from radixlm.text.answers.tools import Calling, Tool, ToolUse
 
@@ -24,17 +26,22 @@ Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_./:-]{1,128}$")]
 
 
 class FunctionPart(Body):
-    """parameters: a JSON schema of an object; none, when there are no parameters."""
+    """parameters: a JSON schema of an object; none, when there are no parameters.
+
+    cache_control: LiteLLM takes it here as well as in the tool itself.
+    """
 
     name: Name
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
+    cache_control: CacheControl | None = None
 
 
 class ToolPart(Body):
     type: Literal["function"]
     function: FunctionPart
+    cache_control: CacheControl | None = None
 
 
 class NamePart(Body):
@@ -61,6 +68,8 @@ class AllowedToolsPart(Body):
 class CalledPart(Body):
     """arguments: a JSON object, as text."""
 
+    echoes = CALL_ECHOES
+
     name: str
     arguments: str
 
@@ -68,8 +77,10 @@ class CalledPart(Body):
 class ToolCallPart(Body):
     """index: as a stream gave it."""
 
+    echoes = CALL_ECHOES
+
     id: str
-    type: Literal["function"] = "function"
+    type: Literal["function"] | None = None
     function: CalledPart
     index: int | None = None
 

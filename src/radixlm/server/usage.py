@@ -46,6 +46,11 @@ class UsageMeter:
         if not choice:
             self._kept += output.kept
 
+    @property
+    def cached(self) -> int:
+        """How many of the prompts' tokens were cached."""
+        return sum(tokens for _, tokens in self._prompts.values())
+
     def newly_kept(self) -> dict[float, int]:
         """How many of the first prompt's tokens were computed and are kept now, by seconds."""
         _, end = self._prompts.get(0, (0, 0))
@@ -62,7 +67,7 @@ class UsageMeter:
         OpenAI gives the numbers of all kinds of tokens, those too that nothing here makes.
         """
         prompt = sum(tokens for tokens, _ in self._prompts.values())
-        cached = sum(tokens for _, tokens in self._prompts.values())
+        cached = self.cached
         return {
             "prompt_tokens": prompt,
             "completion_tokens": self._completion_tokens,

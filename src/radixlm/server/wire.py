@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 
 from radixlm.core.request import FinishReason
 from radixlm.engine.stats import EngineStats
-from radixlm.server.cache.wire import CacheReport, CacheReported
+from radixlm.server.cache.wire import CacheReport, CacheTold
 from radixlm.server.kv_events.config import KVEventSource
 
 
@@ -160,7 +160,7 @@ class ChatChoices(Tier, PromptIds):
     choices: list[ChatChoice]
 
 
-class ChatCompletion(Head, ChatChoices, CacheReported):
+class ChatCompletion(Head, ChatChoices, CacheTold):
     usage: Usage
 
 
@@ -201,8 +201,10 @@ class ChatChunkChoices(Tier, PromptIds):
     choices: list[ChatChunkChoice]
 
 
-class ChatChunk(Head, ChatChunkChoices, CacheReported):
-    """usage: with stream_options.include_usage; null but in the last, which has no choices."""
+class ChatChunk(Head, ChatChunkChoices, CacheTold):
+    """usage: with stream_options.include_usage; null but in the last, which has no choices, unless
+    stream_options.continuous_usage_stats asks for what it is so far.
+    """
 
     usage: NotRequired[Usage | None]
 
@@ -227,12 +229,12 @@ class TextChoices(TypedDict):
     choices: list[TextChoice]
 
 
-class TextCompletion(Head, TextChoices, CacheReported):
+class TextCompletion(Head, TextChoices, CacheTold):
     usage: Usage
 
 
-class TextChunk(Head, TextChoices, CacheReported):
-    """usage: with stream_options.include_usage; null but in the last, which has no choices."""
+class TextChunk(Head, TextChoices, CacheTold):
+    """usage: as ChatChunk's."""
 
     usage: NotRequired[Usage | None]
 

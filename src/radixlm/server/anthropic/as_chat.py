@@ -17,7 +17,6 @@ from radixlm.server.anthropic.blocks import (
 )
 from radixlm.server.anthropic.body import MessagesBody, PromptBody, ToolChoice
 from radixlm.server.body import checked, named
-from radixlm.server.effort import effort_variables
 from radixlm.server.kept import Wish
 from radixlm.server.opaque import unsealed
 from radixlm.server.protocol import ChatBody
@@ -66,6 +65,7 @@ def chat_of(body: PromptBody) -> Conversation:
         "tool_choice": _tool_choice(body.tool_choice),
         "parallel_tool_calls": _parallel(body.tool_choice),
         "response_format": _response_format(body),
+        "reasoning_effort": body.output_config.effort if body.output_config is not None else None,
         "chat_template_kwargs": _variables(body) or None,
     }
     if isinstance(body, MessagesBody):
@@ -248,7 +248,6 @@ def _response_format(body: PromptBody) -> Json | None:
 
 
 def _variables(body: PromptBody) -> Json:
-    made = dict(effort_variables(body.output_config.effort if body.output_config else None))
-    if body.thinking is not None and body.thinking.type != "adaptive":
-        made["enable_thinking"] = body.thinking.type == "enabled"
-    return made
+    if body.thinking is None or body.thinking.type == "adaptive":
+        return {}
+    return {"enable_thinking": body.thinking.type == "enabled"}

@@ -6,20 +6,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Tag
 
+from radixlm.server.cache_fields import CacheControl
 from radixlm.server.fields import NotYet
-from radixlm.server.kept import SECONDS
 from radixlm.server.request_model import Body, ListOf
-
-
-class CacheControl(Body):
-    """The prompt up to here is to be kept for so long, five minutes by default."""
-
-    type: Literal["ephemeral"]
-    ttl: Literal["5m", "1h"] | None = None
-
-    @property
-    def seconds(self) -> float:
-        return SECONDS[self.ttl or "5m"]
 
 
 class Block(Body):

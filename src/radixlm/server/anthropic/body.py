@@ -11,10 +11,10 @@ from radixlm.core.errors import InvalidRequestError
 from radixlm.server.anthropic.blocks import (
     AnyBlock,
     Block,
-    CacheControl,
     TextBlock,
     ToolResultBlock,
 )
+from radixlm.server.cache_fields import CacheControl
 from radixlm.server.fields import NotYet
 from radixlm.server.kept import MAX_BREAKPOINTS
 from radixlm.server.protocol import CacheFields
@@ -32,11 +32,11 @@ class MessageItem(Body):
 class ClientTool(Body):
     """A tool that the client runs."""
 
-    # How its input is streamed makes no difference: it comes as it is made.
-    no_ops = frozenset({"eager_input_streaming"})
+    # How its input is streamed makes no difference: it comes as it is made. Nor does it when the
+    # tool is loaded: there is no search that it could come from later, so it is there at once.
+    no_ops = frozenset({"eager_input_streaming", "defer_loading"})
     not_yet: ClassVar[NotYet] = {
         "allowed_callers": (["direct"],),
-        "defer_loading": (False,),
         "input_examples": ([],),
     }
 
@@ -59,12 +59,13 @@ class ToolChoice(Body):
 class Thinking(Body):
     """budget_tokens: a hint. max_tokens is what bounds thoughts and answer together.
 
-    display: whether thoughts are shown; they are as they are, never a summary.
+    display: whether thoughts are shown, which "omitted" alone denies; they are as they are, never a
+    summary.
     """
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: Annotated[int, Field(ge=MIN_THINKING, le=MAX_TOKENS)] | None = None
-    display: Literal["summarized", "omitted"] | None = None
+    display: str | None = None
 
 
 class OutputFormat(Body):

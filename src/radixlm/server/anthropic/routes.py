@@ -15,11 +15,10 @@ from radixlm.server.anthropic.as_chat import in_own_words
 from radixlm.server.anthropic.body import CountBody, MessagesBody
 from radixlm.server.anthropic.run import MessageRun, message_task, token_count
 from radixlm.server.anthropic.wire import MessageOut, TokenCount
-from radixlm.server.body import parse_body
 from radixlm.server.event import event
 from radixlm.server.generation import stream_parts
 from radixlm.server.head import HeadRoute
-from radixlm.server.reading import read_body
+from radixlm.server.reading import body_of
 from radixlm.server.service import service_of, tenant_of
 
 router = APIRouter(route_class=HeadRoute)
@@ -31,7 +30,7 @@ async def create_message(request: Request) -> Response:
     service = service_of(request)
     tenant = tenant_of(request)
     service.check_room(tenant)
-    body = parse_body(MessagesBody, await read_body(request))
+    body = await body_of(request, MessagesBody)
     body.check()
     made = await asyncio.to_thread(message_task, service, body, tenant)
     run = MessageRun(service, made)
@@ -65,7 +64,7 @@ async def create_message(request: Request) -> Response:
 @router.post("/v1/messages/count_tokens")
 async def count_tokens(request: Request) -> Response:
     """How many tokens a message's prompt has."""
-    body = parse_body(CountBody, await read_body(request))
+    body = await body_of(request, CountBody)
     body.check()
     tokens = await asyncio.to_thread(token_count, service_of(request), body, tenant_of(request))
     count: TokenCount = {"input_tokens": tokens}

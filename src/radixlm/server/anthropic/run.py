@@ -20,10 +20,10 @@ from radixlm.server.anthropic.wire import (
 from radixlm.server.anthropic.writer import BlockWriter
 from radixlm.server.cache.reports import reported
 from radixlm.server.cache.wire import CacheReported
+from radixlm.server.cache_fields import SECONDS
 from radixlm.server.chat import ChatTask, chat_prompt, task_of
 from radixlm.server.generation import Job
 from radixlm.server.ids import new_id
-from radixlm.server.kept import SECONDS
 from radixlm.server.service import Service
 from radixlm.server.usage import UsageMeter
 

@@ -72,8 +72,11 @@ _PROMPTS: Final[Mapping[str, str]] = {
 }
 
 
-def explain_body(body: bytes) -> ExplainBody:
-    """Read a body as its route does. Raises InvalidRequestError, also where it may be any's."""
+def explain_body(body: bytes, *, strict: bool = False) -> ExplainBody:
+    """Read a body as its route does. strict: --strict-fields.
+
+    Raises InvalidRequestError, also where it may be any's.
+    """
     value = parse_json(body)
     named = value.get("route")
     if named is not None:
@@ -81,10 +84,10 @@ def explain_body(body: bytes) -> ExplainBody:
             raise InvalidRequestError(
                 f"route is one of {', '.join(_KINDS)}, got {named!r:.80}", param="route"
             )
-        return checked(_KINDS[named], value)
+        return checked(_KINDS[named], value, strict=strict)
     route = _route_of(value)
     try:
-        return checked(_KINDS[route], value)
+        return checked(_KINDS[route], value, strict=strict)
     except InvalidRequestError as error:
         raise InvalidRequestError(
             f"{error}; it was read as a body of {route}: if it is another's, name that in route",

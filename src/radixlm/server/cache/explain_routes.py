@@ -24,7 +24,7 @@ async def explain(request: Request) -> Response:
     """
     service, tenant = service_of(request), tenant_of(request)
     service.check_room(tenant)
-    body = explain_body(await read_body(request))
+    body = explain_body(await read_body(request), strict=service.config.strict_fields)
     if body.across_namespaces and not service.keys.is_admin(tenant):
         raise AdminKeyNeededError("across_namespaces needs one of the keys of --admin-api-key")
     return JSONResponse(await explanation(service, body, tenant))

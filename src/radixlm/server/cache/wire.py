@@ -60,6 +60,23 @@ class CacheReported(TypedDict, total=False):
     cache_report: CacheReport | list[CacheReport]
 
 
+class CachedDetails(TypedDict):
+    """As SGLang has it; there is no cache in the host's memory yet."""
+
+    device: int
+    host: int
+
+
+class SglExt(TypedDict):
+    cached_tokens_details: CachedDetails
+
+
+class CacheTold(CacheReported, total=False):
+    """sglext: with return_cached_tokens_details."""
+
+    sglext: SglExt
+
+
 class Held(TypedDict):
     """So many of a prompt's first tokens are cached in a namespace."""
 

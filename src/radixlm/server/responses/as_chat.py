@@ -7,9 +7,8 @@ from typing import Any
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.server.body import checked, named
-from radixlm.server.effort import effort_variables
 from radixlm.server.opaque import unsealed
-from radixlm.server.protocol import ChatBody
+from radixlm.server.protocol import ChatBody, TokenFields
 from radixlm.server.renamed import renamed
 from radixlm.server.responses.body import LOGPROBS, AllowedTools, ChosenTool, ResponseBody
 from radixlm.server.responses.items import (
@@ -49,15 +48,14 @@ def chat_of(body: ResponseBody, earlier: Sequence[AnyItem]) -> ChatBody:
     fields = {
         "model": body.model,
         "messages": _messages(body, earlier),
-        "temperature": body.temperature,
-        "top_p": body.top_p,
+        **{name: getattr(body, name) for name in TokenFields.model_fields},
         "logprobs": True if body.includes(LOGPROBS) else None,
         "top_logprobs": body.top_logprobs,
         "tools": [_tool(tool.model_dump(exclude_unset=True)) for tool in body.tools or ()] or None,
         "tool_choice": _tool_choice(body.tool_choice),
         "parallel_tool_calls": body.parallel_tool_calls,
         "response_format": _response_format(body),
-        "chat_template_kwargs": dict(_variables(body)) or None,
+        "reasoning_effort": body.reasoning.effort if body.reasoning is not None else None,
         "cache_salt": body.cache_salt,
         "extra_key": body.extra_key,
         "priority": body.priority,
@@ -209,10 +207,6 @@ def _thoughts(item: ReasoningItem, path: str) -> str:
         parts, name, kind = item.summary or [], "summary", "summary_text"
     texts = [_part_text(part, f"{path}.{name}[{i}]", (kind,)) for i, part in enumerate(parts)]
     return "\n".join(texts)
-
-
-def _variables(body: ResponseBody) -> Mapping[str, Any]:
-    return effort_variables(body.reasoning.effort if body.reasoning is not None else None)
 
 
 def _tool(tool: Mapping[str, Any]) -> Json:

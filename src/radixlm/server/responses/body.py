@@ -9,8 +9,9 @@ from pydantic import Field
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.sampling import MAX_LOGPROBS
 from radixlm.server.cache_fields import PromptCacheOptions, Retention
+from radixlm.server.effort import Effort
 from radixlm.server.fields import NotYet
-from radixlm.server.protocol import CacheFields
+from radixlm.server.protocol import CacheFields, TokenFields
 from radixlm.server.request_model import Body, ListOf
 from radixlm.server.responses.items import AnyItem
 
@@ -29,7 +30,8 @@ class FunctionTool(Body):
     not_yet: ClassVar[NotYet] = {
         "allowed_callers": (["direct"],),
         "async": (False,),
-        "defer_loading": (False,),
+        # There is no search that it could come from later, so it is there at once.
+        "defer_loading": (True, False),
         "output_schema": (),
     }
 
@@ -76,12 +78,14 @@ class TextFormat(Body):
 
 
 class TextConfig(Body):
+    """verbosity: the model's own to know; see server/fields.py."""
+
     format: TextFormat | None = None
-    verbosity: Literal["medium"] | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
 
 
 class Reasoning(Body):
-    """summary: auto leaves it to the server, which makes none: the text itself is given."""
+    """summary: whichever is asked for, none is made: the text itself is given."""
 
     not_yet: ClassVar[NotYet] = {
         "context": ("auto",),
@@ -89,8 +93,8 @@ class Reasoning(Body):
         "mode": ("standard",),
     }
 
-    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
-    summary: Literal["auto"] | None = None
+    effort: Effort | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
 
 
 class ResponseStreamOptions(Body):
@@ -115,8 +119,8 @@ Include = Literal[
 ]
 
 
-class ResponseBody(CacheFields):
-    """POST /v1/responses. Null is the default.
+class ResponseBody(TokenFields, CacheFields):
+    """POST /v1/responses. Null is the default. Sampling that OpenAI does not have is vLLM's.
 
     Source: https://platform.openai.com/docs/api-reference/responses/create.
     """
@@ -138,8 +142,6 @@ class ResponseBody(CacheFields):
     instructions: str | None = None
     previous_response_id: str | None = None
     max_output_tokens: Annotated[int, Field(ge=1, le=MAX_OUTPUT_TOKENS)] | None = None
-    temperature: float | None = None
-    top_p: float | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     text: TextConfig | None = None
     tools: ListOf[FunctionTool] | None = None
@@ -184,7 +186,7 @@ class ResponseBody(CacheFields):
             raise InvalidRequestError(
                 "stream_options needs stream to be true", param="stream_options"
             )
-        if self.top_logprobs is not None and not self.includes(LOGPROBS):
+        if self.top_logprobs and not self.includes(LOGPROBS):
             raise InvalidRequestError(
                 f"top_logprobs needs {LOGPROBS} in include", param="top_logprobs"
             )

@@ -13,14 +13,13 @@ from fastapi.responses import JSONResponse, Response
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.server.answer import Parts, respond
-from radixlm.server.body import parse_body
 from radixlm.server.error_shapes import OPENAI
 from radixlm.server.errors import timed_out
 from radixlm.server.exchange import exchange_of
 from radixlm.server.generation import stream_parts
 from radixlm.server.head import HeadRoute
 from radixlm.server.query import query_of
-from radixlm.server.reading import read_body
+from radixlm.server.reading import body_of
 from radixlm.server.responses.as_chat import in_own_words
 from radixlm.server.responses.body import ResponseBody
 from radixlm.server.responses.listed import listed, stored_items
@@ -44,7 +43,7 @@ async def create_response(request: Request) -> Response:
     service = service_of(request)
     tenant = tenant_of(request)
     service.check_room(tenant)
-    body = parse_body(ResponseBody, await read_body(request))
+    body = await body_of(request, ResponseBody)
     body.check()
     turns = await turns_before(service, body, tenant)
     made = await asyncio.to_thread(response_task, service, body, turns, tenant)

@@ -12,10 +12,11 @@ from radixlm.core.errors import InvalidRequestError, QueueFullError
 from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.server.answer_stream import AnswerStream
 from radixlm.server.cache.reports import reported
+from radixlm.server.cache_fields import SECONDS
 from radixlm.server.error_shapes import openai_error
 from radixlm.server.errors import GenerationFailedError
 from radixlm.server.event import event
-from radixlm.server.kept import DEFAULT_KEEP, SECONDS
+from radixlm.server.kept import DEFAULT_KEEP
 from radixlm.server.logprobs import chat_logprobs
 from radixlm.server.responses.body import ENCRYPTED, ResponseBody
 from radixlm.server.responses.items import Status
@@ -265,7 +266,8 @@ def _text(body: ResponseBody) -> dict[str, Any]:
     told: dict[str, Any] = {"type": "text"}
     if form is not None:
         told = form.model_dump(by_alias=True, exclude_none=True)
-    return {"format": told, "verbosity": "medium"}
+    verbosity = body.text.verbosity if body.text is not None else None
+    return {"format": told, "verbosity": verbosity or "medium"}
 
 
 def _cache_options(body: ResponseBody) -> CacheOptions | None:

@@ -1,0 +1,359 @@
+"""Fields that no model of a body has: what is taken, what is refused, --strict-fields."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.chat_templates import HERMES
+from tests.server_support import Client, events, fake_engine, refused
+
+CHAT, TEXT, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
+HELLO = {"role": "user", "content": "hi"}
+CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+SHORT: dict[str, dict[str, Any]] = {
+    CHAT: {"messages": [HELLO], "max_tokens": 1},
+    TEXT: {"prompt": "hi", "max_tokens": 1},
+    RESPONSES: {"input": "hi", "max_output_tokens": 1},
+    "/v1/messages": {"messages": [HELLO], "max_tokens": 1},
+    "/v1/messages/count_tokens": {"messages": [HELLO]},
+    "/generate": {"text": "hi", "sampling_params": {"max_new_tokens": 1}},
+    "/tokenize": {"prompt": "hi"},
+    "/detokenize": {"tokens": [1]},
+    "/abort_request": {"rid": "a"},
+    "/cache/explain": {"prompt": "hi"},
+}
+# What sglang-router 0.3.2 and vllm-router 0.1.17 make of requests that have none of it.
+ROUTED: list[tuple[str, dict[str, Any]]] = [
+    (
+        CHAT,
+        {
+            "logprobs": False,
+            "stream": False,
+            "no_stop_trim": False,
+            "ignore_eos": False,
+            "continue_final_message": False,
+            "skip_special_tokens": True,
+            "separate_reasoning": True,
+            "stream_reasoning": True,
+            "return_hidden_states": False,
+            "include_reasoning": True,
+        },
+    ),
+    (
+        TEXT,
+        {
+            "stream": False,
+            "echo": False,
+            "no_stop_trim": False,
+            "ignore_eos": False,
+            "skip_special_tokens": True,
+            "return_hidden_states": False,
+        },
+    ),
+    (
+        RESPONSES,
+        {
+            "store": True,
+            "stream": None,
+            "temperature": 1.0,
+            "top_p": 1.0,
+            "priority": 0,
+            "top_k": -1,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+        },
+    ),
+    (
+        "/generate",
+        {
+            "model": None,
+            "return_logprob": False,
+            "return_text_in_logprobs": False,
+            "stream": False,
+            "log_metrics": True,
+            "return_hidden_states": False,
+            "background": False,
+            "no_logs": False,
+            "return_bytes": False,
+            "return_entropy": False,
+        },
+    ),
+]
+# What LiteLLM and others send back of an answer, beside what they were given.
+ECHOED: dict[str, Any] = {
+    "role": "assistant",
+    "content": "Hello.",
+    "reasoning_content": "They greet.",
+    "provider_specific_fields": {"refusal": None, "reasoning_content": "They greet."},
+    "reasoning_details": [{"type": "reasoning.text", "text": "They greet."}],
+    "reasoning_items": [{"type": "reasoning"}],
+    "thinking_blocks": [{"type": "thinking", "thinking": "They greet.", "signature": "x"}],
+    "extra_content": {"google": {"thought_signature": "x"}},
+    "id": "msg_1",
+    "parsed": {"a": 1},
+    "annotations": [],
+    "function_call": None,
+    "audio": None,
+    "images": None,
+    "refusal": None,
+}
+
+
+@pytest.fixture(scope="module")
+def strict() -> Iterator[Client]:
+    engine, _ = fake_engine()
+    yield Client(engine, strict_fields=True)
+    asyncio.run(engine.close())
+
+
+@pytest.mark.parametrize("path", SHORT)
+def test_what_nobody_knows_is_taken_where_it_asks_for_nothing(fake, strict, path):
+    body = SHORT[path]
+    for value in (None, False):
+        assert fake.post(path, **body, nonsense=value).status_code == 200
+        assert (
+            "nonsense is not a field"
+            in refused(strict.post(path, **body, nonsense=value))["message"]
+        )
+    for value in (True, 0, "", [], {}):
+        assert (
+            "nonsense is not a field" in refused(fake.post(path, **body, nonsense=value))["message"]
+        )
+    assert strict.post(path, **body).status_code == 200
+
+
+@pytest.mark.parametrize(("path", "fields"), ROUTED)
+def test_what_routers_add_is_taken(fake, strict, path, fields):
+    assert fake.post(path, **{**SHORT[path], **fields}).status_code == 200
+    if path == "/generate":
+        assert refused(strict.post(path, **{**SHORT[path], **fields}))["param"] == "no_logs"
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        (CHAT, {"separate_reasoning": False}, "separate_reasoning"),
+        (CHAT, {"include_reasoning": False}, "include_reasoning"),
+        (CHAT, {"return_hidden_states": True}, "return_hidden_states"),
+        (CHAT, {"messages": [{**HELLO, "weight": 1}]}, "messages[0].weight"),
+        (TEXT, {"spaces_between_special_tokens": False}, "spaces_between_special_tokens"),
+        ("/generate", {"return_entropy": True}, "return_entropy"),
+        ("/generate", {"model": "another"}, "model"),
+    ],
+)
+def test_what_can_not_be_done_is_refused(fake, path, fields, param):
+    answer = fake.post(path, **{**SHORT[path], **fields})
+    assert refused(answer, answer.status_code)["param"] == param
+    assert answer.status_code == (404 if param == "model" else 400)
+
+
+def test_an_answer_comes_back_as_libraries_keep_it(fake, strict):
+    again = [HELLO, ECHOED, HELLO]
+    answer = fake.post(CHAT, messages=again, max_tokens=1)
+    assert answer.status_code == 200, answer.text
+    plain = [
+        HELLO,
+        {name: ECHOED[name] for name in ("role", "content", "reasoning_content")},
+        HELLO,
+    ]
+    assert answer.json()["usage"]["prompt_tokens"] == prompt_tokens(fake, messages=plain)
+    param = refused(strict.post(CHAT, messages=again))["param"]
+    assert param == "messages[1].provider_specific_fields"
+    message = {"role": "user", **{name: ECHOED[name] for name in ("content", "id")}}
+    assert fake.post(CHAT, messages=[message], max_tokens=1).status_code == 200
+
+
+def test_a_call_comes_back_as_libraries_keep_it(fake):
+    extra = {"provider_specific_fields": {"a": 1}, "extra_content": {"b": 2}}
+    function = {**CALL["function"], "provider_specific_fields": {}, "parsed_arguments": {}}
+    called = {**CALL, **extra, "function": function, "index": 0, "caller": None}
+    messages = [HELLO, {"role": "assistant", "content": None, "tool_calls": [called]}]
+    messages.append({"role": "tool", "tool_call_id": "a", "content": None})
+    assert fake.post(CHAT, messages=messages, max_tokens=1).status_code == 200
+
+
+def prompt_tokens(client: Client, **fields: Any) -> int:
+    told: int = client.post(CHAT, **fields, max_tokens=1).json()["usage"]["prompt_tokens"]
+    return told
+
+
+@pytest.mark.parametrize("role", ["system", "user", "assistant", "tool"])
+def test_no_content_is_an_empty_one(fake, role):
+    before = [{"role": "assistant", "tool_calls": [CALL]}] if role == "tool" else []
+    said: dict[str, Any] = {"role": role} | ({"tool_call_id": "a"} if before else {})
+    empty = prompt_tokens(fake, messages=[*before, {**said, "content": ""}])
+    assert prompt_tokens(fake, messages=[*before, {**said, "content": None}]) == empty
+    answer = fake.post(CHAT, messages=[*before, said], max_tokens=1)
+    assert answer.status_code == (200 if role == "assistant" else 400)
+
+
+THINKING = (
+    "{% if reasoning_effort is defined %}<{{ reasoning_effort }}>{% endif %}"
+    "{% if enable_thinking is defined and not enable_thinking %}<none>{% endif %}"
+    "{% for m in messages %}{{ m.reasoning_content }}|{{ m.content }}{% endfor %}"
+)
+
+
+@pytest.fixture(scope="module")
+def thinker() -> Iterator[Client]:
+    """Its prompts show what the template was told."""
+    engine, _ = fake_engine(template=THINKING)
+    yield Client(engine)
+    asyncio.run(engine.close())
+
+
+def prompt_of(client: Client, path: str = CHAT, **fields: Any) -> str:
+    told = client.post(path, **{**SHORT[path], **fields})
+    assert told.status_code == 200, told.text
+    ids = told.json()["prompt_token_ids"]
+    return client.engine.tokenizer.decode(ids, skip_special_tokens=False)
+
+
+@pytest.mark.parametrize(
+    ("fields", "start"),
+    [
+        ({}, "|hi"),
+        ({"reasoning_effort": None}, "|hi"),
+        ({"reasoning_effort": "minimal"}, "<low>|hi"),
+        ({"reasoning_effort": "high"}, "<high>|hi"),
+        ({"reasoning_effort": "none"}, "<none>|hi"),
+        (
+            {"reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "x"}},
+            "<x>|hi",
+        ),
+        ({"store": True, "verbosity": "low"}, "|hi"),
+        ({"messages": [{"role": "assistant", "reasoning": "hm", "content": "a"}]}, "hm|a"),
+        (
+            {"messages": [{"role": "assistant", "reasoning": "b", "reasoning_content": "hm"}]},
+            "hm|",
+        ),
+    ],
+)
+def test_what_a_template_is_told(thinker, fields, start):
+    assert prompt_of(thinker, return_token_ids=True, **fields) == start
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        (RESPONSES, {"text": {"verbosity": "low"}}),
+        (RESPONSES, {"reasoning": {"effort": "low", "summary": "detailed"}}),
+        (RESPONSES, {"tools": [{"type": "function", "name": "f", "defer_loading": True}]}),
+        (RESPONSES, {"tools": [{"type": "function", "name": "f", "defer_loading": False}]}),
+        (RESPONSES, {"stop": None, "ignore_eos": True, "top_logprobs": 0}),
+        ("/v1/messages", {"thinking": {"type": "adaptive", "display": "full"}}),
+        ("/v1/messages", {"tools": [{"name": "f", "input_schema": {}, "defer_loading": True}]}),
+        (CHAT, {"top_logprobs": 0, "logprobs": False, "stream_options": {"include_usage": None}}),
+        (CHAT, {"cache_prompt": True, "length_penalty": 1.0, "guided_json": None}),
+        (CHAT, {"tools": [{"type": "function", "function": {"name": "f"}, "strict": False}]}),
+    ],
+)
+def test_hints_and_defaults_are_taken(fake, path, fields):
+    answer = fake.post(path, **{**SHORT[path], **fields})
+    assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("top_k", 5),
+        ("min_p", 0.5),
+        ("seed", 7),
+        ("repetition_penalty", 1.5),
+        ("frequency_penalty", 0.5),
+        ("presence_penalty", 0.5),
+        ("ignore_eos", True),
+        ("skip_special_tokens", False),
+    ],
+)
+def test_sampling_of_responses_arrives(fake, monkeypatch, name, value):
+    seen = []
+    stream = fake.engine.stream
+
+    def spy(prompt, params, **options):
+        seen.append(params)
+        return stream(prompt, params, **options)
+
+    monkeypatch.setattr(fake.engine, "stream", spy)
+    assert fake.post(RESPONSES, **SHORT[RESPONSES], **{name: value}).status_code == 200
+    assert getattr(seen[0], name) == value
+
+
+def test_the_verbosity_that_was_asked_for_is_told(fake):
+    answer = fake.post(RESPONSES, **SHORT[RESPONSES], text={"verbosity": "low"})
+    assert answer.json()["text"]["verbosity"] == "low"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), [(CHAT, {"messages": [HELLO]}), (TEXT, {"prompt": "hi"})]
+)
+def test_the_usage_so_far_is_in_every_chunk(fake, path, body):
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    told = events(fake.post(path, **body, max_tokens=5, stream=True, stream_options=options))
+    *chunks, last = [event["usage"] for event in told]
+    counts = [usage["completion_tokens"] for usage in chunks]
+    assert counts == sorted(counts)
+    assert counts[0] < counts[-1] == last["completion_tokens"] == 5
+    assert {usage["prompt_tokens"] for usage in chunks} == {last["prompt_tokens"]}
+    without = {"include_usage": False, "continuous_usage_stats": True}
+    told = events(fake.post(path, **body, max_tokens=5, stream=True, stream_options=without))
+    assert all("usage" not in event for event in told)
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+def test_where_cached_tokens_were_is_told_as_sglang_does(fake, path):
+    body = {**SHORT[path], "return_cached_tokens_details": True, "cache_salt": path}
+    fake.post(path, **body)
+    whole = fake.post(path, **body).json()
+    cached = whole["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert cached
+    assert whole["sglext"] == {"cached_tokens_details": {"device": cached, "host": 0}}
+    *_, last = events(fake.post(path, **body, stream=True))
+    assert (last["sglext"], last["choices"]) == (whole["sglext"], [])
+    assert "sglext" not in fake.post(path, **SHORT[path]).json()
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"enum": [1]}}, "required": ["a"]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "texts"),
+    [
+        ({"guided_regex": "[ab]c"}, {"ac", "bc"}),
+        ({"guided_choice": ["a(b)", "c.d|e"]}, {"a(b)", "c.d|e"}),
+        ({"guided_grammar": 'start: "x" "y"', "guided_decoding_backend": "guidance"}, {"xy"}),
+        ({"guided_json": {"enum": ["q"]}}, {'"q"'}),
+        ({"structured_outputs": {"regex": "[ab]c"}}, {"ac", "bc"}),
+        ({"structured_outputs": {"choice": ["yes", "no"], "json_object": False}}, {"yes", "no"}),
+        ({"structured_outputs": {"grammar": 'root ::= "x"'}}, {"x"}),
+        ({"structured_outputs": {"json": '{"const": 5}', "disable_any_whitespace": True}}, {"5"}),
+    ],
+)
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+def test_grammars_by_vllm_s_names_hold(fake, path, fields, texts):
+    choice = fake.post(path, **{**SHORT[path], **fields, "max_tokens": 30}).json()["choices"][0]
+    assert (choice["text"] if path == TEXT else choice["message"]["content"]) in texts
+
+
+def test_any_object_by_vllm_s_name(fake):
+    answer = fake.complete(structured_outputs={"json_object": True}, max_tokens=4)
+    assert answer.json()["choices"][0]["text"].startswith("{")
+
+
+@pytest.mark.parametrize("place", ["part", "message", "tool", "function"])
+def test_cache_control_in_a_chat_keeps_the_prompt(place):
+    engine, _ = fake_engine(template=HERMES)
+    client = Client(engine)
+    mark = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    part = {"type": "text", "text": "Be kind. " * 20, **(mark if place == "part" else {})}
+    function = {"name": "f", "description": "d" * 50, **(mark if place == "function" else {})}
+    tool = {"type": "function", "function": function, **(mark if place == "tool" else {})}
+    system = {"role": "system", "content": [part], **(mark if place == "message" else {})}
+    messages = [system, {**HELLO, **({} if place != "message" else mark)}]
+    answer = client.post(CHAT, messages=messages, tools=[tool], max_tokens=1)
+    assert 0 < engine.stats().kv_pinned < answer.json()["usage"]["prompt_tokens"]
+    asyncio.run(engine.close())

@@ -67,6 +67,8 @@ def test_every_other_route_needs_a_key(locked, method, path):
     error = answer.json()["error"]
     assert error.keys() == {"message", "type", "param", "code"}
     assert error["code"] == "invalid_api_key"
+    wrong = locked.request(method, path, headers=bearer("sk-third")).json()["error"]
+    assert wrong["message"].startswith("Incorrect API key provided")  # clients look for these words
     for key in KEYS:
         assert locked.request(method, path, headers=bearer(key)).status_code != 401
 

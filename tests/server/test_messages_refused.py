@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import httpx
@@ -112,6 +113,15 @@ def test_a_server_without_threads_says_so_as_the_package_reads_it(fake):
     assert refused(answer)["details"] == details
     assert "details" not in refused(send(fake, speed="fast"))
     assert send(fake, thread=None).status_code == 200
+
+
+@pytest.mark.parametrize("text", ["x" * 2500, "x" * 100_000])
+def test_a_prompt_that_is_too_long_is_told_in_words_that_clients_look_for(fake, text):
+    """Agents make room when they read them."""
+    message = refused(send(fake, messages=[{"role": "user", "content": text}]))["message"]
+    told = re.fullmatch(r"prompt is too long: (\d+) tokens > (\d+) maximum", message)
+    assert told is not None, message
+    assert int(told[1]) > int(told[2]) == 1999
 
 
 def test_request_ids_come_as_the_package_reads_them(fake):

@@ -203,8 +203,13 @@ def test_async_engine(folder: Path) -> None:
         ([512], GREEDY, InvalidRequestError, "token id 512.*end at 511"),
         ([-1], GREEDY, InvalidRequestError, "got -1"),
         ([1.5], GREEDY, InvalidRequestError, "integers"),
-        ([1] * 300, GREEDY, RequestTooLargeError, "has 300 tokens.*KV pool holds 200"),
-        ([1] * 150, SamplingParams(max_tokens=51), RequestTooLargeError, "150 tokens and.*51"),
+        ([1] * 300, GREEDY, RequestTooLargeError, "length is 200 .*KV pool.*requested 301 tokens"),
+        (
+            [1] * 150,
+            SamplingParams(max_tokens=51),
+            RequestTooLargeError,
+            "requested 201.*tokens 51",
+        ),
         ([1], SamplingParams(logit_bias={600: 1.0}), InvalidRequestError, "logit_bias.*600"),
         (
             [1],
@@ -243,7 +248,7 @@ def test_no_parameter_that_is_allowed_ends_the_engine(
 def test_longer_than_the_context(folder: Path) -> None:
     with (
         Engine(str(folder), kv_tokens=500, context_length=64) as engine,
-        pytest.raises(RequestTooLargeError, match="context is 64"),
+        pytest.raises(RequestTooLargeError, match="context length is 64 tokens"),
     ):
         engine.generate([[1] * 64], GREEDY)
 

@@ -38,7 +38,23 @@ class InvalidRequestError(RadixLMError, ValueError):
 
 
 class RequestTooLargeError(InvalidRequestError):
-    """The request can never fit the model's context or the KV pool."""
+    """The request can never fit the model's context or the KV pool.
+
+    prompt_tokens, longest_prompt: where the prompt alone is too long, how many tokens it has at
+    least, and how many it may have.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        prompt_tokens: int | None = None,
+        longest_prompt: int | None = None,
+    ) -> None:
+        super().__init__(message, param=param)
+        self.prompt_tokens = prompt_tokens
+        self.longest_prompt = longest_prompt
 
 
 class QueueFullError(RadixLMError):

@@ -33,9 +33,12 @@ class Limits:
         self._check_id("prompt", int(key.max()))
         if key.size >= self.longest:
             raise RequestTooLargeError(
-                f"the prompt has {key.size} tokens, but {self._limit()}; "
-                f"shorten the prompt to at most {self.longest - 1}",
+                f"{self._limit()} However, you requested {key.size + 1} tokens: {key.size} in the "
+                "prompt and 1, at least, in the answer. Please reduce the length of the prompt to "
+                f"at most {self.longest - 1}.",
                 param="prompt",
+                prompt_tokens=key.size,
+                longest_prompt=self.longest - 1,
             )
 
     def resolve_max_tokens(self, key: Key, params: SamplingParams) -> int:
@@ -52,17 +55,19 @@ class Limits:
             return room
         if params.max_tokens > room:
             raise RequestTooLargeError(
-                f"the prompt's {key.size} tokens and max_tokens {params.max_tokens} make "
-                f"{key.size + params.max_tokens}, but {self._limit()}; "
-                f"set max_tokens to at most {room} or shorten the prompt",
+                f"{self._limit()} However, you requested {key.size + params.max_tokens} tokens: "
+                f"{key.size} in the prompt and max_tokens {params.max_tokens} in the answer. "
+                f"Please reduce max_tokens to at most {room}, or the length of the prompt.",
                 param="max_tokens",
             )
         return params.max_tokens
 
     def _limit(self) -> str:
+        """In OpenAI's and vLLM's words, which clients look for."""
+        limit = f"This model's maximum context length is {self.longest} tokens"
         if self.capacity < self.context_length:
-            return f"the KV pool holds {self.capacity} (see --kv-tokens, --max-pinned-tokens)"
-        return f"the model's context is {self.context_length}"
+            return f"{limit}, all that the KV pool holds (see --kv-tokens, --max-pinned-tokens)."
+        return f"{limit}."
 
     def _check_id(self, param: str, largest: int) -> None:
         if largest >= self.vocab_size:

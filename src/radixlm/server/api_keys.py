@@ -84,4 +84,6 @@ def _refusal(headers: Headers, digests: Sequence[str]) -> InvalidApiKeyError | N
         )
     given = digest_of(key)
     matches = [hmac.compare_digest(given, digest) for digest in digests]
-    return None if any(matches) else InvalidApiKeyError("the API key is not one of this server")
+    if any(matches):
+        return None
+    return InvalidApiKeyError("Incorrect API key provided: it is not one of this server's")

@@ -71,7 +71,12 @@ def messages_error(error: Exception, request_id: str) -> MessagesError:
         504: "timeout_error",
     }
     kind = kinds.get(status, "invalid_request_error" if status < 500 else "api_error")
-    told: MessagesErrorDetails = {"type": kind, "message": message_of(error)}
+    message = message_of(error)
+    if isinstance(error, RequestTooLargeError) and error.prompt_tokens is not None:
+        # Clients that make room when it is full look for these words.
+        length = f"{error.prompt_tokens} tokens > {error.longest_prompt} maximum"
+        message = f"prompt is too long: {length}"
+    told: MessagesErrorDetails = {"type": kind, "message": message}
     if isinstance(error, InvalidRequestError) and error.param == "thread":
         # Their package reads this, and sends the whole conversation from then on.
         told["details"] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from copy import copy
 
 from radixlm.core.errors import InvalidRequestError
 
@@ -19,5 +20,8 @@ def renamed(error: InvalidRequestError, names: Mapping[str, str]) -> InvalidRequ
     for pattern, name in names.items():
         param = re.sub(rf"\A{pattern}", name, error.param)
         if param != error.param:
-            return type(error)(str(error).replace(error.param, param), param=param)
+            told = copy(error)
+            told.args = (str(error).replace(error.param, param),)
+            told.param = param
+            return told
     return error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -180,10 +181,14 @@ class Service:
         characters = len(text) - breaks * len(break_mark or "")
         # There is a token at least between two breaks.
         if characters > longest or breaks > context:
+            least = max(math.ceil(characters / tokenizer.longest_token), breaks)
             raise RequestTooLargeError(
-                f"the prompt has {characters} characters, but the model's context is {context} "
-                f"tokens, which are at most {longest} characters; shorten the prompt",
+                f"This model's maximum context length is {context} tokens. However, you requested "
+                f"{least} tokens or more: the prompt has {characters} characters, and {context} "
+                f"tokens are at most {longest}. Please reduce the length of the prompt.",
                 param=param,
+                prompt_tokens=least,
+                longest_prompt=self.longest - 1,
             )
         ends = [*(span.start for span in known), len(text)]
         own = tokenizer.encode(

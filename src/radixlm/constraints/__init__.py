@@ -6,6 +6,6 @@ its own; a MaskFiller says for many at a time which tokens may come next.
 
 from radixlm.constraints.compiler import Compiled, Compiler
 from radixlm.constraints.masks import MaskFiller
-from radixlm.constraints.matcher import Matcher
+from radixlm.constraints.matcher import Matcher, Weight
 
-__all__ = ["Compiled", "Compiler", "MaskFiller", "Matcher"]
+__all__ = ["Compiled", "Compiler", "MaskFiller", "Matcher", "Weight"]

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from time import perf_counter, thread_time
 
 import numpy as np
 import numpy.typing as npt
 from llguidance import LLExecutor
-from llguidance.numpy import fill_next_token_bitmask_par
+from llguidance.numpy import fill_next_token_bitmask, fill_next_token_bitmask_par
 
 from radixlm.constraints.matcher import Matcher
+
+# A mask that takes longer is filled, and timed, by itself.
+_LIGHT = 0.002
 
 Bits = npt.NDArray[np.int32]
 
@@ -37,11 +41,39 @@ class MaskFiller:
         return self._thread.submit(self._fill, list(matchers))
 
     def _fill(self, matchers: Sequence[Matcher]) -> Bits:
-        if self._executor is None:
-            self._executor = LLExecutor()
         bits = np.zeros((len(matchers), self._words), dtype=np.int32)
-        pairs = [(matcher.state, row) for row, matcher in enumerate(matchers)]
-        fill_next_token_bitmask_par(self._executor, pairs, bits)
+        rows = list(enumerate(matchers))
+        light = [(row, matcher) for row, matcher in rows if matcher.weight.mask < _LIGHT]
+        heavy = [(row, matcher) for row, matcher in rows if matcher.weight.mask >= _LIGHT]
+        if light:
+            begun = perf_counter()
+            self._fill_all(light, bits)
+            each = (perf_counter() - begun) / len(light)
+            for _, matcher in light:
+                matcher.weight.mask = each
+        for row, matcher in heavy:
+            begun = thread_time()
+            _fill_one(matcher, bits, row)
+            matcher.weight.mask = thread_time() - begun
         bits[:, -1] &= (1 << self._vocab_size % 32) - 1
         bits[~bits.any(axis=1)] = -1
         return bits
+
+    def _fill_all(self, rows: Sequence[tuple[int, Matcher]], bits: Bits) -> None:
+        """Several at a time; each by itself where that fails, to find out whose fault it is."""
+        if self._executor is None:
+            self._executor = LLExecutor()
+        try:
+            pairs = [(matcher.state, row) for row, matcher in rows]
+            fill_next_token_bitmask_par(self._executor, pairs, bits)
+        except BaseException:  # a panic is no Exception
+            for row, matcher in rows:
+                _fill_one(matcher, bits, row)
+
+
+def _fill_one(matcher: Matcher, bits: Bits, row: int) -> None:
+    try:
+        fill_next_token_bitmask(matcher.state, bits, row)
+    except BaseException as error:  # told when the matcher is asked to go on
+        bits[row] = 0
+        matcher.give_up(error)

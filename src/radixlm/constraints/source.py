@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
 _JSON = cast("JsonCompileOptions", dict(JSON_STYLE))
-# llguidance's own limits for one step (fuel, items) bound a mask's time to some 30 ms. This one
-# bounds memory: 2 kB a state, and few grammars come to 2,000.
-_LIMITS = LLParserLimits(max_lexer_states=20_000, verbose_errors=False)
+# 2 kB a state, and few grammars come to 2,000. Items are what ambiguous grammars take time by.
+_LIMITS = LLParserLimits(max_lexer_states=20_000, step_max_items=10_000, verbose_errors=False)
 # Its conversion to Lark is Python, and of the square of the number of rules.
 MAX_GBNF_LENGTH = 16_384
 _LONGEST_REASON = 400
@@ -42,10 +41,16 @@ def compile_grammar(grammar: Grammar, tokenizer: LLTokenizer) -> LLMatcher:
     _raise_error(matcher)
     if not np.any(mask):
         raise GrammarError("no answer is allowed")
-    ahead = matcher.deep_copy()
-    ahead.consume_tokens(matcher.compute_ff_tokens())  # which may be without end
-    _raise_error(ahead)
     return matcher
+
+
+def try_first_tokens(matcher: LLMatcher) -> None:
+    """Raise GrammarError where what is forced at the beginning leads nowhere. It may take long, and
+    keeps the interpreter to itself: for a process of its own.
+    """
+    ahead = matcher.deep_copy()
+    ahead.consume_tokens(matcher.compute_ff_tokens())
+    _raise_error(ahead)
 
 
 def reason_of(matcher: LLMatcher) -> str | None:

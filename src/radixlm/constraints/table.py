@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 from llguidance import LLTokenizer, TokenizerWrapper
@@ -15,6 +16,12 @@ Cut = Callable[[str], list[int] | None]
 # Stands before a text that would otherwise be given a space of its own, as at a text's beginning.
 _LEAD = "\x02"
 _LONGEST_LEAD = 4  # tokens
+# Of a text that is forced no more than this is cut at a time, and of that what lies so far from its
+# end that what follows changes nothing: however long the text, each step takes less than a
+# millisecond. The n answers of one request ask for the same, so what was cut last is remembered.
+_LONGEST_CUT = 512
+_UNSURE = 64  # bytes
+_REMEMBERED = 64
 # Sets of tokens that a mask takes or leaves as a whole, where all their texts may come next; the
 # rest is walked byte by byte. llguidance's own, and two that halve the dearest masks: 16 bytes, as
 # most vocabularies' longest words, for strings of limited length; and small letters, for patterns.
@@ -84,14 +91,27 @@ class _Wrapped:
         special = frozenset(table.special_ids)
         self._ids = {data: i for i, data in enumerate(table.tokens) if data and i not in special}
         self._longest = max(map(len, self._ids), default=0)
+        self._cut_again = lru_cache(_REMEMBERED)(self._cut_all)
 
     def __call__(self, text: str) -> list[int]:
         if isinstance(text, bytes):
             raise TypeError("text is wanted")  # which is how it asks
+        if len(text) > _LONGEST_CUT:
+            return self._without_end(self._cut_again(text[:_LONGEST_CUT]))
+        return list(self._cut_again(text))
+
+    def _without_end(self, found: tuple[int, ...]) -> list[int]:
+        ids = list(found)
+        unsure = 0
+        while ids and unsure < _UNSURE:
+            unsure += len(self.tokens[ids.pop()])
+        return ids
+
+    def _cut_all(self, text: str) -> tuple[int, ...]:
         found = None if self._cut is None else self._cut(text)
         if found is None or max(found, default=0) >= len(self.tokens):  # ids the model lacks
-            return self._greedily(text.encode())
-        return found
+            return tuple(self._greedily(text.encode()))
+        return tuple(found)
 
     def _greedily(self, data: bytes) -> list[int]:
         ids = []

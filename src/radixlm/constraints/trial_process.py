@@ -8,7 +8,7 @@ import sys
 import threading
 from contextlib import suppress
 
-from radixlm.constraints.source import GrammarError, compile_grammar
+from radixlm.constraints.source import GrammarError, compile_grammar, try_first_tokens
 from radixlm.constraints.table import Table
 from radixlm.constraints.trial import receive, send
 from radixlm.core.grammar import Grammar
@@ -41,7 +41,7 @@ def _answer_all() -> None:
             # Its watchdog needs neither the interpreter nor a signal to end the process.
             faulthandler.dump_traceback_later(seconds, exit=True, file=nowhere)
             try:
-                compile_grammar(grammar, tokenizer)
+                try_first_tokens(compile_grammar(grammar, tokenizer))
                 reason = None
             except GrammarError as error:
                 reason = str(error)

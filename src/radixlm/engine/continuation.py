@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from time import thread_time
 from typing import NamedTuple
 
 from radixlm.constraints import Matcher
@@ -9,6 +11,11 @@ from radixlm.core.request import Request
 from radixlm.scheduler import Taken
 from radixlm.text.detokenizer import PROMPT_TAIL, Detokenizer, Piece
 from radixlm.text.tokenizer import Tokenizer
+
+_logger = logging.getLogger("radixlm.engine")
+
+# Of what is forced, so many tokens are taken at a time.
+MAX_FORCED = 128
 
 
 class Grown(NamedTuple):
@@ -49,22 +56,35 @@ class Continuation:
             None if request.constraint is None else request.constraint.matcher()
         )
 
-    def take(self, token: int) -> Grown:
-        """Go on by a sampled token and what is forced after it, to the first end there is."""
+    def take(self, token: int, *, jump: bool = True) -> Grown:
+        """Go on by a sampled token and what is forced after it, to the first end there is.
+
+        jump: without it, what is forced is found later, token by token.
+        """
         if self.matcher is None:
             return self._push([token])
-        if self.matcher.error is None and self.matcher.accept([token]):
+        begun = thread_time()
+        try:
+            return self._follow(self.matcher, token, jump=jump and self._jumps)
+        except BaseException as error:  # llguidance's: what it panics with is no Exception
+            _logger.exception("a grammar's matcher broke")
+            return _failed(f"{type(error).__name__}: {error}")
+        finally:
+            self.matcher.weight.step = thread_time() - begun
+
+    def _follow(self, matcher: Matcher, token: int, *, jump: bool) -> Grown:
+        if matcher.error is None and matcher.accept([token]):
             grown = self._push([token])
-            if self._ended(grown.taken) or self.matcher.complete or not self._jumps:
+            if self._ended(grown.taken) or matcher.complete or not jump:
                 return self._completed(grown)
-            forced = self.matcher.forced()[: self._room]
-            if forced and self.matcher.accept(forced):
+            forced = matcher.forced()[: min(self._room, MAX_FORCED)]
+            if forced and matcher.accept(forced):
                 more = self._push(forced)
                 tokens = grown.taken.tokens + more.taken.tokens
                 grown = Grown(more.taken._replace(tokens=tokens), grown.text + more.text)
             return self._completed(grown)
-        reason = self.matcher.error or f"token {token} is not allowed"
-        return Grown(Taken((), error=f"the grammar can not be followed any further: {reason}"), "")
+        reason = matcher.error or f"token {token} is not allowed"
+        return _failed(reason)
 
     def flush(self) -> Piece:
         """The text that was held back, at the end, and the stop string that it completes."""
@@ -90,3 +110,7 @@ class Continuation:
     def _completed(self, grown: Grown) -> Grown:
         complete = self.matcher is not None and self.matcher.complete
         return grown._replace(taken=grown.taken._replace(complete=complete))
+
+
+def _failed(reason: str) -> Grown:
+    return Grown(Taken((), error=f"the grammar can not be followed any further: {reason}"), "")

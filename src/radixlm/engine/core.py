@@ -7,11 +7,12 @@ from dataclasses import replace
 
 from radixlm.cache import Pin, RadixCache, explained
 from radixlm.constraints import MaskFiller
-from radixlm.core.batch import ScheduledBatch, StepResult, TokenMasks
+from radixlm.core.batch import ScheduledBatch, StepResult
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.misses import Explained
 from radixlm.core.request import FinishReason, Request, RequestOutput
 from radixlm.engine.continuation import Continuation, Grown
+from radixlm.engine.following import BUDGET, Following
 from radixlm.engine.journal import Journal
 from radixlm.engine.keeping import Keeping
 from radixlm.engine.messages import Explain, Flush, Flushed, PinPrefix, Question, Unpin
@@ -54,6 +55,7 @@ class EngineCore:
         self._masks = masks
         self._jump_forward = jump_forward
         self._answers: dict[str, Continuation] = {}
+        self._following = Following(masks, self._answers)
         self._keeping = Keeping(cache)
         self.watching = Watching(
             cache, scheduler, Journal() if journal is None else journal, self.stats
@@ -85,7 +87,8 @@ class EngineCore:
 
     def step(self) -> list[RequestOutput]:
         """One forward pass and what it means for every request in it."""
-        batch = self._with_masks(self._scheduler.schedule())
+        held = self._following.held(self._scheduler.running)
+        batch = self._following.with_masks(self._scheduler.schedule(held))
         result = self._runner.execute(batch)
         grown = self._grow(batch, result)
         taken = {name: item.taken for name, item in grown.items()}
@@ -162,28 +165,21 @@ class EngineCore:
             expected_tokens=tuple(counters.expected_tokens),
         )
 
-    def _with_masks(self, batch: ScheduledBatch) -> ScheduledBatch:
-        """The same, with masks under way for the rows that sample and follow a grammar."""
-        matchers = {
-            place: matcher
-            for place, row in enumerate(batch.rows)
-            if row.samples and (matcher := self._answers[row.request.request_id].matcher)
-        }
-        if self._masks is None or not matchers:
-            return batch
-        bits = self._masks.start(list(matchers.values()))
-        return replace(batch, masks=TokenMasks(tuple(matchers), bits))
-
     def _grow(self, batch: ScheduledBatch, result: StepResult) -> dict[str, Grown]:
-        """What the sampled tokens have become, by request."""
+        """What the sampled tokens have become, by request.
+
+        What is forced is looked for as long as there is time: it is never lost, only found later.
+        """
         if batch.masks is not None:
             batch.masks.bits.result()  # a matcher is left alone until its mask is made
-        sampled = zip(batch.rows, result.tokens, strict=True)
-        return {
-            row.request.request_id: self._answers[row.request.request_id].take(token)
-            for row, token in sampled
-            if token is not None
-        }
+        grown = {}
+        left = BUDGET
+        for row, token in zip(batch.rows, result.tokens, strict=True):
+            if token is not None:
+                answer = self._answers[row.request.request_id]
+                grown[row.request.request_id] = answer.take(token, jump=left > 0)
+                left -= 0.0 if answer.matcher is None else answer.matcher.weight.step
+        return grown
 
     def _output(self, news: Progress, text: str) -> RequestOutput:
         kept = self._keeping.computed(news.request_id) if news.tokens else ()

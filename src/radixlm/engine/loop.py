@@ -62,7 +62,7 @@ class EngineThread(threading.Thread):
                     self._step()
                 for seen in self._core.watching.turn():
                     self._outbox.put(seen)
-        except Exception as error:
+        except BaseException as error:  # a native part's panic is no Exception
             _logger.exception("the engine loop crashed")
             reason = f"the engine loop crashed: {type(error).__name__}: {error}"
         self._outbox.put(Died(reason))

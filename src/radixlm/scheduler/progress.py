@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from radixlm.core.misses import POOL_SCALES, MissReport
 from radixlm.core.request import FinishReason, TokenLogprob
+from radixlm.scheduler.state import RequestState
 
 
 class Taken(NamedTuple):
@@ -73,3 +74,27 @@ class Counters:
     @property
     def hit_rate(self) -> float:
         return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
+
+
+def end_of(state: RequestState, taken: Taken) -> tuple[FinishReason | None, str | int | None]:
+    """Whether a request ends with what it has just taken, and by which stop."""
+    if taken.error is not None:
+        return FinishReason.ERROR, None
+    if taken.tokens[-1] in state.request.stop_token_ids:
+        return FinishReason.STOP, taken.tokens[-1]
+    if taken.stop is not None or taken.complete:
+        return FinishReason.STOP, taken.stop
+    return (FinishReason.LENGTH if state.room == 0 else None), None
+
+
+def progress_of(
+    state: RequestState, tokens: tuple[int, ...], reason: FinishReason | None
+) -> Progress:
+    """A request's news, as far as they are the same for all."""
+    return Progress(
+        request_id=state.request.request_id,
+        tokens=tokens,
+        prompt_tokens=state.prompt_length,
+        cached_tokens=state.cached_tokens or 0,
+        finish_reason=reason,
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Container, Mapping
 from dataclasses import replace
 
 from radixlm.cache import Match, RadixCache
@@ -15,7 +15,7 @@ from radixlm.scheduler.decode_turns import DecodeTurns
 from radixlm.scheduler.fairness import TokenFairness
 from radixlm.scheduler.memory import MemoryGuard
 from radixlm.scheduler.orders import AdmissionOrder
-from radixlm.scheduler.progress import Counters, Progress, Taken
+from radixlm.scheduler.progress import Counters, Progress, Taken, end_of, progress_of
 from radixlm.scheduler.queue import WaitingQueue
 from radixlm.scheduler.retraction import Retraction
 from radixlm.scheduler.state import RequestState, scheduled_row
@@ -115,15 +115,18 @@ class Scheduler:
             return None
         self.counters.aborted += 1
         self._finish(state, FinishReason.ABORT)
-        return _progress(state, (), FinishReason.ABORT)
+        return progress_of(state, (), FinishReason.ABORT)
 
-    def schedule(self) -> ScheduledBatch:
-        """Choose what the next step computes; gives slots, admits, and retracts where needed."""
+    def schedule(self, held: Container[str] = ()) -> ScheduledBatch:
+        """Choose what the next step computes; gives slots, admits, and retracts where needed.
+
+        held: of those that decode, who is left out of this step.
+        """
         parts: Scheduling = {}
         self._guard.next_step()
         self._turns.next_step()
         retractions = self.counters.retractions
-        budget = self._decode(parts)
+        budget = self._decode(parts, held)
         prompts = self._prompts() if len(self._fairness) > 1 else []
         if prompts and self.counters.retractions == retractions:
             budget = self._admit(parts, budget, before=prompts[0])
@@ -160,9 +163,10 @@ class Scheduler:
                 news.append(self._take(state, whole, result.logprobs.get(index)))
         return news
 
-    def _decode(self, parts: Scheduling) -> int:
+    def _decode(self, parts: Scheduling, held: Container[str]) -> int:
         """Give those that decode their tokens, and what grammars forced; return what is left."""
-        decoding = [state for state in self._running.values() if state.decodes]
+        running = self._running.items()
+        decoding = [state for name, state in running if state.decodes and name not in held]
         if len(self._fairness) > 1 and (prompt := self._first_prompt()) is not None:
             decoding = self._turns.beside(prompt, decoding)
         budget = self._turns.left_of_budget(decoding)
@@ -320,13 +324,13 @@ class Scheduler:
         first = state.output_tokens == 0
         state.extend(taken.tokens)
         self.counters.output_tokens += len(taken.tokens)
-        reason, matched = _end(state, taken)
+        reason, matched = end_of(state, taken)
         if reason is not None:
             self.counters.finished += 1
             self._guard.learn_from_end(state)
             self._finish(state, reason)
         return replace(
-            _progress(state, taken.tokens, reason),
+            progress_of(state, taken.tokens, reason),
             matched_stop=matched,
             logprobs=() if logprob is None else (logprob,),
             prompt_logprobs=tuple(state.prompt_logprobs) if first else (),
@@ -340,7 +344,7 @@ class Scheduler:
         self.counters.finished += 1
         self._finish(state, FinishReason.ERROR)
         self._cache.discard(state.known, state.request.namespace, failure.sound)
-        return replace(_progress(state, (), FinishReason.ERROR), error=failure.reason)
+        return replace(progress_of(state, (), FinishReason.ERROR), error=failure.reason)
 
     def _finish(self, state: RequestState, reason: FinishReason) -> None:
         name = state.request.request_id
@@ -374,26 +378,3 @@ class Scheduler:
             self._waiting.committed(state, before, state.lease.committed)
         if state.computed >= state.prefill_end:
             self._waiting.stop_computing(state, state.lease.committed)
-
-
-def _end(state: RequestState, taken: Taken) -> tuple[FinishReason | None, str | int | None]:
-    """Whether a request ends with what it has just taken, and by which stop."""
-    if taken.error is not None:
-        return FinishReason.ERROR, None
-    if taken.tokens[-1] in state.request.stop_token_ids:
-        return FinishReason.STOP, taken.tokens[-1]
-    if taken.stop is not None or taken.complete:
-        return FinishReason.STOP, taken.stop
-    return (FinishReason.LENGTH if state.room == 0 else None), None
-
-
-def _progress(
-    state: RequestState, tokens: tuple[int, ...], reason: FinishReason | None
-) -> Progress:
-    return Progress(
-        request_id=state.request.request_id,
-        tokens=tokens,
-        prompt_tokens=state.prompt_length,
-        cached_tokens=state.cached_tokens or 0,
-        finish_reason=reason,
-    )

@@ -3,16 +3,16 @@
 
 FROM python:3.11-slim AS build
 WORKDIR /build
-ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_NO_COMPILE=1
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 # A layer of its own, the large one: it changes with torch's version only.
 COPY constraints.txt ./
 RUN python -m venv --without-pip /opt/radixlm \
-    && pip --python /opt/radixlm install --no-deps \
+    && pip --python /opt/radixlm install --no-compile --no-deps \
         --index-url https://download.pytorch.org/whl/cpu "$(grep '^torch==' constraints.txt)"
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
 # Of the thousands of modules, those that serving imports are compiled: the server may not write.
-RUN pip --python /opt/radixlm install --constraint constraints.txt . \
+RUN pip --python /opt/radixlm install --no-compile --constraint constraints.txt . \
     && /opt/radixlm/bin/python -c "import radixlm.server.serve"
 
 FROM python:3.11-slim

@@ -13,6 +13,7 @@ import click
 
 from radixlm.cli_later import named
 from radixlm.core.errors import ConfigError, RadixLMError
+from radixlm.core.processors import bound_spinning
 
 
 class Subcommand(NamedTuple):
@@ -68,6 +69,7 @@ def main() -> None:
     """
     try:
         _distrust_working_directory()
+        bound_spinning(os.environ)
         cli(prog_name="radixlm")
     except RadixLMError as error:
         click.secho(f"radixlm: {' '.join(str(error).split())}", fg="red", err=True)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import threading
 
 import torch
 
 # OpenMP's omp_pause_hard.
 _HARD = 2
+# More sleeping threads than this are not worth having, see `Team.doze`.
+_MOST_DOZING = 64
 
 
 class Team:
@@ -20,13 +23,14 @@ class Team:
 
     def __init__(self) -> None:
         # Of this process: what torch itself calls.
-        process = ctypes.CDLL(None)
+        self._process = process = ctypes.CDLL(None)
         self._pause = getattr(process, "omp_pause_resource_all", None)
         self._parallel = getattr(process, "GOMP_parallel", None)
         if self._parallel is not None:
             address, number = ctypes.c_void_p, ctypes.c_uint
             self._parallel.argtypes = (address, address, number, number)
             self._parallel.restype = None
+        self._awake: threading.Event | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -45,6 +49,32 @@ class Team:
         """
         if self._pause is not None:
             self._pause(_HARD)
+
+    def doze(self, wanted: bool) -> None:
+        """Whether threads that wait for each other sleep at once, instead of waiting for a moment:
+        for when other processes want their processors. One thread's: the one that computes.
+
+        OpenMP has no call for it, but does so by itself while it has more threads than processors.
+        Some that do nothing see to that: a thread holds a team of them until it is let go.
+        """
+        if wanted == (self._awake is not None) or self._parallel is None:
+            return
+        if self._awake is not None:
+            self._awake.set()
+            self._awake = None
+            return
+        spare = self._process.omp_get_num_procs() - self.size + 2
+        if spare <= _MOST_DOZING:
+            self._awake = threading.Event()
+            threading.Thread(
+                target=self._hold, args=(spare, self._awake), name="radixlm-doze", daemon=True
+            ).start()
+
+    def _hold(self, threads: int, until: threading.Event) -> None:
+        nothing = ctypes.cast(self._process.getpid, ctypes.c_void_p).value
+        self._process.GOMP_parallel(nothing, None, threads, 0)
+        until.wait()
+        self.leave()
 
     def run(self, worker: int, arguments: int, threads: int) -> None:
         """Call the function at address `worker` with the address `arguments` on each thread."""

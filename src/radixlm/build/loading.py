@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from radixlm.attention.team import team
 from radixlm.build.compiling import Compiling
 from radixlm.build.resolve import (
@@ -15,6 +17,7 @@ from radixlm.build.resolve import (
     resolve_device,
     resolve_dtype,
     resolve_pin_budget,
+    resolve_threads,
 )
 from radixlm.cache import RadixCache, make_policy
 from radixlm.constraints import Compiler, MaskFiller
@@ -27,12 +30,14 @@ from radixlm.engine import EngineClient, EngineCore, Intake
 from radixlm.engine.intake import new_request_id
 from radixlm.engine.journal import Journal
 from radixlm.engine.prompts import Prompt, prompt_key
+from radixlm.engine.runner import Runner
 from radixlm.memory.budget import default_kv_tokens
 from radixlm.memory.kv_pool import KVPool, bytes_per_token
 from radixlm.memory.req_to_token import ReqToTokenPool
 from radixlm.models.config import load_config, recommended_sampling
 from radixlm.models.loader import load_model
 from radixlm.runner.model_runner import ModelRunner
+from radixlm.runner.paced import PacedRunner
 from radixlm.scheduler import Limits, Scheduler, make_order
 from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.folder import DEMO_MODEL, resolve_folder
@@ -53,6 +58,7 @@ class ModelInfo:
 
     recommended_sampling: what the model's generation_config.json gives, unchecked.
     broken_prefixes: what the chat template does not keep of earlier turns.
+    threads: that compute, where that is the CPU.
     """
 
     name: str
@@ -68,6 +74,7 @@ class ModelInfo:
     eos_token_ids: tuple[int, ...]
     recommended_sampling: Mapping[str, Any] = field(default_factory=dict)
     broken_prefixes: tuple[BrokenPrefix, ...] = ()
+    threads: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +138,7 @@ def load(config: EngineConfig, *, progress: bool = True) -> Loaded:
     model_config = load_config(folder)
     device = resolve_device(config.device)
     dtype = resolve_dtype(config, model_config)
+    threads = _take_threads(config)
     tokenizer = Tokenizer.load(Path(config.tokenizer) if config.tokenizer else folder)
     template = ChatTemplate.load(
         folder, Path(config.chat_template) if config.chat_template else None
@@ -158,7 +166,8 @@ def load(config: EngineConfig, *, progress: bool = True) -> Loaded:
             f"no memory for a KV pool of {cache.capacity} tokens (--kv-tokens) and a table of "
             f"{n_rows} requests (--max-running-requests): {error}"
         ) from None
-    core = _core(config, cache, ModelRunner(model, pool, table, device), tokenizer, limits)
+    runner = _paced(ModelRunner(model, pool, table, device), model_config.n_layers, device)
+    core = _core(config, cache, runner, tokenizer, limits)
     eos = model_config.eos_token_ids | (
         frozenset() if tokenizer.eos_token_id is None else {tokenizer.eos_token_id}
     )
@@ -176,11 +185,23 @@ def load(config: EngineConfig, *, progress: bool = True) -> Loaded:
         eos_token_ids=tuple(sorted(eos)),
         recommended_sampling=recommended_sampling(folder),
         broken_prefixes=_checked_prefixes(template, tokenizer),
+        threads=threads,
     )
     grammars = Compiler(tokenizer, vocab_size=limits.vocab_size, eos_ids=eos)
     team().leave()  # from here on the engine's thread computes
     client = EngineClient(core, max_queued_requests=config.max_queued_requests)
     return Loaded(config, info, tokenizer, template, Intake(limits, eos), grammars, client)
+
+
+def _take_threads(config: EngineConfig) -> int:
+    threads = resolve_threads(config, torch.get_num_threads())
+    if threads != torch.get_num_threads():
+        torch.set_num_threads(threads)
+    return threads
+
+
+def _paced(runner: ModelRunner, layers: int, device: torch.device) -> Runner:
+    return PacedRunner(runner, layers) if device.type == "cpu" else runner
 
 
 def _checked_prefixes(
@@ -195,7 +216,7 @@ def _checked_prefixes(
 def _core(
     config: EngineConfig,
     cache: RadixCache,
-    runner: ModelRunner,
+    runner: Runner,
     tokenizer: Tokenizer,
     limits: Limits,
 ) -> EngineCore:

@@ -6,6 +6,7 @@ import torch
 
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError
+from radixlm.core.processors import processors_allowed, threads_for
 from radixlm.models.config import ModelConfig
 
 # The share of the pool that marks may keep is one in so many.
@@ -39,6 +40,11 @@ def resolve_dtype(config: EngineConfig, model: ModelConfig) -> torch.dtype:
         return torch.bfloat16
     # float16 checkpoints run in bfloat16: the CPU has no float16 products worth having.
     return torch.bfloat16 if model.dtype == torch.float16 else model.dtype
+
+
+def resolve_threads(config: EngineConfig, torch_threads: int) -> int:
+    """How many compute. torch_threads: torch's own choice, by affinity and OMP_NUM_THREADS."""
+    return config.threads or min(torch_threads, threads_for(processors_allowed()))
 
 
 def resolve_pin_budget(config: EngineConfig, capacity: int, context: int) -> int:

@@ -33,6 +33,11 @@ class EngineConfig:
         "auto", "Type of weights and KV; auto is the checkpoint's own.", get_args(DtypeName)
     )
     device: str = _flag("auto", "cpu, cuda, cuda:1, ...; auto takes a GPU when there is one.")
+    threads: int | None = _flag(
+        None,
+        "Threads that compute on the CPU. Default: as many as processors, by affinity and the "
+        "container's quota; steps use fewer where other processes want theirs.",
+    )
     context_length: int | None = _flag(None, "Longest prompt plus answer. Default: the model's.")
     kv_tokens: int | None = _flag(
         None, "Tokens that the KV pool holds. Default: from the memory that is free."
@@ -87,6 +92,8 @@ class EngineConfig:
             ("schedule_seed", 0),
         ):
             _at_least(name, getattr(self, name), low)
+        if self.threads is not None:
+            _at_least("threads", self.threads, 1)
         for name in ("kv_tokens", "context_length"):
             if getattr(self, name) is not None:
                 _at_least(name, getattr(self, name), 2)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from radixlm.build.resolve import resolve_pin_budget
+from radixlm.build import resolve
+from radixlm.build.resolve import resolve_pin_budget, resolve_threads
 from radixlm.core.config import EngineConfig
+from radixlm.core.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -21,3 +23,20 @@ from radixlm.core.config import EngineConfig
 )
 def test_a_quarter_may_be_pinned(flags, capacity, budget):
     assert resolve_pin_budget(EngineConfig(**flags), capacity, context=1_000) == budget
+
+
+@pytest.mark.parametrize(
+    ("asked", "torchs", "allowed", "threads"),
+    [(None, 4, 8.0, 4), (None, 4, 1.5, 2), (None, 1, 8.0, 1), (6, 4, 1.5, 6)],
+)
+def test_threads_are_as_many_as_processors_and_quota_allow(
+    monkeypatch, asked, torchs, allowed, threads
+):
+    """torch's own number is OMP_NUM_THREADS where the user set it; the flag is above both."""
+    monkeypatch.setattr(resolve, "processors_allowed", lambda: allowed)
+    assert resolve_threads(EngineConfig(threads=asked), torchs) == threads
+
+
+def test_no_threads_is_refused():
+    with pytest.raises(ConfigError, match="--threads"):
+        EngineConfig(threads=0)

@@ -1,0 +1,73 @@
+"""Whether other processes want the processors that this one's threads are on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from radixlm.core.clock import Clock, WallClock
+
+_TASKS = Path("/proc/self/task")
+_WINDOW_SECONDS = 0.1
+# Of all threads together, seconds in a second that they were ready and had no processor. HTTP's
+# thread and the engine's get in each other's way for less than the first; one busy process beside
+# two spinning threads makes it 0.6, and half of that when they sleep.
+_CROWDED, _CALM = 0.25, 0.05
+# So long it has to be calm, at first and at most: to try costs a tenth of a second where the crowd
+# is still there.
+_FIRST_PATIENCE, _MOST_PATIENCE = 1.0, 30.0
+
+
+def seconds_waited() -> Mapping[str, float]:
+    """By thread of this process, how long it has been ready to run without a processor. Empty where
+    the kernel does not tell.
+    """
+    waited = {}
+    for task in _TASKS.iterdir() if _TASKS.is_dir() else ():
+        try:
+            _, delay, _ = (task / "schedstat").read_text(encoding="ascii").split()
+        except (OSError, ValueError):  # the thread has ended
+            continue
+        waited[task.name] = int(delay) / 1e9
+    return waited
+
+
+class Crowd:
+    """Looked at before each step. A crowd is noticed within a tenth of a second; that it has gone
+    is believed the later the more often it came back at once.
+    """
+
+    def __init__(
+        self,
+        waited: Callable[[], Mapping[str, float]] = seconds_waited,
+        clock: Clock | None = None,
+    ) -> None:
+        self._waited = waited
+        self._clock = clock or WallClock()
+        self._crowded = False
+        self._looked = self._clock.now()
+        self._before = waited()
+        self._changed = self._crowded_last = -math.inf
+        self._patience = _FIRST_PATIENCE
+
+    def look(self) -> bool:
+        """Whether there is one. Most calls cost no more than reading the clock."""
+        now = self._clock.now()
+        passed = now - self._looked
+        if passed >= _WINDOW_SECONDS:
+            before, self._before, self._looked = self._before, self._waited(), now
+            if passed < 5 * _WINDOW_SECONDS:  # else it was idle: that says nothing
+                gone_by = [at - before.get(task, 0.0) for task, at in self._before.items()]
+                self._decide(sum(gone_by) / passed, now)
+        return self._crowded
+
+    def _decide(self, share: float, now: float) -> None:
+        if share > _CALM:
+            self._crowded_last = now
+        if not self._crowded and share > _CROWDED:
+            again = now - self._changed < _FIRST_PATIENCE
+            self._patience = min(2 * self._patience, _MOST_PATIENCE) if again else _FIRST_PATIENCE
+            self._crowded, self._changed = True, now
+        elif self._crowded and now - self._crowded_last >= self._patience:
+            self._crowded, self._changed = False, now

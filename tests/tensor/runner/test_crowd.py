@@ -1,0 +1,86 @@
+"""Whether others want our processors: noticed at once, believed to be over later and later."""
+
+from __future__ import annotations
+
+import sys
+from itertools import pairwise
+
+import pytest
+
+from radixlm.core.clock import VirtualClock
+from radixlm.runner.crowd import Crowd, seconds_waited
+
+
+class Machine:
+    """Threads that wait a share of the time."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self._waited = {"1": 0.0, "2": 50.0}
+        self.looked = 0
+        self.crowd = Crowd(self.read, self.clock)
+
+    def read(self) -> dict[str, float]:
+        self.looked += 1
+        return dict(self._waited)
+
+    def run(self, seconds: float, share: float, step: float = 0.01) -> bool:
+        for _ in range(round(seconds / step)):
+            self.clock.advance(step)
+            self._waited["2"] += share * step
+            crowded = self.crowd.look()
+        return crowded
+
+
+def test_a_crowd_is_noticed_and_its_end() -> None:
+    machine = Machine()
+    assert not machine.run(3, 0.1)
+    assert machine.run(0.3, 0.6)
+    assert machine.run(3, 0.2)  # sleeping threads wait less: it is still there
+    assert machine.run(0.9, 0)
+    assert not machine.run(0.3, 0)
+
+
+def test_looking_costs_nothing_most_of_the_time() -> None:
+    machine = Machine()
+    machine.run(1, 0, step=0.001)
+    assert machine.looked <= 12
+
+
+def test_one_that_comes_back_at_once_is_waited_for_longer() -> None:
+    machine = Machine()
+    machine.run(0.3, 0.6)
+    calm = []
+    for _ in range(8):
+        calm.append(0)
+        while machine.run(0.1, 0):
+            calm[-1] += 1
+        machine.run(0.3, 0.6)
+    assert all(before <= after + 1 for before, after in pairwise(calm))
+    assert calm[0] < 15  # tenths of a second
+    assert 250 < calm[-1] < 350
+    machine.run(40, 0)
+    machine.run(0.3, 0.6)  # after a long peace it is a new one
+    assert not machine.run(1.5, 0)
+
+
+def test_idle_time_says_nothing() -> None:
+    """One thread that waited while no step was computed is not a crowd."""
+    machine = Machine()
+    assert not machine.run(30, 0.9, step=10)
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_threads_may_come_and_go(there: bool) -> None:
+    clock = VirtualClock()
+    readings = [{"1": 5.0}, {"2": 0.09} if there else {}]
+    crowd = Crowd(lambda: readings.pop(0), clock)
+    clock.advance(0.1)
+    assert crowd.look() is there
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="read from /proc")
+def test_every_thread_of_this_process_is_counted() -> None:
+    waited = seconds_waited()
+    assert waited
+    assert all(seconds >= 0 for seconds in waited.values())

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -85,18 +85,26 @@ class Served:
 
 
 @contextmanager
-def serving(*flags: str, key: str | None = None) -> Iterator[Served]:
+def serving(
+    *flags: str,
+    key: str | None = None,
+    launcher: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Served]:
     """Start `radixlm serve` with these flags; end it when the block ends.
 
-    key: an API key that its own questions are to carry.
+    key: an API key that its own questions are to carry. launcher: a command that takes the whole
+    command as its arguments. environment: the server's, where it is not this process's.
     """
     port = free_port()
-    command = [RADIXLM, "serve", "--port", str(port), "--log-format", "json", *flags]
+    command = [*launcher, RADIXLM, "serve", "--port", str(port), "--log-format", "json", *flags]
     with tempfile.TemporaryDirectory() as scratch:
         log = Path(scratch) / "log"
         began = time.perf_counter()
         with log.open("wb") as sink:
-            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=sink)
+            process = subprocess.Popen(
+                command, stdout=subprocess.DEVNULL, stderr=sink, env=environment
+            )
         try:
             while not _answers(port):
                 if process.poll() is not None or time.perf_counter() - began > PATIENCE:

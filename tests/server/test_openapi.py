@@ -19,6 +19,7 @@ BODIES = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2},
     "/v1/completions": {"prompt": "hello"},
     "/v1/responses": {"input": "hello", "max_output_tokens": 2},
+    "/v1/responses/input_tokens": {"input": "hello"},
     "/v1/messages": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2},
     "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "hi"}]},
     "/generate": {"text": "hello", "sampling_params": {"max_new_tokens": 2}},

@@ -8,6 +8,7 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
 from radixlm.build import AsyncEngine
@@ -90,7 +91,16 @@ def create_app(
         app.include_router(routes)
     app.include_router(ui_router)  # a page is no part of the API
     install_error_handlers(app, API_ROUTES, service.retry_after)
-    return Envelope(app, config, keys, clock)
+    wrapped = Envelope(app, config, keys, clock)
+    if not config.cors_origin:
+        return wrapped
+    return CORSMiddleware(  # around it: a browser must be allowed to read refusals, too
+        wrapped,
+        allow_origins=config.cors_origin,
+        allow_methods=["GET", "POST", "PUT", "DELETE"],
+        allow_headers=["*"],
+        expose_headers=["x-request-id", "request-id", "retry-after"],
+    )
 
 
 class _Application(FastAPI):

@@ -24,6 +24,7 @@ _COUNTS = (
     "max_stored_responses",
     "max_stored_bytes",
 )
+_ORIGIN = re.compile(r"\*|https?://[^/\s]+")
 _ROOT_PATH = re.compile(r"(/[\w.~%!$&'()*+,;=:@-]+)*", re.ASCII)
 
 
@@ -86,6 +87,11 @@ class ServerConfig:
     max_queued_requests_per_key: int | None = _flag(
         None, "Requests of one API key that wait or run; more are refused. Default: no such limit."
     )
+    cors_origin: tuple[str, ...] = _flag(
+        (),
+        "Origin whose pages may ask from a browser, as in https://example.org, or * for all; may "
+        "be given several times. Default: none but this server's own page.",
+    )
     strict_fields: bool = _flag(
         False,
         "Refuse fields that are unknown, or that came with an answer, also where they ask for "
@@ -139,6 +145,12 @@ class ServerConfig:
                 "--root-path is a path like /llm, with a / in front and none behind, "
                 f"got {self.root_path!r}"
             )
+        for origin in self.cors_origin:
+            if not _ORIGIN.fullmatch(origin):
+                raise ConfigError(
+                    "--cors-origin is * or an origin like https://example.org, without a path, got "
+                    f"{origin!r}"
+                )
         if self.ssl_keyfile is not None and self.ssl_certfile is None:
             raise ConfigError("--ssl-keyfile needs --ssl-certfile")
         self._check_keys()

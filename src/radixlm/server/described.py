@@ -35,7 +35,7 @@ from radixlm.server.protocol import ChatBody, CompletionBody
 from radixlm.server.request_model import Body
 from radixlm.server.responses.body import ResponseBody
 from radixlm.server.responses.query import ItemsQuery, RetrieveQuery
-from radixlm.server.responses.wire import AnyEvent, Deleted, InputItems, ResponseObject
+from radixlm.server.responses.wire import AnyEvent, Deleted, InputItems, InputTokens, ResponseObject
 from radixlm.server.tokens import DetokenizeBody, TokenizeBody
 from radixlm.server.wire import (
     Aborted,
@@ -133,6 +133,12 @@ DESCRIBED: Mapping[str, Described] = {
         events=AnyEvent,
         errors=(*_NAMING, *_GENERATING, NotFoundError),
         example={"input": "What is the capital of France?", "max_output_tokens": 16},
+    ),
+    "/v1/responses/input_tokens": Described(
+        body=ResponseBody,
+        answer=(InputTokens,),
+        errors=(*_NAMING, NotFoundError),
+        example={"input": "What is the capital of France?"},
     ),
     "GET /v1/responses/{response_id}": Described(
         answer=(ResponseObject,), query=RetrieveQuery, errors=_STORED

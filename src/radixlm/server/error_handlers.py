@@ -13,6 +13,7 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from radixlm.core.errors import RadixLMError
+from radixlm.server.absent import absence
 from radixlm.server.errors import error_response
 from radixlm.server.exchange import exchange_of
 
@@ -26,6 +27,8 @@ def install_error_handlers(
     """
 
     async def answer(request: Request, error: Exception) -> Response:
+        if isinstance(error, HTTPException) and error.status_code in (404, 405):
+            error = absence(request.scope, error.status_code) or error
         response = error_response(error, exchange_of(request).errors.body, retry_after)
         if response.status_code == 405 and (methods := _methods_at(request.scope, routes)):
             response.headers["Allow"] = ", ".join(sorted(methods))
@@ -42,4 +45,6 @@ def install_error_handlers(
 def _methods_at(scope: Scope, routes: Sequence[APIRoute]) -> set[str]:
     """What may be done at a path. The router itself tells this of the path's first route only."""
     here = [route for route in routes if route.matches(scope)[0] is not Match.NONE]
+    # A path of its own is no id of another's.
+    here = [route for route in here if "{" not in route.path] or here
     return {method for route in here for method in route.methods or ()}

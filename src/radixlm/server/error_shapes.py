@@ -1,4 +1,4 @@
-"""How each API tells of an error: OpenAI's way, and Anthropic's on its own routes."""
+"""How each API tells of an error: OpenAI's way, Anthropic's and Ollama's on their own paths."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from radixlm.server.errors import (
     ModelNotFoundError,
     NotFoundError,
     RequestTimeoutError,
+    UnknownRouteError,
+    UnsupportedRouteError,
     message_of,
     status_of,
 )
@@ -28,6 +30,21 @@ from radixlm.server.event import DONE, event
 from radixlm.server.wire import Error, MessagesError, MessagesErrorDetails
 
 MESSAGES_PATH = "/v1/messages"
+OLLAMA_PATH = "/api"
+_CODES: Mapping[type[Exception], str] = {
+    ModelNotFoundError: "model_not_found",
+    UnsupportedRouteError: "unsupported_route",
+    UnknownRouteError: "unknown_url",
+    NotFoundError: "not_found",
+    RequestTooLargeError: "context_length_exceeded",
+    QueueFullError: "queue_full",
+    EngineDeadError: "engine_dead",
+    InvalidApiKeyError: "invalid_api_key",
+    AdminKeyNeededError: "admin_key_needed",
+    BodyTimeoutError: "body_timeout",
+    HeaderTimeoutError: "header_timeout",
+    RequestTimeoutError: "request_timeout",
+}
 
 
 class ErrorShape(NamedTuple):
@@ -87,29 +104,7 @@ def messages_error(error: Exception, request_id: str) -> MessagesError:
 
 
 def _code_of(error: Exception) -> str | None:
-    match error:
-        case ModelNotFoundError():
-            return "model_not_found"
-        case NotFoundError():
-            return "not_found"
-        case RequestTooLargeError():
-            return "context_length_exceeded"
-        case QueueFullError():
-            return "queue_full"
-        case EngineDeadError():
-            return "engine_dead"
-        case InvalidApiKeyError():
-            return "invalid_api_key"
-        case AdminKeyNeededError():
-            return "admin_key_needed"
-        case BodyTimeoutError():
-            return "body_timeout"
-        case HeaderTimeoutError():
-            return "header_timeout"
-        case RequestTimeoutError():
-            return "request_timeout"
-        case _:
-            return None
+    return next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), None)
 
 
 OPENAI = ErrorShape(openai_error, lambda error: event(openai_error(error)) + DONE)
@@ -117,6 +112,8 @@ OPENAI = ErrorShape(openai_error, lambda error: event(openai_error(error)) + DON
 
 def shape_of(scope: Scope, request_id: str) -> ErrorShape:
     """The shape of errors on a request's path, whether or not there is a route."""
+    if _below(scope, OLLAMA_PATH):
+        return OPENAI._replace(body=lambda error: {"error": message_of(error)})
     if not is_messages(scope):
         return OPENAI
     return ErrorShape(
@@ -127,5 +124,9 @@ def shape_of(scope: Scope, request_id: str) -> ErrorShape:
 
 def is_messages(scope: Scope) -> bool:
     """Whether a request's path is of Anthropic's API."""
+    return _below(scope, MESSAGES_PATH)
+
+
+def _below(scope: Scope, root: str) -> bool:
     path = str(scope["path"]).removeprefix(scope.get("root_path", ""))
-    return path == MESSAGES_PATH or path.startswith(MESSAGES_PATH + "/")
+    return path == root or path.startswith(root + "/")

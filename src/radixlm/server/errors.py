@@ -26,6 +26,14 @@ class NotFoundError(InvalidRequestError):
     """Nothing that the client may see is stored under this id."""
 
 
+class UnsupportedRouteError(NotFoundError):
+    """The route is of an API, or a part of one, that this server does not have."""
+
+
+class UnknownRouteError(NotFoundError):
+    """There is no such route."""
+
+
 class BodyTooLargeError(InvalidRequestError):
     """The request's body is longer than the server reads."""
 

@@ -32,6 +32,7 @@ from radixlm.server.responses.prompt import (
 from radixlm.server.responses.query import ItemsQuery, RetrieveQuery
 from radixlm.server.responses.run import Run, as_bytes
 from radixlm.server.responses.store import Turn
+from radixlm.server.responses.wire import InputTokens
 from radixlm.server.service import Service, service_of, tenant_of
 
 router = APIRouter(route_class=HeadRoute)
@@ -54,6 +55,21 @@ async def create_response(request: Request) -> Response:
         return await _answer(request, made, run)
     except InvalidRequestError as error:
         raise in_own_words(error) from None
+
+
+@router.post("/v1/responses/input_tokens")
+async def count_input_tokens(request: Request) -> Response:
+    """How many tokens a response's prompt has."""
+    service, tenant = service_of(request), tenant_of(request)
+    body = await body_of(request, ResponseBody)
+    body.check()
+    turns = await turns_before(service, body, tenant)
+    made = await asyncio.to_thread(response_task, service, body, turns, tenant)
+    count: InputTokens = {
+        "object": "response.input_tokens",
+        "input_tokens": made.chat.job.prompts[0].size,
+    }
+    return JSONResponse(count)
 
 
 @router.get("/v1/responses/{response_id}")

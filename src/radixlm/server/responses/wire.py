@@ -151,6 +151,11 @@ class ResponseObject(CacheReported):
     user: str | None
 
 
+class InputTokens(TypedDict):
+    object: Literal["response.input_tokens"]
+    input_tokens: int
+
+
 class Event(TypedDict):
     sequence_number: int
 

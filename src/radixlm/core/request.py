@@ -73,6 +73,17 @@ class TokenLogprob:
     top: tuple[tuple[int, float], ...] = ()
 
 
+class Piece(NamedTuple):
+    """Tokens of an answer, the text that came with them, and their log-probabilities, if any."""
+
+    token_ids: tuple[int, ...]
+    text: str
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+NOTHING = Piece((), "")
+
+
 @dataclass(frozen=True, slots=True)
 class RequestOutput:
     """What is new of one request since its last output; `joined` puts a request's outputs together.
@@ -102,12 +113,13 @@ class RequestOutput:
     miss: MissReport | None = None
     pieces: tuple[tuple[int, int], ...] = field(default=(), repr=False, compare=False)
 
-    def as_it_came(self) -> Iterator[tuple[int, str]]:
-        """How many tokens, and their text, of each output that was joined to this one."""
-        begin = 0
+    def as_it_came(self) -> Iterator[Piece]:
+        """Each output that was joined to this one."""
+        first = begin = 0
         for tokens, characters in self._pieces():
-            yield tokens, self.text[begin : begin + characters]
-            begin += characters
+            last, end = first + tokens, begin + characters
+            yield Piece(self.token_ids[first:last], self.text[begin:end], self.logprobs[first:last])
+            first, begin = last, end
 
     def _pieces(self) -> tuple[tuple[int, int], ...]:
         return self.pieces or ((len(self.token_ids), len(self.text)),)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from radixlm.core.request import FinishReason, RequestOutput
+from radixlm.core.request import NOTHING, FinishReason, Piece, RequestOutput
 from radixlm.text.answers import AnswerEvent, AnswerParser, ReasoningDelta, ToolCallEnded
 
 
@@ -23,15 +23,27 @@ class AnswerStream:
 
     def events(self, output: RequestOutput) -> list[AnswerEvent]:
         """What is new; with the last output, all that was held back."""
-        events: list[AnswerEvent] = []
-        for tokens, text in output.as_it_came():
-            new = self._parser.push(text)
-            self.thinks = _thinks_after(new, self.thinks)
+        steps = self.steps(output.as_it_came(), output)
+        return [event for _, events in steps for event in events]
+
+    def steps(
+        self, pieces: Iterable[Piece], output: RequestOutput
+    ) -> Iterator[tuple[Piece, list[AnswerEvent]]]:
+        """The same, each with the piece that made it certain.
+
+        pieces: the output's text and tokens, or such as it completes.
+        """
+        for piece in pieces:
+            events = self._parser.push(piece.text)
+            self.thinks = _thinks_after(events, self.thinks)
             if self.thinks:
-                self.reasoning_tokens += tokens
-            events += new
+                self.reasoning_tokens += len(piece.token_ids)
+            yield piece, self._noted(events)
         if output.finished:
-            events += self._parser.flush(cut=output.finish_reason is not FinishReason.STOP)
+            cut = output.finish_reason is not FinishReason.STOP
+            yield NOTHING, self._noted(self._parser.flush(cut=cut))
+
+    def _noted(self, events: list[AnswerEvent]) -> list[AnswerEvent]:
         self.called |= any(isinstance(event, ToolCallEnded) for event in events)
         return events
 

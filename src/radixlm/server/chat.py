@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
 from radixlm.core.keys import Key
-from radixlm.core.request import Breakpoint, RequestOutput
+from radixlm.core.request import NOTHING, Breakpoint, Piece, RequestOutput, TokenLogprob
 from radixlm.server.answer_memory import Asked, Span
 from radixlm.server.answer_stream import AnswerStream
 from radixlm.server.body import not_too_deep
@@ -20,6 +20,7 @@ from radixlm.server.logprobs import chat_logprobs
 from radixlm.server.protocol import ChatBody, ChatMessage, TemplateFields
 from radixlm.server.rendering import Rendering
 from radixlm.server.service import Service
+from radixlm.server.token_texts import TokenTexts
 from radixlm.server.tool_fields import tool_use
 from radixlm.server.wire import (
     ChatChoice,
@@ -176,23 +177,23 @@ class ChatShape:
     def __init__(self, tokenizer: Tokenizer, task: ChatTask, body: ChatBody) -> None:
         self._tokenizer = tokenizer
         self._new_parser = task.new_parser
+        self._params = task.job.params
         self._prompt = task.job.prompts[0]
         self._with_logprobs = task.job.params.logprobs is not None
         self._with_ids = bool(body.return_token_ids)
         # OpenAI says which tier it was only where one was asked for.
         self._tier: Tier = {} if body.service_tier is None else {"service_tier": "default"}
-        self._streams: dict[int, AnswerStream] = {}
-        self._answers: dict[int, Answered] = {}
+        self._choices: dict[int, _Choice] = {}
 
     @property
     def reasoning_tokens(self) -> int:
-        return sum(stream.reasoning_tokens for stream in self._streams.values())
+        return sum(known.stream.reasoning_tokens for known in self._choices.values())
 
     def read(self, choice: int, output: RequestOutput) -> None:
-        if choice not in self._streams:
-            self._streams[choice] = AnswerStream(self._new_parser())
-            self._answers[choice] = Answered()
-        self._answers[choice].add(self._streams[choice].events(output))
+        if choice not in self._choices:
+            self._choices[choice] = self._begin()
+        known = self._choices[choice]
+        known.answered.add(known.stream.events(output))
 
     def whole(self, outputs: Sequence[RequestOutput]) -> ChatChoices:
         choices = [self._choice(choice, output) for choice, output in enumerate(outputs)]
@@ -201,30 +202,34 @@ class ChatShape:
     def chunks(self, choice: int, output: RequestOutput) -> list[ChatChunkChoices]:
         """The role comes first and alone, the finish reason last and alone."""
         made: list[ChatChunkChoices] = []
-        stream = self._streams.get(choice)
-        if stream is None:
-            stream = self._streams[choice] = AnswerStream(self._new_parser())
+        if choice not in self._choices:
+            self._choices[choice] = self._begin()
             first: ChatDelta = {"role": "assistant", "content": "", "refusal": None}
             made.append(self._chunk(choice, first, prompt_ids=self._prompt_ids()))
-        logprobs = self._logprobs(output) if output.logprobs else None
-        token_ids = output.token_ids if self._with_ids else ()
-        deltas = deltas_of(stream.events(output))
-        if not deltas and (logprobs or token_ids):
-            deltas = [{"content": ""}]
-        for delta in deltas:  # the first one has what is told of the tokens
-            made.append(self._chunk(choice, delta, logprobs=logprobs, token_ids=token_ids))
-            logprobs, token_ids = None, ()
+        known = self._choices[choice]
+        pieces = output.as_it_came() if known.texts is None else known.texts.pieces(output)
+        for piece, events in known.stream.steps(pieces, output):
+            known.add(piece)
+            for delta in deltas_of(events):  # the first one has what is told of the tokens
+                made.append(self._chunk(choice, delta, told=known.take()))
         if output.finish_reason is not None:
-            reason = finish_of(output, called=stream.called)
+            if known.untold.token_ids and known.texts is not None:
+                made.append(self._chunk(choice, {"content": ""}, told=known.take()))
+            reason = finish_of(output, called=known.stream.called)
             made.append(self._chunk(choice, {}, finish_reason=reason))
         return made
 
+    def _begin(self) -> _Choice:
+        told = self._with_ids or self._with_logprobs
+        texts = TokenTexts(self._tokenizer, self._params, self._prompt) if told else None
+        return _Choice(AnswerStream(self._new_parser()), texts)
+
     def _choice(self, choice: int, output: RequestOutput) -> ChatChoice:
-        answer = self._answers[choice]
+        answer = self._choices[choice].answered
         return {
             "index": choice,
             "message": message_of(answer),
-            "logprobs": self._logprobs(output),
+            "logprobs": self._logprobs(output.logprobs),
             "finish_reason": finish_of(output, called=bool(answer.calls)),
             **self._ids(output.token_ids),
         }
@@ -234,17 +239,16 @@ class ChatShape:
         choice: int,
         delta: ChatDelta,
         *,
-        logprobs: ChatLogprobs | None = None,
+        told: Piece = NOTHING,
         finish_reason: ChatFinish | None = None,
-        token_ids: Sequence[int] = (),
         prompt_ids: PromptIds | None = None,
     ) -> ChatChunkChoices:
         entry: ChatChunkChoice = {
             "index": choice,
             "delta": delta,
-            "logprobs": logprobs,
+            "logprobs": self._logprobs(told.logprobs) if told.logprobs else None,
             "finish_reason": finish_reason,
-            **self._ids(token_ids),
+            **self._ids(told.token_ids),
         }
         return {"choices": [entry], **self._tier, **(prompt_ids or {})}
 
@@ -254,5 +258,25 @@ class ChatShape:
     def _prompt_ids(self) -> PromptIds:
         return {"prompt_token_ids": self._prompt.tolist()} if self._with_ids else {}
 
-    def _logprobs(self, output: RequestOutput) -> ChatLogprobs | None:
-        return chat_logprobs(self._tokenizer, output.logprobs) if self._with_logprobs else None
+    def _logprobs(self, entries: Sequence[TokenLogprob]) -> ChatLogprobs | None:
+        return chat_logprobs(self._tokenizer, entries) if self._with_logprobs else None
+
+
+@dataclass(slots=True)
+class _Choice:
+    """One of the answers. texts: where chunks tell of tokens. untold: of these, what they have not
+    told yet, since the parser holds the text back.
+    """
+
+    stream: AnswerStream
+    texts: TokenTexts | None
+    answered: Answered = field(default_factory=Answered)
+    untold: Piece = NOTHING
+
+    def add(self, piece: Piece) -> None:
+        ids, logprobs = self.untold.token_ids, self.untold.logprobs
+        self.untold = Piece(ids + piece.token_ids, "", logprobs + piece.logprobs)
+
+    def take(self) -> Piece:
+        untold, self.untold = self.untold, NOTHING
+        return untold

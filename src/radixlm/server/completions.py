@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 
 from radixlm.core.request import RequestOutput
 from radixlm.server.generation import Job
 from radixlm.server.logprobs import CompletionLogprobs, joined
 from radixlm.server.protocol import CompletionBody
 from radixlm.server.service import Service
+from radixlm.server.token_texts import TokenTexts
 from radixlm.server.wire import TextChoice, TextChoices, TextLogprobs
 from radixlm.text.detokenizer import PROMPT_TAIL, Detokenizer, continues
 from radixlm.text.tokenizer import Tokenizer
@@ -58,6 +60,7 @@ class CompletionShape:
         self._with_ids = bool(body.return_token_ids)
         self._with_logprobs = body.logprobs is not None
         self._logprobs: dict[int, CompletionLogprobs] = {}
+        self._texts: dict[int, TokenTexts] = {}
         self._begun: set[int] = set()
 
     def read(self, choice: int, output: RequestOutput) -> None:
@@ -73,10 +76,25 @@ class CompletionShape:
 
     def chunks(self, choice: int, output: RequestOutput) -> list[TextChoices]:
         first = self._echoed is not None and choice not in self._begun
-        ids = self._with_ids and output.token_ids
-        if first or ids or output.text or output.logprobs or output.finished:
+        output = self._settled(choice, output)
+        if first or output.token_ids or output.text or output.finished:
             return [{"choices": [self._entry(choice, output)]}]
         return []
+
+    def _settled(self, choice: int, output: RequestOutput) -> RequestOutput:
+        """What a chunk tells of: where it tells of tokens, such as have all their text in it."""
+        if not (self._with_ids or self._with_logprobs):
+            return replace(output, token_ids=())
+        if choice not in self._texts:
+            prompt = self._job.prompts[choice // self._n]
+            self._texts[choice] = TokenTexts(self._tokenizer, self._job.params, prompt)
+        pieces = [*self._texts[choice].pieces(output)]
+        return replace(
+            output,
+            text="".join(piece.text for piece in pieces),
+            token_ids=tuple(token for piece in pieces for token in piece.token_ids),
+            logprobs=tuple(entry for piece in pieces for entry in piece.logprobs),
+        )
 
     def _entry(self, choice: int, output: RequestOutput) -> TextChoice:
         """What belongs to the prompt goes in front of a choice's first entry."""

@@ -12,7 +12,7 @@ from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, InvalidKeyError, InvalidRequestError
 from radixlm.core.grammar import MAX_GRAMMAR_LENGTH, Grammar
 from radixlm.core.keys import as_key, common_prefix
-from radixlm.core.request import FinishReason, RequestOutput
+from radixlm.core.request import FinishReason, Piece, RequestOutput
 from radixlm.core.sampling import SamplingParams
 
 
@@ -130,5 +130,7 @@ def test_outputs_join() -> None:
     joined = RequestOutput.joined([first, last])
     assert (joined.text, joined.token_ids, joined.finished) == ("abc", (1, 2, 3), True)
     again = RequestOutput.joined([joined, last])
-    assert list(first.as_it_came()) == [(len(first.token_ids), first.text)]
-    assert [text for _, text in again.as_it_came()] == [first.text, last.text, last.text]
+    assert list(first.as_it_came()) == [Piece(first.token_ids, first.text)]
+    assert list(again.as_it_came()) == [
+        Piece(part.token_ids, part.text) for part in (first, last, last)
+    ]

@@ -33,6 +33,7 @@ from radixlm.server.responses.wire import (
 )
 from radixlm.server.responses.writer import ItemWriter
 from radixlm.server.service import Service
+from radixlm.server.token_texts import TokenTexts
 from radixlm.server.usage import UsageMeter
 
 Outcome = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
@@ -65,6 +66,9 @@ class Run:
         self._service = service
         self._made = made
         self._stream = AnswerStream(made.chat.new_parser())
+        job, tokenizer = made.chat.job, service.engine.tokenizer
+        told = job.params.logprobs is not None
+        self._texts = TokenTexts(tokenizer, job.params, job.prompts[0]) if told else None
         self._input = json.dumps(input_items, ensure_ascii=False)
         self._count = itertools.count()
         self._writer = ItemWriter(self._number, seals=made.body.includes(ENCRYPTED))
@@ -93,9 +97,10 @@ class Run:
         """Take the next output."""
         self._meter.add(0, output)
         self._reason = output.finish_reason
-        logprobs = chat_logprobs(self._service.engine.tokenizer, output.logprobs)["content"]
-        events = self._stream.events(output)
-        yield from self._writer.push(events, () if self._stream.thinks else logprobs)
+        pieces = output.as_it_came() if self._texts is None else self._texts.pieces(output)
+        for piece, events in self._stream.steps(pieces, output):
+            logprobs = chat_logprobs(self._service.engine.tokenizer, piece.logprobs)["content"]
+            yield from self._writer.push(events, () if self._stream.thinks else logprobs)
 
     def finish(self) -> Iterator[AnyEvent]:
         """The job has ended."""

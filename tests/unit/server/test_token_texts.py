@@ -1,0 +1,128 @@
+"""A chunk tells of the tokens whose text it brings, however the tokens came."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from radixlm.core.keys import as_key
+from radixlm.core.request import FinishReason, Namespace, RequestOutput, TokenLogprob
+from radixlm.core.sampling import SamplingParams
+from radixlm.server.chat import ChatPrompt, ChatShape, ChatTask
+from radixlm.server.completions import CompletionShape
+from radixlm.server.generation import Job
+from radixlm.server.protocol import ChatBody, CompletionBody
+from radixlm.text.answers import AnswerParser, PlainParser
+from radixlm.text.answers.reasoning import ReasoningParser
+from radixlm.text.detokenizer import Detokenizer
+from radixlm.text.tokenizer import Tokenizer
+from tests.text_samples import byte_level
+
+TOKENIZER = Tokenizer(byte_level(), {})
+TEXTS = ["the hello 你好", "hell wor the world<|end|>", "é🙂 worlthe", "the the wor"]
+STOPS: list[tuple[str, ...]] = [(), ("world",), ("hellothe", "the wor")]
+
+
+def outputs_of(text: str, stop: tuple[str, ...]) -> list[RequestOutput]:
+    """An output for each token, as the engine gives them."""
+    reads = Detokenizer(TOKENIZER, stop=stop)
+    made = []
+    for token in TOKENIZER.encode(text).tolist():
+        piece = reads.push(token)
+        made.append(RequestOutput("r", piece.text, (token,), logprobs=(TokenLogprob(token, -1.0),)))
+        if piece.stop is not None:
+            break
+    last = made.pop()
+    ended = RequestOutput(
+        "r",
+        last.text + reads.flush(),
+        last.token_ids,
+        finish_reason=FinishReason.STOP,
+        logprobs=last.logprobs,
+    )
+    return [*made, ended]
+
+
+def cuts(outputs: list[RequestOutput]) -> Iterator[list[RequestOutput]]:
+    """The same outputs as readers of different speeds get them."""
+    for size in (1, 2, 3, len(outputs)):
+        for first in range(1, size + 1):
+            starts = [0, *range(first, len(outputs), size), len(outputs)]
+            parts = [outputs[a:b] for a, b in pairwise(starts) if a < b]
+            yield [RequestOutput.joined(part) for part in parts]
+
+
+def job_of(params: SamplingParams) -> Job:
+    return Job("r", [as_key([1])], 1, params, Namespace(), 0, "")
+
+
+def chat_choices(outputs: list[RequestOutput], parser: AnswerParser) -> list[dict[str, Any]]:
+    fields = {"logprobs": True, "return_token_ids": True}
+    body = ChatBody.model_validate({"messages": [{"role": "user", "content": "a"}], **fields})
+    prompt = ChatPrompt("", as_key([1]))
+    shape = ChatShape(
+        TOKENIZER, ChatTask(job_of(SamplingParams(logprobs=0)), prompt, lambda: parser), body
+    )
+    chunks = [chunk for output in outputs for chunk in shape.chunks(0, output)]
+    return [dict(chunk["choices"][0]) for chunk in chunks]
+
+
+@pytest.mark.parametrize("stop", STOPS)
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_chat_s_chunks_tell_of_the_tokens_whose_text_they_bring(text, stop):
+    outputs = outputs_of(text, stop)
+    whole = RequestOutput.joined(outputs)
+    seen = set()
+    for part in cuts(outputs):
+        told = []
+        choices = chat_choices(part, PlainParser())
+        for choice in choices:
+            entries = choice["logprobs"]["content"] if choice["logprobs"] else []
+            spelled = b"".join(bytes(entry["bytes"]) for entry in entries)
+            told.append((choice["delta"].get("content") or "", spelled, tuple(choice["token_ids"])))
+        assert "".join(content for content, *_ in told) == whole.text
+        assert [token for *_, ids in told for token in ids] == list(whole.token_ids)
+        brought = [(content, spelled) for content, spelled, _ in told if spelled]
+        *most, (content, spelled) = brought
+        assert all(content.encode() == spelled for content, spelled in most)
+        # At the end, what the client does not get: a stop string, a special token.
+        assert spelled.startswith(content.encode())
+        assert all(spelled or not content for content, spelled, _ in told)
+        seen.add(tuple(told))
+    assert len(seen) == 1  # however late they were read
+
+
+@pytest.mark.parametrize("stop", STOPS)
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_completion_s_chunks_do_so_too(text, stop):
+    outputs = outputs_of(text, stop)
+    whole = RequestOutput.joined(outputs)
+    body = CompletionBody.model_validate({"prompt": "a", "logprobs": 0, "return_token_ids": True})
+    for part in cuts(outputs):
+        shape = CompletionShape(TOKENIZER, job_of(SamplingParams(logprobs=0)), body)
+        chunks = [chunk["choices"][0] for output in part for chunk in shape.chunks(0, output)]
+        assert "".join(chunk["text"] for chunk in chunks) == whole.text
+        assert [token for chunk in chunks for token in chunk["token_ids"]] == list(whole.token_ids)
+        for chunk in chunks[:-1]:
+            spelled = b"".join(map(TOKENIZER.token_bytes, chunk["token_ids"]))
+            assert chunk["text"].encode() == spelled
+            assert chunk["text"]
+            assert chunk["logprobs"]
+            assert len(chunk["logprobs"]["tokens"]) == len(chunk["token_ids"])
+
+
+def test_what_a_parser_holds_back_comes_with_its_tokens():
+    outputs = outputs_of("a<th </think> b<", ())
+    for part in cuts(outputs):
+        choices = chat_choices(part, ReasoningParser(PlainParser(), opened=True))
+        ids = [token for choice in choices for token in choice["token_ids"]]
+        assert ids == [token for output in outputs for token in output.token_ids]
+        told = {
+            choice["delta"]["reasoning_content"]: TOKENIZER.decode(choice["token_ids"])
+            for choice in choices
+            if "reasoning_content" in choice["delta"]
+        }
+        assert told == {"a": "a", "<th": "<th"}

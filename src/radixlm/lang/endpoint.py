@@ -165,13 +165,23 @@ class EndpointSession:
                 if response.is_error:
                     await response.aread()
                     _check(response)
-                async for line in response.aiter_lines():
-                    data = line.removeprefix("data:").strip()
-                    if data == "[DONE]":
+                async for line in _lines(response):
+                    data = line.removeprefix(b"data:").strip()
+                    if data == b"[DONE]":
                         return
                     if data:
-                        yield _event(data)
+                        yield _event(data.decode())
         raise BackendError(f"{self._client.base_url} ended its answer before it was over")
+
+
+async def _lines(response: httpx.Response) -> AsyncGenerator[bytes, None]:
+    """Lines as events have them: `aiter_lines` ends one at U+2028, too, where JSON does not."""
+    rest = b""
+    async for data in response.aiter_bytes():
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            yield line
+    yield rest
 
 
 def _roles_of(client: httpx.Client, told: Mapping[str, Any]) -> Roles:

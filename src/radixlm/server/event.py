@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 DONE = b"data: [DONE]\n\n"
+# Readers of text take these for the ends of lines, too (httpx does); in JSON they stand in strings.
+_LINE_ENDS = tuple((end.encode(), b"\\u%04x" % ord(end)) for end in "\x85\u2028\u2029")
 
 
 def event(data: Mapping[str, Any], name: str = "") -> bytes:
@@ -16,6 +18,8 @@ def event(data: Mapping[str, Any], name: str = "") -> bytes:
 
 def framed(line: bytes, name: str = "") -> bytes:
     """One event of a line that is JSON already."""
+    for end, escaped in _LINE_ENDS:
+        line = line.replace(end, escaped)
     head = b"event: " + name.encode() + b"\n" if name else b""
     return head + b"data: " + line + b"\n\n"
 

@@ -1,0 +1,38 @@
+"""What a server streams, read by RuntimeEndpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import httpx
+
+from radixlm.lang.endpoint import EndpointSession
+from radixlm.lang.params import Params
+from radixlm.lang.roles import HabitRoles
+
+TEXT = "a\u2028b\x85c\u2029d 你"
+
+
+async def events() -> AsyncIterator[bytes]:
+    lines = b""
+    for length in range(1, len(TEXT) + 1):
+        told = {"text": TEXT[:length], "meta_info": {}}
+        lines += f"data: {json.dumps(told, ensure_ascii=False)}\n\n".encode()
+    lines += b"data: [DONE]\n\n"
+    for begin in range(0, len(lines), 7):
+        yield lines[begin : begin + 7]
+
+
+def test_only_a_line_break_ends_a_line():
+    """SGLang's server sends U+2028 and U+0085 as they are."""
+
+    async def read() -> list[str]:
+        transport = httpx.MockTransport(lambda _: httpx.Response(200, content=events()))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            session = EndpointSession(client, HabitRoles.of_model(""), shares_in_flight=False)
+            answer = session.answer(session.begin(), Params(), stream=True)
+            return [piece.text async for piece in answer]
+
+    assert asyncio.run(read()) == list(TEXT)

@@ -40,7 +40,9 @@ class AnswerStream:
                 self.reasoning_tokens += len(piece.token_ids)
             yield piece, self._noted(events)
         if output.finished:
-            cut = output.finish_reason is not FinishReason.STOP
+            # A stop string cuts it off where the model would have gone on.
+            own = output.finish_reason is FinishReason.STOP
+            cut = not own or isinstance(output.matched_stop, str)
             yield NOTHING, self._noted(self._parser.flush(cut=cut))
 
     def _noted(self, events: list[AnswerEvent]) -> list[AnswerEvent]:

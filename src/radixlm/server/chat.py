@@ -225,12 +225,12 @@ class ChatShape:
         return _Choice(AnswerStream(self._new_parser()), texts)
 
     def _choice(self, choice: int, output: RequestOutput) -> ChatChoice:
-        answer = self._choices[choice].answered
+        known = self._choices[choice]
         return {
             "index": choice,
-            "message": message_of(answer),
+            "message": message_of(known.answered),
             "logprobs": self._logprobs(output.logprobs),
-            "finish_reason": finish_of(output, called=bool(answer.calls)),
+            "finish_reason": finish_of(output, called=known.stream.called),
             **self._ids(output.token_ids),
         }
 

@@ -62,9 +62,15 @@ LEFT_OUT: Mapping[str, Mapping[str, str]] = {
     "openai.ResponseFunctionToolCall": {
         "async_": REFUSED,
         "caller": REFUSED,
-        "namespace": REFUSED,
+        "namespace": ASKED,
     },
     "openai.FunctionTool": {
+        "allowed_callers": REFUSED,
+        "async_": REFUSED,
+        "defer_loading": REFUSED,
+        "output_schema": REFUSED,
+    },
+    "openai.ToolFunction": {
         "allowed_callers": REFUSED,
         "async_": REFUSED,
         "defer_loading": REFUSED,
@@ -76,7 +82,7 @@ LEFT_OUT: Mapping[str, Mapping[str, str]] = {
         "async_": REFUSED,
         "caller": REFUSED,
         "created_by": ELSEWHERE,
-        "namespace": REFUSED,
+        "namespace": ASKED,
     },
     "openai.ResponseFunctionToolCallOutputItem": {
         "caller": REFUSED,

@@ -33,11 +33,11 @@ OPENAI: tuple[Any, ...] = (
 )
 ANTHROPIC: tuple[Any, ...] = (Message, MessageTokensCount, RawMessageStreamEvent)
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}}
-TOOLS = [{"type": "function", "name": "get_weather", "parameters": PARAMETERS}]
+TOOLS = [{"type": "function", "name": "home__weather", "parameters": PARAMETERS}]
 # It thinks, talks, calls, and talks on: every kind of item, block and event.
 SCRIPT = (
     "<think>\nHm.\n</think>\n\nI look."
-    '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Bern"}}\n</tool_call>Wait.'
+    '<tool_call>\n{"name": "home__weather", "arguments": {"city": "Bern"}}\n</tool_call>Wait.'
 )
 
 
@@ -109,7 +109,7 @@ def test_every_reply_and_event_of_responses(talker, fake, fields):
 @pytest.mark.parametrize(
     "fields",
     [
-        {"tools": [{"name": "get_weather", "input_schema": PARAMETERS}]},
+        {"tools": [{"name": "home__weather", "input_schema": PARAMETERS}]},
         {"max_tokens": 3},
         {"stop_sequences": ["look"]},
         {"thinking": {"type": "enabled", "budget_tokens": 1024, "display": "omitted"}},
@@ -138,7 +138,7 @@ def test_what_is_left_out_is_given_where_there_is_a_reason(talker, fake):
 
 
 def given_by_chat(talker: Client) -> set[tuple[str, str]]:
-    tools = [{"type": "function", "function": {"name": "get_weather", "parameters": PARAMETERS}}]
+    tools = [{"type": "function", "function": {"name": "home__weather", "parameters": PARAMETERS}}]
     fields: dict[str, Any] = {"tools": tools, "service_tier": "default"}
     found = given_in(strictly(ChatCompletion, talker.chat(**fields).text))
     streamed = talker.chat(**fields, stream=True, stream_options={"include_usage": True})
@@ -150,6 +150,7 @@ def given_by_chat(talker: Client) -> set[tuple[str, str]]:
 def given_by_responses(talker: Client, fake: Client) -> set[tuple[str, str]]:
     mark = {"mode": "explicit", "ttl": "12h"}
     call = {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}
+    call["namespace"] = "home"
     said = [
         {
             "role": "user",
@@ -158,9 +159,10 @@ def given_by_responses(talker: Client, fake: Client) -> set[tuple[str, str]]:
         call,
         {"type": "function_call_output", "call_id": "a", "name": "f", "output": "b"},
     ]
-    thought = talker.post(
-        "/v1/responses", input=said, include=["reasoning.encrypted_content"], max_output_tokens=500
-    )
+    weather = {"type": "function", "name": "weather", "parameters": PARAMETERS}
+    home = {"type": "namespace", "name": "home", "description": "c", "tools": [weather]}
+    fields = {"include": ["reasoning.encrypted_content"], "max_output_tokens": 500}
+    thought = talker.post("/v1/responses", input=said, tools=[home], **fields)
     found = given_in(whole := strictly(Response, thought.text))
     items = talker.get(f"/v1/responses/{whole.id}/input_items")
     found |= given_in(strictly(ResponseItemList, items.text))

@@ -144,7 +144,7 @@ def test_log_probabilities_wait_for_text_that_is_held_back():
     def of(token: str) -> Any:
         return {"token": token, "logprob": 0.0, "bytes": [], "top_logprobs": []}
 
-    writer = ItemWriter(itertools.count().__next__, seals=False)
+    writer = ItemWriter(itertools.count().__next__, seals=False, names={})
     pushes: Any = [
         ([], "<tool"),
         ([TextDelta("<tools>")], "s>"),

@@ -77,7 +77,7 @@ def _in_words_of(body: ExplainBody, error: InvalidRequestError) -> InvalidReques
             error.param = body.field_of(error.param)
             return error
         case ExplainResponse():
-            return responses.in_own_words(error)
+            return responses.in_own_words(error, body)
         case ExplainMessages():
             return messages.in_own_words(error)
         case ExplainGenerate():

@@ -19,6 +19,7 @@ from radixlm.server.responses.items import (
     MessageItem,
     ReasoningItem,
 )
+from radixlm.server.responses.namespaces import Member, flat_name, members_of
 
 Json = dict[str, Any]
 
@@ -28,16 +29,19 @@ _NAMES = {
     r"max(_completion)?_tokens": "max_output_tokens",
     r"response_format\.json_schema": "text.format",
     r"response_format": "text.format",
-    r"tools(\[\d+\])\.function": r"tools\1",
     r"tool_choice\.allowed_tools\.tools(\[\d+\])\.function": r"tool_choice.tools\1",
     r"tool_choice\.(function|allowed_tools)": "tool_choice",
 }
 _TEXT_PARTS = ("input_text", "output_text")
 
 
-def in_own_words(error: InvalidRequestError) -> InvalidRequestError:
+def in_own_words(error: InvalidRequestError, body: ResponseBody) -> InvalidRequestError:
     """An error about the chat, told of the response's fields."""
-    return renamed(error, _NAMES)
+    paths = {
+        rf"tools\[{place}\](\.function)?": member.path
+        for place, member in enumerate(members_of(body.tools))
+    }
+    return renamed(error, {**_NAMES, **paths})
 
 
 def chat_of(body: ResponseBody, earlier: Sequence[AnyItem]) -> ChatBody:
@@ -51,7 +55,7 @@ def chat_of(body: ResponseBody, earlier: Sequence[AnyItem]) -> ChatBody:
         **{name: getattr(body, name) for name in TokenFields.model_fields},
         "logprobs": True if body.includes(LOGPROBS) else None,
         "top_logprobs": body.top_logprobs,
-        "tools": [_tool(tool.model_dump(exclude_unset=True)) for tool in body.tools or ()] or None,
+        "tools": [_tool(member) for member in members_of(body.tools)] or None,
         "tool_choice": _tool_choice(body.tool_choice),
         "parallel_tool_calls": body.parallel_tool_calls,
         "response_format": _response_format(body),
@@ -64,7 +68,7 @@ def chat_of(body: ResponseBody, earlier: Sequence[AnyItem]) -> ChatBody:
     try:
         return checked(ChatBody, named(fields))
     except InvalidRequestError as error:
-        raise in_own_words(error) from None
+        raise in_own_words(error, body) from None
 
 
 def items_of(body: ResponseBody) -> list[AnyItem]:
@@ -109,7 +113,8 @@ class _Thread:
                 pass
             case FunctionCallItem():
                 self._calls.add(item.call_id)
-                call = {"name": item.name, "arguments": item.arguments}
+                name = flat_name(item.namespace, item.name)
+                call = {"name": name, "arguments": item.arguments}
                 entry = {"id": item.call_id, "type": "function", "function": call}
                 self._turn().setdefault("tool_calls", []).append(entry)
             case FunctionOutputItem():
@@ -209,17 +214,19 @@ def _thoughts(item: ReasoningItem, path: str) -> str:
     return "\n".join(texts)
 
 
-def _tool(tool: Mapping[str, Any]) -> Json:
-    return {
-        "type": "function",
-        "function": named({name: value for name, value in tool.items() if name != "type"}),
-    }
+def _tool(member: Member) -> Json:
+    function = member.tool.model_dump(exclude_unset=True, exclude={"type"})
+    told = {**function, "name": member.name, "description": member.description}
+    return {"type": "function", "function": named(told)}
 
 
 def _tool_choice(choice: str | ChosenTool | AllowedTools | None) -> str | Json | None:
     match choice:
         case ChosenTool():
-            return {"type": "function", "function": {"name": choice.name}}
+            return {
+                "type": "function",
+                "function": {"name": flat_name(choice.namespace, choice.name)},
+            }
         case AllowedTools():
             tools = [_tool_choice(tool) for tool in choice.tools]
             allowed = {"mode": choice.mode, "tools": tools}

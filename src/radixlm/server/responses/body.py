@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.sampling import MAX_LOGPROBS
@@ -14,6 +14,7 @@ from radixlm.server.fields import NotYet
 from radixlm.server.protocol import CacheFields, TokenFields
 from radixlm.server.request_model import Body, ListOf
 from radixlm.server.responses.items import AnyItem
+from radixlm.server.tool_fields import Name
 
 MAX_METADATA = 16
 MAX_METADATA_KEY = 64
@@ -42,11 +43,33 @@ class FunctionTool(Body):
     strict: bool | None = None
 
 
+class NamespaceTool(Body):
+    """Tools of the client's that belong together: Codex sends those of each MCP server so."""
+
+    type: Literal["namespace"]
+    name: Name
+    description: str | None = None
+    tools: Annotated[ListOf[FunctionTool], Field(min_length=1)]
+
+
+def _tool_tag(value: Any) -> str:
+    """Which tool it is."""
+    grouped = isinstance(value, dict) and value.get("type") == "namespace"
+    return "NamespaceTool" if grouped else "FunctionTool"
+
+
+AnyTool = Annotated[
+    Annotated[FunctionTool, Tag("FunctionTool")] | Annotated[NamespaceTool, Tag("NamespaceTool")],
+    Discriminator(_tool_tag),
+]
+
+
 class ChosenTool(Body):
     """One entry of allowed_tools, and the tool that must be called."""
 
     type: Literal["function"]
     name: str
+    namespace: str | None = None
 
 
 class AllowedTools(Body):
@@ -144,7 +167,7 @@ class ResponseBody(TokenFields, CacheFields):
     max_output_tokens: Annotated[int, Field(ge=1, le=MAX_OUTPUT_TOKENS)] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     text: TextConfig | None = None
-    tools: ListOf[FunctionTool] | None = None
+    tools: ListOf[AnyTool] | None = None
     tool_choice: Literal["none", "auto", "required"] | ChosenTool | AllowedTools | None = None
     parallel_tool_calls: bool | None = None
     reasoning: Reasoning | None = None

@@ -57,9 +57,12 @@ class MessageItem(Item):
 
 
 class FunctionCallItem(Item):
+    """namespace: that of the tool, where it is in one."""
+
     type: Literal["function_call"]
     call_id: str
     name: str
+    namespace: str | None = None
     arguments: str
 
 

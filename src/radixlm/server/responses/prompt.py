@@ -99,7 +99,7 @@ def response_task(
             max_tokens=body.max_output_tokens,
         )
     except InvalidRequestError as error:
-        raise in_own_words(error) from None
+        raise in_own_words(error, body) from None
     return ResponseTask(task, body, int(time.time()))
 
 

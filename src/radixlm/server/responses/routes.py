@@ -54,7 +54,7 @@ async def create_response(request: Request) -> Response:
             return JSONResponse(await _begin_in_background(service, made, run))
         return await _answer(request, made, run)
     except InvalidRequestError as error:
-        raise in_own_words(error) from None
+        raise in_own_words(error, body) from None
 
 
 @router.post("/v1/responses/input_tokens")
@@ -174,7 +174,7 @@ async def _make(service: Service, made: ResponseTask, run: Run) -> None:
     except TimeoutError:
         run.fail(timed_out(limit))
     except InvalidRequestError as error:
-        run.fail(in_own_words(error))
+        run.fail(in_own_words(error, made.body))
     except Exception as error:  # there is nobody else who could be told
         run.fail(error)
     finally:  # even when it is cancelled once more

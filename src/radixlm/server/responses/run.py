@@ -18,8 +18,9 @@ from radixlm.server.errors import GenerationFailedError
 from radixlm.server.event import event
 from radixlm.server.kept import DEFAULT_KEEP
 from radixlm.server.logprobs import chat_logprobs
-from radixlm.server.responses.body import ENCRYPTED, ResponseBody
+from radixlm.server.responses.body import ENCRYPTED, AnyTool, NamespaceTool, ResponseBody
 from radixlm.server.responses.items import Status
+from radixlm.server.responses.namespaces import callers_names
 from radixlm.server.responses.prompt import ResponseTask
 from radixlm.server.responses.store import Turn
 from radixlm.server.responses.wire import (
@@ -71,7 +72,9 @@ class Run:
         self._texts = TokenTexts(tokenizer, job.params, job.prompts[0]) if told else None
         self._input = json.dumps(input_items, ensure_ascii=False)
         self._count = itertools.count()
-        self._writer = ItemWriter(self._number, seals=made.body.includes(ENCRYPTED))
+        self._writer = ItemWriter(
+            self._number, seals=made.body.includes(ENCRYPTED), names=callers_names(made.body.tools)
+        )
         self._meter = UsageMeter(1, caches=service.caches)
         self._reason: FinishReason | None = None
         self._stored = made.body.stores
@@ -171,7 +174,7 @@ class Run:
             "temperature": job.params.temperature,
             "text": _text(body),
             "tool_choice": _tool_choice(body),
-            "tools": [_tool(tool.model_dump(), strict=tool.strict) for tool in body.tools or ()],
+            "tools": [_tool(tool) for tool in body.tools or ()],
             "top_logprobs": body.top_logprobs or 0,
             "top_p": job.params.top_p,
             "truncation": body.truncation or "disabled",
@@ -291,8 +294,11 @@ def _tool_choice(body: ResponseBody) -> Any:
     choice = body.tool_choice
     if choice is None or isinstance(choice, str):
         return choice or "auto"
-    return choice.model_dump()
+    return choice.model_dump(exclude_none=True)
 
 
-def _tool(tool: dict[str, Any], *, strict: bool | None) -> dict[str, Any]:
-    return {**tool, "strict": strict is True}
+def _tool(tool: AnyTool) -> dict[str, Any]:
+    if isinstance(tool, NamespaceTool):
+        told = {"type": tool.type, "name": tool.name, "description": tool.description or ""}
+        return {**told, "tools": [_tool(inner) for inner in tool.tools]}
+    return {**tool.model_dump(), "strict": tool.strict is True}

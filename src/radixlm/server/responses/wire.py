@@ -53,7 +53,9 @@ class OutputReasoning(TypedDict):
 
 
 class OutputCall(TypedDict):
-    """arguments: the text of a JSON object, when the status is completed."""
+    """arguments: the text of a JSON object, when the status is completed. namespace: of the tool,
+    where it is in one.
+    """
 
     type: Literal["function_call"]
     id: str
@@ -61,6 +63,7 @@ class OutputCall(TypedDict):
     call_id: str
     name: str
     arguments: str
+    namespace: NotRequired[str]
 
 
 OutputItem = OutputMessage | OutputReasoning | OutputCall

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Literal
 
 from radixlm.server.ids import new_id
 from radixlm.server.opaque import sealed
 from radixlm.server.responses.items import Status
+from radixlm.server.responses.namespaces import Member
 from radixlm.server.responses.wire import (
     AnyEvent,
     EventLogprob,
@@ -43,12 +44,16 @@ class ItemWriter:
         a call     function_call added, deltas, arguments done, done
 
     next_number: of the stream's events. seals: give reasoning as encrypted_content too.
+    names: tools in namespaces, by what the model calls them.
     """
 
-    def __init__(self, next_number: Callable[[], int], *, seals: bool) -> None:
+    def __init__(
+        self, next_number: Callable[[], int], *, seals: bool, names: Mapping[str, Member]
+    ) -> None:
         self.items: list[OutputItem] = []
         self._next_number = next_number
         self._seals = seals
+        self._names = names
         self._open: OutputItem | None = None
         # Of tokens whose text is held back, as what may be the beginning of a call is.
         self._logprobs: list[ChatToken] = []
@@ -146,14 +151,17 @@ class ItemWriter:
         return reasoning
 
     def _call(self, call_id: str, name: str) -> Iterator[AnyEvent]:
+        member = self._names.get(name)
         call: OutputCall = {
             "type": "function_call",
             "id": new_id("fc"),
             "status": "in_progress",
             "call_id": call_id,
-            "name": name,
+            "name": name if member is None else member.tool.name,
             "arguments": "",
         }
+        if member is not None and member.namespace is not None:
+            call["namespace"] = member.namespace
         yield from self._begin(call)
 
     def _arguments(self, delta: str) -> Iterator[AnyEvent]:

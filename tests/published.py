@@ -95,6 +95,7 @@ LEFT_OUT: Mapping[str, Mapping[str, str]] = {
     "openai.PromptCacheOptions": {"comparison_response_id": REFUSED},
     "openai.Reasoning": {"context": REFUSED, "generate_summary": REPLACED, "mode": REFUSED},
     "openai.ResponseFormatTextJSONSchemaConfig": {"description": ASKED, "strict": ASKED},
+    "anthropic.TextBlock": {"citations": REFUSED},
     "anthropic.Usage": {"inference_geo": REFUSED, "server_tool_use": REFUSED},
     "anthropic.MessageDeltaUsage": {"server_tool_use": REFUSED},
     "anthropic.ToolUseBlock": {"caller": REFUSED, "toolset_name": REFUSED},

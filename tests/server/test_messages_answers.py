@@ -142,7 +142,7 @@ def test_arguments_that_no_answer_can_hold_are_no_call(city, stream):
     writer = BlockWriter(shows_thinking=True)
     events = [*writer.push([*call, ToolCallEnded(0), TextDelta(" So.")]), *writer.close()]
     assert not writer.called
-    assert writer.blocks == [{"type": "text", "text": f'{{"city": {city}}} So.', "citations": None}]
+    assert writer.blocks == [{"type": "text", "text": f'{{"city": {city}}} So.'}]
     sent = [as_bytes(told) for told in events] if stream else [JSONResponse(writer.blocks).body]
     assert all(sent)
 

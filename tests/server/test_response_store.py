@@ -142,12 +142,12 @@ def test_old_ones_go(clock):
 
 def test_what_nobody_works_on_is_failed(clock):
     store = store_of(clock)
-    store.put(turn("a", clock, ended=False, response="running"))
-    store.put(turn("b", clock, response="done"))
-    store.fail_open(lambda response: f"no longer {response}")
-    assert store.get("me", "a").response == "no longer running"
+    store.put(turn("a", clock, ended=False, response='"running"'))
+    store.put(turn("b", clock, response='"done"'))
+    store.fail_open(lambda response: f"[{response}]")
+    assert store.get("me", "a").response == '["running"]'
     assert store.get("me", "a").ended
-    assert store.get("me", "b").response == "done"
+    assert store.get("me", "b").response == '"done"'
 
 
 def test_limits_hold_and_no_turn_is_lost_that_is_needed(clock):

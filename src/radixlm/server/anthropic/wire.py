@@ -20,7 +20,6 @@ StopReason = Literal[
 class TextOut(TypedDict):
     type: Literal["text"]
     text: str
-    citations: None
 
 
 class ThinkingOut(TypedDict):

@@ -110,7 +110,7 @@ class BlockWriter:
     def _text(self, text: str) -> Iterator[MessageEvent]:
         block = self._open
         if block is None or block["type"] != "text":
-            block = TextOut(type="text", text="", citations=None)
+            block = TextOut(type="text", text="")
             yield from self._begin(block)
         block["text"] += text
         yield self._delta({"type": "text_delta", "text": text})

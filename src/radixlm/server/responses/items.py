@@ -80,11 +80,19 @@ class ReasoningItem(Item):
     encrypted_content: str | None = None
 
 
+class ReferenceItem(Body):
+    """In place of an item that is stored: of one that a response was given, or gave."""
+
+    type: Literal["item_reference"]
+    id: str
+
+
 _TAGS = {
     "message": "MessageItem",
     "function_call": "FunctionCallItem",
     "function_call_output": "FunctionOutputItem",
     "reasoning": "ReasoningItem",
+    "item_reference": "ReferenceItem",
 }
 
 
@@ -98,7 +106,8 @@ AnyItem = Annotated[
     Annotated[MessageItem, Tag("MessageItem")]
     | Annotated[FunctionCallItem, Tag("FunctionCallItem")]
     | Annotated[FunctionOutputItem, Tag("FunctionOutputItem")]
-    | Annotated[ReasoningItem, Tag("ReasoningItem")],
+    | Annotated[ReasoningItem, Tag("ReasoningItem")]
+    | Annotated[ReferenceItem, Tag("ReferenceItem")],
     Discriminator(
         _tag,
         custom_error_type="item_type",

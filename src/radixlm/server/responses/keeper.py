@@ -53,6 +53,10 @@ class Keeper:
         """As TurnStore.conversation."""
         return await self._do(self._store.conversation, owner, turn_id)
 
+    async def item(self, owner: str, item_id: str) -> dict[str, Any] | None:
+        """As TurnStore.item."""
+        return await self._do(self._store.item, owner, item_id)
+
     async def delete(self, owner: str, turn_id: str) -> bool:
         """As TurnStore.delete."""
         return await self._do(self._store.delete, owner, turn_id)

@@ -19,10 +19,11 @@ from radixlm.server.kept import wishes_in
 from radixlm.server.protocol import ChatMessage
 from radixlm.server.responses.as_chat import chat_of, in_own_words
 from radixlm.server.responses.body import ResponseBody
-from radixlm.server.responses.items import AnyItem
+from radixlm.server.responses.items import AnyItem, ReferenceItem
 from radixlm.server.responses.store import Turn
 from radixlm.server.service import Service
 
+_ITEM: TypeAdapter[AnyItem] = TypeAdapter(AnyItem)
 _ITEMS: TypeAdapter[list[AnyItem]] = TypeAdapter(list[AnyItem])
 
 
@@ -54,6 +55,26 @@ async def turns_before(service: Service, body: ResponseBody, tenant: str) -> lis
             param="previous_response_id",
         )
     return turns
+
+
+async def resolved(service: Service, body: ResponseBody, tenant: str) -> ResponseBody:
+    """The body with the items that it refers to. Raises NotFoundError."""
+    items = body.input
+    if not isinstance(items, list) or not any(isinstance(each, ReferenceItem) for each in items):
+        return body
+    found: list[AnyItem] = []
+    for place, item in enumerate(items):
+        if isinstance(item, ReferenceItem):
+            stored = await service.responses.item(tenant, item.id)
+            if stored is None:
+                raise NotFoundError(
+                    f"Item with id {item.id!r:.80} not found. Items are not persisted when `store` "
+                    "is set to false, or were too old or too many to be kept; send the item itself",
+                    param=f"input[{place}].id",
+                )
+            item = _ITEM.validate_python(stored)
+        found.append(item)
+    return body.model_copy(update={"input": found})
 
 
 def not_found(response_id: str, param: str) -> NotFoundError:

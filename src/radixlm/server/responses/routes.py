@@ -26,6 +26,7 @@ from radixlm.server.responses.listed import listed, stored_items
 from radixlm.server.responses.prompt import (
     ResponseTask,
     not_found,
+    resolved,
     response_task,
     turns_before,
 )
@@ -46,6 +47,7 @@ async def create_response(request: Request) -> Response:
     service.check_room(tenant)
     body = await body_of(request, ResponseBody)
     body.check()
+    body = await resolved(service, body, tenant)
     turns = await turns_before(service, body, tenant)
     made = await asyncio.to_thread(response_task, service, body, turns, tenant)
     run = Run(service, made, stored_items(body))

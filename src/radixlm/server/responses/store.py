@@ -3,6 +3,7 @@
     turns   a response and its input; `parent` is the response that it continued
             alive   can be fetched and continued
             dead    deleted, or made room for; kept for as long as a turn continues it
+    items   which turn has the item of an id, for its owner
 
 A turn holds only what is its own, so a conversation takes space once however long it gets.
 """
@@ -38,7 +39,25 @@ CREATE INDEX IF NOT EXISTS by_size ON turns (size);
 CREATE INDEX IF NOT EXISTS by_owner ON turns (owner, alive, ended, size, id, number);
 PRAGMA user_version = {_VERSION};
 """
+# A file of before has no such table; its items are found when they are stored again.
+_ITEMS = """
+CREATE TABLE IF NOT EXISTS items (
+    owner TEXT NOT NULL,
+    id TEXT NOT NULL,
+    turn TEXT NOT NULL,
+    PRIMARY KEY (owner, id)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS by_turn ON items (turn);
+CREATE TRIGGER IF NOT EXISTS gone AFTER DELETE ON turns BEGIN
+    DELETE FROM items WHERE turn = OLD.id;
+END;
+"""
 _COLUMNS = "id, owner, parent, created, ended, response, input"  # in the order of Turn's fields
+_NOTE_ITEMS = """
+INSERT OR REPLACE INTO items
+SELECT :owner, json_extract(value, '$.id'), :id FROM json_each(:input)
+UNION ALL SELECT :owner, json_extract(value, '$.id'), :id FROM json_each(:response, '$.output')
+"""
 # Can make room. Takes the names of the others that have not ended, as JSON.
 _IDLE = "(alive AND (ended OR id NOT IN (SELECT value FROM json_each(?))))"
 
@@ -91,7 +110,7 @@ class TurnStore:
             (version,) = self._db.execute("PRAGMA user_version").fetchone()
             if version not in (0, _VERSION):
                 raise sqlite3.Error(f"written by another version of radixlm ({version}); move it")
-            self._db.executescript(_SCHEMA)
+            self._db.executescript(_SCHEMA + _ITEMS)
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(f"--response-store {path}: {error}") from None
 
@@ -117,6 +136,7 @@ class TurnStore:
                 f"ON CONFLICT (id) DO UPDATE SET {fresh}",
                 values,
             )
+            self._db.execute(_NOTE_ITEMS, asdict(turn))
             self._make_room({*worked_on, turn.id})
         return True
 
@@ -128,6 +148,17 @@ class TurnStore:
             (turn_id, owner, self._oldest()),
         ).fetchone()
         return None if row is None else _turn(row)
+
+    def item(self, owner: str, item_id: str) -> dict[str, Any] | None:
+        """An item that a turn has which `get` finds: of its input or of its answer."""
+        row = self._db.execute(
+            "SELECT turn FROM items WHERE owner = ? AND id = ?", (owner, item_id)
+        ).fetchone()
+        turn = None if row is None else self.get(owner, row[0])
+        if turn is None:
+            return None
+        items: list[dict[str, Any]] = json.loads(turn.input) + json.loads(turn.response)["output"]
+        return next((item for item in items if item["id"] == item_id), None)
 
     def conversation(self, owner: str, turn_id: str) -> list[Turn]:
         """A turn and those that it continues, from the first on; none where `get` finds none."""

@@ -191,6 +191,22 @@ def test_a_call_that_is_cut_off_is_given_as_far_as_it_came(form, special):
 
 
 @pytest.mark.parametrize("form", ANSWERS)
+def test_a_call_that_was_cut_off_can_be_sent_back(form):
+    template, script = ANSWERS[form]
+    with model(template, script) as client:
+        tokens = client.engine.tokenizer.encode
+        for end in range(script.index("get_weather") + len("get_weather"), len(script), 7):
+            most = len(tokens(script[:end]))
+            said = one(client.chat(tools=TOOLS, max_tokens=most))["message"]
+            messages = [{"role": "user", "content": "a"}, said, {"role": "user", "content": "b"}]
+            for call in said.get("tool_calls", ()):
+                result = {"role": "tool", "tool_call_id": call["id"], "content": "c"}
+                messages.insert(2, result)
+            told = client.post(CHAT, messages=messages, tools=TOOLS, max_tokens=1)
+            assert told.status_code == 200, told.text
+
+
+@pytest.mark.parametrize("form", ANSWERS)
 def test_a_call_that_ends_too_early_by_itself_is_content(form):
     template, script = ANSWERS[form]
     early = script[: script.index("Bern") + 2]

@@ -6,6 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from pydantic_core import from_json
+
 from radixlm.core.errors import InvalidRequestError
 from radixlm.server.protocol import ChatMessage
 from radixlm.server.tool_fields import ToolCallPart
@@ -81,10 +83,12 @@ def _result(message: ChatMessage, path: str, waiting: dict[str, str]) -> dict[st
 
 
 def _call(call: ToolCallPart, path: str) -> dict[str, Any]:
-    """Templates take arguments as a mapping, so that they write them their own way."""
+    """Templates take arguments as a mapping, so that they write them their own way. Of a call that
+    was cut off, that has what came whole.
+    """
     where = f"{path}.function.arguments"
     try:
-        arguments = json.loads(call.function.arguments or "{}")
+        arguments = _read(call.function.arguments or "{}")
     except (ValueError, RecursionError) as error:
         raise InvalidRequestError(f"{where} is not valid JSON: {error}", param=where) from None
     if not isinstance(arguments, dict):
@@ -93,6 +97,16 @@ def _call(call: ToolCallPart, path: str) -> dict[str, Any]:
         )
     function = {"name": call.function.name, "arguments": arguments}
     return {"id": call.id, "type": "function", "function": function}
+
+
+def _read(arguments: str) -> Any:
+    try:
+        return json.loads(arguments)
+    except ValueError as error:
+        try:
+            return from_json(arguments, allow_partial=True)
+        except ValueError:
+            raise error from None
 
 
 def _content(message: ChatMessage, path: str) -> str | list[dict[str, str]]:

@@ -38,7 +38,7 @@ def outputs_of(text: str, stop: tuple[str, ...]) -> list[RequestOutput]:
     last = made.pop()
     ended = RequestOutput(
         "r",
-        last.text + reads.flush(),
+        last.text + reads.flush().text,
         last.token_ids,
         finish_reason=FinishReason.STOP,
         logprobs=last.logprobs,

@@ -230,6 +230,8 @@ def test_wrong_fields_of_tokenize_are_named(fake, body, param):
         ({"tokens": [-1]}, "tokens[0]"),
         ({"tokens": [2**70]}, "tokens[0]"),
         ({"tokens": [1] * 2001}, "tokens"),
+        ({"tokens": [[1] * 1000] * 3}, "tokens"),
+        ({"tokens": [[1], [2, -1]]}, "tokens[1][1]"),
         ({"tokens": [1], "nonsense": 1}, "nonsense"),
     ],
 )

@@ -27,6 +27,20 @@ def test_tokens_come_as_the_vocabulary_spells_them(fake):
     assert len(body["tokens"]) == body["count"] == 4
 
 
+def test_detokenizing_as_vllm_and_sglang_have_it(fake):
+    ids = fake.post("/tokenize", prompt="hello<|end|>").json()["tokens"]
+    for fields, one in (
+        ({}, "hello<|end|>"),
+        ({"skip_special_tokens": False}, "hello<|end|>"),
+        ({"skip_special_tokens": True}, "hello"),
+    ):
+        body = fake.post("/detokenize", tokens=ids, **fields).json()
+        assert body == {"prompt": one, "text": one}
+        body = fake.post("/detokenize", tokens=[ids, [], ids], **fields).json()
+        assert body == {"prompt": [one, "", one], "text": [one, "", one]}
+    assert fake.post("/detokenize", tokens=[]).json()["text"] == ""
+
+
 def test_no_text_is_no_tokens(fake):
     assert fake.post("/tokenize", prompt="").json()["tokens"] == []
 
@@ -69,11 +83,11 @@ def test_special_tokens_are_added_where_no_template_writes_them(fake, monkeypatc
 @pytest.mark.parametrize("text", [*SAMPLES, "<|start|>a<think><|end|>"])
 def test_detokenizing_gives_the_text_back(fake, text):
     tokens = fake.post("/tokenize", prompt=text).json()["tokens"]
-    assert fake.post("/detokenize", tokens=tokens).json() == {"prompt": text}
+    assert fake.post("/detokenize", tokens=tokens).json()["prompt"] == text
 
 
 def test_no_tokens_are_no_text(fake):
-    assert fake.post("/detokenize", tokens=[]).json() == {"prompt": ""}
+    assert fake.post("/detokenize", tokens=[]).json()["prompt"] == ""
 
 
 def test_the_tokenizer_tells_its_configuration(fake, real):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import Field
 
+from radixlm.build import ModelInfo
 from radixlm.core.errors import InvalidRequestError, RequestTooLargeError
 from radixlm.server.chat import chat_prompt
 from radixlm.server.protocol import ChatMessage, TemplateFields
@@ -40,10 +42,14 @@ class TokenizeBody(TemplateFields):
 
 
 class DetokenizeBody(Body):
-    """POST /detokenize."""
+    """POST /detokenize: one list of ids, or several.
+
+    skip_special_tokens: leave them out; else they are written out.
+    """
 
     model: str | None = None
-    tokens: ListOf[int]
+    tokens: ListOf[int] | ListOf[ListOf[int]]
+    skip_special_tokens: bool | None = None
 
 
 def tokenized(service: Service, body: TokenizeBody) -> Tokenized:
@@ -70,25 +76,44 @@ def tokenized(service: Service, body: TokenizeBody) -> Tokenized:
 
 
 def detokenized(service: Service, body: DetokenizeBody) -> Detokenized:
-    """The answer of /detokenize, special tokens written out. Call it off the event loop.
+    """The answer of /detokenize. Call it off the event loop.
 
     Raises InvalidRequestError, RequestTooLargeError.
     """
     service.check_model(body.model)
-    info = service.engine.info
-    if len(body.tokens) > info.context_length:
+    one = [token for token in body.tokens if isinstance(token, int)]
+    if one or not body.tokens:
+        _check(service.engine.info, [(f"tokens[{place}]", id_) for place, id_ in enumerate(one)])
+        text: str | list[str] = _decoded(service, body, one)
+    else:
+        lists = [tokens for tokens in body.tokens if isinstance(tokens, list)]
+        places = [
+            (f"tokens[{outer}][{place}]", token)
+            for outer, tokens in enumerate(lists)
+            for place, token in enumerate(tokens)
+        ]
+        _check(service.engine.info, places)
+        text = [_decoded(service, body, tokens) for tokens in lists]
+    return {"prompt": text, "text": text}
+
+
+def _check(info: ModelInfo, tokens: Sequence[tuple[str, int]]) -> None:
+    """tokens: where each stands, and its id."""
+    if len(tokens) > info.context_length:
         raise RequestTooLargeError(
-            f"there are {len(body.tokens)} tokens, but the model's context is "
-            f"{info.context_length}",
+            f"there are {len(tokens)} tokens, but the model's context is {info.context_length}",
             param="tokens",
         )
-    for place, token in enumerate(body.tokens):
+    for where, token in tokens:
         if not 0 <= token < info.vocab_size:
-            where = f"tokens[{place}]"
             raise InvalidRequestError(
                 f"{where} is {token}, the model's ids are 0 to {info.vocab_size - 1}", param=where
             )
-    return {"prompt": service.engine.tokenizer.decode(body.tokens, skip_special_tokens=False)}
+
+
+def _decoded(service: Service, body: DetokenizeBody, tokens: Sequence[int]) -> str:
+    skip = bool(body.skip_special_tokens)
+    return service.engine.tokenizer.decode(tokens, skip_special_tokens=skip)
 
 
 def tokenizer_info(service: Service) -> dict[str, Any]:

@@ -312,7 +312,10 @@ class Tokenized(TypedDict):
 
 
 class Detokenized(TypedDict):
-    prompt: str
+    """The same text twice: vLLM calls it prompt, SGLang text. A list where several were given."""
+
+    prompt: str | list[str]
+    text: str | list[str]
 
 
 class TokenizerInfo(TypedDict):

@@ -117,5 +117,9 @@ def test_what_routers_are_told():
         "dp_size": 1,
         "replay_endpoint_port_base": 5558,
     }
+    # RadixView follows none but a wildcard: on any other host SGLang's server would connect.
+    own = config(publisher="zmq", endpoint="tcp://127.0.0.1:5557", bind=True).described(1)
+    elsewhere = config(publisher="zmq", endpoint="tcp://127.0.0.1:5557").described(1)
+    assert [told and told["endpoint_host"] for told in (own, elsewhere)] == ["*", "127.0.0.1"]
     assert config(publisher="zmq", endpoint="ipc://x").described(1) is None
     assert config(publisher="null").described(1) is None

@@ -142,7 +142,8 @@ class KVEventsConfig:
             return None
         told: KVEventSource = {
             "publisher": "zmq",
-            "endpoint_host": found["host"],
+            # Where it binds, that is its own: clients of SGLang's take no other for one that binds.
+            "endpoint_host": "*" if self.binds else found["host"],
             "endpoint_port_base": int(found["port"]),
             "topic": self.topic,
             "block_size": self.block_size_for(page_size),

@@ -377,3 +377,15 @@ def test_the_server_tells_of_it(engine):
     lines = client.get("/metrics").text.splitlines()
     counts = [line.rsplit(" ", 1)[1] for line in lines if line.startswith("radixlm:kv_event_")]
     assert counts == ["1.0", "2.0", "3.0", "4.0", "5.0"]
+
+
+@pytest.mark.parametrize("binds", [True, False])
+def test_nobody_can_follow_a_server_that_connects(engine, caplog, binds):
+    caplog.set_level("INFO")
+    config = KVEventsConfig(publisher="zmq", endpoint=f"tcp://127.0.0.1:{free_port()}", bind=binds)
+    with closing(Outlet(config)) as outlet, published(engine, outlet):
+        [told] = [
+            record for record in caplog.records if record.getMessage().startswith("KV events")
+        ]
+    assert (told.levelname == "WARNING") is not binds
+    assert ('"bind": true' in told.getMessage()) is not binds

@@ -130,6 +130,13 @@ def published(engine: AsyncEngine, outlet: Outlet | None) -> Iterator[Publisher 
         return
     with closing(Publisher(engine, outlet)) as publisher:
         config = outlet.config
-        doing = "bound to" if config.binds else "sent to"
-        _logger.info("KV events: %s %s, topic %r", doing, config.endpoint, config.topic)
+        if config.binds:
+            _logger.info("KV events: bound to %s, topic %r", config.endpoint, config.topic)
+        else:
+            _logger.warning(
+                "KV events: sent to %s, which a follower must have bound; for followers that "
+                'connect to this server give tcp://*:PORT, or "bind": true. Topic %r',
+                config.endpoint,
+                config.topic,
+            )
         yield publisher

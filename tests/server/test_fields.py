@@ -249,6 +249,7 @@ def test_what_a_template_is_told(thinker, fields, start):
         ("/v1/messages", {"tools": [{"name": "f", "input_schema": {}, "defer_loading": True}]}),
         (CHAT, {"top_logprobs": 0, "logprobs": False, "stream_options": {"include_usage": None}}),
         (CHAT, {"cache_prompt": True, "length_penalty": 1.0, "guided_json": None}),
+        (CHAT, {"best_of": 1, "bad_words": [], "custom_params": {}, "session_params": {}}),
         (CHAT, {"tools": [{"type": "function", "function": {"name": "f"}, "strict": False}]}),
     ],
 )

@@ -32,6 +32,8 @@ def log_access(exchange: Exchange, seconds: float) -> None:
         fields["prompt_tokens"] = usage["prompt_tokens"]
         fields["cached_tokens"] = usage["prompt_tokens_details"]["cached_tokens"]
         fields["output_tokens"] = usage["completion_tokens"]
+    if exchange.traceparent is not None:
+        fields["traceparent"] = exchange.traceparent
     fields["seconds"] = round(seconds, 4)
     line = " ".join(f"{name}={_plain(value)}" for name, value in fields.items())
     _logger.info(line, extra={"fields": fields})

@@ -35,10 +35,14 @@ def digest_of(key: str) -> str:
 class Keyring:
     """The keys that open the server; without any it is open to everyone.
 
+    open_paths: need no key, beside those that never do.
     admin_keys: open everything, and where there are any, nothing else opens what is for admins.
     """
 
-    def __init__(self, keys: Sequence[str], admin_keys: Sequence[str] = ()) -> None:
+    def __init__(
+        self, keys: Sequence[str], admin_keys: Sequence[str] = (), *, open_paths: Sequence[str] = ()
+    ) -> None:
+        self._open_paths = open_paths
         self._admins = tuple(digest_of(key) for key in admin_keys)
         self._digests = (*(digest_of(key) for key in keys), *self._admins) if keys else ()
 
@@ -48,7 +52,10 @@ class Keyring:
         Takes the same time whichever key is right and however much of a wrong one is: digests are
         compared, all of them, and each in constant time.
         """
-        if scope["method"] == "OPTIONS" or _is_open(scope["path"], scope.get("root_path", "")):
+        path, root = scope["path"], scope.get("root_path", "")
+        if scope["method"] == "OPTIONS" or _is_open(path, root):
+            return None
+        if path in [root + other for other in self._open_paths]:
             return None
         return self.key_refusal(Headers(scope=scope))
 

@@ -69,11 +69,13 @@ def create_app(
     """
     config = config or ServerConfig()
     clock = WallClock()
-    keys = Keyring(config.api_key, config.admin_api_key)
+    open_paths = ("/metrics",) if config.open_metrics else ()
+    keys = Keyring(config.api_key, config.admin_api_key, open_paths=open_paths)
+    names = config.metrics_names
     service = Service(
         engine=engine,
         model_name=served_model_name,
-        metrics=Metrics(engine.stats, served_model_name, kv_events),
+        metrics=Metrics(engine.stats, served_model_name, clock, kv_events, names=names),
         clock=clock,
         created=int(time.time()),
         config=config,

@@ -13,6 +13,7 @@ from radixlm.text.answers.formats import FORMATS
 from radixlm.text.answers.style import AUTO, THINKING
 
 LogFormat = Literal["text", "json"]
+MetricsNames = Literal["radixlm", "sglang", "both"]
 SamplingDefaults = Literal["model", "openai"]
 
 DEFAULT_HOST = "127.0.0.1"
@@ -124,6 +125,13 @@ class ServerConfig:
         "JSON as vLLM and SGLang take it: what enters and leaves the cache is published over ZMQ, "
         "for routers. Default: it is not.",
     )
+    metrics_names: MetricsNames = _flag(
+        "radixlm",
+        "Prefix of the names in /metrics: SGLang's, for its dashboards, this server's own, or each "
+        "metric under both.",
+        get_args(MetricsNames),
+    )
+    open_metrics: bool = _flag(False, "/metrics needs no --api-key.")
     disable_access_log: bool = _flag(False, "Do not log a line for each request.")
     log_format: LogFormat = _flag("text", "How log lines are written.", get_args(LogFormat))
     kv_events: KVEventsConfig | None = field(init=False, repr=False, compare=False)

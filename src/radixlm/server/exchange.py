@@ -13,6 +13,8 @@ from radixlm.server.error_shapes import is_messages, shape_of
 from radixlm.server.usage import UsageMeter
 
 _SCOPE_KEY = "radixlm.exchange"
+# Source: https://www.w3.org/TR/trace-context/#traceparent-header
+_TRACE = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _REQUEST_ID = re.compile(r"[ -~]{1,128}")
 
 
@@ -21,6 +23,7 @@ class Exchange:
 
     request_id: the client's `x-request-id` when it is 1 to 128 printable ASCII characters, else a
         fresh one.
+    traceparent: which trace it is part of, as the client says.
     status: None until the answer has begun.
     streams: the answer is a stream of events. complete: its last byte was sent.
     errors: how it is told of errors; a route whose streams end in another way sets its own.
@@ -28,7 +31,10 @@ class Exchange:
     """
 
     def __init__(self, scope: Scope, send: Send) -> None:
-        wish = Headers(scope=scope).get("x-request-id", "").strip(" ")
+        headers = Headers(scope=scope)
+        wish = headers.get("x-request-id", "").strip(" ")
+        trace = headers.get("traceparent", "").strip(" ")
+        self.traceparent = trace if _TRACE.fullmatch(trace) else None
         self.request_id = wish if _REQUEST_ID.fullmatch(wish) else uuid.uuid4().hex
         self.method: str = scope["method"]
         self.path: str = scope["path"]

@@ -16,6 +16,7 @@ from radixlm.core.request import Breakpoint, FinishReason, Namespace, RequestOut
 from radixlm.core.sampling import SamplingParams
 from radixlm.server.answer_memory import Asked
 from radixlm.server.errors import GenerationFailedError
+from radixlm.server.metrics import RequestTimes
 from radixlm.server.protocol import MAX_CHOICES
 from radixlm.server.service import Service
 from radixlm.text.misses import find
@@ -153,9 +154,8 @@ async def _pump(
 
 
 async def _one(service: Service, job: Job, choice: int) -> AsyncGenerator[Part, None]:
-    begun = service.clock.now()
+    times = RequestTimes(service.metrics, service.clock)
     prompt_only = job.of_prompt_only(choice)
-    waits_for_first = True
     answer: list[int] = []
     stream = service.engine.stream(
         job.prompts[choice // job.n],
@@ -174,9 +174,7 @@ async def _one(service: Service, job: Job, choice: int) -> AsyncGenerator[Part, 
                     raise GenerationFailedError(output.error or "the request failed")
                 if output.miss is not None and choice % job.n == 0:
                     _take_miss(service, job, choice // job.n, output.miss)
-                if waits_for_first and output.token_ids:
-                    waits_for_first = False
-                    service.metrics.time_to_first_token.observe(service.clock.now() - begun)
+                times.take(len(output.token_ids))
                 answer += output.token_ids
                 # Before its end is told: who hears of it may ask at once.
                 if output.finish_reason in _WHOLE and job.asked is not None and not prompt_only:
@@ -188,7 +186,7 @@ async def _one(service: Service, job: Job, choice: int) -> AsyncGenerator[Part, 
                         stop if isinstance(stop, str) else None,
                     )
                 yield Part(choice, output.without_answer() if prompt_only else output)
-    service.metrics.request_latency.observe(service.clock.now() - begun)
+    times.end()
 
 
 def _take_miss(service: Service, job: Job, prompt: int, miss: MissReport) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
@@ -14,12 +15,17 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from radixlm.core.clock import Clock
 from radixlm.core.misses import POOL_SCALES, MissReason
 from radixlm.core.reports import Tally
 from radixlm.engine.stats import EngineStats
+from radixlm.server.config import MetricsNames
 from radixlm.server.kv_events.publisher import KVEventCounts
 
 _PREFIX = "radixlm:"
+_SGLANG = b"sglang:"
+_FAMILY = re.compile(rb"^(# (?:HELP|TYPE) )?" + _PREFIX.encode(), re.MULTILINE)
+_INTER_TOKEN_SECONDS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5)
 _BITS = 24  # of the largest number that a histogram of numbers tells from larger ones
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
@@ -27,7 +33,8 @@ _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 class Metrics:
     """One server's metrics, in a registry of their own.
 
-    time_to_first_token, request_latency: in seconds, observed by the routes.
+    time_to_first_token, inter_token_latency, request_latency: in seconds, observed by the routes.
+    names: whose prefix they have.
     kv_events: what was published; None where nothing is.
     """
 
@@ -35,10 +42,14 @@ class Metrics:
         self,
         stats: Callable[[], EngineStats],
         model_name: str,
+        clock: Clock,
         kv_events: KVEventCounts | None = None,
+        *,
+        names: MetricsNames = "radixlm",
     ) -> None:
+        self._names = names
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(_EngineCollector(stats, model_name))
+        self._registry.register(_EngineCollector(stats, model_name, clock))
         if kv_events is not None:
             self._registry.register(_KVEventCollector(kv_events, model_name))
         self.time_to_first_token = self._histogram(
@@ -46,27 +57,81 @@ class Metrics:
             "From a request's arrival to its first output.",
             model_name,
         )
+        self.inter_token_latency = self._histogram(
+            "inter_token_latency_seconds",
+            "From one output of a request to the next, by the tokens in it.",
+            model_name,
+            _INTER_TOKEN_SECONDS,
+        )
         self.request_latency = self._histogram(
             "e2e_request_latency_seconds", "From a request's arrival to its end.", model_name
         )
 
     def render(self) -> bytes:
         """The text exposition format."""
-        return generate_latest(self._registry)
+        own = generate_latest(self._registry)
+        if self._names == "radixlm":
+            return own
+        theirs = _FAMILY.sub(lambda found: (found[1] or b"") + _SGLANG, own)
+        return theirs if self._names == "sglang" else own + theirs
 
-    def _histogram(self, name: str, text: str, model_name: str) -> Histogram:
+    def _histogram(
+        self, name: str, text: str, model_name: str, buckets: Sequence[float] = _SECONDS
+    ) -> Histogram:
         family = Histogram(
-            _PREFIX + name, text, ["model_name"], registry=self._registry, buckets=_SECONDS
+            _PREFIX + name, text, ["model_name"], registry=self._registry, buckets=buckets
         )
         return family.labels(model_name)
+
+
+class RequestTimes:
+    """Observes one request's outputs as they come. Made when it arrives."""
+
+    def __init__(self, metrics: Metrics, clock: Clock) -> None:
+        self._metrics = metrics
+        self._clock = clock
+        self._begun = clock.now()
+        self._last: float | None = None
+
+    def take(self, tokens: int) -> None:
+        """An output has come."""
+        if not tokens:
+            return
+        now, last = self._clock.now(), self._last
+        if last is None:
+            self._metrics.time_to_first_token.observe(now - self._begun)
+        else:
+            self._metrics.inter_token_latency.observe((now - last) / tokens)
+        self._last = now
+
+    def end(self) -> None:
+        """There will be no more."""
+        self._metrics.request_latency.observe(self._clock.now() - self._begun)
+
+
+class _Throughput:
+    """Tokens a second since it was last asked, a second ago or more."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._at, self._tokens, self._rate = clock.now(), 0, 0.0
+
+    def of(self, tokens: int) -> float:
+        """tokens: in all."""
+        now = self._clock.now()
+        if now - self._at >= 1:
+            self._rate = (tokens - self._tokens) / (now - self._at)
+            self._at, self._tokens = now, tokens
+        return self._rate
 
 
 class _EngineCollector(Collector):
     """Reads the engine's snapshot when it is asked: nothing is counted twice."""
 
-    def __init__(self, stats: Callable[[], EngineStats], model_name: str) -> None:
+    def __init__(self, stats: Callable[[], EngineStats], model_name: str, clock: Clock) -> None:
         self._stats = stats
         self._model_name = model_name
+        self._throughput = _Throughput(clock)
 
     def collect(self) -> Iterator[Metric]:
         stats = self._stats()
@@ -86,6 +151,11 @@ class _EngineCollector(Collector):
             ("num_tree_nodes", "Nodes of the radix tree, ghosts too.", stats.tree_nodes),
             ("num_tree_leaves", "Of these, without children.", stats.tree_leaves),
             ("cache_hit_rate", "Cached prompt tokens / prompt tokens.", stats.hit_rate),
+            (
+                "gen_throughput",
+                "Tokens generated a second, since the last look.",
+                self._throughput.of(stats.output_tokens),
+            ),
         ):
             gauge = GaugeMetricFamily(_PREFIX + name, text, labels=["model_name"])
             gauge.add_metric([self._model_name], value)

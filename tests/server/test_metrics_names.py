@@ -1,0 +1,89 @@
+"""/metrics under other servers' names, without a key, and what else operators watch."""
+
+from __future__ import annotations
+
+import pytest
+
+from radixlm.engine.stats import EngineStats
+from radixlm.server.metrics import Metrics, RequestTimes
+from tests.server_support import Client
+
+# What SGLang's own dashboard asks for.
+DASHBOARD = (
+    "num_running_reqs",
+    "num_queue_reqs",
+    "token_usage",
+    "cache_hit_rate",
+    "gen_throughput",
+    "time_to_first_token_seconds_bucket",
+    "inter_token_latency_seconds_bucket",
+    "e2e_request_latency_seconds_bucket",
+)
+
+
+class Moment:
+    def __init__(self) -> None:
+        self.time = 100.0
+
+    def now(self) -> float:
+        return self.time
+
+
+def families(text: str) -> set[str]:
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    return {line.partition("{")[0] for line in lines}
+
+
+@pytest.mark.parametrize("names", ["radixlm", "sglang", "both"])
+def test_names_of_metrics(engine, names):
+    client = Client(engine, "radixlm:odd", metrics_names=names)
+    client.complete(max_tokens=3)
+    text = client.get("/metrics").text
+    wanted = ("radixlm", "sglang") if names == "both" else (names,)
+    found = families(text)
+    assert {f"{prefix}:{name}" for prefix in wanted for name in DASHBOARD} <= found
+    assert {name.partition(":")[0] for name in found} == set(wanted)
+    assert 'model_name="radixlm:odd"' in text
+
+
+def test_metrics_may_be_open_beside_a_key(engine):
+    for flags, status in (({}, 401), ({"open_metrics": True}, 200)):
+        client = Client(engine, api_key=("one",), **flags)
+        assert client.get("/metrics").status_code == status
+        assert client.get("/v1/models").status_code == 401
+    under = Client(engine, api_key=("one",), open_metrics=True)
+    assert under.get("/metrics/../v1/models").status_code == 401
+
+
+def test_times_of_a_request():
+    clock, stats = Moment(), EngineStats()
+    metrics = Metrics(lambda: stats, "m", clock)
+    times = RequestTimes(metrics, clock)
+    for seconds, tokens in ((2.0, 1), (0.5, 0), (0.5, 2), (0.25, 1)):
+        clock.time += seconds
+        times.take(tokens)
+    times.end()
+    text = metrics.render().decode()
+    for name, count, total in (
+        ("time_to_first_token", 1, 2.0),
+        ("inter_token_latency", 2, 0.75),
+        ("e2e_request_latency", 1, 3.25),
+    ):
+        assert f'radixlm:{name}_seconds_count{{model_name="m"}} {float(count)}' in text
+        assert f'radixlm:{name}_seconds_sum{{model_name="m"}} {total}' in text
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", True),
+        ("00-4bf92f35-00f067aa0ba902b7-01 status=200", False),
+    ],
+)
+def test_the_trace_is_kept_in_the_access_log(client, caplog, given, kept):
+    caplog.set_level("INFO", logger="radixlm.access")
+    client.request("GET", "/v1/models", headers={"traceparent": given})
+    [line] = [
+        record.getMessage() for record in caplog.records if "/v1/models" in record.getMessage()
+    ]
+    assert (f" traceparent={given} " in line) is kept

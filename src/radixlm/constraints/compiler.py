@@ -12,7 +12,7 @@ from functools import partial
 from llguidance import LLMatcher, LLTokenizer
 
 from radixlm.constraints.matcher import Matcher
-from radixlm.constraints.source import GrammarError, compile_grammar
+from radixlm.constraints.source import GrammarError, compile_source
 from radixlm.constraints.table import Table, Vocabulary, cutter
 from radixlm.constraints.trial import Trial
 from radixlm.core.errors import EngineDeadError, InvalidRequestError, QueueFullError
@@ -20,15 +20,18 @@ from radixlm.core.grammar import Grammar
 
 MAX_KEPT = 256
 MAX_KEPT_CHARACTERS = 4_000_000
+# One `multipleOf` may take 23 MB.
+MAX_KEPT_BYTES = 256 << 20
 MAX_WAITING = 256
 MAX_WAITING_OF_TENANT = 128
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compiled:
-    """A grammar's Constraint, which any number of answers follow."""
+    """A grammar's Constraint, which any number of answers follow. size: bytes that it holds."""
 
     start: LLMatcher
+    size: int
 
     def matcher(self) -> Matcher:
         """For a new answer. O(size of the grammar), some microseconds."""
@@ -39,8 +42,9 @@ class Compiler:
     """Compiles grammars for one tokenizer. Every method may be called from any thread.
 
     A thread of its own does it, one grammar after the other, tenants in turn, each tried in another
-    process first (see Trial). What was compiled last is kept, up to MAX_KEPT grammars. The
-    tokenizer's table, the thread and the process are made when the first grammar comes.
+    process first (see Trial). What was compiled last is kept, up to MAX_KEPT grammars and
+    MAX_KEPT_BYTES of what they hold. The tokenizer's table, the thread and the process are made
+    when the first grammar comes.
 
     vocab_size: the model's. eos_ids: each ends an answer where the grammar lets it.
     """
@@ -52,6 +56,7 @@ class Compiler:
         self._lock = threading.Lock()
         self._kept: OrderedDict[Grammar, Compiled] = OrderedDict()
         self._characters = 0
+        self._bytes = 0
         self._waiting: Counter[str] = Counter()  # by tenant
         # The tenant whose turn is next comes first.
         self._lines: OrderedDict[str, deque[tuple[Grammar, Future[Compiled]]]] = OrderedDict()
@@ -145,8 +150,8 @@ class Compiler:
             return known
         try:
             tokenizer, trial = self._tools()
-            trial.check(grammar)
-            made = Compiled(compile_grammar(grammar, tokenizer))
+            tried = trial.check(grammar)
+            made = Compiled(compile_source(tried.source, tokenizer), tried.size)
         except GrammarError as error:
             raise InvalidRequestError(
                 f"{grammar.param} can not be followed: {error}", param=grammar.param
@@ -165,6 +170,12 @@ class Compiler:
         with self._lock:
             self._kept[grammar] = made
             self._characters += len(grammar.text)
-            while len(self._kept) > MAX_KEPT or self._characters > MAX_KEPT_CHARACTERS:
-                gone, _ = self._kept.popitem(last=False)
+            self._bytes += made.size
+            while (
+                len(self._kept) > MAX_KEPT
+                or self._characters > MAX_KEPT_CHARACTERS
+                or self._bytes > MAX_KEPT_BYTES
+            ):
+                gone, compiled = self._kept.popitem(last=False)
                 self._characters -= len(gone.text)
+                self._bytes -= compiled.size

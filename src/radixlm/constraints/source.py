@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
+from radixlm.constraints.schema import load
 from radixlm.core.grammar import JSON_STYLE, Grammar, GrammarKind
 
 if TYPE_CHECKING:
@@ -18,6 +21,7 @@ _JSON = cast("JsonCompileOptions", dict(JSON_STYLE))
 _LIMITS = LLParserLimits(max_lexer_states=20_000, step_max_items=10_000, verbose_errors=False)
 # Its conversion to Lark is Python, and of the square of the number of rules.
 MAX_GBNF_LENGTH = 16_384
+_SCHEMA_IN_LARK = re.compile(r"(%json\s*)(?=\{)")
 _LONGEST_REASON = 400
 _REASONS = {
     "NoExtensionBias": "no answer that ends is allowed, or none that the model's tokens can spell",
@@ -29,12 +33,17 @@ class GrammarError(ValueError):
 
 
 def compile_grammar(grammar: Grammar, tokenizer: LLTokenizer) -> LLMatcher:
+    """Both in one: `source_of`, then `compile_source`. Raises GrammarError."""
+    return compile_source(source_of(grammar), tokenizer)
+
+
+def compile_source(source: str, tokenizer: LLTokenizer) -> LLMatcher:
     """A matcher at the beginning of an answer, its first mask made, so that the first request has
     it for nothing, and a grammar that no answer can follow is found here.
 
     Raises GrammarError. May take any time, or crash the process: see Trial.
     """
-    matcher = LLMatcher(tokenizer, _source(grammar), log_level=0, limits=_LIMITS)
+    matcher = LLMatcher(tokenizer, source, log_level=0, limits=_LIMITS)
     _raise_error(matcher)
     mask = allocate_token_bitmask(1, tokenizer.vocab_size)
     fill_next_token_bitmask(matcher, mask)
@@ -64,15 +73,17 @@ def _raise_error(matcher: LLMatcher) -> None:
         raise GrammarError(reason)
 
 
-def _source(grammar: Grammar) -> str:
+def source_of(grammar: Grammar) -> str:
+    """What llguidance compiles. In Python, and as slow as a grammar is odd. Raises GrammarError."""
     try:
         match grammar.kind:
             case GrammarKind.REGEX:
                 return LLMatcher.grammar_from_regex(grammar.text)
             case GrammarKind.JSON_SCHEMA:
-                return LLMatcher.grammar_from_json_schema(_schema(grammar.text), defaults=_JSON)
+                schema = json.dumps(load(_schema(grammar.text)))
+                return LLMatcher.grammar_from_json_schema(schema, defaults=_JSON)
             case GrammarKind.LARK:
-                return _lark(grammar.text)
+                return _lark(_with_mended_schemas(grammar.text))
     except ValueError as error:
         raise GrammarError(_shortened(str(error))) from None
 
@@ -97,6 +108,20 @@ def _lark(text: str) -> str:
             "write it in Lark"
         )
     return grammar_from("ebnf", text)
+
+
+def _with_mended_schemas(text: str) -> str:
+    """Lark whose schemas (`%json {...}`) are mended."""
+    parts = _SCHEMA_IN_LARK.split(text)
+    made = parts[:1]
+    for mark, part in zip(parts[1::2], parts[2::2], strict=True):
+        try:
+            _, end = json.JSONDecoder().raw_decode(part)
+        except (ValueError, RecursionError):
+            made += [mark, part]  # for llguidance to say what is wrong
+            continue
+        made += [mark, json.dumps(load(part[:end])), part[end:]]
+    return "".join(made)
 
 
 def _shortened(text: str) -> str:

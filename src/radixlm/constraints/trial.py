@@ -8,7 +8,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from radixlm.constraints.source import GrammarError
 from radixlm.constraints.table import Table
@@ -24,6 +24,13 @@ sys.path[:] = sys.argv[1:]
 from radixlm.constraints.trial_process import main
 main()
 """
+
+
+class Tried(NamedTuple):
+    """What llguidance compiles, and the bytes that it then holds, as far as the system says."""
+
+    source: str
+    size: int
 
 
 class Trial:
@@ -42,7 +49,7 @@ class Trial:
         self._seconds = seconds
         self._process: subprocess.Popen[bytes] | None = None
 
-    def check(self, grammar: Grammar) -> None:
+    def check(self, grammar: Grammar) -> Tried:
         """Raises GrammarError, NoTrialError."""
         process = self._process or self._start()
         try:
@@ -54,8 +61,9 @@ class Trial:
                 f"it took more than {self._seconds:g} s to compile, or was too deeply nested; "
                 "make it simpler"
             ) from None
-        if answer is not None:
+        if isinstance(answer, str):
             raise GrammarError(answer)
+        return Tried(*answer)
 
     def close(self) -> None:
         """End the process."""

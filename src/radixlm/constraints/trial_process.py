@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import os
 import sys
 import threading
 from contextlib import suppress
 
-from radixlm.constraints.source import GrammarError, compile_grammar, try_first_tokens
+from radixlm.constraints.source import GrammarError, compile_source, source_of, try_first_tokens
 from radixlm.constraints.table import Table
 from radixlm.constraints.trial import receive, send
 from radixlm.core.grammar import Grammar
@@ -40,10 +41,26 @@ def _answer_all() -> None:
             grammar: Grammar = receive(sys.stdin.buffer)
             # Its watchdog needs neither the interpreter nor a signal to end the process.
             faulthandler.dump_traceback_later(seconds, exit=True, file=nowhere)
+            answer: str | tuple[str, int]
             try:
-                try_first_tokens(compile_grammar(grammar, tokenizer))
-                reason = None
+                source = source_of(grammar)
+                before = _resident()
+                matcher = compile_source(source, tokenizer)
+                answer = source, max(_resident() - before, 0)
+                try_first_tokens(matcher)
             except GrammarError as error:
-                reason = str(error)
+                answer = str(error)
             faulthandler.cancel_dump_traceback_later()
-            send(sys.stdout.buffer, reason)
+            send(sys.stdout.buffer, answer)
+
+
+def _resident() -> int:
+    """Bytes of memory that this process holds, what it has freed given back; 0 where the system
+    does not say.
+    """
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, AttributeError):
+        return 0

@@ -9,9 +9,11 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 TORCH_FOR_CPUS := https://download.pytorch.org/whl/cpu
 
-.PHONY: install serve test check bench wheel lint-deploy clients sglang-frontend clean
+.PHONY: install develop serve test check bench wheel lint-deploy clients sglang-frontend clean
 
 install: $(SERVING)
+
+develop: $(DEVELOPING)
 
 # The pip that comes with Python 3.11 takes half as long again. PyPI's torch for Linux brings CUDA,
 # gigabytes; one that is there already stays.
@@ -63,7 +65,7 @@ clients: .venv-clients/.ready
 	touch $@
 
 # SGLang's frontend, without the server of the same package, which needs CUDA.
-sglang-frontend: $(SERVING) .venv-sglang/.ready
+sglang-frontend: $(DEVELOPING) .venv-sglang/.ready
 	$(BIN)/python scripts/sglang_frontend.py $(ARGS)
 
 .venv-sglang/.ready: Makefile

@@ -11,6 +11,7 @@ import click
 import yaml
 
 from radixlm.cli_help import HeadedOption
+from radixlm.cli_others import hint_for
 from radixlm.core.errors import ConfigError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -77,6 +78,8 @@ def _known(command: click.Command) -> dict[str, click.Option]:
 
 
 def _unknown(key: str, known: list[str]) -> str:
+    if (hint := hint_for("--" + key.replace("_", "-").lstrip("-"))) is not None:
+        return f"there is no flag {key!r}: {hint}"
     near = difflib.get_close_matches(key.replace("_", "-").strip("-").lower(), known, n=1)
     hint = f"did you mean {near[0]!r}?" if near else "--help lists the flags"
     return f"there is no flag {key!r}; {hint}"

@@ -1,10 +1,12 @@
-"""Help under headings: an option says under which it stands."""
+"""Help under headings: an option says under which it stands. Hints for flags that are not ours."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import click
+
+from radixlm.cli_others import hint_for
 
 
 class HeadedOption(click.Option):
@@ -15,7 +17,23 @@ class HeadedOption(click.Option):
         self.heading = heading
 
 
-class HeadedCommand(click.Command):
+class HintingCommand(click.Command):
+    """Knows what other engines' flags are called here."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = [argument.partition("=")[0] for argument in args]
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            # Of `-ngl 9` click has looked for `-n` only.
+            likely = [flag for flag in given if flag.startswith(error.option_name)]
+            for flag in likely:
+                if (hint := hint_for(flag)) is not None:
+                    raise click.UsageError(f"There is no option {flag!r}: {hint}.", ctx) from None
+            raise
+
+
+class HeadedCommand(HintingCommand):
     """Lists its options by heading, in the order in which headings and options first come."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

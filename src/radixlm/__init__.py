@@ -6,7 +6,6 @@ Public names are resolved when first used, so that `import radixlm` does not loa
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -121,7 +120,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return _version("radixlm")
+        return import_module("importlib.metadata").version("radixlm")  # it takes a while itself
     if name not in _HOMES:
         raise AttributeError(f"module 'radixlm' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

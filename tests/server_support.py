@@ -31,7 +31,7 @@ from radixlm.server import serve as serving
 from radixlm.server.app import create_app
 from radixlm.server.config import ServerConfig
 from radixlm.server.kv_events.publisher import KVEventCounts
-from radixlm.server.listen import bind
+from radixlm.server.listen import bind, listening
 from radixlm.server.responses.keeper import Keeper
 from radixlm.server.serve import Server, http_config
 from radixlm.text.chat_template import ChatTemplate
@@ -285,7 +285,12 @@ def running(monkeypatch: pytest.MonkeyPatch, **flags: Any) -> Iterator[int | Non
     monkeypatch.setattr(serving, "Server", Told)
     monkeypatch.setattr(AsyncEngine, "from_config", lambda _config: engine)
     settings = ServerConfig(port=0, **flags)
-    thread = threading.Thread(target=serving.serve, args=(EngineConfig(), settings))
+
+    def serve() -> None:
+        with listening(settings) as listener:
+            serving.serve(EngineConfig(), settings, listener)
+
+    thread = threading.Thread(target=serve)
     with soon_ended():
         thread.start()
         try:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import click
 
 from radixlm.cli_later import named
-from radixlm.core.errors import ConfigError, RadixLMError
+from radixlm.core.errors import ConfigError, ModelError, RadixLMError
 from radixlm.core.processors import bound_spinning
 
 
@@ -71,8 +71,13 @@ def main() -> None:
         _distrust_working_directory()
         bound_spinning(os.environ)
         cli(prog_name="radixlm")
+    except ModelError as error:
+        _complain(error.message)
+        for line in error.commands:  # alone on its line, to be copied
+            click.echo(f"  {line}", err=True)
+        sys.exit(1)
     except RadixLMError as error:
-        click.secho(f"radixlm: {' '.join(str(error).split())}", fg="red", err=True)
+        _complain(str(error))
         sys.exit(2 if isinstance(error, ConfigError) else 1)
 
 
@@ -84,3 +89,7 @@ def _distrust_working_directory() -> None:
             f"numba would take settings from {_NUMBA_SETTINGS} in the working directory; "
             "start radixlm elsewhere, and set what you need as NUMBA_... in the environment"
         )
+
+
+def _complain(message: str) -> None:
+    click.secho(f"radixlm: {' '.join(message.split())}", fg="red", err=True)

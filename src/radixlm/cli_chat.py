@@ -7,12 +7,14 @@ from typing import Any
 import click
 
 from radixlm.cli_flags import engine_options, model_path_option, sampling_options, take_sampling
+from radixlm.cli_help import HintingCommand
 from radixlm.cli_later import later
+from radixlm.text.folder import resolve_folder
 
 talk = later("radixlm.cli_conversation:talk")
 
 
-@click.command("chat")
+@click.command("chat", cls=HintingCommand)
 @click.argument("model", required=False)
 @click.option("--system", help="Instruction that stands in front of the conversation.")
 @model_path_option
@@ -25,4 +27,5 @@ def command(model: str | None, model_path: str | None, system: str | None, **opt
     answer, /clear forgets the conversation, Ctrl-D or /exit leaves.
     """
     params = take_sampling(options)
+    resolve_folder(model or model_path)  # a wrong one is told before torch is imported
     talk(model or model_path, params, system, **options)

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
 
 from radixlm.cli_flags import engine_options, model_path_option, sampling_options, take_sampling
+from radixlm.cli_help import HintingCommand
 from radixlm.cli_later import later
+from radixlm.core.errors import ModelError
 from radixlm.core.request import RequestOutput
+from radixlm.text.folder import DEMO_NAME, is_folder, resolve_folder
+from radixlm.text.hub import hub_name
 
 Engine = later("radixlm.build:Engine")
 
-_FOLDER_MARKS = ("/", "./", "../", "~")
+_FOLDER_MARKS = ("/", "./", "../", "~/")
+_FILES = (".gguf", ".safetensors")
+_LONGEST_PATH = 4096
 
 
-@click.command("generate")
+@click.command("generate", cls=HintingCommand)
 @click.argument("arguments", metavar="[MODEL] [PROMPT]...", nargs=-1)
 @model_path_option
 @sampling_options()
@@ -25,12 +31,13 @@ _FOLDER_MARKS = ("/", "./", "../", "~")
 def command(arguments: tuple[str, ...], model_path: str | None, **options: Any) -> None:
     """Continue each PROMPT and print what MODEL adds.
 
-    MODEL is a folder in Hugging Face format; a first argument that is no folder and does not look
-    like one is a prompt for the embedded demo model. Without PROMPT, or where it is -, standard
-    input is the prompt.
+    MODEL is a folder in Hugging Face format. A single argument that is no folder, and a first one
+    with spaces in it, are prompts for the embedded demo model, which has the name radixlm-demo,
+    too. Without PROMPT, or where it is -, standard input is the prompt.
     """
     params = take_sampling(options)
     model, given = (model_path, arguments) if model_path else _split(arguments)
+    _check(model, given)
     prompts = [_read_input() if text == "-" else text for text in given or ("-",)]
     with Engine(model, **options) as engine:
         outputs = engine.generate(prompts, params)
@@ -53,20 +60,34 @@ def _split(arguments: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
     if not arguments:
         return None, ()
     first = arguments[0]
-    # So that a mistyped folder is not taken for a prompt; a text with spaces may begin as one.
-    spaced = any(map(str.isspace, first))
-    named = "/" in first and len(arguments) > 1
-    looks_like_folder = not spaced and (named or first.startswith(_FOLDER_MARKS))
-    if looks_like_folder or _is_folder(first):
+    if is_folder(first) or _looks_like_model(first, alone=len(arguments) == 1):
         return first, arguments[1:]
     return None, arguments
 
 
-def _is_folder(text: str) -> bool:
-    try:
-        return bool(text) and Path(text).is_dir()
-    except (OSError, ValueError):  # too long, or not possible as a name at all
+def _check(model: str | None, prompts: tuple[str, ...]) -> None:
+    """Tell of a wrong model before torch is imported. Raises ModelError."""
+    word = model is not None and "/" not in model and not model.endswith(_FILES)
+    if word and prompts and model != DEMO_NAME and not is_folder(model or ""):
+        raise ModelError(
+            f"there is no folder {model!r}; the first of several arguments is MODEL. Give the path "
+            f"of a model's folder, or {DEMO_NAME} for prompts to the embedded demo model",
+            commands=(f"radixlm generate {DEMO_NAME} {shlex.join((model or '', *prompts))}",),
+        )
+    resolve_folder(model)
+
+
+def _looks_like_model(text: str, *, alone: bool) -> bool:
+    """So that a mistyped model is an error and not a prompt; a text with spaces is none.
+
+    alone: nothing comes after it; a single word is a prompt then, unless it is a path or a name.
+    """
+    if not text or any(map(str.isspace, text)) or len(text) > _LONGEST_PATH:
         return False
+    if alone:
+        marked = text.startswith(_FOLDER_MARKS) or text.endswith(_FILES)
+        return marked or text == DEMO_NAME or hub_name(text) is not None
+    return text != "-"
 
 
 def _read_input() -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import socket
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -14,6 +17,8 @@ from radixlm.cli_later import later
 from radixlm.core.config import EngineConfig
 from radixlm.server.config import LogFormat, ServerConfig
 from radixlm.server.json_log import JsonFormatter
+from radixlm.server.listen import check_certificate, listening
+from radixlm.text.folder import DEMO_NAME, resolve_folder
 
 serve = later("radixlm.server.serve:serve")
 
@@ -32,7 +37,20 @@ def command(model: str | None, model_path: str | None, **flags: Any) -> None:
     settings = ServerConfig(**{item.name: flags.pop(item.name) for item in flags_of(ServerConfig)})
     config = EngineConfig.from_flags(model=model or model_path, **flags)
     _log_to_stderr(settings.log_format)
-    serve(config, settings)
+    with checked(config, settings) as listener:
+        serve(config, settings, listener)
+
+
+@contextlib.contextmanager
+def checked(config: EngineConfig, settings: ServerConfig) -> Iterator[socket.socket]:
+    """Where to listen, after a moment's look at what may be wrong: to import torch and to load a
+    model takes longer. Raises ModelError, ConfigError.
+    """
+    resolve_folder(config.model)
+    check_certificate(settings)
+    with listening(settings) as listener:
+        click.secho(f"Loading {config.model or DEMO_NAME} ...", dim=True, err=True)
+        yield listener
 
 
 def _log_to_stderr(log_format: LogFormat) -> None:

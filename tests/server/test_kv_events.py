@@ -354,17 +354,20 @@ def test_what_is_wrong_is_told_before_the_model_is_loaded(monkeypatch):
         return ServerConfig(port=0, kv_events_config=text)
 
     nowhere = EngineConfig(model="/nowhere")
-    with closing(socket.create_server(("0.0.0.0", 0))) as taken:  # noqa: S104
+    with (
+        closing(socket.create_server(("127.0.0.1", 0))) as listener,
+        closing(socket.create_server(("0.0.0.0", 0))) as taken,  # noqa: S104
+    ):
         endpoint = f"tcp://*:{taken.getsockname()[1]}"
         with pytest.raises(ConfigError, match=r"cannot bind 'tcp://.*: Address already in use"):
-            serve(nowhere, flag(endpoint))
+            serve(nowhere, flag(endpoint), listener)
     with pytest.raises(ConfigError, match="no use with --disable-radix-cache"):
-        serve(EngineConfig(disable_radix_cache=True), flag("ipc:///nowhere"))
+        serve(EngineConfig(disable_radix_cache=True), flag("ipc:///nowhere"), listener)
     for name in ("zmq.asyncio", "msgspec.msgpack"):
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, name, None)
             with pytest.raises(ConfigError, match=r"pip install pyzmq msgspec"):
-                serve(nowhere, flag("ipc:///nowhere"))
+                serve(nowhere, flag("ipc:///nowhere"), listener)
 
 
 def test_the_server_tells_of_it(engine):

@@ -12,10 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from radixlm.build import AsyncEngine
-from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError
-from radixlm.server import serve as serving
 from radixlm.server.config import ServerConfig
 from radixlm.server.listen import bind_unix, check_certificate, listening
 from tests.server_support import running
@@ -119,18 +116,12 @@ def test_tls_is_not_old(monkeypatch, pem):
         ("cert.pem", "locked.pem", "cannot be used"),
     ],
 )
-def test_wrong_certificates_are_refused_before_the_model_is_loaded(
-    monkeypatch, pem, cert, key, text
-):
-    def never(_config):
-        raise AssertionError("loaded")
-
-    monkeypatch.setattr(AsyncEngine, "from_config", never)
+def test_wrong_certificates_are_refused(pem, cert, key, text):
     settings = ServerConfig(
         port=0, ssl_certfile=str(pem / cert), ssl_keyfile=None if key is None else str(pem / key)
     )
     with pytest.raises(ConfigError, match=text):
-        serving.serve(EngineConfig(), settings)
+        check_certificate(settings)
 
 
 def test_no_certificate_is_fine():

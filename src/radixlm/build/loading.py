@@ -40,7 +40,7 @@ from radixlm.runner.model_runner import ModelRunner
 from radixlm.runner.paced import PacedRunner
 from radixlm.scheduler import Limits, Scheduler, make_order
 from radixlm.text.chat_template import ChatTemplate
-from radixlm.text.folder import DEMO_MODEL, resolve_folder
+from radixlm.text.folder import DEMO_MODEL, DEMO_NAME, resolve_folder
 from radixlm.text.prefix_check import BrokenPrefix, broken_prefixes, told
 from radixlm.text.tokenizer import Tokenizer
 
@@ -172,7 +172,7 @@ def load(config: EngineConfig, *, progress: bool = True) -> Loaded:
         frozenset() if tokenizer.eos_token_id is None else {tokenizer.eos_token_id}
     )
     info = ModelInfo(
-        name="radixlm-demo" if folder == DEMO_MODEL else folder.resolve().name,
+        name=DEMO_NAME if folder == DEMO_MODEL else folder.resolve().name,
         model_path=str(folder),
         model_type=model_config.model_type,
         vocab_size=model_config.vocab_size,

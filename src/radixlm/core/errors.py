@@ -74,7 +74,12 @@ class ConfigError(RadixLMError, ValueError):
 
 
 class ModelError(RadixLMError):
-    """A model folder cannot be used."""
+    """A model folder cannot be used. `commands`: for a shell, one after the other, that help."""
+
+    def __init__(self, message: str, *, commands: tuple[str, ...] = ()) -> None:
+        self.message = f"{message}:" if commands else message
+        self.commands = commands
+        super().__init__("\n  ".join((self.message, *commands)))
 
 
 class UnsupportedModelError(ModelError):

@@ -23,7 +23,7 @@ from radixlm.server.connection import connection_with
 from radixlm.server.garbage import full_searches_on_demand, search_when_quiet
 from radixlm.server.kv_events.outlet import Outlet
 from radixlm.server.kv_events.publisher import Publisher, published
-from radixlm.server.listen import check_certificate, listening, ready_line
+from radixlm.server.listen import ready_line
 from radixlm.server.responses.keeper import Keeper
 from radixlm.server.responses.run import lost
 
@@ -83,18 +83,15 @@ class Server(uvicorn.Server):
         await self._end()
 
 
-def serve(config: EngineConfig, settings: ServerConfig | None = None) -> None:
-    """Load the model and serve it until a signal comes.
+def serve(config: EngineConfig, settings: ServerConfig, listener: socket.socket) -> None:
+    """Load the model and serve it at `listener`, the caller's to close, until a signal comes.
 
-    The ports are taken and the certificate read before the model is loaded, so that a wrong one
-    costs no wait. Raises ConfigError for these, and what loading the model raises.
+    The ports of KV events are taken before the model is loaded, so that a wrong one costs no wait.
+    Raises ConfigError for these, and what loading the model raises.
     """
-    settings = settings or ServerConfig()
-    check_certificate(settings)
     if settings.kv_events is not None and config.disable_radix_cache:
         raise ConfigError("--kv-events-config has no use with --disable-radix-cache")
     with (
-        listening(settings) as listener,
         stored_responses(settings) as responses,
         kv_outlet(settings) as outlet,
     ):

@@ -26,7 +26,7 @@ from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, InvalidRequestError, ModelError
 from radixlm.core.sampling import SamplingParams
 
-PROGRAM = [sys.executable, "-c", "from radixlm.cli import main; main()"]
+PROGRAM = [sys.executable, "-c", "from radixlm.cli_start import main; main()"]
 
 
 @pytest.fixture(scope="module")
@@ -126,33 +126,35 @@ def test_our_errors_are_one_line_without_traceback(monkeypatch, capsys, error, c
     assert capsys.readouterr().err == "radixlm: no such\n"
 
 
+def test_commands_that_help_stand_alone_on_their_lines(monkeypatch, capsys):
+    def fail(**_options):
+        raise ModelError("no\nsuch", commands=("fetch it", "try it"))
+
+    monkeypatch.setattr(cli, "cli", fail)
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert capsys.readouterr().err == "radixlm: no such:\n  fetch it\n  try it\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        pytest.param(
-            ["generate", "/no/where", "hi"],
-            1,
-            "there is no folder '/no/where'",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            ["generate", "models/typo", "hi"],
-            1,
-            "there is no folder 'models/typo'",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            ["serve", "--port", "0", "--model-path", "/no/where"],
-            1,
-            "there is no folder",
-            marks=pytest.mark.slow,
-        ),
+        (["generate", "/no/where", "hi"], 1, "there is no folder '/no/where'"),
+        (["chat", "models/typo"], 1, "hf download models/typo --local-dir ~/models/typo\n"),
+        (["serve", "--port", "0", "--model-path", "/no/where"], 1, "there is no folder"),
+        (["serve", "--port", "99999"], 2, "--port is a number from 0 to 65535, got 99999"),
+        (["serve", "--host", "1.2.3.4"], 2, "cannot listen on 1.2.3.4 port 30000"),
         (["serv"], 2, "No such command 'serv'"),
     ],
 )
-def test_errors_from_the_shell(arguments, code, text):
+def test_errors_from_the_shell_come_before_torch(arguments, code, text):
+    program = (
+        "import sys\nfrom radixlm.cli_start import main\n"
+        "try: main()\n"
+        "finally: assert not {'torch', 'fastapi'} & sys.modules.keys()"
+    )
     done = subprocess.run(  # noqa: S603
-        [*PROGRAM, *arguments], capture_output=True, text=True, check=False
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False
     )
     assert done.returncode == code
     assert text in done.stderr
@@ -196,11 +198,20 @@ def test_generate_takes_a_first_argument_that_is_no_folder_as_prompt(monkeypatch
             return []
 
     monkeypatch.setattr("radixlm.cli_generate.Engine", FakeEngine)
-    for first in ("hello", "/ is a slash", "x" * 5000):
+    for first in ("hello you", "/ is a slash", "x" * 5000):
         CliRunner().invoke(generate, [first, "two"])
         assert asked[-2:] == [None, [first, "two"]]
-    CliRunner().invoke(generate, ["./nowhere", "two"])
-    assert asked[-2:] == ["./nowhere", ["two"]]
+    for alone in ("hello", "and/or?", "-"):
+        CliRunner().invoke(generate, [alone], input="hello")
+        assert asked[-2:] == [None, ["hello" if alone == "-" else alone]]
+    CliRunner().invoke(generate, ["radixlm-demo", "hello", "two"])
+    assert asked[-2:] == ["radixlm-demo", ["hello", "two"]]
+    told = len(asked)
+    for typo in (["qwen3-0.6b", "Hi"], ["./nowhere", "two"], ["A/B"], ["x.gguf"], ["~/typo"]):
+        result = CliRunner().invoke(generate, typo)
+        assert isinstance(result.exception, ModelError)
+        assert f"there is no folder {typo[0]!r}" in str(result.exception)
+    assert len(asked) == told
 
 
 def test_chat_remembers_and_shows_what_was_cached(folder: str):

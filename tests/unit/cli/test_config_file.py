@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 
 import click
 import pytest
@@ -20,7 +21,8 @@ from radixlm.server.config import ServerConfig
 def served(monkeypatch):
     """What `serve` was called with."""
     calls: list[tuple[EngineConfig, ServerConfig]] = []
-    monkeypatch.setattr(cli_serve, "serve", lambda *configs: calls.append(configs))
+    monkeypatch.setattr(cli_serve, "serve", lambda *configs: calls.append(configs[:2]))
+    monkeypatch.setattr(cli_serve, "checked", lambda *_configs: nullcontext())
     return calls
 
 

@@ -1,0 +1,121 @@
+"""What can not be served is told apart, in words, with the command that helps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from radixlm.core.errors import ModelError, UnsupportedModelError
+from radixlm.text.folder import DEMO_MODEL, resolve_folder
+
+
+def folder_with(folder: Path, files: dict[str, Any]) -> str:
+    folder.mkdir()
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return str(folder)
+
+
+def refused(model: str) -> UnsupportedModelError:
+    with pytest.raises(UnsupportedModelError) as caught:
+        resolve_folder(model)
+    return caught.value
+
+
+def quantized(method: str) -> dict[str, Any]:
+    return {"config.json": {"model_type": "llama", "quantization_config": {"quant_method": method}}}
+
+
+@pytest.mark.parametrize(
+    ("files", "what"),
+    [
+        ({"model-q4.gguf": "GGUF"}, "holds a model as GGUF, llama.cpp's format"),
+        (quantized("awq"), "quantized with AWQ"),
+        (quantized("gptq"), "quantized with GPTQ"),
+        (quantized("fp8"), "quantized with FP8"),
+        (quantized("bitsandbytes"), "quantized with bitsandbytes"),
+        (quantized("compressed-tensors"), "quantized with compressed-tensors"),
+        (quantized("new"), "quantized with 'new'"),
+        ({"config.json": {"quantization_config": []}}, "quantized with an unnamed method"),
+        ({"config.json": {"quantization": {"bits": 4}}}, "quantized with MLX"),
+    ],
+)
+def test_each_kind_is_named_with_the_command_for_another(tmp_path, files, what):
+    error = refused(folder_with(tmp_path / "model", files))
+    assert what in error.message
+    assert "not supported yet" in error.message
+    download, serve = error.commands
+    assert "hf download OWNER/NAME --local-dir ~/models/NAME" in download
+    assert serve.endswith("radixlm serve ~/models/NAME")
+
+
+def test_a_gguf_file_is_known_by_its_name_or_its_first_bytes(tmp_path):
+    for name, content in (("model.gguf", b""), ("model", b"GGUF\x03")):
+        (tmp_path / name).write_bytes(content)
+        assert "is a GGUF file" in refused(str(tmp_path / name)).message
+    (tmp_path / "model.bin").write_bytes(b"PK")
+    with pytest.raises(ModelError, match="is a file; give the folder"):
+        resolve_folder(str(tmp_path / "model.bin"))
+
+
+def test_an_adapter_names_its_model(tmp_path):
+    known = {"adapter_config.json": {"base_model_name_or_path": "Qwen/Qwen3-0.6B"}}
+    error = refused(folder_with(tmp_path / "hub", known))
+    assert "is a LoRA adapter for the model 'Qwen/Qwen3-0.6B'" in error.message
+    assert "hf download Qwen/Qwen3-0.6B --local-dir ~/models/Qwen3-0.6B" in error.commands[0]
+    local = {"adapter_config.json": {"base_model_name_or_path": "/models/base"}}
+    error = refused(folder_with(tmp_path / "local", local))
+    assert "for the model '/models/base'" in error.message
+    assert error.commands == ()
+    assert "is a LoRA adapter, not" in str(
+        refused(folder_with(tmp_path / "broken", {"adapter_config.json": "["}))
+    )
+
+
+def test_a_merged_model_may_keep_its_adapter_s_config(tmp_path):
+    files = {"adapter_config.json": {}, "config.json": {}, "model.safetensors": ""}
+    model = folder_with(tmp_path / "merged", files)
+    assert str(resolve_folder(model)) == model
+
+
+@pytest.mark.parametrize(
+    "card", ["base_model: A/B-7B", "base_model:\n- A/B-7B", 'base_model: "A/B-7B"']
+)
+def test_the_model_card_says_what_a_checkpoint_was_quantized_from(tmp_path, card):
+    files = {**quantized("awq"), "README.md": f"---\nlicense: mit\n{card}\n---\n# Model\n"}
+    assert "hf download A/B-7B " in refused(folder_with(tmp_path / "m", files)).commands[0]
+
+
+def test_the_hub_s_own_cache_leads_to_the_version_in_it(tmp_path):
+    model = folder_with(tmp_path / "models--A--B", {"snapshots/abc/config.json": {}})
+    assert refused(model).commands[0].endswith(f"radixlm serve {model}/snapshots/abc")
+
+
+@pytest.mark.parametrize("config", ["[" * 100_000, "[1]", "\xff", '{"model_type": "llama"}'])
+def test_what_else_is_wrong_with_a_config_is_told_by_its_reader(tmp_path, config):
+    model = folder_with(tmp_path / "model", {"config.json": config})
+    assert str(resolve_folder(model)) == model
+
+
+def test_a_name_of_the_hub_is_answered_with_its_download():
+    with pytest.raises(ModelError, match=r"no folder 'Qwen/Qwen3-0\.6B'") as caught:
+        resolve_folder("Qwen/Qwen3-0.6B")
+    assert "hf download Qwen/Qwen3-0.6B --local-dir ~/models/Qwen3-0.6B" in str(caught.value)
+
+
+@pytest.mark.parametrize("model", ["/no/where", "x" * 5000, "a\0b", "", "~nobody-of-that-name/x"])
+def test_paths_that_can_not_be_are_no_folders(model):
+    with pytest.raises(ModelError, match="there is no folder"):
+        resolve_folder(model)
+
+
+def test_the_embedded_model_has_a_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert resolve_folder("radixlm-demo") == resolve_folder(None) == DEMO_MODEL
+    (tmp_path / "radixlm-demo").mkdir()
+    assert resolve_folder("radixlm-demo") == Path("radixlm-demo")

@@ -244,9 +244,13 @@ def live(
     """
     listener = bind("127.0.0.1", 0)
     ready = threading.Event()
+
+    async def announce() -> None:
+        ready.set()
+
     settings = ServerConfig(**flags)
     config = http_config(create_app(engine, served_model_name=name, config=settings), settings)
-    server = Server(config, ready.set, engine.close, grace)
+    server = Server(config, announce, engine.close, grace)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
     with soon_ended():
         thread.start()
@@ -275,7 +279,13 @@ def running(monkeypatch: pytest.MonkeyPatch, **flags: Any) -> Iterator[int | Non
     class Told(serving.Server):
         def __init__(self, config: uvicorn.Config, **options: Any) -> None:
             made.append(self)
-            super().__init__(config, **{**options, "ready": ready.set})
+            announce = options.pop("ready")
+
+            async def ready_now() -> None:
+                await announce()
+                ready.set()
+
+            super().__init__(config, **options, ready=ready_now)
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             assert sockets

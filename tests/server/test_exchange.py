@@ -137,17 +137,19 @@ def test_a_request_is_one_line_without_its_text(fake, lines, stream, chat):
     assert prompt_tokens >= len(PRIVATE)
     assert first.fields["cached_tokens"] == 0
     assert second.fields["cached_tokens"] == prompt_tokens - 1
-    assert f" status=200 prompt_tokens={prompt_tokens} cached_tokens=0 " in first.getMessage()
+    line = first.getMessage()
+    assert line.startswith(f"POST {path} 200; prompt {prompt_tokens} tokens, 0 cached; answer 10; ")
+    assert re.search(r"; \d+\.\d{3} s, id [0-9a-f]{32}$", line)
     for word in PRIVATE.split():
         assert word not in first.getMessage()
 
 
 def test_other_routes_and_errors_are_logged_without_tokens(fake, lines):
-    fake.get("/health")
+    fake.get("/ping")
     fake.complete(temperature=-1)
     Client(fake.engine, api_key=("k",)).get("/v1/models")
     found = [(record.fields["path"], record.fields["status"]) for record in lines()]
-    assert found == [("/health", 200), ("/v1/completions", 400), ("/v1/models", 401)]
+    assert found == [("/ping", 200), ("/v1/completions", 400), ("/v1/models", 401)]
     assert not any("prompt_tokens" in record.fields for record in lines())
 
 
@@ -172,8 +174,8 @@ def test_a_line_can_not_be_forged(fake, lines):
     [record] = lines()
     text = record.getMessage()
     assert "\n" not in text
-    assert r'request_id="a\" status=1" ' in text
-    assert r'path="/x\nradixlm.access status=200/y' in text
+    assert text.endswith(r' id "a\" status=1"')
+    assert text.startswith(r'GET "/x\nradixlm.access status=200/y')
     assert len(text) < 400
 
 
@@ -202,8 +204,22 @@ def test_other_records_are_json_too():
 
 
 def test_the_access_log_can_be_left_out(fake, lines):
-    Client(fake.engine, disable_access_log=True).get("/health")
+    Client(fake.engine, disable_access_log=True).get("/ping")
     assert lines() == []
+
+
+def test_probes_that_find_all_well_are_not_logged(lines):
+    engine, runner = fake_engine()
+    for client in (Client(engine), Client(engine, root_path="/llm")):
+        assert client.get("/health").status_code == 200
+    assert lines() == []
+    Client(engine, log_health=True).get("/health")
+    runner.broken = True
+    Client(engine).complete()
+    Client(engine).get("/health")
+    found = [(record.fields["path"], record.fields["status"]) for record in lines()]
+    assert found == [("/health", 200), ("/v1/completions", 503), ("/health", 503)]
+    asyncio.run(engine.close())
 
 
 def test_ping_answers_when_the_engine_is_dead():

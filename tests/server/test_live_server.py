@@ -13,9 +13,8 @@ import openai
 import pytest
 
 from radixlm.core.errors import ConfigError
-from radixlm.server.config import ServerConfig
-from radixlm.server.listen import bind, ready_line
-from tests.server_support import events, fake_engine, idle_and_whole, live, until
+from radixlm.server.listen import bind
+from tests.server_support import NAME, events, fake_engine, idle_and_whole, live, until
 
 STEP = 0.02
 
@@ -89,21 +88,32 @@ def test_what_runs_when_the_server_ends_is_told(grace, force):
     engine, _ = fake_engine(seconds=STEP)
     answers: dict[bool, httpx.Response] = {}
 
+    told: list[httpx.Response] = []
+
     def send(url: str, stream: bool) -> None:
         body = {"prompt": "a", "max_tokens": 1500, "n": 2, "stream": stream}
         answers[stream] = httpx.post(f"{url}/v1/completions", json=body, timeout=30)
 
+    def send_message(url: str) -> None:
+        body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1500, "stream": True}
+        told.append(httpx.post(f"{url}/v1/messages", json={"model": NAME, **body}, timeout=30))
+
     with live(engine, grace=grace, force=force) as url:
         threads = [threading.Thread(target=send, args=(url, stream)) for stream in (False, True)]
+        threads.append(threading.Thread(target=send_message, args=(url,)))
         for thread in threads:
             thread.start()
-        assert until(lambda: engine.stats().running == 4)
+        assert until(lambda: engine.stats().running == 5)
     for thread in threads:
         thread.join()
     assert answers[False].status_code == 503
-    assert "shut down" in answers[False].json()["error"]["message"]
     *_, last = events(answers[True])
-    assert "shut down" in last["error"]["message"]
+    for error in (answers[False].json()["error"], last["error"]):
+        assert error["code"] == "server_shutting_down"
+        assert error["message"].startswith("the server is shutting down")
+    error = told[0].text.rpartition("data: ")[2]
+    assert json.loads(error)["error"]["type"] == "overloaded_error"
+    assert "the server is shutting down" in error
 
 
 def test_the_log_says_that_it_ends_and_what_for(caplog):
@@ -206,16 +216,3 @@ def test_a_port_in_use_says_what_to_do():
         bind("127.0.0.1", taken.getsockname()[1])
     with pytest.raises(ConfigError, match=r"--port is a number from 0 to 65535, got 70000"):
         bind("127.0.0.1", 70000)
-
-
-def test_the_ready_line_gives_an_address_that_works():
-    with closing(bind("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        every = ServerConfig(host="0.0.0.0")  # noqa: S104
-        assert f"demo on http://127.0.0.1:{port}; try" in ready_line("demo", listener, every)
-        assert f"http://[::1]:{port}/" in ready_line("demo", listener, ServerConfig(host="::1"))
-        tls = ready_line("demo", listener, ServerConfig(ssl_certfile="c", api_key=("secret",)))
-        assert f"curl -k -H 'Authorization: Bearer KEY' https://127.0.0.1:{port}/v1" in tls
-        assert "secret" not in tls
-        unix = ready_line("demo", listener, ServerConfig(uds="/run/x"))
-        assert "curl --unix-socket /run/x http://localhost/v1" in unix

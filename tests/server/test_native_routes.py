@@ -191,7 +191,13 @@ def test_the_server_tells_its_flags_and_numbers(fake):
     assert info["max_running_requests"] == fake.engine.config.max_running_requests
     assert info["schedule_policy"] == "lpm"
     assert info["served_model_name"] == "test-model"
-    assert info["max_total_num_tokens"] == 4000
+    assert info["max_total_num_tokens"] == info["kv_tokens"] == 4000
+    # What was left open is told as it is, not as "auto" or null.
+    assert (info["dtype"], info["device"]) == ("float32", "cpu")
+    assert info["context_length"] == fake.engine.info.context_length
+    assert info["model"] == info["tokenizer"] == info["model_path"]
+    assert info["threads"] >= 1
+    assert info["max_pinned_tokens"] == 0
     assert info["version"]
     [state] = info["internal_states"]
     assert state["kv_capacity"] == state["kv_free"] + state["kv_evictable"] == 4000

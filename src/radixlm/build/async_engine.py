@@ -31,8 +31,11 @@ class AsyncEngine:
 
     @classmethod
     def from_config(cls, config: EngineConfig) -> AsyncEngine:
-        """Load the model (blocks). Raises ConfigError and ModelError."""
-        return cls(load(config))
+        """Load the model (blocks); its first request is as fast as later ones.
+
+        Raises ConfigError and ModelError.
+        """
+        return cls(load(config, warm=True))
 
     def stream(
         self,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 
 from radixlm.constraints import Compiled, Compiler
-from radixlm.core.errors import EngineDeadError
+from radixlm.core.errors import EngineStoppedError
 from radixlm.core.grammar import Grammar
 
 
@@ -31,7 +31,9 @@ class Compiling:
         if aborted:
             return None
         if future.cancelled():
-            raise EngineDeadError("the engine was shut down while a grammar waited to be compiled")
+            raise EngineStoppedError(
+                "the engine was shut down while a grammar waited to be compiled"
+            )
         return future.result()
 
     def abort(self, request_ids: Iterable[str] | None) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Mapping
+from concurrent import futures
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,12 @@ from radixlm.build.resolve import (
     resolve_pin_budget,
     resolve_threads,
 )
+from radixlm.build.warming import throwaway_cache, warm_up
 from radixlm.cache import RadixCache, make_policy
 from radixlm.constraints import Compiler, MaskFiller
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError
+from radixlm.core.grammar import Grammar
 from radixlm.core.keys import Key
 from radixlm.core.request import FinishReason, Request, RequestOutput
 from radixlm.core.sampling import SamplingParams
@@ -50,12 +53,14 @@ _logger = logging.getLogger("radixlm.build")
 # small pool has none to lay aside.
 RESERVE = 128
 _RESERVES_IN_POOL = 512
+_ANY_GRAMMAR = Grammar.regex("a")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
     """What was loaded, and how. Sizes in tokens.
 
+    max_pinned_tokens: the most that pins may keep.
     recommended_sampling: what the model's generation_config.json gives, unchecked.
     broken_prefixes: what the chat template does not keep of earlier turns.
     threads: that compute, where that is the CPU.
@@ -72,6 +77,7 @@ class ModelInfo:
     dtype: str
     device: str
     eos_token_ids: tuple[int, ...]
+    max_pinned_tokens: int = 0
     recommended_sampling: Mapping[str, Any] = field(default_factory=dict)
     broken_prefixes: tuple[BrokenPrefix, ...] = ()
     threads: int = 1
@@ -131,8 +137,11 @@ class Loaded:
         self.grammars.close()
 
 
-def load(config: EngineConfig, *, progress: bool = True) -> Loaded:
-    """Load the model and start its engine. Raises ConfigError and ModelError."""
+def load(config: EngineConfig, *, progress: bool = True, warm: bool = False) -> Loaded:
+    """Load the model and start its engine. Raises ConfigError and ModelError.
+
+    warm: do what the first requests would wait for otherwise, too.
+    """
     policy = make_policy(config.eviction_policy)
     folder = resolve_folder(config.model)
     model_config = load_config(folder)
@@ -148,26 +157,18 @@ def load(config: EngineConfig, *, progress: bool = True) -> Loaded:
     shape = (model_config.n_layers, model_config.n_kv_heads, model_config.head_dim)
     capacity = config.kv_tokens or default_kv_tokens(bytes_per_token(*shape, dtype), device)
     context = resolve_context(config, model_config)
+    pin_budget = resolve_pin_budget(config, capacity, context)
     cache = RadixCache(
         capacity,
         config.page_size,
         enabled=not config.disable_radix_cache,
         policy=policy,
-        pin_budget=resolve_pin_budget(config, capacity, context),
+        pin_budget=pin_budget,
         reserve=min(RESERVE, capacity // _RESERVES_IN_POOL),
     )
     limits = Limits(context, cache.largest_request, model_config.vocab_size)
-    n_rows = min(config.max_running_requests, config.chunked_prefill_size)
-    try:
-        pool = KVPool(shape[0], cache.capacity, shape[1], shape[2], dtype, device)
-        table = ReqToTokenPool(n_rows, limits.longest, device)
-    except (RuntimeError, MemoryError, ValueError) as error:
-        raise ConfigError(
-            f"no memory for a KV pool of {cache.capacity} tokens (--kv-tokens) and a table of "
-            f"{n_rows} requests (--max-running-requests): {error}"
-        ) from None
+    pool, table = _memory(config, shape, cache.capacity, limits.longest, dtype, device)
     runner = _paced(ModelRunner(model, pool, table, device), model_config.n_layers, device)
-    core = _core(config, cache, runner, tokenizer, limits)
     eos = model_config.eos_token_ids | (
         frozenset() if tokenizer.eos_token_id is None else {tokenizer.eos_token_id}
     )
@@ -183,14 +184,45 @@ def load(config: EngineConfig, *, progress: bool = True) -> Loaded:
         dtype=str(dtype).removeprefix("torch."),
         device=str(device),
         eos_token_ids=tuple(sorted(eos)),
+        max_pinned_tokens=pin_budget,
         recommended_sampling=recommended_sampling(folder),
         broken_prefixes=_checked_prefixes(template, tokenizer),
         threads=threads,
     )
     grammars = Compiler(tokenizer, vocab_size=limits.vocab_size, eos_ids=eos)
+    intake = Intake(limits, eos)
+    if warm:
+        begun = grammars.submit(_ANY_GRAMMAR)  # its process starts beside the rest
+        small = throwaway_cache(cache, config.page_size)
+        warm_up(_core(config, small, runner, tokenizer, limits), intake)
+        futures.wait([begun])
+    core = _core(config, cache, runner, tokenizer, limits)
     team().leave()  # from here on the engine's thread computes
     client = EngineClient(core, max_queued_requests=config.max_queued_requests)
-    return Loaded(config, info, tokenizer, template, Intake(limits, eos), grammars, client)
+    return Loaded(config, info, tokenizer, template, intake, grammars, client)
+
+
+def _memory(
+    config: EngineConfig,
+    shape: tuple[int, int, int],
+    capacity: int,
+    longest: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> tuple[KVPool, ReqToTokenPool]:
+    """shape: layers, heads of keys and values, size of a head. Raises ConfigError."""
+    n_rows = min(config.max_running_requests, config.chunked_prefill_size)
+    n_layers, n_heads, head_dim = shape
+    try:
+        return (
+            KVPool(n_layers, capacity, n_heads, head_dim, dtype, device),
+            ReqToTokenPool(n_rows, longest, device),
+        )
+    except (RuntimeError, MemoryError, ValueError) as error:
+        raise ConfigError(
+            f"no memory for a KV pool of {capacity} tokens (--kv-tokens) and a table of "
+            f"{n_rows} requests (--max-running-requests): {error}"
+        ) from None
 
 
 def _take_threads(config: EngineConfig) -> int:

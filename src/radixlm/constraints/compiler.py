@@ -15,7 +15,7 @@ from radixlm.constraints.matcher import Matcher
 from radixlm.constraints.source import GrammarError, compile_source
 from radixlm.constraints.table import Table, Vocabulary, cutter
 from radixlm.constraints.trial import Trial
-from radixlm.core.errors import EngineDeadError, InvalidRequestError, QueueFullError
+from radixlm.core.errors import EngineStoppedError, InvalidRequestError, QueueFullError
 from radixlm.core.grammar import Grammar
 
 MAX_KEPT = 256
@@ -78,7 +78,7 @@ class Compiler:
         """
         with self._lock:
             if self._closed:
-                raise EngineDeadError("the engine is shut down, so no grammar is compiled")
+                raise EngineStoppedError("the engine is shut down, so no grammar is compiled")
             known = self._known(grammar)
             if known is not None:
                 done: Future[Compiled] = Future()

@@ -5,6 +5,7 @@ RadixLMError
 │   └── RequestTooLargeError   it can never fit the context or the pool            HTTP 400
 ├── QueueFullError         too many requests wait; try again later                 HTTP 429
 ├── EngineDeadError        the engine loop crashed or was shut down                HTTP 503
+│   └── EngineStoppedError     it was shut down, as it was meant to be               HTTP 503
 ├── NoTrialError           no process can be started to try grammars in            HTTP 503
 ├── BackendError           a server that programs run on does not answer, or fails
 ├── ConfigError            a flag or a combination of flags is wrong
@@ -63,6 +64,10 @@ class QueueFullError(RadixLMError):
 
 class EngineDeadError(RadixLMError):
     """The engine loop is gone, so no request can be answered."""
+
+
+class EngineStoppedError(EngineDeadError):
+    """The engine was shut down, as it was meant to be."""
 
 
 class NoTrialError(RadixLMError):

@@ -70,7 +70,7 @@ class EngineClient:
         self._looking: dict[int, Future[Scene]] = {}
         self._viewers: dict[int, Viewer] = {}
         self._tickets = 0
-        self._dead: str | None = None
+        self._dead: EngineDeadError | None = None
         self._inbox: SimpleQueue[Inbound] = SimpleQueue()
         self._thread = EngineThread(core, self._inbox, self, clock or WallClock())
         self._thread.start()
@@ -246,8 +246,8 @@ class EngineClient:
                 _settle(future, value, error)
             case Seen():
                 self._show(message)
-            case Died(reason):
-                self._bury(reason)
+            case Died(error):
+                self._bury(error)
 
     def _deliver(self, outputs: Iterable[RequestOutput]) -> None:
         addressed: dict[Mailbox, list[RequestOutput]] = {}
@@ -260,9 +260,10 @@ class EngineClient:
                         del self._mailboxes[output.request_id]
         deliver_all(addressed)
 
-    def _bury(self, reason: str) -> None:
+    def _bury(self, error: EngineDeadError) -> None:
+        reason = str(error)
         with self._lock:
-            self._dead = reason
+            self._dead = error
             names = list(self._mailboxes)
             asked, self._asked = [*self._asked.values(), *self._looking.values()], {}
             self._looking = {}
@@ -271,9 +272,9 @@ class EngineClient:
             RequestOutput(name, finish_reason=FinishReason.ERROR, error=reason) for name in names
         )
         for future in asked:
-            _settle(future, None, EngineDeadError(reason))
+            _settle(future, None, type(error)(reason))
         for viewer in viewers:
-            viewer.deliver(EngineDeadError(reason))
+            viewer.deliver(type(error)(reason))
 
     def _begin_to_look(
         self, others: dict[int, T], most: int, query: TreeQuery, who: T, *, follow: bool
@@ -315,13 +316,12 @@ class EngineClient:
     def _raise_if_died(self, outputs: Iterable[RequestOutput]) -> None:
         for output in outputs:
             if output.finish_reason is FinishReason.ERROR:
-                if self._dead is not None:
-                    raise EngineDeadError(output.error)
+                self._check_alive()
                 raise InvalidRequestError(output.error or "the request failed")
 
     def _check_alive(self) -> None:
         if self._dead is not None:
-            raise EngineDeadError(self._dead)
+            raise type(self._dead)(str(self._dead))  # its own for each: it collects a traceback
 
 
 def _settle(future: Future[Any], value: object, error: Exception | None) -> None:

@@ -8,7 +8,12 @@ from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from radixlm.core.clock import Clock
-from radixlm.core.errors import CacheError, InvalidRequestError
+from radixlm.core.errors import (
+    CacheError,
+    EngineDeadError,
+    EngineStoppedError,
+    InvalidRequestError,
+)
 from radixlm.core.request import FinishReason, Request, RequestOutput
 from radixlm.engine.core import EngineCore
 from radixlm.engine.messages import (
@@ -54,7 +59,7 @@ class EngineThread(threading.Thread):
         self._stopping = False
 
     def run(self) -> None:
-        reason = "the engine was shut down"
+        end: EngineDeadError = EngineStoppedError("the engine was shut down")
         try:
             while not self._stopping:
                 self._receive()
@@ -64,8 +69,8 @@ class EngineThread(threading.Thread):
                     self._outbox.put(seen)
         except BaseException as error:  # a native part's panic is no Exception
             _logger.exception("the engine loop crashed")
-            reason = f"the engine loop crashed: {type(error).__name__}: {error}"
-        self._outbox.put(Died(reason))
+            end = EngineDeadError(f"the engine loop crashed: {type(error).__name__}: {error}")
+        self._outbox.put(Died(end))
 
     def _step(self) -> None:
         outputs = self._core.step()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from radixlm.cache import Pin
-from radixlm.core.errors import CacheError
+from radixlm.core.errors import CacheError, EngineDeadError
 from radixlm.core.events import RequestEvent
 from radixlm.core.keys import Key
 from radixlm.core.misses import Explained
@@ -154,9 +154,9 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """The loop ended; no further message follows."""
+    """The loop ended; no further message follows. error: for all who wait, and who come later."""
 
-    reason: str
+    error: EngineDeadError
 
 
 Outbound = Outputs | Answer | Seen | Died

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from radixlm.server.exchange import Exchange
+
+# In the scope of a request that the server made for itself.
+UNLOGGED = "radixlm.unlogged"
 
 _logger = logging.getLogger("radixlm.access")
 _PLAIN = re.compile(r"[\w./:+-]+", re.ASCII)
@@ -35,8 +39,16 @@ def log_access(exchange: Exchange, seconds: float) -> None:
     if exchange.traceparent is not None:
         fields["traceparent"] = exchange.traceparent
     fields["seconds"] = round(seconds, 4)
-    line = " ".join(f"{name}={_plain(value)}" for name, value in fields.items())
-    _logger.info(line, extra={"fields": fields})
+    _logger.info("%s", _in_words(fields), extra={"fields": fields})
+
+
+def _in_words(fields: Mapping[str, Any]) -> str:
+    status = fields["status"] or "left before an answer"
+    parts = [f"{_plain(fields['method'])} {_plain(fields['path'])} {status}"]
+    if "prompt_tokens" in fields:
+        prompt, cached = fields["prompt_tokens"], fields["cached_tokens"]
+        parts += [f"prompt {prompt} tokens, {cached} cached", f"answer {fields['output_tokens']}"]
+    return "; ".join((*parts, f"{fields['seconds']:.3f} s, id {_plain(fields['request_id'])}"))
 
 
 def _plain(value: object) -> str:

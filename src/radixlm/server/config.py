@@ -133,6 +133,7 @@ class ServerConfig:
     )
     open_metrics: bool = _flag(False, "/metrics needs no --api-key.")
     disable_access_log: bool = _flag(False, "Do not log a line for each request.")
+    log_health: bool = _flag(False, "Log requests for /health that find all well, too.")
     log_format: LogFormat = _flag("text", "How log lines are written.", get_args(LogFormat))
     kv_events: KVEventsConfig | None = field(init=False, repr=False, compare=False)
 

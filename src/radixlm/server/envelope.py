@@ -8,7 +8,7 @@ import contextlib
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from radixlm.core.clock import Clock
-from radixlm.server.access_log import log_access
+from radixlm.server.access_log import UNLOGGED, log_access
 from radixlm.server.api_keys import Keyring
 from radixlm.server.config import ServerConfig
 from radixlm.server.errors import error_response, timed_out
@@ -16,6 +16,8 @@ from radixlm.server.exchange import Exchange
 
 # A client that does not read is not waited for when it is told that its time is over.
 _TELL_SECONDS = 5
+_HEALTH = "/health"
+_OK = 200
 
 
 class Envelope:
@@ -29,6 +31,7 @@ class Envelope:
         self._keys = keys
         self._limit = config.request_timeout or None
         self._logs = not config.disable_access_log
+        self._unlogged = () if config.log_health else (_HEALTH, config.root_path + _HEALTH)
         self._clock = clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -45,8 +48,12 @@ class Envelope:
                 await error_response(refusal, exchange.errors.body)(scope, receive, exchange.send)
         finally:
             exchange.forget()
-            if self._logs:
+            if self._logs and UNLOGGED not in scope and not self._is_routine(exchange):
                 log_access(exchange, self._clock.now() - begun)
+
+    def _is_routine(self, exchange: Exchange) -> bool:
+        """A probe every few seconds that finds all well would bury what is worth reading."""
+        return exchange.status == _OK and exchange.path in self._unlogged
 
     async def _in_time(self, exchange: Exchange, scope: Scope, receive: Receive) -> None:
         """Cancelling the application aborts its requests in the engine."""

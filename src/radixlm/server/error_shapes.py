@@ -9,6 +9,7 @@ from starlette.types import Scope
 
 from radixlm.core.errors import (
     EngineDeadError,
+    EngineStoppedError,
     InvalidRequestError,
     QueueFullError,
     RequestTooLargeError,
@@ -38,6 +39,7 @@ _CODES: Mapping[type[Exception], str] = {
     NotFoundError: "not_found",
     RequestTooLargeError: "context_length_exceeded",
     QueueFullError: "queue_full",
+    EngineStoppedError: "server_shutting_down",
     EngineDeadError: "engine_dead",
     InvalidApiKeyError: "invalid_api_key",
     AdminKeyNeededError: "admin_key_needed",

@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 
 from radixlm.core.errors import (
     EngineDeadError,
+    EngineStoppedError,
     InvalidRequestError,
     NodeGoneError,
     NoTrialError,
@@ -110,6 +111,8 @@ def message_of(error: Exception) -> str:
     """What the client is told; of an error nobody meant, only the kind."""
     if isinstance(error, HTTPException):
         return str(error.detail)
+    if isinstance(error, EngineStoppedError):
+        return "the server is shutting down; send the request again when it is back"
     if isinstance(error, RadixLMError):
         return str(error)
     return f"internal error ({type(error).__name__}); the server's log has the details"

@@ -95,25 +95,3 @@ def check_certificate(config: ServerConfig) -> None:
             f"--ssl-certfile {config.ssl_certfile!r} with --ssl-keyfile {config.ssl_keyfile!r} "
             f"cannot be used: {error}; give a certificate and its key, not encrypted, as PEM"
         ) from None
-
-
-def ready_line(name: str, listener: socket.socket, config: ServerConfig) -> str:
-    """What a newcomer needs to see: where it is, and a first request to try."""
-    scheme = "http" if config.ssl_certfile is None else "https"
-    tool = "curl" if config.ssl_certfile is None else "curl -k"
-    if config.uds is None:
-        host = config.host
-        at = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(  # noqa: S104
-            host, f"[{host}]" if ":" in host else host
-        )
-        place = url = f"{scheme}://{at}:{listener.getsockname()[1]}"
-    else:
-        place, url, tool = config.uds, f"{scheme}://localhost", f"{tool} --unix-socket {config.uds}"
-    if config.api_key:
-        tool += " -H 'Authorization: Bearer KEY'"
-    return (
-        f"RadixLM serves {name} on {place}; try:\n"
-        f"  {tool} {url}/v1/chat/completions -d "
-        """'{"messages": [{"role": "user", "content": "Hello"}]}'"""
-        f"\nand look at its cache: {url}/ui"
-    )

@@ -24,6 +24,8 @@ from radixlm.server.wire import Load
 
 HEALTH_SECONDS = 20.0
 _HEALTH_POLL_SECONDS = 0.05
+# Flags that may be left open, by their names in ModelInfo.
+_RESOLVED = ("dtype", "device", "context_length", "kv_tokens", "max_pinned_tokens", "threads")
 
 router = APIRouter(route_class=HeadRoute)
 
@@ -78,18 +80,21 @@ async def health_generate(request: Request) -> Response:
 @router.get("/server_info")
 @router.get("/get_server_info")
 async def server_info(request: Request) -> Response:
-    """The flags as given, what was made of them, and the engine in numbers."""
+    """The flags, with what was made of those that were left open, and the engine in numbers."""
     service = service_of(request)
-    engine, events = service.engine, service.config.kv_events
+    engine, info, events = service.engine, service.engine.info, service.config.kv_events
     return JSONResponse(
         {
             **asdict(engine.config),
+            **{name: getattr(info, name) for name in _RESOLVED},
+            "model": info.model_path,
+            "tokenizer": engine.config.tokenizer or info.model_path,
             "served_model_name": service.model_name,
-            "model_path": engine.info.model_path,
-            "max_total_num_tokens": engine.info.kv_tokens,
-            "max_req_input_len": engine.info.context_length - 1,
+            "model_path": info.model_path,
+            "max_total_num_tokens": info.kv_tokens,
+            "max_req_input_len": info.context_length - 1,
             "version": version("radixlm"),
-            "kv_events": None if events is None else events.described(engine.info.page_size),
+            "kv_events": None if events is None else events.described(info.page_size),
             "internal_states": [asdict(engine.stats())],
         }
     )

@@ -23,9 +23,10 @@ from radixlm.server.connection import connection_with
 from radixlm.server.garbage import full_searches_on_demand, search_when_quiet
 from radixlm.server.kv_events.outlet import Outlet
 from radixlm.server.kv_events.publisher import Publisher, published
-from radixlm.server.listen import ready_line
 from radixlm.server.responses.keeper import Keeper
 from radixlm.server.responses.run import lost
+from radixlm.server.warming import touch
+from radixlm.server.welcome import pool_warning, welcome
 
 _logger = logging.getLogger("radixlm.server")
 
@@ -43,7 +44,7 @@ class Server(uvicorn.Server):
     def __init__(
         self,
         config: uvicorn.Config,
-        ready: Callable[[], None],
+        ready: Callable[[], Awaitable[None]],
         end: Callable[[], Awaitable[None]],
         grace: float = _GRACE_SECONDS,
     ) -> None:
@@ -56,7 +57,7 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
-            self._ready()
+            await self._ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if running := len(self.server_state.tasks):
@@ -119,11 +120,15 @@ def _serve(
         kv_events=None if publisher is None else publisher.counts,
     )
     http = http_config(app, settings)
-    server = Server(
-        http,
-        ready=lambda: print(ready_line(name, listener, settings), flush=True),
-        end=engine.close,
-    )
+
+    async def announce() -> None:
+        await touch(app, settings)
+        if (warning := pool_warning(engine.info)) is not None:
+            _logger.warning(warning)
+        chats = engine.chat_template is not None
+        print(welcome(name, engine.info, listener, settings, chats=chats), flush=True)
+
+    server = Server(http, ready=announce, end=engine.close)
     runner = asyncio.Runner(loop_factory=http.get_loop_factory())
     _end_on_terminate()
     # On an interrupt uvicorn has ended in good order by then.

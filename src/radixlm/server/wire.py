@@ -340,8 +340,9 @@ class ServedModel(TypedDict):
 
 
 class ServerFacts(TypedDict):
-    """kv_events: null where they are not published, or not over TCP."""
+    """kv_events: null where they are not published, or not over TCP. threads: of a step."""
 
+    threads: int
     served_model_name: str
     model_path: str
     max_total_num_tokens: int

@@ -1,0 +1,97 @@
+"""What is printed when the server is ready, and that nothing else is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+
+from radixlm.server.config import ServerConfig
+from radixlm.server.listen import bind
+from radixlm.server.warming import touch
+from radixlm.server.welcome import pool_warning, welcome
+from tests.server_support import Client, fake_engine, running
+
+
+@pytest.fixture(scope="module")
+def engine():
+    engine, _ = fake_engine()
+    yield engine
+    asyncio.run(engine.close())
+
+
+def told(info, *, chats: bool = True, **flags) -> str:
+    with closing(bind("127.0.0.1", 0)) as listener:
+        text = welcome("demo", info, listener, ServerConfig(**flags), chats=chats)
+        return text.replace(str(listener.getsockname()[1]), "PORT")
+
+
+def test_the_address_works_wherever_it_listens(engine):
+    every = told(engine.info, host="0.0.0.0")  # noqa: S104
+    assert every.startswith("RadixLM serves demo on http://127.0.0.1:PORT\n")
+    assert "http://[::1]:PORT/" in told(engine.info, host="::1")
+    tls = told(engine.info, ssl_certfile="c", api_key=("secret",))
+    assert "curl -k -H 'Authorization: Bearer KEY' https://127.0.0.1:PORT/v1" in tls
+    assert "secret" not in tls
+    assert "curl --unix-socket /run/x http://localhost/v1" in told(engine.info, uds="/run/x")
+
+
+def test_it_says_what_is_served_and_how(engine):
+    info = replace(engine.info, model_type="llama", kv_tokens=12_345, kv_bytes=3 * 2**29, threads=2)
+    assert told(info).splitlines()[1:5] == [
+        "  model    llama, float32 on cpu, 2 threads",
+        "  context  2,000 tokens",
+        "  KV pool  12,345 tokens, 1.5 GiB",
+        "  page     http://127.0.0.1:PORT/ui",
+    ]
+    small = told(replace(info, kv_tokens=999, kv_bytes=2**20))
+    assert "  KV pool  999 tokens, 1.0 MiB; less than the context, so prompt" in small
+
+
+def test_a_model_without_chat_template_is_offered_completions(engine):
+    assert "/v1/chat/completions -d" in told(engine.info)
+    bare = told(engine.info, chats=False)
+    assert '/v1/completions -d \'{"prompt":' in bare
+    assert "chat" not in bare
+
+
+def test_a_pool_that_is_of_no_use_is_warned_of(engine):
+    assert pool_warning(engine.info) is None
+    assert pool_warning(replace(engine.info, kv_tokens=100, context_length=64)) is None
+    warning = pool_warning(replace(engine.info, kv_tokens=100))
+    assert warning is not None
+    assert "only 100 tokens" in warning
+    assert "--kv-tokens" in warning
+
+
+@pytest.mark.parametrize("flags", [{}, {"api_key": ("k",), "root_path": "/llm"}])
+def test_warming_up_is_seen_nowhere(engine, caplog, flags):
+    seen = []
+
+    client = Client(engine, **flags)
+
+    async def watched(scope, receive, send):
+        async def look(message):
+            seen.append(message)
+            await send(message)
+
+        await client.app(scope, receive, look)
+
+    before = client.engine.stats()
+    with caplog.at_level(logging.INFO, "radixlm"):
+        caplog.clear()
+        asyncio.run(touch(watched, ServerConfig(**flags)))
+    assert seen[0]["status"] == 200
+    assert not caplog.records
+    assert client.engine.stats() == before
+
+
+def test_the_server_says_when_it_is_ready(monkeypatch, capsys, caplog):
+    with caplog.at_level(logging.INFO, "radixlm"), running(monkeypatch) as port:
+        out = capsys.readouterr().out
+        assert out.startswith(f"RadixLM serves test-model on http://127.0.0.1:{port}\n")
+        assert "try:\n  curl " in out
+    assert not [line for line in caplog.messages if "/tokenize" in line]

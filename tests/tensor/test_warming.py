@@ -1,0 +1,73 @@
+"""A server's model is warm when it is ready, and nothing of the warming is left."""
+
+from __future__ import annotations
+
+import pytest
+
+from radixlm.bench.checkpoints import write_random_checkpoint
+from radixlm.build import loading
+from radixlm.core.config import EngineConfig
+from radixlm.core.sampling import SamplingParams
+from radixlm.runner.model_runner import ModelRunner
+
+GREEDY = SamplingParams(max_tokens=8, temperature=0)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return str(write_random_checkpoint("tiny", tmp_path_factory.mktemp("warm") / "tiny"))
+
+
+@pytest.fixture
+def batches(monkeypatch):
+    """How many new tokens the rows of each executed batch had."""
+    seen: list[list[int]] = []
+    execute = ModelRunner.execute
+
+    def watched(runner, batch):
+        seen.append([row.stop - row.start for row in batch.rows])
+        return execute(runner, batch)
+
+    monkeypatch.setattr(ModelRunner, "execute", watched)
+    return seen
+
+
+def answer(loaded) -> list[int]:
+    request = loaded.request("hello you", GREEDY)
+    [output] = loaded.client.generate([request])
+    assert output.cached_tokens == 0
+    return list(output.token_ids)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [{}, {"page_size": 16}, {"kv_tokens": 40}, {"chunked_prefill_size": 3}, {"kv_tokens": 11}],
+    ids=str,
+)
+def test_what_was_warmed_up_leaves_no_trace(folder, batches, flags):
+    config = EngineConfig(model=folder, **{"kv_tokens": 1000, **flags})
+    cold = loading.load(config, progress=False)
+    assert not batches
+    before = cold.client.stats()
+    warm = loading.load(config, progress=False, warm=True)
+    assert any(sum(rows) > 1 for rows in batches)
+    assert any(rows[:1] == [1] for rows in batches)
+    assert warm.client.stats() == before
+    if before.kv_capacity > 20:
+        assert answer(warm) == answer(cold)
+    for loaded in (warm, cold):
+        loaded.close()
+
+
+def test_a_pool_too_small_for_any_answer_is_left_cold(folder, batches):
+    loaded = loading.load(EngineConfig(model=folder, kv_tokens=2), progress=False, warm=True)
+    assert not batches
+    loaded.close()
+
+
+def test_grammars_are_ready_too(folder):
+    config = EngineConfig(model=folder, kv_tokens=1000)
+    for warm in (False, True):
+        loaded = loading.load(config, progress=False, warm=warm)
+        assert (loaded.grammars._trial is not None) is warm
+        loaded.close()

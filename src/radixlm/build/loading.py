@@ -21,7 +21,7 @@ from radixlm.build.resolve import (
     resolve_threads,
 )
 from radixlm.build.warming import throwaway_cache, warm_up
-from radixlm.cache import RadixCache, make_policy
+from radixlm.cache import EvictionPolicy, RadixCache, make_policy
 from radixlm.constraints import Compiler, MaskFiller
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError
@@ -158,14 +158,7 @@ def load(config: EngineConfig, *, progress: bool = True, warm: bool = False) -> 
     capacity = config.kv_tokens or default_kv_tokens(bytes_per_token(*shape, dtype), device)
     context = resolve_context(config, model_config)
     pin_budget = resolve_pin_budget(config, capacity, context)
-    cache = RadixCache(
-        capacity,
-        config.page_size,
-        enabled=not config.disable_radix_cache,
-        policy=policy,
-        pin_budget=pin_budget,
-        reserve=min(RESERVE, capacity // _RESERVES_IN_POOL),
-    )
+    cache = _cache(config, policy, capacity, pin_budget)
     limits = Limits(context, cache.largest_request, model_config.vocab_size)
     pool, table = _memory(config, shape, cache.capacity, limits.longest, dtype, device)
     runner = _paced(ModelRunner(model, pool, table, device), model_config.n_layers, device)
@@ -200,6 +193,19 @@ def load(config: EngineConfig, *, progress: bool = True, warm: bool = False) -> 
     team().leave()  # from here on the engine's thread computes
     client = EngineClient(core, max_queued_requests=config.max_queued_requests)
     return Loaded(config, info, tokenizer, template, intake, grammars, client)
+
+
+def _cache(
+    config: EngineConfig, policy: EvictionPolicy, capacity: int, pin_budget: int
+) -> RadixCache:
+    return RadixCache(
+        capacity,
+        config.page_size,
+        enabled=not config.disable_radix_cache,
+        policy=policy,
+        pin_budget=pin_budget,
+        reserve=min(RESERVE, capacity // _RESERVES_IN_POOL),
+    )
 
 
 def _memory(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
+from radixlm.server.completions import CompletionShape
 from tests.server_support import events, refused
 
 PROMPTS = [[5, 6, 7, 8], [9, 10, 11]]
@@ -165,3 +168,31 @@ def test_a_stop_string_that_is_complete_at_the_end_is_found(real, stream):
     choices = [e["choices"][0] for e in (events(answer) if stream else [answer.json()])]
     assert "".join(choice["text"] for choice in choices) == ""
     assert choices[-1]["finish_reason"] == "stop"
+
+
+def test_a_prompt_is_scored_once_for_all_its_answers(real, monkeypatch):
+    """And written off the event loop where it is long: else n times 4,000 ids keep all waiting."""
+    prompts = [[*range(5, 205)], [*range(7, 107)]]
+    fields = {"echo": True, "logprobs": 3, "max_tokens": 2, "temperature": 0}
+    singles = [real.complete([ids], **fields).json()["choices"][0] for ids in prompts]
+    real.request("POST", "/flush_cache")
+    before = real.engine.stats().computed_tokens
+    threads = []
+    whole = CompletionShape.whole
+
+    def spy(*args):
+        threads.append(threading.current_thread())
+        return whole(*args)
+
+    monkeypatch.setattr(CompletionShape, "whole", spy)
+    answer = real.complete(prompts, n=8, **fields)
+    assert real.engine.stats().computed_tokens - before < 2 * 300
+    assert threads != [threading.main_thread()]
+    choices = answer.json()["choices"]
+    assert [choice["index"] for choice in choices] == [*range(16)]
+    for choice in choices:
+        single = singles[choice["index"] // 8]
+        assert choice["text"] == single["text"]
+        ours, theirs = choice["logprobs"], single["logprobs"]
+        assert (ours["tokens"], ours["text_offset"]) == (theirs["tokens"], theirs["text_offset"])
+        assert ours["token_logprobs"][1:] == pytest.approx(theirs["token_logprobs"][1:], abs=1e-3)

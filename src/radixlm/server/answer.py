@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse, Response
 from radixlm.core.request import RequestOutput
 from radixlm.server.cache.reports import reported
 from radixlm.server.cache.wire import CacheTold
-from radixlm.server.event import DONE, event
+from radixlm.server.event import DONE, compact, event
 from radixlm.server.exchange import Exchange, exchange_of
 from radixlm.server.generation import Job, Part, run_to_end, stream_parts
 from radixlm.server.protocol import StreamOptions
@@ -22,6 +22,9 @@ from radixlm.server.service import Service, service_of
 from radixlm.server.sse import ClientGoneError, EventStream, until_disconnect
 from radixlm.server.usage import UsageMeter
 from radixlm.server.wire import Head
+
+# Log-probabilities, so many of them in a whole answer, are written in a thread.
+_MANY_LOGPROBS = 2_000
 
 Fields = Mapping[str, Any]
 Parts = AsyncGenerator[Part, None]
@@ -59,15 +62,19 @@ async def answer(
     def events(parts: Parts) -> AsyncGenerator[bytes, None]:
         return _events(service, job, shape, parts, usage)
 
-    async def whole(parts: Parts) -> dict[str, Any]:
+    async def whole(parts: Parts) -> dict[str, Any] | Response:
         outputs = await run_to_end(_read(shape, parts), job.choices)
         meter = UsageMeter.of(outputs, job.n, caches=service.caches)
-        return {
+        scores = sum(len(out.logprobs) + len(out.prompt_logprobs) for out in outputs) * job.n
+        many = scores > _MANY_LOGPROBS
+        written = await asyncio.to_thread(shape.whole, outputs) if many else shape.whole(outputs)
+        fields = {
             **_head(service, job, shape.whole_kind),
-            **shape.whole(outputs),
+            **written,
             "usage": meter.as_json(shape.reasoning_tokens),
             **await _reported(service, job, meter),
         }
+        return await asyncio.to_thread(_in_pieces, fields) if many else fields
 
     parts = stream_parts(service, job)
     return await respond(request, parts, n=job.n, stream=stream, events=events, whole=whole)
@@ -92,9 +99,18 @@ async def respond(
         if stream:
             begun = await _begin(request, parts)
             return EventStream(events(begun), lambda error: exchange.errors.end(error))
-        return JSONResponse(await until_disconnect(request.receive, whole(parts)))
+        made = await until_disconnect(request.receive, whole(parts))
+        return made if isinstance(made, Response) else JSONResponse(made)
     except ClientGoneError:
         return Response(status_code=499)  # nobody reads it
+
+
+def _in_pieces(fields: Fields) -> Response:
+    """Choice by choice, for a thread: making JSON keeps the interpreter to itself."""
+    choices = b",".join(map(compact, fields["choices"]))
+    rest = compact({name: value for name, value in fields.items() if name != "choices"})
+    body = rest[:-1] + b',"choices":[' + choices + b"]}"
+    return Response(body, media_type="application/json")
 
 
 async def _events(

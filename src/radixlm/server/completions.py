@@ -37,6 +37,7 @@ def completion_job(service: Service, body: CompletionBody, tenant: str) -> Job:
         namespace=body.namespace,
         priority=body.priority or 0,
         tenant=tenant,
+        scored_once=not body.stream,
         prompt_only=[body.prompt_only] * len(keys),
         cache_report=bool(body.cache_report),
         cached_details=bool(body.return_cached_tokens_details),
@@ -61,6 +62,7 @@ class CompletionShape:
         self._with_logprobs = body.logprobs is not None
         self._logprobs: dict[int, CompletionLogprobs] = {}
         self._texts: dict[int, TokenTexts] = {}
+        self._of_prompts: dict[int, TextLogprobs] = {}
         self._begun: set[int] = set()
 
     def read(self, choice: int, output: RequestOutput) -> None:
@@ -70,6 +72,8 @@ class CompletionShape:
         choices: list[TextChoice] = []
         for prompt in range(len(self._job.prompts)):
             tries = outputs[prompt * self._job.n : (prompt + 1) * self._job.n]
+            scores = tries[0].prompt_logprobs
+            tries = [replace(output, prompt_logprobs=scores) for output in tries]
             for output in _best(tries, self._n):
                 choices.append(self._entry(len(choices), output))
         return {"choices": choices}
@@ -144,7 +148,9 @@ class CompletionShape:
             )
         if not (echo and first):
             return writer.of_output(output.logprobs)
-        of_prompt = writer.of_prompt(int(key[0]), output.prompt_logprobs)
+        known = self._of_prompts.get(choice // self._n)
+        of_prompt = writer.of_prompt(int(key[0]), output.prompt_logprobs, known)
+        self._of_prompts[choice // self._n] = of_prompt
         return joined(of_prompt, writer.of_output(output.logprobs))
 
 

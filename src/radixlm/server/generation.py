@@ -33,6 +33,7 @@ class Job:
 
     params: of all prompts, unless there are own_params, one for each prompt.
     prompt_only: for each prompt, whether nothing is to be generated; none means of no prompt.
+    scored_once: of a prompt's answers only the first brings the prompt's log-probabilities.
     breakpoints: what of each prompt is to be kept. outline: of the chat that is the prompt.
     asked: what the answers are remembered by, where they are; of a single prompt.
     cache_report: whether its answer tells why no more was cached. cached_details: where it was.
@@ -48,6 +49,7 @@ class Job:
     tenant: str
     own_params: Sequence[SamplingParams] = ()
     prompt_only: Sequence[bool] = ()
+    scored_once: bool = False
     breakpoints: Sequence[Breakpoint] = ()
     asked: Asked | None = None
     outline: Outline | None = None
@@ -71,6 +73,8 @@ class Job:
         """The parameters of one choice: the same but for the seed."""
         prompt, place = divmod(choice, self.n)
         params = self.own_params[prompt] if self.own_params else self.params
+        if place and self.scored_once:
+            params = replace(params, prompt_logprobs=None, logprob_start_len=0)
         seed = params.seed
         if seed is None or not place:
             return params

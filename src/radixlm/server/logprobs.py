@@ -49,8 +49,15 @@ class CompletionLogprobs:
         )
         self._offset = 0
 
-    def of_prompt(self, first: int, entries: Sequence[TokenLogprob]) -> TextLogprobs:
-        """For an echoed prompt: nothing is known of its first token."""
+    def of_prompt(
+        self, first: int, entries: Sequence[TokenLogprob], known: TextLogprobs | None = None
+    ) -> TextLogprobs:
+        """For an echoed prompt: nothing is known of its first token. known: the same of another
+        choice, which is not written again.
+        """
+        if known is not None:
+            offsets = [*map(self._next_offset, [first, *(entry.token for entry in entries)])]
+            return {**known, "text_offset": offsets}
         shape = self._shape([first, *(entry.token for entry in entries)], entries)
         shape["token_logprobs"].insert(0, None)
         shape["top_logprobs"].insert(0, None)

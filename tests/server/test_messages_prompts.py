@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from anthropic.types import MessageTokensCount
 
 from tests.messages_support import TOOLS, USER, model, send
@@ -33,6 +34,71 @@ def test_turns_of_one_role_are_one(fake):
         for messages in (apart, [{"role": "user", "content": parts}])
     ]
     assert counts[0] == counts[1]
+
+
+DOCUMENT = {
+    "type": "document",
+    "source": {"type": "text", "media_type": "text/plain", "data": "It rains."},
+    "title": "Bern",
+    "context": "of today",
+    "citations": {"enabled": False},
+}
+PARTS = {"type": "content", "content": [{"type": "text", "text": "It rains."}]}
+FOUND = {
+    "type": "search_result",
+    "source": "https://example.org",
+    "title": "Bern",
+    "content": [{"type": "text", "text": "It rains."}],
+}
+
+
+@pytest.mark.parametrize(
+    ("block", "text"),
+    [
+        (DOCUMENT, "Bern\nof today\nIt rains."),
+        ({"type": "document", "source": PARTS}, "It rains."),
+        (FOUND, "Bern\nhttps://example.org\nIt rains."),
+    ],
+)
+def test_documents_and_search_results_are_texts(fake, block, text):
+    call = {"type": "tool_use", "id": "c", "name": "get_weather", "input": {}}
+
+    def count(told: Any) -> list[int]:
+        counts = []
+        result = {"type": "tool_result", "tool_use_id": "c", "content": [told]}
+        asked = [USER, {"role": "assistant", "content": [call]}]
+        for messages in (
+            [{"role": "user", "content": [told]}],
+            [*asked, {"role": "user", "content": [result]}],
+        ):
+            answer = fake.post("/v1/messages/count_tokens", messages=messages)
+            assert answer.status_code == 200, answer.text
+            counts.append(answer.json()["input_tokens"])
+        return counts
+
+    assert count(block) == count({"type": "text", "text": text})
+
+
+def test_documents_that_are_no_text_are_refused_by_name(fake):
+    pdf = {"type": "base64", "media_type": "application/pdf", "data": "a"}
+    for change, path in (
+        ({"source": pdf}, "messages[0].content[0].source"),
+        ({"citations": {"enabled": True}}, "messages[0].content[0].citations"),
+    ):
+        messages = [{"role": "user", "content": [{**DOCUMENT, **change}]}]
+        error = refused(fake.post("/v1/messages", messages=messages, max_tokens=1))
+        assert path in error["message"]
+
+
+def test_thoughts_that_cannot_be_read_are_left_out(fake):
+    def count(*before: Any) -> int:
+        said = {"role": "assistant", "content": [*before, {"type": "text", "text": "a"}]}
+        messages = [USER, said, USER]
+        answer = fake.post("/v1/messages/count_tokens", messages=messages)
+        assert answer.status_code == 200, answer.text
+        return int(answer.json()["input_tokens"])
+
+    assert count({"type": "redacted_thinking", "data": "x"}) == count()
 
 
 def test_a_failed_tool_says_so():
@@ -85,7 +151,7 @@ def test_the_limit_is_what_fits(fake):
     assert total == 2000
     error = refused(send(fake, [{"role": "user", "content": "x" * 2500}]))
     assert error["type"] == "invalid_request_error"
-    assert "context" in error["message"]
+    assert "prompt is too long" in error["message"]
 
 
 def marked(text: str, **more: Any) -> dict[str, Any]:

@@ -10,6 +10,9 @@ from radixlm.core.errors import InvalidRequestError
 from radixlm.server.anthropic.blocks import (
     AnyBlock,
     Block,
+    DocumentBlock,
+    RedactedThinkingBlock,
+    SearchResultBlock,
     TextBlock,
     ThinkingBlock,
     ToolResultBlock,
@@ -132,7 +135,7 @@ class _Thread:
 
     def _add_block(self, role: str, block: AnyBlock, path: str) -> None:
         match block:
-            case TextBlock():
+            case TextBlock() | DocumentBlock() | SearchResultBlock():
                 part = {"type": "text", "text": block.text}
                 parts = self._turn(role).setdefault("content", [])
                 parts.append(part)
@@ -142,6 +145,9 @@ class _Thread:
                 turn = self._turn(role)
                 before = turn.get("reasoning_content", "")
                 turn["reasoning_content"] = before + _thoughts(block)
+            case RedactedThinkingBlock():
+                self._only(role, "assistant", path, block.type)
+                self._turn(role)
             case ToolUseBlock():
                 self._only(role, "assistant", path, block.type)
                 self._calls.add(block.id)
@@ -172,7 +178,7 @@ class _Thread:
         self.messages.append(message)
         parts = block.content if isinstance(content, list) and block.content else [block]
         for place, part in enumerate(parts):
-            if isinstance(part, TextBlock):
+            if isinstance(part, Block) and part is not block:
                 self._stands("part", place, part)
         self._stands("part", len(parts) - 1, block)
 

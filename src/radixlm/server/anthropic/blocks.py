@@ -22,6 +22,87 @@ class TextBlock(Block):
     text: str
 
 
+# Answers cite nothing.
+_UNCITED: NotYet = {"citations": ({"enabled": False},)}
+
+
+class PlainSourceBlock(Body):
+    type: Literal["text"]
+    media_type: Literal["text/plain"] = "text/plain"
+    data: str
+
+
+class ContentSourceBlock(Body):
+    type: Literal["content"]
+    content: str | ListOf[TextBlock]
+
+
+class DocumentBlock(Block):
+    """A text to be read, with what it is called and what is to be known of it."""
+
+    not_yet = _UNCITED
+
+    type: Literal["document"]
+    source: Annotated[PlainSourceBlock | ContentSourceBlock, Discriminator("type")]
+    title: str | None = None
+    context: str | None = None
+
+    @property
+    def text(self) -> str:
+        """As the model reads it."""
+        source = self.source
+        if isinstance(source, PlainSourceBlock):
+            said = source.data
+        elif isinstance(source.content, str):
+            said = source.content
+        else:
+            said = "\n".join(part.text for part in source.content)
+        return "\n".join(text for text in (self.title, self.context, said) if text)
+
+
+class SearchResultBlock(Block):
+    """source: where it is from."""
+
+    not_yet = _UNCITED
+
+    type: Literal["search_result"]
+    source: str
+    title: str
+    content: ListOf[TextBlock]
+
+    @property
+    def text(self) -> str:
+        """As the model reads it."""
+        return "\n".join((self.title, self.source, *(part.text for part in self.content)))
+
+
+class RedactedThinkingBlock(Body):
+    """Thoughts that only the server which had them can read: there are none of ours."""
+
+    type: Literal["redacted_thinking"]
+    data: str
+
+
+_TEXTS = {"text": "TextBlock", "document": "DocumentBlock", "search_result": "SearchResultBlock"}
+
+
+def _text_tag(value: Any) -> str | None:
+    kind = value.get("type") if isinstance(value, dict) else None
+    return _TEXTS.get(kind) if isinstance(kind, str) else None
+
+
+TextualBlock = Annotated[
+    Annotated[TextBlock, Tag("TextBlock")]
+    | Annotated[DocumentBlock, Tag("DocumentBlock")]
+    | Annotated[SearchResultBlock, Tag("SearchResultBlock")],
+    Discriminator(
+        _text_tag,
+        custom_error_type="block_type",
+        custom_error_message="Blocks are supported here whose type is one of " + ", ".join(_TEXTS),
+    ),
+]
+
+
 class ToolUseBlock(Block):
     not_yet: ClassVar[NotYet] = {"caller": ({"type": "direct"},), "toolset_name": ()}
 
@@ -36,7 +117,7 @@ class ToolResultBlock(Block):
 
     type: Literal["tool_result"]
     tool_use_id: str
-    content: str | ListOf[TextBlock] | None = None
+    content: str | ListOf[TextualBlock] | None = None
     is_error: bool | None = None
 
 
@@ -49,10 +130,11 @@ class ThinkingBlock(Body):
 
 
 _TAGS = {
-    "text": "TextBlock",
+    **_TEXTS,
     "tool_use": "ToolUseBlock",
     "tool_result": "ToolResultBlock",
     "thinking": "ThinkingBlock",
+    "redacted_thinking": "RedactedThinkingBlock",
 }
 
 
@@ -63,9 +145,12 @@ def _tag(value: Any) -> str | None:
 
 AnyBlock = Annotated[
     Annotated[TextBlock, Tag("TextBlock")]
+    | Annotated[DocumentBlock, Tag("DocumentBlock")]
+    | Annotated[SearchResultBlock, Tag("SearchResultBlock")]
     | Annotated[ToolUseBlock, Tag("ToolUseBlock")]
     | Annotated[ToolResultBlock, Tag("ToolResultBlock")]
-    | Annotated[ThinkingBlock, Tag("ThinkingBlock")],
+    | Annotated[ThinkingBlock, Tag("ThinkingBlock")]
+    | Annotated[RedactedThinkingBlock, Tag("RedactedThinkingBlock")],
     Discriminator(
         _tag,
         custom_error_type="block_type",

@@ -74,11 +74,17 @@ def main() -> None:
     except ModelError as error:
         _complain(error.message)
         for line in error.commands:  # alone on its line, to be copied
-            click.echo(f"  {line}", err=True)
+            click.echo(f"  {_printable(line)}", err=True)
         sys.exit(1)
     except RadixLMError as error:
         _complain(str(error))
         sys.exit(2 if isinstance(error, ConfigError) else 1)
+
+
+def _printable(text: str) -> str:
+    """One line that does nothing to a terminal: names in a checkpoint are a stranger's."""
+    line = " ".join(text.split())
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in line)
 
 
 def _distrust_working_directory() -> None:
@@ -92,4 +98,4 @@ def _distrust_working_directory() -> None:
 
 
 def _complain(message: str) -> None:
-    click.secho(f"radixlm: {' '.join(message.split())}", fg="red", err=True)
+    click.secho(f"radixlm: {_printable(message)}", fg="red", err=True)

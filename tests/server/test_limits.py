@@ -315,3 +315,17 @@ def test_a_key_s_limit_holds_for_those_that_come_together():
         with queues.taken("a", 100, None):
             pass
     assert not queues._under_way
+
+
+def test_a_prompt_of_the_whole_context_is_scored_and_nothing_more():
+    engine, _ = fake_engine(context_length=500)
+    client = Client(engine)
+    body = {"prompt": [1] * 500, "max_tokens": 0, "echo": True, "logprobs": 1}
+    answer = client.complete(**body)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["usage"]["total_tokens"] == 500
+    assert client.complete(**{**body, "prompt": [1] * 501}).status_code == 400
+    asked = {"input_ids": [1] * 500, "return_logprob": True, "logprob_start_len": 0}
+    answer = client.generate(None, **asked, sampling_params={"max_new_tokens": 0})
+    assert answer.json()["meta_info"]["prompt_tokens"] == 500
+    asyncio.run(engine.close())

@@ -106,3 +106,18 @@ def test_a_start_that_makes_no_sense_is_refused(folder: Path) -> None:
         params = SamplingParams(max_tokens=1, prompt_logprobs=0, logprob_start_len=4)
         with pytest.raises(InvalidRequestError, match="is 4, the prompt has 3 tokens"):
             engine.generate([[1, 2, 3]], params)
+
+
+@pytest.mark.parametrize("flags", [{}, {"page_size": 16}, {"chunked_prefill_size": 7}])
+def test_a_prompt_that_fills_the_context_is_scored(folder: Path, flags: Any) -> None:
+    """The one token behind it, which nobody asked for, has no position of its own."""
+    prompt = list(range(1, 101))
+    scores = SamplingParams(max_tokens=1, prompt_logprobs=1)
+    with Engine(str(folder), kv_tokens=2_000, context_length=100, **flags) as engine:
+        for _ in range(2):
+            [output] = engine.generate([prompt], scores)
+            assert [entry.token for entry in output.prompt_logprobs or ()] == prompt[1:]
+        for params, more in ((scores, [1]), (SamplingParams(max_tokens=1), [])):
+            with pytest.raises(InvalidRequestError, match="length of the prompt to at most"):
+                engine.generate([prompt + more], params)
+        assert engine.stats().leaks == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Mapping
 from concurrent import futures
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from radixlm.engine.intake import new_request_id
 from radixlm.engine.journal import Journal
 from radixlm.engine.prompts import Prompt, prompt_key
 from radixlm.engine.runner import Runner
-from radixlm.memory.budget import default_kv_tokens
+from radixlm.memory.budget import MOST_TOKENS, default_kv_tokens
 from radixlm.memory.kv_pool import KVPool, bytes_per_token
 from radixlm.memory.req_to_token import ReqToTokenPool
 from radixlm.models.config import load_config, recommended_sampling
@@ -152,11 +152,12 @@ def load(config: EngineConfig, *, progress: bool = True, warm: bool = False) -> 
     template = ChatTemplate.load(
         folder, Path(config.chat_template) if config.chat_template else None
     )
-    model = load_model(folder, model_config, dtype=dtype, device=device, progress=progress)
+    context = resolve_context(config, model_config)
+    reached = replace(model_config, context_length=min(context, config.kv_tokens or MOST_TOKENS))
+    model = load_model(folder, reached, dtype=dtype, device=device, progress=progress)
     model.pack()
     shape = (model_config.n_layers, model_config.n_kv_heads, model_config.head_dim)
     capacity = config.kv_tokens or default_kv_tokens(bytes_per_token(*shape, dtype), device)
-    context = resolve_context(config, model_config)
     pin_budget = resolve_pin_budget(config, capacity, context)
     cache = _cache(config, policy, capacity, pin_budget)
     limits = Limits(context, cache.largest_request, model_config.vocab_size)

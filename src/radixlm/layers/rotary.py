@@ -49,7 +49,10 @@ class Rotary:
     ) -> None:
         positions = torch.arange(context_length, dtype=torch.float32)
         angles = torch.outer(positions, rope.frequencies(head_dim))
-        table = torch.cat((angles.cos(), angles.sin()), dim=-1).mul_(rope.attention_factor)
+        table = torch.empty(context_length, head_dim)
+        torch.cos(angles, out=table[:, : head_dim // 2])
+        torch.sin(angles, out=table[:, head_dim // 2 :])
+        table.mul_(rope.attention_factor)
         self._table = table.to(device=device, dtype=dtype)
         known = compiled.known(device, dtype, head_dim // 2)
         self._compiled = compiled.Rotate(dtype) if known else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +11,9 @@ from typing import Any
 import torch
 
 from radixlm.core.errors import CheckpointError, UnsupportedModelError
+from radixlm.core.files import read_json_object
 from radixlm.layers.rope_scaling import RopeConfig
-from radixlm.models.fields import Fields
+from radixlm.models.fields import MOST, Fields
 from radixlm.models.registry import read_traits
 from radixlm.models.rope import read_rope
 from radixlm.models.traits import Traits
@@ -21,6 +21,8 @@ from radixlm.models.traits import Traits
 _DTYPES = MappingProxyType(
     {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 )
+
+_MOST_EOS = 1_000
 
 # `do_sample` is not among them: requests say what they want by `temperature`.
 _SAMPLING_FIELDS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -124,17 +126,6 @@ def recommended_sampling(folder: Path) -> dict[str, Any]:
     return {name: given[name] for name in _SAMPLING_FIELDS if given.get(name) is not None}
 
 
-def read_json_object(path: Path) -> dict[str, Any]:
-    """Parse a JSON file that holds an object; anything else is a CheckpointError."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} is not readable JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path} holds {type(value).__name__}, not a JSON object")
-    return value
-
-
 def _refuse_unsupported(fields: Fields) -> None:
     if fields.get("hidden_act") not in (None, "silu"):
         raise fields.wrong("hidden_act", "silu")
@@ -172,6 +163,8 @@ def _dtype(fields: Fields) -> torch.dtype:
 def _eos(fields: Fields) -> frozenset[int]:
     value = fields.get("eos_token_id")
     ids = value if isinstance(value, list) else [value]
+    if len(ids) > _MOST_EOS:
+        raise fields.wrong("eos_token_id", f"{_MOST_EOS} token ids at most")
     found = (_token_id(fields, "eos_token_id", token) for token in ids)
     return frozenset(token for token in found if token is not None)
 
@@ -179,6 +172,6 @@ def _eos(fields: Fields) -> frozenset[int]:
 def _token_id(fields: Fields, name: str, value: object) -> int | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) > MOST:
         raise fields.wrong(name, "token ids")
     return value

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from radixlm.core.errors import UnsupportedModelError
+
+# What numbers of a model can be: sizes fit an int32, factors a float32, products of two a float.
+MOST = 2**31 - 1
+_SMALLEST, _LARGEST = 1e-30, 1e30
 
 
 def unsupported(field: str, value: object, supported: str) -> UnsupportedModelError:
@@ -34,22 +37,19 @@ class Fields:
         return self.values.get(name)
 
     def integer(self, name: str, default: int | None = None) -> int:
-        """A positive integer."""
+        """A positive integer that fits an int32."""
         value = self._given(name, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise self.wrong(name, "a positive integer")
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
+            raise self.wrong(name, f"a positive integer, {MOST} at most")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
-        """A finite number above 0."""
+        """A number above 0, far from what a float32 can hold no more."""
         value = self._given(name, default)
         good = isinstance(value, int | float) and not isinstance(value, bool)
-        if not good or not 0 < value < math.inf:
-            raise self.wrong(name, "a number above 0")
-        try:
-            return float(value)
-        except OverflowError:
-            raise self.wrong(name, "a number that a float can hold") from None
+        if not good or not _SMALLEST <= value <= _LARGEST:
+            raise self.wrong(name, f"a number from {_SMALLEST} to {_LARGEST}")
+        return float(value)
 
     def flag(self, name: str, default: bool = False) -> bool:
         value = self._given(name, default)

@@ -33,10 +33,12 @@ def load_model(
     Memory: the weights and one tensor. All names and shapes are checked before any data is read.
     Raises CheckpointError that names the tensor or the file.
     """
-    stored = survey(folder)
-    model = CausalLM(config, dtype=dtype, device=device)
+    wanted = _matched(survey(folder), config)
+    try:
+        model = CausalLM(config, dtype=dtype, device=device)
+    except (RuntimeError, MemoryError) as error:
+        raise CheckpointError(f"no memory for the weights of {folder}: {error}") from None
     weights = model.weights()
-    wanted = _matched(stored, weights, tied=config.tie_word_embeddings)
     total = sum(weight.nbytes for weight in weights.values())
     # disable=None: no bar where stderr is no terminal, so that logs stay readable.
     off = None if progress else True
@@ -50,10 +52,27 @@ def load_model(
     return model
 
 
-def _matched(
-    stored: Mapping[str, StoredTensor], weights: Mapping[str, Tensor], *, tied: bool
-) -> dict[str, StoredTensor]:
-    """The stored tensors that fill `weights`: each exactly once and of the right shape."""
+def _described(config: ModelConfig, stored: int) -> dict[str, Tensor]:
+    """The weights that `config` asks for, without memory, so that whatever it says costs nothing.
+
+    stored: how many tensors there are, of which each layer has some.
+    """
+    if config.n_layers > stored:
+        raise CheckpointError(
+            f"config.json asks for {config.n_layers} layers (num_hidden_layers), "
+            f"but the files hold {stored} tensors"
+        )
+    nowhere = torch.device("meta")
+    try:
+        with nowhere:
+            return CausalLM(config, dtype=torch.float32, device=nowhere).weights()
+    except RuntimeError as error:
+        raise CheckpointError(f"config.json asks for weights that can not be: {error}") from None
+
+
+def _matched(stored: Mapping[str, StoredTensor], config: ModelConfig) -> dict[str, StoredTensor]:
+    """The stored tensors that fill the weights: each exactly once and of the right shape."""
+    weights = _described(config, len(stored))
     missing = [name for name in weights if name not in stored]
     if missing:
         raise CheckpointError(f"the checkpoint lacks {_listed(missing)}")
@@ -62,7 +81,7 @@ def _matched(
         for name in stored
         if name not in weights
         and not name.endswith(_HARMLESS)
-        and not (tied and name == "lm_head.weight")
+        and not (config.tie_word_embeddings and name == "lm_head.weight")
     ]
     if unexpected:
         raise CheckpointError(

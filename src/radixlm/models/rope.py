@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from radixlm.layers.rope_scaling import LinearScaling, Llama3Scaling, RopeConfig, YarnScaling
-from radixlm.models.fields import Fields
+from radixlm.models.fields import Fields, unsupported
 
 _DEFAULT_THETA = 10_000.0
 _TYPES = "default, linear, llama3, yarn, dynamic (up to its original length)"
@@ -33,6 +33,8 @@ def read_rope(config: Fields) -> Rope:
     rope = _section(config)
     _refuse_partial(config, rope)
     theta = rope.number("rope_theta", config.number("rope_theta", _DEFAULT_THETA))
+    if theta <= 1:
+        raise unsupported("rope_theta", theta, "a number above 1")
     original = config.integer(
         "original_max_position_embeddings",
         rope.integer("original_max_position_embeddings", length),
@@ -45,6 +47,8 @@ def read_rope(config: Fields) -> Rope:
             return Rope(RopeConfig(theta), min(length, original))
         case "linear":
             factor = rope.number("factor")
+            if factor < 1:
+                raise rope.wrong("factor", "1 or more")
             return Rope(RopeConfig(theta, LinearScaling(factor)), int(length * factor))
         case "llama3":
             return Rope(RopeConfig(theta, _llama3(rope, original)), length)

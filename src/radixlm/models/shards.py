@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from safetensors import SafetensorError, safe_open
 
 from radixlm.core.errors import CheckpointError
-from radixlm.models.config import read_json_object
+from radixlm.core.files import read_json_object
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"

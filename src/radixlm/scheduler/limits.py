@@ -26,19 +26,22 @@ class Limits:
         """Most tokens that prompt and answer may have together."""
         return min(self.context_length, self.capacity)
 
-    def check_prompt(self, key: Key) -> None:
+    def check_prompt(self, key: Key, *, longest: int | None = None) -> None:
         """Raise RequestTooLargeError when there is no room for an answer, InvalidRequestError for
         token ids that the model does not have.
+
+        longest: most tokens of prompt and answer, where it is not the usual.
         """
         self._check_id("prompt", int(key.max()))
-        if key.size >= self.longest:
+        most = longest or self.longest
+        if key.size >= most:
             raise RequestTooLargeError(
                 f"{self._limit()} However, you requested {key.size + 1} tokens: {key.size} in the "
                 "prompt and 1, at least, in the answer. Please reduce the length of the prompt to "
-                f"at most {self.longest - 1}.",
+                f"at most {most - 1}.",
                 param="prompt",
                 prompt_tokens=key.size,
-                longest_prompt=self.longest - 1,
+                longest_prompt=most - 1,
             )
 
     def resolve_max_tokens(self, key: Key, params: SamplingParams) -> int:
@@ -47,10 +50,11 @@ class Limits:
         Raises RequestTooLargeError with the numbers when it can never fit, InvalidRequestError
         for token ids that the model does not have.
         """
-        self.check_prompt(key)
+        longest = self._longest_of(params)
+        self.check_prompt(key, longest=longest)
         self._check_id("logit_bias", max(params.logit_bias, default=0))
         self._check_id("stop_token_ids", max(params.stop_token_ids, default=0))
-        room = self.longest - key.size
+        room = longest - key.size
         if params.max_tokens is None:
             return room
         if params.max_tokens > room:
@@ -61,6 +65,13 @@ class Limits:
                 param="max_tokens",
             )
         return params.max_tokens
+
+    def _longest_of(self, params: SamplingParams) -> int:
+        """A prompt that is scored may fill the context: the one token behind it is not computed
+        on, so the model need not know its position.
+        """
+        scored = params.prompt_logprobs is not None and params.max_tokens == 1
+        return min(self.context_length + scored, self.capacity)
 
     def _limit(self) -> str:
         """In OpenAI's and vLLM's words, which clients look for."""

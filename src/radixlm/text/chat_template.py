@@ -12,10 +12,12 @@ from typing import Any
 import jinja2
 
 from radixlm.core.errors import InvalidRequestError, ModelError
+from radixlm.core.files import read_text
 from radixlm.text.sandbox import Budget, make_environment
 from radixlm.text.tokenizer import Tokenizer, read_tokenizer_config, special_token_text
 
 MAX_RENDERED = 32 * 2**20
+_MOST_BYTES = 4 * 2**20
 _DEFAULT = "default"
 _WITH_TOOLS = "tool_use"
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token")
@@ -141,8 +143,9 @@ class ChatTemplate:
 def _compiled(source: str) -> jinja2.Template:
     try:
         return make_environment().from_string(source)
-    except jinja2.TemplateError as error:
-        raise ModelError(f"the chat template is not valid Jinja: {error}") from error
+    except Exception as error:  # Python compiles it, too: whatever that raises, it is of no use
+        reason = str(error) or type(error).__name__
+        raise ModelError(f"the chat template is not valid Jinja: {reason:.500}") from error
 
 
 def as_plain_text(
@@ -191,7 +194,9 @@ def _find_sources(folder: Path, override: Path | None, config: Mapping[str, Any]
     """The templates by their names."""
     path = override or folder / "chat_template.jinja"
     try:
-        return {_DEFAULT: path.read_text(encoding="utf-8")}
+        # The user's own file may be a pipe.
+        text = path.read_text(encoding="utf-8") if override else read_text(path, _MOST_BYTES)
+        return {_DEFAULT: text}
     except FileNotFoundError:
         if override is not None:
             raise ModelError(f"--chat-template {override}: no such file") from None

@@ -15,6 +15,7 @@ import numpy as np
 import tokenizers
 
 from radixlm.core.errors import InvalidRequestError, ModelError
+from radixlm.core.files import read_json_object
 from radixlm.core.keys import Key
 from radixlm.text.token_bytes import read_decoder
 
@@ -23,6 +24,8 @@ _PRIVATE_USE = 0xF0000
 _PRIVATE_USE_SIZE = 0xFFFE
 # What few tokens reach out of.
 _GUARDS = ("\n", ".", "0")
+# Sixty times the largest vocabulary there is; tables have a row for each id.
+_MOST_TOKENS = 2**24
 
 
 class _Piece(NamedTuple):
@@ -67,6 +70,8 @@ class Tokenizer:
         self._known_bytes = _Spellings(self._make_bytes)
         vocabulary = backend.get_vocab(with_added_tokens=True)
         self.vocab_size = max([*vocabulary.values(), *added, -1]) + 1
+        if self.vocab_size > _MOST_TOKENS:
+            raise ModelError(f"the tokenizer has an id of {self.vocab_size - 1}, far too large")
         self._lengths = np.full(self.vocab_size + 1, -1, dtype=np.int32)
         self.longest_token = max(map(len, vocabulary), default=1)
         self.special_ids = frozenset(token for token, entry in added.items() if entry.special)
@@ -276,15 +281,7 @@ def _spellings(spelled: Iterable[str]) -> re.Pattern[str] | None:
 def read_tokenizer_config(folder: Path) -> dict[str, Any]:
     """The folder's tokenizer_config.json, empty when there is none. Raises ModelError if broken."""
     path = folder / "tokenizer_config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path} cannot be read: {error}") from error
-    if not isinstance(config, dict):
-        raise ModelError(f"{path} holds {type(config).__name__}, not an object")
-    return config
+    return read_json_object(path) if path.exists() else {}
 
 
 def special_token_text(config: Mapping[str, Any], name: str) -> str | None:

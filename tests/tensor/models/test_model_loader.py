@@ -183,3 +183,24 @@ def test_no_weights_at_all(single: Path) -> None:
     (single / "model.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"neither model\.safetensors nor"):
         load(single)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"num_hidden_layers": 10**9},
+        {"vocab_size": 10**9},
+        {"hidden_size": 2**31 - 2},
+        {"intermediate_size": 10**9},
+        {"head_dim": 10**9},
+        {"head_dim": 2**31 - 2, "num_attention_heads": 2**31 - 2, "num_key_value_heads": 1},
+    ],
+)
+def test_what_the_config_says_costs_nothing_before_it_is_true(
+    single: Path, fields: dict[str, int]
+) -> None:
+    """Memory would be taken for it, or forty seconds; a terabyte of weights is no header's say."""
+    path = single / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+    with pytest.raises(CheckpointError, match=r"config\.json asks for"):
+        load(single)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from radixlm import cli
+from radixlm.core.errors import ModelError
 from radixlm.text.folder import DEMO_MODEL
 
 SETTINGS = (".env", ".netrc", "pyvenv.cfg", "matplotlibrc", "pyproject.toml")
@@ -63,6 +64,18 @@ def test_numba_takes_no_settings_from_there(
     monkeypatch.chdir(tmp_path)
     main()
     assert "NUMBA_... in the environment" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("environment")
+def test_names_in_a_checkpoint_do_nothing_to_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(**_: object) -> None:
+        raise ModelError("it lacks\n \x1b]0;title\x07 \u202e and ü")
+
+    monkeypatch.setattr(cli, "cli", fail)
+    main()
+    assert capsys.readouterr().err == ("radixlm: it lacks \\x1b]0;title\\x07 \\u202e and ü\n")
 
 
 @pytest.mark.slow

@@ -172,6 +172,18 @@ YARN = {"rope_type": "yarn", "factor": 4.0}
         (hf(rope_scaling=LLAMA3 | {"high_freq_factor": 1.0}), "high_freq_factor", "1.0"),
         (hf(rope_scaling="linear"), "rope_scaling", "linear"),
         (hf(rope_theta=float("nan")), "rope_theta", "nan"),
+        (hf(rope_theta=1), "rope_theta", "1.0"),
+        (hf(rope_theta=1e300), "rope_theta", "1e+300"),
+        (hf(rope_theta=1e-300), "rope_theta", "1e-300"),
+        (hf(rope_scaling={"rope_type": "linear", "factor": 1e300}), "factor", "1e+300"),
+        (hf(rope_scaling={"rope_type": "linear", "factor": 0.5}), "factor", "0.5"),
+        (hf(rope_scaling=YARN | {"factor": float("inf")}), "factor", "inf"),
+        (hf(rope_scaling=YARN | {"beta_fast": 1e-310}), "beta_fast", "1e-310"),
+        (hf(vocab_size=10**30), "vocab_size", "1000"),
+        (hf(num_hidden_layers=2**31), "num_hidden_layers", "2147483648"),
+        (hf(max_position_embeddings=10**30), "max_position_embeddings", "1000"),
+        (hf(eos_token_id=10**30), "eos_token_id", "1000"),
+        (hf(eos_token_id=list(range(2_000))), "eos_token_id", "0, 1, 2"),
         (hf("mistral", max_position_embeddings=8192), "sliding_window", "4096"),
         (hf("mistral", sliding_window=64), "sliding_window", "64"),
         (
@@ -233,7 +245,11 @@ def test_load_config_reads_both_files(tmp_path: Path) -> None:
     assert load_config(tmp_path) == ModelConfig.from_hf(hf(eos_token_id=[1, 2]))
 
 
-@pytest.mark.parametrize("content", [None, "{", "[]", "\xff"])
+@pytest.mark.parametrize(
+    "content",
+    [None, "{", "[]", "\xff", '{"a":' + "[" * 100_000, '{"a": ' + "1" * 10_000 + "}"],
+    ids=["none", "half", "a list", "no UTF-8", "deep", "a long number"],
+)
 def test_load_config_names_the_file_it_cannot_read(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "config.json").write_text(content, encoding="latin-1")

@@ -182,11 +182,18 @@ def test_broken_files_are_model_errors(tmp_path: Path):
     with pytest.raises(ModelError, match=r"tokenizer\.json cannot be read"):
         Tokenizer.load(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text("[]")
-    with pytest.raises(ModelError, match="not an object"):
+    with pytest.raises(ModelError, match="not a JSON object"):
         Tokenizer.load(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text("{")
-    with pytest.raises(ModelError, match=r"tokenizer_config\.json cannot be read"):
+    with pytest.raises(ModelError, match=r"tokenizer_config\.json is not readable JSON"):
         Tokenizer.load(tmp_path)
+
+
+def test_an_id_far_beyond_any_vocabulary_is_refused():
+    """Each id below it would have a row in tables: 17 GB."""
+    backend = tokenizers.Tokenizer(models.WordLevel({"a": 0, "b": 2**32 - 1}))
+    with pytest.raises(ModelError, match="id of 4294967295"):
+        Tokenizer(backend, {})
 
 
 def test_missing_folder_is_a_model_error(tmp_path: Path):

@@ -1,0 +1,53 @@
+"""Files of a stranger's folder are read up to a size, and only if they are files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from radixlm.core.errors import CheckpointError, ModelError
+from radixlm.core.files import read_json_object, read_text
+from radixlm.text.chat_template import ChatTemplate
+from radixlm.text.tokenizer import read_tokenizer_config
+
+
+def test_a_long_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("four")
+    assert read_text(path, 4) == "four"
+    with pytest.raises(ValueError, match="longer than 3 bytes"):
+        read_text(path, 3)
+
+
+def test_a_file_without_end_is_not_read(tmp_path: Path) -> None:
+    """A pipe would be waited for, for ever."""
+    os.mkfifo(tmp_path / "tokenizer_config.json")
+    (tmp_path / "chat_template.jinja").symlink_to("/dev/zero")
+    with pytest.raises(CheckpointError, match="not a regular file"):
+        read_json_object(tmp_path / "tokenizer_config.json")
+    with pytest.raises(ModelError, match="not a regular file"):
+        read_tokenizer_config(tmp_path)
+    (tmp_path / "tokenizer_config.json").unlink()
+    with pytest.raises(ModelError, match="not a regular file"):
+        ChatTemplate.load(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000])
+def test_deep_json_is_an_error_of_the_file(tmp_path: Path, text: str) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(text)
+    with pytest.raises(ModelError, match=r"tokenizer_config\.json is too deeply nested"):
+        read_tokenizer_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ " + "(" * 5_000 + "1" + ")" * 5_000 + " }}",
+        "{% for a in b %}" * 30 + "{% endfor %}" * 30,
+    ],
+)
+def test_a_template_that_python_can_not_compile_is_an_error_of_the_template(source: str) -> None:
+    with pytest.raises(ModelError, match="not valid Jinja"):
+        ChatTemplate(source)

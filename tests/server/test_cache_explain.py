@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
@@ -153,7 +154,10 @@ def test_what_the_route_refuses_is_refused(
     client = Client(engine)
     error = refused(client.post("/cache/explain", **body, route=route))
     assert error["param"] == param
-    assert error["message"] == refused(client.post(route, **body))["message"]
+    answer = refused(client.post(route, **body))["message"]
+    # Anthropic's clients look for words of their own; the route that explains has one shape.
+    words = re.findall(r"\d+", answer) if route == MESSAGES else [answer]
+    assert all(word in error["message"] for word in words)
 
 
 def test_token_ids_and_lists(engine: AsyncEngine) -> None:

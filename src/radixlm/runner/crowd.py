@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+import os
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from radixlm.core.clock import Clock, WallClock
 
-_TASKS = Path("/proc/self/task")
+_TASKS, _ALL = Path("/proc/self/task"), Path("/proc/stat")
 _WINDOW_SECONDS = 0.1
-# Of all threads together, seconds in a second that they were ready and had no processor. HTTP's
-# thread and the engine's get in each other's way for less than the first; one busy process beside
-# two spinning threads makes it 0.6, and half of that when they sleep.
+# Of all threads together, seconds in a second that they were ready and had no processor, as far as
+# other processes ran meanwhile: HTTP's thread and the engine's get in each other's way, too. One
+# busy process beside two spinning threads makes it 0.6, and half of that when they sleep.
 _CROWDED, _CALM = 0.25, 0.05
 # So long it has to be calm, at first and at most: to try costs a tenth of a second where the crowd
 # is still there.
@@ -33,6 +35,17 @@ def seconds_waited() -> Mapping[str, float]:
     return waited
 
 
+def seconds_of_others() -> float:
+    """Processor time of all processes but this one; it never moves on where /proc does not tell."""
+    try:
+        with _ALL.open(encoding="ascii") as lines:
+            ticks = [int(word) for word in next(lines).split()[1:8]]
+    except (OSError, ValueError, StopIteration):
+        return math.inf
+    idle, waiting_for_disks = ticks[3:5]
+    return (sum(ticks) - idle - waiting_for_disks) / os.sysconf("SC_CLK_TCK") - time.process_time()
+
+
 class Crowd:
     """Looked at before each step. A crowd is noticed within a tenth of a second; that it has gone
     is believed the later the more often it came back at once.
@@ -41,13 +54,15 @@ class Crowd:
     def __init__(
         self,
         waited: Callable[[], Mapping[str, float]] = seconds_waited,
+        others: Callable[[], float] = seconds_of_others,
         clock: Clock | None = None,
     ) -> None:
         self._waited = waited
+        self._others = others
         self._clock = clock or WallClock()
         self._crowded = False
         self._looked = self._clock.now()
-        self._before = waited()
+        self._before, self._others_before = waited(), others()
         self._changed = self._crowded_last = -math.inf
         self._patience = _FIRST_PATIENCE
 
@@ -57,9 +72,12 @@ class Crowd:
         passed = now - self._looked
         if passed >= _WINDOW_SECONDS:
             before, self._before, self._looked = self._before, self._waited(), now
+            others, self._others_before = self._others_before, self._others()
             if passed < 5 * _WINDOW_SECONDS:  # else it was idle: that says nothing
                 gone_by = [at - before.get(task, 0.0) for task, at in self._before.items()]
-                self._decide(sum(gone_by) / passed, now)
+                # Infinity less itself is no number: then the first of both is taken.
+                lost = min(sum(gone_by), self._others_before - others)
+                self._decide(lost / passed, now)
         return self._crowded
 
     def _decide(self, share: float, now: float) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from itertools import pairwise
 
 import pytest
 
 from radixlm.core.clock import VirtualClock
-from radixlm.runner.crowd import Crowd, seconds_waited
+from radixlm.runner.crowd import Crowd, seconds_of_others, seconds_waited
 
 
 class Machine:
@@ -17,17 +18,19 @@ class Machine:
     def __init__(self) -> None:
         self.clock = VirtualClock()
         self._waited = {"1": 0.0, "2": 50.0}
+        self._others = 7.0
         self.looked = 0
-        self.crowd = Crowd(self.read, self.clock)
+        self.crowd = Crowd(self.read, lambda: self._others, self.clock)
 
     def read(self) -> dict[str, float]:
         self.looked += 1
         return dict(self._waited)
 
-    def run(self, seconds: float, share: float, step: float = 0.01) -> bool:
+    def run(self, seconds: float, share: float, step: float = 0.01, others: float = 1.0) -> bool:
         for _ in range(round(seconds / step)):
             self.clock.advance(step)
             self._waited["2"] += share * step
+            self._others += others * step
             crowded = self.crowd.look()
         return crowded
 
@@ -39,6 +42,17 @@ def test_a_crowd_is_noticed_and_its_end() -> None:
     assert machine.run(3, 0.2)  # sleeping threads wait less: it is still there
     assert machine.run(0.9, 0)
     assert not machine.run(0.3, 0)
+
+
+def test_threads_of_one_process_are_no_crowd() -> None:
+    """HTTP's thread and the engine's wait for each other, and nobody else runs."""
+    assert not Machine().run(5, 0.6, others=0.1)
+
+
+def test_where_nothing_is_known_of_others_waiting_counts() -> None:
+    machine = Machine()
+    machine.run(0.1, 0, others=math.inf)
+    assert machine.run(0.3, 0.6, others=math.inf)
 
 
 def test_looking_costs_nothing_most_of_the_time() -> None:
@@ -74,7 +88,7 @@ def test_idle_time_says_nothing() -> None:
 def test_threads_may_come_and_go(there: bool) -> None:
     clock = VirtualClock()
     readings = [{"1": 5.0}, {"2": 0.09} if there else {}]
-    crowd = Crowd(lambda: readings.pop(0), clock)
+    crowd = Crowd(lambda: readings.pop(0), lambda: math.inf, clock)
     clock.advance(0.1)
     assert crowd.look() is there
 
@@ -84,3 +98,4 @@ def test_every_thread_of_this_process_is_counted() -> None:
     waited = seconds_waited()
     assert waited
     assert all(seconds >= 0 for seconds in waited.values())
+    assert math.isfinite(seconds_of_others())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import time
 from urllib.parse import urlsplit
 
@@ -20,15 +21,17 @@ _REFRESH_PER_SECOND = 4
 @click.command("top")
 @click.argument("url", default="http://127.0.0.1:30000")
 @click.option("--api-key", help="Key of the server, where it needs one.")
+@click.option("--cacert", metavar="FILE", help="PEM file of the certificates to trust, for HTTPS.")
+@click.option("--insecure", is_flag=True, help="Trust any certificate, as curl -k does.")
 @click.option("--once", is_flag=True, help="Print one picture, and leave.")
-def command(url: str, api_key: str | None, once: bool) -> None:
+def command(url: str, api_key: str | None, cacert: str | None, insecure: bool, once: bool) -> None:
     """Watch the cache of the server at URL: its tree, hit rate, pool, requests, advice.
 
     Ctrl-C leaves. Where the output is no terminal, it is as with --once, and every row is printed.
     """
     if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
         raise ConfigError("--api-key holds characters that no key has")
-    feed = Feed(_address(url), api_key)
+    feed = Feed(_address(url), api_key, _trusting(cacert, insecure=insecure))
     console = Console()
     if once or not console.is_terminal:
         # A pipe has no lines that could run out: rich would take it for a terminal of 25.
@@ -39,6 +42,18 @@ def command(url: str, api_key: str | None, once: bool) -> None:
         _watch(feed, console)
     except KeyboardInterrupt:
         return
+
+
+def _trusting(cacert: str | None, *, insecure: bool) -> ssl.SSLContext:
+    """Raises ConfigError for a file that can not be used."""
+    try:
+        context = ssl.create_default_context(cafile=cacert)
+    except OSError as error:  # an SSLError, too
+        raise ConfigError(f"--cacert {cacert!r} can not be read as PEM: {error}") from None
+    if insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 def _address(url: str) -> str:

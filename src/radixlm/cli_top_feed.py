@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -32,10 +33,11 @@ class SilentError(WatchError):
 
 
 class Feed:
-    """A server's stream of events. url: without a / behind it."""
+    """A server's stream of events. url: without a / behind it. tls: whose certificates to trust."""
 
-    def __init__(self, url: str, api_key: str | None) -> None:
+    def __init__(self, url: str, api_key: str | None, tls: ssl.SSLContext | None = None) -> None:
         self.url = url
+        self._tls = tls
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
     def events(self) -> Iterator[tuple[str, Json]]:
@@ -74,13 +76,25 @@ class Feed:
     def _open(self, path: str) -> Iterator[Any]:
         request = Request(self.url + path, headers=self._headers)  # noqa: S310
         try:
-            with urlopen(request, timeout=_SILENCE_SECONDS) as answer:  # noqa: S310
+            with urlopen(  # noqa: S310
+                request, timeout=_SILENCE_SECONDS, context=self._tls
+            ) as answer:
                 yield answer
         except HTTPError as error:
             with error:  # it holds the connection
                 raise self._refusal(error) from None
         except (OSError, HTTPException) as error:
             reason = error.reason if isinstance(error, URLError) else error
+            if isinstance(reason, ssl.SSLCertVerificationError):
+                raise WatchError(
+                    f"the certificate of {self.url} can not be trusted ({reason.verify_message}); "
+                    "name the one that can be as --cacert FILE, or trust any with --insecure"
+                ) from None
+            if isinstance(reason, ssl.SSLError):
+                raise WatchError(
+                    f"no TLS with {self.url} ({reason.reason or reason}); "
+                    "is it a server without, at http:// ?"
+                ) from None
             why = getattr(reason, "strerror", None) or str(reason).strip() or type(error).__name__
             raise SilentError(
                 f"no RadixLM server answers at {self.url} ({why}); is `radixlm serve` running?"

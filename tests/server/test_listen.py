@@ -11,7 +11,10 @@ from pathlib import Path
 
 import httpx
 import pytest
+from click.testing import CliRunner
 
+from radixlm.cli_top import command as top
+from radixlm.cli_top_feed import WatchError
 from radixlm.core.errors import ConfigError
 from radixlm.server.config import ServerConfig
 from radixlm.server.listen import bind_unix, check_certificate, listening
@@ -135,3 +138,17 @@ def test_behind_a_proxy_that_takes_a_path_away(monkeypatch):
         assert httpx.get(f"{url}/v1/models").status_code == 401
         headers = {"Authorization": "Bearer k"}
         assert httpx.get(f"{url}/v1/models", headers=headers).status_code == 200
+
+
+def test_top_says_what_is_wrong_with_a_certificate(monkeypatch, pem):
+    files = {"ssl_certfile": str(pem / "cert.pem"), "ssl_keyfile": str(pem / "key.pem")}
+    with running(monkeypatch, **files) as port:
+        arguments = [f"https://127.0.0.1:{port}", "--once"]
+        distrusted = CliRunner().invoke(top, arguments)
+        assert isinstance(distrusted.exception, WatchError)
+        assert "can not be trusted (self" in str(distrusted.exception)
+        assert "--cacert FILE" in str(distrusted.exception)
+        for trust in (["--insecure"], ["--cacert", str(pem / "cert.pem")]):
+            assert CliRunner().invoke(top, [*arguments, *trust]).exit_code == 0
+    with pytest.raises(ConfigError, match=r"--cacert '.*' can not be read as PEM"):
+        CliRunner().invoke(top, ["--cacert", str(pem / "none.pem")], catch_exceptions=False)

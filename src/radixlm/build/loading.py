@@ -147,6 +147,7 @@ def load(config: EngineConfig, *, progress: bool = True, warm: bool = False) -> 
     model_config = load_config(folder)
     device = resolve_device(config.device)
     dtype = resolve_dtype(config, model_config)
+    context = resolve_context(config, model_config)
     threads = _take_threads(config)
     tokenizer = Tokenizer.load(Path(config.tokenizer) if config.tokenizer else folder)
     template = ChatTemplate.load(

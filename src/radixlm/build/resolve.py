@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from radixlm.core.config import EngineConfig
-from radixlm.core.errors import ConfigError
+from radixlm.core.errors import ConfigError, UnsupportedModelError
 from radixlm.core.processors import processors_allowed, threads_for
 from radixlm.models.config import ModelConfig
 
@@ -57,8 +57,17 @@ def resolve_pin_budget(config: EngineConfig, capacity: int, context: int) -> int
 
 
 def resolve_context(config: EngineConfig, model: ModelConfig) -> int:
-    """Most tokens of prompt and answer. Raises ConfigError for more than the model's own."""
+    """Most tokens of prompt and answer. Raises ConfigError for more than the model's own, and
+    UnsupportedModelError where a sliding window would cut something off.
+    """
     wanted = config.context_length
+    window = model.sliding_window
+    if window is not None and window < (wanted or model.context_length):
+        raise UnsupportedModelError(
+            f"the model sees only the last {window} tokens of its context of "
+            f"{model.context_length} (config field 'sliding_window'), which is not supported yet; "
+            f"--context-length {window} serves it up to there, where the window does not matter"
+        )
     if wanted is None:
         return model.context_length
     if wanted > model.context_length:

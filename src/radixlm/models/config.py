@@ -10,13 +10,12 @@ from typing import Any
 
 import torch
 
-from radixlm.core.errors import CheckpointError, UnsupportedModelError
+from radixlm.core.errors import CheckpointError
 from radixlm.core.files import read_json_object
 from radixlm.layers.rope_scaling import RopeConfig
 from radixlm.models.fields import MOST, Fields
 from radixlm.models.registry import read_traits
 from radixlm.models.rope import read_rope
-from radixlm.models.traits import Traits
 
 _DTYPES = MappingProxyType(
     {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -32,6 +31,7 @@ _SAMPLING_FIELDS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalt
 class ModelConfig:
     """A decoder's shape. Sizes are in elements, `context_length` is in tokens.
 
+    sliding_window: tokens that a token sees at most, itself included; None: all before it.
     dtype: the checkpoint's own type; what the weights are loaded as is the caller's choice.
     eos_token_ids: any of them ends an answer; from generation_config.json and config.json alike.
     """
@@ -45,6 +45,7 @@ class ModelConfig:
     n_kv_heads: int
     head_dim: int
     context_length: int
+    sliding_window: int | None
     rms_norm_eps: float
     rope: RopeConfig
     qkv_bias: bool
@@ -68,7 +69,6 @@ class ModelConfig:
         traits = read_traits(fields)
         _refuse_unsupported(fields)
         rope = read_rope(fields)
-        _refuse_window(traits, rope.context_length)
         n_heads = fields.integer("num_attention_heads")
         n_kv_heads = fields.integer("num_key_value_heads", n_heads)
         if n_heads % n_kv_heads:
@@ -87,6 +87,7 @@ class ModelConfig:
             n_kv_heads=n_kv_heads,
             head_dim=head_dim,
             context_length=rope.context_length,
+            sliding_window=traits.sliding_window,
             rms_norm_eps=fields.number("rms_norm_eps", 1e-6),
             rope=rope.config,
             qkv_bias=traits.qkv_bias,
@@ -137,16 +138,6 @@ def _refuse_unsupported(fields: Fields) -> None:
     names = fields.names("architectures")
     if names and not any(name.endswith("ForCausalLM") for name in names):
         raise fields.wrong("architectures", "...ForCausalLM")
-
-
-def _refuse_window(traits: Traits, context_length: int) -> None:
-    """A window as long as the context never cuts anything off, so it is fine."""
-    window = traits.sliding_window
-    if window is not None and window < context_length:
-        raise UnsupportedModelError(
-            f"config field 'sliding_window' is {window}, which is not supported; supported: "
-            f"null, use_sliding_window false, or at least the context of {context_length} tokens"
-        )
 
 
 def _dtype(fields: Fields) -> torch.dtype:

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+from radixlm.build.resolve import resolve_context
+from radixlm.core.config import EngineConfig
 from radixlm.core.errors import CheckpointError, UnsupportedModelError
 from radixlm.layers.rope_scaling import LinearScaling, Llama3Scaling, RopeConfig, YarnScaling
 from radixlm.models.config import ModelConfig, load_config
@@ -138,7 +140,33 @@ def test_eos_token_ids(own: Any, generation: Any, expected: set[int]) -> None:
     ],
 )
 def test_a_sliding_window_that_cuts_nothing_off_is_fine(config: dict[str, Any]) -> None:
-    assert ModelConfig.from_hf(config).context_length == 2048
+    model = ModelConfig.from_hf(config)
+    assert resolve_context(EngineConfig(), model) == model.context_length == 2048
+
+
+WINDOWED = {"sliding_window": 64, "use_sliding_window": True}
+
+
+@pytest.mark.parametrize(
+    ("config", "window"),
+    [
+        (hf("mistral", max_position_embeddings=8192), 4096),
+        (hf("mistral", sliding_window=64), 64),
+        (hf("qwen2", **WINDOWED, max_window_layers=2), 64),
+        (hf("qwen3", **WINDOWED, layer_types=["sliding_attention"]), 64),
+        (
+            hf("qwen2", **{**WINDOWED, "sliding_window": 2048}, max_window_layers=0)
+            | {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
+            2048,
+        ),
+    ],
+)
+def test_a_sliding_window_bounds_the_context_that_is_served(config, window) -> None:
+    model = ModelConfig.from_hf(config)
+    for wanted in (None, window + 1):
+        with pytest.raises(UnsupportedModelError, match=f"--context-length {window} serves it"):
+            resolve_context(EngineConfig(context_length=wanted), model)
+    assert resolve_context(EngineConfig(context_length=window), model) == window
 
 
 YARN = {"rope_type": "yarn", "factor": 4.0}
@@ -184,34 +212,6 @@ YARN = {"rope_type": "yarn", "factor": 4.0}
         (hf(max_position_embeddings=10**30), "max_position_embeddings", "1000"),
         (hf(eos_token_id=10**30), "eos_token_id", "1000"),
         (hf(eos_token_id=list(range(2_000))), "eos_token_id", "0, 1, 2"),
-        (hf("mistral", max_position_embeddings=8192), "sliding_window", "4096"),
-        (hf("mistral", sliding_window=64), "sliding_window", "64"),
-        (
-            hf("qwen2", sliding_window=64, use_sliding_window=True, max_window_layers=2),
-            "sliding_window",
-            "64",
-        ),
-        (
-            hf(
-                "qwen3",
-                sliding_window=64,
-                use_sliding_window=True,
-                layer_types=["sliding_attention"],
-            ),
-            "sliding_window",
-            "64",
-        ),
-        (
-            hf(
-                "qwen2",
-                sliding_window=2048,
-                use_sliding_window=True,
-                max_window_layers=0,
-                rope_scaling=YARN,
-            ),
-            "sliding_window",
-            "8192",
-        ),
         (hf("qwen2", layer_types=["linear_attention"]), "layer_types", "linear_attention"),
         (hf("qwen3", layer_types=3), "layer_types", "3"),
         (

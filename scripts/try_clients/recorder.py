@@ -7,7 +7,7 @@ import json
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
@@ -62,19 +62,16 @@ class Recorder:
 
     def _keep(self, request: Request, path: str, body: bytes, status: int, told: bytes) -> None:
         events = _read(told)
-        prompt, cached = tokens_in(events)
-        self.exchanges.append(
-            Exchange(
-                method=request.method,
-                path=path,
-                headers={name: request.headers[name] for name in _KEPT if name in request.headers},
-                body=json.loads(body) if body else None,
-                status=status,
-                prompt=prompt,
-                cached=cached,
-                ids=ids_in(events),
-            )
+        sent = Exchange(
+            method=request.method,
+            path=path,
+            headers={name: request.headers[name] for name in _KEPT if name in request.headers},
+            body=json.loads(body) if body else None,
+            status=status,
+            ids=ids_in(events),
         )
+        prompt, cached = tokens_in(events) if sent.asks else (None, None)
+        self.exchanges.append(replace(sent, prompt=prompt, cached=cached))
 
 
 @contextmanager

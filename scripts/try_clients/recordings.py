@@ -12,6 +12,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "tests" / "server" / "recordings"
 # Prompts of agents are long, and theirs: their beginning says enough.
 LONGEST_TEXT = 200
 _NO_ANSWER = ("tokenize", "count_tokens", "/render")
+_GRAMMARS = ("grammar", "guided_grammar", "pattern", "regex")  # half of one is none
 _ID_KEYS = ("id", "call_id", "item_id")
 
 
@@ -29,9 +30,9 @@ class Exchange:
     headers: Mapping[str, str]
     body: Any
     status: int
-    prompt: int | None
-    cached: int | None
     ids: Sequence[str]
+    prompt: int | None = None
+    cached: int | None = None
 
     @property
     def asks(self) -> bool:
@@ -72,7 +73,7 @@ def cut(value: Any) -> Any:
     if isinstance(value, list):
         return [cut(each) for each in value]
     if isinstance(value, dict):
-        return {key: cut(each) for key, each in value.items()}
+        return {key: each if key in _GRAMMARS else cut(each) for key, each in value.items()}
     return value
 
 

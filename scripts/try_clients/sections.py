@@ -61,7 +61,7 @@ def roomy(work: Path) -> Iterator[Served]:
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     config["max_position_embeddings"] = _CONTEXT
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    events = {"publisher": "zmq", "endpoint": f"tcp://*:{free_port()}"}
+    events = {"publisher": "zmq", "endpoint": f"tcp://127.0.0.1:{free_port()}", "bind": True}
     flags = (str(folder), *_FLAGS, "--kv-events-config", json.dumps(events))
     with served(work, "roomy", flags) as server:
         yield server
@@ -75,6 +75,7 @@ def use_recorded(name: str, server: Served, work: Path, *, keep: bool) -> Outcom
     section = SECTIONS[name]
     folder = work / name
     folder.mkdir(parents=True)
+    server.post("/flush_cache")  # nothing of another client's conversation is left
     before = server.get("/server_info")["internal_states"][0]
     with recording(server.url) as recorder:
         try:

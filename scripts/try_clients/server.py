@@ -35,9 +35,15 @@ class Served:
         return f"{self.url}/v1"
 
     def get(self, path: str) -> Any:
-        answer = httpx.get(self.url + path, headers={"Authorization": f"Bearer {KEY}"}, timeout=60)
-        answer.raise_for_status()
-        return answer.json()
+        return self._send("GET", path).json()
+
+    def post(self, path: str) -> None:
+        self._send("POST", path)
+
+    def _send(self, method: str, path: str) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {KEY}"}
+        answer = httpx.request(method, self.url + path, headers=headers, timeout=60)
+        return answer.raise_for_status()
 
     def statuses(self) -> dict[str, int]:
         """How many requests the access log holds, by the first digit of their status."""

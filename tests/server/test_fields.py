@@ -327,6 +327,8 @@ SCHEMA = {"type": "object", "properties": {"a": {"enum": [1]}}, "required": ["a"
         ({"guided_regex": "[ab]c"}, {"ac", "bc"}),
         ({"guided_choice": ["a(b)", "c.d|e"]}, {"a(b)", "c.d|e"}),
         ({"guided_grammar": 'start: "x" "y"', "guided_decoding_backend": "guidance"}, {"xy"}),
+        # As guidance sends it, for older and newer servers.
+        ({"guided_regex": "xy", "structured_outputs": {"regex": "xy"}}, {"xy"}),
         ({"guided_json": {"enum": ["q"]}}, {'"q"'}),
         ({"structured_outputs": {"regex": "[ab]c"}}, {"ac", "bc"}),
         ({"structured_outputs": {"choice": ["yes", "no"], "json_object": False}}, {"yes", "no"}),

@@ -77,6 +77,7 @@ def replayed(client: httpx.Client, exchange: Exchange, names: dict[str, str]) ->
     return answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.jsonl")), ids=lambda path: path.stem)
 def test_what_a_client_sent_is_taken_and_its_turns_are_cached(demo, path: Path):
     engine, url = demo

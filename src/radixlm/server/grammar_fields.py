@@ -121,7 +121,12 @@ class ResponseFormatField(GrammarFields):
             inside = self.structured_outputs.model_dump(by_alias=True)
             if inside.pop("json_object"):
                 inside["json_object"] = ANY_OBJECT
-            given |= {f"structured_outputs.{name}": value for name, value in inside.items()}
+            # guidance says the same by both names, for older and newer servers.
+            given |= {
+                f"structured_outputs.{name}": value
+                for name, value in inside.items()
+                if value != given.get(f"guided_{name}")
+            }
         return {
             name: _GUIDED[name.removeprefix("guided_").rpartition(".")[2]](value, param=name)
             for name, value in given.items()

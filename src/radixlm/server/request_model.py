@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Discriminator, Field
 
 from radixlm.server.body_schema import describe_body
 from radixlm.server.fields import NOT_YET, NotYet
@@ -33,3 +34,21 @@ class Body(BaseModel):
     no_ops: ClassVar[frozenset[str]] = frozenset()
     echoes: ClassVar[frozenset[str]] = frozenset()
     not_yet: ClassVar[NotYet] = NOT_YET
+
+
+def by_type(tags: Mapping[str | None, str], what: str) -> Discriminator:
+    """Tells a union's members apart by their `type`; None: those without.
+
+    tags: the members' tags, which are their names. what: the beginning of what is said of others.
+    """
+
+    def tag(value: Any) -> str | None:
+        kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+        return tags.get(kind) if kind is None or isinstance(kind, str) else None
+
+    known = ", ".join(kind for kind in tags if kind is not None)
+    return Discriminator(
+        tag,
+        custom_error_type="unknown_type",
+        custom_error_message=f"{what} whose type is one of {known}",
+    )

@@ -64,7 +64,7 @@ def chat_of(body: PromptBody) -> Conversation:
         "model": body.model,
         "messages": messages,
         "continue_final_message": True if messages[-1]["role"] == "assistant" else None,
-        "tools": [_tool(tool.model_dump(exclude_unset=True)) for tool in body.tools or ()] or None,
+        "tools": [tool.in_chat for tool in body.tools or ()] or None,
         "tool_choice": _tool_choice(body.tool_choice),
         "parallel_tool_calls": _parallel(body.tool_choice),
         "response_format": _response_format(body),
@@ -219,16 +219,6 @@ def _plain(content: str | list[Json]) -> str:
     if isinstance(content, str):
         return content
     return "\n".join(part["text"] for part in content)
-
-
-def _tool(tool: Json) -> Json:
-    function = {
-        "name": tool["name"],
-        "description": tool.get("description"),
-        "parameters": tool["input_schema"],
-        "strict": tool.get("strict"),
-    }
-    return {"type": "function", "function": named(function)}
 
 
 def _tool_choice(choice: ToolChoice | None) -> str | Json | None:

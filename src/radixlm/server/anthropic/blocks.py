@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Tag
 
 from radixlm.server.cache_fields import CacheControl
 from radixlm.server.fields import NotYet
-from radixlm.server.request_model import Body, ListOf
+from radixlm.server.request_model import Body, ListOf, by_type
 
 
 class Block(Body):
@@ -83,23 +84,17 @@ class RedactedThinkingBlock(Body):
     data: str
 
 
-_TEXTS = {"text": "TextBlock", "document": "DocumentBlock", "search_result": "SearchResultBlock"}
-
-
-def _text_tag(value: Any) -> str | None:
-    kind = value.get("type") if isinstance(value, dict) else None
-    return _TEXTS.get(kind) if isinstance(kind, str) else None
-
+_TEXTS: Mapping[str | None, str] = {
+    "text": "TextBlock",
+    "document": "DocumentBlock",
+    "search_result": "SearchResultBlock",
+}
 
 TextualBlock = Annotated[
     Annotated[TextBlock, Tag("TextBlock")]
     | Annotated[DocumentBlock, Tag("DocumentBlock")]
     | Annotated[SearchResultBlock, Tag("SearchResultBlock")],
-    Discriminator(
-        _text_tag,
-        custom_error_type="block_type",
-        custom_error_message="Blocks are supported here whose type is one of " + ", ".join(_TEXTS),
-    ),
+    by_type(_TEXTS, "Blocks are supported here"),
 ]
 
 
@@ -129,19 +124,13 @@ class ThinkingBlock(Body):
     signature: str | None = None
 
 
-_TAGS = {
+_TAGS: Mapping[str | None, str] = {
     **_TEXTS,
     "tool_use": "ToolUseBlock",
     "tool_result": "ToolResultBlock",
     "thinking": "ThinkingBlock",
     "redacted_thinking": "RedactedThinkingBlock",
 }
-
-
-def _tag(value: Any) -> str | None:
-    kind = value.get("type") if isinstance(value, dict) else None
-    return _TAGS.get(kind) if isinstance(kind, str) else None
-
 
 AnyBlock = Annotated[
     Annotated[TextBlock, Tag("TextBlock")]
@@ -151,9 +140,5 @@ AnyBlock = Annotated[
     | Annotated[ToolResultBlock, Tag("ToolResultBlock")]
     | Annotated[ThinkingBlock, Tag("ThinkingBlock")]
     | Annotated[RedactedThinkingBlock, Tag("RedactedThinkingBlock")],
-    Discriminator(
-        _tag,
-        custom_error_type="block_type",
-        custom_error_message="Blocks are supported whose type is one of " + ", ".join(_TAGS),
-    ),
+    by_type(_TAGS, "Blocks are supported"),
 ]

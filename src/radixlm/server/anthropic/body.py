@@ -14,6 +14,7 @@ from radixlm.server.anthropic.blocks import (
     TextBlock,
     ToolResultBlock,
 )
+from radixlm.server.anthropic.tools import ClientTool
 from radixlm.server.cache_fields import CacheControl
 from radixlm.server.fields import NotYet
 from radixlm.server.kept import MAX_BREAKPOINTS
@@ -27,25 +28,6 @@ MIN_THINKING = 1024
 class MessageItem(Body):
     role: Literal["user", "assistant", "system"]
     content: str | ListOf[AnyBlock]
-
-
-class ClientTool(Body):
-    """A tool that the client runs."""
-
-    # How its input is streamed makes no difference: it comes as it is made. Nor does it when the
-    # tool is loaded: there is no search that it could come from later, so it is there at once.
-    no_ops = frozenset({"eager_input_streaming", "defer_loading"})
-    not_yet: ClassVar[NotYet] = {
-        "allowed_callers": (["direct"],),
-        "input_examples": ([],),
-    }
-
-    type: Literal["custom"] | None = None
-    name: str
-    description: str | None = None
-    input_schema: dict[str, Any]
-    strict: bool | None = None
-    cache_control: CacheControl | None = None
 
 
 class ToolChoice(Body):

@@ -1,6 +1,6 @@
 """What a server has left beside other processes, against the share that would be fair.
 
-    python -m benchmarks.neighbours [--rounds 3] [--seconds 1.5] [--checkout FOLDER]
+    python -m benchmarks.neighbours [--rounds 2] [--seconds 1.5] [--checkout FOLDER]
 
 One stream to the demo model and to a random 135M, on two processors: alone, beside one and two
 processes that never sleep, beside a second server of its kind, in a container with 1.5 processors'
@@ -43,6 +43,8 @@ from radixlm.bench.checkpoints import write_random_checkpoint
 
 CORES = 2
 QUOTA = 1.5
+# More than a stream gives while it is measured, less than the demo model's context.
+STREAM_TOKENS = 1800
 AS_IT_COMES = "as it comes"
 SETTINGS: dict[str, dict[str, str]] = {
     AS_IT_COMES: {},
@@ -124,10 +126,12 @@ def busy_processes(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
 
 def speed(served: Served, settle: float, seconds: float) -> float:
     """Steps a second of one stream, each of which gives a token."""
-    body = {"prompt": "Once upon a time", "max_tokens": 4000, "temperature": 0}
+    body = {"prompt": "Once upon a time", "max_tokens": STREAM_TOKENS, "temperature": 0}
     body |= {"ignore_eos": True, "stream": True}
     with httpx.stream("POST", f"{served.url}/v1/completions", json=body, timeout=PATIENCE) as reply:
-        next(reply.iter_lines())
+        reply.raise_for_status()
+        lines = reply.iter_lines()  # kept: without it the stream would end
+        next(lines)
         time.sleep(settle)
         began, before = time.perf_counter(), served.state()["steps"]
         time.sleep(seconds)
@@ -243,7 +247,7 @@ def draw(path: Path, title: str, made: Sequence[dict[str, Any]]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
-    parser.add_argument("--rounds", type=int, default=3, help="default: 3")
+    parser.add_argument("--rounds", type=int, default=2, help="default: 2")
     parser.add_argument("--seconds", type=float, default=1.5, help="of a measurement")
     parser.add_argument("--settle", type=float, default=1.5, help="before it; a third in crowds")
     parser.add_argument("--models", nargs="+", default=["demo", "smollm-135m"])

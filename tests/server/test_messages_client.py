@@ -6,9 +6,11 @@ from typing import Any
 
 import anthropic
 import pytest
+from anthropic.types import ModelInfo
 
 from tests import chat_templates
 from tests.messages_support import CALL, TOOLS, USER, served
+from tests.published import strictly
 from tests.server_support import (
     NAME,
 )
@@ -56,3 +58,17 @@ def test_anthropic_s_tool_runner_goes_on_without_a_thread():
         )
         assert len(list(runner)) == 2
     assert seen[0] == "Bern"
+
+
+def test_anthropic_s_client_finds_the_model():
+    with served() as client:
+        page = client.models.list(limit=20)
+        assert [model.id for model in page] == [NAME]
+        assert (page.has_more, page.first_id, page.last_id) == (False, NAME, NAME)
+        found = client.models.with_raw_response.retrieve(NAME)
+        strictly(ModelInfo, found.text())
+        assert found.headers["request-id"]
+        assert found.parse() == page.data[0]
+        with pytest.raises(anthropic.NotFoundError) as error:
+            client.models.retrieve("another")
+        assert error.value.type == "not_found_error"

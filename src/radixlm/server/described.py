@@ -16,6 +16,8 @@ from radixlm.core.errors import (
     QueueFullError,
 )
 from radixlm.server.anthropic.body import CountBody, MessagesBody
+from radixlm.server.anthropic.models import ModelInfo as AnthropicModel
+from radixlm.server.anthropic.models import ModelPage
 from radixlm.server.anthropic.wire import MessageEvent, MessageOut, TokenCount
 from radixlm.server.cache.explain_body import ExplainBody
 from radixlm.server.cache.wire import Advice, Explanation
@@ -163,8 +165,12 @@ DESCRIBED: Mapping[str, Described] = {
         errors=_NAMING,
         example=_MESSAGES_PROMPT,
     ),
-    "/v1/models": Described(answer=(ModelList,)),
-    "/v1/models/{name}": Described(answer=(ModelCard,), errors=(ModelNotFoundError,)),
+    "/v1/models": Described(answer=(ModelList | ModelPage,), error=Error | MessagesError),
+    "/v1/models/{name}": Described(
+        answer=(ModelCard | AnthropicModel,),
+        errors=(ModelNotFoundError,),
+        error=Error | MessagesError,
+    ),
     "/generate": Described(
         body=GenerateBody,
         answer=(Generated | list[Generated],),

@@ -31,6 +31,7 @@ from radixlm.server.event import DONE, event
 from radixlm.server.wire import Error, MessagesError, MessagesErrorDetails
 
 MESSAGES_PATH = "/v1/messages"
+_MODELS_PATH = "/v1/models"
 OLLAMA_PATH = "/api"
 _CODES: Mapping[type[Exception], str] = {
     ModelNotFoundError: "model_not_found",
@@ -116,7 +117,7 @@ def shape_of(scope: Scope, request_id: str) -> ErrorShape:
     """The shape of errors on a request's path, whether or not there is a route."""
     if _below(scope, OLLAMA_PATH):
         return OPENAI._replace(body=lambda error: {"error": message_of(error)})
-    if not is_messages(scope):
+    if not for_anthropic(scope):
         return OPENAI
     return ErrorShape(
         lambda error: messages_error(error, request_id),
@@ -124,9 +125,14 @@ def shape_of(scope: Scope, request_id: str) -> ErrorShape:
     )
 
 
-def is_messages(scope: Scope) -> bool:
-    """Whether a request's path is of Anthropic's API."""
-    return _below(scope, MESSAGES_PATH)
+def for_anthropic(scope: Scope) -> bool:
+    """Whether a request is of Anthropic's API: by its path, or, where that is OpenAI's too, by the
+    version that each of its clients names.
+    """
+    if _below(scope, MESSAGES_PATH):
+        return True
+    named = any(name == b"anthropic-version" for name, _ in scope["headers"])
+    return named and _below(scope, _MODELS_PATH)
 
 
 def _below(scope: Scope, root: str) -> bool:

@@ -9,7 +9,7 @@ from fastapi import Request
 from starlette.datastructures import Headers
 from starlette.types import Message, Scope, Send
 
-from radixlm.server.error_shapes import is_messages, shape_of
+from radixlm.server.error_shapes import for_anthropic, shape_of
 from radixlm.server.usage import UsageMeter
 
 _SCOPE_KEY = "radixlm.exchange"
@@ -63,7 +63,7 @@ class Exchange:
                 for name, value in headers
             )
             headers.append((b"x-request-id", self.request_id.encode()))
-            if is_messages(self._scope):
+            if for_anthropic(self._scope):
                 headers.append((b"request-id", self.request_id.encode()))
             message = {**message, "headers": headers}
         await self._send(message)

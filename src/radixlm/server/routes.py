@@ -10,8 +10,10 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from radixlm.core.errors import EngineDeadError, InvalidRequestError
 from radixlm.server.answer import answer
+from radixlm.server.anthropic.models import model_info, model_page
 from radixlm.server.chat import ChatShape, chat_task
 from radixlm.server.completions import CompletionShape, completion_job
+from radixlm.server.error_shapes import for_anthropic
 from radixlm.server.head import HeadRoute
 from radixlm.server.protocol import ChatBody, CompletionBody
 from radixlm.server.reading import body_of
@@ -58,15 +60,20 @@ async def completions(request: Request) -> Response:
 
 @router.get("/v1/models")
 async def models(request: Request) -> Response:
-    """The one model that is served, as a list."""
-    return JSONResponse({"object": "list", "data": [_model_card(service_of(request))]})
+    """The one model that is served, as a list: OpenAI's, or Anthropic's to its clients."""
+    service = service_of(request)
+    if for_anthropic(request.scope):
+        return JSONResponse(model_page(service))
+    return JSONResponse({"object": "list", "data": [_model_card(service)]})
 
 
 @router.get("/v1/models/{name:path}")
 async def model(request: Request, name: str) -> Response:
-    """The model that is served, by its name."""
+    """The model that is served, by its name; see the list."""
     service = service_of(request)
     service.check_model(name)
+    if for_anthropic(request.scope):
+        return JSONResponse(model_info(service))
     return JSONResponse(_model_card(service))
 
 

@@ -63,7 +63,8 @@ class Team:
             self._awake.set()
             self._awake = None
             return
-        spare = self._process.omp_get_num_procs() - self.size + 2
+        # Two at least: with one alone OpenMP counts none, and below that it takes any number.
+        spare = max(self._process.omp_get_num_procs() - self.size + 2, 2)
         if spare <= _MOST_DOZING:
             self._awake = threading.Event()
             threading.Thread(

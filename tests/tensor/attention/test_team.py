@@ -42,6 +42,29 @@ def test_leaving_ends_the_callers_threads_until_it_computes_again() -> None:
     assert (during - before, left - before, again - before) == (2, 0, 2)
 
 
+DOZES_WITH_MORE = """
+import ctypes, time
+import torch
+from radixlm.attention.team import team
+
+torch.set_num_threads(ctypes.CDLL(None).omp_get_num_procs() + 3)
+team().doze(True)
+time.sleep(0.5)
+team().doze(False)
+print(int(torch.ones(1 << 20).sum()))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="OpenMP's own threads")
+def test_with_more_threads_than_processors_it_dozes_as_well() -> None:
+    """`--threads 8` on four, or processors that were taken away later (taskset -p)."""
+    run = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", DOZES_WITH_MORE], capture_output=True, text=True, timeout=120
+    )
+    assert (run.stdout, run.stderr) == (f"{1 << 20}\n", "")
+
+
 DOZES = """
 import os, time
 import torch

@@ -12,6 +12,8 @@ from radixlm.core.clock import Clock, WallClock
 
 _TASKS, _ALL = Path("/proc/self/task"), Path("/proc/stat")
 _WINDOW_SECONDS = 0.1
+# Without a step for so long it was idle: that says nothing.
+_IDLE_SECONDS = 0.5
 # Of all threads together, seconds in a second that they were ready and had no processor, as far as
 # other processes ran meanwhile: HTTP's thread and the engine's get in each other's way, too. One
 # busy process beside two spinning threads makes it 0.6, and half of that when they sleep.
@@ -47,8 +49,8 @@ def seconds_of_others() -> float:
 
 
 class Crowd:
-    """Looked at before each step. A crowd is noticed within a tenth of a second; that it has gone
-    is believed the later the more often it came back at once.
+    """Looked at before each step. A crowd is noticed within a tenth of a second, or a step that
+    takes longer; that it has gone is believed the later the more often it came back at once.
     """
 
     def __init__(
@@ -61,7 +63,7 @@ class Crowd:
         self._others = others
         self._clock = clock or WallClock()
         self._crowded = False
-        self._looked = self._clock.now()
+        self._looked = self._stepped = self._clock.now()
         self._before, self._others_before = waited(), others()
         self._changed = self._crowded_last = -math.inf
         self._patience = _FIRST_PATIENCE
@@ -73,12 +75,16 @@ class Crowd:
         if passed >= _WINDOW_SECONDS:
             before, self._before, self._looked = self._before, self._waited(), now
             others, self._others_before = self._others_before, self._others()
-            if passed < 5 * _WINDOW_SECONDS:  # else it was idle: that says nothing
+            if now - self._stepped < _IDLE_SECONDS:
                 gone_by = [at - before.get(task, 0.0) for task, at in self._before.items()]
                 # Infinity less itself is no number: then the first of both is taken.
                 lost = min(sum(gone_by), self._others_before - others)
                 self._decide(lost / passed, now)
         return self._crowded
+
+    def stepped(self) -> None:
+        """A step has just ended."""
+        self._stepped = self._clock.now()
 
     def _decide(self, share: float, now: float) -> None:
         if share > _CALM:

@@ -37,13 +37,13 @@ class PacedRunner:
         runner: Steps,
         layers: int,
         *,
-        threads: int | None = None,
+        threads: int,
         crowd: Crowd | None = None,
         own_team: Team | None = None,
         seconds: Callable[[], float] = time.thread_time,
     ) -> None:
         self._runner = runner
-        self._most = threads or torch.get_num_threads()
+        self._most = threads
         self._crowd = crowd or Crowd()
         self._team = own_team or team()
         self._seconds = seconds
@@ -52,18 +52,22 @@ class PacedRunner:
         self._taken: dict[int, float] = {}
 
     def execute(self, batch: ScheduledBatch) -> StepResult:
-        if self._most == 1:
-            return self._runner.execute(batch)
         size = batch.n_tokens.bit_length()
-        crowded = self._crowd.look()
-        self._team.doze(crowded)
-        # Of a size that there was none of yet: as if it were much.
-        alone = crowded and self._taken.get(size, self._small) < self._small
-        threads = 1 if alone else self._most
+        threads = self._threads_for(size)
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
         began = self._seconds()
         result = self._runner.execute(batch)
         taken = threads * (self._seconds() - began)
         self._taken[size] = taken + (1 - _NEWEST) * (self._taken.get(size, taken) - taken)
+        self._crowd.stepped()
         return result
+
+    def _threads_for(self, size: int) -> int:
+        if self._most == 1:
+            return 1
+        crowded = self._crowd.look()
+        self._team.doze(crowded)
+        # Of a size that there was none of yet: as if it were much.
+        alone = crowded and self._taken.get(size, self._small) < self._small
+        return 1 if alone else self._most

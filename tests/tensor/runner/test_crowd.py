@@ -26,11 +26,20 @@ class Machine:
         self.looked += 1
         return dict(self._waited)
 
-    def run(self, seconds: float, share: float, step: float = 0.01, others: float = 1.0) -> bool:
+    def run(
+        self,
+        seconds: float,
+        share: float,
+        step: float = 0.01,
+        others: float = 1.0,
+        idle: bool = False,
+    ) -> bool:
         for _ in range(round(seconds / step)):
             self.clock.advance(step)
             self._waited["2"] += share * step
             self._others += others * step
+            if not idle:
+                self.crowd.stepped()
             crowded = self.crowd.look()
         return crowded
 
@@ -81,7 +90,14 @@ def test_one_that_comes_back_at_once_is_waited_for_longer() -> None:
 def test_idle_time_says_nothing() -> None:
     """One thread that waited while no step was computed is not a crowd."""
     machine = Machine()
-    assert not machine.run(30, 0.9, step=10)
+    assert not machine.run(30, 0.9, step=10, idle=True)
+
+
+def test_steps_of_a_large_model_tell_of_a_crowd() -> None:
+    """A token of it takes longer than others' whole answers."""
+    machine = Machine()
+    assert machine.run(4, 0.6, step=2)
+    assert not machine.run(4, 0, step=2)
 
 
 @pytest.mark.parametrize("there", [False, True])

@@ -28,7 +28,9 @@ class Steps:
         self.threads: list[int] = []
         self._now = 0.0
         torch.set_num_threads(threads)
-        parts: Any = SimpleNamespace(look=lambda: self.crowded, doze=self.dozing.append)
+        parts: Any = SimpleNamespace(
+            look=lambda: self.crowded, stepped=lambda: None, doze=self.dozing.append
+        )
         self._runner = PacedRunner(
             self, 10, threads=threads, crowd=parts, own_team=parts, seconds=lambda: self._now
         )

@@ -284,3 +284,13 @@ def test_public_names_are_there() -> None:
     assert radixlm.__version__
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = radixlm.Nothing
+
+
+def test_threads_of_one_engine_are_not_the_next_ones() -> None:
+    before = torch.get_num_threads()
+    for threads in (before + 1, 1):
+        with Engine(kv_tokens=500, threads=threads) as engine:
+            assert engine.info.threads == threads
+            [output] = engine.generate(["Hello"], SamplingParams(max_tokens=2))
+            assert output.finish_reason is not None
+            assert torch.get_num_threads() == before

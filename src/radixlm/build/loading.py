@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from concurrent import futures
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -142,18 +143,35 @@ def load(config: EngineConfig, *, progress: bool = True, warm: bool = False) -> 
 
     warm: do what the first requests would wait for otherwise, too.
     """
+    with _computing(config) as threads:
+        return _load(config, threads, progress=progress, warm=warm)
+
+
+@contextmanager
+def _computing(config: EngineConfig) -> Iterator[int]:
+    """Gives the calling thread as many as the engine will have, and back what it had: a user's
+    other work, and the next engine, know nothing of this one's `threads`.
+    """
+    before = torch.get_num_threads()
+    threads = resolve_threads(config, before)
+    torch.set_num_threads(threads)
+    try:
+        yield threads
+    finally:
+        torch.set_num_threads(before)
+
+
+def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> Loaded:
     policy = make_policy(config.eviction_policy)
     folder = resolve_folder(config.model)
     model_config = load_config(folder)
     device = resolve_device(config.device)
     dtype = resolve_dtype(config, model_config)
     context = resolve_context(config, model_config)
-    threads = _take_threads(config)
     tokenizer = Tokenizer.load(Path(config.tokenizer) if config.tokenizer else folder)
     template = ChatTemplate.load(
         folder, Path(config.chat_template) if config.chat_template else None
     )
-    context = resolve_context(config, model_config)
     reached = replace(model_config, context_length=min(context, config.kv_tokens or MOST_TOKENS))
     model = load_model(folder, reached, dtype=dtype, device=device, progress=progress)
     model.pack()
@@ -163,7 +181,9 @@ def load(config: EngineConfig, *, progress: bool = True, warm: bool = False) -> 
     cache = _cache(config, policy, capacity, pin_budget)
     limits = Limits(context, cache.largest_request, model_config.vocab_size)
     pool, table = _memory(config, shape, cache.capacity, limits.longest, dtype, device)
-    runner = _paced(ModelRunner(model, pool, table, device), model_config.n_layers, device)
+    runner: Runner = ModelRunner(model, pool, table, device)
+    if device.type == "cpu":
+        runner = PacedRunner(runner, model_config.n_layers, threads=threads)
     eos = model_config.eos_token_ids | (
         frozenset() if tokenizer.eos_token_id is None else {tokenizer.eos_token_id}
     )
@@ -231,17 +251,6 @@ def _memory(
             f"no memory for a KV pool of {capacity} tokens (--kv-tokens) and a table of "
             f"{n_rows} requests (--max-running-requests): {error}"
         ) from None
-
-
-def _take_threads(config: EngineConfig) -> int:
-    threads = resolve_threads(config, torch.get_num_threads())
-    if threads != torch.get_num_threads():
-        torch.set_num_threads(threads)
-    return threads
-
-
-def _paced(runner: ModelRunner, layers: int, device: torch.device) -> Runner:
-    return PacedRunner(runner, layers) if device.type == "cpu" else runner
 
 
 def _checked_prefixes(

@@ -86,4 +86,5 @@ def test_the_trace_is_kept_in_the_access_log(client, caplog, given, kept):
     [line] = [
         record.getMessage() for record in caplog.records if "/v1/models" in record.getMessage()
     ]
-    assert (f" traceparent={given} " in line) is kept
+    assert line.endswith(f"; trace {given}") is kept
+    assert (given in line) is kept

@@ -48,7 +48,10 @@ def _in_words(fields: Mapping[str, Any]) -> str:
     if "prompt_tokens" in fields:
         prompt, cached = fields["prompt_tokens"], fields["cached_tokens"]
         parts += [f"prompt {prompt} tokens, {cached} cached", f"answer {fields['output_tokens']}"]
-    return "; ".join((*parts, f"{fields['seconds']:.3f} s, id {_plain(fields['request_id'])}"))
+    parts.append(f"{fields['seconds']:.3f} s, id {_plain(fields['request_id'])}")
+    if "traceparent" in fields:
+        parts.append(f"trace {fields['traceparent']}")
+    return "; ".join(parts)
 
 
 def _plain(value: object) -> str:

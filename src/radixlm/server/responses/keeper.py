@@ -53,9 +53,9 @@ class Keeper:
         """As TurnStore.conversation."""
         return await self._do(self._store.conversation, owner, turn_id)
 
-    async def item(self, owner: str, item_id: str) -> dict[str, Any] | None:
-        """As TurnStore.item."""
-        return await self._do(self._store.item, owner, item_id)
+    async def items(self, owner: str, item_ids: Collection[str]) -> dict[str, dict[str, Any]]:
+        """As TurnStore.items."""
+        return await self._do(self._store.items, owner, item_ids)
 
     async def delete(self, owner: str, turn_id: str) -> bool:
         """As TurnStore.delete."""

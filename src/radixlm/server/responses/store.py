@@ -3,7 +3,7 @@
     turns   a response and its input; `parent` is the response that it continued
             alive   can be fetched and continued
             dead    deleted, or made room for; kept for as long as a turn continues it
-    items   which turn has the item of an id, for its owner
+    items   which turns have the item of an id, for its owner
 
 A turn holds only what is its own, so a conversation takes space once however long it gets.
 """
@@ -45,7 +45,7 @@ CREATE TABLE IF NOT EXISTS items (
     owner TEXT NOT NULL,
     id TEXT NOT NULL,
     turn TEXT NOT NULL,
-    PRIMARY KEY (owner, id)
+    PRIMARY KEY (owner, id, turn)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS by_turn ON items (turn);
 CREATE TRIGGER IF NOT EXISTS gone AFTER DELETE ON turns BEGIN
@@ -54,9 +54,16 @@ END;
 """
 _COLUMNS = "id, owner, parent, created, ended, response, input"  # in the order of Turn's fields
 _NOTE_ITEMS = """
-INSERT OR REPLACE INTO items
+INSERT OR IGNORE INTO items
 SELECT :owner, json_extract(value, '$.id'), :id FROM json_each(:input)
 UNION ALL SELECT :owner, json_extract(value, '$.id'), :id FROM json_each(:response, '$.output')
+"""
+# The latest turn of each item, with the item's id.
+_LATEST = """
+SELECT turns.id, items.id, MAX(turns.number) AS newest
+FROM items JOIN turns ON turns.id = items.turn
+WHERE items.owner = ? AND items.id IN (SELECT value FROM json_each(?)) AND alive AND created >= ?
+GROUP BY items.id ORDER BY newest
 """
 # Can make room. Takes the names of the others that have not ended, as JSON.
 _IDLE = "(alive AND (ended OR id NOT IN (SELECT value FROM json_each(?))))"
@@ -149,16 +156,19 @@ class TurnStore:
         ).fetchone()
         return None if row is None else _turn(row)
 
-    def item(self, owner: str, item_id: str) -> dict[str, Any] | None:
-        """An item that a turn has which `get` finds: of its input or of its answer."""
-        row = self._db.execute(
-            "SELECT turn FROM items WHERE owner = ? AND id = ?", (owner, item_id)
-        ).fetchone()
-        turn = None if row is None else self.get(owner, row[0])
-        if turn is None:
-            return None
-        items: list[dict[str, Any]] = json.loads(turn.input) + json.loads(turn.response)["output"]
-        return next((item for item in items if item["id"] == item_id), None)
+    def items(self, owner: str, item_ids: Collection[str]) -> dict[str, dict[str, Any]]:
+        """By their ids, those that turns have which `get` finds: of their input or their answer.
+
+        Each is taken from the latest turn that has it, and each turn is read once.
+        """
+        latest = self._db.execute(_LATEST, (owner, json.dumps([*item_ids]), self._oldest()))
+        found: dict[str, dict[str, Any]] = {}
+        for turn_id, group in groupby(latest.fetchall(), itemgetter(0)):
+            wanted = {item_id for _, item_id in group}
+            if (turn := self.get(owner, turn_id)) is not None:
+                items = json.loads(turn.input) + json.loads(turn.response)["output"]
+                found |= {item["id"]: item for item in items if item["id"] in wanted}
+        return found
 
     def conversation(self, owner: str, turn_id: str) -> list[Turn]:
         """A turn and those that it continues, from the first on; none where `get` finds none."""

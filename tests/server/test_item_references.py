@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from radixlm.server.responses import routes
+from radixlm.server.responses.store import TurnStore
 from tests.server_support import Client, fake_engine, refused
 
 USER = {"role": "user", "content": "hello"}
@@ -57,6 +59,49 @@ def test_explaining_takes_it_too():
         body = {"input": items}
         answer = client.request("POST", "/cache/explain", json=body, headers=headers)
         assert answer.status_code == 200, answer.text
+
+
+def test_so_does_counting():
+    with client_of() as client:
+        [said] = respond(client, [USER]).json()["output"]
+        headers = {"authorization": "Bearer one"}
+        path = "/v1/responses/input_tokens"
+        counts = [
+            client.request("POST", path, json={"input": [USER, item, MORE]}, headers=headers).json()
+            for item in (said, reference(said))
+        ]
+        assert counts[0] == counts[1]
+        gone = {"input": [USER, {"type": "item_reference", "id": "msg_x"}]}
+        refused(client.request("POST", path, json=gone, headers=headers), 404)
+
+
+def test_a_later_response_that_goes_takes_no_item_of_an_earlier_one_with_it():
+    with client_of() as client:
+        first = respond(client, [USER]).json()
+        [said] = first["output"]
+        second = respond(client, [USER, reference(said), MORE]).json()
+        headers = {"authorization": "Bearer one"}
+        client.request("DELETE", f"/v1/responses/{second['id']}", headers=headers)
+        assert respond(client, [USER, reference(said), MORE]).status_code == 200
+        client.request("DELETE", f"/v1/responses/{first['id']}", headers=headers)
+        assert respond(client, [USER, reference(said), MORE]).status_code == 200
+
+
+def test_each_turn_is_read_once_and_each_item_there_once(monkeypatch):
+    """Else 30,000 references to an item of a megabyte are 30 GB of it, and as many readings."""
+    read = []
+    get = TurnStore.get
+    monkeypatch.setattr(TurnStore, "get", lambda *args: read.append(args[2]) or get(*args))
+    with client_of() as client:
+        many = [{**USER, "id": f"msg_{place}"} for place in range(20)]
+        respond(client, many)
+        references = [reference(item) for item in many]
+        read.clear()
+        given = []
+        monkeypatch.setattr(routes, "stored_items", lambda body: given.extend(body.input) or [])
+        assert respond(client, references * 2).status_code == 200
+        assert len(read) == 1
+        assert len({id(item) for item in given}) == 20
 
 
 @pytest.mark.parametrize("why", ["another's", "not stored", "deleted", "never was"])

@@ -25,7 +25,7 @@ from radixlm.server.completions import completion_job
 from radixlm.server.generation import Job
 from radixlm.server.native import generate_job
 from radixlm.server.responses import as_chat as responses
-from radixlm.server.responses.prompt import resolved, response_task, turns_before
+from radixlm.server.responses.prompt import response_task
 from radixlm.server.service import Service
 
 
@@ -57,9 +57,7 @@ async def _job_of(service: Service, body: ExplainBody, tenant: str) -> Job:
             return await asyncio.to_thread(completion_job, service, body, tenant)
         case ExplainResponse():
             body.check()
-            whole = await resolved(service, body, tenant)
-            turns = await turns_before(service, whole, tenant)
-            return (await asyncio.to_thread(response_task, service, whole, turns, tenant)).chat.job
+            return (await response_task(service, body, tenant)).chat.job
         case ExplainMessages():
             body.check()
             return (await asyncio.to_thread(message_task, service, body, tenant)).job

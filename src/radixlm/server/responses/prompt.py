@@ -17,13 +17,12 @@ from radixlm.server.errors import NotFoundError
 from radixlm.server.ids import new_id
 from radixlm.server.kept import wishes_in
 from radixlm.server.protocol import ChatMessage
-from radixlm.server.responses.as_chat import chat_of, in_own_words
+from radixlm.server.responses.as_chat import chat_of, in_own_words, items_of
 from radixlm.server.responses.body import ResponseBody
 from radixlm.server.responses.items import AnyItem, ReferenceItem
 from radixlm.server.responses.store import Turn
 from radixlm.server.service import Service
 
-_ITEM: TypeAdapter[AnyItem] = TypeAdapter(AnyItem)
 _ITEMS: TypeAdapter[list[AnyItem]] = TypeAdapter(list[AnyItem])
 
 
@@ -40,7 +39,17 @@ class ResponseTask:
         return self.chat.job.request_id
 
 
-async def turns_before(service: Service, body: ResponseBody, tenant: str) -> list[Turn]:
+async def response_task(service: Service, body: ResponseBody, tenant: str) -> ResponseTask:
+    """The task of a body, with the items that it refers to and the turns that it continues.
+
+    Raises InvalidRequestError that names the field.
+    """
+    body = await _resolved(service, body, tenant)
+    turns = await _turns_before(service, body, tenant)
+    return await asyncio.to_thread(_task, service, body, turns, tenant)
+
+
+async def _turns_before(service: Service, body: ResponseBody, tenant: str) -> list[Turn]:
     """What a response continues. Raises InvalidRequestError for what can not be continued."""
     previous = body.previous_response_id
     if previous is None:
@@ -57,24 +66,26 @@ async def turns_before(service: Service, body: ResponseBody, tenant: str) -> lis
     return turns
 
 
-async def resolved(service: Service, body: ResponseBody, tenant: str) -> ResponseBody:
+async def _resolved(service: Service, body: ResponseBody, tenant: str) -> ResponseBody:
     """The body with the items that it refers to. Raises NotFoundError."""
-    items = body.input
-    if not isinstance(items, list) or not any(isinstance(each, ReferenceItem) for each in items):
+    items = items_of(body)
+    wanted = {item.id for item in items if isinstance(item, ReferenceItem)}
+    if not wanted:
         return body
-    found: list[AnyItem] = []
+    stored = await service.responses.items(tenant, wanted)
+    # However often it is referred to, an item is there once: a few bytes name a megabyte.
+    parsed = await asyncio.to_thread(_ITEMS.validate_python, [*stored.values()])
+    known = dict(zip(stored, parsed, strict=True))
     for place, item in enumerate(items):
         if isinstance(item, ReferenceItem):
-            stored = await service.responses.item(tenant, item.id)
-            if stored is None:
+            if item.id not in known:
                 raise NotFoundError(
                     f"Item with id {item.id!r:.80} not found. Items are not persisted when `store` "
                     "is set to false, or were too old or too many to be kept; send the item itself",
                     param=f"input[{place}].id",
                 )
-            item = _ITEM.validate_python(stored)
-        found.append(item)
-    return body.model_copy(update={"input": found})
+            items[place] = known[item.id]
+    return body.model_copy(update={"input": items})
 
 
 def not_found(response_id: str, param: str) -> NotFoundError:
@@ -86,9 +97,7 @@ def not_found(response_id: str, param: str) -> NotFoundError:
     )
 
 
-def response_task(
-    service: Service, body: ResponseBody, turns: Sequence[Turn], tenant: str
-) -> ResponseTask:
+def _task(service: Service, body: ResponseBody, turns: Sequence[Turn], tenant: str) -> ResponseTask:
     """Render and tokenize. Takes time in proportion to the conversation: call it off the event
     loop. turns: those before. Raises InvalidRequestError that names the field.
     """

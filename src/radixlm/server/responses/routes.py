@@ -26,9 +26,7 @@ from radixlm.server.responses.listed import listed, stored_items
 from radixlm.server.responses.prompt import (
     ResponseTask,
     not_found,
-    resolved,
     response_task,
-    turns_before,
 )
 from radixlm.server.responses.query import ItemsQuery, RetrieveQuery
 from radixlm.server.responses.run import Run, as_bytes
@@ -47,10 +45,8 @@ async def create_response(request: Request) -> Response:
     service.check_room(tenant)
     body = await body_of(request, ResponseBody)
     body.check()
-    body = await resolved(service, body, tenant)
-    turns = await turns_before(service, body, tenant)
-    made = await asyncio.to_thread(response_task, service, body, turns, tenant)
-    run = Run(service, made, stored_items(body))
+    made = await response_task(service, body, tenant)
+    run = Run(service, made, stored_items(made.body))
     try:
         if body.background:
             return JSONResponse(await _begin_in_background(service, made, run))
@@ -65,8 +61,7 @@ async def count_input_tokens(request: Request) -> Response:
     service, tenant = service_of(request), tenant_of(request)
     body = await body_of(request, ResponseBody)
     body.check()
-    turns = await turns_before(service, body, tenant)
-    made = await asyncio.to_thread(response_task, service, body, turns, tenant)
+    made = await response_task(service, body, tenant)
     count: InputTokens = {
         "object": "response.input_tokens",
         "input_tokens": made.chat.job.prompts[0].size,

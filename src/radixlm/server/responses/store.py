@@ -14,6 +14,8 @@ import json
 import sqlite3
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, replace
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +166,7 @@ class TurnStore:
         latest = self._db.execute(_LATEST, (owner, json.dumps([*item_ids]), self._oldest()))
         found: dict[str, dict[str, Any]] = {}
         for turn_id, group in groupby(latest.fetchall(), itemgetter(0)):
-            wanted = {item_id for _, item_id in group}
+            wanted = {item_id for _, item_id, _ in group}
             if (turn := self.get(owner, turn_id)) is not None:
                 items = json.loads(turn.input) + json.loads(turn.response)["output"]
                 found |= {item["id"]: item for item in items if item["id"] in wanted}

@@ -161,6 +161,19 @@ def test_half_a_character_at_a_prompt_s_end_is_told_once(real, stream):
 
 
 @pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("told", [{}, {"return_token_ids": True}, {"logprobs": 1}])
+@pytest.mark.parametrize("left", [1, 2])
+def test_a_character_that_the_answer_completes_is_echoed_once(real, stream, told, left):
+    whole = real.engine.tokenizer.encode("ab🙂").tolist()
+    prompt, rest = whole[:-left], whole[-left:]
+    grammar = "start: " + " ".join(f"<[{token}]>" for token in rest)
+    fields = {"ebnf": grammar, "max_tokens": left, "echo": True, "stream": stream}
+    answer = real.complete(prompt, **fields, **told)
+    entries = events(answer) if stream else [answer.json()]
+    assert "".join(entry["choices"][0]["text"] for entry in entries) == "ab🙂"
+
+
+@pytest.mark.parametrize("stream", [False, True])
 def test_a_stop_string_that_is_complete_at_the_end_is_found(real, stream):
     half = real.engine.tokenizer.encode("🙂").tolist()[0]
     fields = {"max_tokens": 1, "logit_bias": {str(half): 100}, "stop": "\ufffd", "stream": stream}

@@ -6,6 +6,7 @@ import math
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from radixlm.core.request import RequestOutput
 from radixlm.server.generation import Job
@@ -44,6 +45,14 @@ def completion_job(service: Service, body: CompletionBody, tenant: str) -> Job:
     )
 
 
+class _Echo(NamedTuple):
+    """A prompt's text, the half of a character that it ends with, and what is written for that."""
+
+    whole: str
+    half: bytes
+    rest: str
+
+
 class CompletionShape:
     """OpenAI's text answers, token ids where vLLM has them.
 
@@ -57,7 +66,9 @@ class CompletionShape:
         self._tokenizer = tokenizer
         self._job = job
         self._n = body.n or 1
-        self._echoed = body.to_prompts() if body.echo else None
+        self._echoes_prompt = bool(body.echo)
+        self._prompts = body.to_prompts()
+        self._echoes: dict[int, _Echo] = {}
         self._with_ids = bool(body.return_token_ids)
         self._with_logprobs = body.logprobs is not None
         self._logprobs: dict[int, CompletionLogprobs] = {}
@@ -75,14 +86,14 @@ class CompletionShape:
             scores = tries[0].prompt_logprobs
             tries = [replace(output, prompt_logprobs=scores) for output in tries]
             for output in _best(tries, self._n):
-                choices.append(self._entry(len(choices), output))
+                choices.append(self._entry(len(choices), output, begins=output.token_ids))
         return {"choices": choices}
 
     def chunks(self, choice: int, output: RequestOutput) -> list[TextChoices]:
-        first = self._echoed is not None and choice not in self._begun
-        output = self._settled(choice, output)
-        if first or output.token_ids or output.text or output.finished:
-            return [{"choices": [self._entry(choice, output)]}]
+        first = self._echoes_prompt and choice not in self._begun
+        told = self._settled(choice, output)
+        if first or told.token_ids or told.text or told.finished:
+            return [{"choices": [self._entry(choice, told, begins=output.token_ids)]}]
         return []
 
     def _settled(self, choice: int, output: RequestOutput) -> RequestOutput:
@@ -100,14 +111,17 @@ class CompletionShape:
             logprobs=tuple(entry for piece in pieces for entry in piece.logprobs),
         )
 
-    def _entry(self, choice: int, output: RequestOutput) -> TextChoice:
-        """What belongs to the prompt goes in front of a choice's first entry."""
+    def _entry(self, choice: int, output: RequestOutput, *, begins: Sequence[int]) -> TextChoice:
+        """What belongs to the prompt goes in front of a choice's first entry.
+
+        begins: in that one, the tokens that the answer begins with, whether or not it tells them.
+        """
         first = choice not in self._begun
         self._begun.add(choice)
         prompt = choice // self._n
         text = output.text
-        if first and self._echoed is not None:
-            text = self._text_of(self._echoed[prompt], output.token_ids) + text
+        if first and self._echoes_prompt:
+            text = self._echo_of(prompt, begins) + text
         entry: TextChoice = {
             "index": choice,
             "text": text,
@@ -120,17 +134,23 @@ class CompletionShape:
                 entry["prompt_token_ids"] = self._job.prompts[prompt].tolist()
         return entry
 
-    def _text_of(self, prompt: str | list[int], answer: Sequence[int]) -> str:
-        """The prompt as text; without the half of a character at its end that its answer, which
-        begins with these tokens, completes.
+    def _echo_of(self, prompt: int, begins: Sequence[int]) -> str:
+        """The prompt as text; without the half of a character at its end that the answer completes,
+        whose first tokens these are.
         """
+        if prompt not in self._echoes:
+            self._echoes[prompt] = self._read_prompt(self._prompts[prompt])
+        echo = self._echoes[prompt]
+        data = b"".join(map(self._tokenizer.token_bytes, begins))
+        return echo.whole if data and continues(echo.half, data) else echo.whole + echo.rest
+
+    def _read_prompt(self, prompt: str | list[int]) -> _Echo:
         if isinstance(prompt, str):
-            return prompt
+            return _Echo(prompt, b"", "")
         skip = self._job.params.skip_special_tokens
         text = Detokenizer(self._tokenizer, skip_special_tokens=skip)
         whole = "".join(text.push(token).text for token in prompt)
-        data = b"".join(map(self._tokenizer.token_bytes, answer))
-        return whole if data and continues(text.half, data) else whole + text.flush().text
+        return _Echo(whole, text.half, text.flush().text)
 
     def _logprobs_of(
         self, choice: int, output: RequestOutput, *, first: bool
@@ -138,7 +158,7 @@ class CompletionShape:
         if not self._with_logprobs:
             return None
         key = self._job.prompts[choice // self._n]
-        echo = self._echoed is not None
+        echo = self._echoes_prompt
         writer = self._logprobs.get(choice)
         if writer is None:
             writer = self._logprobs[choice] = CompletionLogprobs(

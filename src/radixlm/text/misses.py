@@ -27,6 +27,7 @@ class Cause(StrEnum):
     EDITED_TOOLS = "edited_tools"
     EDITED_HISTORY = "edited_history"
     CUT_HISTORY = "cut_history"
+    CONTEXT_EDIT = "context_edit"
     REASONING = "reasoning"
     WHITE_SPACE = "white_space"
     UNICODE = "unicode"
@@ -70,6 +71,10 @@ WORDS: Final = {
     Cause.CUT_HISTORY: Words(
         "messages were left out of the conversation",
         "keep them while there is room, then leave out many at once and not some each turn",
+    ),
+    Cause.CONTEXT_EDIT: Words(
+        "context_management cleared part of the conversation",
+        "let it clear much at once and seldom (trigger, keep, clear_at_least)",
     ),
     Cause.REASONING: Words(
         "the reasoning of an answer was left out",
@@ -183,6 +188,8 @@ def find(
         parts[1] = parts[1][:SHOWN_TOKENS]
     begins = miss.position <= parts[0].size
     found, texts = difference(tokenizer, *parts, begins=begins)
+    if outline is not None and spot is not None and spot.message in outline.edited:
+        return Finding(Cause.CONTEXT_EDIT, miss.position, spot, found)
     cause, inside = _cause(found.kind, texts, spot)
     has_tools = outline is not None and bool(outline.tools)
     where = _where(spot, inside=inside, has_tools=has_tools)

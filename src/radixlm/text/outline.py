@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -44,11 +44,15 @@ class Spot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """A chat's messages and tools, and the text that the template made of them."""
+    """A chat's messages and tools, and the text that the template made of them.
+
+    edited: the messages of which an edit of the context left something out.
+    """
 
     text: str
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]] = ()
+    edited: Collection[int] = ()
 
     def at(self, tokenizer: Tokenizer, key: Key, position: int) -> Spot | None:
         """The message of the token at `position` of the text's key; what the template writes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Literal, NamedTuple
 
 from radixlm.core.errors import InvalidRequestError
@@ -19,6 +19,7 @@ from radixlm.server.anthropic.blocks import (
     ToolUseBlock,
 )
 from radixlm.server.anthropic.body import MessagesBody, PromptBody, ToolChoice
+from radixlm.server.anthropic.edits import At
 from radixlm.server.body import checked, named
 from radixlm.server.kept import Wish
 from radixlm.server.opaque import unsealed
@@ -47,18 +48,22 @@ def in_own_words(error: InvalidRequestError) -> InvalidRequestError:
 
 
 class Conversation(NamedTuple):
-    """A chat, and what its cache_control marks ask to be kept of it."""
+    """A chat, and what its cache_control marks ask to be kept of it.
+
+    edited: the messages that edits of the context changed.
+    """
 
     chat: ChatBody
     wishes: Sequence[Wish]
+    edited: frozenset[int] = frozenset()
 
 
-def chat_of(body: PromptBody) -> Conversation:
+def chat_of(body: PromptBody, edited: Collection[At] = ()) -> Conversation:
     """The chat that is to be answered. Raises InvalidRequestError that names the field.
 
-    How long the answer may be is left open.
+    How long the answer may be is left open. edited: the blocks that an edit changed.
     """
-    thread = _thread(body)
+    thread = _thread(body, edited)
     messages = thread.messages
     fields: Json = {
         "model": body.model,
@@ -83,9 +88,10 @@ def chat_of(body: PromptBody) -> Conversation:
             "cache_report": body.cache_report,
         }
     try:
-        return Conversation(checked(ChatBody, named(fields)), _wishes(body, thread))
+        chat = checked(ChatBody, named(fields))
     except InvalidRequestError as error:
         raise in_own_words(error) from None
+    return Conversation(chat, _wishes(body, thread), frozenset(thread.edited))
 
 
 def _wishes(body: PromptBody, thread: _Thread) -> list[Wish]:
@@ -100,8 +106,8 @@ def _wishes(body: PromptBody, thread: _Thread) -> list[Wish]:
     return wishes
 
 
-def _thread(body: PromptBody) -> _Thread:
-    thread = _Thread()
+def _thread(body: PromptBody, edited: Collection[At]) -> _Thread:
+    thread = _Thread({f"messages[{message}].content[{place}]" for message, place in edited})
     if body.system:
         thread.add("system", body.system, "system")
     for place, message in enumerate(body.messages):
@@ -116,9 +122,12 @@ class _Thread:
     """Puts blocks together to messages. Turns of one role that follow each other are one.
 
     wishes: what is to be kept. last: where the last block came to stand that may be marked.
+    changed: paths of blocks that were edited; edited: the messages that they came to stand in.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, changed: Collection[str]) -> None:
+        self.edited: set[int] = set()
+        self._changed = changed
         self.messages: list[Json] = []
         self.wishes: list[Wish] = []
         self.last: Place | None = None
@@ -131,7 +140,10 @@ class _Thread:
         if not blocks:
             raise InvalidRequestError(f"{path} is empty", param=path)
         for place, block in enumerate(blocks):
-            self._add_block(role, block, f"{path}[{place}]")
+            where = f"{path}[{place}]"
+            self._add_block(role, block, where)
+            if where in self._changed:
+                self.edited.add(len(self.messages) - 1)
 
     def _add_block(self, role: str, block: AnyBlock, path: str) -> None:
         match block:

@@ -142,3 +142,8 @@ AnyBlock = Annotated[
     | Annotated[RedactedThinkingBlock, Tag("RedactedThinkingBlock")],
     by_type(_TAGS, "Blocks are supported"),
 ]
+
+
+class MessageItem(Body):
+    role: Literal["user", "assistant", "system"]
+    content: str | ListOf[AnyBlock]

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.server.anthropic.blocks import (
-    AnyBlock,
     Block,
+    MessageItem,
     TextBlock,
     ToolResultBlock,
 )
+from radixlm.server.anthropic.edits import ContextManagement, Edit
 from radixlm.server.anthropic.tools import ClientTool
 from radixlm.server.cache_fields import CacheControl
 from radixlm.server.fields import NotYet
@@ -23,11 +24,6 @@ from radixlm.server.request_model import Body, ListOf
 
 MAX_TOKENS = 2**30
 MIN_THINKING = 1024
-
-
-class MessageItem(Body):
-    role: Literal["user", "assistant", "system"]
-    content: str | ListOf[AnyBlock]
 
 
 class ToolChoice(Body):
@@ -71,12 +67,6 @@ class PromptBody(Body):
 
     not_yet: ClassVar[NotYet] = {
         "container": (),
-        # What of earlier thoughts is kept is the chat template's to say, with and without this.
-        "context_management": (
-            {},
-            {"edits": []},
-            {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
-        ),
         "diagnostics": (),
         "inference_geo": (),
         "mcp_servers": ([],),
@@ -94,6 +84,12 @@ class PromptBody(Body):
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     cache_control: CacheControl | None = None
+    context_management: ContextManagement | None = None
+
+    @property
+    def edits(self) -> Sequence[Edit]:
+        """Of the context."""
+        return (self.context_management.edits or ()) if self.context_management else ()
 
     def check(self) -> None:
         """Raise InvalidRequestError for fields that do not go together."""

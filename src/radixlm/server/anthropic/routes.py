@@ -14,7 +14,7 @@ from radixlm.server.answer import Parts, respond
 from radixlm.server.anthropic.as_chat import in_own_words
 from radixlm.server.anthropic.body import CountBody, MessagesBody
 from radixlm.server.anthropic.run import MessageRun, message_task, token_count
-from radixlm.server.anthropic.wire import MessageOut, TokenCount
+from radixlm.server.anthropic.wire import MessageOut
 from radixlm.server.event import event
 from radixlm.server.generation import stream_parts
 from radixlm.server.head import HeadRoute
@@ -66,6 +66,5 @@ async def count_tokens(request: Request) -> Response:
     """How many tokens a message's prompt has."""
     body = await body_of(request, CountBody)
     body.check()
-    tokens = await asyncio.to_thread(token_count, service_of(request), body, tenant_of(request))
-    count: TokenCount = {"input_tokens": tokens}
+    count = await asyncio.to_thread(token_count, service_of(request), body, tenant_of(request))
     return JSONResponse(count)

@@ -2,38 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from radixlm.core.errors import InvalidRequestError
+from radixlm.core.errors import InvalidRequestError, RequestTooLargeError
 from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.server.answer_stream import AnswerStream
-from radixlm.server.anthropic.as_chat import chat_of, in_own_words
-from radixlm.server.anthropic.body import CountBody, MessagesBody
+from radixlm.server.anthropic.as_chat import Conversation, chat_of, in_own_words
+from radixlm.server.anthropic.blocks import MessageItem
+from radixlm.server.anthropic.body import CountBody, MessagesBody, PromptBody
+from radixlm.server.anthropic.edits import edited
 from radixlm.server.anthropic.wire import (
+    AppliedEdit,
     CacheCreation,
+    ContextManaged,
     FinalUsage,
     MessageEvent,
     MessageOut,
     StopReason,
+    TokenCount,
 )
 from radixlm.server.anthropic.writer import BlockWriter
 from radixlm.server.cache.reports import reported
 from radixlm.server.cache.wire import CacheReported
 from radixlm.server.cache_fields import SECONDS
-from radixlm.server.chat import ChatTask, chat_prompt, task_of
+from radixlm.server.chat import ChatPrompt, ChatTask, chat_prompt, task_of
 from radixlm.server.generation import Job
 from radixlm.server.ids import new_id
+from radixlm.server.protocol import ChatBody
 from radixlm.server.service import Service
 from radixlm.server.usage import UsageMeter
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MessageTask:
-    """A chat's task, and what its message needs to know."""
+    """A chat's task, and what its message needs to know. applied: edits of its context."""
 
     chat: ChatTask
     body: MessagesBody
+    applied: Sequence[AppliedEdit] = ()
 
     @property
     def job(self) -> Job:
@@ -46,35 +53,72 @@ def message_task(service: Service, body: MessagesBody, tenant: str) -> MessageTa
     Raises InvalidRequestError that names the field.
     """
     service.check_model(body.model)
-    chat, wishes = chat_of(body)
+    (chat, wishes, changed), applied = _edited_chat(service, body)
+
+    def prompt() -> ChatPrompt:
+        whose = (tenant, *chat.namespace)
+        made = chat_prompt(service, chat.messages, chat, whose=whose, wishes=wishes)
+        outline = made.outline and replace(made.outline, edited=changed)
+        return made._replace(outline=outline)
+
     try:
         task = task_of(
             service,
             chat,
-            lambda: chat_prompt(
-                service, chat.messages, chat, whose=(tenant, *chat.namespace), wishes=wishes
-            ),
+            prompt,
             tenant,
             request_id=new_id("msg"),
             max_tokens=max(body.max_tokens, 1),
         )
     except InvalidRequestError as error:
         raise in_own_words(error) from None
-    return MessageTask(task, body)
+    return MessageTask(task, body, applied)
 
 
-def token_count(service: Service, body: CountBody, tenant: str) -> int:
+def _edited_chat(service: Service, body: PromptBody) -> tuple[Conversation, Sequence[AppliedEdit]]:
+    """The chat that the edits of the context leave, and those that were made."""
+    made = edited(
+        body.messages,
+        body.edits,
+        lambda messages: _size(service, chat_of(_with(body, messages)).chat),
+    )
+    return chat_of(_with(body, made.messages), made.changed), made.applied
+
+
+def _with(body: PromptBody, messages: Sequence[MessageItem]) -> PromptBody:
+    return body.model_copy(update={"messages": messages})
+
+
+def _size(service: Service, chat: ChatBody) -> int:
+    """Tokens of a prompt; of one that is far too long, so many at least."""
+    try:
+        return chat_prompt(service, chat.messages, chat).key.size
+    except RequestTooLargeError as error:
+        if error.prompt_tokens is None:
+            raise in_own_words(error) from None
+        return error.prompt_tokens
+    except InvalidRequestError as error:
+        raise in_own_words(error) from None
+
+
+def token_count(service: Service, body: CountBody, tenant: str) -> TokenCount:
     """Tokens of the prompt. Takes time in proportion to it: call it off the event loop.
 
     Raises InvalidRequestError that names the field.
     """
     service.check_model(body.model)
-    chat = chat_of(body).chat
+    (chat, *_), applied = _edited_chat(service, body)
     try:
         whose = (tenant, *chat.namespace)
-        return chat_prompt(service, chat.messages, chat, whose=whose).key.size
+        told: TokenCount = {
+            "input_tokens": chat_prompt(service, chat.messages, chat, whose=whose).key.size
+        }
     except InvalidRequestError as error:
         raise in_own_words(error) from None
+    if body.edits:
+        cleared = sum(edit["cleared_input_tokens"] for edit in applied)
+        told["context_management"] = {"original_input_tokens": told["input_tokens"] + cleared}
+    return told
 
 
 class MessageRun:
@@ -111,6 +155,7 @@ class MessageRun:
                 "container": None,
             },
             "usage": self._usage(),
+            **self._managed(),
             **self._report(),
         }
         yield {"type": "message_stop"}
@@ -121,6 +166,7 @@ class MessageRun:
             **self._message(),
             "stop_reason": self._stop_reason(),
             "stop_sequence": self._stop_sequence(),
+            **self._managed(),
             **self._report(),
         }
 
@@ -147,6 +193,11 @@ class MessageRun:
 
     def _report(self) -> CacheReported:
         return reported(self._service, self._made.job, self._meter.misses)
+
+    def _managed(self) -> ContextManaged:
+        if not self._made.body.edits:
+            return {}
+        return {"context_management": {"applied_edits": list(self._made.applied)}}
 
     def _stop_reason(self) -> StopReason | None:
         match self._last.finish_reason:

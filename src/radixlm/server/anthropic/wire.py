@@ -6,7 +6,7 @@ https://docs.claude.com/en/docs/build-with-claude/streaming.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -72,7 +72,32 @@ class MessageUsage(FinalUsage):
     speed: Literal["standard"]
 
 
-class MessageOut(CacheReported):
+class ClearedUses(TypedDict):
+    type: Literal["clear_tool_uses_20250919"]
+    cleared_tool_uses: int
+    cleared_input_tokens: int
+
+
+class ClearedThinking(TypedDict):
+    type: Literal["clear_thinking_20251015"]
+    cleared_thinking_turns: int
+    cleared_input_tokens: int
+
+
+AppliedEdit = ClearedUses | ClearedThinking
+
+
+class AppliedEdits(TypedDict):
+    applied_edits: list[AppliedEdit]
+
+
+class ContextManaged(TypedDict, total=False):
+    """It is there where edits were asked for."""
+
+    context_management: AppliedEdits
+
+
+class MessageOut(CacheReported, ContextManaged):
     id: str
     type: Literal["message"]
     role: Literal["assistant"]
@@ -138,7 +163,7 @@ class StopDelta(TypedDict):
     container: None
 
 
-class MessageDelta(CacheReported):
+class MessageDelta(CacheReported, ContextManaged):
     type: Literal["message_delta"]
     delta: StopDelta
     usage: FinalUsage
@@ -157,5 +182,12 @@ MessageEvent = (
 )
 
 
+class OriginalCount(TypedDict):
+    original_input_tokens: int
+
+
 class TokenCount(TypedDict):
+    """context_management: where edits were asked for; input_tokens are those after them."""
+
     input_tokens: int
+    context_management: NotRequired[OriginalCount]

@@ -6,7 +6,6 @@ refused. Each names what was seen.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
 from math import inf, nextafter
@@ -40,7 +39,7 @@ def _mended(schema: Any, branches: Branches) -> Any:
     def each(part: Any) -> Any:
         return _mended(part, branches)
 
-    made = {name: _part(name, value, each) for name, value in schema.items()}
+    made = {name: each_part(name, value, each, mended_pattern) for name, value in schema.items()}
     for value in _values(made):
         _check_integers(value)
     _mend_bounds(made)
@@ -58,11 +57,14 @@ def _mended(schema: Any, branches: Branches) -> Any:
     return made
 
 
-def _part(name: str, value: Any, each: Callable[[Any], Any]) -> Any:
+def each_part(
+    name: str, value: Any, each: Callable[[Any], Any], pattern: Callable[[str], str] = str
+) -> Any:
+    """A keyword's value, with what `each` makes of the schemas in it and `pattern` of patterns."""
     if name in _LISTS and isinstance(value, list):
         return [each(part) for part in value]
     if name in _MAPS and isinstance(value, Mapping):
-        keys = mended_pattern if name == "patternProperties" else str
+        keys = pattern if name == "patternProperties" else str
         return {keys(key): each(part) for key, part in value.items()}
     return each(value) if name in (*_ONE, *_OF_OBJECTS) else value
 
@@ -195,13 +197,3 @@ def _may_hold_controls(part: str) -> bool:
     if part[0] != "[" or part[-1] != "]":
         return False
     return part[1:2] == "^" or "\\" in part or any(char < " " for char in part)
-
-
-def load(text: str) -> dict[str, Any]:
-    """A schema's text, mended. Raises SchemaError."""
-    try:
-        return mended(json.loads(text))
-    except SchemaError:
-        raise
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise SchemaError(f"it is no JSON schema: {error}") from None

@@ -10,7 +10,7 @@ import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
-from radixlm.constraints.schema import load
+from radixlm.constraints.limits import load
 from radixlm.core.grammar import JSON_STYLE, Grammar, GrammarKind
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _lark(text: str) -> str:
 
 
 def _with_mended_schemas(text: str) -> str:
-    """Lark whose schemas (`%json {...}`) are mended."""
+    """Lark whose schemas (`%json {...}`) are mended, and written as other JSON is."""
     parts = _SCHEMA_IN_LARK.split(text)
     made = parts[:1]
     for mark, part in zip(parts[1::2], parts[2::2], strict=True):
@@ -120,7 +120,8 @@ def _with_mended_schemas(text: str) -> str:
         except (ValueError, RecursionError):
             made += [mark, part]  # for llguidance to say what is wrong
             continue
-        made += [mark, json.dumps(load(part[:end])), part[end:]]
+        schema = {"x-guidance": _JSON} | load(part[:end])
+        made += [mark, json.dumps(schema), part[end:]]
     return "".join(made)
 
 

@@ -17,6 +17,10 @@ def _flag(default: Any, text: str, choices: tuple[str, ...] = ()) -> Any:
     return field(default=default, metadata={"help": text, "choices": choices})
 
 
+# OpenMP ends the process, without a word, where it can not have as many as it was asked for.
+_MOST_THREADS = 1024
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """What the user asked for; values that depend on the model are resolved in `build`.
@@ -94,6 +98,8 @@ class EngineConfig:
             _at_least(name, getattr(self, name), low)
         if self.threads is not None:
             _at_least("threads", self.threads, 1)
+            if self.threads > _MOST_THREADS:
+                raise ConfigError(f"--threads is at most {_MOST_THREADS}, got {self.threads}")
         for name in ("kv_tokens", "context_length"):
             if getattr(self, name) is not None:
                 _at_least(name, getattr(self, name), 2)

@@ -37,6 +37,8 @@ def test_threads_are_as_many_as_processors_and_quota_allow(
     assert resolve_threads(EngineConfig(threads=asked), torchs) == threads
 
 
-def test_no_threads_is_refused():
+@pytest.mark.parametrize("threads", [0, 1025, 100_000, 3_000_000_000, True])
+def test_threads_that_no_machine_has_are_refused(threads):
+    """OpenMP ends the process over them, and says nothing."""
     with pytest.raises(ConfigError, match="--threads"):
-        EngineConfig(threads=0)
+        EngineConfig(threads=threads)

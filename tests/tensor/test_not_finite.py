@@ -45,7 +45,7 @@ def engine(folder: Path, backend: None) -> Iterator[Engine]:
 
 
 def _runner(engine: Engine) -> Any:
-    return engine._loaded.client._thread._core._runner
+    return engine._loaded.client._thread._core._runner._runner  # the one that is paced
 
 
 def _together(engine: Engine, prompts: list[list[int]], *params: Any) -> list[RequestOutput]:

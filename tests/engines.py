@@ -13,6 +13,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from radixlm.cache import RadixCache
 from radixlm.constraints import Compiled, Compiler, MaskFiller
 from radixlm.core.batch import ScheduledBatch, ScheduledRow, StepResult
+from radixlm.core.clock import Clock
 from radixlm.core.config import SchedulePolicy
 from radixlm.core.events import EventSink, ignore
 from radixlm.core.grammar import Grammar
@@ -106,6 +107,7 @@ class Bench:
         chain: bool = False,
         reserve: int = 0,
         sink: EventSink = ignore,
+        clock: Clock | None = None,
         jump_forward: bool = True,
         pin_budget: int = 0,
     ) -> None:
@@ -121,6 +123,7 @@ class Bench:
             max_wait_admissions=max_wait_admissions,
             preemption_threshold=preemption_threshold,
             sink=sink,
+            clock=clock,
         )
         make_runner = ChainRunner if chain else FakeRunner
         self.runner = make_runner(capacity, max_running, vocab_size)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from radixlm.engine.stats import EngineStats
@@ -16,6 +18,7 @@ DASHBOARD = (
     "cache_hit_rate",
     "gen_throughput",
     "time_to_first_token_seconds_bucket",
+    "queue_time_seconds_bucket",
     "inter_token_latency_seconds_bucket",
     "e2e_request_latency_seconds_bucket",
 )
@@ -39,6 +42,7 @@ def test_names_of_metrics(engine, names):
     client = Client(engine, "radixlm:odd", metrics_names=names)
     client.complete(max_tokens=3)
     text = client.get("/metrics").text
+    assert re.search(r":queue_time_seconds_count{[^}]*} 1.0", text)
     wanted = ("radixlm", "sglang") if names == "both" else (names,)
     found = families(text)
     assert {f"{prefix}:{name}" for prefix in wanted for name in DASHBOARD} <= found

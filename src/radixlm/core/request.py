@@ -96,6 +96,7 @@ class RequestOutput:
     cached_tokens: prompt tokens that came from the cache when the request was first admitted.
     kept: on the output with the first token only: those of its breakpoints that are kept now.
     miss: on that output only: why no more of the prompt was cached.
+    queued: on that output only: seconds from its arrival until it was first admitted.
     pieces: of a joined one, the tokens and the characters of each output that is in it.
     """
 
@@ -111,6 +112,7 @@ class RequestOutput:
     error: str | None = None
     kept: tuple[Breakpoint, ...] = ()
     miss: MissReport | None = None
+    queued: float | None = field(default=None, compare=False)
     pieces: tuple[tuple[int, int], ...] = field(default=(), repr=False, compare=False)
 
     def as_it_came(self) -> Iterator[Piece]:
@@ -161,5 +163,6 @@ class RequestOutput:
             error=last.error,
             kept=tuple(entry for part in parts for entry in part.kept),
             miss=next((part.miss for part in parts if part.miss is not None), None),
+            queued=next((part.queued for part in parts if part.queued is not None), None),
             pieces=tuple(piece for part in parts for piece in part._pieces()),
         )

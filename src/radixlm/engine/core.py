@@ -202,4 +202,5 @@ class EngineCore:
             kept=kept,
             error=news.error,
             miss=news.miss,
+            queued=news.queued,
         )

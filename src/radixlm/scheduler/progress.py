@@ -28,7 +28,7 @@ class Taken(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One request's news: tokens, the end, or both. miss: with the first tokens only."""
+    """One request's news: tokens, the end, or both. miss, queued: with the first tokens only."""
 
     request_id: str
     tokens: tuple[int, ...]
@@ -40,6 +40,7 @@ class Progress:
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     error: str | None = None
     miss: MissReport | None = None
+    queued: float | None = None
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from radixlm.cache import Match, RadixCache
 from radixlm.core.batch import Failure, Remap, ScheduledBatch, StepResult
+from radixlm.core.clock import Clock, WallClock
 from radixlm.core.errors import CacheError, InvalidRequestError
 from radixlm.core.events import Arrived, EventSink, Finished, Retracted, Scheduled, ignore
 from radixlm.core.keys import Slots
@@ -53,6 +54,7 @@ class Scheduler:
         max_wait_admissions: int = 1_000,
         preemption_threshold: int = 10,
         sink: EventSink = ignore,
+        clock: Clock | None = None,
     ) -> None:
         self._cache = cache
         self._budget = chunked_prefill_size
@@ -68,6 +70,7 @@ class Scheduler:
         self._free_rows = list(range(min(max_running_requests, chunked_prefill_size)))[::-1]
         self._arrivals = 0
         self._sink = sink
+        self._clock = clock or WallClock()
         self.counters = Counters()
 
     @property
@@ -105,7 +108,7 @@ class Scheduler:
             )
         self._arrivals += 1
         self._fairness.enter(request.tenant)
-        self._waiting.add(RequestState(request, self._arrivals))
+        self._waiting.add(RequestState(request, self._arrivals, self._clock.now()))
         self._sink(Arrived(name, request.key.size, request.namespace))
 
     def abort(self, request_id: str) -> Progress | None:
@@ -306,6 +309,7 @@ class Scheduler:
             self.counters.readmitted_cached += lease.cached
         else:
             state.cached_tokens, state.miss = lease.cached, lease.why()
+            state.queued = self._clock.now() - state.arrived
             self.counters.admit(state.prompt_length, lease.cached, lease.expected)
         state.lease = lease
         state.computed = lease.cached
@@ -335,6 +339,7 @@ class Scheduler:
             logprobs=() if logprob is None else (logprob,),
             prompt_logprobs=tuple(state.prompt_logprobs) if first else (),
             miss=state.miss if first else None,
+            queued=state.queued if first else None,
             error=taken.error,
         )
 

@@ -23,6 +23,7 @@ class RequestState:
     prefill_end: n_tokens when it was last admitted; what lies after it was decoded since.
     cached: while it waits, so many tokens are believed to be in the cache (see WaitingRoom).
     cached_tokens, miss: how many were when it was first admitted, and why no more.
+    arrived: in seconds. queued: how long it waited until then.
     computing: it runs, and its prompt is not all computed yet.
     moved: the step in which it was last given tokens.
 
@@ -32,6 +33,7 @@ class RequestState:
 
     __slots__ = (
         "arrival",
+        "arrived",
         "cached",
         "cached_tokens",
         "computed",
@@ -43,6 +45,7 @@ class RequestState:
         "n_tokens",
         "prefill_end",
         "prompt_logprobs",
+        "queued",
         "remaps",
         "request",
         "returned",
@@ -52,9 +55,11 @@ class RequestState:
         "waits",
     )
 
-    def __init__(self, request: Request, arrival: int) -> None:
+    def __init__(self, request: Request, arrival: int, arrived: float = 0.0) -> None:
         self.request = request
         self.arrival = arrival
+        self.arrived = arrived
+        self.queued: float | None = None
         self.n_tokens = request.key.size
         self.tokens: Key = np.zeros(request.key.size + request.max_tokens, dtype=np.int32)
         self.tokens[: self.n_tokens] = request.key

@@ -178,6 +178,8 @@ async def _one(service: Service, job: Job, choice: int) -> AsyncGenerator[Part, 
                     raise GenerationFailedError(output.error or "the request failed")
                 if output.miss is not None and choice % job.n == 0:
                     _take_miss(service, job, choice // job.n, output.miss)
+                if output.queued is not None:
+                    service.metrics.queue_time.observe(output.queued)
                 times.take(len(output.token_ids))
                 answer += output.token_ids
                 # Before its end is told: who hears of it may ask at once.

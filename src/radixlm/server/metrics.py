@@ -26,6 +26,7 @@ _PREFIX = "radixlm:"
 _SGLANG = b"sglang:"
 _FAMILY = re.compile(rb"^(# (?:HELP|TYPE) )?" + _PREFIX.encode(), re.MULTILINE)
 _INTER_TOKEN_SECONDS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5)
+_QUEUE_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _BITS = 24  # of the largest number that a histogram of numbers tells from larger ones
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
@@ -33,7 +34,8 @@ _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 class Metrics:
     """One server's metrics, in a registry of their own.
 
-    time_to_first_token, inter_token_latency, request_latency: in seconds, observed by the routes.
+    time_to_first_token, queue_time, inter_token_latency, request_latency: in seconds, observed by
+    the routes.
     names: whose prefix they have.
     kv_events: what was published; None where nothing is.
     """
@@ -56,6 +58,12 @@ class Metrics:
             "time_to_first_token_seconds",
             "From a request's arrival to its first output.",
             model_name,
+        )
+        self.queue_time = self._histogram(
+            "queue_time_seconds",
+            "From a request's arrival until it was first admitted.",
+            model_name,
+            _QUEUE_SECONDS,
         )
         self.inter_token_latency = self._histogram(
             "inter_token_latency_seconds",

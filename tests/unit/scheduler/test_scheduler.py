@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from radixlm.core.clock import VirtualClock
 from radixlm.core.errors import InvalidRequestError, RequestTooLargeError
 from radixlm.core.keys import as_key
 from radixlm.core.request import FinishReason
@@ -155,3 +156,15 @@ def test_rows_of_one_node_are_neighbours() -> None:
     rows = [row.request.request_id for row in bench.scheduler.schedule().rows]
     parities = [int(name[1]) % 2 for name in rows]
     assert parities in ([0, 0, 0, 1, 1, 1], [1, 1, 1, 0, 0, 0])
+
+
+def test_how_long_a_request_waited_is_told_with_its_first_token() -> None:
+    clock = VirtualClock()
+    bench = Bench(200, max_running=1, policy="fcfs", clock=clock)
+    for name in ("first", "second"):
+        bench.core.add(make_request(name, [1, 2, 3], 2))
+    told = []
+    while bench.core.has_work:
+        clock.advance(2.0)
+        told += [(output.request_id, output.queued) for output in bench.step()]
+    assert told == [("first", 2.0), ("first", None), ("second", 6.0), ("second", None)]

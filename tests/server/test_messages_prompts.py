@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 from anthropic.types import MessageTokensCount
 
+from radixlm.server.anthropic.as_chat import chat_of
+from radixlm.server.anthropic.body import CountBody
+from radixlm.server.body import checked
 from tests.messages_support import TOOLS, USER, model, send
 from tests.published import strictly
 from tests.server_support import (
@@ -168,5 +171,26 @@ def test_cache_breakpoints_are_taken(fake):
     )
     assert found.status_code == 200, found.text
     assert found.json()["content"] == plain["content"]
-    many = [{"role": "user", "content": [marked(text) for text in "abcde"]}]
-    assert "5 places" in refused(send(fake, many))["message"]
+    many = [marked(text) for text in "abcde"]
+    within = [{**FOUND, "content": many}]
+    source = {"type": "content", "content": many}
+    for blocks in (many, within, [{"type": "document", "source": source}]):
+        error = refused(send(fake, [{"role": "user", "content": blocks}]))
+        assert "5 places" in error["message"]
+
+
+def test_a_breakpoint_within_a_document_is_at_its_end():
+    mark = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    part = {**PARTS["content"][0], **mark}
+    source = {"type": "content", "content": [part, PARTS["content"][0]]}
+    document = {"type": "document", "source": source}
+    for within, marked_itself in (
+        (document, {"type": "document", "source": PARTS, **mark}),
+        ({**FOUND, "content": [part]}, {**FOUND, **mark}),
+    ):
+        found = [
+            chat_of(checked(CountBody, {"messages": [{"role": "user", "content": [block]}]}))
+            for block in (within, marked_itself)
+        ]
+        assert found[0].wishes == found[1].wishes
+        assert [wish.ttl for wish in found[0].wishes] == [3_600.0]

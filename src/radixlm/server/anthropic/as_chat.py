@@ -197,8 +197,8 @@ class _Thread:
     def _stands(self, kind: Literal["part", "call"], at: int, block: Block) -> None:
         """A block is the last of the messages so far, at this place."""
         self.last = Place(kind, at, len(self.messages) - 1)
-        if block.cache_control is not None:
-            self.wishes.append(Wish(self.last, block.cache_control.seconds))
+        if block.mark is not None:
+            self.wishes.append(Wish(self.last, block.mark.seconds))
 
     def _turn(self, role: str) -> Json:
         """The message of this role that is being put together."""

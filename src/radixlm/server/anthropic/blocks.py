@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Tag
@@ -14,6 +14,17 @@ from radixlm.server.request_model import Body, ListOf, by_type
 
 class Block(Body):
     cache_control: CacheControl | None = None
+
+    @property
+    def parts(self) -> Sequence[Block]:
+        """Blocks within it, which the model reads as one text with it."""
+        return ()
+
+    @property
+    def mark(self) -> CacheControl | None:
+        """Its own, or the last within it."""
+        marks = [block.cache_control for block in (*self.parts, self)]
+        return next((mark for mark in reversed(marks) if mark is not None), None)
 
 
 class TextBlock(Block):
@@ -49,6 +60,12 @@ class DocumentBlock(Block):
     context: str | None = None
 
     @property
+    def parts(self) -> Sequence[Block]:
+        """As Block.parts."""
+        content = self.source.content if isinstance(self.source, ContentSourceBlock) else ()
+        return () if isinstance(content, str) else content
+
+    @property
     def text(self) -> str:
         """As the model reads it."""
         source = self.source
@@ -70,6 +87,11 @@ class SearchResultBlock(Block):
     source: str
     title: str
     content: ListOf[TextBlock]
+
+    @property
+    def parts(self) -> Sequence[Block]:
+        """As Block.parts."""
+        return self.content
 
     @property
     def text(self) -> str:

@@ -137,9 +137,10 @@ class PromptBody(Body):
         for message in self.messages:
             for block in message.content if isinstance(message.content, list) else ():
                 if isinstance(block, ToolResultBlock) and isinstance(block.content, list):
-                    yield from block.content
+                    for part in block.content:
+                        yield from (*part.parts, part)
                 if isinstance(block, Block):
-                    yield block
+                    yield from (*block.parts, block)
 
 
 class CountBody(PromptBody):

@@ -126,6 +126,19 @@ def test_what_nobody_knows_is_taken_where_it_asks_for_nothing(fake, strict, path
     assert strict.post(path, **body).status_code == 200
 
 
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"detokenize": True},
+        {"chat_template_content_format": "auto"},
+        {"documents": []},
+        {"vllm_xargs": {}},
+    ],
+)
+def test_what_vllm_takes_for_granted_is_taken(fake, field):
+    assert fake.post(CHAT, **SHORT[CHAT], **field).status_code == 200
+
+
 @pytest.mark.parametrize(("path", "fields"), ROUTED)
 def test_what_routers_add_is_taken(fake, strict, path, fields):
     assert fake.post(path, **{**SHORT[path], **fields}).status_code == 200

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from radixlm.server import native
 from tests.server_support import events
 
 META = {
@@ -311,3 +314,19 @@ def test_what_sglang_s_frontend_sends_is_taken(fake, nothing):
         "spaces_between_special_tokens": True,
     }
     assert fake.generate(sampling_params=params, lora_path=None, image_data=None).is_success
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_an_answer_is_written_off_the_event_loop(fake, monkeypatch, n):
+    """64 answers with the prompt's log-probabilities would keep all others waiting for seconds."""
+    loops = []
+    compact = native.compact
+
+    def spy(entry):
+        loops.append(asyncio._get_running_loop())
+        return compact(entry)
+
+    monkeypatch.setattr(native, "compact", spy)
+    told = fake.generate(sampling_params={"max_new_tokens": 2, "n": n}).json()
+    assert loops == [None] * n
+    assert isinstance(told, list) is (n > 1)

@@ -8,10 +8,12 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
+from fastapi.responses import Response
+
 from radixlm.core.misses import MissReport
 from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.server.cache.reports import report_of
-from radixlm.server.event import DONE, event
+from radixlm.server.event import DONE, compact, event
 from radixlm.server.generation import Job, Part, stream_parts
 from radixlm.server.logprobs import NativeLogprobs
 from radixlm.server.native_protocol import GenerateBody
@@ -123,15 +125,20 @@ class Answers:
                 yield event({**self._entry(choice), **index})
         yield DONE
 
-    async def whole(self, parts: AsyncGenerator[Part, None]) -> Generated | list[Generated]:
+    async def whole(self, parts: AsyncGenerator[Part, None]) -> Response:
         """The answer, or a list of them."""
         async with aclosing(parts):
             async for choice, output in parts:
                 self._add(choice, output)
-        if not self._native.batched:
-            return self._entry(0)
-        # In a thread: the reports of many take a part of a millisecond each.
-        return await asyncio.to_thread(lambda: [*map(self._entry, range(len(self._choices)))])
+        return await asyncio.to_thread(self._written)
+
+    def _written(self) -> Response:
+        """Entry by entry, for a thread: making JSON keeps the interpreter to itself, and prompts'
+        log-probabilities are megabytes of it. So do the reports of many misses.
+        """
+        entries = [compact(self._entry(choice)) for choice in range(len(self._choices))]
+        body = b"[" + b",".join(entries) + b"]" if self._native.batched else entries[0]
+        return Response(body, media_type="application/json")
 
     def _add(self, choice: int, output: RequestOutput) -> None:
         known, native = self._choices[choice], self._native

@@ -122,10 +122,10 @@ def _serve(
     http = http_config(app, settings)
 
     async def announce() -> None:
-        await touch(app, settings)
+        chats = engine.chat_template is not None
+        await touch(app, settings, chats=chats)
         if (warning := pool_warning(engine.info)) is not None:
             _logger.warning(warning)
-        chats = engine.chat_template is not None
         print(welcome(name, engine.info, listener, settings, chats=chats), flush=True)
 
     server = Server(http, ready=announce, end=engine.close)

@@ -12,9 +12,12 @@ from radixlm.server.config import ServerConfig
 _PATH = "/tokenize"
 
 
-async def touch(app: ASGIApp, config: ServerConfig) -> None:
-    """Have a short text tokenized: routes, readers and writers are used once; nothing counts it."""
-    body = json.dumps({"prompt": "Hello"}).encode()
+async def touch(app: ASGIApp, config: ServerConfig, *, chats: bool) -> None:
+    """Have a short text tokenized, a chat where there is a template for it: routes, readers and
+    writers are used once; nothing counts it.
+    """
+    asked = {"messages": [{"role": "user", "content": "Hello"}]} if chats else {"prompt": "Hello"}
+    body = json.dumps(asked).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     if config.api_key:
         headers.append((b"authorization", f"Bearer {config.api_key[0]}".encode()))

@@ -56,26 +56,23 @@ class Continuation:
             None if request.constraint is None else request.constraint.matcher()
         )
 
-    def take(self, token: int, *, jump: bool = True) -> Grown:
-        """Go on by a sampled token and what is forced after it, to the first end there is.
-
-        jump: without it, what is forced is found later, token by token.
-        """
+    def take(self, token: int) -> Grown:
+        """Go on by a sampled token and what is forced after it, to the first end there is."""
         if self.matcher is None:
             return self._push([token])
         begun = thread_time()
         try:
-            return self._follow(self.matcher, token, jump=jump and self._jumps)
+            return self._follow(self.matcher, token)
         except BaseException as error:  # llguidance's: what it panics with is no Exception
             _logger.exception("a grammar's matcher broke")
             return _failed(f"{type(error).__name__}: {error}")
         finally:
             self.matcher.weight.step = thread_time() - begun
 
-    def _follow(self, matcher: Matcher, token: int, *, jump: bool) -> Grown:
+    def _follow(self, matcher: Matcher, token: int) -> Grown:
         if matcher.error is None and matcher.accept([token]):
             grown = self._push([token])
-            if self._ended(grown.taken) or matcher.complete or not jump:
+            if self._ended(grown.taken) or matcher.complete or not self._jumps:
                 return self._completed(grown)
             forced = matcher.forced()[: min(self._room, MAX_FORCED)]
             if forced and matcher.accept(forced):

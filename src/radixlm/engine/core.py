@@ -12,7 +12,7 @@ from radixlm.core.errors import InvalidRequestError
 from radixlm.core.misses import Explained
 from radixlm.core.request import FinishReason, Request, RequestOutput
 from radixlm.engine.continuation import Continuation, Grown
-from radixlm.engine.following import BUDGET, Following
+from radixlm.engine.following import Following
 from radixlm.engine.journal import Journal
 from radixlm.engine.keeping import Keeping
 from radixlm.engine.messages import Explain, Flush, Flushed, PinPrefix, Question, Unpin
@@ -168,18 +168,17 @@ class EngineCore:
     def _grow(self, batch: ScheduledBatch, result: StepResult) -> dict[str, Grown]:
         """What the sampled tokens have become, by request.
 
-        What is forced is looked for as long as there is time: it is never lost, only found later.
+        What is forced is taken at once, however long others took: as tokens that were sampled later
+        it would be cut differently, and answers would depend on the clock.
         """
         if batch.masks is not None:
             batch.masks.bits.result()  # a matcher is left alone until its mask is made
-        grown = {}
-        left = BUDGET
-        for row, token in zip(batch.rows, result.tokens, strict=True):
-            if token is not None:
-                answer = self._answers[row.request.request_id]
-                grown[row.request.request_id] = answer.take(token, jump=left > 0)
-                left -= 0.0 if answer.matcher is None else answer.matcher.weight.step
-        return grown
+        sampled = zip(batch.rows, result.tokens, strict=True)
+        return {
+            row.request.request_id: self._answers[row.request.request_id].take(token)
+            for row, token in sampled
+            if token is not None
+        }
 
     def _output(self, news: Progress, text: str) -> RequestOutput:
         kept = self._keeping.computed(news.request_id) if news.tokens else ()

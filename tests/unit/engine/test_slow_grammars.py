@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from radixlm.constraints import Matcher
@@ -9,6 +11,7 @@ from radixlm.constraints.table import _LONGEST_CUT
 from radixlm.core.grammar import Grammar
 from radixlm.core.request import FinishReason
 from radixlm.core.sampling import SamplingParams
+from radixlm.engine import continuation
 from radixlm.engine.continuation import MAX_FORCED
 from radixlm.engine.following import BUDGET
 from tests.engines import Bench, make_request
@@ -57,6 +60,17 @@ def test_who_waits_says_the_same() -> None:
         return [outputs[name].token_ids for name in "abcd"]
 
     assert answers(None) == answers(_Always(1.0))
+
+
+def test_what_is_forced_does_not_depend_on_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens that are forced are cut otherwise than sampled ones, so when decides what."""
+    seconds = itertools.count()
+    monkeypatch.setattr(continuation, "thread_time", lambda: float(next(seconds)))
+    bench = Bench(256)
+    for name in "abcd":
+        bench.core.add(make_request(name, [7, ord(name)], 8, grammar=Grammar.regex("[ab]forced")))
+    first = {output.request_id: output.text for output in bench.step() + bench.step()}
+    assert [text[1:] for text in first.values()] == ["forced"] * 4
 
 
 def test_of_a_long_forced_text_only_the_beginning_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,4 +41,8 @@ class Contrast:
         if len(self.on) == 1:
             return f"{said}, in one round: --rounds 3 says whether that is noise."
         rounds = f"{min(self.ratios):.2f} to {max(self.ratios):.2f} in {len(self.on)} rounds"
-        return f"{said} ({rounds}){', which is noise' if self.is_noise else ''}."
+        if self.is_noise:
+            return (
+                f"{said}, but the rounds differ as much ({rounds}): noise. Ask for more requests."
+            )
+        return f"{said} ({rounds})."

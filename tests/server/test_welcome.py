@@ -67,8 +67,9 @@ def test_a_pool_that_is_of_no_use_is_warned_of(engine):
     assert "--kv-tokens" in warning
 
 
+@pytest.mark.parametrize("chats", [False, True])
 @pytest.mark.parametrize("flags", [{}, {"api_key": ("k",), "root_path": "/llm"}])
-def test_warming_up_is_seen_nowhere(engine, caplog, flags):
+def test_warming_up_is_seen_nowhere(engine, caplog, flags, chats):
     seen = []
 
     client = Client(engine, **flags)
@@ -83,7 +84,7 @@ def test_warming_up_is_seen_nowhere(engine, caplog, flags):
     before = client.engine.stats()
     with caplog.at_level(logging.INFO, "radixlm"):
         caplog.clear()
-        asyncio.run(touch(watched, ServerConfig(**flags)))
+        asyncio.run(touch(watched, ServerConfig(**flags), chats=chats))
     assert seen[0]["status"] == 200
     assert not caplog.records
     assert client.engine.stats() == before

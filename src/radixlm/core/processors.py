@@ -14,8 +14,8 @@ _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUP = Path("/proc/self/cgroup")
 # What libgomp, whose threads torch uses, is given where the user says nothing. By default it waits
 # 300,000 turns, 4 to 20 ms, before it sleeps. A step's parallel stretches are a tenth of a
-# millisecond apart: 20,000 turns bridge that. In a container's quota each turn is taken from work.
-_SPINS, _SPINS_IN_QUOTA = 20_000, 100
+# millisecond apart: 100,000 turns bridge that. In a container's quota each turn is taken from work.
+_SPINS, _SPINS_IN_QUOTA = 100_000, 100
 _SPIN_SETTINGS = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 
 

@@ -16,15 +16,16 @@ import httpx
 
 KEY = "open-sesame"
 MODEL = "demo"
-_READY = re.compile(r"serves .* on (http://\S+);")
-_STATUS = re.compile(r"request_id=.* status=(\d)")  # the last: a path may hold anything
+_READY = re.compile(r"serves .* on (http://\S+)\n")
+_STATUS = re.compile(r'(?<!\\)"status": (\d)')  # not one that a path holds
 _START_SECONDS = 120
 _IDLE_SECONDS = 30
+_TAIL = 1500
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A running server. log: its standard error. folder: the model's."""
+    """A running server. log: its output. folder: the model's."""
 
     url: str
     folder: Path
@@ -73,16 +74,20 @@ class Served:
 
 @contextmanager
 def served(work: Path, name: str, flags: Sequence[str]) -> Iterator[Served]:
-    """Serve the demo model on a free port until the block ends. work: where the log is written."""
+    """Serve the demo model on a free port until the block ends. work: where the log is written.
+
+    Raises RuntimeError with the end of the log when the server does not start.
+    """
     log = work / f"{name}.log"
     command = Path(sys.executable).with_name("radixlm")
     always = ["--port", "0", "--served-model-name", MODEL, "--api-key", KEY]
-    with log.open("w") as errors:
+    always += ["--log-format", "json", "--log-health"]
+    with log.open("w") as sink:
         process = subprocess.Popen(
-            [command, "serve", *always, *flags], stdout=subprocess.PIPE, stderr=errors, text=True
+            [command, "serve", *always, *flags], stdout=sink, stderr=sink, text=True
         )
         try:
-            url = _url_of(process)
+            url = _url_of(process, log)
             server = Served(url, Path(), log)
             folder = Path(server.get("/get_model_info")["model_path"])
             yield Served(url, folder, log)
@@ -91,12 +96,12 @@ def served(work: Path, name: str, flags: Sequence[str]) -> Iterator[Served]:
             process.wait(timeout=30)
 
 
-def _url_of(process: subprocess.Popen[str]) -> str:
+def _url_of(process: subprocess.Popen[str], log: Path) -> str:
     """The address in the line that says that the server is ready."""
-    assert process.stdout is not None
     deadline = time.monotonic() + _START_SECONDS
-    for line in process.stdout:
-        if found := _READY.search(line):
+    while process.poll() is None and time.monotonic() < deadline:
+        if found := _READY.search(log.read_text(errors="replace")):
             return found[1]
-        assert time.monotonic() < deadline, "the server did not start in time"
-    raise RuntimeError(f"the server ended with {process.wait()} before it was ready")
+        time.sleep(0.1)
+    told = log.read_text(errors="replace")[-_TAIL:]
+    raise RuntimeError(f"the server did not start:\n{told}")

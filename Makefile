@@ -5,9 +5,21 @@ SERVING := .venv/.ready
 DEVELOPING := .venv/.dev
 ARGS ?=
 # Modules are compiled when they are first imported: most never are.
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
+INSTALL := $(BIN)/python $(PIP_INSTALL)
+INSTALL_CLIENTS := .venv-clients/bin/python $(PIP_INSTALL)
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 TORCH_FOR_CPUS := https://download.pytorch.org/whl/cpu
+
+# PyPI's torch for Linux brings CUDA, gigabytes; one that is there already stays.
+# $(call install_torch,ENVIRONMENT,INSTALL)
+define install_torch
+	@[ "$$(uname)" != Linux ] || nvidia-smi -L > /dev/null 2>&1 \
+	|| ls $(1)/lib*/python3*/site-packages/torch-$(TORCH)* > /dev/null 2>&1 \
+	|| $(2) --no-deps 'torch==$(TORCH)+cpu' 2> /dev/null \
+	|| $(2) --no-deps --index-url $(TORCH_FOR_CPUS) 'torch==$(TORCH)+cpu' \
+	|| echo 'There is no torch $(TORCH) for CPUs alone to be had: taking the ordinary one.'
+endef
 
 .PHONY: install develop serve test check bench wheel lint-deploy clients sglang-frontend clean
 
@@ -15,17 +27,12 @@ install: $(SERVING)
 
 develop: $(DEVELOPING)
 
-# The pip that comes with Python 3.11 takes half as long again. PyPI's torch for Linux brings CUDA,
-# gigabytes; one that is there already stays.
+# The pip that comes with Python 3.11 takes half as long again.
 $(SERVING): pyproject.toml constraints.txt
 	@echo 'Installing what serving needs into .venv: a minute or two, once.'
 	$(PYTHON) -m venv .venv
 	$(INSTALL) --upgrade pip setuptools
-	@[ "$$(uname)" != Linux ] || nvidia-smi -L > /dev/null 2>&1 \
-	|| ls .venv/lib*/python3*/site-packages/torch-$(TORCH)* > /dev/null 2>&1 \
-	|| $(INSTALL) --no-deps 'torch==$(TORCH)+cpu' 2> /dev/null \
-	|| $(INSTALL) --no-deps --index-url $(TORCH_FOR_CPUS) 'torch==$(TORCH)+cpu' \
-	|| echo 'There is no torch $(TORCH) for CPUs alone to be had: taking the ordinary one.'
+	$(call install_torch,.venv,$(INSTALL))
 	$(INSTALL) --constraint constraints.txt --no-build-isolation --editable .
 	touch $@
 
@@ -61,7 +68,8 @@ clients: .venv-clients/.ready
 .venv-clients/.ready: pyproject.toml constraints.txt
 	@echo 'Installing the clients into .venv-clients: a few minutes the first time.'
 	$(PYTHON) -m venv .venv-clients
-	.venv-clients/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,clients]'
+	$(call install_torch,.venv-clients,$(INSTALL_CLIENTS))
+	$(INSTALL_CLIENTS) --constraint constraints.txt --editable '.[dev,clients]'
 	touch $@
 
 # SGLang's frontend, without the server of the same package, which needs CUDA.

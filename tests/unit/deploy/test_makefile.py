@@ -22,6 +22,12 @@ fi
 ! echo "$*" | grep --quiet --fixed-strings --file={refused}
 """
 
+# What runs at the end of a target; its environment.
+RUNS = {
+    "serve": ("radixlm serve", ".venv"),
+    "clients": ("python scripts/clients.py", ".venv-clients"),
+}
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="where PyPI's torch brings CUDA")
 
 
@@ -82,6 +88,7 @@ def test_testing_installs_the_rest(clone: Clone) -> None:
     assert clone.make("test") == [*served, rest, run]
 
 
+@pytest.mark.parametrize("target", RUNS)
 @pytest.mark.parametrize(
     ("refused", "asked"),
     [
@@ -91,22 +98,24 @@ def test_testing_installs_the_rest(clone: Clone) -> None:
     ],
 )
 def test_without_a_gpu_torch_comes_without_cuda(
-    refused: list[str], asked: list[bool], clone: Clone
+    target: str, refused: list[str], asked: list[bool], clone: Clone
 ) -> None:
     clone.refuse(*refused, "no such words")
-    commands = clone.make("serve")
+    commands = clone.make(target)
     assert torches(commands) == asked
-    assert commands[-1] == "radixlm serve"
+    assert commands[-1] == RUNS[target][0]
 
 
-def test_with_a_gpu_torch_is_the_ordinary_one(clone: Clone) -> None:
+@pytest.mark.parametrize("target", RUNS)
+def test_with_a_gpu_torch_is_the_ordinary_one(target: str, clone: Clone) -> None:
     clone.program("nvidia-smi", "#!/bin/sh\n")
-    assert torches(clone.make("serve")) == []
+    assert torches(clone.make(target)) == []
 
 
-def test_a_torch_that_is_there_stays(clone: Clone) -> None:
+@pytest.mark.parametrize("target", RUNS)
+def test_a_torch_that_is_there_stays(target: str, clone: Clone) -> None:
     pins = (clone.folder / "constraints.txt").read_text().split()
     version = next(pin for pin in pins if pin.startswith("torch==")).removeprefix("torch==")
-    packages = clone.folder / ".venv" / "lib" / "python3.11" / "site-packages"
+    packages = clone.folder / RUNS[target][1] / "lib" / "python3.11" / "site-packages"
     (packages / f"torch-{version}+xpu.dist-info").mkdir(parents=True)
-    assert torches(clone.make("serve")) == []
+    assert torches(clone.make(target)) == []

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -27,7 +28,7 @@ from scripts.try_clients.openai_responses import use_openai_responses
 from scripts.try_clients.openai_tools import use_openai_tools
 from scripts.try_clients.outcome import Outcome
 from scripts.try_clients.sections import SECTIONS, roomy, use_recorded
-from scripts.try_clients.server import Served, served
+from scripts.try_clients.server import Served, Use, served
 
 NAMES = (
     *("openai", "anthropic", "pydantic-ai", "langchain"),
@@ -35,6 +36,7 @@ NAMES = (
     *SECTIONS,
 )
 _EXAMPLES = 10
+_RESULT = {True: "ok", False: "FAILED"}
 # float32, as the reference is; a queue that one request can fill.
 _FLAGS = ("--dtype", "float32", "--max-queued-requests", "100")
 # Small, so that no case is long and many of them evict.
@@ -46,7 +48,7 @@ class Report:
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
-        self._rows: list[dict[str, object]] = []
+        self._rows: list[dict[str, Any]] = []
 
     @property
     def good(self) -> bool:
@@ -57,41 +59,49 @@ class Report:
         task = self._progress.add_task(name, total=None)
         begun = time.monotonic()
         try:
+            before = server.use()
             outcome = use()
             books = server.check_books()
-        except Exception as error:  # whatever it is belongs into the table
+            used = server.use().since(before)
+        except Exception as error:  # whatever it is belongs into the report
             told = f"{type(error).__name__}: {error}"
-            outcome, books, passed = Outcome(name, "", told), {}, False
+            outcome, books, used, passed = Outcome(name, "", told), {}, Use(), False
         else:
             passed = True
         seconds = round(time.monotonic() - begun, 1)
         self._progress.remove_task(task)
-        row = {**asdict(outcome), "books": books, "passed": passed, "seconds": seconds}
+        row = {
+            **asdict(outcome),
+            **asdict(used),
+            "books": books,
+            "passed": passed,
+            "seconds": seconds,
+        }
         self._rows.append(row)
-        self._progress.console.print(f"{outcome.client}: {'passed' if passed else 'FAILED'}")
+        failure = "" if passed else f": {outcome.did}"
+        self._progress.console.print(f"{outcome.client}: {_RESULT[passed]}{failure}", markup=False)
 
     def print(self) -> None:
-        table = Table(show_lines=True)
-        for column in ("client", "version", "what it did", "result", "numbers", "seconds"):
-            table.add_column(column)
+        table = Table("client", "version")
+        for column in ("requests", "prompt tokens", "cached", "result", "seconds"):
+            table.add_column(column, justify="right")
         for row in self._rows:
-            numbers: dict[str, object] = {**row["numbers"]}  # type: ignore[dict-item]
-            books: dict[str, int] = {**row["books"]}  # type: ignore[dict-item]
-            if books:
-                numbers["free + evictable + pinned"] = (
-                    f"{books['free']} + {books['evictable']} + {books['pinned']} "
-                    f"= {books['capacity']}"
-                )
             table.add_row(
                 str(row["client"]),
                 str(row["version"]),
-                str(row["did"]),
-                "passed" if row["passed"] else "FAILED",
-                "\n".join(f"{name} {value}" for name, value in numbers.items()),
+                f"{row['requests']:,}",
+                f"{row['prompt_tokens']:,}",
+                _share(row),
+                _RESULT[bool(row["passed"])],
                 str(row["seconds"]),
             )
-        Console(width=140).print(table)
+        Console(width=100).print(table)
         print(json.dumps({"passed": self.good, "clients": self._rows}))
+
+
+def _share(row: dict[str, Any]) -> str:
+    prompt, cached = row["prompt_tokens"], row["cached_tokens"]
+    return f"{cached / prompt:.1%}" if prompt else ""
 
 
 def main() -> int:

@@ -149,7 +149,7 @@ def _errors(client: openai.OpenAI, server: Served) -> int:
         (
             openai.NotFoundError,
             None,
-            None,
+            "unsupported_route",
             lambda: client.embeddings.create(model=MODEL, input="not here"),
         ),
         (

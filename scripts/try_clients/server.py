@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,8 +20,25 @@ MODEL = "demo"
 _READY = re.compile(r"serves .* on (http://\S+)\n")
 _STATUS = re.compile(r'(?<!\\)"status": (\d)')  # not one that a path holds
 _START_SECONDS = 120
+_OURS = "asked-by-make-clients"
 _IDLE_SECONDS = 30
 _TAIL = 1500
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What was asked of a server since it started, but by this script."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+
+    def since(self, before: Use) -> Use:
+        return Use(
+            self.requests - before.requests,
+            self.prompt_tokens - before.prompt_tokens,
+            self.cached_tokens - before.cached_tokens,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +60,20 @@ class Served:
         self._send("POST", path)
 
     def _send(self, method: str, path: str) -> httpx.Response:
-        headers = {"Authorization": f"Bearer {KEY}"}
+        headers = {"Authorization": f"Bearer {KEY}", "X-Request-Id": _OURS}
         answer = httpx.request(method, self.url + path, headers=headers, timeout=60)
         return answer.raise_for_status()
 
     def statuses(self) -> dict[str, int]:
-        """How many requests the access log holds, by the first digit of their status."""
-        counts: dict[str, int] = {}
-        for digit in _STATUS.findall(self.log.read_text(errors="replace")):
-            counts[f"{digit}xx"] = counts.get(f"{digit}xx", 0) + 1
-        return dict(sorted(counts.items()))
+        """How many requests of clients were answered, by the first digit of their status."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        found = (_STATUS.search(line) for line in lines if _OURS not in line)
+        return dict(sorted(Counter(f"{match[1]}xx" for match in found if match).items()))
+
+    def use(self) -> Use:
+        (stats,) = self.get("/server_info")["internal_states"]
+        requests = sum(self.statuses().values())
+        return Use(requests, stats["prompt_tokens"], stats["cached_tokens"])
 
     def check_books(self) -> dict[str, int]:
         """Wait until nothing runs, and hold that every slot is free, evictable or pinned.

@@ -22,8 +22,7 @@ NODE = (
     "ai@6.0.326",
     "@ai-sdk/openai@3.0.139",
     "@ai-sdk/openai-compatible@2.0.91",
-    "@ai-sdk/anthropic@3.0.141",
-    "zod@4.0.64",
+    "@ai-sdk/anthropic@3.0.139",
     "@openai/codex@0.169.0",
     "@qwen-code/qwen-code@0.15.10",
 )

@@ -13,7 +13,6 @@ import click
 
 from radixlm.cli_later import named
 from radixlm.core.errors import ConfigError, ModelError, RadixLMError
-from radixlm.core.processors import bound_spinning
 
 
 class Subcommand(NamedTuple):
@@ -69,7 +68,6 @@ def main() -> None:
     """
     try:
         _distrust_working_directory()
-        bound_spinning(os.environ)
         cli(prog_name="radixlm")
     except ModelError as error:
         _complain(error.message)

@@ -1,34 +1,14 @@
-"""How many processors this process may use, and how long its threads may wait for each other awake.
-
-Known before torch is loaded, whose threads read their settings once, at that moment.
-"""
+"""How many processors this process may use."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator
 from pathlib import Path
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUP = Path("/proc/self/cgroup")
-# What libgomp, whose threads torch uses, is given where the user says nothing. By default it waits
-# 300,000 turns, 4 to 20 ms, before it sleeps. A step's parallel stretches are a tenth of a
-# millisecond apart: 100,000 turns bridge that. In a container's quota each turn is taken from work.
-_SPINS, _SPINS_IN_QUOTA = 100_000, 100
-_SPIN_SETTINGS = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
-
-
-def bound_spinning(environment: MutableMapping[str, str], share: float | None = None) -> None:
-    """Have threads of OpenMP that wait sleep soon. What the user set himself stays as it is.
-
-    environment: this process's, before torch is imported. share: `processors_allowed()`.
-    """
-    if any(name in environment for name in _SPIN_SETTINGS):
-        return
-    share = processors_allowed() if share is None else share
-    spins = _SPINS_IN_QUOTA if share < processors_seen() else _SPINS
-    environment["GOMP_SPINCOUNT"] = str(spins)
 
 
 def processors_seen() -> int:

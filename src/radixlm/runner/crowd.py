@@ -17,10 +17,12 @@ _IDLE_SECONDS = 0.5
 # Of all threads together, seconds in a second that they were ready and had no processor, as far as
 # other processes ran meanwhile: HTTP's thread and the engine's get in each other's way, too. One
 # busy process beside two spinning threads makes it 0.6, and half of that when they sleep.
-_CROWDED, _CALM = 0.25, 0.05
+_CROWDED, _CALM = 0.25, 0.1
+# What others do for a moment is no crowd: so much of the past counts.
+_MEMORY_SECONDS = 0.3
 # So long it has to be calm, at first and at most: to try costs a tenth of a second where the crowd
 # is still there.
-_FIRST_PATIENCE, _MOST_PATIENCE = 1.0, 30.0
+_FIRST_PATIENCE, _MOST_PATIENCE = 0.5, 30.0
 
 
 def seconds_waited() -> Mapping[str, float]:
@@ -49,7 +51,7 @@ def seconds_of_others() -> float:
 
 
 class Crowd:
-    """Looked at before each step. A crowd is noticed within a tenth of a second, or a step that
+    """Looked at before each step. A crowd is noticed within a fifth of a second, or a step that
     takes longer; that it has gone is believed the later the more often it came back at once.
     """
 
@@ -62,7 +64,7 @@ class Crowd:
         self._waited = waited
         self._others = others
         self._clock = clock or WallClock()
-        self._crowded = False
+        self._crowded, self._share = False, 0.0
         self._looked = self._stepped = self._clock.now()
         self._before, self._others_before = waited(), others()
         self._changed = self._crowded_last = -math.inf
@@ -79,18 +81,19 @@ class Crowd:
                 gone_by = [at - before.get(task, 0.0) for task, at in self._before.items()]
                 # Infinity less itself is no number: then the first of both is taken.
                 lost = min(sum(gone_by), self._others_before - others)
-                self._decide(lost / passed, now)
+                self._decide(lost / passed, passed, now)
         return self._crowded
 
     def stepped(self) -> None:
         """A step has just ended."""
         self._stepped = self._clock.now()
 
-    def _decide(self, share: float, now: float) -> None:
-        if share > _CALM:
+    def _decide(self, share: float, passed: float, now: float) -> None:
+        self._share += min(passed / _MEMORY_SECONDS, 1) * (share - self._share)
+        if self._share > _CALM:
             self._crowded_last = now
-        if not self._crowded and share > _CROWDED:
-            again = now - self._changed < _FIRST_PATIENCE
+        if not self._crowded and self._share > _CROWDED:
+            again = now - self._changed < 2 * _FIRST_PATIENCE
             self._patience = min(2 * self._patience, _MOST_PATIENCE) if again else _FIRST_PATIENCE
             self._crowded, self._changed = True, now
         elif self._crowded and now - self._crowded_last >= self._patience:

@@ -49,8 +49,22 @@ def test_a_crowd_is_noticed_and_its_end() -> None:
     assert not machine.run(3, 0.1)
     assert machine.run(0.3, 0.6)
     assert machine.run(3, 0.2)  # sleeping threads wait less: it is still there
-    assert machine.run(0.9, 0)
-    assert not machine.run(0.3, 0)
+    assert machine.run(0.5, 0)
+    assert not machine.run(0.5, 0)
+
+
+def test_what_others_do_for_a_moment_is_no_crowd() -> None:
+    machine = Machine()
+    machine.run(1, 0.1)
+    for _ in range(10):
+        assert not machine.run(0.1, 0.4)
+        assert not machine.run(0.5, 0.1)
+
+
+def test_a_machine_that_is_not_quite_quiet_is_calm_again() -> None:
+    machine = Machine()
+    assert machine.run(0.3, 0.6)
+    assert not machine.run(1.5, 0.07)
 
 
 def test_threads_of_one_process_are_no_crowd() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from radixlm.core import processors
-from radixlm.core.processors import bound_spinning, processors_allowed, threads_for
+from radixlm.core.processors import processors_allowed, threads_for
 
 
 @pytest.fixture(autouse=True)
@@ -75,18 +75,3 @@ def test_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("share", "threads"), [(0.2, 1), (1, 1), (1.5, 2), (4, 4)])
 def test_threads_take_the_whole_share(share: float, threads: int) -> None:
     assert threads_for(share) == threads
-
-
-def test_spinning_is_bounded_and_in_a_quota_almost_none() -> None:
-    outside: dict[str, str] = {}
-    inside: dict[str, str] = {}
-    bound_spinning(outside, 4.0)
-    bound_spinning(inside, 1.5)
-    assert int(inside["GOMP_SPINCOUNT"]) < int(outside["GOMP_SPINCOUNT"]) < 300_000
-
-
-@pytest.mark.parametrize("name", ["GOMP_SPINCOUNT", "OMP_WAIT_POLICY"])
-def test_what_the_user_set_stays(name: str) -> None:
-    environment = {name: "his"}
-    bound_spinning(environment, 1.5)
-    assert environment == {name: "his"}

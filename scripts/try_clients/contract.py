@@ -63,7 +63,9 @@ def use_schemathesis(
             progress.update(task, completed=sum(server.statuses().values()))
     progress.remove_task(task)
     told = json.loads(report.read_text(encoding="utf-8"))
-    found = [failure["title"] for failure in told["failures"]]
+    found = [
+        f"{failure['title']} ({', '.join(failure['operations'])})" for failure in told["failures"]
+    ]
     assert run.returncode == 0, f"{found}: see {log}"
     made = told["test_cases"]["generated"]
     statuses = server.statuses()

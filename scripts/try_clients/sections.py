@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -87,7 +88,7 @@ def use_recorded(name: str, server: Served, work: Path, *, keep: bool) -> Outcom
             recorder.url: "http://127.0.0.1:30000",
             KEY: "KEY",
             str(folder): "/work",
-            str(folder).replace("/", "-"): "-work",  # as a name of a file
+            re.sub(r"[^a-zA-Z0-9]", "-", str(folder)): "-work",  # as a name of a file
             socket.gethostname(): "host",
         }
         save(name, recorder.exchanges, hidden)

@@ -18,6 +18,7 @@ import pytest
 from radixlm.build import DEMO_MODEL, AsyncEngine
 from radixlm.core.config import EngineConfig
 from scripts.try_clients.recordings import FOLDER, Exchange, events_of, ids_in, load
+from scripts.try_clients.sections import SECTIONS
 from tests.server_support import idle_and_whole, live, until
 
 NAME = "demo"
@@ -98,9 +99,13 @@ def test_what_a_client_sent_is_taken_and_its_turns_are_cached(demo, path: Path):
     assert found > 0, "no turn of it was cached"
 
 
+def test_each_client_that_is_recorded_has_a_recording():
+    assert sorted(path.stem for path in FOLDER.glob("*.jsonl")) == sorted(SECTIONS)
+
+
 def test_recordings_are_small_and_name_no_machine():
     for path in FOLDER.glob("*.jsonl"):
         text = path.read_text(encoding="utf-8")
         assert len(text) < 200_000, path
-        for word in ("/root/", "open-sesame", "Bearer "):
+        for word in ("/root/", "-tmp-", "/Users/", "registry", "open-sesame", "Bearer "):
             assert word not in text, (path, word)

@@ -235,6 +235,16 @@ def test_tokens_and_lengths_are_the_models(fake, document):
         assert {*values(schemas[schema]["properties"][name], "maximum")} == {context - 1}
     assert fake.complete([1], max_tokens=context - 1).status_code == 200
     assert refused(fake.complete([1], max_tokens=context))["param"] == "max_tokens"
+    # Nothing is answered there, so there is room for any answer.
+    assert fake.post("/cache/explain", prompt=[1], max_tokens=context).status_code == 200
+    explained = schemas["ExplainCompletion"]["properties"]["max_tokens"]
+    assert min(values(explained, "maximum")) > context
+
+
+@pytest.mark.parametrize(("path", "field"), [("/generate", "text"), ("/v1/completions", "prompt")])
+def test_another_model_is_a_404_and_told_as_one(fake, document, path, field):
+    refused(fake.post(path, model="other", **{field: "a"}), 404)
+    assert "404" in document["paths"][path]["post"]["responses"]
 
 
 def test_keys_and_limits_are_told_where_they_are_set(document):

@@ -84,15 +84,19 @@ def describe_body(schema: Schema, model: type[BaseModel]) -> None:
     }
 
 
-def fit_model(schema: Schema, *, vocab_size: int, longest: int, strict: bool) -> None:
+def fit_model(schema: Schema, *, vocab_size: int, longest: int | None, strict: bool) -> None:
     """Narrow a body's `schema` to a model: its token ids, and prompts and answers that fit.
 
-    longest: tokens that prompt and answer may have together. strict: --strict-fields.
+    longest: tokens that prompt and answer may have together, None where no answer is made.
+    strict: --strict-fields.
     """
     tightened = schema.pop(_STRICT, {})
     if strict:
         schema.update(tightened)
-    for names, most in ((_TOKENS, vocab_size - 1), (_LENGTHS, longest - 1)):
+    limits = {_TOKENS: vocab_size - 1}
+    if longest is not None:
+        limits[_LENGTHS] = longest - 1
+    for names, most in limits.items():
         for name in names & schema.get("properties", {}).keys():
             for part in _parts(schema["properties"][name]):
                 # One of another width says of itself how much it takes.

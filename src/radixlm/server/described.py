@@ -175,7 +175,7 @@ DESCRIBED: Mapping[str, Described] = {
         body=GenerateBody,
         answer=(Generated | list[Generated],),
         events=Generated,
-        errors=(*_READING, *_GENERATING),
+        errors=(*_NAMING, *_GENERATING),
         example={
             "text": "The capital of France is",
             "sampling_params": {"temperature": 0, "max_new_tokens": 8},

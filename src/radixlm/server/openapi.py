@@ -110,11 +110,13 @@ def _schemas() -> tuple[Schemas, Json]:
 
 def _fit_model(components: Json, model_name: str, info: ModelInfo, *, strict: bool) -> None:
     """What a body may hold hangs on the model: `model` names it, tokens are its own."""
-    for schema in components.values():
+    longest = min(info.context_length, info.kv_tokens)
+    explained = {body.__name__ for body in DESCRIBED["/cache/explain"].bodies}
+    for name, schema in components.items():
         fit_model(
             schema,
             vocab_size=info.vocab_size,
-            longest=min(info.context_length, info.kv_tokens),
+            longest=None if name in explained else longest,
             strict=strict,
         )
     for described in DESCRIBED.values():

@@ -182,8 +182,6 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
     limits = Limits(context, cache.largest_request, model_config.vocab_size)
     pool, table = _memory(config, shape, cache.capacity, limits.longest, dtype, device)
     runner: Runner = ModelRunner(model, pool, table, device)
-    if device.type == "cpu":
-        runner = PacedRunner(runner, model_config.n_layers, threads=threads)
     eos = model_config.eos_token_ids | (
         frozenset() if tokenizer.eos_token_id is None else {tokenizer.eos_token_id}
     )
@@ -211,6 +209,8 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
         small = throwaway_cache(cache, config.page_size)
         warm_up(_core(config, small, runner, tokenizer, limits), intake)
         futures.wait([begun])
+    if device.type == "cpu":  # not before: the grammars' process is no crowd that stays
+        runner = PacedRunner(runner, model_config.n_layers, threads=threads)
     core = _core(config, cache, runner, tokenizer, limits)
     team().leave()  # from here on the engine's thread computes
     client = EngineClient(core, max_queued_requests=config.max_queued_requests)

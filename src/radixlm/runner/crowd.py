@@ -12,7 +12,7 @@ from radixlm.core.clock import Clock, WallClock
 
 _TASKS, _ALL = Path("/proc/self/task"), Path("/proc/stat")
 _WINDOW_SECONDS = 0.1
-# Without a step for so long it was idle: that says nothing.
+# Without a step for so long it was idle: how long its threads waited says nothing.
 _IDLE_SECONDS = 0.5
 # Of all threads together, seconds in a second that they were ready and had no processor, as far as
 # other processes ran meanwhile: HTTP's thread and the engine's get in each other's way, too. One
@@ -77,11 +77,13 @@ class Crowd:
         if passed >= _WINDOW_SECONDS:
             before, self._before, self._looked = self._before, self._waited(), now
             others, self._others_before = self._others_before, self._others()
+            theirs = self._others_before - others
             if now - self._stepped < _IDLE_SECONDS:
                 gone_by = [at - before.get(task, 0.0) for task, at in self._before.items()]
                 # Infinity less itself is no number: then the first of both is taken.
-                lost = min(sum(gone_by), self._others_before - others)
-                self._decide(lost / passed, passed, now)
+                self._decide(min(sum(gone_by), theirs) / passed, passed, now)
+            elif theirs / passed < _CROWDED:  # while this one was idle, so were they
+                self._crowded, self._share = False, 0.0
         return self._crowded
 
     def stepped(self) -> None:

@@ -107,6 +107,13 @@ def test_idle_time_says_nothing() -> None:
     assert not machine.run(30, 0.9, step=10, idle=True)
 
 
+@pytest.mark.parametrize(("others", "crowded"), [(0.1, False), (0.6, True)])
+def test_a_crowd_that_went_while_it_was_idle_is_gone(others: float, crowded: bool) -> None:
+    machine = Machine()
+    assert machine.run(0.3, 0.6)
+    assert machine.run(2, 0, step=2, others=others, idle=True) is crowded
+
+
 def test_steps_of_a_large_model_tell_of_a_crowd() -> None:
     """A token of it takes longer than others' whole answers."""
     machine = Machine()

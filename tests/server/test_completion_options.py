@@ -6,11 +6,24 @@ import threading
 
 import pytest
 
-from radixlm.server.completions import CompletionShape
+from radixlm.server import answer as answer_module
+from radixlm.server.logprobs import CompletionLogprobs
 from tests.server_support import events, refused
 
 PROMPTS = [[5, 6, 7, 8], [9, 10, 11]]
 LOGLIKELIHOOD = {"logprobs": 1, "echo": True, "temperature": 0, "seed": 1234}
+
+
+def joined(chunks) -> list[dict]:
+    """Each choice's chunks together, in order of the choices."""
+    made: dict[int, dict] = {}
+    for entry in (entry for chunk in chunks for entry in chunk["choices"]):
+        known = made.setdefault(entry["index"], {"index": entry["index"], "text": ""})
+        known["text"] += entry["text"]
+        lists = known.setdefault("logprobs", {name: [] for name in entry["logprobs"]})
+        for name, items in entry["logprobs"].items():
+            lists[name] += items
+    return [made[index] for index in sorted(made)]
 
 
 def tops(choice) -> list:
@@ -183,25 +196,30 @@ def test_a_stop_string_that_is_complete_at_the_end_is_found(real, stream):
     assert choices[-1]["finish_reason"] == "stop"
 
 
-def test_a_prompt_is_scored_once_for_all_its_answers(real, monkeypatch):
-    """And written off the event loop where it is long: else n times 4,000 ids keep all waiting."""
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_prompt_is_scored_once_for_all_its_answers(real, monkeypatch, stream):
+    """And written once, off the event loop where it is long: else n times 4,000 ids keep all
+    waiting.
+    """
     prompts = [[*range(5, 205)], [*range(7, 107)]]
     fields = {"echo": True, "logprobs": 3, "max_tokens": 2, "temperature": 0}
     singles = [real.complete([ids], **fields).json()["choices"][0] for ids in prompts]
     real.request("POST", "/flush_cache")
     before = real.engine.stats().computed_tokens
     threads = []
-    whole = CompletionShape.whole
+    write = CompletionLogprobs.of_prompt
 
     def spy(*args):
         threads.append(threading.current_thread())
-        return whole(*args)
+        return write(*args)
 
-    monkeypatch.setattr(CompletionShape, "whole", spy)
-    answer = real.complete(prompts, n=8, **fields)
+    monkeypatch.setattr(CompletionLogprobs, "of_prompt", spy)
+    monkeypatch.setattr(answer_module, "_MANY_LOGPROBS", 50)
+    answer = real.complete(prompts, n=8, stream=stream, **fields)
     assert real.engine.stats().computed_tokens - before < 2 * 300
-    assert threads != [threading.main_thread()]
-    choices = answer.json()["choices"]
+    assert len(threads) == len(prompts)
+    assert threading.main_thread() not in threads
+    choices = joined(events(answer)) if stream else answer.json()["choices"]
     assert [choice["index"] for choice in choices] == [*range(16)]
     for choice in choices:
         single = singles[choice["index"] // 8]

@@ -9,6 +9,8 @@ import pytest
 from radixlm.server import native
 from tests.server_support import events
 
+SIDES = ("input", "output")
+META_LISTS = [f"{side}_{kind}_logprobs" for side in SIDES for kind in ("token", "top")]
 META = {
     "id",
     "finish_reason",
@@ -316,17 +318,61 @@ def test_what_sglang_s_frontend_sends_is_taken(fake, nothing):
     assert fake.generate(sampling_params=params, lora_path=None, image_data=None).is_success
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_prompt_is_scored_and_written_once_for_all_its_answers(real, monkeypatch, stream):
+    """Else memory, and the time that the event loop is kept, grow with n."""
+    prompts = [[*range(5, 205)], [*range(7, 107)]]
+    fields = {"text": None, "return_logprob": True, "logprob_start_len": [0, 50]}
+    fields |= {"top_logprobs_num": 3, "stream": stream}
+
+    def ask(n):
+        sampling = {"max_new_tokens": 2, "n": n, "temperature": 0}
+        answer = real.generate(input_ids=prompts, sampling_params=sampling, **fields)
+        if not stream:
+            return [each["meta_info"] for each in answer.json()]
+        ends = {each["index"]: each["meta_info"] for each in events(answer)}
+        return [ends[index] for index in sorted(ends)]
+
+    singles = ask(1)
+    real.request("POST", "/flush_cache")
+    before = real.engine.stats().computed_tokens
+    loops = []
+    write = native.NativeLogprobs.of_prompt
+
+    def spy(*args):
+        loops.append(asyncio._get_running_loop())
+        return write(*args)
+
+    monkeypatch.setattr(native.NativeLogprobs, "of_prompt", spy)
+    answers = ask(8)
+    assert real.engine.stats().computed_tokens - before < 2 * 300
+    assert loops == [None] * len(prompts)
+    assert len(answers) == 16
+    for index, told in enumerate(answers):
+        for name in META_LISTS:
+            ours, theirs = told[name], singles[index // 8][name]
+            assert len(ours) == len(theirs)
+            assert [ids_of(entry) for entry in ours] == [ids_of(entry) for entry in theirs]
+
+
+def ids_of(entry):
+    """The tokens of an entry of one of META_LISTS: one, several, or none."""
+    if entry is None or not entry:
+        return entry
+    return entry[1] if not isinstance(entry[0], list) else [token for _, token, _ in entry]
+
+
 @pytest.mark.parametrize("n", [1, 2])
 def test_an_answer_is_written_off_the_event_loop(fake, monkeypatch, n):
     """64 answers with the prompt's log-probabilities would keep all others waiting for seconds."""
     loops = []
-    compact = native.compact
+    write = native.Answers._entry
 
-    def spy(entry):
+    def spy(*args):
         loops.append(asyncio._get_running_loop())
-        return compact(entry)
+        return write(*args)
 
-    monkeypatch.setattr(native, "compact", spy)
+    monkeypatch.setattr(native.Answers, "_entry", spy)
     told = fake.generate(sampling_params={"max_new_tokens": 2, "n": n}).json()
     assert loops == [None] * n
     assert isinstance(told, list) is (n > 1)

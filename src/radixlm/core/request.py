@@ -159,7 +159,7 @@ class RequestOutput:
             finish_reason=last.finish_reason,
             matched_stop=last.matched_stop,
             logprobs=tuple(entry for part in parts for entry in part.logprobs),
-            prompt_logprobs=tuple(entry for part in parts for entry in part.prompt_logprobs),
+            prompt_logprobs=parts[0].prompt_logprobs,
             error=last.error,
             kept=tuple(entry for part in parts for entry in part.kept),
             miss=next((part.miss for part in parts if part.miss is not None), None),

@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse, Response
 from radixlm.core.request import RequestOutput
 from radixlm.server.cache.reports import reported
 from radixlm.server.cache.wire import CacheTold
-from radixlm.server.event import DONE, compact, event
+from radixlm.server.event import DONE, compact, event, framed, spliced
 from radixlm.server.exchange import Exchange, exchange_of
 from radixlm.server.generation import Job, Part, run_to_end, stream_parts
 from radixlm.server.protocol import StreamOptions
@@ -23,7 +23,7 @@ from radixlm.server.sse import ClientGoneError, EventStream, until_disconnect
 from radixlm.server.usage import UsageMeter
 from radixlm.server.wire import Head
 
-# Log-probabilities, so many of them in a whole answer, are written in a thread.
+# Log-probabilities, so many of them in an answer or a chunk, are written in a thread.
 _MANY_LOGPROBS = 2_000
 
 Fields = Mapping[str, Any]
@@ -47,7 +47,10 @@ class Shape(Protocol):
         """See new output of an answer that is sent whole, in the end, by `whole`."""
 
     def whole(self, outputs: Sequence[RequestOutput]) -> Fields:
-        """Of all output, in order of the choices: `choices`, and what else the API gives."""
+        """Of all output, in order of the choices: `choices`, and what else the API gives.
+
+        A choice is a mapping, or JSON already.
+        """
 
     def chunks(self, choice: int, output: RequestOutput) -> Sequence[Fields]:
         """The same of new output, one for each chunk; none when there is nothing to tell."""
@@ -62,11 +65,10 @@ async def answer(
     def events(parts: Parts) -> AsyncGenerator[bytes, None]:
         return _events(service, job, shape, parts, usage)
 
-    async def whole(parts: Parts) -> dict[str, Any] | Response:
+    async def whole(parts: Parts) -> Response:
         outputs = await run_to_end(_read(shape, parts), job.choices)
         meter = UsageMeter.of(outputs, job.n, caches=service.caches)
-        scores = sum(len(out.logprobs) + len(out.prompt_logprobs) for out in outputs) * job.n
-        many = scores > _MANY_LOGPROBS
+        many = _scores(outputs) > _MANY_LOGPROBS
         written = await asyncio.to_thread(shape.whole, outputs) if many else shape.whole(outputs)
         fields = {
             **_head(service, job, shape.whole_kind),
@@ -74,7 +76,8 @@ async def answer(
             "usage": meter.as_json(shape.reasoning_tokens),
             **await _reported(service, job, meter),
         }
-        return await asyncio.to_thread(_in_pieces, fields) if many else fields
+        body = await asyncio.to_thread(_in_pieces, fields) if many else _in_pieces(fields)
+        return Response(body, media_type="application/json")
 
     parts = stream_parts(service, job)
     return await respond(request, parts, n=job.n, stream=stream, events=events, whole=whole)
@@ -105,12 +108,16 @@ async def respond(
         return Response(status_code=499)  # nobody reads it
 
 
-def _in_pieces(fields: Fields) -> Response:
-    """Choice by choice, for a thread: making JSON keeps the interpreter to itself."""
-    choices = b",".join(map(compact, fields["choices"]))
-    rest = compact({name: value for name, value in fields.items() if name != "choices"})
-    body = rest[:-1] + b',"choices":[' + choices + b"]}"
-    return Response(body, media_type="application/json")
+def _in_pieces(fields: Fields) -> bytes:
+    """JSON, choice by choice: making it keeps the interpreter to itself."""
+    written = (each if isinstance(each, bytes) else compact(each) for each in fields["choices"])
+    rest = {name: value for name, value in fields.items() if name != "choices"}
+    return spliced(rest, {"choices": b"[" + b",".join(written) + b"]"})
+
+
+def _scores(outputs: Sequence[RequestOutput]) -> int:
+    """How many log-probabilities they have to tell."""
+    return sum(len(output.logprobs) + len(output.prompt_logprobs) for output in outputs)
 
 
 async def _events(
@@ -126,10 +133,14 @@ async def _events(
     async with aclosing(parts):
         async for choice, output in parts:
             meter.add(choice, output)
-            for fields in shape.chunks(choice, output):
+            if _scores([output]) > _MANY_LOGPROBS:
+                chunks = await asyncio.to_thread(shape.chunks, choice, output)
+            else:
+                chunks = shape.chunks(choice, output)
+            for fields in chunks:
                 if usage.include_usage and usage.continuous_usage_stats:
                     so_far["usage"] = meter.as_json(shape.reasoning_tokens)
-                yield event({**head, **fields, **so_far})
+                yield framed(_in_pieces({**head, **fields, **so_far}))
     report = await _reported(service, job, meter)
     if usage.include_usage:
         yield event(

@@ -9,12 +9,13 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from radixlm.core.request import RequestOutput
+from radixlm.server.answer import Fields
+from radixlm.server.event import spliced
 from radixlm.server.generation import Job
-from radixlm.server.logprobs import CompletionLogprobs, joined
+from radixlm.server.logprobs import CompletionLogprobs, Stretch, joined
 from radixlm.server.protocol import CompletionBody
 from radixlm.server.service import Service
 from radixlm.server.token_texts import TokenTexts
-from radixlm.server.wire import TextChoice, TextChoices, TextLogprobs
 from radixlm.text.detokenizer import PROMPT_TAIL, Detokenizer, continues
 from radixlm.text.tokenizer import Tokenizer
 
@@ -38,7 +39,6 @@ def completion_job(service: Service, body: CompletionBody, tenant: str) -> Job:
         namespace=body.namespace,
         priority=body.priority or 0,
         tenant=tenant,
-        scored_once=not body.stream,
         prompt_only=[body.prompt_only] * len(keys),
         cache_report=bool(body.cache_report),
         cached_details=bool(body.return_cached_tokens_details),
@@ -73,23 +73,21 @@ class CompletionShape:
         self._with_logprobs = body.logprobs is not None
         self._logprobs: dict[int, CompletionLogprobs] = {}
         self._texts: dict[int, TokenTexts] = {}
-        self._of_prompts: dict[int, TextLogprobs] = {}
+        self._of_prompts: dict[int, Stretch] = {}
         self._begun: set[int] = set()
 
     def read(self, choice: int, output: RequestOutput) -> None:
         """All there is to know is in the whole output."""
 
-    def whole(self, outputs: Sequence[RequestOutput]) -> TextChoices:
-        choices: list[TextChoice] = []
+    def whole(self, outputs: Sequence[RequestOutput]) -> Fields:
+        choices: list[bytes] = []
         for prompt in range(len(self._job.prompts)):
             tries = outputs[prompt * self._job.n : (prompt + 1) * self._job.n]
-            scores = tries[0].prompt_logprobs
-            tries = [replace(output, prompt_logprobs=scores) for output in tries]
             for output in _best(tries, self._n):
                 choices.append(self._entry(len(choices), output, begins=output.token_ids))
         return {"choices": choices}
 
-    def chunks(self, choice: int, output: RequestOutput) -> list[TextChoices]:
+    def chunks(self, choice: int, output: RequestOutput) -> list[Fields]:
         first = self._echoes_prompt and choice not in self._begun
         told = self._settled(choice, output)
         if first or told.token_ids or told.text or told.finished:
@@ -111,8 +109,8 @@ class CompletionShape:
             logprobs=tuple(entry for piece in pieces for entry in piece.logprobs),
         )
 
-    def _entry(self, choice: int, output: RequestOutput, *, begins: Sequence[int]) -> TextChoice:
-        """What belongs to the prompt goes in front of a choice's first entry.
+    def _entry(self, choice: int, output: RequestOutput, *, begins: Sequence[int]) -> bytes:
+        """A TextChoice as JSON. What belongs to the prompt goes in front of a choice's first entry.
 
         begins: in that one, the tokens that the answer begins with, whether or not it tells them.
         """
@@ -122,17 +120,16 @@ class CompletionShape:
         text = output.text
         if first and self._echoes_prompt:
             text = self._echo_of(prompt, begins) + text
-        entry: TextChoice = {
+        entry: dict[str, object] = {
             "index": choice,
             "text": text,
-            "logprobs": self._logprobs_of(choice, output, first=first),
             "finish_reason": output.finish_reason,
         }
         if self._with_ids:
             entry["token_ids"] = list(output.token_ids)
             if first:
                 entry["prompt_token_ids"] = self._job.prompts[prompt].tolist()
-        return entry
+        return spliced(entry, {"logprobs": self._logprobs_of(choice, output, first=first)})
 
     def _echo_of(self, prompt: int, begins: Sequence[int]) -> str:
         """The prompt as text; without the half of a character at its end that the answer completes,
@@ -152,11 +149,10 @@ class CompletionShape:
         whole = "".join(text.push(token).text for token in prompt)
         return _Echo(whole, text.half, text.flush().text)
 
-    def _logprobs_of(
-        self, choice: int, output: RequestOutput, *, first: bool
-    ) -> TextLogprobs | None:
+    def _logprobs_of(self, choice: int, output: RequestOutput, *, first: bool) -> bytes:
+        """The choice's `logprobs`, as JSON."""
         if not self._with_logprobs:
-            return None
+            return b"null"
         key = self._job.prompts[choice // self._n]
         echo = self._echoes_prompt
         writer = self._logprobs.get(choice)
@@ -167,11 +163,22 @@ class CompletionShape:
                 prompt_tail=() if echo else key[-PROMPT_TAIL:].tolist(),
             )
         if not (echo and first):
-            return writer.of_output(output.logprobs)
-        known = self._of_prompts.get(choice // self._n)
-        of_prompt = writer.of_prompt(int(key[0]), output.prompt_logprobs, known)
-        self._of_prompts[choice // self._n] = of_prompt
-        return joined(of_prompt, writer.of_output(output.logprobs))
+            return joined(writer.of_output(output.logprobs))
+        return joined(self._of_prompt(choice, writer, output), writer.of_output(output.logprobs))
+
+    def _of_prompt(self, choice: int, writer: CompletionLogprobs, output: RequestOutput) -> Stretch:
+        """The echoed prompt's; written once, and forgotten when all its choices have begun."""
+        prompt = choice // self._n
+        key = self._job.prompts[prompt]
+        known = self._of_prompts.get(prompt)
+        if known is None:
+            known = writer.of_prompt(int(key[0]), output.prompt_logprobs)
+            self._of_prompts[prompt] = known
+        else:
+            writer.go_on_after(known, key[-PROMPT_TAIL:].tolist())
+        if self._begun.issuperset(range(prompt * self._n, (prompt + 1) * self._n)):
+            del self._of_prompts[prompt]
+        return known
 
 
 def _best(outputs: Sequence[RequestOutput], n: int) -> Sequence[RequestOutput]:

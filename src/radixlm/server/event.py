@@ -24,6 +24,17 @@ def framed(line: bytes, name: str = "") -> bytes:
     return head + b"data: " + line + b"\n\n"
 
 
-def compact(data: Mapping[str, Any]) -> bytes:
+def compact(data: object) -> bytes:
     """JSON without a space or a line break."""
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def spliced(fields: Mapping[str, Any], written: Mapping[str, bytes]) -> bytes:
+    """The same of an object, some of whose fields are JSON already.
+
+    >>> spliced({"id": 1}, {"list": b"[2,3]"})
+    b'{"id":1,"list":[2,3]}'
+    """
+    members = [compact(fields)[1:-1]] if fields else []
+    members += [compact(name) + b":" + value for name, value in written.items()]
+    return b"{" + b",".join(members) + b"}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,7 +12,13 @@ from typing import NamedTuple
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.keys import Key
 from radixlm.core.misses import MissReport
-from radixlm.core.request import Breakpoint, FinishReason, Namespace, RequestOutput
+from radixlm.core.request import (
+    Breakpoint,
+    FinishReason,
+    Namespace,
+    RequestOutput,
+    TokenLogprob,
+)
 from radixlm.core.sampling import SamplingParams
 from radixlm.server.answer_memory import Asked
 from radixlm.server.errors import GenerationFailedError
@@ -26,6 +32,8 @@ _QUEUED_OUTPUTS = 1024
 _SEEDS = 2**64
 _WHOLE = (FinishReason.STOP, FinishReason.LENGTH)
 
+_Scores = asyncio.Future[tuple[TokenLogprob, ...]]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Job:
@@ -33,7 +41,6 @@ class Job:
 
     params: of all prompts, unless there are own_params, one for each prompt.
     prompt_only: for each prompt, whether nothing is to be generated; none means of no prompt.
-    scored_once: of a prompt's answers only the first brings the prompt's log-probabilities.
     breakpoints: what of each prompt is to be kept. outline: of the chat that is the prompt.
     asked: what the answers are remembered by, where they are; of a single prompt.
     cache_report: whether its answer tells why no more was cached. cached_details: where it was.
@@ -49,7 +56,6 @@ class Job:
     tenant: str
     own_params: Sequence[SamplingParams] = ()
     prompt_only: Sequence[bool] = ()
-    scored_once: bool = False
     breakpoints: Sequence[Breakpoint] = ()
     asked: Asked | None = None
     outline: Outline | None = None
@@ -70,10 +76,12 @@ class Job:
         return len(self.prompts) * self.n
 
     def params_of(self, choice: int) -> SamplingParams:
-        """The parameters of one choice: the same but for the seed."""
+        """The parameters of one choice: the same but for the seed, and the prompt's
+        log-probabilities, which its first choice computes for all.
+        """
         prompt, place = divmod(choice, self.n)
         params = self.own_params[prompt] if self.own_params else self.params
-        if place and self.scored_once:
+        if place and params.prompt_logprobs is not None:
             params = replace(params, prompt_logprobs=None, logprob_start_len=0)
         seed = params.seed
         if seed is None or not place:
@@ -99,6 +107,8 @@ class Part(NamedTuple):
 async def stream_parts(service: Service, job: Job) -> AsyncGenerator[Part, None]:
     """Outputs of all choices as they come, each choice's in order. Closing it aborts the rest.
 
+    A prompt's log-probabilities are computed once, and the same tuple in each of its choices.
+
     Raises what the engine raises, and GenerationFailedError for a request it gave up on.
     """
     most = service.config.max_queued_requests_per_key
@@ -117,9 +127,7 @@ async def _side_by_side(service: Service, job: Job) -> AsyncGenerator[Part, None
     # All or none: those that had been taken would keep others out until they are aborted.
     service.engine.check_room(job.choices)
     queue: asyncio.Queue[Part | BaseException | None] = asyncio.Queue(_QUEUED_OUTPUTS)
-    pumps = [
-        asyncio.create_task(_pump(service, job, choice, queue)) for choice in range(job.choices)
-    ]
+    pumps = [asyncio.create_task(_pump(each, queue)) for each in _each(service, job)]
     try:
         running = len(pumps)
         while running:
@@ -145,11 +153,40 @@ async def run_to_end(parts: AsyncGenerator[Part, None], choices: int) -> list[Re
     return [RequestOutput.joined(each) for each in outputs]
 
 
+def _each(service: Service, job: Job) -> Iterator[AsyncGenerator[Part, None]]:
+    """Every choice's parts; those of a prompt that is scored have its log-probabilities."""
+    for prompt in range(len(job.prompts)):
+        first = prompt * job.n
+        scored = job.n > 1 and job.params_of(first).prompt_logprobs is not None
+        # Held by its readers alone, so that it goes when the last of them has begun.
+        scores: _Scores | None = asyncio.get_running_loop().create_future() if scored else None
+        for choice in range(first, first + job.n):
+            parts = _one(service, job, choice)
+            yield parts if scores is None else _with_scores(parts, scores, brings=choice == first)
+
+
+async def _with_scores(
+    parts: AsyncGenerator[Part, None], scores: _Scores, *, brings: bool
+) -> AsyncGenerator[Part, None]:
+    """The same parts; the first one brings the prompt's log-probabilities, or waits for them."""
+    async with aclosing(parts):
+        choice, output = await anext(parts)
+        if brings:
+            scores.set_result(output.prompt_logprobs)
+        else:
+            output = replace(output, prompt_logprobs=await scores)
+        del scores
+        yield Part(choice, output)
+        del output
+        async for part in parts:
+            yield part
+
+
 async def _pump(
-    service: Service, job: Job, choice: int, queue: asyncio.Queue[Part | BaseException | None]
+    parts: AsyncGenerator[Part, None], queue: asyncio.Queue[Part | BaseException | None]
 ) -> None:
     try:
-        async with aclosing(_one(service, job, choice)) as parts:
+        async with aclosing(parts):
             async for part in parts:
                 await queue.put(part)
         await queue.put(None)

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import NamedTuple
 
 from radixlm.core.request import TokenLogprob
-from radixlm.server.wire import (
-    ChatLogprobs,
-    ChatToken,
-    NativeLists,
-    NativeToken,
-    TextLogprobs,
-    TokenEntry,
-)
+from radixlm.server.event import compact, spliced
+from radixlm.server.wire import ChatLogprobs, ChatToken, NativeToken, TokenEntry
 from radixlm.text.detokenizer import Detokenizer
 from radixlm.text.tokenizer import Tokenizer
 
@@ -33,8 +28,18 @@ def chat_logprobs(tokenizer: Tokenizer, entries: Sequence[TokenLogprob]) -> Chat
     return {"content": content, "refusal": None}
 
 
+class Stretch(NamedTuple):
+    """Log-probabilities of a stretch of text: each list's items as JSON, and how long the text is
+    up to the stretch's end.
+    """
+
+    lists: Mapping[str, bytes]
+    end: int
+
+
 class CompletionLogprobs:
-    """`choices[].logprobs` of text completions: parallel lists, with offsets into the text.
+    """`choices[].logprobs` of text completions: parallel lists (TextLogprobs), with offsets into
+    the text.
 
     One per choice: it remembers how long the text is so far. An offset is where the token's text
     begins; tokens that make one character together share theirs.
@@ -49,31 +54,30 @@ class CompletionLogprobs:
         )
         self._offset = 0
 
-    def of_prompt(
-        self, first: int, entries: Sequence[TokenLogprob], known: TextLogprobs | None = None
-    ) -> TextLogprobs:
-        """For an echoed prompt: nothing is known of its first token. known: the same of another
-        choice, which is not written again.
-        """
-        if known is not None:
-            offsets = [*map(self._next_offset, [first, *(entry.token for entry in entries)])]
-            return {**known, "text_offset": offsets}
-        shape = self._shape([first, *(entry.token for entry in entries)], entries)
-        shape["token_logprobs"].insert(0, None)
-        shape["top_logprobs"].insert(0, None)
-        return shape
+    def of_prompt(self, first: int, entries: Sequence[TokenLogprob]) -> Stretch:
+        """For an echoed prompt: nothing is known of its first token."""
+        return self._stretch([first, *(entry.token for entry in entries)], [None, *entries])
 
-    def of_output(self, entries: Sequence[TokenLogprob]) -> TextLogprobs:
+    def go_on_after(self, known: Stretch, tail: Sequence[int]) -> None:
+        """For an echoed prompt that another choice has written. tail: its last PROMPT_TAIL ids."""
+        for token in tail:
+            self._text.push(token)
+        self._offset = known.end
+
+    def of_output(self, entries: Sequence[TokenLogprob]) -> Stretch:
         """For generated tokens."""
-        return self._shape([entry.token for entry in entries], entries)
+        return self._stretch([entry.token for entry in entries], entries)
 
-    def _shape(self, tokens: Sequence[int], entries: Sequence[TokenLogprob]) -> TextLogprobs:
-        return {
-            "tokens": [self._tokenizer.token_text(token) for token in tokens],
-            "token_logprobs": [max(entry.logprob, _LOWEST) for entry in entries],
-            "top_logprobs": [self._best(entry) for entry in entries],
-            "text_offset": [self._next_offset(token) for token in tokens],
+    def _stretch(self, tokens: Sequence[int], entries: Sequence[TokenLogprob | None]) -> Stretch:
+        """Item by item: making JSON keeps the interpreter to itself, and these may be megabytes."""
+        lists: dict[str, Iterable[object]] = {
+            "tokens": map(self._tokenizer.token_text, tokens),
+            "token_logprobs": (entry and max(entry.logprob, _LOWEST) for entry in entries),
+            "top_logprobs": (entry and self._best(entry) for entry in entries),
+            "text_offset": map(self._next_offset, tokens),
         }
+        written = {name: b",".join(map(compact, items)) for name, items in lists.items()}
+        return Stretch(written, self._offset)
 
     def _best(self, entry: TokenLogprob) -> dict[str, float]:
         # Best first, so of several tokens with one text the most likely is kept. The chosen token
@@ -90,54 +94,59 @@ class CompletionLogprobs:
 
 
 class NativeLogprobs:
-    """SGLang's lists in `meta_info`: [logprob, token id, text or null] for each token, and for each
-    the same of the best ones.
+    """SGLang's lists in `meta_info` (NativeLists): [logprob, token id, text or null] for each
+    token, and for each the same of the best ones.
 
-    One per choice: it adds up what it is given. with_text: write the tokens' text too. with_top:
-    whether any best ones were asked for.
+    One per choice: it adds up what it is given, as JSON, since a stream tells everything so far
+    again and again. with_text: write the tokens' text too. with_top: whether any best ones were
+    asked for.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, with_text: bool, with_top: bool) -> None:
         self._tokenizer = tokenizer
         self._with_text = with_text
-        sides = ("input", "output")
-        self._lists: dict[str, list[Any]] = {f"{side}_token_logprobs": [] for side in sides}
-        if with_top:
-            self._lists |= {f"{side}_top_logprobs": [] for side in sides}
+        self._kinds = ("token", "top") if with_top else ("token",)
+        self._of_prompt = dict.fromkeys(self._kinds, b"")
+        self._of_output = {kind: bytearray() for kind in self._kinds}
 
-    def add_first(self, token: int) -> None:
-        """The prompt's first token: nothing comes before it that could predict it."""
-        self._add("input", [token], [None], [None])
+    def of_prompt(self, first: int | None, entries: Sequence[TokenLogprob]) -> Mapping[str, bytes]:
+        """What `add_prompt` takes, of each of the prompt's choices. first: its first token, where
+        that is asked for; nothing comes before it that could predict it.
+        """
+        unpredicted = [] if first is None else [self._triple(first, None)]
+        return self._written(entries, unpredicted)
 
-    def add_prompt(self, entries: Sequence[TokenLogprob]) -> None:
-        """Further tokens of the prompt."""
-        self._add_all("input", entries)
+    def add_prompt(self, written: Mapping[str, bytes]) -> None:
+        """Log-probabilities of the prompt."""
+        self._of_prompt = dict(written)
 
     def add_output(self, entries: Sequence[TokenLogprob]) -> None:
         """Generated tokens."""
-        self._add_all("output", entries)
+        for kind, items in self._written(entries, []).items():
+            known = self._of_output[kind]
+            known += b"," * bool(known and items) + items
 
-    def as_json(self) -> NativeLists:
-        """Everything so far; the lists go on growing."""
-        return cast(NativeLists, dict(self._lists))
+    def as_json(self) -> dict[str, bytes]:
+        """Everything so far, each list as JSON."""
+        sides = (("input", self._of_prompt), ("output", self._of_output))
+        return {
+            f"{side}_{kind}_logprobs": b"[" + lists[kind] + b"]"
+            for side, lists in sides
+            for kind in self._kinds
+        }
 
-    def _add_all(self, side: str, entries: Sequence[TokenLogprob]) -> None:
-        tops = [[self._triple(*best) for best in entry.top] for entry in entries]
-        tokens = [entry.token for entry in entries]
-        self._add(side, tokens, [entry.logprob for entry in entries], tops)
-
-    def _add(
-        self,
-        side: str,
-        tokens: Sequence[int],
-        logprobs: Sequence[float | None],
-        tops: Sequence[list[NativeToken] | None],
-    ) -> None:
-        triples = map(self._triple, tokens, logprobs)
-        self._lists[f"{side}_token_logprobs"].extend(triples)
-        if f"{side}_top_logprobs" in self._lists:
-            # Null, not an empty list, for a token of which no best ones were asked for.
-            self._lists[f"{side}_top_logprobs"].extend(top or None for top in tops)
+    def _written(
+        self, entries: Sequence[TokenLogprob], unpredicted: Sequence[NativeToken]
+    ) -> dict[str, bytes]:
+        """Item by item: making JSON keeps the interpreter to itself, and these may be megabytes."""
+        chosen = (self._triple(entry.token, entry.logprob) for entry in entries)
+        # Null, not an empty list, for a token of which no best ones were asked for.
+        tops = ([self._triple(*best) for best in entry.top] or None for entry in entries)
+        items: dict[str, Iterable[object]] = {
+            "token": chain(unpredicted, chosen),
+            "top": chain([None] * len(unpredicted), tops),
+        }
+        return {kind: b",".join(map(compact, items[kind])) for kind in self._kinds}
 
     def _triple(self, token: int, logprob: float | None) -> NativeToken:
         text = self._tokenizer.token_text(token) if self._with_text else None
@@ -152,11 +161,8 @@ def _token(tokenizer: Tokenizer, token: int, logprob: float) -> TokenEntry:
     }
 
 
-def joined(left: TextLogprobs, right: TextLogprobs) -> TextLogprobs:
-    """Two stretches of completion log-probabilities, one after the other."""
-    return {
-        "tokens": left["tokens"] + right["tokens"],
-        "token_logprobs": left["token_logprobs"] + right["token_logprobs"],
-        "top_logprobs": left["top_logprobs"] + right["top_logprobs"],
-        "text_offset": left["text_offset"] + right["text_offset"],
-    }
+def joined(*stretches: Stretch) -> bytes:
+    """Stretches of completion log-probabilities, one after the other, as JSON."""
+    names = stretches[0].lists
+    parts = {name: filter(None, [each.lists[name] for each in stretches]) for name in names}
+    return spliced({}, {name: b"[" + b",".join(each) + b"]" for name, each in parts.items()})

@@ -7,18 +7,19 @@ import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 
 from fastapi.responses import Response
 
 from radixlm.core.misses import MissReport
 from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.server.cache.reports import report_of
-from radixlm.server.event import DONE, compact, event
+from radixlm.server.event import DONE, framed, spliced
 from radixlm.server.generation import Job, Part, stream_parts
 from radixlm.server.logprobs import NativeLogprobs
 from radixlm.server.native_protocol import GenerateBody
 from radixlm.server.service import Service
-from radixlm.server.wire import Generated, NativeFinish, NativeMeta
+from radixlm.server.wire import NativeFinish, NativeMeta
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,6 +108,8 @@ class Answers:
         self._service = service
         self._native = native
         self._choices = [_Choice() for _ in range(native.job.choices)]
+        # Of each prompt, written once for all its choices.
+        self._scores: dict[int, Mapping[str, bytes]] = {}
         for choice, known in enumerate(self._choices):
             params = native.job.params_of(choice)
             if params.logprobs is not None:
@@ -120,43 +123,49 @@ class Answers:
         """The answer as it grows; of a list, each says which entry it is."""
         async with aclosing(parts):
             async for choice, output in parts:
-                self._add(choice, output)
+                await self._add(choice, output)
                 index = {"index": choice} if self._native.batched else {}
-                yield event({**self._entry(choice), **index})
+                yield framed(self._entry(choice, **index))
         yield DONE
 
     async def whole(self, parts: AsyncGenerator[Part, None]) -> Response:
         """The answer, or a list of them."""
         async with aclosing(parts):
             async for choice, output in parts:
-                self._add(choice, output)
+                await self._add(choice, output)
         return await asyncio.to_thread(self._written)
 
     def _written(self) -> Response:
         """Entry by entry, for a thread: making JSON keeps the interpreter to itself, and prompts'
         log-probabilities are megabytes of it. So do the reports of many misses.
         """
-        entries = [compact(self._entry(choice)) for choice in range(len(self._choices))]
+        entries = [self._entry(choice) for choice in range(len(self._choices))]
         body = b"[" + b",".join(entries) + b"]" if self._native.batched else entries[0]
         return Response(body, media_type="application/json")
 
-    def _add(self, choice: int, output: RequestOutput) -> None:
-        known, native = self._choices[choice], self._native
-        prompt = choice // native.job.n
+    async def _add(self, choice: int, output: RequestOutput) -> None:
+        known = self._choices[choice]
         if known.logprobs is not None:
-            start = native.starts[prompt]
-            if start >= 0 and known.last is None and _computed(output):
-                if start == 0:
-                    known.logprobs.add_first(int(native.job.prompts[prompt][0]))
-                known.logprobs.add_prompt(output.prompt_logprobs)
+            prompt = choice // self._native.job.n
+            if self._native.starts[prompt] >= 0 and known.last is None and _computed(output):
+                if prompt not in self._scores:
+                    write = partial(known.logprobs.of_prompt, self._first(prompt))
+                    # In a thread: a long prompt's are megabytes.
+                    self._scores[prompt] = await asyncio.to_thread(write, output.prompt_logprobs)
+                known.logprobs.add_prompt(self._scores[prompt])
             known.logprobs.add_output(output.logprobs)
         known.text.append(output.text)
         known.ids.extend(output.token_ids)
         known.last = output
         known.miss = known.miss or output.miss
-        known.took = self._service.clock.now() - native.began
+        known.took = self._service.clock.now() - self._native.began
 
-    def _entry(self, choice: int) -> Generated:
+    def _first(self, prompt: int) -> int | None:
+        """A prompt's first token, where its log-probabilities begin there."""
+        return None if self._native.starts[prompt] else int(self._native.job.prompts[prompt][0])
+
+    def _entry(self, choice: int, **index: int) -> bytes:
+        """A Generated as JSON."""
         known = self._choices[choice]
         last = known.last or RequestOutput(self._native.job.name_of(choice))
         meta: NativeMeta = {
@@ -166,15 +175,15 @@ class Answers:
             "completion_tokens": len(known.ids),
             "cached_tokens": last.cached_tokens,
         }
-        if known.logprobs is not None:
-            meta = {**meta, **known.logprobs.as_json()}
         if last.finished:
             meta["e2e_latency"] = known.took
             if known.miss is not None and self._native.job.cache_report:
                 job = self._native.job
                 prompt = choice // job.n
                 meta["cache_report"] = report_of(self._service, job, prompt, known.miss)
-        return {"text": "".join(known.text), "output_ids": known.ids, "meta_info": meta}
+        lists = {} if known.logprobs is None else known.logprobs.as_json()
+        answer = {"text": "".join(known.text), "output_ids": known.ids}
+        return spliced({**answer, **index}, {"meta_info": spliced(meta, lists)})
 
 
 def _computed(output: RequestOutput) -> bool:

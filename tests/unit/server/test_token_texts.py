@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -103,7 +104,9 @@ def test_a_completion_s_chunks_do_so_too(text, stop):
     body = CompletionBody.model_validate({"prompt": "a", "logprobs": 0, "return_token_ids": True})
     for part in cuts(outputs):
         shape = CompletionShape(TOKENIZER, job_of(SamplingParams(logprobs=0)), body)
-        chunks = [chunk["choices"][0] for output in part for chunk in shape.chunks(0, output)]
+        chunks = [
+            json.loads(chunk["choices"][0]) for output in part for chunk in shape.chunks(0, output)
+        ]
         assert "".join(chunk["text"] for chunk in chunks) == whole.text
         assert [token for chunk in chunks for token in chunk["token_ids"]] == list(whole.token_ids)
         for chunk in chunks[:-1]:

@@ -34,6 +34,10 @@ TOOLS: Any = [
 CALL = 'I look.<tool_call>\n{"name": "get_weather", "arguments": {"city": "Bern"}}\n</tool_call>'
 
 
+# The model breaks its JSON.
+BROKEN = CALL.replace('"Bern"', '"Bern\nor')
+
+
 USER = {"role": "user", "content": "hello"}
 
 

@@ -27,6 +27,10 @@ TOOLS = [
 CALL = 'I look.<tool_call>\n{"name": "get_weather", "arguments": {"city": "Bern"}}\n</tool_call>'
 
 
+# The model breaks its JSON.
+BROKEN = CALL.replace('"Bern"', '"Bern\nor')
+
+
 @contextlib.contextmanager
 def model(script: str, template: str = chat_templates.HERMES, **flags: Any) -> Iterator[Client]:
     """A model that always answers `script`."""

@@ -12,7 +12,7 @@ from radixlm.server.anthropic.writer import BlockWriter
 from radixlm.server.event import event as as_bytes
 from radixlm.text.answers import TextDelta, ToolArguments, ToolCallBegun, ToolCallEnded
 from tests import chat_templates
-from tests.messages_support import CALL, TOOLS, USER, joined, model, send, told
+from tests.messages_support import BROKEN, CALL, TOOLS, USER, joined, model, send, told
 from tests.published import strictly
 from tests.server_support import (
     CHATML,
@@ -43,7 +43,7 @@ def test_a_stream_tells_of_everything_that_changes(fake):
     whole = send(fake).json()
     assert joined(events) == whole["content"]
     assert events[0]["message"]["content"] == []
-    assert events[0]["message"]["usage"]["output_tokens"] <= 1
+    assert events[0]["message"]["usage"]["output_tokens"] == 0
     assert events[-2]["delta"] == {
         "stop_reason": "max_tokens",
         "stop_sequence": None,
@@ -131,18 +131,39 @@ def test_a_call_that_is_cut_off_is_given_as_far_as_it_came(stream):
 
 
 @pytest.mark.parametrize("stream", [False, True])
+def test_what_the_model_breaks_is_told_once(stream):
+    with model(BROKEN) as client:
+        answer = send(client, tools=TOOLS, max_tokens=500, stream=stream)
+        if stream:
+            events = told(answer)
+            reason = events[-2]["delta"]["stop_reason"]
+            pieces = [event["delta"] for event in events if "delta" in event]
+            call = "".join(piece.get("partial_json", "") for piece in pieces)
+            rest = "".join(piece.get("text", "") for piece in pieces)
+            assert (call, rest) == ('{"city": "Bern', "I look.\nor}}\n</tool_call>")
+        else:
+            reason = answer.json()["stop_reason"]
+            before, block, after = answer.json()["content"]
+            assert (block["name"], block["input"]) == ("get_weather", {})
+            assert before["text"] + after["text"] == "I look.\nor}}\n</tool_call>"
+        assert reason == "end_turn"
+
+
+@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     "city",
     ['"\\ud800"', "1e999", "9" * 4400, "[" * 200_000 + "]" * 200_000],
     ids=["half a pair", "infinite", "many digits", "deep"],
 )
-def test_arguments_that_no_answer_can_hold_are_no_call(city, stream):
-    """They are JSON all the same, so the parser takes them for a call's."""
+def test_arguments_that_no_answer_can_hold_are_left_out(city, stream):
+    """They are JSON all the same, so the parser takes them for a call's; nobody is to make it."""
     call = ToolCallBegun(0, "c", "get_weather"), ToolArguments(0, f'{{"city": {city}}}')
     writer = BlockWriter(shows_thinking=True)
     events = [*writer.push([*call, ToolCallEnded(0), TextDelta(" So.")]), *writer.close()]
     assert not writer.called
-    assert writer.blocks == [{"type": "text", "text": f'{{"city": {city}}} So.'}]
+    [block, text] = writer.blocks
+    assert (block["type"], block["input"]) == ("tool_use", {})
+    assert text == {"type": "text", "text": " So."}
     sent = [as_bytes(told) for told in events] if stream else [JSONResponse(writer.blocks).body]
     assert all(sent)
 

@@ -12,7 +12,7 @@ from radixlm.server.responses.writer import ItemWriter
 from radixlm.text.answers import TextDelta, ToolArguments, ToolCallBegun, ToolCallEnded
 from tests import chat_templates
 from tests.published import strictly
-from tests.responses_support import CALL, TOOLS, kinds, model, respond, told
+from tests.responses_support import BROKEN, CALL, TOOLS, kinds, model, respond, told
 
 
 def plain(response: dict[str, Any]) -> dict[str, Any]:
@@ -90,6 +90,20 @@ def test_a_call_that_is_cut_off_is_given_as_far_as_it_came(stream):
         assert 1 < len(call["arguments"]) < len('{"city": "Bern"}')
         assert '{"city": "Bern"}'.startswith(call["arguments"])
         again = respond(client, "go on", previous_response_id=body["id"])
+        assert again.status_code == 200, again.text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_the_model_breaks_is_told_once_and_can_be_sent_back(stream):
+    with model(BROKEN) as client:
+        answer = respond(client, tools=TOOLS, max_output_tokens=500, stream=stream)
+        body = told(answer)[-1]["response"] if stream else answer.json()
+        before, call, after = body["output"]
+        assert (call["status"], call["arguments"]) == ("incomplete", '{"city": "Bern')
+        texts = [item["content"][0]["text"] for item in (before, after)]
+        assert texts == ["I look.", "\nor}}\n</tool_call>"]
+        result = {"type": "function_call_output", "call_id": call["call_id"], "output": "What?"}
+        again = respond(client, [{"role": "user", "content": "a"}, *body["output"], result])
         assert again.status_code == 200, again.text
 
 

@@ -157,13 +157,25 @@ def test_text_and_several_calls():
 
 
 def test_what_is_no_call_is_content():
-    script = '<tool_call>\n{"name": "now", "arguments": {"a": x}}\n</tool_call>'
+    script = '<tool_call>\n{"name": "now", "arguments": [1]}\n</tool_call>'
     with model(chat_templates.HERMES, script) as client:
         choice = one(client.chat(tools=TOOLS))
         found = streamed(events(client.chat(tools=TOOLS, stream=True)))
         none = one(client.chat())
     assert choice["message"]["content"] == found["content"] == none["message"]["content"] == script
     assert "tool_calls" not in choice["message"]
+    assert choice["finish_reason"] == found["finish_reason"] == "stop"
+
+
+def test_what_the_model_breaks_is_told_once():
+    """As a call as far as it came, then as content; whole and streamed."""
+    script = 'So. <tool_call>\n{"name": "now", "arguments": {"a": x}}\n</tool_call>'
+    with model(chat_templates.HERMES, script) as client:
+        choice = one(client.chat(tools=TOOLS))
+        found = streamed(events(client.chat(tools=TOOLS, stream=True)))
+    assert choice["message"]["content"] == found["content"] == "So.x}}\n</tool_call>"
+    [made], [said] = choice["message"]["tool_calls"], found["tool_calls"]
+    assert made["function"]["arguments"] == said["arguments"] == '{"a": '
     assert choice["finish_reason"] == found["finish_reason"] == "stop"
 
 
@@ -207,15 +219,24 @@ def test_a_call_that_was_cut_off_can_be_sent_back(form):
 
 
 @pytest.mark.parametrize("form", ANSWERS)
-def test_a_call_that_ends_too_early_by_itself_is_content(form):
+def test_a_call_that_ends_too_early_by_itself_is_given_as_far_as_it_came(form):
     template, script = ANSWERS[form]
     early = script[: script.index("Bern") + 2]
     with model(template, early) as client:
         choice = one(client.chat(tools=TOOLS))
         found = streamed(events(client.chat(tools=TOOLS, stream=True)))
     assert choice["finish_reason"] == found["finish_reason"] == "stop"
-    assert choice["message"]["content"] == found["content"] == early
-    assert "tool_calls" not in choice["message"]
+    told = choice["message"]["content"] or ""
+    calls = choice["message"].get("tool_calls", [])
+    assert told == found["content"]
+    assert [made["function"]["arguments"] for made in calls] == [
+        said["arguments"] for said in found["tool_calls"]
+    ]
+    if "pythonic" in form:  # no value is whole, so nothing is known to be a call
+        assert (told, calls) == (early, [])
+    else:
+        assert [made["function"]["arguments"] for made in calls] == ['{"city": "Be']
+        assert not told
 
 
 @pytest.mark.parametrize("form", ANSWERS)

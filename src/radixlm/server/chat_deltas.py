@@ -13,7 +13,6 @@ from radixlm.text.answers import (
     TextDelta,
     ToolArguments,
     ToolCallBegun,
-    ToolCallBroken,
     ToolCallCut,
     ToolCallEnded,
 )
@@ -55,7 +54,7 @@ def finish_of(output: RequestOutput, *, called: bool) -> ChatFinish | None:
 
 def _delta(event: AnswerEvent) -> ChatDelta | None:
     match event:
-        case TextDelta(text) | ToolCallBroken(_, text):
+        case TextDelta(text):
             return {"content": text}
         case ReasoningDelta(text):
             return {"reasoning_content": text}

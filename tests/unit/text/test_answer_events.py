@@ -10,7 +10,7 @@ from radixlm.text.answers import (
     ToolArguments,
     ToolCall,
     ToolCallBegun,
-    ToolCallBroken,
+    ToolCallCut,
     ToolCallEnded,
 )
 
@@ -24,11 +24,11 @@ def test_events_join_to_a_whole_answer():
     assert answer.calls == [ToolCall("a", "f", '{"x":1}')]
 
 
-def test_a_broken_call_is_text():
+def test_a_call_that_is_cut_stays_one():
     begun = [ToolCallBegun(0, "a", "f"), ToolArguments(0, "{")]
-    answer = Answered().add([*begun, ToolCallBroken(0, '<c>{"f": {')])
-    assert answer.calls == []
-    assert answer.text == '<c>{"f": {'
+    answer = Answered().add([*begun, ToolCallCut(0), TextDelta("?")])
+    assert answer.calls == [ToolCall("a", "f", "{")]
+    assert answer.text == "?"
 
 
 def test_plain_text_is_all_text():

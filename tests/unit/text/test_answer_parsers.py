@@ -8,7 +8,7 @@ from itertools import count
 
 import pytest
 
-from radixlm.text.answers import Answered, AnswerParser, PlainParser, ToolCallBroken
+from radixlm.text.answers import Answered, AnswerParser, PlainParser, ToolCallCut
 from radixlm.text.answers.calls import CallParser
 from radixlm.text.answers.hermes import HermesParser
 from radixlm.text.answers.json_calls import JsonParser
@@ -58,6 +58,13 @@ def in_tags(name: str = "get_weather", **values: str) -> str:
     return f"<tool_call>\n<function={name}>\n{fields}</function>\n</tool_call>"
 
 
+FRAMES = [
+    (HermesParser, "<tool_call>", "</tool_call>"),
+    (LlamaParser, "<|python_tag|>", ""),
+    (MistralParser, "[TOOL_CALLS] [", "]"),
+    (JsonParser, "[", "]"),
+    (JsonParser, "", ""),
+]
 XML = in_tags(city="Bern", days="2")
 PYTHON = "get_weather(city='Bern', days=2)"
 
@@ -149,34 +156,45 @@ def test_ways_to_write_one(written, arguments):
         "{",
         "[]",
         '{"name": "unknown", "arguments": {}}',
-        '{"name": "now", "arguments": {"a": x}}',
-        '{"name": "now", "arguments": {"a": "cut',
         '{"name": "now", "arguments": [1]}',
         '{"name": "now", "arguments": "[1]"}',
         '{"name": "now", "arguments": "\\ud800"}',
         '{"name": "now", "name": "now"}',
         '{"name": 7}',
         '{"arguments": {}}',
-        '{"name": "now", "arguments": {"a": 01}}',
         "{'name': 'now'}",
         '"now"',
     ],
 )
-@pytest.mark.parametrize(
-    ("kind", "begin", "end"),
-    [
-        (HermesParser, "<tool_call>", "</tool_call>"),
-        (LlamaParser, "<|python_tag|>", ""),
-        (MistralParser, "[TOOL_CALLS] [", "]"),
-        (JsonParser, "[", "]"),
-        (JsonParser, "", ""),
-    ],
-)
+@pytest.mark.parametrize(("kind", "begin", "end"), FRAMES)
 def test_what_is_no_call_is_text(kind, begin, end, written):
     text = f"{begin}{written}{end} more"
     answer = calls(kind, text)
     assert answer.calls == []
     assert answer.text == text
+
+
+@pytest.mark.parametrize(
+    ("written", "rest"),
+    [
+        ('{"a": ', "x}}"),
+        ('{"a": -0', "1}}"),
+        ('{"a": 1.', ".5}}"),
+        ('{"a": 1e+', "}}"),
+        ('{"a": "one', "\ntwo}}"),
+        ('{"a": [{}', "}}"),
+        ("{", "a: 1}}"),
+    ],
+)
+@pytest.mark.parametrize(("kind", "begin", "end"), FRAMES)
+def test_what_was_told_of_a_call_stays_one_and_what_breaks_it_is_text(
+    kind, begin, end, written, rest
+):
+    """Nothing is told twice, whoever puts a stream's pieces together."""
+    text = f'{begin}{{"name": "now", "arguments": {written}{rest}{end} more'
+    answer = calls(kind, text)
+    assert [made.arguments for made in answer.calls] == [written]
+    assert answer.text == f"{rest}{end} more"
 
 
 def test_after_a_last_brace_that_is_missing_goes_on_text():
@@ -188,14 +206,17 @@ def test_after_a_last_brace_that_is_missing_goes_on_text():
     assert answer.text == ""
 
 
-def test_a_call_that_had_begun_is_taken_back():
-    parser = HermesParser(TOOLS, new_ids())
+@pytest.mark.parametrize("most", [1, None])
+def test_after_one_that_is_broken_comes_another(most):
+    parser = HermesParser(TOOLS, new_ids(), most=most)
     events = parser.push('a<tool_call>{"name": "now", "arguments": {"a": x}}')
-    assert events[-2] == ToolCallBroken(0, '<tool_call>{"name": "now", "arguments": {"a": ')
-    events += parser.push(f"<tool_call>{call()}</tool_call>") + parser.flush()
-    answer = Answered().add(events)
-    assert [(made.id, made.name) for made in answer.calls] == [("id1", "get_weather")]
-    assert answer.text.startswith("a<tool_call>")
+    assert events[-2] == ToolCallCut(0)
+    second = f"<tool_call>{call()}</tool_call>"
+    answer = Answered().add([*events, *parser.push(second), *parser.flush()])
+    made = [(made.id, made.name, made.arguments) for made in answer.calls]
+    assert made[0] == ("id0", "now", '{"a": ')
+    assert made[1:] == ([] if most else [("id1", "get_weather", WEATHER)])
+    assert answer.text == "ax}}" + (second if most else "")
 
 
 def test_arguments_come_as_they_are_written():
@@ -222,20 +243,24 @@ def test_values_in_python():
     "written",
     [
         *("[1] is", "[now]", "[other()]", "[now(1)]", "[now(a=)]", "[now(a=b)]", "[now(a=1 b=2)]"),
-        *(
-            "[now(a=1, a=2)]",
-            "[now(a=(1, 2))]",
-            "[now(a=1e999)]",
-            "[now(a='x)]",
-            "now()",
-            "[now(,)]",
-        ),
-        *('[now(a="\\ud800")]', "[now(a=1]", "[now("),
+        *("[now(a=(1, 2))]", "[now(a=1e999)]", "[now(a='x)]", "now()", "[now(,)]", "[now("),
+        '[now(a="\\ud800")]',
     ],
 )
 def test_python_that_is_no_call_is_text(written):
     answer = calls(PythonicParser, written)
     assert (answer.calls, answer.text) == ([], written)
+
+
+@pytest.mark.parametrize(
+    ("written", "rest"),
+    [("[now(a=1", ", a=2)]"), ("[now(a=1", "]"), ('[now(a=1, b="c"', ", x) it is]")],
+)
+def test_python_that_breaks_off_a_call(written, rest):
+    answer = calls(PythonicParser, written + rest)
+    [made] = answer.calls
+    assert json.loads(made.arguments + "}")["a"] == 1
+    assert answer.text == rest
 
 
 def test_values_in_tags_are_what_the_schema_says():
@@ -268,16 +293,33 @@ def test_values_in_tags_are_what_the_schema_says():
     "written",
     [
         in_tags("other"),
-        in_tags("now", a="1").replace("</function>", ""),
-        "<tool_call>\n<function=now>\n<parameter=a>1</parameter><parameter=a>1</parameter>",
         "<tool_call><function=now",
         "<tool_call><function=now><parameter=>1</parameter>",
-        "<tool_call><function=get_weather><parameter=city>Be",
+        "<tool_call><function=now><parameter=a>1</para",
     ],
 )
 def test_tags_that_are_no_call_are_text(written):
     answer = calls(QwenCoderParser, written)
     assert (answer.calls, answer.text) == ([], written)
+
+
+@pytest.mark.parametrize(
+    ("written", "arguments", "rest"),
+    [
+        (in_tags("now", a="1").replace("</function>", ""), '{"a": 1', "\n\n</tool_call>"),
+        (
+            "<tool_call><function=now>\n<parameter=a>1</parameter><parameter=a>1</parameter>",
+            '{"a": 1',
+            "<parameter=a>1</parameter>",
+        ),
+        ("<tool_call><function=get_weather><parameter=city>Be", '{"city": "Be', ""),
+        ("<tool_call><function=get_weather><parameter=city>Be\n</par", '{"city": "Be', "\n</par"),
+    ],
+)
+def test_tags_that_break_off_a_call(written, arguments, rest):
+    answer = calls(QwenCoderParser, written)
+    assert [made.arguments for made in answer.calls] == [arguments]
+    assert answer.text == rest
 
 
 def test_a_text_in_tags_comes_as_it_is_written():
@@ -316,7 +358,6 @@ def test_a_call_that_is_cut_off_comes_as_far_as_it_was_written(kind, text):
 
 def test_what_was_no_call_before_it_was_cut_off_is_none():
     for text in (
-        '<tool_call>{"name": "now", "arguments": {"a": x} and',
         '<tool_call>{"name": "n',
         '<tool_call>{"arguments": {"a": 1}, "nam',
     ):
@@ -350,7 +391,22 @@ def test_calls_after_thoughts():
 
 
 def test_objects():
-    for text in ("{}", '{"a": [1, -0.5e+3, true, null, "\\u00e9\\n"], "b": {}}'):
+    for text in ("{}", '{"a": [1, -0.5e+3, 0, 10E-05, -7.0, true, null, "\\u00e9\\n"], "b": {}}'):
         assert is_object(text)
-    for text in ("", "[]", "1", "{} ", "{a: 1}", '{"a": 1,}', '{"a": tru}', '{"a": "\n"}', "{}}"):
+    for text in (
+        "",
+        "[]",
+        "1",
+        "{} ",
+        "{a: 1}",
+        '{"a": 1.}',
+        '{"a": -}',
+        '{"a": 1e}',
+        '{"a": +1}',
+        '{"a": .5}',
+        '{"a": 1,}',
+        '{"a": tru}',
+        '{"a": "\n"}',
+        "{}}",
+    ):
         assert not is_object(text)

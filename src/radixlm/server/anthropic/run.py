@@ -139,7 +139,9 @@ class MessageRun:
         self._last = output
         if not self._begun:
             self._begun = True
-            yield {"type": "message_start", "message": self._message()}
+            message = self._message()
+            message["usage"]["output_tokens"] = 0  # what has come by now depends on the time
+            yield {"type": "message_start", "message": message}
             yield {"type": "ping"}
         yield from self._writer.push(self._stream.events(output))
 

@@ -22,7 +22,6 @@ from radixlm.text.answers import (
     TextDelta,
     ToolArguments,
     ToolCallBegun,
-    ToolCallBroken,
     ToolCallCut,
     ToolCallEnded,
 )
@@ -66,8 +65,6 @@ class BlockWriter:
                     yield from self._end_call()
                 case ToolCallCut():
                     yield from self._cut_call()
-                case ToolCallBroken(_, text):
-                    yield from self._break_call(text)
 
     def close(self) -> Iterator[MessageEvent]:
         """End the block that is open, if any."""
@@ -82,11 +79,8 @@ class BlockWriter:
 
     def _end_call(self) -> Iterator[MessageEvent]:
         given = _as_input(self._held)
-        if given is None:
-            yield from self._break_call(self._held)
-            return
-        self.called = True
-        yield from self._close_call(given)
+        self.called |= given is not None
+        yield from self._close_call(given or {})
 
     def _cut_call(self) -> Iterator[MessageEvent]:
         """Its input is what Anthropic's SDK makes of the same deltas: what has come whole."""
@@ -100,12 +94,6 @@ class BlockWriter:
         if self._open is not None and self._open["type"] == "tool_use":
             self._open["input"] = given
         yield from self.close()
-
-    def _break_call(self, text: str) -> Iterator[MessageEvent]:
-        """A stream has told of it already; the text that follows says what it was."""
-        self.blocks.pop()
-        yield from self.close()
-        yield from self._text(text)
 
     def _text(self, text: str) -> Iterator[MessageEvent]:
         block = self._open

@@ -108,9 +108,6 @@ class _Thread:
                 self.messages.append({"role": item.role, "content": content})
             case ReasoningItem():
                 self._think(_thoughts(item, path))
-            # One that was cut off is no call; the text that came of it is a message of its own.
-            case FunctionCallItem(status="incomplete"):
-                pass
             case FunctionCallItem():
                 self._calls.add(item.call_id)
                 name = flat_name(item.namespace, item.name)

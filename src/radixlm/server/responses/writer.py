@@ -30,7 +30,6 @@ from radixlm.text.answers import (
     TextDelta,
     ToolArguments,
     ToolCallBegun,
-    ToolCallBroken,
     ToolCallCut,
     ToolCallEnded,
 )
@@ -62,7 +61,7 @@ class ItemWriter:
         self, events: Sequence[AnswerEvent], logprobs: Sequence[ChatToken] = ()
     ) -> Iterator[AnyEvent]:
         """Take the next events. logprobs: of the tokens that came; the next text gets them, those
-        of a whole call nothing.
+        of a call nothing.
         """
         fresh = list(logprobs)
         for event in events:
@@ -80,11 +79,8 @@ class ItemWriter:
                     self._logprobs = []
                     yield from self._close("completed")
                 case ToolCallCut():
+                    self._logprobs = []
                     yield from self._close("incomplete")
-                case ToolCallBroken(_, text):
-                    yield from self._close("incomplete")
-                    yield from self._text(text, self._logprobs + fresh)
-                    self._logprobs, fresh = [], []
         if not (events and isinstance(events[-1], ToolCallEnded)):
             self._logprobs += fresh
 

@@ -14,7 +14,6 @@ from radixlm.text.answers.events import (
     ToolArguments,
     ToolCall,
     ToolCallBegun,
-    ToolCallBroken,
     ToolCallCut,
     ToolCallEnded,
 )
@@ -29,7 +28,6 @@ __all__ = [
     "ToolArguments",
     "ToolCall",
     "ToolCallBegun",
-    "ToolCallBroken",
     "ToolCallCut",
     "ToolCallEnded",
 ]

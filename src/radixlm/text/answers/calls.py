@@ -7,14 +7,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from radixlm.text.answers.call_reader import CallReader
-from radixlm.text.answers.events import AnswerEvent, TextDelta, ToolCallBroken, ToolCallCut
+from radixlm.text.answers.events import AnswerEvent, TextDelta, ToolCallCut
 from radixlm.text.answers.steps import StepParser, Steps
 
 _IN_NAME = re.compile(r"[\w.-]", re.ASCII)
 
 
 class CallParser(StepParser):
-    """An AnswerParser that finds calls. What looks like one and is none is text.
+    """An AnswerParser that finds calls. What looks like one and is none is text; what is told of a
+    call stays one, and is not told again.
 
     tools: the schemas of their arguments, by their names.
     new_id: makes an id for each call.
@@ -33,15 +34,14 @@ class CallParser(StepParser):
         self._new_id = new_id
         self._most = most
         self._begun = 0
-        self._made = 0
         self._after_call = False
 
     @property
     def _may_call(self) -> bool:
-        return self._most is None or self._made < self._most
+        return self._most is None or self._begun < self._most
 
     def _call(self, name: str | None = None) -> Steps[bool]:
-        """Read one call from here on; when it is none, give all text since `_mark` away.
+        """Read one call from here on; False when it is none, or one that is broken off.
 
         name: when it is known already; then the arguments alone come here.
         """
@@ -56,16 +56,12 @@ class CallParser(StepParser):
         return reader.whole
 
     def _settle(self, *, begun: bool, whole: bool) -> None:
-        """What was read since `_mark` is a whole call, one that was cut off, or none."""
+        """What was read since `_mark` is a whole call, the begin of one, or none, and then text."""
         if not begun:
             self._give(self._at)
             return
-        if whole:
-            self._made += 1
-        elif self._cut and self._at == len(self._text):
+        if not whole:
             self._events.append(ToolCallCut(self._begun))
-        else:
-            self._events.append(ToolCallBroken(self._begun, self._text[self._mark : self._at]))
         self._begun += 1
         self._after_call = whole
         self._mark = self._at

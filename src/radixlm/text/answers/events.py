@@ -41,29 +41,15 @@ class ToolCallEnded(NamedTuple):
 
 
 class ToolCallCut(NamedTuple):
-    """The answer was cut off in this call: its arguments are as far as they came."""
-
-    call: int
-
-
-class ToolCallBroken(NamedTuple):
-    """What had begun as a call is none: `text` is all of it, and belongs to the answer's text.
-
-    Before a call has begun the same is a TextDelta.
+    """The call ends unfinished, with its arguments as far as they came: the answer was cut off
+    there, or goes on with what is no JSON, and that is text.
     """
 
     call: int
-    text: str
 
 
 AnswerEvent = (
-    TextDelta
-    | ReasoningDelta
-    | ToolCallBegun
-    | ToolArguments
-    | ToolCallEnded
-    | ToolCallCut
-    | ToolCallBroken
+    TextDelta | ReasoningDelta | ToolCallBegun | ToolArguments | ToolCallEnded | ToolCallCut
 )
 
 
@@ -95,7 +81,7 @@ class PlainParser:
 
 
 class ToolCall(NamedTuple):
-    """arguments: the text of a JSON object; the beginning of one, where the answer was cut off."""
+    """arguments: the text of a JSON object; the beginning of one, where the call was cut."""
 
     id: str
     name: str
@@ -104,7 +90,7 @@ class ToolCall(NamedTuple):
 
 @dataclass(slots=True)
 class Answered:
-    """A whole answer: its events joined, those of broken calls as text.
+    """A whole answer: its events joined.
 
     >>> Answered().add([TextDelta("It is "), TextDelta("5.")]).text
     'It is 5.'
@@ -134,6 +120,3 @@ class Answered:
                 self._open.append(begun._replace(arguments=begun.arguments + delta))
             case ToolCallEnded() | ToolCallCut():
                 self.calls.append(self._open.pop())
-            case ToolCallBroken(_, text):
-                self._open.pop()
-                self.text += text

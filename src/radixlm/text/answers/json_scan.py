@@ -9,9 +9,21 @@ from enum import Enum, auto
 _SPACES = " \t\n\r"
 _ESCAPED = '"\\/bfnrt'
 _HEX = "0123456789abcdefABCDEF"
-_NUMBER_BEGINS = "-0123456789"
-_NUMBER_HOLDS = "+-.eE0123456789"
-_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
+# Parts of a number, and what leads on from each: 1 stands for the digits above 0 too.
+_WHOLE, _ZERO, _FRACTION, _EXPONENT = "1", "0", ".0", "e0"
+_NUMBER_PARTS = {
+    "": {"-": "-", "0": _ZERO, "1": _WHOLE},
+    "-": {"0": _ZERO, "1": _WHOLE},
+    _ZERO: {".": ".", "e": "e"},
+    _WHOLE: {"0": _WHOLE, "1": _WHOLE, ".": ".", "e": "e"},
+    ".": {"0": _FRACTION, "1": _FRACTION},
+    _FRACTION: {"0": _FRACTION, "1": _FRACTION, "e": "e"},
+    "e": {"+": "e+", "-": "e+", "0": _EXPONENT, "1": _EXPONENT},
+    "e+": {"0": _EXPONENT, "1": _EXPONENT},
+    _EXPONENT: {"0": _EXPONENT, "1": _EXPONENT},
+}
+_NUMBER_ENDS = (_WHOLE, _ZERO, _FRACTION, _EXPONENT)
+_AS_PART = {**dict.fromkeys("23456789", "1"), "E": "e"}
 _INSIDE = re.compile(r'[^"\\\x00-\x1f]+')
 _WORDS = {"t": "true", "f": "false", "n": "null"}
 _CLOSES = {"{": "}", "[": "]"}
@@ -73,8 +85,8 @@ class JsonScanner:
         if character in _CLOSES:
             self._open.append(character)
             self.at = At.FIRST_KEY if character == "{" else At.FIRST_ITEM
-        elif character in _NUMBER_BEGINS and self._open:
-            self._word, self.at = character, At.NUMBER
+        elif self._open and (part := _number_part("", character)):
+            self._word, self.at = part, At.NUMBER
         elif character in _WORDS and self._open:
             self._word, self.at = character, At.WORD
         else:
@@ -132,11 +144,11 @@ class JsonScanner:
         return wanted.startswith(self._word)
 
     def _number(self, character: str) -> bool:
-        if character in _NUMBER_HOLDS:
-            self._word += character
+        if (part := _number_part(self._word, character)) is not None:
+            self._word = part
             return True
         self.at = At.AFTER
-        return _NUMBER.fullmatch(self._word) is not None and self._after(character)
+        return self._word in _NUMBER_ENDS and self._after(character)
 
     def _begin_string(self, *, in_key: bool) -> bool:
         self._in_key = in_key
@@ -148,6 +160,10 @@ class JsonScanner:
         self._open.pop()
         self.at = At.AFTER if self._open else At.END
         return True
+
+
+def _number_part(part: str, character: str) -> str | None:
+    return _NUMBER_PARTS[part].get(_AS_PART.get(character, character))
 
 
 _TAKE: Mapping[At, Callable[[JsonScanner, str], bool]] = {

@@ -74,8 +74,8 @@ class QwenCoderParser(FieldParser):
         is_text = value is None or (
             "string" in types and (value[0] == '"' or not fits(value, types))
         )
-        self._argument(key, json.dumps(written, ensure_ascii=False) if is_text else str(value))
         self._at = end + len(PARAMETER_END)
+        self._argument(key, json.dumps(written, ensure_ascii=False) if is_text else str(value))
         return True
 
     def _text_value(self, key: str) -> Steps[bool]:
@@ -87,11 +87,11 @@ class QwenCoderParser(FieldParser):
             if stop > self._at and self._text[stop - 1] == "\n":
                 stop -= 1
             if stop > self._at:
-                self._more(json.dumps(self._text[self._at : stop], ensure_ascii=False)[1:-1])
-                self._at = stop
+                start, self._at = self._at, stop
+                self._more(json.dumps(self._text[start:stop], ensure_ascii=False)[1:-1])
             if end >= 0:
-                self._more('"')
                 self._at = end + len(PARAMETER_END)
+                self._more('"')
                 return True
             if self._ended:
                 return False

@@ -48,6 +48,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[AsyncEngine
     with live(engine, NAME) as url:
         yield engine, url
     assert until(lambda: idle_and_whole(engine)), engine.stats()
+    asyncio.run(engine.close())
 
 
 def shortened(exchange: Exchange) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sqlite3
 
@@ -92,8 +93,19 @@ def test_the_oldest_make_room(clock):
     for name in "abc":
         store.put(turn(name, clock))
     assert [store.get("me", name) is not None for name in "abc"] == [False, True, True]
-    assert not store.put(turn("d", clock, input=" " * 2 * size))
+    assert not store.put(turn("d", clock, input="[" + " " * 2 * size + "]"))
     assert rows(store) == 2
+
+
+def test_the_rows_of_items_count(clock):
+    """Small items take more room in the table that finds them than in the turn."""
+    items = json.dumps([{"id": f"item{place}"} for place in range(100)])
+    size = turn("a", clock, input=items).size
+    store = store_of(clock, size=5 * size)
+    assert store.put(turn("a", clock, input=items))
+    assert store.put(turn("b", clock, input=items))
+    assert store.get("me", "a") is None
+    assert not store_of(clock, size=size).put(turn("a", clock, input=items))
 
 
 def test_what_has_not_ended_stays(clock):

@@ -17,14 +17,32 @@ if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
 _JSON = cast("JsonCompileOptions", dict(JSON_STYLE))
-# 2 kB a state, and few grammars come to 2,000. Items are what ambiguous grammars take time by.
-_LIMITS = LLParserLimits(max_lexer_states=20_000, step_max_items=10_000, verbose_errors=False)
+# 2 kB a state, and few grammars come to 2,000. Items in a row are ways in which the text can be
+# read so far: an ambiguous grammar takes time by their square, and keeps the interpreter to itself.
+# Few grammars come to 50, an object of 350 optional properties to 1,400. Those of a step bound how
+# far masks and forced text look ahead: a list of 3,000 forced items comes to nearly 10,000.
+MAX_READINGS = 1_400
+_LIMITS = LLParserLimits(
+    max_lexer_states=20_000,
+    step_max_items=10_000,
+    max_items_in_row=MAX_READINGS,
+    verbose_errors=False,
+)
 # Its conversion to Lark is Python, and of the square of the number of rules.
 MAX_GBNF_LENGTH = 16_384
 _SCHEMA_IN_LARK = re.compile(r"(%json\s*)(?=\{)")
 _LONGEST_REASON = 400
+_TOO_AMBIGUOUS = (
+    "the grammar is too ambiguous: what is written so far can be read in more ways than are "
+    f"followed at a time ({MAX_READINGS} at one place); let fewer rules match the same text, write "
+    "lists as (item)* instead of a rule that names itself, and require most properties of large "
+    "objects"
+)
+# By what llguidance says.
 _REASONS = {
     "NoExtensionBias": "no answer that ends is allowed, or none that the model's tokens can spell",
+    "Current row has": _TOO_AMBIGUOUS,
+    "Too many items": _TOO_AMBIGUOUS,
 }
 
 
@@ -128,6 +146,6 @@ def _with_mended_schemas(text: str) -> str:
 def _shortened(text: str) -> str:
     text = " ".join(text.replace("<non-verbose/>", "").split())
     for name, meaning in _REASONS.items():
-        if text.startswith(name):
+        if name in text:
             return meaning
     return text if len(text) <= _LONGEST_REASON else text[:_LONGEST_REASON] + " ..."

@@ -7,6 +7,7 @@ import atexit
 import threading
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -170,6 +171,9 @@ class EngineClient:
             while not finished:
                 output = await mailbox.get()
                 finished = output.finished
+                if output.finish_reason is FinishReason.ERROR and output.token_ids:
+                    # Of before the error, and joined with it, since they are read late.
+                    yield replace(output, finish_reason=None, error=None)
                 self._raise_if_died((output,))
                 yield output
         finally:

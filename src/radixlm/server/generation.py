@@ -21,7 +21,6 @@ from radixlm.core.request import (
 )
 from radixlm.core.sampling import SamplingParams
 from radixlm.server.answer_memory import Asked
-from radixlm.server.errors import GenerationFailedError
 from radixlm.server.metrics import RequestTimes
 from radixlm.server.protocol import MAX_CHOICES
 from radixlm.server.service import Service
@@ -109,7 +108,7 @@ async def stream_parts(service: Service, job: Job) -> AsyncGenerator[Part, None]
 
     A prompt's log-probabilities are computed once, and the same tuple in each of its choices.
 
-    Raises what the engine raises, and GenerationFailedError for a request it gave up on.
+    Raises what the engine raises.
     """
     most = service.config.max_queued_requests_per_key
     with service.queues.taken(job.tenant, job.choices, most):
@@ -211,8 +210,6 @@ async def _one(service: Service, job: Job, choice: int) -> AsyncGenerator[Part, 
     with service.rids.running(owner, job.name_of(choice)), service.pace.one_more():
         async with aclosing(stream) as outputs:
             async for output in outputs:
-                if output.finish_reason is FinishReason.ERROR:
-                    raise GenerationFailedError(output.error or "the request failed")
                 if output.miss is not None and choice % job.n == 0:
                     _take_miss(service, job, choice // job.n, output.miss)
                 if output.queued is not None:

@@ -28,7 +28,7 @@ class TokenTexts:
         outputs  "Once"  " "     "work"
         pieces   "Once"          " work"
 
-    A token without text (half a character, a special one) comes with the next text.
+    A token without text (half a character, a special one) comes with the next text. O(tokens).
     """
 
     def __init__(self, tokenizer: Tokenizer, params: SamplingParams, prompt: Key) -> None:
@@ -38,28 +38,30 @@ class TokenTexts:
             shown=params.shown_special_ids,
             prompt_tail=prompt[-PROMPT_TAIL:].tolist(),
         )
-        self._waiting: deque[_Token] = deque()
+        self._taken: list[_Token] = []  # for the next piece
+        self._waiting: deque[_Token] = deque()  # the first one's text is not certain yet
         self._text = ""
 
     def pieces(self, output: RequestOutput) -> Iterator[Piece]:
         """What has become certain; with the last output, the rest."""
         self._text += output.text
-        for place, token in enumerate(output.token_ids):
+        for place, token_id in enumerate(output.token_ids):
             logprob = output.logprobs[place] if output.logprobs else None
-            self._waiting.append(_Token(token, len(self._raw.push(token).text), logprob))
-        count = length = 0
-        for waiting in [*self._waiting]:
-            count, length = count + 1, length + waiting.length
-            if length > len(self._text):
-                break
-            if waiting.length:
-                yield self._take(count, length)
-                count = length = 0
-        if output.finished and (self._waiting or self._text):
-            yield self._take(len(self._waiting), len(self._text))
+            self._waiting.append(_Token(token_id, len(self._raw.push(token_id).text), logprob))
+        begin = 0
+        while self._waiting and begin + self._waiting[0].length <= len(self._text):
+            token = self._waiting.popleft()
+            self._taken.append(token)
+            if token.length:
+                end = begin + token.length
+                yield self._take(self._text[begin:end])
+                begin = end
+        self._text = self._text[begin:]
+        if output.finished and (self._taken or self._waiting or self._text):
+            self._taken += self._waiting
+            yield self._take(self._text)
 
-    def _take(self, count: int, length: int) -> Piece:
-        taken = [self._waiting.popleft() for _ in range(count)]
-        text, self._text = self._text[:length], self._text[length:]
+    def _take(self, text: str) -> Piece:
+        taken, self._taken = self._taken, []
         logprobs = tuple(token.logprob for token in taken if token.logprob is not None)
         return Piece(tuple(token.id for token in taken), text, logprobs)

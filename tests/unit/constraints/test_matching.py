@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import string
 
@@ -71,6 +72,36 @@ def test_what_is_not_allowed_is_an_error_for_good() -> None:
     assert matcher.error is not None
     assert not matcher.complete
     assert matcher.forced() == []
+
+
+def test_a_grammar_that_is_too_ambiguous_ends_its_answer() -> None:
+    """It keeps the interpreter by the square of the ways in which the answer can be read."""
+    rule = 't t t t | t t t | t t | "a"'
+    grammar = Grammar.lark(f"start: s\ns: {rule}\nt: {rule.replace('t', 's')}")
+    matcher = _follow(grammar, "a")
+    [token] = byte_tokenizer().encode("a").tolist()
+    accepted = sum(matcher.accept([token]) for _ in range(100))
+    assert 20 < accepted < 100
+    assert matcher.error is not None
+    assert "too ambiguous" in matcher.error
+
+
+def test_what_is_long_or_large_is_not_too_ambiguous() -> None:
+    properties = {f"key{place}": {"type": "string"} for place in range(300)}
+    optional = Grammar.json_schema({"type": "object", "properties": properties})
+    right = Grammar.lark('start: list\nlist: item | item "," list\nitem: /[a-z]/')
+    terms = Grammar.lark('start: s\ns: s "+" s | s "*" s | "(" s ")" | /[a-z]/')
+    filler = MaskFiller(256)
+    for grammar, text in (
+        (optional, '{"key7": "a", "key299": "b"}'),
+        (right, ",".join("abcdefgh" * 40)),
+        (terms, "+".join("abcdefgh" * 20)),
+        (Grammar.json_schema({"const": [*range(2000)]}), json.dumps([*range(2000)])),
+    ):
+        matcher = _follow(grammar, text[:-1])
+        filler.start([matcher]).result()
+        assert matcher.accept(byte_tokenizer().encode(text[-1]).tolist())
+        assert matcher.error is None
 
 
 def test_a_row_that_allows_nothing_is_left_open() -> None:

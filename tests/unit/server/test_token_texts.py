@@ -12,6 +12,7 @@ import pytest
 from radixlm.core.keys import as_key
 from radixlm.core.request import FinishReason, Namespace, RequestOutput, TokenLogprob
 from radixlm.core.sampling import SamplingParams
+from radixlm.server import token_texts
 from radixlm.server.chat import ChatPrompt, ChatShape, ChatTask
 from radixlm.server.completions import CompletionShape
 from radixlm.server.generation import Job
@@ -115,6 +116,30 @@ def test_a_completion_s_chunks_do_so_too(text, stop):
             assert chunk["text"]
             assert chunk["logprobs"]
             assert len(chunk["logprobs"]["tokens"]) == len(chunk["token_ids"])
+
+
+def test_each_token_is_looked_at_a_few_times_only(monkeypatch):
+    """A long run without text, as halves of a character make it, was looked at for every token."""
+
+    class Token:
+        looked = 0
+
+        def __init__(self, token: int, length: int, logprob: TokenLogprob | None) -> None:
+            self.id, self._length, self.logprob = token, length, logprob
+
+        @property
+        def length(self) -> int:
+            Token.looked += 1
+            return self._length
+
+    monkeypatch.setattr(token_texts, "_Token", Token)
+    end = TOKENIZER.encode("<|end|>").tolist()
+    texts = token_texts.TokenTexts(TOKENIZER, SamplingParams(), as_key([1]))
+    for _ in range(200):
+        assert not [*texts.pieces(RequestOutput("r", "", tuple(end)))]
+    last = RequestOutput("r", "a", (TOKENIZER.encode("a")[0],), finish_reason=FinishReason.STOP)
+    assert [len(piece.token_ids) for piece in texts.pieces(last)] == [201]
+    assert Token.looked < 1000
 
 
 def test_what_a_parser_holds_back_comes_with_its_tokens():

@@ -55,11 +55,15 @@ CREATE TRIGGER IF NOT EXISTS gone AFTER DELETE ON turns BEGIN
 END;
 """
 _COLUMNS = "id, owner, parent, created, ended, response, input"  # in the order of Turn's fields
-_NOTE_ITEMS = """
-INSERT OR IGNORE INTO items
-SELECT :owner, json_extract(value, '$.id'), :id FROM json_each(:input)
+_ITEMS_OF = """
+SELECT :owner AS owner, json_extract(value, '$.id') AS item, :id AS turn FROM json_each(:input)
 UNION ALL SELECT :owner, json_extract(value, '$.id'), :id FROM json_each(:response, '$.output')
 """
+_NOTE_ITEMS = f"INSERT OR IGNORE INTO items {_ITEMS_OF}"
+# Each stands in the table, and in the index by turns.
+_SIZE_OF_ITEMS = f"""
+SELECT COALESCE(SUM(2 * (20 + LENGTH(owner) + LENGTH(item) + LENGTH(turn))), 0) FROM ({_ITEMS_OF})
+"""  # noqa: S608 - our own text
 # The latest turn of each item, with the item's id.
 _LATEST = """
 SELECT turns.id, items.id, MAX(turns.number) AS newest
@@ -89,7 +93,7 @@ class Turn:
 
     @property
     def size(self) -> int:
-        """Bytes, about."""
+        """Bytes, about, without the rows of its items."""
         return 200 + len(self.response.encode()) + len(self.input.encode())
 
 
@@ -133,9 +137,11 @@ class TurnStore:
         worked_on: the ids of those that have not ended and will. This one is taken for such.
         False when it is larger than all that is kept may be, or what it continues is gone.
         """
-        if turn.size > self._limits.size or not self._has(turn.parent):
+        (of_items,) = self._db.execute(_SIZE_OF_ITEMS, asdict(turn)).fetchone()
+        size = turn.size + of_items
+        if size > self._limits.size or not self._has(turn.parent):
             return False
-        values = {**asdict(turn), "size": turn.size}
+        values = {**asdict(turn), "size": size}
         names = ", ".join(values)
         places = ", ".join(f":{name}" for name in values)
         fresh = ", ".join(f"{name} = excluded.{name}" for name in values)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
 
 from radixlm.core.errors import ConfigError
-from radixlm.server.absent import ABSENT
+from radixlm.server.absent import ABSENT, INSTEAD
+from radixlm.server.app import API_ROUTES
 from radixlm.server.config import ServerConfig
 from tests.server_support import Client, fake_engine, refused
 
@@ -35,25 +37,76 @@ def test_what_nobody_knows_is_no_route(fake, path):
     assert error["message"].startswith(f"Invalid URL (POST {path})")
 
 
-@pytest.mark.parametrize("path", ["/api/chat", "/api/generate", "/api/tags", "/api/nothing"])
-def test_ollama_s_clients_read_errors_their_way(fake, path):
+@pytest.mark.parametrize(
+    ("path", "advice"),
+    [
+        ("/api/chat", "; use POST /v1/chat/completions"),
+        ("/api/generate", "; use POST /v1/completions"),
+        ("/api/tags", "; use GET /v1/models"),
+        ("/api/nothing", ""),
+    ],
+)
+def test_ollama_s_clients_read_errors_their_way(fake, path, advice):
     answer = fake.request("POST", path, json={})
     assert answer.status_code == 404
     assert answer.json() == {
-        "error": f"Ollama's API is not supported by this server: no POST {path}"
+        "error": f"Ollama's API is not supported by this server: no POST {path}{advice}"
     }
 
 
-def test_a_route_s_other_methods_are_still_405(fake):
-    refused(fake.get("/v1/chat/completions"), 405)
-    refused(fake.post("/v1/responses/resp_1"), 405)
-    refused(fake.get("/v1/messages"), 405)
+@pytest.mark.parametrize(
+    ("path", "ours"),
+    [
+        ("/completion", "POST /v1/completions"),
+        ("/completions", "POST /v1/completions"),
+        ("/chat/completions", "POST /v1/chat/completions"),
+        ("/v1/v1/messages", "POST /v1/messages"),
+        ("/models", "GET /v1/models"),
+        ("/v1/tokenize", "POST /tokenize"),
+        ("/v1/health", "GET /health"),
+        ("/apply-template", "POST /tokenize, which takes messages"),
+        ("/props", "GET /server_info and GET /model_info"),
+        ("/slots", "GET /v1/loads for what runs, GET /cache/tree for what is cached"),
+    ],
+)
+def test_a_route_of_another_server_is_answered_with_ours(fake, path, ours):
+    error = refused(fake.post(path), 404)
+    message = error["message"]
+    assert message == f"Invalid URL (POST {path}): there is no such route; use {ours}"
+
+
+def test_every_route_that_is_named_is_there():
+    named = {each for text in INSTEAD.values() for each in re.findall(r"[A-Z]+ /[\w./]+", text)}
+    there = {f"{method} {route.path}" for route in API_ROUTES for method in route.methods}
+    there.add("GET /openapi.json")
+    assert named
+    assert named <= there
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "methods"),
+    [
+        ("GET", "/v1/chat/completions", "POST"),
+        ("POST", "/v1/responses/resp_1", "DELETE, GET, HEAD"),
+        ("GET", "/generate", "POST, PUT"),
+        ("DELETE", "/v1/models", "GET, HEAD"),
+        ("GET", "/v1/messages", "POST"),
+    ],
+)
+def test_a_wrong_method_is_answered_with_the_right_ones(fake, method, path, methods):
+    answer = fake.request(method, path)
+    error = refused(answer, 405)
+    assert answer.headers["allow"] == methods
+    words = methods.replace(", HEAD", "").replace(", ", " or ")
+    assert error["message"] == f"{method} {path} is not possible; use {words}"
+    assert error.get("code", "method_not_supported") == "method_not_supported"
 
 
 def test_a_path_below_a_root_is_found():
     engine, _ = fake_engine()
     client = Client(engine, root_path="/llm")
     assert refused(client.post("/v1/embeddings"), 404)["code"] == "unsupported_route"
+    assert "use POST /v1/completions" in refused(client.post("/completions"), 404)["message"]
     asyncio.run(engine.close())
 
 

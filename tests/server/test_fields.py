@@ -127,6 +127,39 @@ def test_what_nobody_knows_is_taken_where_it_asks_for_nothing(fake, strict, path
 
 
 @pytest.mark.parametrize(
+    ("path", "field", "meant"),
+    [
+        (CHAT, "max_token", "max_tokens"),
+        (CHAT, "maxTokens", "max_tokens"),
+        (TEXT, "temprature", "temperature"),
+        (RESPONSES, "max_tokens", "max_output_tokens"),
+        ("/v1/messages", "stop_sequence", "stop_sequences"),
+        ("/generate", "sampling_param", "sampling_params"),
+        ("/tokenize", "add_special_token", "add_special_tokens"),
+    ],
+)
+def test_a_mistyped_field_is_answered_with_the_nearest(fake, path, field, meant):
+    body = {**SHORT[path], field: 5}
+    error = refused(fake.post(path, **body))
+    assert error["message"] == f"{field} is not a field of this request; did you mean {meant}?"
+
+
+def test_a_mistyped_field_inside_is_answered_too(fake):
+    body = {"text": "hi", "sampling_params": {"max_tokens": 1}}
+    assert "did you mean max_new_tokens?" in refused(fake.post("/generate", **body))["message"]
+    form = {"type": "json_schema", "json_schema": {"name": "a", "shema": {}}}
+    error = refused(fake.post(CHAT, **SHORT[CHAT], response_format=form))
+    assert "did you mean schema?" in error["message"]
+
+
+@pytest.mark.parametrize("field", ["nonsense", "x" * 1_000_000])
+def test_a_field_that_is_like_none_is_to_be_left_out(fake, field):
+    message = refused(fake.post(CHAT, **SHORT[CHAT], **{field: 5}))["message"]
+    assert message.endswith("is not a field of this request; leave it out")
+    assert len(message) < 300
+
+
+@pytest.mark.parametrize(
     "field",
     [
         {"detokenize": True},

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+from fastapi.routing import APIRoute
+from starlette.routing import Match
 from starlette.types import Scope
 
-from radixlm.server.errors import NotFoundError, UnknownRouteError, UnsupportedRouteError
+from radixlm.server.errors import (
+    NotFoundError,
+    UnknownRouteError,
+    UnsupportedRouteError,
+    WrongMethodError,
+    in_words,
+)
 
 _EMBEDDINGS: Final = "Embeddings are"
 _RANKING: Final = "Ranking and classifying are"
@@ -18,15 +26,13 @@ _OLLAMA: Final = "Ollama's API is"
 
 # By the beginning of a path: what is not there, with its verb.
 ABSENT: Mapping[str, str] = {
-    "/v1/embeddings": _EMBEDDINGS,
-    "/embeddings": _EMBEDDINGS,
-    "/v1/embed": _EMBEDDINGS,
-    "/encode": _EMBEDDINGS,
-    "/pooling": _EMBEDDINGS,
+    **dict.fromkeys(("/v1/embeddings", "/embeddings", "/embedding", "/v1/embed"), _EMBEDDINGS),
+    **dict.fromkeys(("/encode", "/pooling"), _EMBEDDINGS),
     **dict.fromkeys(("/v1/rerank", "/v2/rerank", "/rerank", "/v1/score", "/score"), _RANKING),
-    **dict.fromkeys(("/v1/classify", "/classify"), _RANKING),
+    **dict.fromkeys(("/v1/reranking", "/reranking", "/v1/classify", "/classify"), _RANKING),
     **dict.fromkeys(("/v1/load_lora_adapter", "/v1/unload_lora_adapter"), _ADAPTERS),
-    **dict.fromkeys(("/load_lora_adapter", "/unload_lora_adapter"), _ADAPTERS),
+    **dict.fromkeys(("/load_lora_adapter", "/unload_lora_adapter", "/lora-adapters"), _ADAPTERS),
+    "/infill": "Filling in between a prefix and a suffix is",
     "/update_weights": _WEIGHTS,
     **dict.fromkeys(("/open_session", "/close_session"), _SESSIONS),
     **dict.fromkeys(("/sleep", "/wake_up"), "Sleeping and waking are"),
@@ -50,16 +56,67 @@ ABSENT: Mapping[str, str] = {
 }
 
 
-def absence(scope: Scope, status: int) -> NotFoundError | None:
-    """What is said instead of the router's own 404 or 405; None where its 405 is right."""
-    path = str(scope["path"]).removeprefix(scope.get("root_path", ""))
+# What does here what another server's route does there.
+INSTEAD: Mapping[str, str] = {
+    # llama.cpp
+    "/completion": "POST /v1/completions",
+    "/props": "GET /server_info and GET /model_info",
+    "/slots": "GET /v1/loads for what runs, GET /cache/tree for what is cached",
+    "/apply-template": "POST /tokenize, which takes messages",
+    # Ollama
+    "/api/chat": "POST /v1/chat/completions",
+    "/api/generate": "POST /v1/completions",
+    "/api/tags": "GET /v1/models",
+    "/api/ps": "GET /v1/models",
+    "/api/show": "GET /model_info",
+    "/api/version": "GET /server_info",
+    # vLLM, SGLang, and what all clients try
+    "/invocations": "POST /v1/chat/completions or POST /v1/completions",
+    "/v1/chat": "POST /v1/chat/completions",
+    "/chat": "POST /v1/chat/completions",
+    "/load": "GET /v1/loads",
+    "/get_load": "GET /v1/loads",
+    "/version": "GET /server_info",
+    **dict.fromkeys(("/healthz", "/livez", "/readyz"), "GET /health"),
+    **dict.fromkeys(("/docs", "/redoc"), "GET /openapi.json"),
+}
+_VERSION: Final = "/v1"
+
+
+def absence(
+    scope: Scope, status: int, routes: Sequence[APIRoute]
+) -> NotFoundError | WrongMethodError | None:
+    """What is said instead of the router's own 404 or 405; None where `routes` do not have the path
+    of a 405.
+    """
+    root = scope.get("root_path", "")
+    path = str(scope["path"]).removeprefix(root)
     asked = f"{scope['method']} {path:.200}"
     parts = path.split("/")
+    instead = INSTEAD.get(path) or _under_another_prefix(path, scope, routes)
+    advice = "" if instead is None else f"; use {instead}"
     for end in range(len(parts), 1, -1):
         if (what := ABSENT.get("/".join(parts[:end]))) is not None:
-            return UnsupportedRouteError(f"{what} not supported by this server: no {asked}")
-    if status != 404:
-        return None
-    return UnknownRouteError(
-        f"Invalid URL ({asked}): there is no such route; GET /openapi.json tells those that are"
-    )
+            return UnsupportedRouteError(f"{what} not supported by this server: no {asked}{advice}")
+    if status == 404:
+        advice = advice or "; GET /openapi.json lists those that there are"
+        return UnknownRouteError(f"Invalid URL ({asked}): there is no such route{advice}")
+    methods = _methods_at(scope, routes)
+    return WrongMethodError(asked, methods) if methods else None
+
+
+def _methods_at(scope: Scope, routes: Sequence[APIRoute]) -> list[str]:
+    """What may be done at a path. The router itself tells this of the path's first route only."""
+    here = [route for route in routes if route.matches(scope)[0] is not Match.NONE]
+    # A path of its own is no id of another's.
+    here = [route for route in here if "{" not in route.path] or here
+    return sorted({method for route in here for method in route.methods or ()})
+
+
+def _under_another_prefix(path: str, scope: Scope, routes: Sequence[APIRoute]) -> str | None:
+    """The route that is meant where a base URL lacks /v1, or has it once too often."""
+    for meant in (_VERSION + path, path.removeprefix(_VERSION)):
+        there = {**scope, "path": scope.get("root_path", "") + meant}
+        if meant != path and (methods := _methods_at(there, routes)):
+            return f"{in_words(methods)} {meant:.200}"
+    return None

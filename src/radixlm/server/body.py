@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections import Counter
@@ -29,6 +30,8 @@ _WISHES = {
 
 # A million messages hold up everybody for seconds, whatever becomes of them.
 MAX_OBJECTS = 32_768
+# A name that is no longer than this, and this like a field's, may be mistyped.
+_LONGEST_FIELD, _NEAR = 64, 0.7
 
 M = TypeVar("M", bound=Body)
 
@@ -131,7 +134,7 @@ def settle_extras(model: Body, path: str, *, strict: bool) -> None:
     for name in [each for each in extras if each not in model.no_ops]:
         echoed = name in model.echoes and not strict
         if not echoed and not asks_for_nothing(name, extras[name], model.not_yet, strict=strict):
-            raise _refusal(path + name, name, known=name in model.not_yet)
+            raise _refusal(path + name, name, type(model))
         del extras[name]
     for name in type(model).model_fields:
         value = getattr(model, name)
@@ -142,10 +145,24 @@ def settle_extras(model: Body, path: str, *, strict: bool) -> None:
                 settle_extras(item, f"{path}{name}[{place}].", strict=strict)
 
 
-def _refusal(path: str, name: str, *, known: bool) -> InvalidRequestError:
-    wrong = "is not supported yet" if known else "is not a field of this request"
-    instead = f"use {INSTEAD[name]} instead" if known and name in INSTEAD else "leave it out"
-    return InvalidRequestError(f"{path[:200]} {wrong}; {instead}", param=path[:200])
+def _refusal(path: str, name: str, model: type[Body]) -> InvalidRequestError:
+    if name in model.not_yet:
+        wrong = "is not supported yet"
+        advice = f"use {INSTEAD[name]} instead" if name in INSTEAD else "leave it out"
+    else:
+        wrong = "is not a field of this request"
+        meant = _nearest(name, model)
+        advice = "leave it out" if meant is None else f"did you mean {meant}?"
+    return InvalidRequestError(f"{path[:200]} {wrong}; {advice}", param=path[:200])
+
+
+def _nearest(name: str, model: type[Body]) -> str | None:
+    """The field that a mistyped one may stand for."""
+    if len(name) > _LONGEST_FIELD:
+        return None
+    fields = [field.alias or known for known, field in model.model_fields.items()]
+    near = difflib.get_close_matches(name.lower(), fields, n=1, cutoff=_NEAR)
+    return near[0] if near else None
 
 
 def _explain(errors: Sequence[ErrorDetails]) -> InvalidRequestError:

@@ -9,8 +9,6 @@ from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.routing import Match
-from starlette.types import Scope
 
 from radixlm.core.errors import RadixLMError
 from radixlm.server.absent import absence
@@ -23,16 +21,13 @@ def install_error_handlers(
 ) -> None:
     """Answer errors in the shape of the API whose path it is.
 
-    routes: what a 405 says is allowed is read from them. retry_after: see error_response.
+    routes: those of the API, for what is said of others. retry_after: see error_response.
     """
 
     async def answer(request: Request, error: Exception) -> Response:
         if isinstance(error, HTTPException) and error.status_code in (404, 405):
-            error = absence(request.scope, error.status_code) or error
-        response = error_response(error, exchange_of(request).errors.body, retry_after)
-        if response.status_code == 405 and (methods := _methods_at(request.scope, routes)):
-            response.headers["Allow"] = ", ".join(sorted(methods))
-        return response
+            error = absence(request.scope, error.status_code, routes) or error
+        return error_response(error, exchange_of(request).errors.body, retry_after)
 
     async def leave(_request: Request, _error: Exception) -> Response:
         return Response(status_code=499)  # the client left while it sent its body
@@ -40,11 +35,3 @@ def install_error_handlers(
     for kind in (RadixLMError, HTTPException, Exception):
         app.add_exception_handler(kind, answer)
     app.add_exception_handler(ClientDisconnect, leave)
-
-
-def _methods_at(scope: Scope, routes: Sequence[APIRoute]) -> set[str]:
-    """What may be done at a path. The router itself tells this of the path's first route only."""
-    here = [route for route in routes if route.matches(scope)[0] is not Match.NONE]
-    # A path of its own is no id of another's.
-    here = [route for route in here if "{" not in route.path] or here
-    return {method for route in here for method in route.methods or ()}

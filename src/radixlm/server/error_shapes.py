@@ -24,6 +24,7 @@ from radixlm.server.errors import (
     RequestTimeoutError,
     UnknownRouteError,
     UnsupportedRouteError,
+    WrongMethodError,
     message_of,
     status_of,
 )
@@ -38,6 +39,7 @@ _CODES: Mapping[type[Exception], str] = {
     UnsupportedRouteError: "unsupported_route",
     UnknownRouteError: "unknown_url",
     NotFoundError: "not_found",
+    WrongMethodError: "method_not_supported",
     RequestTooLargeError: "context_length_exceeded",
     QueueFullError: "queue_full",
     EngineStoppedError: "server_shutting_down",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fastapi.responses import JSONResponse, Response
@@ -33,6 +33,17 @@ class UnsupportedRouteError(NotFoundError):
 
 class UnknownRouteError(NotFoundError):
     """There is no such route."""
+
+
+class WrongMethodError(InvalidRequestError):
+    """There is such a route, but not with this method.
+
+    methods: that it has.
+    """
+
+    def __init__(self, asked: str, methods: Sequence[str]) -> None:
+        super().__init__(f"{asked} is not possible; use {in_words(methods)}")
+        self.methods = methods
 
 
 class BodyTooLargeError(InvalidRequestError):
@@ -71,6 +82,21 @@ class NotGeneratingError(RadixLMError):
     """The engine's loop runs, but no token came in time."""
 
 
+_STATUSES: Mapping[type[Exception], int] = {
+    InvalidRequestError: 400,
+    InvalidApiKeyError: 401,
+    AdminKeyNeededError: 403,
+    **dict.fromkeys((ModelNotFoundError, NotFoundError, NodeGoneError), 404),
+    WrongMethodError: 405,
+    **dict.fromkeys((BodyTimeoutError, HeaderTimeoutError), 408),
+    BodyTooLargeError: 413,
+    QueueFullError: 429,
+    HeaderTooLongError: 431,
+    **dict.fromkeys((EngineDeadError, NoTrialError, NotGeneratingError), 503),
+    RequestTimeoutError: 504,
+}
+
+
 def timed_out(limit: float) -> RequestTimeoutError:
     """limit: --request-timeout, in seconds."""
     return RequestTimeoutError(
@@ -78,33 +104,16 @@ def timed_out(limit: float) -> RequestTimeoutError:
     )
 
 
+def in_words(methods: Sequence[str]) -> str:
+    """GET goes without saying that HEAD goes, too."""
+    return " or ".join(each for each in methods if each != "HEAD")
+
+
 def status_of(error: Exception) -> int:
     """The HTTP status that says what kind of error it is."""
-    match error:
-        case ModelNotFoundError() | NotFoundError() | NodeGoneError():
-            return 404
-        case InvalidApiKeyError():
-            return 401
-        case AdminKeyNeededError():
-            return 403
-        case BodyTimeoutError() | HeaderTimeoutError():
-            return 408
-        case BodyTooLargeError():
-            return 413
-        case HeaderTooLongError():
-            return 431
-        case InvalidRequestError():
-            return 400
-        case QueueFullError():
-            return 429
-        case EngineDeadError() | NoTrialError() | NotGeneratingError():
-            return 503
-        case RequestTimeoutError():
-            return 504
-        case HTTPException():
-            return error.status_code
-        case _:
-            return 500
+    if isinstance(error, HTTPException):
+        return error.status_code
+    return next((_STATUSES[kind] for kind in type(error).__mro__ if kind in _STATUSES), 500)
 
 
 def message_of(error: Exception) -> str:
@@ -135,6 +144,8 @@ def error_response(
             headers["Retry-After"] = str(retry_after())
         case InvalidApiKeyError():
             headers["WWW-Authenticate"] = "Bearer"
+        case WrongMethodError():
+            headers["Allow"] = ", ".join(error.methods)
         case BodyTimeoutError():
             headers["Connection"] = "close"  # the rest of the body is not waited for
         case HTTPException():

@@ -28,6 +28,13 @@ from radixlm.text.misses import find
 from radixlm.text.outline import Outline
 from radixlm.text.tokenizer import Tokenizer, new_mark
 
+# What is said where there is no fix, because nothing is wrong.
+_ALL_CACHED = "nothing to do: all of the second prompt is cached, but its last token"
+_GOES_ON = "nothing to do: the second prompt goes on where the first one ends"
+_OWN_TEXTS = (
+    "nothing to do if the two are meant to differ from here on; what both need belongs in front"
+)
+
 
 class _Prompt(NamedTuple):
     key: Key
@@ -47,7 +54,9 @@ def _parted(tokenizer: Tokenizer, ours: Key, theirs: _Prompt) -> dict[str, Any]:
     told: dict[str, Any] = {"shared_tokens": same, "prompt_tokens": int(theirs.key.size)}
     if same == min(ours.size, theirs.key.size):
         what = "one prompt begins with the other" if ours.size != theirs.key.size else "the same"
-        return told | dict.fromkeys(("cause", "where", "context", "advice")) | {"what": what}
+        advice = _ALL_CACHED if same == theirs.key.size else _GOES_ON
+        none = dict.fromkeys(("cause", "where", "context"))
+        return told | none | {"what": what, "advice": advice}
     miss = MissReport(
         int(theirs.key.size),
         same,
@@ -63,7 +72,7 @@ def _parted(tokenizer: Tokenizer, ours: Key, theirs: _Prompt) -> dict[str, Any]:
         "where": found.place,
         "what": found.what,
         "context": None if found.difference is None else found.difference.marked,
-        "advice": found.fix or None,
+        "advice": found.fix or _OWN_TEXTS,
     }
 
 

@@ -60,6 +60,26 @@ def test_prompts_and_token_ids(tmp_path: Path) -> None:
     assert longer["what"] == "one prompt begins with the other"
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "advice"),
+    [
+        (chat("x"), chat("x"), "nothing to do: all of the second prompt is cached"),
+        ({"prompt": "Once upon"}, {"prompt": "Once upon a time"}, "nothing to do: the second"),
+        ({"prompt": "Once upon a time"}, {"prompt": "Once upon"}, "nothing to do: all of"),
+        ({"prompt": "Once upon a time"}, {"prompt": "The cat"}, "what both need belongs in front"),
+        ({"prompt": [5, 6, 7]}, {"prompt": [9, 6, 7]}, "what both need belongs in front"),
+        (chat("x"), {"prompt": "Hello"}, "what both need belongs in front"),
+        (
+            {"messages": [{"role": "user", "content": "How tall is it?"}]},
+            {"messages": [{"role": "user", "content": "Who was that?"}]},
+            "what both need belongs in front",
+        ),
+    ],
+)
+def test_there_is_always_advice(tmp_path: Path, first: Any, second: Any, advice: str) -> None:
+    assert advice in compared(tmp_path, first, second)["advice"]
+
+
 SYSTEM = "Today is {}. You are a helper."
 LOOK = {"description": "Looks it up.", "name": "look"}
 SCHEMA = {"type": "object", "properties": {"what": {"type": "string"}}}

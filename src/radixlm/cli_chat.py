@@ -9,6 +9,7 @@ import click
 from radixlm.cli_flags import engine_options, model_path_option, sampling_options, take_sampling
 from radixlm.cli_help import HintingCommand
 from radixlm.cli_later import later
+from radixlm.cli_loading import say_loading
 from radixlm.text.folder import resolve_folder
 
 talk = later("radixlm.cli_conversation:talk")
@@ -28,4 +29,5 @@ def command(model: str | None, model_path: str | None, system: str | None, **opt
     """
     params = take_sampling(options)
     resolve_folder(model or model_path)  # a wrong one is told before torch is imported
+    say_loading(model or model_path)
     talk(model or model_path, params, system, **options)

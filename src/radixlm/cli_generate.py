@@ -11,6 +11,7 @@ import click
 from radixlm.cli_flags import engine_options, model_path_option, sampling_options, take_sampling
 from radixlm.cli_help import HintingCommand
 from radixlm.cli_later import later
+from radixlm.cli_loading import say_loading
 from radixlm.core.errors import ModelError
 from radixlm.core.request import RequestOutput
 from radixlm.text.folder import DEMO_NAME, is_folder, resolve_folder
@@ -39,8 +40,10 @@ def command(arguments: tuple[str, ...], model_path: str | None, **options: Any) 
     model, given = (model_path, arguments) if model_path else _split(arguments)
     _check(model, given)
     prompts = [_read_input() if text == "-" else text for text in given or ("-",)]
+    say_loading(model)
     with Engine(model, **options) as engine:
-        outputs = engine.generate(prompts, params)
+        bar = len(prompts) > 1 and sys.stderr.isatty()
+        outputs = engine.generate(prompts, params, progress=bar)
     for prompt, output in zip(prompts, outputs, strict=True):
         if len(prompts) > 1:
             click.secho(f"--- {prompt.strip()[:70]!r}", dim=True, err=True)

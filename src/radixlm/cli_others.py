@@ -14,7 +14,7 @@ _FETCHING = "models are not fetched: `hf download OWNER/NAME --local-dir FOLDER`
 _GENERATES = "only models that generate text are served"
 _ALWAYS = "there is nothing to set: it is always on"
 _NOTHING = "there is nothing to set"
-_DRAWN = "requests have a `seed` each"
+_ELSEWHERE = "of `radixlm chat` and `radixlm generate` is ours; served requests say it themselves"
 
 # By hint: flags of vLLM, SGLang and llama.cpp that are not ours.
 _FLAGS: Mapping[str, str] = {
@@ -44,7 +44,29 @@ _FLAGS: Mapping[str, str] = {
     "--sampling-defaults is ours": "--generation-config",
     "--request-timeout is ours": "--timeout -to",
     "--root-path is ours": "--api-prefix --fastapi-root-path",
-    "--device is ours": "-ngl --gpu-layers --n-gpu-layers -dev --base-gpu-id",
+    "--device is ours": "-dev -mg --main-gpu --base-gpu-id",
+    "all layers are on one device, which --device names; there is nothing to divide": (
+        "-ngl --gpu-layers --n-gpu-layers -cmoe --cpu-moe -ncmoe --n-cpu-moe -ot --override-tensor"
+    ),
+    "--threads is ours": "-t -tb --threads-batch",
+    "--ssl-certfile is ours": "--ssl-cert-file",
+    "--ssl-keyfile is ours": "--ssl-key-file",
+    "--system of `radixlm chat` is ours; a request has it among its messages": (
+        "-sys --system-prompt"
+    ),
+    "prompts are arguments of `radixlm generate`, without a flag": "-p --prompt -f --file",
+    "`radixlm chat` is for conversations": "-i --interactive -cnv --conversation",
+    f"--max-tokens {_ELSEWHERE}": "-n --predict --n-predict --max-new-tokens",
+    f"--temperature {_ELSEWHERE}": "--temp",
+    f"--repetition-penalty {_ELSEWHERE}": "--repeat-penalty",
+    "positions are scaled as the model's config.json says": (
+        "--rope-scaling --rope-scale --rope-freq-base --rope-freq-scale --yarn-orig-ctx "
+        "--hf-overrides --override-kv"
+    ),
+    "prompt and answer must fit the context, which --context-length sets; nothing is cut off": (
+        "--keep --context-shift --no-context-shift"
+    ),
+    "the cache lives in memory, and what it shares are prefixes": "--slot-save-path --cache-reuse",
     "--api-key is ours; with --config it can stand in a file": "--api-key-file",
     _DEVICES: (
         "--tensor-parallel-size -tp --tp --tp-size --pipeline-parallel-size -pp --pp-size "
@@ -86,9 +108,10 @@ _FLAGS: Mapping[str, str] = {
         "--sampling-backend --grammar-backend --guided-decoding-backend "
         "--structured-outputs-config --mlock --no-mmap --enable-torch-compile "
         "--compilation-config -O --async-scheduling --skip-server-warmup --log-level "
-        "--uvicorn-log-level"
+        "--uvicorn-log-level -v --verbose -lv --verbosity --log-verbosity --log-disable --numa "
+        "--prio --poll -C --cpu-mask --check-tensors --threads-http --no-warmup --no-webui"
     ),
-    _DRAWN: "--random-seed -s",
+    f"--seed {_ELSEWHERE}": "--random-seed -s",
 }
 _HINTS: Mapping[str, str] = MappingProxyType(
     {flag: hint for hint, flags in _FLAGS.items() for flag in flags.split()}

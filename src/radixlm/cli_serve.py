@@ -14,11 +14,12 @@ from radixlm.cli_config import config_option
 from radixlm.cli_flags import engine_options, flags_of, model_path_option, server_options
 from radixlm.cli_help import HeadedCommand
 from radixlm.cli_later import later
+from radixlm.cli_loading import say_loading
 from radixlm.core.config import EngineConfig
 from radixlm.server.config import LogFormat, ServerConfig
 from radixlm.server.json_log import JsonFormatter
 from radixlm.server.listen import check_certificate, listening
-from radixlm.text.folder import DEMO_NAME, resolve_folder
+from radixlm.text.folder import resolve_folder
 
 serve = later("radixlm.server.serve:serve")
 
@@ -49,7 +50,7 @@ def checked(config: EngineConfig, settings: ServerConfig) -> Iterator[socket.soc
     resolve_folder(config.model)
     check_certificate(settings)
     with listening(settings) as listener:
-        click.secho(f"Loading {config.model or DEMO_NAME} ...", dim=True, err=True)
+        say_loading(config.model)
         yield listener
 
 

@@ -172,6 +172,7 @@ def test_flags_are_checked_before_anything_is_loaded():
 def test_generate_prints_answers(folder: str):
     options = ["--max-tokens", "4", "--temperature", "0", "--kv-tokens", "500"]
     alone = invoke(generate, folder, "hello", *options)
+    assert alone.stderr.startswith(f"Loading {folder} ...\n")
     assert "[5 prompt tokens, 0 of them cached; 4 new, ended by length]" in alone.stderr
     piped = invoke(generate, folder, *options, input="hello\n")
     assert piped.stdout == alone.stdout
@@ -193,7 +194,7 @@ def test_generate_takes_a_first_argument_that_is_no_folder_as_prompt(monkeypatch
         def __exit__(self, *_):
             return None
 
-        def generate(self, prompts, params):
+        def generate(self, prompts, params, progress):
             asked.append(prompts)
             return []
 
@@ -218,6 +219,7 @@ def test_chat_remembers_and_shows_what_was_cached(folder: str):
     lines = "hello\n\n/clear\nhello\nmore\n"
     options = ["--max-tokens", "3", "--temperature", "0", "--system", "Be kind."]
     done = invoke(chat, folder, *options, input=lines)
+    assert done.stderr.startswith(f"Loading {folder} ...\n")
     turns = re.findall(r"\[(\d+) prompt tokens, (\d+) of them cached; 3 new", done.output)
     prompts, cached = zip(*((int(a), int(b)) for a, b in turns), strict=True)
     assert prompts[0] == prompts[1] < prompts[2]

@@ -14,7 +14,9 @@ from radixlm.cli_others import hinted
 from radixlm.cli_serve import command as serve
 from radixlm.core.errors import ConfigError
 
-OURS = {flag for param in serve.params for flag in param.opts}
+OURS = {
+    flag for command in (serve, chat, generate) for each in command.params for flag in each.opts
+}
 
 
 @pytest.mark.parametrize("command", [serve, chat, generate])
@@ -32,7 +34,16 @@ OURS = {flag for param in serve.params for flag in param.opts}
         ("--ctx-size", "--context-length is ours"),
         ("-c", "--context-length is ours"),
         ("-m", "MODEL is the first argument"),
-        ("-ngl", "--device is ours"),
+        ("-ngl", "all layers are on one device"),
+        ("--n-gpu-layers", "all layers are on one device"),
+        ("-t", "--threads is ours"),
+        ("-n", "--max-tokens of `radixlm chat`"),
+        ("--temp", "--temperature of `radixlm chat`"),
+        ("-b", "--chunked-prefill-size is ours"),
+        ("-fa", "always on"),
+        ("-hf", "models are not fetched"),
+        ("-v", "there is nothing to set"),
+        ("--ssl-key-file", "--ssl-keyfile is ours"),
         ("-np", "--max-running-requests is ours"),
     ],
 )

@@ -14,6 +14,7 @@ from radixlm.cli_later import later
 from radixlm.cli_loading import say_loading
 from radixlm.core.errors import ModelError
 from radixlm.core.request import RequestOutput
+from radixlm.core.wording import counted
 from radixlm.text.folder import DEMO_NAME, is_folder, resolve_folder
 from radixlm.text.hub import hub_name
 
@@ -54,7 +55,7 @@ def command(arguments: tuple[str, ...], model_path: str | None, **options: Any) 
 def summary(output: RequestOutput) -> str:
     """What an answer took, in tokens."""
     return (
-        f"[{output.prompt_tokens} prompt tokens, {output.cached_tokens} of them cached; "
+        f"[{counted(output.prompt_tokens, 'prompt token')}, {output.cached_tokens} of them cached; "
         f"{len(output.token_ids)} new, ended by {output.finish_reason}]"
     )
 

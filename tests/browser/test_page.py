@@ -23,6 +23,10 @@ EVIL = (
 def test_an_empty_cache_says_what_to_do(page, url):
     assert page.is_visible("text=The cache is empty")
     assert agrees(page, url)["nodes"] == []
+    words = (
+        "import('./ui/text.js').then(({ counted }) => [counted(1, 'hit'), counted(2000, 'hit')])"
+    )
+    assert page.evaluate(words) == ["1 hit", "2,000 hits"]
 
 
 def test_agents_share_their_prompt(page, url):

@@ -118,10 +118,14 @@ def test_what_runs_when_the_server_ends_is_told(grace, force):
 
 def test_the_log_says_that_it_ends_and_what_for(caplog):
     caplog.set_level("INFO", logger="radixlm.server")
+
+    def said() -> list[str]:
+        return [each.getMessage() for each in caplog.records if each.name == "radixlm.server"]
+
     engine, _ = fake_engine(seconds=STEP)
     with live(engine):
         pass
-    assert caplog.messages == ["ending: no request runs"]
+    assert said() == ["ending: no request runs"]
     with live(engine, grace=60) as url:
         body = {"prompt": "a", "max_tokens": 20}
         thread = threading.Thread(
@@ -130,8 +134,8 @@ def test_the_log_says_that_it_ends_and_what_for(caplog):
         thread.start()
         assert until(lambda: engine.stats().running == 1)
     thread.join()
-    assert caplog.messages[1:] == [
-        "ending: 1 requests run and have 60 s to finish; Ctrl-C again ends them now"
+    assert said()[1:] == [
+        "ending: 1 request under way, with 60 s to finish; Ctrl-C again ends them now"
     ]
     asyncio.run(engine.close())
 

@@ -14,6 +14,7 @@ from radixlm.bench.folder import Dtype, model_folder, shape_option
 from radixlm.bench.paper.command import paper
 from radixlm.bench.report import contrast, save, show
 from radixlm.bench.shared_prefix import MODES, SharedPrefix, measure
+from radixlm.core.wording import counted
 
 
 @click.group("bench")
@@ -77,7 +78,8 @@ def shared_prefix(
         )
     name = Path(model).name if model else shape
     show(
-        f"{requests} requests x ({shared:,} shared + {own} own tokens), {out} out: {name}, {dtype}",
+        f"{counted(requests, 'request')} x ({shared:,} shared + {own} own tokens), {out} out: "
+        f"{name}, {dtype}",
         rows,
     )
     if path is None:

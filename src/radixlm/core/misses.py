@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from radixlm.core.wording import counted
+
 # How much of a cached text is shown on either side of where a prompt leaves it.
 SHOWN_TOKENS: Final = 12
 # Sizes of the pool, as multiples of its own, for which the cache predicts what it would hold.
@@ -74,7 +76,7 @@ class MissReport:
             case MissReason.EVICTED:
                 rest = (
                     f"{self.evicted} from token {self.position} on were evicted "
-                    f"{self.evicted_ago:.1f} s ago, after {self.hits} hits"
+                    f"{self.evicted_ago:.1f} s ago, after {counted(self.hits or 0, 'hit')}"
                 )
             case MissReason.LAST_TOKEN:
                 rest = "the last token is always computed"

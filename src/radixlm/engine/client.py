@@ -18,6 +18,7 @@ from radixlm.core.keys import Key
 from radixlm.core.misses import Explained
 from radixlm.core.reports import MAX_WAITING, TreeQuery
 from radixlm.core.request import FinishReason, Namespace, Request, RequestOutput
+from radixlm.core.wording import counted
 from radixlm.engine.core import EngineCore
 from radixlm.engine.loop import EngineThread
 from radixlm.engine.mailbox import Mailbox, TaskMailbox, ThreadMailbox, deliver_all
@@ -103,8 +104,8 @@ class EngineClient:
             self._check_alive()
             if len(self._mailboxes) + count > self._max_queued:
                 raise QueueFullError(
-                    f"{len(self._mailboxes)} requests are under way, {count} more exceed "
-                    f"--max-queued-requests {self._max_queued}; try again later"
+                    f"{counted(len(self._mailboxes), 'request')} under way and {count} more "
+                    f"exceed --max-queued-requests {self._max_queued}; try again later"
                 )
 
     def abort(self, request_id: str, mailbox: Mailbox) -> None:

@@ -12,6 +12,7 @@ from radixlm.core.grammar import Constraint
 from radixlm.core.keys import Key, KeyLike
 from radixlm.core.request import Breakpoint, Namespace, Request
 from radixlm.core.sampling import SamplingParams
+from radixlm.core.wording import counted
 from radixlm.engine.prompts import prompt_key
 from radixlm.scheduler import Limits
 
@@ -53,7 +54,7 @@ class Intake:
         if params.logprob_start_len > key.size:
             raise InvalidRequestError(
                 f"logprob_start_len is {params.logprob_start_len}, "
-                f"the prompt has {key.size} tokens",
+                f"the prompt has {counted(key.size, 'token')}",
                 param="logprob_start_len",
             )
         _check_breakpoints(breakpoints, key)

@@ -9,6 +9,7 @@ import numpy as np
 from radixlm.core.errors import ConfigError, InvalidKeyError, InvalidRequestError
 from radixlm.core.keys import Key, KeyLike, as_key
 from radixlm.core.sampling import SamplingParams
+from radixlm.core.wording import counted
 
 Prompt = str | KeyLike
 Prompts = Prompt | Sequence[Prompt]
@@ -44,7 +45,9 @@ def params_for(
             "sampling parameters are a SamplingParams, not a dict: SamplingParams(**params)"
         )
     if len(params) != count:
-        raise ConfigError(f"{count} prompts but {len(params)} sampling parameters")
+        raise ConfigError(
+            f"{counted(count, 'prompt')} but {counted(len(params), 'sampling parameter')}"
+        )
     return list(params)
 
 

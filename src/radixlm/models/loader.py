@@ -10,6 +10,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from radixlm.core.errors import CheckpointError
+from radixlm.core.wording import counted
 from radixlm.models.config import ModelConfig
 from radixlm.models.decoder import CausalLM
 from radixlm.models.shards import StoredTensor, open_shard, survey
@@ -101,4 +102,4 @@ def _matched(stored: Mapping[str, StoredTensor], config: ModelConfig) -> dict[st
 def _listed(names: list[str]) -> str:
     shown = ", ".join(names[:_NAMES_SHOWN])
     more = len(names) - _NAMES_SHOWN
-    return f"{len(names)} tensor(s): {shown}" + (f" and {more} more" if more > 0 else "")
+    return f"{counted(len(names), 'tensor')}: {shown}" + (f" and {more} more" if more > 0 else "")

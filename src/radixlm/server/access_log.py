@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from radixlm.core.wording import counted
 from radixlm.server.exchange import Exchange
 
 # In the scope of a request that the server made for itself.
@@ -47,7 +48,8 @@ def _in_words(fields: Mapping[str, Any]) -> str:
     parts = [f"{_plain(fields['method'])} {_plain(fields['path'])} {status}"]
     if "prompt_tokens" in fields:
         prompt, cached = fields["prompt_tokens"], fields["cached_tokens"]
-        parts += [f"prompt {prompt} tokens, {cached} cached", f"answer {fields['output_tokens']}"]
+        parts += [f"prompt {counted(prompt, 'token')}, {cached} cached"]
+        parts += [f"answer {fields['output_tokens']}"]
     parts.append(f"{fields['seconds']:.3f} s, id {_plain(fields['request_id'])}")
     if "traceparent" in fields:
         parts.append(f"trace {fields['traceparent']}")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from radixlm.core.errors import QueueFullError
+from radixlm.core.wording import counted
 
 
 class KeyQueues:
@@ -19,8 +20,8 @@ class KeyQueues:
         """Raise QueueFullError when so many more would exceed `most`; None is no limit."""
         if most is not None and self._under_way[tenant] + count > most:
             raise QueueFullError(
-                f"this key has {self._under_way[tenant]} requests under way, {count} more exceed "
-                f"--max-queued-requests-per-key {most}; try again later"
+                f"this key's {counted(self._under_way[tenant], 'request')} under way and {count} "
+                f"more exceed --max-queued-requests-per-key {most}; try again later"
             )
 
     @contextmanager

@@ -223,6 +223,6 @@ def spread(value: T | list[T] | None, count: int, default: T, param: str) -> lis
         return [default if value is None else value] * count
     if len(value) != count:
         raise InvalidRequestError(
-            f"{param} has {len(value)} entries for {count} prompts", param=param
+            f"{param} holds {len(value)} of {count} entries, one for each prompt", param=param
         )
     return value

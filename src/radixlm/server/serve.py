@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 from radixlm.build import AsyncEngine
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError
+from radixlm.core.wording import counted
 from radixlm.server.app import create_app
 from radixlm.server.config import ServerConfig
 from radixlm.server.connection import connection_with
@@ -62,8 +63,8 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if running := len(self.server_state.tasks):
             _logger.info(
-                "ending: %d requests run and have %g s to finish; Ctrl-C again ends them now",
-                running,
+                "ending: %s under way, with %g s to finish; Ctrl-C again ends them now",
+                counted(running, "request"),
                 self._grace,
             )
         else:

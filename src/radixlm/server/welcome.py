@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 
 from radixlm.build import ModelInfo
+from radixlm.core.wording import counted
 from radixlm.server.config import ServerConfig
 
 _MIB = 2**20
@@ -20,7 +21,7 @@ def welcome(
 ) -> str:
     """name: that clients ask for. chats: whether the model has a chat template."""
     place, url, tool = _address(listener, config)
-    threads = f", {info.threads} threads" if info.device == "cpu" else ""
+    threads = f", {counted(info.threads, 'thread')}" if info.device == "cpu" else ""
     return (
         f"RadixLM serves {name} on {place}\n"
         f"  model    {info.model_type}, {info.dtype} on {info.device}{threads}\n"

@@ -26,7 +26,7 @@ PROMPTS: list[tuple[str, list[int], str | None, int | None, str]] = [
     ("never seen", [900, 901, 902], None, None,
      "0 of 3 tokens cached; nothing known goes on at token 0"),
     ("half of it was evicted", [*DOCUMENT, 8], None, None,
-     "33 of 41 tokens cached; 7 from token 33 on were evicted 40.0 s ago, after 1 hits"),
+     "33 of 41 tokens cached; 7 from token 33 on were evicted 40.0 s ago, after 1 hit"),
     ("it was evicted", [300, 301, 302, 303, 9], None, None,
      "0 of 5 tokens cached; 4 from token 0 on were evicted 40.0 s ago, after 0 hits"),
     ("another salt", [*SYSTEM, 1, 2, 3], "tenant-b", None,

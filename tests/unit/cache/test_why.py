@@ -81,7 +81,7 @@ class TestReasons:
             5, 2, MissReason.EVICTED, 2, evicted=2, evicted_ago=40.0, hits=1
         )
         assert str(report) == (
-            "2 of 5 tokens cached; 2 from token 2 on were evicted 40.0 s ago, after 1 hits"
+            "2 of 5 tokens cached; 2 from token 2 on were evicted 40.0 s ago, after 1 hit"
         )
 
     def test_evicted_from_the_first_token_on(self) -> None:

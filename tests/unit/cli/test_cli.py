@@ -174,6 +174,8 @@ def test_generate_prints_answers(folder: str):
     alone = invoke(generate, folder, "hello", *options)
     assert alone.stderr.startswith(f"Loading {folder} ...\n")
     assert "[5 prompt tokens, 0 of them cached; 4 new, ended by length]" in alone.stderr
+    one = invoke(generate, folder, "h", *options)
+    assert "[1 prompt token, 0 of them cached;" in one.stderr
     piped = invoke(generate, folder, *options, input="hello\n")
     assert piped.stdout == alone.stdout
     both = invoke(generate, folder, "hello", "-", *options, input="you")

@@ -9,6 +9,7 @@ from typing import Final
 
 from radixlm.core.clock import Clock
 from radixlm.core.misses import POOL_SCALES, MissReport
+from radixlm.core.wording import counted
 from radixlm.engine import EngineStats
 from radixlm.server.cache.wire import Advice, AdviceEntry, PoolSize
 from radixlm.text.misses import WORDS, Cause, Finding, cause_of
@@ -196,7 +197,7 @@ def _entry(alike: list[_Entry], computed: int) -> AdviceEntry:
 
 
 def _sentence(found: Finding, requests: int, tokens: int, share: float, places: set[int]) -> str:
-    who = f"{requests} request{'s' if requests > 1 else ''}"
+    who = counted(requests, "request")
     cost = f"{_short(tokens)} tokens computed"
     if found.cause not in (Cause.FIRST_SEEN, Cause.NEW_TEXT):
         cost += " again"

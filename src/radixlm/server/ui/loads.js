@@ -2,7 +2,7 @@
 
 import { getJson, postJson } from "./api.js";
 import { LOADS } from "./sample_loads.js";
-import { byId, element, percent } from "./text.js";
+import { byId, counted, element, percent } from "./text.js";
 
 const MOST_ROOM = 4000;
 
@@ -38,7 +38,7 @@ function row(load, words, room, explains, reported) {
     } catch (error) {
       const stopped = control.signal.aborted;
       control.abort(); // its other requests
-      told.textContent = stopped ? `Stopped after ${count.done} requests.` : error.message;
+      told.textContent = stopped ? `Stopped after ${counted(count.done, "request")}.` : error.message;
       settle(told, stopped ? "stopped" : "failed");
     }
     control = undefined;

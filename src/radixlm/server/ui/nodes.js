@@ -1,7 +1,7 @@
 // What is told of single nodes: where the pointer is, the one that is selected, the heaviest.
 
 import { getJson } from "./api.js";
-import { byId, count, element, manyLines, oneLine } from "./text.js";
+import { byId, count, counted, element, manyLines, oneLine } from "./text.js";
 
 const HEAVIEST = 20;
 const TIP_GAP = 14;
@@ -14,10 +14,10 @@ function facts(node, tree) {
     ["In the prompt", `${count(node.start)} to ${count(node.start + node.tokens)}`],
     ["Lock count", node.pins ? `${node.lock_ref}, pins: ${node.pins}` : node.lock_ref],
     ["Hits", count(node.hits)],
-    ["Last used", node.last_used === tree.uses ? "just now" : `${count(tree.uses - node.last_used)} uses ago`],
+    ["Last used", node.last_used === tree.uses ? "just now" : `${counted(tree.uses - node.last_used, "use")} ago`],
     ["Slots", slots(node.slots)],
   ];
-  if (node.hidden) told.push(["Not shown", `${count(node.hidden)} nodes, ${count(node.hidden_tokens)} tokens`]);
+  if (node.hidden) told.push(["Not shown", `${counted(node.hidden, "node")}, ${counted(node.hidden_tokens, "token")}`]);
   return told.flatMap(([name, value]) => [element("dt", name), element("dd", String(value))]);
 }
 
@@ -36,7 +36,7 @@ export function showTip(bar, tree, x, y) {
     const list = element("dl");
     list.append(...facts(bar.node, tree));
     tip.replaceChildren(element("pre", oneLine(bar.node.text ?? "") + (bar.node.cut ? "…" : "")), list);
-  } else tip.replaceChildren(element("p", `${count(bar.hidden)} nodes below are left out here: open the one above`));
+  } else tip.replaceChildren(element("p", `${counted(bar.hidden, "node")} below left out here: open the one above`));
   const room = tip.parentElement;
   const left = x + TIP_GAP + tip.offsetWidth > room.clientWidth ? x - TIP_GAP - tip.offsetWidth : x + TIP_GAP;
   const top = Math.min(y + TIP_GAP, room.clientHeight - tip.offsetHeight - 4);
@@ -76,7 +76,7 @@ export function followNode(tree) {
 
 /** To those who hear the page. */
 export function sayNode({ text, tokens, state, hits }) {
-  byId("chosen").textContent = `${count(tokens)} tokens, ${state}, ${count(hits)} hits: ${oneLine(text ?? "")}`;
+  byId("chosen").textContent = `${counted(tokens, "token")}, ${state}, ${counted(hits, "hit")}: ${oneLine(text ?? "")}`;
 }
 
 /** The tree for those who do not see it. */

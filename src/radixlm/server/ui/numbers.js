@@ -1,6 +1,6 @@
 // The numbers on top: exact in `data-value`, short as text.
 
-import { byId, count, element, percent } from "./text.js";
+import { byId, count, counted, element, percent } from "./text.js";
 
 const MINUTE_MS = 60_000;
 // Of the pool, from what is in use to what is free. Pinned tokens are locked ones.
@@ -47,7 +47,7 @@ function put(id, value, text) {
 }
 
 function shown(tree) {
-  const ghosts = tree.totals.ghosts ? `${count(tree.totals.ghosts)} ghost tokens` : "no ghosts";
+  const ghosts = tree.totals.ghosts ? `${counted(tree.totals.ghosts, "ghost token")}` : "no ghosts";
   return tree.nodes.size < tree.totals.nodes ? `${count(tree.nodes.size)} shown` : ghosts;
 }
 
@@ -68,5 +68,5 @@ function showPool(totals) {
 export function spoken(tree) {
   const { totals } = tree;
   const used = percent((totals.capacity - totals.free) / totals.capacity);
-  return `${count(totals.nodes)} nodes, pool ${used} used, ${totals.running} running, ${totals.waiting} waiting.`;
+  return `${counted(totals.nodes, "node")}, pool ${used} used, ${totals.running} running, ${totals.waiting} waiting.`;
 }

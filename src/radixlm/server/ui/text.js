@@ -25,6 +25,11 @@ export function count(number) {
   return Math.abs(number) < 100_000 ? whole.format(number) : short.format(number);
 }
 
+/** A number with its noun. */
+export function counted(number, thing) {
+  return `${count(number)} ${thing}${number === 1 ? "" : "s"}`;
+}
+
 export function percent(share) {
   return share === null || Number.isNaN(share) ? "–" : `${(100 * share).toFixed(share > 0 && share < 0.1 ? 1 : 0)} %`;
 }

@@ -65,6 +65,7 @@ class EngineClient:
         self, core: EngineCore, *, max_queued_requests: int, clock: Clock | None = None
     ) -> None:
         self._max_queued = max_queued_requests
+        self._clock = clock or WallClock()
         # Reentrant: the collector may close an abandoned `run`, which aborts, at any allocation.
         self._lock = threading.RLock()
         self._mailboxes: dict[str, Mailbox] = {}
@@ -74,7 +75,7 @@ class EngineClient:
         self._tickets = 0
         self._dead: EngineDeadError | None = None
         self._inbox: SimpleQueue[Inbound] = SimpleQueue()
-        self._thread = EngineThread(core, self._inbox, self, clock or WallClock())
+        self._thread = EngineThread(core, self._inbox, self, self._clock)
         self._thread.start()
         # A thread that is inside of torch when the interpreter goes takes the process down with it.
         atexit.register(self.close)
@@ -94,7 +95,7 @@ class EngineClient:
                     )
                 added[request.request_id] = mailbox
             self._mailboxes |= added
-            self._inbox.put(Submit(tuple(requests)))
+            self._inbox.put(Submit(tuple(requests), self._clock.now()))
 
     def check_room(self, count: int = 1) -> None:
         """Raise what `submit` would raise now for so many requests, whatever they are:

@@ -69,11 +69,13 @@ class EngineCore:
     def has_work(self) -> bool:
         return self._scheduler.has_work
 
-    def add(self, request: Request) -> None:
-        """Queue a request. Raises InvalidRequestError; then nothing of it is kept."""
+    def add(self, request: Request, *, waited: float = 0.0) -> None:
+        """Queue a request, which came `waited` seconds ago. Raises InvalidRequestError; then
+        nothing of it is kept.
+        """
         if request.constraint is not None and self._masks is None:
             raise InvalidRequestError("this engine follows no grammars", param="grammar")
-        self._scheduler.add(request)
+        self._scheduler.add(request, waited=waited)
         self._keeping.add(request)
         self._answers[request.request_id] = Continuation(
             request, self._tokenizer, jump_forward=self._jump_forward

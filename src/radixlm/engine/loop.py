@@ -55,6 +55,7 @@ class EngineThread(threading.Thread):
         self._core = core
         self._inbox = inbox
         self._outbox = outbox
+        self._clock = clock
         self._log = StepLog(clock)
         self._stopping = False
 
@@ -110,9 +111,10 @@ class EngineThread(threading.Thread):
 
     def _handle(self, message: Inbound, ended: list[RequestOutput]) -> None:
         match message:
-            case Submit(requests):
+            case Submit(requests, at):
+                waited = self._clock.now() - at  # for the step that ran when they came
                 for request in requests:
-                    self._add(request, ended)
+                    self._add(request, waited, ended)
             case Abort(request_id):
                 output = self._core.abort(request_id)
                 if output is not None:
@@ -136,9 +138,9 @@ class EngineThread(threading.Thread):
         except (TypeError, ValueError) as error:  # a question put wrongly is the asker's affair
             return Answer(ticket, None, CacheError(f"{type(error).__name__}: {error}"))
 
-    def _add(self, request: Request, ended: list[RequestOutput]) -> None:
+    def _add(self, request: Request, waited: float, ended: list[RequestOutput]) -> None:
         try:
-            self._core.add(request)
+            self._core.add(request, waited=waited)
         except InvalidRequestError as error:
             refused = RequestOutput(
                 request.request_id,

@@ -16,9 +16,10 @@ from radixlm.engine.stats import EngineStats
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Queue these requests, all before the next step."""
+    """Queue these requests, all before the next step. at: when they came, by the engine's clock."""
 
     requests: tuple[Request, ...]
+    at: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,9 +90,9 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(len(self._waiting) or self._running)
 
-    def add(self, request: Request) -> None:
-        """Queue a request. Raises InvalidRequestError for an id that is in use, or a size that can
-        never fit.
+    def add(self, request: Request, *, waited: float = 0.0) -> None:
+        """Queue a request, which came `waited` seconds ago. Raises InvalidRequestError for an id
+        that is in use, or a size that can never fit.
         """
         name = request.request_id
         if self._waiting.get(name) is not None or name in self._running:
@@ -108,7 +108,7 @@ class Scheduler:
             )
         self._arrivals += 1
         self._fairness.enter(request.tenant)
-        self._waiting.add(RequestState(request, self._arrivals, self._clock.now()))
+        self._waiting.add(RequestState(request, self._arrivals, self._clock.now() - waited))
         self._sink(Arrived(name, request.key.size, request.namespace))
 
     def abort(self, request_id: str) -> Progress | None:

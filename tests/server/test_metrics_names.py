@@ -8,7 +8,8 @@ import pytest
 
 from radixlm.engine.stats import EngineStats
 from radixlm.server.metrics import Metrics, RequestTimes
-from tests.server_support import Client
+from radixlm.server.metrics_names import VLLM
+from tests.server_support import NAME, Client
 
 # What SGLang's own dashboard asks for.
 DASHBOARD = (
@@ -48,6 +49,28 @@ def test_names_of_metrics(engine, names):
     assert {f"{prefix}:{name}" for prefix in wanted for name in DASHBOARD} <= found
     assert {name.partition(":")[0] for name in found} == set(wanted)
     assert 'model_name="radixlm:odd"' in text
+
+
+def test_vllm_s_names_stand_beside_what_they_mean(engine):
+    client = Client(engine, metrics_names="vllm")
+    for _ in range(2):
+        client.complete(prompt="a b c d", max_tokens=3)
+    text = client.get("/metrics").text
+    values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    for ours, theirs in VLLM.items():
+        for name in theirs:
+            parts = [part for part in ("", "_total", "_sum", "_count") if of(ours + part) in values]
+            assert parts
+            for part in parts:
+                assert values[of(name + part, "vllm")] == values[of(ours + part)]
+                assert f"# HELP vllm:{name}" in text
+    assert float(values[of("prefix_cache_hits_total", "vllm")]) > 0
+    told = [line for line in text.splitlines() if line.startswith("# TYPE")]
+    assert len(set(told)) == len(told)
+
+
+def of(name: str, prefix: str = "radixlm") -> str:
+    return f'{prefix}:{name}{{model_name="{NAME}"}}'
 
 
 def test_metrics_may_be_open_beside_a_key(engine):

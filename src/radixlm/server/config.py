@@ -13,7 +13,7 @@ from radixlm.text.answers.formats import FORMATS
 from radixlm.text.answers.style import AUTO, THINKING
 
 LogFormat = Literal["text", "json"]
-MetricsNames = Literal["radixlm", "sglang", "both"]
+MetricsNames = Literal["radixlm", "sglang", "both", "vllm"]
 SamplingDefaults = Literal["model", "openai"]
 
 DEFAULT_HOST = "127.0.0.1"
@@ -127,8 +127,8 @@ class ServerConfig:
     )
     metrics_names: MetricsNames = _flag(
         "radixlm",
-        "Prefix of the names in /metrics: SGLang's, for its dashboards, this server's own, or each "
-        "metric under both.",
+        "Prefix of the names in /metrics, for dashboards: this server's own; SGLang's; each metric "
+        "under both; or its own, and vLLM's names too where it has the same metric.",
         get_args(MetricsNames),
     )
     open_metrics: bool = _flag(False, "/metrics needs no --api-key.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 
@@ -21,10 +20,8 @@ from radixlm.core.reports import Tally
 from radixlm.engine.stats import EngineStats
 from radixlm.server.config import MetricsNames
 from radixlm.server.kv_events.publisher import KVEventCounts
+from radixlm.server.metrics_names import PREFIX, as_sglang, as_vllm
 
-_PREFIX = "radixlm:"
-_SGLANG = b"sglang:"
-_FAMILY = re.compile(rb"^(# (?:HELP|TYPE) )?" + _PREFIX.encode(), re.MULTILINE)
 _INTER_TOKEN_SECONDS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5)
 _QUEUE_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _BITS = 24  # of the largest number that a histogram of numbers tells from larger ones
@@ -77,17 +74,23 @@ class Metrics:
 
     def render(self) -> bytes:
         """The text exposition format."""
-        own = generate_latest(self._registry)
-        if self._names == "radixlm":
-            return own
-        theirs = _FAMILY.sub(lambda found: (found[1] or b"") + _SGLANG, own)
-        return theirs if self._names == "sglang" else own + theirs
+        own = generate_latest(self._registry).decode()
+        match self._names:
+            case "radixlm":
+                text = own
+            case "sglang":
+                text = as_sglang(own)
+            case "both":
+                text = own + as_sglang(own)
+            case "vllm":
+                text = own + as_vllm(own)
+        return text.encode()
 
     def _histogram(
         self, name: str, text: str, model_name: str, buckets: Sequence[float] = _SECONDS
     ) -> Histogram:
         family = Histogram(
-            _PREFIX + name, text, ["model_name"], registry=self._registry, buckets=buckets
+            PREFIX + name, text, ["model_name"], registry=self._registry, buckets=buckets
         )
         return family.labels(model_name)
 
@@ -165,7 +168,7 @@ class _EngineCollector(Collector):
                 self._throughput.of(stats.output_tokens),
             ),
         ):
-            gauge = GaugeMetricFamily(_PREFIX + name, text, labels=["model_name"])
+            gauge = GaugeMetricFamily(PREFIX + name, text, labels=["model_name"])
             gauge.add_metric([self._model_name], value)
             yield gauge
         for name, text, total in (
@@ -202,7 +205,7 @@ class _EngineCollector(Collector):
 
     def _of_the_tree(self, stats: EngineStats) -> Iterator[Metric]:
         expected = CounterMetricFamily(
-            _PREFIX + "expected_cached_tokens",
+            PREFIX + "expected_cached_tokens",
             "What cached_tokens would be with a pool of another size.",
             labels=["model_name", "pool_scale"],
         )
@@ -210,7 +213,7 @@ class _EngineCollector(Collector):
             expected.add_metric([self._model_name, f"{scale:g}"], tokens)
         yield expected
         endings = CounterMetricFamily(
-            _PREFIX + "cache_match_endings",
+            PREFIX + "cache_match_endings",
             "Why what was found in the cache ended where it did; last_token: all was found.",
             labels=["model_name", "reason"],
         )
@@ -226,7 +229,7 @@ class _EngineCollector(Collector):
                 stats.hits_at_eviction,
             ),
         ):
-            family = HistogramMetricFamily(_PREFIX + name, text, labels=["model_name"])
+            family = HistogramMetricFamily(PREFIX + name, text, labels=["model_name"])
             family.add_metric([self._model_name], _buckets(counts), counts.total)
             yield family
 
@@ -257,7 +260,7 @@ class _KVEventCollector(Collector):
 
 
 def _counter(name: str, text: str, total: float, model_name: str) -> CounterMetricFamily:
-    counter = CounterMetricFamily(_PREFIX + name, text, labels=["model_name"])
+    counter = CounterMetricFamily(PREFIX + name, text, labels=["model_name"])
     counter.add_metric([model_name], total)
     return counter
 

@@ -227,7 +227,7 @@ def prompt_tokens(client: Client, **fields: Any) -> int:
     return told
 
 
-@pytest.mark.parametrize("role", ["system", "user", "assistant", "tool"])
+@pytest.mark.parametrize("role", ["system", "developer", "assistant", "tool"])
 def test_no_content_is_an_empty_one(fake, role):
     before = [{"role": "assistant", "tool_calls": [CALL]}] if role == "tool" else []
     said: dict[str, Any] = {"role": role} | ({"tool_call_id": "a"} if before else {})
@@ -235,6 +235,15 @@ def test_no_content_is_an_empty_one(fake, role):
     assert prompt_tokens(fake, messages=[*before, {**said, "content": None}]) == empty
     answer = fake.post(CHAT, messages=[*before, said], max_tokens=1)
     assert answer.status_code == (200 if role == "assistant" else 400)
+
+
+@pytest.mark.parametrize("path", [CHAT, "/tokenize"])
+def test_a_user_says_something(fake, path):
+    error = refused(fake.post(path, messages=[HELLO, {"role": "user", "content": None}]))
+    assert error["param"] == "messages[1].content"
+    assert error["message"] == 'messages[1].content is null; say "" if the user says nothing'
+    empty = [{"role": "user", "content": ""}]
+    assert fake.post(path, messages=empty).status_code == 200
 
 
 THINKING = (

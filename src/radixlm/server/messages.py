@@ -111,8 +111,11 @@ def _read(arguments: str) -> Any:
 
 def _content(message: ChatMessage, path: str) -> str | list[dict[str, str]]:
     if message.content is None:
-        if message.role != "assistant" and "content" not in message.model_fields_set:
-            raise InvalidRequestError(f"{path}.content is missing", param=f"{path}.content")
+        given, role = "content" in message.model_fields_set, message.role
+        # A user who says nothing is a variable that was never filled, to OpenAI, too.
+        if role == "user" or (role != "assistant" and not given):
+            wrong = f'is null; say "" if the {role} says nothing' if given else "is missing"
+            raise InvalidRequestError(f"{path}.content {wrong}", param=f"{path}.content")
         return ""
     if isinstance(message.content, str):
         return message.content

@@ -1,14 +1,17 @@
 """RadixLM: shared prefixes are computed once, read once, and never a mystery.
 
-Public names are resolved when first used, so that `import radixlm` does not load torch.
+Public names are resolved when first used, so that `import radixlm` does not load torch. Nothing is
+imported but what that takes: the command heeds no Ctrl-C in good order before this has run.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # typing's own is one of twenty modules, which take longer than all the rest
 if TYPE_CHECKING:
+    from typing import Any
+
     from radixlm.build import AsyncEngine, Engine
     from radixlm.core.config import EngineConfig
     from radixlm.core.errors import ProgramError

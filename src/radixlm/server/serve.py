@@ -32,7 +32,7 @@ from radixlm.server.welcome import pool_warning, welcome
 _logger = logging.getLogger("radixlm.server")
 
 _GRACE_SECONDS = 5
-_ANSWER_SECONDS = 10
+_ANSWER_SECONDS = 3  # with the grace less than the ten that `docker stop` waits
 
 
 class Server(uvicorn.Server):

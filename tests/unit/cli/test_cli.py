@@ -149,7 +149,7 @@ def test_commands_that_help_stand_alone_on_their_lines(monkeypatch, capsys):
 )
 def test_errors_from_the_shell_come_before_torch(arguments, code, text):
     program = (
-        "import sys\nfrom radixlm.cli_start import main\n"
+        "import sys\nfrom radixlm.cli import main\n"
         "try: main()\n"
         "finally: assert not {'torch', 'fastapi'} & sys.modules.keys()"
     )

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from scripts.try_clients.agents_package import use_pydantic_ai
 from scripts.try_clients.anthropic_package import use_anthropic
@@ -27,8 +21,9 @@ from scripts.try_clients.openai_package import use_openai
 from scripts.try_clients.openai_responses import use_openai_responses
 from scripts.try_clients.openai_tools import use_openai_tools
 from scripts.try_clients.outcome import Outcome
+from scripts.try_clients.report import Report
 from scripts.try_clients.sections import SECTIONS, roomy, use_recorded
-from scripts.try_clients.server import Served, Use, served
+from scripts.try_clients.server import served
 
 NAMES = (
     *("openai", "anthropic", "pydantic-ai", "langchain"),
@@ -36,72 +31,10 @@ NAMES = (
     *SECTIONS,
 )
 _EXAMPLES = 10
-_RESULT = {True: "ok", False: "FAILED"}
 # float32, as the reference is; a queue that one request can fill.
 _FLAGS = ("--dtype", "float32", "--max-queued-requests", "100")
 # Small, so that no case is long and many of them evict.
 _SMALL = ("--context-length", "256", "--kv-tokens", "4096", "--request-timeout", "300")
-
-
-class Report:
-    """Rows as they come; at the end a table and a JSON line."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._rows: list[dict[str, Any]] = []
-
-    @property
-    def good(self) -> bool:
-        return bool(self._rows) and all(row["passed"] for row in self._rows)
-
-    def add(self, name: str, server: Served, use: Callable[[], Outcome]) -> None:
-        """Run one client, then hold the server to its books."""
-        task = self._progress.add_task(name, total=None)
-        begun = time.monotonic()
-        try:
-            before = server.use()
-            outcome = use()
-            books = server.check_books()
-            used = server.use().since(before)
-        except Exception as error:  # whatever it is belongs into the report
-            told = f"{type(error).__name__}: {error}"
-            outcome, books, used, passed = Outcome(name, "", told), {}, Use(), False
-        else:
-            passed = True
-        seconds = round(time.monotonic() - begun, 1)
-        self._progress.remove_task(task)
-        row = {
-            **asdict(outcome),
-            **asdict(used),
-            "books": books,
-            "passed": passed,
-            "seconds": seconds,
-        }
-        self._rows.append(row)
-        failure = "" if passed else f": {outcome.did}"
-        self._progress.console.print(f"{outcome.client}: {_RESULT[passed]}{failure}", markup=False)
-
-    def print(self) -> None:
-        table = Table("client", "version")
-        for column in ("requests", "prompt tokens", "cached", "result", "seconds"):
-            table.add_column(column, justify="right")
-        for row in self._rows:
-            table.add_row(
-                str(row["client"]),
-                str(row["version"]),
-                f"{row['requests']:,}",
-                f"{row['prompt_tokens']:,}",
-                _share(row),
-                _RESULT[bool(row["passed"])],
-                str(row["seconds"]),
-            )
-        Console(width=100).print(table)
-        print(json.dumps({"passed": self.good, "clients": self._rows}))
-
-
-def _share(row: dict[str, Any]) -> str:
-    prompt, cached = row["prompt_tokens"], row["cached_tokens"]
-    return f"{cached / prompt:.1%}" if prompt else ""
 
 
 def main() -> int:

@@ -236,9 +236,11 @@ def test_tokens_and_lengths_are_the_models(fake, document):
     assert fake.complete([1], max_tokens=context - 1).status_code == 200
     assert refused(fake.complete([1], max_tokens=context))["param"] == "max_tokens"
     # Nothing is answered there, so there is room for any answer.
-    assert fake.post("/cache/explain", prompt=[1], max_tokens=context).status_code == 200
-    explained = schemas["ExplainCompletion"]["properties"]["max_tokens"]
-    assert min(values(explained, "maximum")) > context
+    wishes = {"max_tokens": context, "stop_token_ids": [vocab_size]}
+    assert fake.post("/cache/explain", prompt=[1], **wishes).status_code == 200
+    explained = schemas["ExplainCompletion"]["properties"]
+    assert min(values(explained["max_tokens"], "maximum")) > context
+    assert min(values(explained["stop_token_ids"], "maximum")) > vocab_size
 
 
 @pytest.mark.parametrize(("path", "field"), [("/generate", "text"), ("/v1/completions", "prompt")])

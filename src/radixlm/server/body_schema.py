@@ -28,7 +28,8 @@ Schema = dict[str, Any]
 # A key of `logit_bias`.
 TOKEN_KEY = re.compile(r"[0-9]{1,10}")
 
-_TOKENS = frozenset({"prompt", "input_ids", "tokens", "stop_token_ids"})
+_PROMPTS = frozenset({"prompt", "input_ids", "tokens"})
+_STOPS = frozenset({"stop_token_ids"})
 _LENGTHS = frozenset({"max_tokens", "max_completion_tokens", "max_new_tokens"})
 # Under this, until `fit_model`, what --strict-fields makes of a schema.
 _STRICT = "x-strict"
@@ -42,7 +43,7 @@ _RANGES: Mapping[str, Range] = {
     "top_logprobs": RANGES["logprobs"],
     "top_logprobs_num": RANGES["logprobs"],
     "logprob_start_len": RANGES["logprob_start_len"]._replace(low=-1),
-    **dict.fromkeys(_TOKENS, TOKEN_IDS),
+    **dict.fromkeys(_PROMPTS | _STOPS, TOKEN_IDS),
     "logit_bias": BIASES,
 }
 _GRAMMARS = (
@@ -93,9 +94,9 @@ def fit_model(schema: Schema, *, vocab_size: int, longest: int | None, strict: b
     tightened = schema.pop(_STRICT, {})
     if strict:
         schema.update(tightened)
-    limits = {_TOKENS: vocab_size - 1}
+    limits = {_PROMPTS: vocab_size - 1}
     if longest is not None:
-        limits[_LENGTHS] = longest - 1
+        limits |= {_STOPS: vocab_size - 1, _LENGTHS: longest - 1}
     for names, most in limits.items():
         for name in names & schema.get("properties", {}).keys():
             for part in _parts(schema["properties"][name]):

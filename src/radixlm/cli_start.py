@@ -29,6 +29,8 @@ def main() -> None:
         status = _INTERRUPTED
     except SystemExit as end:
         status = end.code or 0
+        if isinstance(status, str):
+            print(status, file=sys.stderr)
     _leave(status if isinstance(status, int) else 1)
 
 

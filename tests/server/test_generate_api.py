@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from radixlm.server import native
+from radixlm.core.request import FinishReason, RequestOutput
+from radixlm.server import generation, native
 from tests.server_support import events
 
 SIDES = ("input", "output")
@@ -376,3 +377,32 @@ def test_an_answer_is_written_off_the_event_loop(fake, monkeypatch, n):
     told = fake.generate(sampling_params={"max_new_tokens": 2, "n": n}).json()
     assert loops == [None] * n
     assert isinstance(told, list) is (n > 1)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_prompt_is_scored_although_its_first_answer_is_aborted(real, monkeypatch, stream):
+    one = generation._one
+
+    async def first_is_aborted(service, job, choice):
+        async for part in one(service, job, choice):
+            if choice == 0 and job.n > 1:
+                name = part.output.request_id
+                yield generation.Part(0, RequestOutput(name, finish_reason=FinishReason.ABORT))
+                return
+            yield part
+
+    monkeypatch.setattr(generation, "_one", first_is_aborted)
+    answer = real.generate(
+        input_ids=[[*range(5, 205)]],
+        text=None,
+        return_logprob=True,
+        logprob_start_len=0,
+        stream=stream,
+        sampling_params={"max_new_tokens": 3, "n": 3, "temperature": 0},
+    )
+    if stream:
+        ends = {event["index"]: event["meta_info"] for event in events(answer)}
+        told = [ends[place] for place in sorted(ends)]
+    else:
+        told = [each["meta_info"] for each in answer.json()]
+    assert [len(each["input_token_logprobs"]) for each in told] == [0, 200, 200]

@@ -19,22 +19,19 @@ if TYPE_CHECKING:
 _JSON = cast("JsonCompileOptions", dict(JSON_STYLE))
 # 2 kB a state, and few grammars come to 2,000. Items in a row are ways in which the text can be
 # read so far: an ambiguous grammar takes time by their square, and keeps the interpreter to itself.
-# Few grammars come to 50, an object of 350 optional properties to 1,400. Those of a step bound how
-# far masks and forced text look ahead: a list of 3,000 forced items comes to nearly 10,000.
-MAX_READINGS = 1_400
-_LIMITS = LLParserLimits(
-    max_lexer_states=20_000,
-    step_max_items=10_000,
-    max_items_in_row=MAX_READINGS,
-    verbose_errors=False,
-)
+# Few grammars come to 50. An object comes to four for each optional property, which take no such
+# time (10 ms for 500), so where a schema is they may be as many as llguidance has by default. Those
+# of a step bound how far masks and forced text look ahead: a list of 3,000 forced items comes to
+# nearly 10,000.
+MAX_READINGS, MAX_READINGS_OF_SCHEMAS = 1_400, 2_000
+_OF_SCHEMAS = ('"json_schema"', "%json")
 # Its conversion to Lark is Python, and of the square of the number of rules.
 MAX_GBNF_LENGTH = 16_384
 _SCHEMA_IN_LARK = re.compile(r"(%json\s*)(?=\{)")
 _LONGEST_REASON = 400
 _TOO_AMBIGUOUS = (
     "the grammar is too ambiguous: what is written so far can be read in more ways than are "
-    f"followed at a time ({MAX_READINGS} at one place); let fewer rules match the same text, write "
+    "followed at a time; let fewer rules match the same text, write "
     "lists as (item)* instead of a rule that names itself, and require most properties of large "
     "objects"
 )
@@ -61,7 +58,7 @@ def compile_source(source: str, tokenizer: LLTokenizer) -> LLMatcher:
 
     Raises GrammarError. May take any time, or crash the process: see Trial.
     """
-    matcher = LLMatcher(tokenizer, source, log_level=0, limits=_LIMITS)
+    matcher = LLMatcher(tokenizer, source, log_level=0, limits=_limits(source))
     _raise_error(matcher)
     mask = allocate_token_bitmask(1, tokenizer.vocab_size)
     fill_next_token_bitmask(matcher, mask)
@@ -69,6 +66,16 @@ def compile_source(source: str, tokenizer: LLTokenizer) -> LLMatcher:
     if not np.any(mask):
         raise GrammarError("no answer is allowed")
     return matcher
+
+
+def _limits(source: str) -> LLParserLimits:
+    has_schema = any(mark in source for mark in _OF_SCHEMAS)
+    return LLParserLimits(
+        max_lexer_states=20_000,
+        step_max_items=10_000,
+        max_items_in_row=MAX_READINGS_OF_SCHEMAS if has_schema else MAX_READINGS,
+        verbose_errors=False,
+    )
 
 
 def try_first_tokens(matcher: LLMatcher) -> None:

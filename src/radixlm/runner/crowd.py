@@ -82,7 +82,7 @@ class Crowd:
                 gone_by = [at - before.get(task, 0.0) for task, at in self._before.items()]
                 # Infinity less itself is no number: then the first of both is taken.
                 self._decide(min(sum(gone_by), theirs) / passed, passed, now)
-            elif theirs / passed < _CROWDED:  # while this one was idle, so were they
+            elif not theirs / passed >= _CROWDED:  # while this one was idle, so were they
                 self._crowded, self._share = False, 0.0
         return self._crowded
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from radixlm.core.request import RequestOutput
 from radixlm.server.answer import Fields
 from radixlm.server.event import spliced
-from radixlm.server.generation import Job
+from radixlm.server.generation import Job, computed
 from radixlm.server.logprobs import CompletionLogprobs, Stretch, joined
 from radixlm.server.protocol import CompletionBody
 from radixlm.server.service import Service
@@ -173,11 +173,12 @@ class CompletionShape:
         known = self._of_prompts.get(prompt)
         if known is None:
             known = writer.of_prompt(int(key[0]), output.prompt_logprobs)
-            self._of_prompts[prompt] = known
+            if computed(output):  # an aborted one's are none
+                self._of_prompts[prompt] = known
         else:
             writer.go_on_after(known, key[-PROMPT_TAIL:].tolist())
         if self._begun.issuperset(range(prompt * self._n, (prompt + 1) * self._n)):
-            del self._of_prompts[prompt]
+            self._of_prompts.pop(prompt, None)
         return known
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.keys import Key
@@ -31,7 +31,7 @@ _QUEUED_OUTPUTS = 1024
 _SEEDS = 2**64
 _WHOLE = (FinishReason.STOP, FinishReason.LENGTH)
 
-_Scores = asyncio.Future[tuple[TokenLogprob, ...]]
+_Logprobs = tuple[TokenLogprob, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,6 +103,29 @@ class Part(NamedTuple):
     output: RequestOutput
 
 
+class _Scores:
+    """A prompt's log-probabilities: its first choice brings them, or, where that one is aborted
+    before it has any, a request of their own for whoever waits.
+    """
+
+    def __init__(self, score: Callable[[], Coroutine[Any, Any, _Logprobs]]) -> None:
+        self.brought: asyncio.Future[_Logprobs | None] = asyncio.get_running_loop().create_future()
+        self._score = score
+        self._own: asyncio.Task[_Logprobs] | None = None
+
+    async def get(self) -> _Logprobs:
+        known = await self.brought
+        if known is None:
+            self._own = self._own or asyncio.create_task(self._score())
+            known = await self._own
+        return known
+
+
+def computed(output: RequestOutput) -> bool:
+    """Whether the prompt was computed: an output without tokens that is no end by length is not."""
+    return bool(output.token_ids) or output.finish_reason is FinishReason.LENGTH
+
+
 async def stream_parts(service: Service, job: Job) -> AsyncGenerator[Part, None]:
     """Outputs of all choices as they come, each choice's in order. Closing it aborts the rest.
 
@@ -158,7 +181,7 @@ def _each(service: Service, job: Job) -> Iterator[AsyncGenerator[Part, None]]:
         first = prompt * job.n
         scored = job.n > 1 and job.params_of(first).prompt_logprobs is not None
         # Held by its readers alone, so that it goes when the last of them has begun.
-        scores: _Scores | None = asyncio.get_running_loop().create_future() if scored else None
+        scores = _Scores(partial(_scored, service, job, prompt)) if scored else None
         for choice in range(first, first + job.n):
             parts = _one(service, job, choice)
             yield parts if scores is None else _with_scores(parts, scores, brings=choice == first)
@@ -171,14 +194,31 @@ async def _with_scores(
     async with aclosing(parts):
         choice, output = await anext(parts)
         if brings:
-            scores.set_result(output.prompt_logprobs)
-        else:
-            output = replace(output, prompt_logprobs=await scores)
+            scores.brought.set_result(output.prompt_logprobs if computed(output) else None)
+        elif computed(output):
+            output = replace(output, prompt_logprobs=await scores.get())
         del scores
         yield Part(choice, output)
         del output
         async for part in parts:
             yield part
+
+
+async def _scored(service: Service, job: Job, prompt: int) -> _Logprobs:
+    """A prompt's log-probabilities alone."""
+    first = prompt * job.n
+    alone = replace(
+        job,
+        request_id=f"{job.name_of(first)}-scores",
+        prompts=[job.prompts[prompt]],
+        n=1,
+        params=replace(job.params_of(first), max_tokens=1, min_tokens=0),
+        own_params=(),
+        prompt_only=(True,),
+        asked=None,
+    )
+    async with aclosing(_one(service, alone, 0)) as parts:
+        return (await anext(parts)).output.prompt_logprobs
 
 
 async def _pump(

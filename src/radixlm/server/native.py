@@ -15,7 +15,7 @@ from radixlm.core.misses import MissReport
 from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.server.cache.reports import report_of
 from radixlm.server.event import DONE, framed, spliced
-from radixlm.server.generation import Job, Part, stream_parts
+from radixlm.server.generation import Job, Part, computed, stream_parts
 from radixlm.server.logprobs import NativeLogprobs
 from radixlm.server.native_protocol import GenerateBody
 from radixlm.server.service import Service
@@ -147,7 +147,7 @@ class Answers:
         known = self._choices[choice]
         if known.logprobs is not None:
             prompt = choice // self._native.job.n
-            if self._native.starts[prompt] >= 0 and known.last is None and _computed(output):
+            if self._native.starts[prompt] >= 0 and known.last is None and computed(output):
                 if prompt not in self._scores:
                     write = partial(known.logprobs.of_prompt, self._first(prompt))
                     # In a thread: a long prompt's are megabytes.
@@ -184,11 +184,6 @@ class Answers:
         lists = {} if known.logprobs is None else known.logprobs.as_json()
         answer = {"text": "".join(known.text), "output_ids": known.ids}
         return spliced({**answer, **index}, {"meta_info": spliced(meta, lists)})
-
-
-def _computed(output: RequestOutput) -> bool:
-    """Whether the prompt was computed: an output without tokens that is no end by length is not."""
-    return bool(output.token_ids) or output.finish_reason is FinishReason.LENGTH
 
 
 def _finish_reason(output: RequestOutput, length: int) -> NativeFinish | None:

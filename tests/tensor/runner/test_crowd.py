@@ -76,6 +76,7 @@ def test_where_nothing_is_known_of_others_waiting_counts() -> None:
     machine = Machine()
     machine.run(0.1, 0, others=math.inf)
     assert machine.run(0.3, 0.6, others=math.inf)
+    assert not machine.run(2, 0, step=2, others=math.inf, idle=True)
 
 
 def test_looking_costs_nothing_most_of_the_time() -> None:

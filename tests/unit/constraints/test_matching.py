@@ -87,7 +87,7 @@ def test_a_grammar_that_is_too_ambiguous_ends_its_answer() -> None:
 
 
 def test_what_is_long_or_large_is_not_too_ambiguous() -> None:
-    properties = {f"key{place}": {"type": "string"} for place in range(300)}
+    properties = {f"key{place}": {"type": "string"} for place in range(450)}
     optional = Grammar.json_schema({"type": "object", "properties": properties})
     right = Grammar.lark('start: list\nlist: item | item "," list\nitem: /[a-z]/')
     terms = Grammar.lark('start: s\ns: s "+" s | s "*" s | "(" s ")" | /[a-z]/')

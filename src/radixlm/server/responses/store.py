@@ -62,7 +62,8 @@ UNION ALL SELECT :owner, json_extract(value, '$.id'), :id FROM json_each(:respon
 _NOTE_ITEMS = f"INSERT OR IGNORE INTO items {_ITEMS_OF}"
 # Each stands in the table, and in the index by turns.
 _SIZE_OF_ITEMS = f"""
-SELECT COALESCE(SUM(2 * (20 + LENGTH(owner) + LENGTH(item) + LENGTH(turn))), 0) FROM ({_ITEMS_OF})
+SELECT COALESCE(SUM(2 * (20 + LENGTH(owner) + LENGTH(CAST(item AS BLOB)) + LENGTH(turn))), 0)
+FROM ({_ITEMS_OF})
 """  # noqa: S608 - our own text
 # The latest turn of each item, with the item's id.
 _LATEST = """

@@ -20,7 +20,7 @@ class KernelStore:
 
     What is read is run, so a folder or a file that anybody else could have written counts as not
     there; so does what is not whole, or can not be read. What can not be written is compiled again
-    the next time. most: files; beyond that the oldest go.
+    the next time. most: files; beyond that those go that were not used for longest.
     """
 
     def __init__(self, folder: Path, *, most: int = _MOST_FILES) -> None:
@@ -38,6 +38,8 @@ class KernelStore:
                 found = file.read()
         except OSError:
             return None
+        with contextlib.suppress(OSError):
+            os.utime(self._folder / key)
         digest, content = found[:_DIGEST_BYTES], found[_DIGEST_BYTES:]
         return content if digest == hashlib.sha256(content).digest() else None
 

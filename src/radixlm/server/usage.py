@@ -40,7 +40,8 @@ class UsageMeter:
         """Count one output of a choice."""
         self._completion_tokens += len(output.token_ids)
         if choice % self._n == 0:
-            self._prompts[choice // self._n] = (output.prompt_tokens, output.cached_tokens)
+            if output.prompt_tokens:  # an end that came from elsewhere knows of none
+                self._prompts[choice // self._n] = (output.prompt_tokens, output.cached_tokens)
             if output.miss is not None:
                 self.misses[choice // self._n] = output.miss
         if not choice:

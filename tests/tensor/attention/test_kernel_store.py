@@ -69,6 +69,16 @@ def test_the_oldest_go(folder: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["b", "d"]
 
 
+def test_what_is_used_stays(folder: Path) -> None:
+    store = KernelStore(folder, most=2)
+    for age, key in enumerate(["a", "b"]):
+        store.put(key, b"code")
+        os.utime(folder / key, (age, age))
+    assert store.get("a") == b"code"
+    store.put("c", b"code")
+    assert sorted(path.name for path in folder.iterdir()) == ["a", "c"]
+
+
 def test_without_a_place_to_write_nothing_is_kept(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     store = KernelStore(tmp_path / "file" / "below")

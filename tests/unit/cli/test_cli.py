@@ -116,6 +116,8 @@ def test_options_fill_the_dataclasses():
     [(ModelError("no\nsuch"), 1), (InvalidRequestError("no such"), 1), (ConfigError("no such"), 2)],
 )
 def test_our_errors_are_one_line_without_traceback(monkeypatch, capsys, error, code):
+    monkeypatch.setenv("PYTHONSAFEPATH", "")  # taken back, which main sets
+
     def fail(**_options):
         raise error
 
@@ -127,6 +129,8 @@ def test_our_errors_are_one_line_without_traceback(monkeypatch, capsys, error, c
 
 
 def test_commands_that_help_stand_alone_on_their_lines(monkeypatch, capsys):
+    monkeypatch.setenv("PYTHONSAFEPATH", "")  # taken back, which main sets
+
     def fail(**_options):
         raise ModelError("no\nsuch", commands=("fetch it", "try it"))
 

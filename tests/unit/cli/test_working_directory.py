@@ -19,7 +19,10 @@ SETTINGS = (".env", ".netrc", "pyvenv.cfg", "matplotlibrc", "pyproject.toml")
 ANSWERS = """
 import json, multiprocessing, os, sys
 opened = []
-sys.addaudithook(lambda event, args: event == "open" and opened.append(str(args[0])))
+def heard(event, args):
+    if event == "open" and not isinstance(args[0], int):  # a handle was opened by its name before
+        opened.append(os.fsdecode(args[0]))
+sys.addaudithook(heard)
 multiprocessing.set_start_method("spawn")  # as other systems do: it starts a Python
 
 from radixlm.cli import main

@@ -329,22 +329,12 @@ def test_a_prompt_is_scored_and_written_once_for_all_its_answers(real, monkeypat
     def ask(n):
         sampling = {"max_new_tokens": 2, "n": n, "temperature": 0}
         answer = real.generate(input_ids=prompts, sampling_params=sampling, **fields)
-        if not stream:
-            return [each["meta_info"] for each in answer.json()]
-        ends = {each["index"]: each["meta_info"] for each in events(answer)}
-        return [ends[index] for index in sorted(ends)]
+        return metas(answer, stream=stream)
 
     singles = ask(1)
     real.request("POST", "/flush_cache")
     before = real.engine.stats().computed_tokens
-    loops = []
-    write = native.NativeLogprobs.of_prompt
-
-    def spy(*args):
-        loops.append(asyncio._get_running_loop())
-        return write(*args)
-
-    monkeypatch.setattr(native.NativeLogprobs, "of_prompt", spy)
+    loops = loops_at(monkeypatch, native.NativeLogprobs, "of_prompt")
     answers = ask(8)
     assert real.engine.stats().computed_tokens - before < 2 * 300
     assert loops == [None] * len(prompts)
@@ -354,6 +344,29 @@ def test_a_prompt_is_scored_and_written_once_for_all_its_answers(real, monkeypat
             ours, theirs = told[name], singles[index // 8][name]
             assert len(ours) == len(theirs)
             assert [ids_of(entry) for entry in ours] == [ids_of(entry) for entry in theirs]
+
+
+def metas(answer, *, stream):
+    """`meta_info` of each choice, at its end."""
+    if not stream:
+        return [each["meta_info"] for each in answer.json()]
+    ends = {each["index"]: each["meta_info"] for each in events(answer)}
+    return [ends[index] for index in sorted(ends)]
+
+
+def loops_at(monkeypatch, owner, name):
+    """The event loops that calls of a method run in, None for those in a thread; filled as they
+    come.
+    """
+    loops = []
+    write = getattr(owner, name)
+
+    def spy(*args):
+        loops.append(asyncio._get_running_loop())
+        return write(*args)
+
+    monkeypatch.setattr(owner, name, spy)
+    return loops
 
 
 def ids_of(entry):
@@ -366,14 +379,7 @@ def ids_of(entry):
 @pytest.mark.parametrize("n", [1, 2])
 def test_an_answer_is_written_off_the_event_loop(fake, monkeypatch, n):
     """64 answers with the prompt's log-probabilities would keep all others waiting for seconds."""
-    loops = []
-    write = native.Answers._entry
-
-    def spy(*args):
-        loops.append(asyncio._get_running_loop())
-        return write(*args)
-
-    monkeypatch.setattr(native.Answers, "_entry", spy)
+    loops = loops_at(monkeypatch, native.Answers, "_entry")
     told = fake.generate(sampling_params={"max_new_tokens": 2, "n": n}).json()
     assert loops == [None] * n
     assert isinstance(told, list) is (n > 1)
@@ -400,9 +406,5 @@ def test_a_prompt_is_scored_although_its_first_answer_is_aborted(real, monkeypat
         stream=stream,
         sampling_params={"max_new_tokens": 3, "n": 3, "temperature": 0},
     )
-    if stream:
-        ends = {event["index"]: event["meta_info"] for event in events(answer)}
-        told = [ends[place] for place in sorted(ends)]
-    else:
-        told = [each["meta_info"] for each in answer.json()]
+    told = metas(answer, stream=stream)
     assert [len(each["input_token_logprobs"]) for each in told] == [0, 200, 200]

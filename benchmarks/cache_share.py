@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 
 from radixlm import Engine, SamplingParams
-from radixlm.bench.checkpoints import SHAPES, write_random_checkpoint
 from radixlm.cache import Lease, RadixCache, RadixTree
+from radixlm.testing.checkpoints import SHAPES, write_random_checkpoint
 
 REQUESTS = 32
 TOKENS = 1_000

@@ -32,7 +32,7 @@ from radixlm import SamplingParams
 from radixlm.build import AsyncEngine
 from radixlm.cache import RadixCache
 from radixlm.core.batch import ScheduledBatch, StepResult
-from radixlm.server.garbage import full_searches_on_demand
+from radixlm.server.http.garbage import full_searches_on_demand
 from tests.server_support import SlowRunner, fake_engine, live
 
 CLIENTS, OWN, OUT = 64, 60, 60

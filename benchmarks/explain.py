@@ -20,11 +20,11 @@ from typing import Any
 from radixlm.cache import RadixCache, explained
 from radixlm.core.clock import WallClock
 from radixlm.core.keys import Key
-from radixlm.server.cache.advice import MissWindow
+from radixlm.observe.causes import find
+from radixlm.observe.outline import Outline
+from radixlm.server.pipeline.advice import MissWindow
 from radixlm.text.chat_template import ChatTemplate, require_template
-from radixlm.text.folder import DEMO_MODEL
-from radixlm.text.misses import find
-from radixlm.text.outline import Outline
+from radixlm.text.model_folder import DEMO_MODEL
 from radixlm.text.tokenizer import Tokenizer
 
 Messages = list[dict[str, Any]]

@@ -26,7 +26,6 @@ from tqdm import tqdm
 
 import radixlm as rl
 from benchmarks.rows import show_rows
-from radixlm.bench.checkpoints import SHAPES, write_random_checkpoint
 from radixlm.bench.paper.bound import Finished, best_possible, remember
 from radixlm.bench.paper.frontend.content import round_trip_tokens
 from radixlm.bench.paper.frontend.run import Listener
@@ -34,6 +33,7 @@ from radixlm.bench.paper.programs import Draw
 from radixlm.build import AsyncEngine
 from radixlm.cache import RadixTree
 from radixlm.core.config import EngineConfig
+from radixlm.testing.checkpoints import SHAPES, write_random_checkpoint
 
 SHARED, CONTEXT, QUESTION, OUT = 600, 200, 20, 24
 

@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from radixlm.server.event import event
-from radixlm.server.ui_routes import PAGE, part_response
+from radixlm.server.http.sse import event
+from radixlm.server.pages.ui_routes import PAGE, part_response
 
 Json = dict[str, Any]
 

@@ -21,8 +21,8 @@ from radixlm.core.keys import as_key
 from radixlm.core.misses import POOL_SCALES
 from radixlm.core.request import Request
 from radixlm.core.sampling import SamplingParams
-from radixlm.engine import FakeRunner
 from radixlm.scheduler import Scheduler, make_order
+from radixlm.testing.fake_runner import FakeRunner
 
 VOCAB = 4_096
 CLIENTS = 8

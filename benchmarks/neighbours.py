@@ -39,7 +39,7 @@ from tqdm import tqdm
 from benchmarks.pictures import panels, save
 from benchmarks.rows import show_rows
 from benchmarks.served import PATIENCE, Served, serving
-from radixlm.bench.checkpoints import write_random_checkpoint
+from radixlm.testing.checkpoints import write_random_checkpoint
 
 CORES = 2
 QUOTA = 1.5

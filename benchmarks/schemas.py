@@ -29,7 +29,6 @@ from tqdm import tqdm
 from benchmarks.random_grammars import Regexes, Schemas
 from radixlm.build import DEMO_MODEL
 from radixlm.cache import RadixCache
-from radixlm.constraints import Compiler, MaskFiller
 from radixlm.core.batch import ScheduledBatch, StepResult
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.grammar import Grammar, GrammarKind
@@ -37,6 +36,7 @@ from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineCore, Intake
 from radixlm.scheduler import Limits, Scheduler, make_order
+from radixlm.structured_output import Compiler, MaskFiller
 from radixlm.text.tokenizer import Tokenizer
 
 MAX_TOKENS = 500

@@ -29,7 +29,7 @@ from benchmarks.rows import show_rows
 from benchmarks.served import Served, Trace, serving, traced
 from benchmarks.soak_traffic import Ask, Traffic
 from benchmarks.wire import Answer, BrokenAnswerError, Connection, Pool, request_bytes
-from radixlm.text.folder import DEMO_MODEL
+from radixlm.text.model_folder import DEMO_MODEL
 from radixlm.text.tokenizer import Tokenizer
 
 DEADLINE = 60.0

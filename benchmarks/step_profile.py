@@ -17,7 +17,6 @@ from types import ModuleType
 from typing import Any
 
 from benchmarks.machine import clock
-from radixlm.attention import team
 from radixlm.layers import products
 
 _FLOORS = tuple(
@@ -33,24 +32,23 @@ _HEADINGS = (
     ("memory.req_to_token", "batch"),
     ("memory.kv_pool", "kv write"),
     ("attention.plan", "plan"),
-    ("attention.sharing", "plan"),
     ("attention.cpu_backend.CpuBackend.prepare", "plan"),
     ("attention.torch_backend.TorchBackend.prepare", "plan"),
     ("attention.torch_backend.TorchAttention.__init__", "plan"),
     ("attention.cpu_backend.CpuAttention.__init__", "plan"),
-    ("attention.own_reads.OwnReads.__init__", "plan"),
-    ("attention.tile_reads.TileReads.__init__", "plan"),
-    ("attention.tile_reads.cut", "plan"),
+    ("attention.reads.OwnReads.__init__", "plan"),
+    ("attention.reads.TileReads.__init__", "plan"),
+    ("attention.reads.cut", "plan"),
     ("attention.rows.PartRows", "plan"),
     ("attention.rows.Merge.__init__", "plan"),
-    ("attention.sources.Sources.__init__", "plan"),
-    ("attention.sources.shared_source", "plan"),
+    ("attention.torch_backend.Sources.__init__", "plan"),
+    ("attention.torch_backend.shared_source", "plan"),
     ("attention", "attention"),
     ("layers.linear.GatedMLP", "activation"),
     ("layers.norm", "norms"),
     ("layers.rotary", "rotary"),
-    ("layers.embedding.LMHead", "head"),
-    ("layers.embedding", "embedding"),
+    ("layers.linear.LMHead", "head"),
+    ("layers.linear.TokenEmbedding", "embedding"),
     ("models.decoder.SelfAttention", "views of qkv"),
     ("models.decoder.DecoderLayer", "residuals"),
     ("models.decoder.CausalLM", "loop over layers"),
@@ -70,8 +68,7 @@ class StepProfile:
         undo: list[tuple[Any, str, Any]] = []
         wrapped: dict[Any, Any] = {}
         modules = [m for name, m in list(sys.modules.items()) if name.startswith(_FLOORS)]
-        for shared in (products, team):  # what they do counts to whoever asks for it
-            modules.remove(shared)
+        modules.remove(products)  # what they do counts to what calls them
         for module in modules:
             for owner, name, member in list(_members(module)):
                 function = member.__func__ if isinstance(member, classmethod) else member

@@ -32,13 +32,13 @@ import torch
 
 from benchmarks.rows import show_rows
 from radixlm import Engine
-from radixlm.constraints import Compiled, Compiler, MaskFiller
 from radixlm.core.batch import ScheduledRow
 from radixlm.core.grammar import Grammar
 from radixlm.core.keys import Key, as_key
 from radixlm.core.request import Request
 from radixlm.core.sampling import SamplingParams
 from radixlm.runner.sampler import sample
+from radixlm.structured_output import Compiled, Compiler, MaskFiller
 
 _PIECE = re.compile(r" ?[A-Za-z]+|\d{1,3}| ?[^\sA-Za-z\d]+|\s+")
 _PERSON = {

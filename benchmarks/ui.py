@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from benchmarks.made_up_tree import MadeUpTree, made_up_server
-from radixlm.server.listen import bind
+from radixlm.server.http.listen import bind
 from scripts.browser import HEIGHT, WIDTH, chromium
 
 if TYPE_CHECKING:

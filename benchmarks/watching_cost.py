@@ -37,7 +37,7 @@ from benchmarks.peer_workloads import Draw
 from benchmarks.served import PATIENCE, serving
 from benchmarks.serving import CLIENTS, OUT, VOCAB
 from radixlm.bench import write_random_checkpoint
-from radixlm.bench.checkpoints import SHAPES
+from radixlm.testing.checkpoints import SHAPES
 
 SHARED, OWN = 100, 100
 STREAMED = 320

@@ -10,7 +10,7 @@ import ast
 import io
 import tokenize
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -36,9 +36,12 @@ class OwnImport(NamedTuple):
 
 @dataclass(frozen=True)
 class Module:
-    """One source file. name: dotted, the top package first."""
+    """One source file. name: dotted, the top package first. package: its row in the table of
+    imports, `server.http` where there is such a row; None for the top package's `__init__`.
+    """
 
     name: str
+    package: str | None
     path: Path
     is_package: bool
     text: str
@@ -46,14 +49,6 @@ class Module:
     @cached_property
     def tree(self) -> ast.Module:
         return ast.parse(self.text, filename=str(self.path))
-
-    @property
-    def package(self) -> str | None:
-        """Its row in the table; None for the top package's own `__init__`."""
-        parts = self.name.split(".")
-        if len(parts) == 1:
-            return None
-        return "cli" if len(parts) == 2 and parts[1].startswith("cli") else parts[1]
 
     @property
     def lines(self) -> int:
@@ -107,14 +102,23 @@ class House:
     @classmethod
     def read(cls, root: Path) -> House:
         settings: dict[str, Any] = tomllib.loads((root / "pyproject.toml").read_text())
+        may_import = settings["tool"]["radixlm"]["may_import"]
         source = root / "src" / TOP
         modules = {}
         for path in sorted(source.rglob("*.py")):
             parts = [TOP, *path.relative_to(source).with_suffix("").parts]
             is_package = parts[-1] == "__init__"
             name = ".".join(parts[:-1] if is_package else parts)
-            modules[name] = Module(name, path.relative_to(root), is_package, path.read_text())
-        return cls(modules, settings["tool"]["radixlm"]["may_import"])
+            package = _row_of(parts[1:-1] or parts[1:], may_import)
+            modules[name] = Module(
+                name, package, path.relative_to(root), is_package, path.read_text()
+            )
+        return cls(modules, may_import)
+
+    def allows(self, package: str, other: str) -> bool:
+        """Whether one may import the other. A row that names `server` allows all of its floors."""
+        row = {package, *self.may_import.get(package, [])}
+        return other in row or other.partition(".")[0] in row - {package.partition(".")[0]}
 
     def packages(self) -> list[str]:
         """The rows that have source, in the table's order, then those it does not know."""
@@ -140,6 +144,13 @@ class House:
                 other = self.modules.get(self.module_of(target) or "")
                 found.add(target if other is None else other.package or TOP)
         return found - {package}
+
+
+def _row_of(folders: list[str], rows: Collection[str]) -> str | None:
+    two = ".".join(folders[:2])
+    if two in rows:
+        return two
+    return folders[0] if folders != ["__init__"] else None
 
 
 def table(header: list[str], rows: list[list[str]]) -> str:

@@ -11,7 +11,6 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 from radixlm.cache import RadixCache
-from radixlm.constraints import Compiled, Compiler, MaskFiller
 from radixlm.core.batch import ScheduledBatch, ScheduledRow, StepResult
 from radixlm.core.clock import Clock
 from radixlm.core.config import SchedulePolicy
@@ -20,9 +19,10 @@ from radixlm.core.grammar import Grammar
 from radixlm.core.keys import KeyLike, as_key
 from radixlm.core.request import Breakpoint, Namespace, Request, RequestOutput
 from radixlm.core.sampling import SamplingParams
-from radixlm.engine import EngineCore, FakeRunner
-from radixlm.engine.fake_runner import fingerprints
+from radixlm.engine import EngineCore
 from radixlm.scheduler import Scheduler, make_order
+from radixlm.structured_output import Compiled, Compiler, MaskFiller
+from radixlm.testing.fake_runner import FakeRunner, fingerprints
 from radixlm.text.tokenizer import Tokenizer
 
 VOCAB = 256

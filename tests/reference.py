@@ -11,7 +11,7 @@ import transformers
 from torch import Tensor
 from torch.nn import functional
 
-from radixlm.bench.checkpoints import EOS_TOKEN_ID, write_byte_tokenizer
+from radixlm.testing.checkpoints import EOS_TOKEN_ID, write_byte_tokenizer
 
 ARCHITECTURES = {
     "llama": transformers.LlamaConfig,

@@ -19,21 +19,21 @@ import uvicorn
 
 from radixlm.build import AsyncEngine, Loaded, ModelInfo
 from radixlm.cache import RadixCache
-from radixlm.constraints import Compiler, MaskFiller
 from radixlm.core.batch import ScheduledBatch, ScheduledRow, StepResult
 from radixlm.core.config import EngineConfig
 from radixlm.engine import EngineClient, EngineCore, Intake
-from radixlm.engine.fake_runner import FakeRunner
-from radixlm.engine.journal import Journal
-from radixlm.engine.runner import Runner
+from radixlm.engine.engine_core import Runner
+from radixlm.engine.watching import Journal
 from radixlm.scheduler import Limits, Scheduler, make_order
 from radixlm.server import serve as serving
 from radixlm.server.app import create_app
-from radixlm.server.config import ServerConfig
+from radixlm.server.config.server_config import ServerConfig
+from radixlm.server.http.listen import bind, listening
 from radixlm.server.kv_events.publisher import KVEventCounts
-from radixlm.server.listen import bind, listening
-from radixlm.server.responses.keeper import Keeper
+from radixlm.server.responses.response_store import Keeper
 from radixlm.server.serve import Server, http_config
+from radixlm.structured_output import Compiler, MaskFiller
+from radixlm.testing.fake_runner import FakeRunner
 from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.tokenizer import Tokenizer
 from tests.text_samples import byte_level

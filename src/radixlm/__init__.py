@@ -28,9 +28,7 @@ if TYPE_CHECKING:
     from radixlm.lang.defaults import flush_cache, set_default_backend
     from radixlm.lang.endpoint import RuntimeEndpoint
     from radixlm.lang.function import Function, function
-    from radixlm.lang.openai_backend import OpenAI
-    from radixlm.lang.state import State
-    from radixlm.lang.words import (
+    from radixlm.lang.ir import (
         assistant,
         assistant_begin,
         assistant_end,
@@ -45,6 +43,8 @@ if TYPE_CHECKING:
         user_begin,
         user_end,
     )
+    from radixlm.lang.openai_backend import OpenAI
+    from radixlm.lang.state import State
 
 _HOMES = {
     "AsyncEngine": "radixlm.build",
@@ -62,25 +62,25 @@ _HOMES = {
     "RuntimeEndpoint": "radixlm.lang.endpoint",
     "SamplingParams": "radixlm.core.sampling",
     "State": "radixlm.lang.state",
-    "assistant": "radixlm.lang.words",
-    "assistant_begin": "radixlm.lang.words",
-    "assistant_end": "radixlm.lang.words",
+    "assistant": "radixlm.lang.ir",
+    "assistant_begin": "radixlm.lang.ir",
+    "assistant_end": "radixlm.lang.ir",
     "flush_cache": "radixlm.lang.defaults",
     "function": "radixlm.lang.function",
-    "gen": "radixlm.lang.words",
-    "gen_int": "radixlm.lang.words",
-    "gen_string": "radixlm.lang.words",
+    "gen": "radixlm.lang.ir",
+    "gen_int": "radixlm.lang.ir",
+    "gen_string": "radixlm.lang.ir",
     "greedy_token_selection": "radixlm.lang.choices",
-    "select": "radixlm.lang.words",
+    "select": "radixlm.lang.ir",
     "set_default_backend": "radixlm.lang.defaults",
-    "system": "radixlm.lang.words",
-    "system_begin": "radixlm.lang.words",
-    "system_end": "radixlm.lang.words",
+    "system": "radixlm.lang.ir",
+    "system_begin": "radixlm.lang.ir",
+    "system_end": "radixlm.lang.ir",
     "token_length_normalized": "radixlm.lang.choices",
     "unconditional_likelihood_normalized": "radixlm.lang.choices",
-    "user": "radixlm.lang.words",
-    "user_begin": "radixlm.lang.words",
-    "user_end": "radixlm.lang.words",
+    "user": "radixlm.lang.ir",
+    "user_begin": "radixlm.lang.ir",
+    "user_end": "radixlm.lang.ir",
 }
 
 __all__ = [

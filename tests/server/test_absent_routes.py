@@ -8,9 +8,9 @@ import re
 import pytest
 
 from radixlm.core.errors import ConfigError
-from radixlm.server.absent import ABSENT, INSTEAD
 from radixlm.server.app import API_ROUTES
-from radixlm.server.config import ServerConfig
+from radixlm.server.config.server_config import ServerConfig
+from radixlm.server.http.error_handlers import ABSENT, INSTEAD
 from tests.server_support import Client, fake_engine, refused
 
 ORIGIN = {"Origin": "https://example.org"}

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from radixlm.core.errors import ConfigError
-from radixlm.server.config import ServerConfig
+from radixlm.server.config.server_config import ServerConfig
 from tests.server.test_abort_by_key import NATIVE, reason, run
 from tests.server_support import Client, fake_engine, idle_and_whole, refused, until
 

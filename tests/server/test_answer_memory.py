@@ -12,8 +12,8 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models
 
-from radixlm.server.answer_memory import MOST_ANSWERS, AnswerMemory, Span
-from radixlm.server.service import Service
+from radixlm.server.pipeline.answer_memory import MOST_ANSWERS, AnswerMemory, Span
+from radixlm.server.pipeline.service import Service
 from radixlm.text.tokenizer import Tokenizer
 from tests.engines import byte_tokenizer
 from tests.server_support import Client, fake_engine

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from radixlm.core.errors import ConfigError
-from radixlm.server.api_keys import Keyring, digest_of
-from radixlm.server.config import ServerConfig
+from radixlm.server.config.server_config import ServerConfig
+from radixlm.server.http.api_keys import Keyring, digest_of
 from tests.server_support import Client, fake_engine
 
 KEYS = ("sk-first", "sk-second")

@@ -13,8 +13,8 @@ import pytest
 
 from radixlm.build import AsyncEngine
 from radixlm.core.request import RequestOutput
-from radixlm.server.cache import reports
-from radixlm.text.misses import Finding, find
+from radixlm.observe.causes import Finding, find
+from radixlm.server.pipeline import cache_report as reports
 from tests.server_support import Client, events, fake_engine, refused
 
 TEXT = "the code of the safe is 4711"

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from radixlm.server import garbage
-from radixlm.server.exchange import Exchange
-from radixlm.server.garbage import full_searches_on_demand, search_when_quiet
+from radixlm.server.http import garbage
+from radixlm.server.http.envelope import Exchange
+from radixlm.server.http.garbage import full_searches_on_demand, search_when_quiet
 from tests.server_support import fake_engine, live
 
 

@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from radixlm.core.request import FinishReason, RequestOutput
-from radixlm.server import generation, native
+from radixlm.server.pipeline import generation
+from radixlm.server.sglang import generate_answers as native
 from tests.server_support import events
 
 SIDES = ("input", "output")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from radixlm.server.responses import routes
-from radixlm.server.responses.store import TurnStore
+from radixlm.server.responses import responses_routes as routes
+from radixlm.server.responses.response_store import TurnStore
 from tests.server_support import Client, fake_engine, refused
 
 USER = {"role": "user", "content": "hello"}

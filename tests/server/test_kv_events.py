@@ -22,11 +22,11 @@ from radixlm.core.request import Namespace
 from radixlm.engine import client as clients
 from radixlm.engine.viewer import Viewer
 from radixlm.engine.watching import SECONDS_BETWEEN_CHANGES
-from radixlm.server.config import ServerConfig
+from radixlm.server.config.kv_events_config import KVEventsConfig
+from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.kv_events import outlet as outlets
 from radixlm.server.kv_events import publisher as publishers
 from radixlm.server.kv_events.blocks import BlockLedger
-from radixlm.server.kv_events.config import KVEventsConfig
 from radixlm.server.kv_events.outlet import Outlet
 from radixlm.server.kv_events.publisher import KVEventCounts, Publisher, published
 from radixlm.server.serve import serve

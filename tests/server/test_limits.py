@@ -12,9 +12,8 @@ import pytest
 
 from radixlm.core.clock import VirtualClock
 from radixlm.core.errors import ConfigError, QueueFullError
-from radixlm.server.config import ServerConfig
-from radixlm.server.key_queues import KeyQueues
-from radixlm.server.pace import Pace
+from radixlm.server.config.server_config import ServerConfig
+from radixlm.server.pipeline.admission import KeyQueues, Pace
 from tests.server_support import Client, events, fake_engine, idle_and_whole, live, until
 
 COMPLETIONS = "/v1/completions"

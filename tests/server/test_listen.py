@@ -13,11 +13,11 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-from radixlm.cli_top import command as top
-from radixlm.cli_top_feed import WatchError
+from radixlm.cli.top_command import command as top
+from radixlm.cli.top_feed import WatchError
 from radixlm.core.errors import ConfigError
-from radixlm.server.config import ServerConfig
-from radixlm.server.listen import bind_unix, check_certificate, listening
+from radixlm.server.config.server_config import ServerConfig
+from radixlm.server.http.listen import bind_unix, check_certificate, listening
 from tests.server_support import running
 
 

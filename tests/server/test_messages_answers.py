@@ -8,9 +8,9 @@ import pytest
 from anthropic.types import Message
 from fastapi.responses import JSONResponse
 
-from radixlm.server.anthropic.writer import BlockWriter
-from radixlm.server.event import event as as_bytes
-from radixlm.text.answers import TextDelta, ToolArguments, ToolCallBegun, ToolCallEnded
+from radixlm.parsers import TextDelta, ToolArguments, ToolCallBegun, ToolCallEnded
+from radixlm.server.anthropic.messages_run import BlockWriter
+from radixlm.server.http.sse import event as as_bytes
 from tests import chat_templates
 from tests.messages_support import BROKEN, CALL, TOOLS, USER, joined, model, send, told
 from tests.published import strictly

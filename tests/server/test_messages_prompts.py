@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from anthropic.types import MessageTokensCount
 
-from radixlm.server.anthropic.as_chat import chat_of
-from radixlm.server.anthropic.body import CountBody
-from radixlm.server.body import checked
+from radixlm.server.anthropic.messages_as_chat import chat_of
+from radixlm.server.anthropic.messages_body import CountBody
+from radixlm.server.http.body import checked
 from tests.messages_support import TOOLS, USER, model, send
 from tests.published import strictly
 from tests.server_support import (

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from radixlm.server.anthropic.as_chat import chat_of
-from radixlm.server.anthropic.body import CountBody
-from radixlm.server.body import checked
-from radixlm.server.tool_fields import FunctionPart
+from radixlm.server.anthropic.messages_as_chat import chat_of
+from radixlm.server.anthropic.messages_body import CountBody
+from radixlm.server.http.body import checked
+from radixlm.server.pipeline.tool_fields import FunctionPart
 from tests.messages_support import TOOLS, USER, model, send
 from tests.server_support import refused
 

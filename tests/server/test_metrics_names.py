@@ -6,9 +6,8 @@ import re
 
 import pytest
 
-from radixlm.engine.stats import EngineStats
-from radixlm.server.metrics import Metrics, RequestTimes
-from radixlm.server.metrics_names import VLLM
+from radixlm.engine.engine_stats import EngineStats
+from radixlm.server.pipeline.metrics import VLLM, Metrics, RequestTimes
 from tests.server_support import NAME, Client
 
 # What SGLang's own dashboard asks for.

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from radixlm.server import native_routes
+from radixlm.server.sglang import sglang_routes as native_routes
 from tests.server_support import Client, events, fake_engine, idle_and_whole, live, refused, until
 
 STEP = 0.01

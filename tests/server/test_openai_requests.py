@@ -37,7 +37,7 @@ from typing_extensions import is_typeddict
 from radixlm.core.grammar import Grammar
 from radixlm.core.request import Namespace
 from radixlm.core.sampling import SamplingParams
-from radixlm.server.fields import MESSAGE_NO_OPS, NOT_YET, REQUEST_NO_OPS
+from radixlm.server.http.fields import MESSAGE_NO_OPS, NOT_YET, REQUEST_NO_OPS
 from tests.server_support import Client, events, fake_engine, refused
 
 HELLO = [{"role": "user", "content": "hello"}]

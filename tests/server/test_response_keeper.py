@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from radixlm.server.responses.keeper import Keeper
-from radixlm.server.responses.store import StoreLimits, TurnStore
+from radixlm.server.responses.response_store import Keeper, StoreLimits, TurnStore
 
 
 def test_work_is_cancelled_once():

@@ -9,7 +9,7 @@ import sqlite3
 import pytest
 
 from radixlm.core.errors import ConfigError
-from radixlm.server.responses.store import StoreLimits, Turn, TurnStore
+from radixlm.server.responses.response_store import StoreLimits, Turn, TurnStore
 
 DAY = 86_400.0
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from openai.types.responses import Response
 
-from radixlm.server.responses.writer import ItemWriter
-from radixlm.text.answers import TextDelta, ToolArguments, ToolCallBegun, ToolCallEnded
+from radixlm.parsers import TextDelta, ToolArguments, ToolCallBegun, ToolCallEnded
+from radixlm.server.responses.responses_writer import ItemWriter
 from tests import chat_templates
 from tests.published import strictly
 from tests.responses_support import BROKEN, CALL, TOOLS, kinds, model, respond, told

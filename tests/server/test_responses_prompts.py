@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from radixlm.server.responses import prompt
+from radixlm.server.responses import responses_prompt as prompt
 from tests.responses_support import TOOLS, model, respond
 from tests.server_support import refused
 

@@ -15,7 +15,7 @@ from radixlm.build import AsyncEngine
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, ModelError
 from radixlm.core.sampling import SamplingParams
-from radixlm.server.config import ServerConfig
+from radixlm.server.config.server_config import ServerConfig
 from tests.server_support import Client
 
 RECOMMENDED = {

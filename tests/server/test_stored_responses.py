@@ -14,8 +14,8 @@ import openai
 import pytest
 
 from radixlm.core.errors import ConfigError
-from radixlm.server.config import ServerConfig
-from radixlm.server.responses.keeper import Keeper
+from radixlm.server.config.server_config import ServerConfig
+from radixlm.server.responses.response_store import Keeper
 from radixlm.server.serve import stored_responses
 from tests import chat_templates
 from tests.server_support import (

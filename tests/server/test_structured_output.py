@@ -9,11 +9,11 @@ from functools import partial
 
 import pytest
 
-from radixlm.constraints import compiler
-from radixlm.constraints.trial import SECONDS, Trial
 from radixlm.core.grammar import Grammar
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine.mailbox import TaskMailbox
+from radixlm.structured_output import compiler
+from radixlm.structured_output.trial import SECONDS, Trial
 from tests.server_support import Client, events, fake_engine, idle_and_whole, refused, until
 
 USER = {"role": "user", "content": "hello"}

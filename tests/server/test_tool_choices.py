@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from radixlm.constraints import compiler
-from radixlm.constraints.table import Table
-from radixlm.constraints.trial import Trial
+from radixlm.structured_output import compiler
+from radixlm.structured_output.token_table import Table
+from radixlm.structured_output.trial import Trial
 from tests import chat_templates
 from tests.chat_templates import MARKERS
 from tests.server_support import CHATML, Client, events, fake_engine, idle_and_whole, refused, until

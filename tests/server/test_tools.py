@@ -12,10 +12,10 @@ import openai
 import pytest
 
 from radixlm.core.request import RequestOutput
-from radixlm.server.answer_stream import AnswerStream
-from radixlm.server.chat_deltas import deltas_of
-from radixlm.text.answers.style import AnswerStyle
-from radixlm.text.answers.tools import ToolUse
+from radixlm.parsers.style import AnswerStyle
+from radixlm.parsers.tools import ToolUse
+from radixlm.server.openai.chat_deltas import deltas_of
+from radixlm.server.pipeline.answer_stream import AnswerStream
 from tests import chat_templates
 from tests.chat_templates import MARKERS
 from tests.server_support import CHATML, Client, events, fake_engine, idle_and_whole, live, until

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from radixlm.server.ui_routes import PAGE, parts
+from radixlm.server.pages.ui_routes import PAGE, parts
 from tests.server_support import Client, refused
 
 KEY = "sk-page"

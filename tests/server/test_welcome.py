@@ -9,10 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from radixlm.server.config import ServerConfig
-from radixlm.server.listen import bind
-from radixlm.server.warming import touch
-from radixlm.server.welcome import pool_warning, welcome
+from radixlm.server.announce import pool_warning, touch, welcome
+from radixlm.server.config.server_config import ServerConfig
+from radixlm.server.http.listen import bind
 from tests.server_support import Client, fake_engine, running
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from radixlm.bench.checkpoints import write_random_checkpoint
 from radixlm.build import loading
 from radixlm.core.config import EngineConfig
 from radixlm.core.sampling import SamplingParams
 from radixlm.runner.model_runner import ModelRunner
+from radixlm.testing.checkpoints import write_random_checkpoint
 
 GREEDY = SamplingParams(max_tokens=8, temperature=0)
 

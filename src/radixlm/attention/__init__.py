@@ -3,8 +3,7 @@
 from radixlm.attention.backends import make_backend
 from radixlm.attention.cpu_backend import CpuBackend
 from radixlm.attention.interface import Attend, Backend
-from radixlm.attention.plan import AttentionPlan, RowSpan, make_plan
-from radixlm.attention.sharing import SharedRead, Sharing
+from radixlm.attention.plan import AttentionPlan, RowSpan, SharedRead, Sharing, make_plan
 from radixlm.attention.torch_backend import TorchBackend
 
 __all__ = [

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from radixlm.attention.cpu_backend import SHARING, CpuBackend
 from radixlm.attention.interface import Backend
-from radixlm.attention.team import team
 from radixlm.attention.torch_backend import TorchBackend
+from radixlm.kernels.openmp import team
 from radixlm.memory.kv_pool import KVPool
 
 

@@ -10,14 +10,12 @@ from torch import Tensor
 
 from radixlm.attention.direct import make_worker
 from radixlm.attention.interface import Attend
-from radixlm.attention.own_reads import OwnReads
-from radixlm.attention.plan import AttentionPlan, RowSpan
+from radixlm.attention.plan import AttentionPlan, RowSpan, SharedRead, Sharing
+from radixlm.attention.reads import OwnReads, TileRead, TileReads, cut, make_scratch
 from radixlm.attention.rows import Merge, PartRows, make_merge_worker
-from radixlm.attention.sharing import SharedRead, Sharing
-from radixlm.attention.team import team
 from radixlm.attention.tile_layout import STRIP, Shape
-from radixlm.attention.tile_reads import TileRead, TileReads, cut, make_scratch
 from radixlm.attention.tiles import make_tile_worker
+from radixlm.kernels.openmp import team
 from radixlm.memory.kv_pool import KVPool
 
 # When to share: fewest, shortest, least saved in tokens x heads x head_dim, measured in

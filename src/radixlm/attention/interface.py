@@ -6,8 +6,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from radixlm.attention.plan import AttentionPlan
-from radixlm.attention.sharing import Sharing
+from radixlm.attention.plan import AttentionPlan, Sharing
 
 
 class Attend(Protocol):

@@ -1,13 +1,182 @@
-"""Who reads what in one step: made once from the batch, used by every layer. No tensors here."""
+"""Which stretches of the context are read once for several rows of a step. No tensors here."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, chain
 from typing import NamedTuple
 
-from radixlm.attention.sharing import SharedRead, Sharing, Skip, share
 from radixlm.core.batch import Extent, ScheduledRow, Segment
+
+
+class Sharing(NamedTuple):
+    """When a stretch is worth a read of its own; the backend knows what that costs.
+
+    largest: a row with more new tokens than this gains nothing by sharing, and does not count.
+    fewest, shortest, least_saved: a stretch pays when (new tokens that read it - fewest) x (its
+        length - shortest) is at least `least_saved`, and neither is less than nothing: so many
+        tokens are as fast by themselves, so many tokens long are what merging a token's parts
+        costs, and the rest has to pay for the extra calls. Other stretches are read by each row
+        with its own tokens.
+    least_view: a run of slots this long is read in place; shorter ones are gathered together.
+    """
+
+    largest: int
+    fewest: int
+    shortest: int
+    least_saved: int
+    least_view: int
+
+
+class SharedRead(NamedTuple):
+    """One read for all new tokens [first, stop) of the step: they see all of it, without a mask.
+
+    length: tokens in `extents`.
+    """
+
+    first: int
+    stop: int
+    length: int
+    extents: tuple[Extent, ...]
+
+
+class Skip(NamedTuple):
+    """The part [start, stop) of a row's context that its shared reads cover."""
+
+    start: int
+    stop: int
+
+
+class _Stretch(NamedTuple):
+    """Neighbouring nodes on the way down that have the same readers, rows [first, stop).
+
+    parent: index of the stretch above it, -1 at the top.
+    """
+
+    first: int
+    stop: int
+    parent: int
+    segments: tuple[Segment, ...]
+
+    @property
+    def start(self) -> int:
+        return self.segments[0].start
+
+    @property
+    def end(self) -> int:
+        return self.segments[-1].stop
+
+
+def share(
+    rows: Sequence[ScheduledRow], rule: Sharing
+) -> tuple[list[SharedRead], list[Skip | None]]:
+    """The step's shared reads, and of each row what they cover of it.
+
+    A stretch is taken when it pays, or when it lies between two that do, so that what is left to
+    a row is what comes before the first and after the last:
+
+        rows   | a . . . . | b . . . . . . | d . . |         a: 10 tokens, not worth a read
+               |           |               | e . . |         b, c: shared by 4 and 2 rows
+               |           |       c       | f     |
+               |           |               |-------|
+               |           |---------------+ g . . . . .     row of g: reads a and g itself,
+                     own   |   shared      |  own               b by the shared read
+
+    O(segments of rows that share).
+    """
+    ends = list(accumulate((row.n_new for row in rows), initial=0))
+    few = (row.n_new if row.n_new <= rule.largest else 0 for row in rows)
+    readers = list(accumulate(few, initial=0))
+    stretches = list(_stretches(rows))
+    reads: list[SharedRead] = []
+    skips: list[Skip | None] = [None] * len(rows)
+    for stretch, taken in zip(stretches, _taken(stretches, readers, rule), strict=True):
+        if taken:
+            reads += _reads(stretch, ends, rule)
+            for index in range(stretch.first, stretch.stop):
+                before = skips[index]
+                skips[index] = Skip(before.start if before else stretch.start, stretch.end)
+    return reads, skips
+
+
+def _stretches(rows: Sequence[ScheduledRow]) -> Iterator[_Stretch]:
+    """From the top down: a stretch comes after the one above it."""
+    count = 0
+    todo = [(0, len(rows), 0, -1)] if rows else []
+    while todo:
+        first, stop, depth, parent = todo.pop()
+        for low, high in _readers(rows, first, stop, depth):
+            end = depth + 1
+            while list(_readers(rows, low, high, end)) == [(low, high)]:
+                end += 1
+            yield _Stretch(low, high, parent, rows[low].segments[depth:end])
+            todo.append((low, high, end, count))
+            count += 1
+
+
+def _readers(
+    rows: Sequence[ScheduledRow], first: int, stop: int, depth: int
+) -> Iterator[tuple[int, int]]:
+    """Ranges of at least two rows in [first, stop) whose segment at `depth` is the same node."""
+    low = first
+    node = _node(rows[low], depth)
+    for high in range(first + 1, stop + 1):
+        below = _node(rows[high], depth) if high < stop else None
+        if high < stop and below == node:
+            continue
+        if node is not None and high - low > 1:
+            yield low, high
+        low, node = high, below
+
+
+def _node(row: ScheduledRow, depth: int) -> int | None:
+    """The node there, if all of it comes before the row's new tokens."""
+    if depth >= len(row.segments) or row.segments[depth].stop > row.start:
+        return None
+    return row.segments[depth].node_id
+
+
+def _taken(stretches: Sequence[_Stretch], readers: Sequence[int], rule: Sharing) -> list[bool]:
+    """readers: new tokens that count, of all rows before each row."""
+    pays = [
+        _pays(readers[stretch.stop] - readers[stretch.first], stretch.end - stretch.start, rule)
+        for stretch in stretches
+    ]
+    above, below = pays[:], pays[:]
+    for index, stretch in enumerate(stretches):
+        above[index] |= stretch.parent >= 0 and above[stretch.parent]
+    for index in reversed(range(len(stretches))):
+        if stretches[index].parent >= 0:
+            below[stretches[index].parent] |= below[index]
+    return [up and down for up, down in zip(above, below, strict=True)]
+
+
+def _pays(readers: int, length: int, rule: Sharing) -> bool:
+    more, longer = readers - rule.fewest, length - rule.shortest
+    return more > 0 and longer > 0 and more * longer >= rule.least_saved
+
+
+def _reads(stretch: _Stretch, ends: Sequence[int], rule: Sharing) -> Iterator[SharedRead]:
+    """Long runs each on its own, in place, and all that is left together: order does not matter."""
+    runs = joined(chain.from_iterable(segment.extents for segment in stretch.segments))
+    long = [(run,) for run in runs if run.stop - run.start >= rule.least_view]
+    short = tuple(run for run in runs if run.stop - run.start < rule.least_view)
+    for extents in [*long, short] if short else long:
+        length = sum(run.stop - run.start for run in extents)
+        yield SharedRead(ends[stretch.first], ends[stretch.stop], length, extents)
+
+
+def joined(extents: Iterator[Extent]) -> list[Extent]:
+    """The same slots in as few runs as possible."""
+    runs: list[Extent] = []
+    for extent in extents:
+        if runs and runs[-1].stop == extent.start:
+            runs[-1] = Extent(runs[-1].start, extent.stop)
+        else:
+            runs.append(extent)
+    return runs
+
 
 # Rows are padded to the longest of their group: a row joins while it fills 3/4 of it, or misses
 # so few tokens that a call of its own would cost more.

@@ -24,9 +24,9 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from torch import Tensor
 
-from radixlm.attention.kernels import Kernel, compiled
-from radixlm.attention.team import Team
-from radixlm.attention.vectors import FAST, MOST_LANES, Lanes, fetch_add, floats, words
+from radixlm.kernels.jit import Kernel, compiled
+from radixlm.kernels.openmp import Team
+from radixlm.kernels.vectors import FAST, MOST_LANES, Lanes, fetch_add, floats, words
 
 # A row of parts that means: the token's answer.
 ANSWER = -1

@@ -12,7 +12,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from radixlm.attention.vectors import MOST_EXACT, MOST_LANES, Lanes
+from radixlm.kernels.vectors import MOST_EXACT, MOST_LANES, Lanes
 
 _INT64, _INT32 = ir.IntType(64), ir.IntType(32)
 # Error 4e-5: weights that are rounded to bfloat16 have one of 4e-3.

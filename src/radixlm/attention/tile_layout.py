@@ -7,21 +7,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from radixlm.attention.processor import has_bfloat16
 from radixlm.attention.rows import clear
-from radixlm.attention.strips import (
-    UNIT_BYTES,
-    make_copied,
-    make_transposed,
-    paired,
-    strip_vectors,
-)
-from radixlm.attention.vectors import (
+from radixlm.kernels.strips import UNIT_BYTES, make_copied, make_transposed, paired, strip_vectors
+from radixlm.kernels.vectors import (
     FAST,
     MOST_LANES,
     float_of_bits,
     floats,
     halves,
+    has_bfloat16,
     integers,
     words,
 )

@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from radixlm.attention.kernels import compiled
 from radixlm.attention.rows import ANSWER, make_put
 from radixlm.attention.softmax import make_row_weights, row_largest
-from radixlm.attention.strips import UNIT_BYTES, make_product, strip_vectors
 from radixlm.attention.tile_layout import STRIP, TILE, Shape, make_pack, make_take, places_of
-from radixlm.attention.vectors import (
+from radixlm.kernels.jit import compiled
+from radixlm.kernels.strips import UNIT_BYTES, make_product, strip_vectors
+from radixlm.kernels.vectors import (
     FAST,
     LOG2_E,
     MOST_LANES,

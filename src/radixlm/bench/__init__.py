@@ -1,5 +1,5 @@
 """Floor 7: workloads, reports, random checkpoints."""
 
-from radixlm.bench.checkpoints import SHAPES, write_random_checkpoint
+from radixlm.testing.checkpoints import SHAPES, write_random_checkpoint
 
 __all__ = ["SHAPES", "write_random_checkpoint"]

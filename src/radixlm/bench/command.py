@@ -9,12 +9,12 @@ from typing import get_args
 import click
 from tqdm import tqdm
 
-from radixlm.bench.checkpoints import SHAPES, write_random_checkpoint
 from radixlm.bench.folder import Dtype, model_folder, shape_option
 from radixlm.bench.paper.command import paper
 from radixlm.bench.report import contrast, save, show
 from radixlm.bench.shared_prefix import MODES, SharedPrefix, measure
-from radixlm.core.wording import counted
+from radixlm.core.errors import counted
+from radixlm.testing.checkpoints import SHAPES, write_random_checkpoint
 
 
 @click.group("bench")

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import click
 
-from radixlm.bench.checkpoints import SHAPES, write_random_checkpoint
+from radixlm.testing.checkpoints import SHAPES, write_random_checkpoint
 
 Dtype = Literal["bfloat16", "float32"]
 Command = Callable[..., Any]

@@ -13,8 +13,8 @@ from radixlm.core.reports import MAX_WAITING, TreeQuery, TreeSnapshot
 from radixlm.core.request import Breakpoint, Namespace, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineStats
+from radixlm.engine.input_processor import Prompt
 from radixlm.engine.messages import Scene
-from radixlm.engine.prompts import Prompt
 from radixlm.engine.viewer import Viewer
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from radixlm.constraints import Compiled, Compiler
 from radixlm.core.errors import EngineStoppedError
 from radixlm.core.grammar import Grammar
+from radixlm.structured_output import Compiled, Compiler
 
 
 class Compiling:

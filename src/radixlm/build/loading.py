@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from radixlm.attention.team import team
 from radixlm.build.compiling import Compiling
 from radixlm.build.resolve import (
     resolve_context,
@@ -23,7 +22,6 @@ from radixlm.build.resolve import (
 )
 from radixlm.build.warming import throwaway_cache, warm_up
 from radixlm.cache import EvictionPolicy, RadixCache, make_policy
-from radixlm.constraints import Compiler, MaskFiller
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError
 from radixlm.core.grammar import Grammar
@@ -31,20 +29,21 @@ from radixlm.core.keys import Key
 from radixlm.core.request import FinishReason, Request, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineClient, EngineCore, Intake
-from radixlm.engine.intake import new_request_id
-from radixlm.engine.journal import Journal
-from radixlm.engine.prompts import Prompt, prompt_key
-from radixlm.engine.runner import Runner
+from radixlm.engine.engine_core import Runner
+from radixlm.engine.input_processor import Prompt, new_request_id, prompt_key
+from radixlm.engine.watching import Journal
+from radixlm.kernels.openmp import team
 from radixlm.memory.budget import MOST_TOKENS, default_kv_tokens
 from radixlm.memory.kv_pool import KVPool, bytes_per_token
 from radixlm.memory.req_to_token import ReqToTokenPool
-from radixlm.models.config import load_config, recommended_sampling
 from radixlm.models.loader import load_model
+from radixlm.models.model_config import load_config, recommended_sampling
 from radixlm.runner.model_runner import ModelRunner
 from radixlm.runner.paced import PacedRunner
 from radixlm.scheduler import Limits, Scheduler, make_order
+from radixlm.structured_output import Compiler, MaskFiller
 from radixlm.text.chat_template import ChatTemplate
-from radixlm.text.folder import DEMO_MODEL, DEMO_NAME, resolve_folder
+from radixlm.text.model_folder import DEMO_MODEL, DEMO_NAME, resolve_folder
 from radixlm.text.prefix_check import BrokenPrefix, broken_prefixes, told
 from radixlm.text.tokenizer import Tokenizer
 

@@ -7,7 +7,7 @@ import torch
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, UnsupportedModelError
 from radixlm.core.processors import processors_allowed, threads_for
-from radixlm.models.config import ModelConfig
+from radixlm.models.model_config import ModelConfig
 
 # The share of the pool that marks may keep is one in so many.
 _PINS_IN_POOL = 4

@@ -11,16 +11,15 @@ import numpy as np
 from radixlm.cache.allocator import SlotAllocator
 from radixlm.cache.checks import check_slots, require
 from radixlm.cache.discard import discard
+from radixlm.cache.endings import Ending
 from radixlm.cache.eviction import EvictionPolicy
-from radixlm.cache.explain import Ending
-from radixlm.cache.lease import Lease
+from radixlm.cache.lease import Lease, given_back, left_behind, path_ids
 from radixlm.cache.node import Match, TreeNode, path_slots
 from radixlm.cache.picture import Pictures
 from radixlm.cache.pins import Pin, PinBoard
 from radixlm.cache.reuse import Reuse
-from radixlm.cache.room import given_back, left_behind, path_ids
-from radixlm.cache.stats import TreeStats
 from radixlm.cache.tree import RadixTree
+from radixlm.cache.tree_stats import TreeStats
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.config import check_page_size
 from radixlm.core.errors import ConfigError, InvalidKeyError, PinError

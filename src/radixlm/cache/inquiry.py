@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from radixlm.cache.cache import RadixCache
-from radixlm.cache.explain import Ending
+from radixlm.cache.endings import Ending
 from radixlm.core.keys import Key
 from radixlm.core.misses import Explained, MissReason, MissReport
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 import numpy as np
 
 from radixlm.cache.allocator import split_runs
-from radixlm.cache.explain import Ending
-from radixlm.cache.node import TreeNode, copy_slots, path_slots
+from radixlm.cache.endings import Ending
+from radixlm.cache.node import Match, TreeNode, copy_slots, path_slots
 from radixlm.core.batch import Extent, Remap, Segment
 from radixlm.core.errors import CacheError, LeaseClosedError
 from radixlm.core.keys import Key, Slots
@@ -244,3 +246,47 @@ def _path_segments(node: TreeNode) -> list[Segment]:
         segments.append(Segment(at.id, at.start, at.end, at.extents))
         at = at.parent
     return segments[::-1]
+
+
+def left_behind(leases: Iterable[Lease], match: Match) -> int:
+    """Evictable tokens that leases, released before, have left and `match` would not lock."""
+    locked = _matched(match)
+    left = {
+        node.id: node.resident
+        for lease in leases
+        for node, _ in _path(lease.node, lease.node.resident)
+        if not node.lock_ref
+    }
+    return sum(max(0, size - locked.get(name, 0)) for name, size in left.items())
+
+
+def given_back(leases: Iterable[Lease], match: Match) -> int:
+    """Slots that could be had again if these leases were released and `match` were locked."""
+    kept = _matched(match)
+    freed = 0
+    ends: Counter[TreeNode] = Counter()
+    for lease in leases:
+        freed += lease.private_size - lease.reserve
+        ends.update(node for node, _ in _path(lease.node, lease.node.resident))
+    for node, count in ends.items():
+        if count == node.lock_ref:
+            freed += node.resident - kept.get(node.id, 0)
+    return freed
+
+
+def path_ids(lease: Lease) -> list[int]:
+    """The ids of the nodes on a lease's path, from the root on."""
+    return [node.id for node, _ in _path(lease.node, 0)][::-1]
+
+
+def _matched(match: Match) -> dict[int, int]:
+    """How many tokens of each node are matched, by its id."""
+    return {node.id: length for node, length in _path(match.node, match.offset)}
+
+
+def _path(node: TreeNode | None, offset: int) -> Iterator[tuple[TreeNode, int]]:
+    """The nodes from `node` up, and how many tokens of each are on the path."""
+    while node is not None:
+        yield node, offset
+        node = node.parent
+        offset = node.resident if node is not None else 0

@@ -19,7 +19,7 @@ from radixlm.cache.node import (
     walk,
 )
 from radixlm.cache.reuse import Reuse
-from radixlm.cache.stats import TreeStats
+from radixlm.cache.tree_stats import TreeStats
 from radixlm.core.clock import Clock
 from radixlm.core.errors import CacheError
 from radixlm.core.events import EventSink, Evicted, Merged, Split

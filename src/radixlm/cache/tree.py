@@ -21,8 +21,8 @@ from radixlm.cache.node import (
     walk,
 )
 from radixlm.cache.reuse import Reuse
-from radixlm.cache.stats import TreeStats
 from radixlm.cache.structure import Structure
+from radixlm.cache.tree_stats import TreeStats
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.config import check_page_size
 from radixlm.core.errors import CacheError, InvalidKeyError, StaleMatchError

@@ -1,29 +1,15 @@
-"""Every error RadixLM raises on purpose. One tree, so that a caller can catch as much as it wants.
-
-RadixLMError
-├── InvalidRequestError    the caller's input is wrong; names the field            HTTP 400
-│   └── RequestTooLargeError   it can never fit the context or the pool            HTTP 400
-├── QueueFullError         too many requests wait; try again later                 HTTP 429
-├── EngineDeadError        the engine loop crashed or was shut down                HTTP 503
-│   └── EngineStoppedError     it was shut down, as it was meant to be               HTTP 503
-├── NoTrialError           no process can be started to try grammars in            HTTP 503
-├── BackendError           a server that programs run on does not answer, or fails
-├── ConfigError            a flag or a combination of flags is wrong
-├── ModelError             a checkpoint folder cannot be used
-│   ├── UnsupportedModelError  names the config field that is not supported
-│   └── CheckpointError        missing shard, wrong shape, truncated file
-├── ProgramError           a step of a program in the frontend language failed; names its line
-│   └── UnknownVariableError   nothing in the program makes a value of that name
-└── CacheError             misuse of the cache; the cache is unchanged
-    ├── InvalidKeyError        not a non-empty 1-D array of ids that fit int32
-    ├── StaleMatchError        the tree changed since the match was made
-    ├── LeaseClosedError       the lease was released before
-    ├── NodeGoneError          the node that was asked for is not in the tree (any more)
-    ├── SlotError              double free, or a slot that was never handed out
-    └── InvariantError         `check()` found a broken invariant: a bug in RadixLM
-"""
+"""How many there are, in words."""
 
 from __future__ import annotations
+
+
+def counted(count: int, thing: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "token"), counted(2, "token")
+    ('1 token', '2 tokens')
+    """
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
 
 
 class RadixLMError(Exception):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from radixlm.core.wording import counted
+from radixlm.core.errors import counted
 
 # How much of a cached text is shown on either side of where a prompt leaves it.
 SHOWN_TOKENS: Final = 12

@@ -4,17 +4,14 @@ EngineCore is one step, EngineThread runs it, EngineClient is what the rest of t
 """
 
 from radixlm.engine.client import EngineClient, collect
-from radixlm.engine.core import EngineCore
-from radixlm.engine.fake_runner import FakeRunner
-from radixlm.engine.intake import Intake
-from radixlm.engine.runner import Runner
-from radixlm.engine.stats import EngineStats
+from radixlm.engine.engine_core import EngineCore, Runner
+from radixlm.engine.engine_stats import EngineStats
+from radixlm.engine.input_processor import Intake
 
 __all__ = [
     "EngineClient",
     "EngineCore",
     "EngineStats",
-    "FakeRunner",
     "Intake",
     "Runner",
     "collect",

@@ -13,13 +13,19 @@ from typing import Any, TypeVar
 
 from radixlm.cache import Pin
 from radixlm.core.clock import Clock, WallClock
-from radixlm.core.errors import CacheError, EngineDeadError, InvalidRequestError, QueueFullError
+from radixlm.core.errors import (
+    CacheError,
+    EngineDeadError,
+    InvalidRequestError,
+    QueueFullError,
+    counted,
+)
 from radixlm.core.keys import Key
 from radixlm.core.misses import Explained
 from radixlm.core.reports import MAX_WAITING, TreeQuery
 from radixlm.core.request import FinishReason, Namespace, Request, RequestOutput
-from radixlm.core.wording import counted
-from radixlm.engine.core import EngineCore
+from radixlm.engine.engine_core import EngineCore
+from radixlm.engine.engine_stats import EngineStats
 from radixlm.engine.loop import EngineThread
 from radixlm.engine.mailbox import Mailbox, TaskMailbox, ThreadMailbox, deliver_all
 from radixlm.engine.messages import (
@@ -43,7 +49,6 @@ from radixlm.engine.messages import (
     Submit,
     Unpin,
 )
-from radixlm.engine.stats import EngineStats
 from radixlm.engine.viewer import Viewer
 
 # How many may watch the tree at a time, and how many may wait for a single look.

@@ -15,7 +15,8 @@ from radixlm.core.errors import (
     InvalidRequestError,
 )
 from radixlm.core.request import FinishReason, Request, RequestOutput
-from radixlm.engine.core import EngineCore
+from radixlm.engine.engine_core import EngineCore
+from radixlm.engine.engine_stats import EngineStats, StepLog
 from radixlm.engine.messages import (
     Abort,
     Answer,
@@ -30,8 +31,6 @@ from radixlm.engine.messages import (
     Stop,
     Submit,
 )
-from radixlm.engine.stats import EngineStats
-from radixlm.engine.step_log import StepLog
 
 _logger = logging.getLogger("radixlm.engine")
 

@@ -11,7 +11,7 @@ from radixlm.core.keys import Key
 from radixlm.core.misses import Explained
 from radixlm.core.reports import RequestView, TreeChange, TreeQuery, TreeSnapshot
 from radixlm.core.request import Namespace, Request, RequestOutput
-from radixlm.engine.stats import EngineStats
+from radixlm.engine.engine_stats import EngineStats
 
 
 @dataclass(frozen=True, slots=True)

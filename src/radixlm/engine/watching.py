@@ -1,21 +1,64 @@
-"""Shows the tree and the requests to those who look, between steps, a little at a time."""
+"""What happens to requests, noted for those who watch; and nothing while nobody does."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from radixlm.cache import RadixCache
 from radixlm.cache.changes import Changes
 from radixlm.cache.picture import Picture
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.errors import CacheError, NodeGoneError
+from radixlm.core.events import Arrived, Event, Finished, RequestEvent, Retracted, Scheduled
 from radixlm.core.reports import RequestView, TreeChange, TreeQuery
-from radixlm.engine.journal import Journal, Noted
+from radixlm.engine.engine_stats import EngineStats
 from radixlm.engine.messages import Scene, SceneChange, Seen, Sight
-from radixlm.engine.stats import EngineStats
 from radixlm.scheduler import Scheduler
+
+MAX_EVENTS = 2_000
+
+
+class Noted(NamedTuple):
+    """lost: how many events more there were than are kept."""
+
+    events: tuple[RequestEvent, ...] = ()
+    lost: int = 0
+
+    def after(self, n: int) -> Noted:
+        """Without the first `n`."""
+        return Noted(self.events[n:], self.lost - max(n - len(self.events), 0))
+
+
+class Journal:
+    """The scheduler's sink. Written and read by the engine's thread."""
+
+    def __init__(self) -> None:
+        self.open = False
+        self._events: list[RequestEvent] = []
+        self._lost = 0
+
+    def __len__(self) -> int:
+        """How many were noted since it was last asked, those that are not kept too."""
+        return len(self._events) + self._lost
+
+    def note(self, event: Event) -> None:
+        """An EventSink."""
+        if not self.open or not isinstance(event, Arrived | Scheduled | Retracted | Finished):
+            return
+        if len(self._events) < MAX_EVENTS:
+            self._events.append(event)
+        else:
+            self._lost += 1
+
+    def take(self) -> Noted:
+        """What was noted since it was last asked."""
+        noted = Noted(tuple(self._events), self._lost)
+        self._events, self._lost = [], 0
+        return noted
+
 
 # What a step may be held up by for a picture that is being made: two or three milliseconds.
 NODES_PER_TURN = 1_000

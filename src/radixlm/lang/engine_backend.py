@@ -17,9 +17,9 @@ from radixlm.core.request import FinishReason, RequestOutput, TokenLogprob
 from radixlm.core.sampling import SamplingParams
 from radixlm.lang.backend import Piece, Scores, Session
 from radixlm.lang.choices import Token, Tokens
+from radixlm.lang.interpreter import side_by_side
 from radixlm.lang.meta import AnswerMeta
 from radixlm.lang.params import Params
-from radixlm.lang.performer import side_by_side
 from radixlm.lang.roles import HabitRoles, Roles, TemplateRoles
 from radixlm.lang.tokens import TokenTranscript
 from radixlm.lang.transcript import Transcript

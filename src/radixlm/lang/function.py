@@ -10,8 +10,8 @@ from radixlm.core.errors import ConfigError
 from radixlm.lang.batch import DEFAULT_THREADS, run_calls
 from radixlm.lang.defaults import as_backend
 from radixlm.lang.executor import Executor
+from radixlm.lang.interpreter import Style
 from radixlm.lang.params import DEFAULTS, PARAMS, Params, make_params
-from radixlm.lang.performer import Style
 from radixlm.lang.prefix import write_constant_prefix
 from radixlm.lang.program import Call
 from radixlm.lang.state import State

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, cast
 
+from radixlm.lang.ir import Expr, RoleBegin, RoleEnd, ScopeBegin, ScopeEnd, Text
 from radixlm.lang.state import State
 from radixlm.lang.stream import Stream
 from radixlm.lang.transcript import Transcript
-from radixlm.lang.words import Expr, RoleBegin, RoleEnd, ScopeBegin, ScopeEnd, Text
 
 
 class _Unknown(BaseException):

@@ -10,8 +10,8 @@ from typing import Any
 
 from radixlm.core.errors import ProgramError
 from radixlm.lang.executor import Executor
+from radixlm.lang.interpreter import Style
 from radixlm.lang.lines import function_line
-from radixlm.lang.performer import Style
 from radixlm.lang.state import State
 from radixlm.lang.stream import Stream
 

@@ -9,20 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from radixlm.core.errors import ProgramError
+from radixlm.lang.ir import Expr, Exprs, RoleBegin, RoleEnd, ScopeBegin, ScopeEnd, in_role, parts_of
 from radixlm.lang.lines import caller_line
 from radixlm.lang.stream import Stream
 from radixlm.lang.transcript import Message
 from radixlm.lang.values import Value
-from radixlm.lang.words import (
-    Expr,
-    Exprs,
-    RoleBegin,
-    RoleEnd,
-    ScopeBegin,
-    ScopeEnd,
-    in_role,
-    parts_of,
-)
 
 
 class State:

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from radixlm.core.errors import ProgramError, RadixLMError, UnknownVariableError
 from radixlm.lang.executor import Executor
+from radixlm.lang.interpreter import Performer, Style
+from radixlm.lang.ir import Expr, Gen, ScopeBegin, ScopeEnd, Select
 from radixlm.lang.lines import Line, caller_line, error_line
-from radixlm.lang.performer import Performer, Style
 from radixlm.lang.transcript import Transcript
 from radixlm.lang.values import Value
-from radixlm.lang.words import Expr, Gen, ScopeBegin, ScopeEnd, Select
 
 T = TypeVar("T")
 

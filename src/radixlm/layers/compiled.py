@@ -18,9 +18,9 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from torch import Tensor
 
-from radixlm.attention.kernels import Kernel, compiled
-from radixlm.attention.team import team
-from radixlm.attention.vectors import MOST_LANES, Lanes, fetch_add, floats, words
+from radixlm.kernels.jit import Kernel, compiled
+from radixlm.kernels.openmp import team
+from radixlm.kernels.vectors import MOST_LANES, Lanes, fetch_add, floats, words
 
 # The workers' first arguments, int64 each: a counter, how many rows there are, and of one row the
 # numbers; then addresses.

@@ -25,11 +25,17 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from torch import Tensor
 
-from radixlm.attention.kernels import compiled
-from radixlm.attention.processor import has_bfloat16, processor_has
-from radixlm.attention.strips import UNIT_BYTES, Strip
-from radixlm.attention.team import team
-from radixlm.attention.vectors import MOST_LANES, fetch_add, prefetch_line, words
+from radixlm.kernels.jit import compiled
+from radixlm.kernels.openmp import team
+from radixlm.kernels.strips import UNIT_BYTES, Strip
+from radixlm.kernels.vectors import (
+    MOST_LANES,
+    fetch_add,
+    has_bfloat16,
+    prefetch_line,
+    processor_has,
+    words,
+)
 
 # The worker's arguments, int64 each; strides in bytes.
 _TAKEN, _ROWS, _UNITS, _OUTPUTS, _X, _X_STRIDE, _PANELS, _BIAS, _INTO, _HEIGHT, _SIZE = range(11)

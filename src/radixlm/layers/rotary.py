@@ -1,12 +1,109 @@
-"""Rotary position embedding, neox style: dimension i is rotated with dimension i + head_dim / 2."""
+"""Rotary frequencies, plain and stretched to contexts longer than the model was trained on.
+
+Everything is computed in float32 and in the order of the reference implementations: at position
+100,000 a last-bit difference in a frequency is already a hundredth of a radian.
+"""
 
 from __future__ import annotations
+
+import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from radixlm.layers import compiled
-from radixlm.layers.rope_scaling import RopeConfig
+
+
+def plain_frequencies(theta: float, head_dim: int) -> Tensor:
+    """(head_dim / 2,) radians per position, from 1 down to almost 1 / theta (Su et al., 2021)."""
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
+    return 1.0 / (theta**exponents)
+
+
+@dataclass(frozen=True, slots=True)
+class LinearScaling:
+    """Positions are squeezed by `factor` (position interpolation, Chen et al., 2023)."""
+
+    factor: float
+
+    def frequencies(self, theta: float, head_dim: int) -> Tensor:
+        return plain_frequencies(theta, head_dim) / self.factor
+
+
+@dataclass(frozen=True, slots=True)
+class Llama3Scaling:
+    """Slow frequencies are squeezed, fast ones kept, those between blended (Llama 3.1).
+
+    A frequency is fast or slow by the turns it makes within `original_length`: more than
+    `high_freq_factor` is fast, fewer than `low_freq_factor` is slow.
+    """
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_length: int
+
+    def frequencies(self, theta: float, head_dim: int) -> Tensor:
+        plain = plain_frequencies(theta, head_dim)
+        turns = self.original_length / (2 * math.pi / plain)
+        band = self.high_freq_factor - self.low_freq_factor
+        keep = ((turns - self.low_freq_factor) / band).clamp(0.0, 1.0)
+        return (1 - keep) * plain / self.factor + keep * plain
+
+
+@dataclass(frozen=True, slots=True)
+class YarnScaling:
+    """Llama3Scaling's idea with the blend linear in the dimension (Peng et al., 2023).
+
+    beta_fast, beta_slow: turns within `original_length` that make a frequency fast or slow.
+    attention_factor: cos and sin are multiplied by it, so scores by its square.
+    truncate: the blend begins and ends at whole dimensions.
+    """
+
+    factor: float
+    original_length: int
+    attention_factor: float
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+
+    def frequencies(self, theta: float, head_dim: int) -> Tensor:
+        plain = plain_frequencies(theta, head_dim)
+        first = self._dimension(self.beta_fast, theta, head_dim)
+        last = self._dimension(self.beta_slow, theta, head_dim)
+        if self.truncate:
+            first, last = math.floor(first), math.ceil(last)
+        first, last = max(first, 0), min(last, head_dim - 1)
+        width = last - first or 0.001
+        keep = 1 - ((torch.arange(head_dim // 2) - first) / width).clamp(0.0, 1.0)
+        return plain / self.factor * (1 - keep) + plain * keep
+
+    def _dimension(self, turns: float, theta: float, head_dim: int) -> float:
+        """The (fractional) index of the frequency that makes `turns` in the original length."""
+        wavelength = self.original_length / turns
+        return head_dim * math.log(wavelength / (2 * math.pi)) / (2 * math.log(theta))
+
+
+Scaling = LinearScaling | Llama3Scaling | YarnScaling
+
+
+@dataclass(frozen=True, slots=True)
+class RopeConfig:
+    """Base of the frequencies, and how they are stretched; None: not at all."""
+
+    theta: float
+    scaling: Scaling | None = None
+
+    def frequencies(self, head_dim: int) -> Tensor:
+        """(head_dim / 2,) float32 radians per position."""
+        if self.scaling is None:
+            return plain_frequencies(self.theta, head_dim)
+        return self.scaling.frequencies(self.theta, head_dim)
+
+    @property
+    def attention_factor(self) -> float:
+        return self.scaling.attention_factor if isinstance(self.scaling, YarnScaling) else 1.0
 
 
 class Rotation:

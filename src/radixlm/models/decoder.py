@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from radixlm.attention.interface import Attend
-from radixlm.layers.embedding import LMHead, TokenEmbedding
-from radixlm.layers.linear import GatedMLP, Linear
+from radixlm.layers.linear import GatedMLP, Linear, LMHead, TokenEmbedding
 from radixlm.layers.norm import QueryKeyNorm, RMSNorm
 from radixlm.layers.rotary import Rotary, Rotation
-from radixlm.models.config import ModelConfig
+from radixlm.models.model_config import ModelConfig
 
 NamedWeights = Iterator[tuple[str, Tensor]]
 

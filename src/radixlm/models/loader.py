@@ -1,19 +1,105 @@
-"""A checkpoint's tensors, one by one, straight into the model's preallocated memory."""
+"""Which safetensors files make up a checkpoint, and what is in them; only headers are read."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any, NamedTuple
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from tqdm import tqdm
 
-from radixlm.core.errors import CheckpointError
-from radixlm.core.wording import counted
-from radixlm.models.config import ModelConfig
+from radixlm.core.errors import CheckpointError, counted
+from radixlm.core.files import read_json_object
 from radixlm.models.decoder import CausalLM
-from radixlm.models.shards import StoredTensor, open_shard, survey
+from radixlm.models.model_config import ModelConfig
+
+_SINGLE = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+_DTYPES = ("F32", "BF16", "F16", "F64")
+
+
+class StoredTensor(NamedTuple):
+    """Where a tensor lies, and its shape in elements."""
+
+    shard: Path
+    shape: tuple[int, ...]
+
+
+def survey(folder: Path) -> dict[str, StoredTensor]:
+    """Every tensor of the checkpoint by name, in the order of the files.
+
+    Raises CheckpointError for missing, unreadable or truncated files, files outside of the folder,
+    tensors that are stored twice, and tensors of integers or of quantized floats.
+    """
+    found: dict[str, StoredTensor] = {}
+    for shard in _shards(folder):
+        with open_shard(shard) as file:
+            for name in file.keys():  # noqa: SIM118 - a handle, not a dict
+                if name in found:
+                    other = found[name].shard.name
+                    raise CheckpointError(f"tensor {name!r} is in {other} and in {shard.name}")
+                header = file.get_slice(name)
+                if header.get_dtype() not in _DTYPES:
+                    raise CheckpointError(
+                        f"tensor {name!r} in {shard.name} is of type {header.get_dtype()}; "
+                        f"supported: {', '.join(_DTYPES)}"
+                    )
+                found[name] = StoredTensor(shard, tuple(header.get_shape()))
+    return found
+
+
+@contextmanager
+def open_shard(path: Path) -> Iterator[Any]:
+    """A safetensors handle; what goes wrong while it is open is a CheckpointError."""
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            yield file
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(
+            f"{path} is truncated or not a safetensors file ({error}); fetch it again"
+        ) from error
+
+
+def _shards(folder: Path) -> list[Path]:
+    if (folder / _SINGLE).is_file():
+        return [folder / _SINGLE]
+    if (folder / _INDEX).is_file():
+        return _indexed_shards(folder)
+    pickles = [path.name for path in sorted(folder.glob("*")) if path.suffix in _PICKLES]
+    if pickles:
+        raise CheckpointError(
+            f"{folder} has only pickled weights ({pickles[0]}), which can run code when loaded and "
+            "are refused; convert them on a machine you can spare: AutoModelForCausalLM"
+            f".from_pretrained({str(folder)!r}).save_pretrained(...) of transformers writes "
+            "safetensors"
+        )
+    raise CheckpointError(f"{folder} has neither {_SINGLE} nor {_INDEX}")
+
+
+def _indexed_shards(folder: Path) -> list[Path]:
+    weight_map = read_json_object(folder / _INDEX).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{folder / _INDEX} has no weight_map")
+    shards = []
+    for name in sorted({str(name) for name in weight_map.values()}):
+        if _leaves_the_folder(name):
+            raise CheckpointError(f"{folder / _INDEX} points outside of its folder: {name!r}")
+        if not (folder / name).is_file():
+            raise CheckpointError(f"{folder} lacks the shard {name}, which {_INDEX} names")
+        shards.append(folder / name)
+    return shards
+
+
+def _leaves_the_folder(name: str) -> bool:
+    """By its spelling only: in the hub's cache the files themselves are links to elsewhere."""
+    paths = (PurePosixPath(name), PureWindowsPath(name))
+    return any(path.anchor or ".." in path.parts for path in paths)
+
 
 _HARMLESS = ".rotary_emb.inv_freq"  # old checkpoints store what the config says anyway
 _NAMES_SHOWN = 5

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from radixlm.models.fields import Fields
-from radixlm.models.traits import Traits
+from radixlm.models.config_fields import Fields, Traits
 
 _WINDOW_WHEN_UNNAMED = 4096  # transformers' default; only an explicit null means no window
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from radixlm.models.fields import Fields
-from radixlm.models.traits import Traits
+from radixlm.models.config_fields import Fields, Traits
 
 _UNWINDOWED_LAYERS_WHEN_UNNAMED = 28  # transformers' default of max_window_layers
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from radixlm.models.fields import Fields
+from radixlm.models.config_fields import Fields, Traits
 from radixlm.models.qwen2 import sliding_window
-from radixlm.models.traits import Traits
 
 
 def qwen3(config: Fields) -> Traits:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from radixlm.models.fields import Fields
+from radixlm.models.config_fields import Fields, Traits
 from radixlm.models.llama import llama
 from radixlm.models.mistral import mistral
 from radixlm.models.qwen2 import qwen2
 from radixlm.models.qwen3 import qwen3
-from radixlm.models.traits import Traits
 
 ARCHITECTURES: Mapping[str, Callable[[Fields], Traits]] = MappingProxyType(
     {"llama": llama, "mistral": mistral, "qwen2": qwen2, "qwen3": qwen3}

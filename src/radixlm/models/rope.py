@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from radixlm.layers.rope_scaling import LinearScaling, Llama3Scaling, RopeConfig, YarnScaling
-from radixlm.models.fields import Fields, unsupported
+from radixlm.layers.rotary import LinearScaling, Llama3Scaling, RopeConfig, YarnScaling
+from radixlm.models.config_fields import Fields, unsupported
 
 _DEFAULT_THETA = 10_000.0
 _TYPES = "default, linear, llama3, yarn, dynamic (up to its original length)"

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from radixlm.attention.kernels import compiled
-from radixlm.attention.team import team
-from radixlm.attention.vectors import fetch_add, floats, integers, words
+from radixlm.kernels.jit import compiled
+from radixlm.kernels.openmp import team
+from radixlm.kernels.vectors import fetch_add, floats, integers, words
 
 _NEVER = np.float32(-np.inf)
 # For each byte of a mask, what is added to the logits of its eight tokens: 0 or -inf.

@@ -18,11 +18,11 @@ from radixlm.core.batch import Failure, ScheduledBatch, ScheduledRow, StepResult
 from radixlm.core.request import TokenLogprob
 from radixlm.memory.kv_pool import KVPool
 from radixlm.memory.req_to_token import ReqToTokenPool
-from radixlm.models.config import ModelConfig
+from radixlm.models.model_config import ModelConfig
 from radixlm.runner.forward_batch import ForwardBatch
-from radixlm.runner.logprobs import token_logprobs
 from radixlm.runner.masks import forbid_worker
 from radixlm.runner.sampler import sample
+from radixlm.runner.token_logprobs import token_logprobs
 
 
 class Model(Protocol):

@@ -1,16 +1,111 @@
-"""Threads for a step: as many as it is worth, and none that spins on a processor others want."""
+"""Whether other processes want the processors that this one's threads are on."""
 
 from __future__ import annotations
 
+import math
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Protocol
 
 import torch
 
-from radixlm.attention.team import Team, team
 from radixlm.core.batch import ScheduledBatch, StepResult
-from radixlm.runner.crowd import Crowd
+from radixlm.core.clock import Clock, WallClock
+from radixlm.kernels.openmp import Team, team
+
+_TASKS, _ALL = Path("/proc/self/task"), Path("/proc/stat")
+_WINDOW_SECONDS = 0.1
+# Without a step for so long it was idle: how long its threads waited says nothing.
+_IDLE_SECONDS = 0.5
+# Of all threads together, seconds in a second that they were ready and had no processor, as far as
+# other processes ran meanwhile: HTTP's thread and the engine's get in each other's way, too. One
+# busy process beside two spinning threads makes it 0.6, and half of that when they sleep.
+_CROWDED, _CALM = 0.25, 0.1
+# What others do for a moment is no crowd: so much of the past counts.
+_MEMORY_SECONDS = 0.3
+# So long it has to be calm, at first and at most: to try costs a tenth of a second where the crowd
+# is still there.
+_FIRST_PATIENCE, _MOST_PATIENCE = 0.5, 30.0
+
+
+def seconds_waited() -> Mapping[str, float]:
+    """By thread of this process, how long it has been ready to run without a processor. Empty where
+    the kernel does not tell.
+    """
+    waited = {}
+    for task in _TASKS.iterdir() if _TASKS.is_dir() else ():
+        try:
+            _, delay, _ = (task / "schedstat").read_text(encoding="ascii").split()
+        except (OSError, ValueError):  # the thread has ended
+            continue
+        waited[task.name] = int(delay) / 1e9
+    return waited
+
+
+def seconds_of_others() -> float:
+    """Processor time of all processes but this one; it never moves on where /proc does not tell."""
+    try:
+        with _ALL.open(encoding="ascii") as lines:
+            ticks = [int(word) for word in next(lines).split()[1:8]]
+    except (OSError, ValueError, StopIteration):
+        return math.inf
+    idle, waiting_for_disks = ticks[3:5]
+    return (sum(ticks) - idle - waiting_for_disks) / os.sysconf("SC_CLK_TCK") - time.process_time()
+
+
+class Crowd:
+    """Looked at before each step. A crowd is noticed within a fifth of a second, or a step that
+    takes longer; that it has gone is believed the later the more often it came back at once.
+    """
+
+    def __init__(
+        self,
+        waited: Callable[[], Mapping[str, float]] = seconds_waited,
+        others: Callable[[], float] = seconds_of_others,
+        clock: Clock | None = None,
+    ) -> None:
+        self._waited = waited
+        self._others = others
+        self._clock = clock or WallClock()
+        self._crowded, self._share = False, 0.0
+        self._looked = self._stepped = self._clock.now()
+        self._before, self._others_before = waited(), others()
+        self._changed = self._crowded_last = -math.inf
+        self._patience = _FIRST_PATIENCE
+
+    def look(self) -> bool:
+        """Whether there is one. Most calls cost no more than reading the clock."""
+        now = self._clock.now()
+        passed = now - self._looked
+        if passed >= _WINDOW_SECONDS:
+            before, self._before, self._looked = self._before, self._waited(), now
+            others, self._others_before = self._others_before, self._others()
+            theirs = self._others_before - others
+            if now - self._stepped < _IDLE_SECONDS:
+                gone_by = [at - before.get(task, 0.0) for task, at in self._before.items()]
+                # Infinity less itself is no number: then the first of both is taken.
+                self._decide(min(sum(gone_by), theirs) / passed, passed, now)
+            elif not theirs / passed >= _CROWDED:  # while this one was idle, so were they
+                self._crowded, self._share = False, 0.0
+        return self._crowded
+
+    def stepped(self) -> None:
+        """A step has just ended."""
+        self._stepped = self._clock.now()
+
+    def _decide(self, share: float, passed: float, now: float) -> None:
+        self._share += min(passed / _MEMORY_SECONDS, 1) * (share - self._share)
+        if self._share > _CALM:
+            self._crowded_last = now
+        if not self._crowded and self._share > _CROWDED:
+            again = now - self._changed < 2 * _FIRST_PATIENCE
+            self._patience = min(2 * self._patience, _MOST_PATIENCE) if again else _FIRST_PATIENCE
+            self._crowded, self._changed = True, now
+        elif self._crowded and now - self._crowded_last >= self._patience:
+            self._crowded, self._changed = False, now
+
 
 # Work of a layer, in seconds of one thread, below which a second thread costs more than it brings
 # while others want its processor: threads meet five times a layer, each time one may have to wait

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from radixlm.scheduler.state import RequestState
+
 # Tenants without a request whose lead over the others is remembered.
 MOST_REMEMBERED = 1_000
 
@@ -65,3 +67,90 @@ class TokenFairness:
     def charge(self, tenant: str, tokens: int) -> None:
         """Tokens are being computed for a tenant that is active."""
         self._served[tenant] += tokens
+
+
+# To read so many tokens of its context costs a request that decodes as much as a prompt's token.
+CONTEXT_PER_TOKEN = 128
+# Of what a tenant decodes, at least one part of so many goes on, by cost.
+PARTS = 4
+# Steps for which it is remembered that several tenants had requests under way at a time.
+MEMORY = 4_096
+
+
+class DecodeTurns:
+    """Lets the many requests of one tenant that decode give way to another's first tokens; with
+    one tenant it does nothing.
+
+    *Giving way.* The first prompt of a step may be due to a tenant that was served less than
+    others and decodes little: half of an even share of the step's budget, or less. In such a step
+    every tenant that was served more goes on with a quarter of what it decodes, or with that much
+    where it is more; its requests take turns, those that moved longest ago first. So who decodes
+    little gives way to nobody, and nobody gives way to its like.
+
+    Nobody pauses for long: who moved in a step stands behind all who paused in it, and each step
+    takes a quarter of all there is, so after three or four of them it is everyone's turn again.
+
+    *Length.* A step in flight is what a tenant that comes next waits for. So in all other steps
+    what is read by those who decode counts against the budget, up to half of it: prompts get what
+    is left. This goes on for some steps after several tenants had requests under way.
+
+    step: how many there were so far.
+    """
+
+    def __init__(self, fairness: TokenFairness, budget: int) -> None:
+        self._fairness = fairness
+        self._budget = budget
+        self.step = 0
+        self._shared_until = 0
+        self._gave_way = False
+
+    def next_step(self) -> None:
+        self.step += 1
+        self._gave_way = False
+        if len(self._fairness) > 1:
+            self._shared_until = self.step + MEMORY
+
+    def moves(self, state: RequestState) -> None:
+        """A request is given tokens in this step."""
+        state.moved = self.step
+
+    def beside(self, prompt: RequestState, decoding: list[RequestState]) -> list[RequestState]:
+        """Those of `decoding` that go on in a step whose first prompt is this one."""
+        costs: Counter[str] = Counter()
+        for state in decoding:
+            costs[state.request.tenant] += _cost(state)
+        little = self._budget // (2 * len(self._fairness))
+        tenant, served = prompt.request.tenant, self._fairness.served
+        if costs[tenant] > little:
+            return decoding
+        room = {
+            other: max(1, little, cost // PARTS)
+            for other, cost in costs.items()
+            if cost > little and served(other) > served(tenant)
+        }
+        self._gave_way = bool(room)
+        chosen = []
+        for state in sorted(decoding, key=_moved) if room else decoding:
+            left = room.get(state.request.tenant, 1)
+            if left > 0:
+                chosen.append(state)
+            if state.request.tenant in room:
+                room[state.request.tenant] = left - _cost(state)
+        return chosen
+
+    def left_of_budget(self, decoding: list[RequestState]) -> int:
+        """Tokens for prompts in a step in which these decode."""
+        tokens = len(decoding)
+        if self._gave_way or self.step >= self._shared_until:
+            return self._budget - tokens
+        cost = min(sum(map(_cost, decoding)), self._budget // 2)
+        return self._budget - max(tokens, cost)
+
+
+def _cost(state: RequestState) -> int:
+    """What a request's next token takes of a step, in tokens of a prompt."""
+    return 1 + state.n_tokens // CONTEXT_PER_TOKEN
+
+
+def _moved(state: RequestState) -> int:
+    return state.moved

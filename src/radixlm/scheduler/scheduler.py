@@ -12,13 +12,11 @@ from radixlm.core.errors import CacheError, InvalidRequestError
 from radixlm.core.events import Arrived, EventSink, Finished, Retracted, Scheduled, ignore
 from radixlm.core.keys import Slots
 from radixlm.core.request import FinishReason, Request, TokenLogprob
-from radixlm.scheduler.decode_turns import DecodeTurns
-from radixlm.scheduler.fairness import TokenFairness
-from radixlm.scheduler.memory import MemoryGuard
+from radixlm.scheduler.fairness import DecodeTurns, TokenFairness
+from radixlm.scheduler.memory_guard import MemoryGuard, Retraction
 from radixlm.scheduler.orders import AdmissionOrder
 from radixlm.scheduler.progress import Counters, Progress, Taken, end_of, progress_of
 from radixlm.scheduler.queue import WaitingQueue
-from radixlm.scheduler.retraction import Retraction
 from radixlm.scheduler.state import RequestState, scheduled_row
 from radixlm.scheduler.waiting import WaitingRoom
 

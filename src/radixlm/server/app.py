@@ -13,30 +13,30 @@ from starlette.types import ASGIApp
 
 from radixlm.build import AsyncEngine
 from radixlm.core.clock import WallClock
-from radixlm.server.answer_memory import AnswerMemory
-from radixlm.server.anthropic.routes import router as messages_router
-from radixlm.server.api_keys import Keyring
-from radixlm.server.cache.explain_routes import router as explain_router
-from radixlm.server.cache_view.routes import router as cache_router
-from radixlm.server.cache_view.routes import streams as cache_streams
-from radixlm.server.config import ServerConfig
-from radixlm.server.envelope import Envelope
-from radixlm.server.error_handlers import install_error_handlers
+from radixlm.server.anthropic.messages_routes import router as messages_router
+from radixlm.server.config.server_config import ServerConfig
+from radixlm.server.http.api_keys import Keyring
+from radixlm.server.http.envelope import Envelope
+from radixlm.server.http.error_handlers import install_error_handlers
 from radixlm.server.kv_events.publisher import KVEventCounts
-from radixlm.server.metrics import Metrics
-from radixlm.server.native_routes import router as native_router
-from radixlm.server.openapi import document
-from radixlm.server.pace import Pace
-from radixlm.server.responses.keeper import Keeper
-from radixlm.server.responses.routes import router as responses_router
-from radixlm.server.routes import router
-from radixlm.server.service import (
+from radixlm.server.openai.openai_routes import router
+from radixlm.server.pages.explain import router as explain_router
+from radixlm.server.pages.openapi import document
+from radixlm.server.pages.tree_routes import router as cache_router
+from radixlm.server.pages.tree_routes import streams as cache_streams
+from radixlm.server.pages.ui_routes import router as ui_router
+from radixlm.server.pipeline.admission import Pace
+from radixlm.server.pipeline.answer_memory import AnswerMemory
+from radixlm.server.pipeline.metrics import Metrics
+from radixlm.server.pipeline.service import (
     Service,
     answer_style_of,
     fingerprint_of,
     sampling_defaults_of,
 )
-from radixlm.server.ui_routes import router as ui_router
+from radixlm.server.responses.response_store import Keeper
+from radixlm.server.responses.responses_routes import router as responses_router
+from radixlm.server.sglang.sglang_routes import router as native_router
 
 _ROUTERS = (
     router,

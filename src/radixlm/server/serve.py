@@ -16,18 +16,16 @@ from starlette.types import ASGIApp
 
 from radixlm.build import AsyncEngine
 from radixlm.core.config import EngineConfig
-from radixlm.core.errors import ConfigError
-from radixlm.core.wording import counted
+from radixlm.core.errors import ConfigError, counted
+from radixlm.server.announce import pool_warning, touch, welcome
 from radixlm.server.app import create_app
-from radixlm.server.config import ServerConfig
-from radixlm.server.connection import connection_with
-from radixlm.server.garbage import full_searches_on_demand, search_when_quiet
+from radixlm.server.config.server_config import ServerConfig
+from radixlm.server.http.connection import connection_with
+from radixlm.server.http.garbage import full_searches_on_demand, search_when_quiet
 from radixlm.server.kv_events.outlet import Outlet
 from radixlm.server.kv_events.publisher import Publisher, published
-from radixlm.server.responses.keeper import Keeper
-from radixlm.server.responses.run import lost
-from radixlm.server.warming import touch
-from radixlm.server.welcome import pool_warning, welcome
+from radixlm.server.responses.response_store import Keeper
+from radixlm.server.responses.responses_run import lost
 
 _logger = logging.getLogger("radixlm.server")
 

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from radixlm.cache import Lease, RadixCache, RadixTree, SlotAllocator, TreeNode, explain, tree
+from radixlm.cache import Lease, RadixCache, RadixTree, SlotAllocator, TreeNode, tree
 from radixlm.cache import cache as cache_module
+from radixlm.cache import endings as explain
 from radixlm.cache.ghosts import Ghosts
 from radixlm.cache.node import page_key, path_slots
 from radixlm.cache.pins import PinBoard

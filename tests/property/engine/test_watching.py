@@ -11,10 +11,10 @@ import pytest
 from radixlm.core.clock import VirtualClock
 from radixlm.core.events import Event, RequestEvent
 from radixlm.core.reports import NodeView, TreeQuery
-from radixlm.engine import journal, watching
-from radixlm.engine.journal import Journal
+from radixlm.engine import watching
+from radixlm.engine import watching as journal
 from radixlm.engine.messages import Scene, SceneChange
-from radixlm.engine.watching import SECONDS_BETWEEN_CHANGES, Watching
+from radixlm.engine.watching import SECONDS_BETWEEN_CHANGES, Journal, Watching
 from tests.engines import Bench, make_request
 
 

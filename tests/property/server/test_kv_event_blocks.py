@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from radixlm.cache import RadixCache
 from radixlm.core.reports import TreeQuery, TreeSnapshot
 from radixlm.core.request import Namespace
+from radixlm.server.config.kv_events_config import load_libraries
 from radixlm.server.kv_events.blocks import BlockLedger, Removed, Stored
-from radixlm.server.kv_events.libraries import load_libraries
-from radixlm.server.kv_events.wire import CLEARED, BatchWriter, events_of
+from radixlm.server.kv_events.kv_wire import CLEARED, BatchWriter, events_of
 from tests.kv_follower import Follower, Prefix
 
 NAMESPACES = [

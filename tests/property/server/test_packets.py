@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from radixlm.server.connection import connection_with
+from radixlm.server.http.connection import connection_with
 
 Found = list[tuple[str, str, bytes]]
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from radixlm.attention import CpuBackend, TorchBackend, backends, make_backend, make_plan
-from radixlm.attention.team import team
+from radixlm.kernels.openmp import team
 from radixlm.memory import KVPool
 from tests.tensor.attention_cases import (
     BACKENDS,

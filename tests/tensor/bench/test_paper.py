@@ -11,7 +11,6 @@ import pytest
 from click.testing import CliRunner
 
 from radixlm.bench import write_random_checkpoint
-from radixlm.bench.checkpoints import SHAPES
 from radixlm.bench.command import command
 from radixlm.bench.paper.batches import SharedPrompt
 from radixlm.bench.paper.picture import check_picture, draw
@@ -20,6 +19,7 @@ from radixlm.bench.paper.summary import share_of_bound, summary
 from radixlm.bench.paper.table import show
 from radixlm.bench.paper.workloads import WORKLOADS, Workload
 from radixlm.core.errors import ConfigError
+from radixlm.testing.checkpoints import SHAPES
 
 FIELDS = [
     *("workload", "mode", "requests", "prompt_tokens", "cached_tokens", "computed_tokens"),

@@ -9,12 +9,12 @@ import pytest
 from click.testing import CliRunner
 
 from radixlm.bench import write_random_checkpoint
-from radixlm.bench.checkpoints import SHAPES
 from radixlm.bench.command import command
 from radixlm.bench.paper.frontend.report import summary
 from radixlm.bench.paper.frontend.run import run
 from radixlm.bench.paper.frontend.workloads import CHANGES, make_twins
 from radixlm.bench.paper.run import Setup
+from radixlm.testing.checkpoints import SHAPES
 from radixlm.text.tokenizer import Tokenizer
 from tests.lang_support import no_threads_left
 

@@ -9,9 +9,9 @@ from jinja2.sandbox import SandboxedEnvironment
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
-from radixlm.bench.checkpoints import EOS_TOKEN_ID, SHAPES, write_random_checkpoint
 from radixlm.core.errors import ConfigError
 from radixlm.models import CausalLM, ModelConfig, load_config, load_model
+from radixlm.testing.checkpoints import EOS_TOKEN_ID, SHAPES, write_random_checkpoint
 from tests.reference import DenseAttend, load_reference, reference_logits
 
 CPU = torch.device("cpu")

@@ -4,11 +4,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from radixlm.layers.embedding import LMHead, TokenEmbedding
-from radixlm.layers.linear import GatedMLP, Linear
+from radixlm.layers.linear import GatedMLP, Linear, LMHead, TokenEmbedding
 from radixlm.layers.norm import QueryKeyNorm, RMSNorm
-from radixlm.layers.rope_scaling import LinearScaling, RopeConfig, YarnScaling
-from radixlm.layers.rotary import Rotary
+from radixlm.layers.rotary import LinearScaling, RopeConfig, Rotary, YarnScaling
 
 CPU = torch.device("cpu")
 F32 = torch.float32

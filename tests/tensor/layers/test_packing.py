@@ -7,8 +7,7 @@ import torch
 
 from radixlm.core.errors import ModelError
 from radixlm.layers import products
-from radixlm.layers.embedding import LMHead, TokenEmbedding
-from radixlm.layers.linear import Linear
+from radixlm.layers.linear import Linear, LMHead, TokenEmbedding
 
 CPU = torch.device("cpu")
 

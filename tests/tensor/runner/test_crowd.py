@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from radixlm.core.clock import VirtualClock
-from radixlm.runner.crowd import Crowd, seconds_of_others, seconds_waited
+from radixlm.runner.paced import Crowd, seconds_of_others, seconds_waited
 
 
 class Machine:

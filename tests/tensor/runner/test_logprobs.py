@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from radixlm.runner import logprobs
-from radixlm.runner.logprobs import token_logprobs
+from radixlm.runner import token_logprobs as logprobs
+from radixlm.runner.token_logprobs import token_logprobs
 from tests.tensor.sampling_cases import random_logits
 
 

@@ -6,9 +6,8 @@ import torch
 
 from radixlm.core.batch import ScheduledRow
 from radixlm.core.sampling import SamplingParams
-from radixlm.runner.adjust import adjusted
-from radixlm.runner.sampler import sample
-from radixlm.runner.uniform import uniform
+from radixlm.runner.logits_processors import adjusted
+from radixlm.runner.sampler import sample, uniform
 from tests.tensor.rows import make_row
 from tests.tensor.sampling_cases import (
     naive_adjusted,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from radixlm.runner.uniform import uniform
+from radixlm.runner.sampler import uniform
 
 
 def test_it_hangs_on_seed_and_position_alone() -> None:

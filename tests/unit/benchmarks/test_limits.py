@@ -8,10 +8,10 @@ import torch
 from benchmarks.limits import Bench, Step, bytes_read, operations, steps
 from benchmarks.machine import Timing, head_product, layer_products
 from benchmarks.step_profile import heading_of
-from radixlm.bench.checkpoints import SHAPES
 from radixlm.layers.linear import Linear
 from radixlm.models import ModelConfig
 from radixlm.runner.model_runner import ModelRunner
+from radixlm.testing.checkpoints import SHAPES
 
 TINY = ModelConfig.from_hf(SHAPES["tiny"])
 SMOLLM = ModelConfig.from_hf(SHAPES["smollm-135m"])

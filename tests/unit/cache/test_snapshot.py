@@ -9,7 +9,7 @@ import pytest
 
 from radixlm.cache import RadixCache, RadixTree
 from radixlm.cache.picture import Pictures
-from radixlm.cache.stats import Histogram
+from radixlm.cache.tree_stats import Histogram
 from radixlm.core.events import Event, Evicted, Inserted, Matched, Merged, Pinned, Split, Unpinned
 from radixlm.core.reports import TreeQuery, TreeSnapshot
 

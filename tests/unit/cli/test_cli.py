@@ -15,18 +15,18 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-from radixlm import cli
-from radixlm.bench.checkpoints import write_random_checkpoint
-from radixlm.cli_chat import command as chat
-from radixlm.cli_flags import engine_options, sampling_options, take_sampling
-from radixlm.cli_generate import command as generate
-from radixlm.cli_later import named
-from radixlm.cli_serve import command as serve
+from radixlm.cli import commands as cli
+from radixlm.cli.chat_command import command as chat
+from radixlm.cli.flags import engine_options, sampling_options, take_sampling
+from radixlm.cli.generate_command import command as generate
+from radixlm.cli.later import named
+from radixlm.cli.serve_command import command as serve
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, InvalidRequestError, ModelError
 from radixlm.core.sampling import SamplingParams
+from radixlm.testing.checkpoints import write_random_checkpoint
 
-PROGRAM = [sys.executable, "-c", "from radixlm.cli_start import main; main()"]
+PROGRAM = [sys.executable, "-c", "from radixlm.cli.start import main; main()"]
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_what_commands_import_when_they_run_is_there():
     places = [
         place
-        for file in Path(cli.__file__).parent.glob("cli*.py")
+        for file in Path(cli.__file__).parent.glob("*.py")
         for place in re.findall(r'= later\("([\w.:]+)"\)', file.read_text(encoding="utf-8"))
     ]
     assert places
@@ -55,7 +55,7 @@ def invoke(command, *arguments: str, **options):
 def help_without_torch(*arguments: str) -> str:
     """What --help prints, in a process that has not imported torch by then."""
     program = (
-        "import sys\nfrom radixlm.cli import cli\n"
+        "import sys\nfrom radixlm.cli.commands import cli\n"
         "try: cli([*sys.argv[1:], '--help'])\n"
         "finally: assert not {'torch', 'fastapi', 'pydantic'} & sys.modules.keys()"
     )
@@ -153,7 +153,7 @@ def test_commands_that_help_stand_alone_on_their_lines(monkeypatch, capsys):
 )
 def test_errors_from_the_shell_come_before_torch(arguments, code, text):
     program = (
-        "import sys\nfrom radixlm.cli import main\n"
+        "import sys\nfrom radixlm.cli.commands import main\n"
         "try: main()\n"
         "finally: assert not {'torch', 'fastapi'} & sys.modules.keys()"
     )
@@ -204,7 +204,7 @@ def test_generate_takes_a_first_argument_that_is_no_folder_as_prompt(monkeypatch
             asked.append(prompts)
             return []
 
-    monkeypatch.setattr("radixlm.cli_generate.Engine", FakeEngine)
+    monkeypatch.setattr("radixlm.cli.generate_command.Engine", FakeEngine)
     for first in ("hello you", "/ is a slash", "x" * 5000):
         CliRunner().invoke(generate, [first, "two"])
         assert asked[-2:] == [None, [first, "two"]]

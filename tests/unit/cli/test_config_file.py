@@ -9,12 +9,12 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from radixlm import cli_serve
-from radixlm.cli_config import read_flags
-from radixlm.cli_flags import flags_of
+from radixlm.cli import serve_command as cli_serve
+from radixlm.cli.config_file import read_flags
+from radixlm.cli.flags import flags_of
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError
-from radixlm.server.config import ServerConfig
+from radixlm.server.config.server_config import ServerConfig
 
 
 @pytest.fixture

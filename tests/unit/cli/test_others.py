@@ -7,11 +7,11 @@ import re
 import pytest
 from click.testing import CliRunner
 
-from radixlm.cli_chat import command as chat
-from radixlm.cli_config import read_flags
-from radixlm.cli_generate import command as generate
-from radixlm.cli_others import hinted
-from radixlm.cli_serve import command as serve
+from radixlm.cli.chat_command import command as chat
+from radixlm.cli.config_file import read_flags
+from radixlm.cli.generate_command import command as generate
+from radixlm.cli.others import hinted
+from radixlm.cli.serve_command import command as serve
 from radixlm.core.errors import ConfigError
 
 OURS = {

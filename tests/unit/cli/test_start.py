@@ -16,7 +16,7 @@ SOURCE = str(Path(radixlm.__file__).parents[1])
 PROGRAM = """
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from radixlm import cli_start
+from radixlm.cli import start
 
 def interrupt(*_):
     os.kill(os.getpid(), signal.SIGINT)
@@ -27,10 +27,10 @@ class Finder:
             interrupt()
 
 if sys.argv[1] == "run":
-    import radixlm.cli
-    radixlm.cli.main = interrupt
+    import radixlm.cli.commands
+    radixlm.cli.commands.main = interrupt
 sys.meta_path.insert(0, Finder())
-cli_start.main()
+start.main()
 """
 
 
@@ -47,7 +47,7 @@ def ran(program: str, *arguments: str, flags: tuple[str, ...] = ()) -> tuple[int
 
 @pytest.mark.parametrize(
     ("moment", "status"),
-    [("radixlm.cli", -signal.SIGINT), ("click", -signal.SIGINT), ("run", 130)],
+    [("radixlm.cli.commands", -signal.SIGINT), ("click", -signal.SIGINT), ("run", 130)],
 )
 def test_ctrl_c_leaves_no_traceback(moment: str, status: int) -> None:
     assert ran(PROGRAM, moment) == (status, "", "")
@@ -56,7 +56,7 @@ def test_ctrl_c_leaves_no_traceback(moment: str, status: int) -> None:
 def test_next_to_nothing_is_read_before_it_is_heeded() -> None:
     program = (
         f"import sys; sys.path.insert(0, {SOURCE!r}); before = {{*sys.modules}}; "
-        "import radixlm.cli_start; print(*sys.modules.keys() - before)"
+        "import radixlm.cli.start; print(*sys.modules.keys() - before)"
     )
     status, read, _ = ran(program, flags=("-I", "-S"))  # without what an environment imports
     assert status == 0
@@ -66,7 +66,7 @@ def test_next_to_nothing_is_read_before_it_is_heeded() -> None:
 @pytest.mark.parametrize(("arguments", "status"), [(["--version"], 0), (["serv"], 2)])
 def test_what_is_done_is_not_taken_apart(arguments: list[str], status: int) -> None:
     program = (
-        "import atexit; from radixlm.cli_start import main; atexit.register(print, 'apart'); main()"
+        "import atexit; from radixlm.cli.start import main; atexit.register(print, 'apart'); main()"
     )
     code, told, _ = ran(program, *arguments)
     assert code == status

@@ -14,10 +14,10 @@ from click import unstyle
 from click.testing import CliRunner, Result
 from rich.console import Console, RenderableType
 
-from radixlm import cli_top
-from radixlm.cli_top import command
-from radixlm.cli_top_feed import Cache, SilentError, WatchError
-from radixlm.cli_top_view import branches, picture
+from radixlm.cli import top_command as cli_top
+from radixlm.cli.top_command import command
+from radixlm.cli.top_feed import Cache, SilentError, WatchError
+from radixlm.cli.top_view import branches, picture
 from radixlm.core.errors import ConfigError
 from tests.server_support import fake_engine, live
 

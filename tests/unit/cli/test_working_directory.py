@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from radixlm import cli
+from radixlm.cli import commands as cli
 from radixlm.core.errors import ModelError
-from radixlm.text.folder import DEMO_MODEL
+from radixlm.text.model_folder import DEMO_MODEL
 
 SETTINGS = (".env", ".netrc", "pyvenv.cfg", "matplotlibrc", "pyproject.toml")
 # As the command is installed: its own folder comes first where modules are looked for.
@@ -25,7 +25,7 @@ def heard(event, args):
 sys.addaudithook(heard)
 multiprocessing.set_start_method("spawn")  # as other systems do: it starts a Python
 
-from radixlm.cli import main
+from radixlm.cli.commands import main
 sys.argv = ["radixlm", "generate", ".", "a", "--max-tokens", "2"]
 try:
     main()

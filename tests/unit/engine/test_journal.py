@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from radixlm.core.events import Arrived, Matched
-from radixlm.engine.journal import MAX_EVENTS, Journal
+from radixlm.engine.watching import MAX_EVENTS, Journal
 
 EVENT = Arrived("r", 3, None)
 

@@ -6,14 +6,13 @@ import itertools
 
 import pytest
 
-from radixlm.constraints import Matcher
-from radixlm.constraints.table import _LONGEST_CUT
 from radixlm.core.grammar import Grammar
 from radixlm.core.request import FinishReason
 from radixlm.core.sampling import SamplingParams
-from radixlm.engine import continuation
-from radixlm.engine.continuation import MAX_FORCED
-from radixlm.engine.following import BUDGET
+from radixlm.engine import output_processor as continuation
+from radixlm.engine.output_processor import BUDGET, MAX_FORCED
+from radixlm.structured_output import Matcher
+from radixlm.structured_output.token_table import _LONGEST_CUT
 from tests.engines import Bench, make_request
 
 LETTERS = Grammar.regex("[ab]{8}")

@@ -7,8 +7,7 @@ import logging
 import pytest
 
 from radixlm.core.clock import VirtualClock
-from radixlm.engine.stats import EngineStats
-from radixlm.engine.step_log import StepLog
+from radixlm.engine.engine_stats import EngineStats, StepLog
 
 
 def test_idle_time_is_no_work(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,12 +12,12 @@ from radixlm.core.clock import VirtualClock
 from radixlm.core.errors import CacheError, NodeGoneError
 from radixlm.core.reports import NodeView, TreeQuery, TreeSnapshot
 from radixlm.engine import watching
-from radixlm.engine.journal import Journal
 from radixlm.engine.messages import Scene, SceneChange, Seen
 from radixlm.engine.watching import (
     MOST_SECONDS_BETWEEN_CHANGES,
     SECONDS_BETWEEN_CHANGES,
     SECONDS_PER_ITEM,
+    Journal,
     Watching,
 )
 from tests.engines import Bench, make_request

@@ -10,8 +10,8 @@ import torch
 from radixlm.build.resolve import resolve_context
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import CheckpointError, UnsupportedModelError
-from radixlm.layers.rope_scaling import LinearScaling, Llama3Scaling, RopeConfig, YarnScaling
-from radixlm.models.config import ModelConfig, load_config
+from radixlm.layers.rotary import LinearScaling, Llama3Scaling, RopeConfig, YarnScaling
+from radixlm.models.model_config import ModelConfig, load_config
 
 
 def hf(model_type: str = "llama", **fields: Any) -> dict[str, Any]:

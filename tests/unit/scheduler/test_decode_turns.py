@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from radixlm.core.batch import ScheduledBatch
-from radixlm.scheduler.decode_turns import MEMORY
+from radixlm.scheduler.fairness import MEMORY
 from tests.engines import Bench, make_request
 
 BUDGET = 16

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from radixlm.cache import RadixCache
-from radixlm.scheduler.memory import (
+from radixlm.scheduler.memory_guard import (
     FIRST_GUESS,
     LEARNING_RATE,
     LINGER_STEPS,

@@ -6,8 +6,7 @@ import pytest
 
 from radixlm.scheduler import make_order
 from radixlm.scheduler.fairness import TokenFairness
-from radixlm.scheduler.line import SLACK, Line
-from radixlm.scheduler.queue import WaitingQueue
+from radixlm.scheduler.queue import SLACK, Line, WaitingQueue
 from radixlm.scheduler.state import RequestState
 from tests.engines import ORDERS, make_request
 

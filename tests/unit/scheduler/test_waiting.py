@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from radixlm.core.events import Event, Retracted, Scheduled
-from radixlm.scheduler.sharing import InFlight
 from radixlm.scheduler.state import RequestState
+from radixlm.scheduler.waiting import InFlight
 from tests.engines import Bench, make_request
 
 SHARED = list(range(1, 21))

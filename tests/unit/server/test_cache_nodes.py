@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from radixlm.core.reports import NodeView
-from radixlm.server.cache_view.nodes import NodeWriter
+from radixlm.server.pages.tree_nodes import NodeWriter
 from tests.engines import byte_tokenizer
 
 NO_SLOTS = np.array([], dtype=np.int32)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from radixlm.server.event import event
+from radixlm.server.http.sse import event
 
 
 @pytest.mark.parametrize("character", "\x85\u2028\u2029\n\r\x0b\x0c\x1c\x1d\x1e")

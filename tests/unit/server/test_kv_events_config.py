@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from radixlm.core.errors import ConfigError
-from radixlm.server.config import ServerConfig
-from radixlm.server.kv_events.config import KVEventsConfig
+from radixlm.server.config.kv_events_config import KVEventsConfig
+from radixlm.server.config.server_config import ServerConfig
 
 
 def config(**fields: Any) -> KVEventsConfig:

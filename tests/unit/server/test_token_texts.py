@@ -12,13 +12,13 @@ import pytest
 from radixlm.core.keys import as_key
 from radixlm.core.request import FinishReason, Namespace, RequestOutput, TokenLogprob
 from radixlm.core.sampling import SamplingParams
-from radixlm.server import token_texts
-from radixlm.server.chat import ChatPrompt, ChatShape, ChatTask
-from radixlm.server.completions import CompletionShape
-from radixlm.server.generation import Job
-from radixlm.server.protocol import ChatBody, CompletionBody
-from radixlm.text.answers import AnswerParser, PlainParser
-from radixlm.text.answers.reasoning import ReasoningParser
+from radixlm.parsers import AnswerParser, PlainParser
+from radixlm.parsers.reasoning import ReasoningParser
+from radixlm.server.openai.completions import CompletionShape
+from radixlm.server.pipeline import logprobs as token_texts
+from radixlm.server.pipeline.chat import ChatPrompt, ChatShape, ChatTask
+from radixlm.server.pipeline.generation import Job
+from radixlm.server.pipeline.protocol import ChatBody, CompletionBody
 from radixlm.text.detokenizer import Detokenizer
 from radixlm.text.tokenizer import Tokenizer
 from tests.text_samples import byte_level

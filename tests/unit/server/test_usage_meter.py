@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from radixlm.core.request import FinishReason, RequestOutput
-from radixlm.server.usage import UsageMeter
+from radixlm.server.pipeline.usage import UsageMeter
 
 
 def test_an_end_that_knows_no_prompt_leaves_what_was_known() -> None:

@@ -9,12 +9,12 @@ import pytest
 from radixlm.core.keys import as_key
 from radixlm.core.request import FinishReason, Namespace, RequestOutput
 from radixlm.core.sampling import SamplingParams
-from radixlm.server.chat import ChatPrompt, ChatShape, ChatTask
-from radixlm.server.generation import Job
-from radixlm.server.protocol import ChatBody
-from radixlm.text.answers.style import AnswerStyle
-from radixlm.text.answers.tools import Calling, Tool, ToolUse
-from radixlm.text.stops import StopScanner
+from radixlm.parsers.style import AnswerStyle
+from radixlm.parsers.tools import Calling, Tool, ToolUse
+from radixlm.server.pipeline.chat import ChatPrompt, ChatShape, ChatTask
+from radixlm.server.pipeline.generation import Job
+from radixlm.server.pipeline.protocol import ChatBody
+from radixlm.text.detokenizer import StopScanner
 from radixlm.text.tokenizer import Tokenizer
 from tests import chat_templates
 from tests.text_samples import byte_level

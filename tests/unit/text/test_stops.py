@@ -6,7 +6,7 @@ from itertools import combinations, product
 
 import pytest
 
-from radixlm.text.stops import StopHit, StopScanner
+from radixlm.text.detokenizer import StopHit, StopScanner
 
 WORDS = ["".join(word) for size in (1, 2, 3, 4) for word in product("ab", repeat=size)]
 TEXTS = ["".join(text) for text in product("ab", repeat=7)]

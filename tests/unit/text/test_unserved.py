@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from radixlm.core.errors import ModelError, UnsupportedModelError
-from radixlm.text.folder import DEMO_MODEL, resolve_folder
+from radixlm.text.model_folder import DEMO_MODEL, resolve_folder
 
 
 def folder_with(folder: Path, files: dict[str, Any]) -> str:

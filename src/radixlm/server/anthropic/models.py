@@ -10,7 +10,7 @@ from typing import Literal
 
 from typing_extensions import TypedDict
 
-from radixlm.server.service import Service
+from radixlm.server.pipeline.service import Service
 
 
 class ModelInfo(TypedDict):

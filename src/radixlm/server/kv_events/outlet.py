@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from radixlm.core.errors import ConfigError
-from radixlm.server.kv_events.config import FLAG, KVEventsConfig
-from radixlm.server.kv_events.libraries import load_libraries
-from radixlm.server.kv_events.wire import BatchWriter, Event
+from radixlm.server.config.kv_events_config import FLAG, KVEventsConfig, load_libraries
+from radixlm.server.kv_events.kv_wire import BatchWriter, Event
 
 # Of the batches that are kept for who missed them; all that is in the cache can be told instead.
 MAX_KEPT_BYTES = 64 * 2**20

@@ -15,8 +15,8 @@ from radixlm.core.errors import EngineDeadError
 from radixlm.core.reports import TreeQuery
 from radixlm.engine.messages import Scene
 from radixlm.server.kv_events.blocks import BlockLedger, Removed, Stored
+from radixlm.server.kv_events.kv_wire import CLEARED, Event, events_of
 from radixlm.server.kv_events.outlet import Outlet
-from radixlm.server.kv_events.wire import CLEARED, Event, events_of
 
 _SECONDS_TO_NEXT_TRY = 1.0
 

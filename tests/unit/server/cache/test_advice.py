@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from radixlm.core.clock import VirtualClock
 from radixlm.core.misses import MissReason, MissReport
-from radixlm.engine.stats import EngineStats
-from radixlm.server.cache.advice import WINDOW_REQUESTS, WINDOW_SECONDS, MissWindow
-from radixlm.text.misses import Cause, Finding
-from radixlm.text.outline import Spot
+from radixlm.engine.engine_stats import EngineStats
+from radixlm.observe.causes import Cause, Finding
+from radixlm.observe.outline import Spot
+from radixlm.server.pipeline.advice import WINDOW_REQUESTS, WINDOW_SECONDS, MissWindow
 
 LOOKED = Finding(Cause.DATE_TIME, 18, Spot(0, "system", 2), where="the end of the system prompt")
 

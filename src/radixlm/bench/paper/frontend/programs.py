@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from radixlm.bench.paper.tree_search import Search
 from radixlm.lang.function import function
+from radixlm.lang.ir import gen
 from radixlm.lang.state import State
-from radixlm.lang.words import gen
 
 
 @function

@@ -1,0 +1,1 @@
+"""The commands. Importing one is cheap: what it runs is loaded later."""

@@ -1,0 +1,103 @@
+"""The command `radixlm`. Subcommands are modules, imported only when they are called; what takes
+seconds to import, they import only when they run.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+from radixlm.cli.later import named
+from radixlm.core.errors import ConfigError, ModelError, RadixLMError
+
+
+class Subcommand(NamedTuple):
+    """A module whose `command` is the click command, and its line in `radixlm --help`."""
+
+    module: str
+    help: str
+
+
+# Numba, which compiles our kernels, takes its settings from here.
+_NUMBA_SETTINGS = Path(".numba_config.yaml")
+
+SUBCOMMANDS = {
+    "serve": Subcommand("radixlm.cli.serve_command", "Serve a model over HTTP, as OpenAI's API."),
+    "chat": Subcommand("radixlm.cli.chat_command", "Talk to a model in the terminal."),
+    "generate": Subcommand(
+        "radixlm.cli.generate_command", "Continue prompts and print the answers."
+    ),
+    "explain": Subcommand(
+        "radixlm.cli.explain_command", "Tell where two requests stop sharing a prefix."
+    ),
+    "top": Subcommand("radixlm.cli.top_command", "Watch a running server's cache in the terminal."),
+    "bench": Subcommand("radixlm.bench.command", "Measure workloads, write random checkpoints."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands by name: importing them all would cost seconds."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(SUBCOMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in SUBCOMMANDS:
+            return None
+        command: click.Command = named(f"{SUBCOMMANDS[cmd_name].module}:command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.help) for name, entry in SUBCOMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="radixlm", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Language models whose shared prefixes are computed once.
+
+    Start with `radixlm serve` or `radixlm chat`: without MODEL they take the embedded demo model.
+    """
+
+
+def main() -> None:
+    """Run the command line. An error of ours is one line, without a traceback.
+
+    Exits with 0, with 1 when something failed, with 2 when the command line was wrong.
+    """
+    try:
+        _distrust_working_directory()
+        cli(prog_name="radixlm")
+    except ModelError as error:
+        _complain(error.message)
+        for line in error.commands:  # alone on its line, to be copied
+            click.echo(f"  {_printable(line)}", err=True)
+        sys.exit(1)
+    except RadixLMError as error:
+        _complain(str(error))
+        sys.exit(2 if isinstance(error, ConfigError) else 1)
+
+
+def _printable(text: str) -> str:
+    """One line that does nothing to a terminal: names in a checkpoint are a stranger's."""
+    line = " ".join(text.split())
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in line)
+
+
+def _distrust_working_directory() -> None:
+    """It may be a model's folder, which is not to say what is run. Raises ConfigError."""
+    os.environ["PYTHONSAFEPATH"] = "1"  # for processes that libraries start
+    if _NUMBA_SETTINGS.exists():
+        raise ConfigError(
+            f"numba would take settings from {_NUMBA_SETTINGS} in the working directory; "
+            "start radixlm elsewhere, and set what you need as NUMBA_... in the environment"
+        )
+
+
+def _complain(message: str) -> None:
+    click.secho(f"radixlm: {_printable(message)}", fg="red", err=True)

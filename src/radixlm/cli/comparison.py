@@ -1,0 +1,127 @@
+"""Two requests' bodies compared, as the server would read them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from radixlm.core.errors import ConfigError, InvalidKeyError, InvalidRequestError
+from radixlm.core.keys import Key, as_key, common_prefix
+from radixlm.core.misses import MissReason, MissReport
+from radixlm.observe.causes import find
+from radixlm.observe.outline import Outline
+from radixlm.parsers.style import AnswerStyle
+from radixlm.server.anthropic import messages_as_chat as messages
+from radixlm.server.pages.explain_body import (
+    ExplainBody,
+    ExplainChat,
+    ExplainCompletion,
+    ExplainGenerate,
+    ExplainMessages,
+    ExplainResponse,
+    explain_body,
+)
+from radixlm.server.pipeline.protocol import ChatBody
+from radixlm.server.pipeline.rendering import Rendering
+from radixlm.server.responses import responses_as_chat as responses
+from radixlm.text.chat_template import ChatTemplate, require_template
+from radixlm.text.model_folder import resolve_folder
+from radixlm.text.tokenizer import Tokenizer, new_mark
+
+# What is said where there is no fix, because nothing is wrong.
+_ALL_CACHED = "nothing to do: all of the second prompt is cached, but its last token"
+_GOES_ON = "nothing to do: the second prompt goes on where the first one ends"
+_OWN_TEXTS = (
+    "nothing to do if the two are meant to differ from here on; what both need belongs in front"
+)
+
+
+class _Prompt(NamedTuple):
+    key: Key
+    outline: Outline | None
+
+
+def compared(first: str, second: str, model: str | None) -> dict[str, Any]:
+    """Where the prompts of two files part, as JSON. Raises ConfigError."""
+    folder = resolve_folder(model)
+    tokenizer, template = Tokenizer.load(folder), ChatTemplate.load(folder)
+    ours, theirs = (_prompt(Path(name), tokenizer, template) for name in (first, second))
+    return _parted(tokenizer, ours.key, theirs)
+
+
+def _parted(tokenizer: Tokenizer, ours: Key, theirs: _Prompt) -> dict[str, Any]:
+    same = common_prefix(ours, theirs.key)
+    told: dict[str, Any] = {"shared_tokens": same, "prompt_tokens": int(theirs.key.size)}
+    if same == min(ours.size, theirs.key.size):
+        what = "one prompt begins with the other" if ours.size != theirs.key.size else "the same"
+        advice = _ALL_CACHED if same == theirs.key.size else _GOES_ON
+        none = dict.fromkeys(("cause", "where", "context"))
+        return told | none | {"what": what, "advice": advice}
+    miss = MissReport(
+        int(theirs.key.size),
+        same,
+        MissReason.DIVERGED,
+        same,
+        shared=ours[:same].tobytes(),
+        cached_next=ours[same:].tobytes(),
+        requested_next=theirs.key[same:].tobytes(),
+    )
+    found = find(tokenizer, miss, theirs.key, theirs.outline)
+    return told | {
+        "cause": found.cause.value,
+        "where": found.place,
+        "what": found.what,
+        "context": None if found.difference is None else found.difference.marked,
+        "advice": found.fix or _OWN_TEXTS,
+    }
+
+
+def _prompt(path: Path, tokenizer: Tokenizer, template: ChatTemplate | None) -> _Prompt:
+    """The prompt of a request's file. Raises ConfigError for one that holds none, or several."""
+    try:
+        prompt = _prompt_of(explain_body(path.read_bytes()), tokenizer, template)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from None
+    except (InvalidKeyError, InvalidRequestError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+    if not prompt.key.size:
+        raise ConfigError(f"{path}: the prompt has no tokens")
+    return prompt
+
+
+def _prompt_of(body: ExplainBody, tokenizer: Tokenizer, template: ChatTemplate | None) -> _Prompt:
+    """As the body's route reads it; what of it makes no prompt is not looked at."""
+    match body:
+        case ExplainChat():
+            return _chat(body, tokenizer, require_template(template))
+        case ExplainMessages():
+            body.check()
+            return _chat(messages.chat_of(body).chat, tokenizer, require_template(template))
+        case ExplainResponse():
+            body.check()
+            if body.previous_response_id is not None:
+                raise InvalidRequestError(
+                    "previous_response_id is of a server that stores it; write what it continues "
+                    "into input"
+                )
+            return _chat(responses.chat_of(body, ()), tokenizer, require_template(template))
+        case ExplainCompletion():
+            special = body.add_special_tokens is not False
+        case ExplainGenerate():
+            special = True
+    prompts = body.to_prompts()
+    if len(prompts) != 1:
+        raise InvalidRequestError(f"there are {len(prompts)} prompts; give each a file of its own")
+    [prompt] = prompts
+    if isinstance(prompt, str):
+        return _Prompt(tokenizer.encode(prompt, add_special_tokens=special), None)
+    return _Prompt(as_key(prompt), None)
+
+
+def _chat(body: ChatBody, tokenizer: Tokenizer, template: ChatTemplate) -> _Prompt:
+    mark, style = new_mark(), AnswerStyle.of(template.tool_source)
+    chat = Rendering(body.messages, body, template, style, tokenizer, mark)
+    text = chat.render({})
+    special = bool(body.add_special_tokens)
+    key = tokenizer.encode(text, add_special_tokens=special, break_mark=mark)
+    return _Prompt(key, chat.outline(text))

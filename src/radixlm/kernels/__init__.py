@@ -1,0 +1,1 @@
+"""Compiling for this processor: vectors, strips, threads. Below attention and layers."""

@@ -1,0 +1,198 @@
+"""Machine code on disk, so that only a machine's first start has to compile it."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import hashlib
+import os
+import stat
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ParamSpec, cast
+
+import llvmlite
+import numba
+from llvmlite import binding
+from numba import njit, types
+from numba.core import config
+from numba.core.codegen import get_host_cpu_features
+
+from radixlm.kernels.vectors import FAST
+
+# A model of one type has about ten.
+_MOST_FILES = 256
+_DIGEST_BYTES = hashlib.sha256().digest_size
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+
+class KernelStore:
+    """Files by key in a folder of this user's. Each is the digest of its content, then the content.
+
+    What is read is run, so a folder or a file that anybody else could have written counts as not
+    there; so does what is not whole, or can not be read. What can not be written is compiled again
+    the next time. most: files; beyond that those go that were not used for longest.
+    """
+
+    def __init__(self, folder: Path, *, most: int = _MOST_FILES) -> None:
+        self._folder = folder
+        self._most = most
+
+    def get(self, key: str) -> bytes | None:
+        """What was put under this key, a file's name, or None."""
+        try:
+            if not _is_private(self._folder.stat()):
+                return None
+            with (self._folder / key).open("rb") as file:
+                if not _is_private(os.fstat(file.fileno())):
+                    return None
+                found = file.read()
+        except OSError:
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(self._folder / key)
+        digest, content = found[:_DIGEST_BYTES], found[_DIGEST_BYTES:]
+        return content if digest == hashlib.sha256(content).digest() else None
+
+    def put(self, key: str, content: bytes) -> None:
+        """Keep it under this key. Readers see all of a file or none of it."""
+        with contextlib.suppress(OSError):
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if _is_private(self._folder.stat()):
+                self._write(key, hashlib.sha256(content).digest() + content)
+                self._drop_oldest()
+
+    def _write(self, key: str, content: bytes) -> None:
+        handle, name = tempfile.mkstemp(dir=self._folder)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+            Path(name).replace(self._folder / key)
+        except OSError:
+            Path(name).unlink()
+            raise
+
+    def _drop_oldest(self) -> None:
+        files = sorted(self._folder.iterdir(), key=lambda path: path.stat().st_mtime)
+        for path in files[: -self._most]:
+            path.unlink()
+
+
+def _is_private(status: os.stat_result) -> bool:
+    return status.st_uid == os.geteuid() and not status.st_mode & _WRITABLE_BY_OTHERS
+
+
+_P = ParamSpec("_P")
+
+# Numba's functions have two places for results before their arguments.
+_ENTRY = """
+declare i32 @"{name}"(ptr, ptr, i64)
+define void @worker(i64 %arguments) {{
+  %result = alloca ptr
+  %error = alloca ptr
+  call i32 @"{name}"(ptr %result, ptr %error, i64 %arguments)
+  ret void
+}}
+"""
+
+
+class Kernel:
+    """A compiled worker. address: of its code, which goes with this object."""
+
+    def __init__(self, name: str, code: bytes) -> None:
+        target = binding.Target.from_default_triple()
+        machine = target.create_target_machine(codemodel="jitdefault", jit=True)
+        entry = binding.parse_assembly(_ENTRY.format(name=name))
+        self._engine = binding.create_mcjit_compiler(entry, machine)
+        self._engine.add_object_file(binding.ObjectFileRef.from_data(code))
+        self._engine.finalize_object()
+        self.address: int = self._engine.get_function_address("worker")
+
+
+def compiled(factory: Callable[_P, Callable[[int], None]]) -> Callable[_P, Kernel]:
+    """Make a factory of Python functions one of kernels, each made once.
+
+    factory: what it returns hangs on its arguments alone, and on constants of `attention` and of
+    its own package; their `repr` tells arguments apart.
+    """
+
+    @functools.cache
+    def make(*args: Any, **kwargs: Any) -> Kernel:
+        return fetch_kernel(_store(), factory, args, kwargs)
+
+    return cast("Callable[_P, Kernel]", make)
+
+
+def fetch_kernel(
+    store: KernelStore | None,
+    factory: Callable[..., Callable[[int], None]],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> Kernel:
+    """What the store has, else what is compiled now, for the store to have."""
+    key = _key(factory, args, kwargs)
+    kept = store.get(key) if store else None
+    if kept is not None:
+        name, code = kept.split(b"\n", 1)
+        return Kernel(name.decode(), code)
+    made, code, movable = _compile(factory(*args, **kwargs))
+    if store and movable:
+        store.put(key, made.encode() + b"\n" + code)
+    return Kernel(made, code)
+
+
+@functools.cache
+def _store() -> KernelStore | None:
+    """None where there is no home, or no such thing as other users."""
+    try:
+        home = Path.home()
+    except RuntimeError:
+        return None
+    return None if sys.platform == "win32" else KernelStore(home / ".cache" / "radixlm" / "kernels")
+
+
+def _key(factory: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    what = (factory.__module__, factory.__qualname__, args, sorted(kwargs.items()))
+    home = Path(sys.modules[factory.__module__].__file__ or "").parent
+    made = hashlib.sha256(repr((what, _machine())).encode())
+    for folder in sorted({home, Path(__file__).parent}):
+        made.update(_sources(folder))
+    return made.hexdigest()
+
+
+@functools.cache
+def _machine() -> tuple[object, ...]:
+    processor = config.CPU_NAME, config.CPU_FEATURES
+    found = binding.get_host_cpu_name(), get_host_cpu_features(), binding.get_process_triple()
+    return numba.__version__, llvmlite.__version__, sys.version, config.OPT, *processor, *found
+
+
+@functools.cache
+def _sources(folder: Path) -> bytes:
+    """A digest of a package's modules."""
+    made = hashlib.sha256()
+    for path in sorted(folder.glob("*.py")):
+        text = path.read_bytes()
+        made.update(f"{path.name} {len(text)} ".encode() + text)
+    return made.digest()
+
+
+def _compile(function: Callable[[int], None]) -> tuple[str, bytes, bool]:
+    """Its name in the object code, the code, and whether another process can use it: it must need
+    nothing that numba alone brings, since an unknown function ends the process that loads it.
+    """
+    made = njit(types.void(types.int64), **FAST)(function)
+    [result] = made.overloads.values()
+    library = result.library
+    _, _, (code, bitcode) = library.serialize_using_object_code()
+    process = ctypes.CDLL(None)
+    needed = [
+        item.name
+        for item in binding.parse_bitcode(bitcode).functions
+        if item.is_declaration and not item.name.startswith("llvm.")
+    ]
+    movable = not library.has_dynamic_globals and all(hasattr(process, name) for name in needed)
+    return result.fndesc.llvm_func_name, bytes(code), movable

@@ -1,0 +1,1 @@
+"""What explains: pictures of the tree, why prompts missed."""

@@ -1,0 +1,270 @@
+"""A miss in words: what caused it, where, and what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from radixlm.core.keys import Key
+from radixlm.core.misses import SHOWN_TOKENS, MissReason, MissReport
+from radixlm.observe.difference import SAME, Difference, Kind, Texts, difference, meeting
+from radixlm.observe.outline import Outline, Spot
+from radixlm.text.tokenizer import Tokenizer
+
+
+class Cause(StrEnum):
+    """Why tokens of a prompt had to be computed."""
+
+    DATE_TIME = "date_time"
+    ID = "id"
+    NUMBER = "number"
+    REORDERED = "reordered"
+    CHANGING_PART = "changing_part"
+    EDITED_TOOLS = "edited_tools"
+    EDITED_HISTORY = "edited_history"
+    CUT_HISTORY = "cut_history"
+    CONTEXT_EDIT = "context_edit"
+    REASONING = "reasoning"
+    WHITE_SPACE = "white_space"
+    UNICODE = "unicode"
+    RETOKENIZED = "retokenized"
+    NEW_TEXT = "new_text"  # the prompt's own: another question, another conversation
+    EVICTED = "evicted"
+    FIRST_SEEN = "first_seen"
+    NOTHING_MISSED = "nothing_missed"  # but the last token, or its page
+    PAGE_FLOOR = "page_floor"
+    HELD_BACK = "held_back"
+    DISABLED = "disabled"
+
+
+class Words(NamedTuple):
+    """what: has happened. fix: what to do, "" where there is nothing."""
+
+    what: str
+    fix: str = ""
+
+
+WORDS: Final = {
+    Cause.DATE_TIME: Words("a date or time changes per request", "move it to {where}"),
+    Cause.ID: Words("an id changes per request", "leave it out, or move it to {where}"),
+    Cause.NUMBER: Words(
+        "a number or counter changes per request", "leave it out, or move it to {where}"
+    ),
+    Cause.REORDERED: Words(
+        "the same entries come in another order",
+        "send tools, JSON keys and documents in the same order each time, for example sorted",
+    ),
+    Cause.CHANGING_PART: Words(
+        "a part changes per request, and the same text follows", "move it to {where}"
+    ),
+    Cause.EDITED_TOOLS: Words(
+        "the tools are others", "send the same tools in the same order with each request"
+    ),
+    Cause.EDITED_HISTORY: Words(
+        "an earlier message was rewritten",
+        "append to a conversation and leave what was sent as it is",
+    ),
+    Cause.CUT_HISTORY: Words(
+        "messages were left out of the conversation",
+        "keep them while there is room, then leave out many at once and not some each turn",
+    ),
+    Cause.CONTEXT_EDIT: Words(
+        "context_management cleared part of the conversation",
+        "let it clear much at once and seldom (trigger, keep, clear_at_least)",
+    ),
+    Cause.REASONING: Words(
+        "the reasoning of an answer was left out",
+        "send it back (reasoning_content), with a --chat-template that writes that of every turn",
+    ),
+    Cause.WHITE_SPACE: Words(
+        "only white space differs", "send earlier text exactly as it was sent before"
+    ),
+    Cause.UNICODE: Words(
+        "the same letters come as other Unicode characters",
+        "send text in one form (NFC), without byte order marks and characters of no width",
+    ),
+    Cause.RETOKENIZED: Words(
+        "the same text is cut into other tokens",
+        "end no prompt with white space, and send answers back as they came, or as token ids",
+    ),
+    Cause.NEW_TEXT: Words("the prompt's own text begins"),
+    Cause.EVICTED: Words(
+        "it was cached, but had to make room",
+        "give the pool more tokens (--kv-tokens), or pin the prefix",
+    ),
+    Cause.FIRST_SEEN: Words("nothing like it was cached before"),
+    Cause.NOTHING_MISSED: Words("all of it was cached, but what is always computed"),
+    Cause.PAGE_FLOOR: Words(
+        "only whole pages are cached, and the rest fills none", "start with a smaller --page-size"
+    ),
+    Cause.HELD_BACK: Words("no more was wanted from the cache"),
+    Cause.DISABLED: Words("the cache is off", "start without --disable-radix-cache"),
+}
+# Of what had to be computed, so much at least had been cached: many prompts begin with a few tokens
+# that some forgotten one had, too.
+_EVICTED_SHARE: Final = 0.25
+_PROMPT_END: Final = "the end of the prompt"
+_LAST_MESSAGE: Final = "the last message, and leave it there in later turns"
+_QUESTION: Final = 2  # messages that are no conversation yet: a system prompt and a question
+_OF_TOOLS: Final = '"parameters": {'
+_MOST_OF_TOOLS: Final = 4_096  # tokens: what came first may now come last
+_SOME: Final = 10  # characters
+_HEADER: Final = 5  # characters that the template writes in front of a message, at least
+# What is told by a word or two, and by the message that they are in.
+_OF_WORDS: Final = frozenset({Kind.DATE_TIME, Kind.ID, Kind.NUMBER, Kind.TEXT})
+_OF_REASON: Final = {
+    MissReason.NEW: Cause.FIRST_SEEN,
+    MissReason.LAST_TOKEN: Cause.NOTHING_MISSED,
+    MissReason.PAGE_FLOOR: Cause.PAGE_FLOOR,
+    MissReason.HELD_BACK: Cause.HELD_BACK,
+    MissReason.DISABLED: Cause.DISABLED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """position: the token. spot: its message, in a chat. difference: where prompts part. where:
+    whatever changes there would stand better.
+    """
+
+    cause: Cause
+    position: int
+    spot: Spot | None = None
+    difference: Difference | None = None
+    where: str = _PROMPT_END
+
+    @property
+    def what(self) -> str:
+        return WORDS[self.cause].what
+
+    @property
+    def fix(self) -> str:
+        return WORDS[self.cause].fix.format(where=self.where)
+
+    @property
+    def place(self) -> str:
+        """Such as "message 0 (system), token 18"."""
+        if self.spot is None:
+            return f"token {self.position}"
+        return f"{self.spot}, token {self.position}"
+
+
+def cause_of(miss: MissReport) -> Cause | None:
+    """The cause of a miss, where that can be told without its text."""
+    if miss.reason is MissReason.EVICTED:
+        computed = miss.prompt_tokens - miss.cached
+        return Cause.EVICTED if miss.evicted >= _EVICTED_SHARE * computed else Cause.FIRST_SEEN
+    return _OF_REASON.get(miss.reason)
+
+
+def find(
+    tokenizer: Tokenizer,
+    miss: MissReport,
+    key: Key,
+    outline: Outline | None = None,
+    *,
+    others: bool = False,
+) -> Finding:
+    """Make out a miss's cause. O(prompt), most of it in C; see benchmarks/explain.py.
+
+    key: the prompt. outline: of a chat's. others: what is cached may be somebody else's, so little
+    of it is looked at: by causes one could search it for what one guesses.
+    """
+    cause = cause_of(miss)
+    if cause is not None:
+        return Finding(cause, miss.position)
+    spot = None if outline is None else outline.at(tokenizer, key, miss.position)
+    parts = [
+        np.frombuffer(data, dtype=np.int32)
+        for data in (miss.shared, miss.cached_next, miss.requested_next)
+    ]
+    if spot is not None and spot.message is None:
+        parts[-1] = key[miss.position :][:_MOST_OF_TOOLS]
+    if others:
+        parts[1] = parts[1][:SHOWN_TOKENS]
+    begins = miss.position <= parts[0].size
+    found, texts = difference(tokenizer, *parts, begins=begins)
+    if outline is not None and spot is not None and spot.message in outline.edited:
+        return Finding(Cause.CONTEXT_EDIT, miss.position, spot, found)
+    cause, inside = _cause(found.kind, texts, spot)
+    has_tools = outline is not None and bool(outline.tools)
+    where = _where(spot, inside=inside, has_tools=has_tools)
+    return Finding(cause, miss.position, spot, found, where)
+
+
+def _cause(kind: Kind, texts: Texts, spot: Spot | None) -> tuple[Cause, bool]:
+    """The cause, and whether the same text follows in the same message."""
+    if kind is Kind.REASONING:
+        answer = spot is not None and spot.role == "assistant" and not spot.last
+        kind = kind if answer else Kind.TEXT
+    if kind not in _OF_WORDS:
+        return Cause(kind.value), False
+    if spot is None:
+        inside = meeting(texts.cached, texts.requested) is not None
+        return _of_own(kind, inside=inside), inside
+    if spot.message is None:
+        return Cause.DATE_TIME if kind is Kind.DATE_TIME else Cause.EDITED_TOOLS, False
+    return _in_message(kind, texts, spot)
+
+
+def _in_message(kind: Kind, texts: Texts, spot: Spot) -> tuple[Cause, bool]:
+    _, cached, requested = texts
+    if spot.last:
+        inside = spot.into >= 0 and meeting(cached, requested[: spot.left]) is not None
+        return _of_own(kind, inside=inside), inside
+    if _left_out(texts, spot):
+        return Cause.CUT_HISTORY, False
+    met = meeting(cached, requested)
+    if _tools_gone(cached if met is None else cached[: met[0]], spot):
+        return Cause.EDITED_TOOLS, False
+    inside = spot.into >= 0 and met is not None and met[1] + _SOME <= spot.left
+    if spot.role == "system" or (spot.role == "user" and met is not None):
+        if kind is not Kind.TEXT:
+            return Cause(kind.value), inside
+        if inside and spot.role == "system":
+            return Cause.CHANGING_PART, True
+    # Two conversations part at the first message of the user's; later, it was one that they share.
+    shared = (spot.message or 0) > 1 or spot.role == "assistant"
+    goes_on = met is not None and spot.of > _QUESTION
+    return Cause.EDITED_HISTORY if shared or goes_on else Cause.NEW_TEXT, inside
+
+
+def _of_own(kind: Kind, *, inside: bool) -> Cause:
+    """The cause where a prompt ends in its own text: what changes there costs nothing unless the
+    same text follows.
+    """
+    if not inside:
+        return Cause.NEW_TEXT
+    return Cause.CHANGING_PART if kind is Kind.TEXT else Cause(kind.value)
+
+
+def _tools_gone(cached: str, spot: Spot) -> bool:
+    """Whether tools were told behind the system prompt, or without one in front of the messages,
+    where none are now.
+    """
+    between = spot.into < 0 if spot.role != "system" else not spot.left
+    return between and _OF_TOOLS in cached
+
+
+def _left_out(texts: Texts, spot: Spot) -> bool:
+    """Whether the message that begins here stood later before."""
+    before, cached, requested = texts
+    if spot.into < 0:
+        lead = ""
+        told = spot.role == "assistant"
+    else:
+        lead = before[-spot.into - _HEADER :]
+        told = spot.role != "system" and len(lead) == spot.into + _HEADER
+    message = requested[:SAME]
+    return told and len(message) == SAME and (lead + cached).find(lead + message, 1) > 0
+
+
+def _where(spot: Spot | None, *, inside: bool, has_tools: bool) -> str:
+    """The place for what changes behind all that stays the same."""
+    if spot is None or spot.last:
+        return _PROMPT_END
+    alone = spot.role == "system" and spot.of <= _QUESTION and not has_tools
+    return "the end of the system prompt" if alone and inside else _LAST_MESSAGE

@@ -1,0 +1,331 @@
+"""What kind of difference it is where two texts part, and where they go on the same."""
+
+from __future__ import annotations
+
+import codecs
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from itertools import islice, zip_longest
+from typing import NamedTuple
+
+from radixlm.core.keys import Key
+from radixlm.core.misses import SHOWN_TOKENS
+from radixlm.text.tokenizer import Tokenizer
+
+# Texts go on the same where so many characters agree; without white space, fewer tell.
+SAME = 40
+_SAME_SQUEEZED = 24
+_LOOKED_AT = 256
+_MOST_PIECES = 64
+_CONTEXT = 16
+_BEHIND = 8
+_LONGEST_WORD = 64
+_LONG_ITEM = 3
+_PIECES = re.compile(r"<[^<>\s]{1,40}>|\s+|\w+|[^\w\s]")
+_WORD = re.compile(r"[^\s<>]*")
+_LONGEST_TORN = 40
+_TORN_WORD = re.compile(rf"[^\s<>]{{1,{_LONGEST_TORN}}}\Z")
+_ENTRY_ENDS = re.compile(r"[\[\]{}<>\n]|[,.:;!?](?:\s|\Z)")
+_ITEMS = re.compile(r",\s*(?=[\"{\[])|\n")
+_THOUGHTS = "<think>"
+_MONTHS = (
+    "jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|"
+    "sept?(?:ember)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?"
+)
+_DAYS = "mon|tues?|wed(?:nes)?|thu(?:rs?)?|fri|sat(?:ur)?|sun"
+_DATE = re.compile(
+    r"(?<![\d.])\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|(?<!\d)(?:19|20)\d{2}-(?:0?[1-9]|1[0-2])(?!\d)|"
+    r"(?<![\d.])\d{1,2}([-/.])\d{1,2}\1(?:\d{4}|\d{2})(?!\.?\d)|\b\d{8}T\d{4}|\d{1,4}[年月日]|"
+    r"\d{1,2}:\d{2}(?::\d{2})?(?:\s?[ap]\.?m\b)?|\b\d{1,2}\s?[ap]\.?m\b|"
+    r"\b1[5-9]\d{8}(?:\d{3})?\b|"
+    rf"\b(?:{_DAYS})(?:day)?\b|\b(?:{_MONTHS})\b(?:\.?,?\s+\d{{1,4}})?|"
+    rf"\b\d{{1,2}}\.?\s+(?:{_MONTHS})\b",
+    re.IGNORECASE,
+)
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+_ID = re.compile(
+    r"(?=[\w-]*\d)(?=[\w-]*[a-z])[\w-]{8,}|[0-9a-f]{16,}|\b(?=\d*[a-f])(?=[a-f]*\d)[0-9a-f]{7}\b",
+    re.IGNORECASE,
+)
+_NUMBER = re.compile(r"[^\w\s]*\d[\d.,]*[^\w\s]*")
+
+
+class Kind(StrEnum):
+    """What differs where two texts part."""
+
+    RETOKENIZED = "retokenized"  # nothing: the same text is cut into other tokens
+    WHITE_SPACE = "white_space"  # nothing else
+    UNICODE = "unicode"  # the same letters in other code points, or some that are not seen
+    DATE_TIME = "date_time"
+    ID = "id"
+    NUMBER = "number"
+    REORDERED = "reordered"  # the same entries, in another order
+    REASONING = "reasoning"  # what is cached begins with thoughts, and the other does not
+    TEXT = "text"
+
+
+def kind_of(before: str, cached: str, requested: str) -> Kind:
+    """The kind of two continuations of `before`, whose text is not the same."""
+    torn = _torn(before, cached, requested)
+    left, right = torn + cached[:_LOOKED_AT], torn + requested[:_LOOKED_AT]
+    if _fields_agree("".join(left.split()), "".join(right.split())):
+        return Kind.WHITE_SPACE
+    if _fields_agree(_folded(left), _folded(right)):
+        return Kind.UNICODE
+    if cached.lstrip().startswith(_THOUGHTS) and _THOUGHTS not in before[-_CONTEXT:]:
+        return Kind.REASONING
+    if _permuted(before, cached, requested) or _changed_places(before, cached, requested):
+        return Kind.REORDERED
+    lead = before[: len(before) - len(torn)][-_CONTEXT:]
+    for kind, pattern in ((Kind.ID, _UUID), (Kind.DATE_TIME, _DATE), (Kind.ID, _ID)):
+        if all(_reaches_into(pattern, lead, text) for text in (left, right)):
+            return kind
+    return Kind.NUMBER if _other_number(left.lstrip(), right.lstrip()) else Kind.TEXT
+
+
+def meeting(cached: str, requested: str) -> tuple[int, int] | None:
+    """How far into each of them both go on with the same text; None where that is not found."""
+    for ours, theirs in zip_longest(_begins(cached), _begins(requested)):
+        if theirs is not None and (at := cached.find(requested[theirs : theirs + SAME])) >= 0:
+            return at, theirs
+        if ours is not None and (at := requested.find(cached[ours : ours + SAME])) >= 0:
+            return ours, at
+    return None
+
+
+def torn_word(before: str) -> str:
+    """What `before` ends with of a word that may go on behind it."""
+    torn = _TORN_WORD.search(before, max(len(before) - _LONGEST_TORN, 0))
+    return "" if torn is None else torn[0]
+
+
+def _torn(before: str, cached: str, requested: str) -> str:
+    """What the first words of both begin with in front of them."""
+    return "" if cached[:1].isspace() and requested[:1].isspace() else torn_word(before)
+
+
+def _begins(text: str) -> Iterator[int]:
+    """Where the first pieces begin behind which enough is known."""
+    found = islice(_PIECES.finditer(text), _MOST_PIECES)
+    return (piece.start() for piece in found if piece.start() + SAME <= len(text))
+
+
+def _other_number(left: str, right: str) -> bool:
+    """Whether both go on with a number, and then with the same; else it numbers other texts."""
+    words = _first_word(left), _first_word(right)
+    rests = (text[len(word) :][:_BEHIND] for text, word in zip((left, right), words, strict=True))
+    return all(map(_NUMBER.fullmatch, words)) and _fields_agree(*rests)
+
+
+def _first_word(text: str) -> str:
+    return _WORD.match(text.lstrip())[0]  # type: ignore[index]
+
+
+def _fields_agree(left: str, right: str) -> bool:
+    """Whether both begin with the same, as far as that tells."""
+    enough = min(len(left), len(right), _SAME_SQUEEZED)
+    return enough > 0 and left[:enough] == right[:enough]
+
+
+def _folded(text: str) -> str:
+    """Without what is not seen, and each letter in its simplest form."""
+    simple = unicodedata.normalize("NFKC", text)
+    return "".join(c for c in simple if not c.isspace() and unicodedata.category(c) != "Cf")
+
+
+def _reaches_into(pattern: re.Pattern[str], lead: str, text: str) -> bool:
+    """Whether it matches so that a part of the first word of `text` is in it."""
+    end = len(lead) + len(text) - len(text.lstrip()) + len(_first_word(text)[:_LONGEST_WORD])
+    found = pattern.finditer(lead + text[: end - len(lead) + _CONTEXT])
+    return any(match.end() > len(lead) and match.start() < end for match in found)
+
+
+def _permuted(before: str, cached: str, requested: str) -> bool:
+    """Whether both begin with the same entries in another order: documents, members of JSON,
+    messages. The first ones may begin with what both share.
+    """
+    starts = [_ENTRY_ENDS.split(text, 1)[0] for text in (cached, requested)]
+    for lead in dict.fromkeys((_ENTRY_ENDS.split(before)[-1], _torn(before, cached, requested))):
+        ours, theirs = (_bare(lead + start) for start in starts)
+        if not (ours and theirs and ours != theirs and ours in requested and theirs in cached):
+            continue
+        entries = (_ENTRY_ENDS.split(lead + text) for text in (cached, requested))
+        if _balanced(*([bare for each in some if (bare := _bare(each))] for some in entries)):
+            return True
+    return False
+
+
+def _bare(entry: str) -> str:
+    return entry.strip(" \"'*-")
+
+
+def _balanced(left: Sequence[str], right: Sequence[str]) -> bool:
+    """Whether the first few are the same ones."""
+    owed: Counter[str] = Counter()
+    for ours, theirs in zip(left, right, strict=False):
+        for entry, change in ((ours, 1), (theirs, -1)):
+            owed[entry] += change
+            if not owed[entry]:
+                del owed[entry]
+        if not owed:
+            return True
+    return False
+
+
+def _changed_places(before: str, cached: str, requested: str) -> bool:
+    """Whether the first entry of each is a later one of the other: a line, or a member of JSON.
+    So lists are told that end behind what is known of them.
+    """
+    torn = before.rpartition("\n")[-1]
+    entries = [
+        [entry.strip(" ,[]{}") for entry in (torn + text).split("\n")]
+        for text in (cached, requested)
+    ]
+    if _crossed(*entries):
+        return True
+    torn = _ITEMS.split(torn)[-1]
+    entries = [
+        [entry.strip(" ,[]{}") for entry in _ITEMS.split(torn + text)]
+        for text in (cached, requested)
+    ]
+    return _crossed(*entries)
+
+
+def _crossed(left: Sequence[str], right: Sequence[str]) -> bool:
+    first, other = left[0], right[0]
+    long = min(len(first), len(other)) > _LONG_ITEM
+    return long and all(
+        mine.count(entry) == 1 and entry in others[1:]
+        for entry, mine, others in ((first, left, right), (other, right, left))
+    )
+
+
+_WORDS = re.compile(r"<[^<>\s]{1,40}>|\s+|[^\s<]+|<")
+_REST_OF_WORD = re.compile(r"[^\s<>]{0,40}")
+_UNSEEN = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"})
+_DECODER = codecs.getincrementaldecoder("utf-8")
+
+
+class Texts(NamedTuple):
+    """before: the last of what both share; cached and requested go on from there."""
+
+    before: str
+    cached: str
+    requested: str
+
+
+class Difference(NamedTuple):
+    """before, after: what both say around it, as far as it is shown; control characters are
+    escaped, in `cached` and `requested` too. begins: nothing stands in front of `before`.
+    """
+
+    kind: Kind
+    before: str
+    cached: str
+    requested: str
+    after: str
+    begins: bool
+
+    @property
+    def marked(self) -> str:
+        """All of it in one line, the differing part as [cached|requested]."""
+        head = "" if self.begins else "…"
+        return f"{head}{self.before}[{self.cached}|{self.requested}]{self.after}…"
+
+
+def difference(
+    tokenizer: Tokenizer, shared: Key, cached: Key, requested: Key, *, begins: bool = False
+) -> tuple[Difference, Texts]:
+    """The difference of two continuations of the same tokens, of which the last are `shared`; and
+    all that is known of them.
+    """
+    head, *both = (tokenizer.spelled(ids.tolist()) for ids in (shared, cached, requested))
+    before, torn = _decoded(head)  # a character that the tokens cut belongs to the continuations
+    texts = Texts(before, *(_whole(torn + data) for data in both))
+    shown = [tokenizer.spelled(ids[:SHOWN_TOKENS].tolist()) for ids in (cached, requested)]
+    ends = [len(_decoded(torn + data)[0]) for data in shown]
+    kind = Kind.RETOKENIZED if _agree(*shown) else kind_of(*texts)
+    lead = _decoded(tokenizer.spelled(shared[-SHOWN_TOKENS:].tolist()))[0]
+    parted = _parted(texts, len(lead), ends)
+    begins = begins and shared.size <= SHOWN_TOKENS
+    before, ours, theirs, after = map(visible, parted)
+    if kind is Kind.UNICODE:
+        ours, theirs = (ascii(part)[1:-1] for part in parted[1:3])
+    return Difference(kind, before, ours, theirs, after, begins), texts
+
+
+def visible(text: str) -> str:
+    """`text` with what can not be seen, or would turn its direction, written as escapes."""
+    return "".join(map(_visible, text))
+
+
+def _visible(letter: str) -> str:
+    if letter == "\\":
+        return "\\\\"
+    if letter.isascii() and letter.isprintable():
+        return letter
+    if unicodedata.category(letter) in _UNSEEN:
+        return letter.encode("unicode_escape").decode()
+    return letter
+
+
+def _decoded(data: bytes) -> tuple[str, bytes]:
+    """The text, and the bytes of a character that ends behind it."""
+    decoder = _DECODER("replace")
+    return decoder.decode(data), decoder.getstate()[0]
+
+
+def _whole(data: bytes) -> str:
+    """All of its text, but for a character that ends behind it."""
+    return _decoded(data)[0] or data.decode(errors="replace")
+
+
+def _agree(left: str | bytes, right: str | bytes) -> bool:
+    """Whether one goes on where the other ends."""
+    short, long = sorted((left, right), key=len)
+    return bool(short) and long[: len(short)] == short
+
+
+def _parted(texts: Texts, lead: int, ends: Sequence[int]) -> tuple[str, str, str, str]:
+    """(before, cached, requested, after) with whole words in the middle; lead, ends: how many
+    characters are shown in front and behind.
+    """
+    torn = torn_word(texts.before)
+    end = len(texts.before) - len(torn)
+    before = texts.before[max(len(texts.before) - lead, 0) : end]
+    whole = texts.cached, texts.requested
+    parted = _in_words(*(torn + text[:end] for text, end in zip(whole, ends, strict=True)))
+    if not parted[-1]:
+        ends = [_word_end(text, end) for text, end in zip(whole, ends, strict=True)]
+        parted = _in_words(*(torn + text[:end] for text, end in zip(whole, ends, strict=True)))
+    same, ours, theirs, after = parted
+    return before + same, ours, theirs, after
+
+
+def _word_end(text: str, at: int) -> int:
+    rest = _REST_OF_WORD.match(text, at)
+    return at if rest is None else rest.end()
+
+
+def _in_words(cached: str, requested: str) -> tuple[str, str, str, str]:
+    """(same, cached, requested, same again) in whole words."""
+    left, right = _WORDS.findall(cached), _WORDS.findall(requested)
+    same = 0
+    while same < min(len(left), len(right)) - 1 and left[same] == right[same]:
+        same += 1
+    before = "".join(left[:same])
+    left, right = left[same:], right[same:]
+    for skipped in range(1, len(left) + len(right)):
+        firsts = range(max(skipped - len(right) + 1, 0), min(skipped + 1, len(left)))
+        rests = {
+            ours: min("".join(left[ours:]), "".join(right[skipped - ours :]), key=len)
+            for ours in firsts
+            if _agree("".join(left[ours:]), "".join(right[skipped - ours :]))
+        }
+        ours = max(rests, key=lambda each: len(rests[each]), default=0)
+        if rests and not rests[ours].isspace():
+            return before, "".join(left[:ours]), "".join(right[: skipped - ours]), rests[ours]
+    return before, "".join(left), "".join(right), ""

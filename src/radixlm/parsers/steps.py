@@ -1,0 +1,114 @@
+"""Parsers written as one run through the text, which waits wherever the text is not there yet."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator
+from typing import TypeVar
+
+from radixlm.parsers.events import AnswerEvent, TextDelta
+
+T = TypeVar("T")
+
+# A stretch of the run; it yields to wait for more text.
+Steps = Generator[None, None, T]
+
+
+class StepParser(ABC):
+    """An AnswerParser whose `_run` reads forward as if all text were there.
+
+        given away | held back, may be a marker | read by the run | not read yet
+                   ^ _mark                                        ^ _at
+
+    Since it looks at the text by characters and never at the pieces, these make no difference.
+    """
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._mark = self._at = 0
+        self._ended = self._cut = False
+        self._events: list[AnswerEvent] = []
+        self._steps = self._run()
+
+    def push(self, text: str) -> list[AnswerEvent]:
+        self._text += text
+        return self._go_on()
+
+    def flush(self, *, cut: bool = False) -> list[AnswerEvent]:
+        self._ended, self._cut = True, cut
+        return self._go_on()
+
+    @abstractmethod
+    def _run(self) -> Steps[None]:
+        """Read the whole answer, and append its events."""
+
+    def _go_on(self) -> list[AnswerEvent]:
+        next(self._steps, None)
+        events, self._events = self._events, []
+        return events
+
+    def _peek(self) -> Steps[str]:
+        """The next character, "" at the end; it is not read yet."""
+        while self._at >= len(self._text) and not self._ended:
+            yield
+        return self._text[self._at : self._at + 1]
+
+    def _skip_spaces(self) -> Steps[None]:
+        while (yield from self._peek()).isspace():
+            self._at += 1
+
+    def _skip(self, word: str) -> Steps[bool]:
+        """Read `word` if it is what comes next."""
+        start = self._at
+        for character in word:
+            if (yield from self._peek()) != character:
+                self._at = start
+                return False
+            self._at += 1
+        return True
+
+    def _until(self, marker: str, make: Callable[[str], AnswerEvent] = TextDelta) -> Steps[bool]:
+        """Give text away up to `marker` and the spaces before it; False when none comes.
+
+        These are held back, from `_mark` on: who finds that the marker began nothing gives them
+        away with `_give`.
+        """
+        while True:
+            found = self._text.find(marker, self._mark)
+            end = len(self._text) if found < 0 else found
+            if found < 0 and not self._ended:
+                end -= begun(marker, self._text)
+            if found >= 0 or not self._ended:
+                end = max(self._mark, len(self._text[:end].rstrip()))
+            self._give(end, make)
+            if found >= 0:
+                self._at = found + len(marker)
+                return True
+            if self._ended:
+                return False
+            # Only here, where nothing remembers a place: what has been given away is not needed.
+            self._text, self._mark = self._text[self._mark :], 0
+            yield
+
+    def _rest(self) -> Steps[None]:
+        """Give all the rest away."""
+        while True:
+            self._give(len(self._text))
+            if self._ended:
+                return
+            self._text, self._mark = "", 0
+            yield
+
+    def _give(self, end: int, make: Callable[[str], AnswerEvent] = TextDelta) -> None:
+        """Give away what was held back, up to `end`."""
+        if end > self._mark:
+            self._events.append(make(self._text[self._mark : end]))
+        self._mark = self._at = end
+
+
+def begun(marker: str, text: str) -> int:
+    """How much of `marker` the text may have begun with its last characters."""
+    for length in range(min(len(marker) - 1, len(text)), 0, -1):
+        if text.endswith(marker[:length]):
+            return length
+    return 0

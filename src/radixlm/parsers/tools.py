@@ -1,0 +1,161 @@
+"""Tools that an answer may call, and whether it must."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """parameters: the JSON schema of its arguments, an object's. strict: they must follow it."""
+
+    name: str
+    parameters: Mapping[str, Any]
+    strict: bool = False
+
+
+class Calling(StrEnum):
+    """Whether tools are called: never, as the model likes, or once at least."""
+
+    NONE = "none"
+    AUTO = "auto"
+    REQUIRED = "required"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """tools: those that may be called, by different names. parallel: more than once.
+
+    others: the model sees tools that may not be called.
+    """
+
+    tools: tuple[Tool, ...] = ()
+    calling: Calling = Calling.NONE
+    parallel: bool = True
+    others: bool = False
+
+    @property
+    def may_call(self) -> bool:
+        return bool(self.tools) and self.calling is not Calling.NONE
+
+    @property
+    def constrained(self) -> bool:
+        """Whether the answer has to be held to it, token by token: even without calls, since a
+        model that sees tools may call them.
+        """
+        if self.calling is Calling.AUTO:
+            held = self.others or not self.parallel
+            return held or any(tool.strict for tool in self.tools)
+        return bool(self.tools)
+
+
+ANY_TYPE = frozenset({"string", "number", "integer", "boolean", "null", "array", "object"})
+# What says nothing of the values.
+REMARKS: Final = frozenset({"title", "description", "default", "examples", "$comment"})
+# With more than that a schema says nothing, nor does one that refers to itself alone.
+_MOST_CHOICES = 1_000
+_BEGINS = {'"': "string", "{": "object", "[": "array", "t": "boolean", "f": "boolean", "n": "null"}
+
+
+class Choices(NamedTuple):
+    """Schemas, one of which each value must follow. only: that is all that it must, but for
+    exclusive: it must not follow two of them.
+    """
+
+    schemas: Sequence[Any]
+    only: bool
+    exclusive: bool = False
+
+
+_UNKNOWN = Choices(({},), only=False)
+
+
+def choices(schema: Any, root: Any) -> Choices:
+    """What `schema`, which stands in `root`, leaves to choose from: `$ref` followed, each once, and
+    `anyOf` and `oneOf` opened. Bounded, however often schemas refer to each other.
+    """
+    found: list[Any] = []
+    only, exclusive = True, False
+    seen: set[str] = set()
+    waiting = [schema]
+    while waiting:
+        if len(waiting) + len(seen) > _MOST_CHOICES:
+            return _UNKNOWN
+        more: Mapping[object, object] = {}
+        match waiting.pop():
+            case {"$ref": str(place), **more}:
+                waiting += () if place in seen else (schema_at(place, root),)
+                seen.add(place)
+            case {"const": _} | {"enum": _} | {"type": _} as choice:
+                found.append(choice)
+            case {"anyOf": [*others], **more}:
+                waiting += reversed(others)
+            case {"oneOf": [*others], **more}:
+                waiting += reversed(others)
+                exclusive = True
+            case choice:
+                found.append(choice)
+        only = only and more.keys() <= REMARKS
+    return Choices(found, only, exclusive) if found else _UNKNOWN
+
+
+def types_of(schema: Any, root: Any) -> frozenset[str]:
+    """Of all values of `schema`, which stands in `root`; all types where it does not say.
+
+    >>> sorted(types_of({"anyOf": [{"const": "a"}, {"type": "null"}]}, {}))
+    ['null', 'string']
+    """
+    found = (_types_of(choice) for choice in choices(schema, root).schemas)
+    return frozenset().union(*found)
+
+
+def _types_of(choice: Any) -> frozenset[str]:
+    match choice:
+        case {"const": value}:
+            return frozenset({_type_of(value)})
+        case {"enum": [*values]}:
+            return frozenset(map(_type_of, values))
+        case {"type": str(name)}:
+            return frozenset({name})
+        case {"type": [*names]}:
+            return frozenset(map(str, names))
+    return ANY_TYPE
+
+
+def fits(value: str, types: frozenset[str]) -> bool:
+    """Whether a value, given as JSON, has one of the types."""
+    found = _BEGINS.get(value[0])
+    if found is None:
+        whole = value.lstrip("-").isdigit()
+        return "number" in types or (whole and "integer" in types)
+    return found in types
+
+
+def _type_of(value: Any) -> str:
+    match value:
+        case str():
+            return "string"
+        case bool():
+            return "boolean"
+        case None:
+            return "null"
+        case int():
+            return "integer"
+        case float():
+            return "number"
+        case list():
+            return "array"
+    return "object"
+
+
+def schema_at(place: str, root: Any) -> Any:
+    """What `#/a/b` refers to; None where that is nothing."""
+    found = root
+    for name in place.split("/")[1:]:
+        if not isinstance(found, Mapping):
+            return None
+        found = found.get(name.replace("~1", "/").replace("~0", "~"))
+    return found if place.startswith("#") else None

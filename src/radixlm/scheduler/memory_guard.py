@@ -1,0 +1,148 @@
+"""Who gives way when the pool is full, or when a more important request wants to run."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from itertools import chain
+
+from radixlm.cache import Lease, Match, RadixCache
+from radixlm.scheduler.state import RequestState
+
+
+class Retraction:
+    """Picks running requests to retract: the least important first, then the one that costs least
+    to bring back.
+
+    What a request computed goes into the tree before it gives way, and only what is evicted
+    meanwhile is computed again; that is never what others share. So its cost is the number of
+    tokens that it alone uses. Nobody is picked twice in a row while there are equally important
+    others to pick.
+    """
+
+    def __init__(self, *, by_priority: bool) -> None:
+        self._by_priority = by_priority
+        self._last: RequestState | None = None
+
+    def pick(self, running: Iterable[RequestState]) -> RequestState | None:
+        """The next to give way, so that another can go on; None when there is but one. The oldest
+        of the most important ones is spared: alone it fits, so it always ends, and there is no
+        livelock.
+        """
+        states = list(running)
+        states.remove(min(states, key=lambda state: (-self._rank(state), state.arrival)))
+        return self._cheapest(states)
+
+    def pick_below(self, running: Iterable[RequestState], priority: int) -> RequestState | None:
+        """The next to give way to a request: one of at most `priority`."""
+        return self._cheapest([s for s in running if s.request.priority <= priority])
+
+    def _cheapest(self, states: list[RequestState]) -> RequestState | None:
+        self._last = min(states, key=self._cost, default=None)
+        return self._last
+
+    def _cost(self, state: RequestState) -> tuple[int, bool, int, int]:
+        own = state.lease.own_size if state.lease else 0
+        return self._rank(state), state is self._last, own, -state.arrival
+
+    def _rank(self, state: RequestState) -> int:
+        return state.request.priority if self._by_priority else 0
+
+
+# The share of its allowed output that a request is expected to use, before any has ended.
+FIRST_GUESS = 0.5
+# How much one ended request moves that share.
+LEARNING_RATE = 1 / 16
+# Steps for which what an ended request leaves is kept for the one that goes on from it.
+LINGER_STEPS = 2
+# Steps that the running requests must be able to go on after a retraction before another starts.
+STEPS_AHEAD = 32
+
+
+class MemoryGuard:
+    """Admission by free and evictable slots, less what the running requests will still need.
+
+    Each is expected to use a share of the output it is allowed. The share is measured: it follows
+    what ended requests have used, and a retraction, which shows that it was too low, raises it to
+    what those who run have used already. `conservativeness` scales it; 0 reserves nothing, so
+    that more run at once and some are retracted. Tokens that several share count once: they are
+    neither free nor evictable.
+
+    What a request leaves behind counts as taken for some steps: the next turn of a chat comes a
+    moment after the answer, and had its room been given away in that moment, a pool that is too
+    small for all chats would compute every one of them again at every turn.
+    """
+
+    def __init__(self, cache: RadixCache, conservativeness: float) -> None:
+        self._cache = cache
+        self._conservativeness = conservativeness
+        self._share = FIRST_GUESS
+        self._reserved = 0
+        self._occupied = False
+        self._left_behind: deque[list[Lease]] = deque([[]], maxlen=LINGER_STEPS + 1)
+
+    @property
+    def expected_share(self) -> float:
+        """Of the output that a request is allowed, how much is reserved for it."""
+        return min(1.0, self._share * self._conservativeness)
+
+    def next_step(self) -> None:
+        """What was left behind long enough ago is not kept any more."""
+        self._left_behind.append([])
+
+    def begin(self, running: Iterable[RequestState]) -> None:
+        """Start a round of admissions beside the requests that run already."""
+        self._reserved = 0
+        self._occupied = False
+        for state in running:
+            self.reserve(state)
+
+    def admits(self, state: RequestState, match: Match) -> bool:
+        """Whether `state` fits beside all that is reserved. The only one always does."""
+        return not self._occupied or self.needed(state, match) <= self.left(match)
+
+    def needed(self, state: RequestState, match: Match) -> int:
+        """Slots that `state` will need when it starts from `match`."""
+        return self._cache.round_up(state.n_tokens - match.length) + self._expected(state)
+
+    def left(self, match: Match) -> int:
+        """Slots that nobody has, or is expected to need, once `match` is locked."""
+        spared = chain.from_iterable(self._left_behind)
+        return self._cache.available_after(match, spared) - self._reserved
+
+    def left_without(self, others: Iterable[RequestState], match: Match) -> int:
+        """The same, if these running requests gave way."""
+        states = list(others)
+        leases = [state.lease for state in states if state.lease is not None]
+        reserved = self._reserved - sum(map(self.reserved_for, states))
+        return self._cache.available_without(leases, match) - reserved
+
+    def reserve(self, state: RequestState) -> None:
+        """Keep what a running request, which has some slots already, will still need."""
+        self._reserved += self.reserved_for(state)
+        self._occupied = True
+
+    def reserved_for(self, state: RequestState) -> int:
+        """What a running request will still need."""
+        given = state.lease.length if state.lease else 0
+        return state.n_tokens - given + self._expected(state)
+
+    def learn_from_end(self, state: RequestState) -> None:
+        """A request ends by itself: take into account how much it used, and what it leaves."""
+        if state.lease is not None:
+            self._left_behind[-1].append(state.lease)
+        used = state.output_tokens / state.request.max_tokens
+        self._share += LEARNING_RATE * (used - self._share)
+
+    def learn_from_retraction(self, running: Iterable[RequestState]) -> None:
+        """The pool was too small for what runs: expect more than was expected."""
+        used = allowed = 0
+        for state in running:
+            used += state.output_tokens + STEPS_AHEAD
+            allowed += state.request.max_tokens
+        if allowed:
+            self._share = max(self._share, min(1.0, used / allowed))
+
+    def _expected(self, state: RequestState) -> int:
+        return math.ceil(self.expected_share * state.room)

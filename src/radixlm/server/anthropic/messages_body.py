@@ -1,0 +1,304 @@
+"""The tools of a request to /v1/messages, and as a chat has them.
+
+Those that Anthropic defined come without a schema: its models were taught them, others are told.
+Source: https://docs.claude.com/en/docs/agents-and-tools/tool-use.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, Tag
+
+from radixlm.core.errors import InvalidRequestError
+from radixlm.server.anthropic.messages_blocks import Block, MessageItem, TextBlock, ToolResultBlock
+from radixlm.server.anthropic.messages_edits import ContextManagement, Edit
+from radixlm.server.http.body import Body, ListOf, by_type, named
+from radixlm.server.http.fields import NotYet
+from radixlm.server.pipeline.cache_control import MAX_BREAKPOINTS
+from radixlm.server.pipeline.cache_fields import CacheControl
+from radixlm.server.pipeline.protocol import CacheFields
+
+Json = dict[str, Any]
+_TEXT: Json = {"type": "string"}
+_LINE: Json = {"type": "integer"}
+_BASH: Json = {
+    "type": "object",
+    "properties": {
+        "command": {"type": "string", "description": "The command to run."},
+        "restart": {"type": "boolean", "description": "Restart the shell; needs no command."},
+    },
+}
+_COMMANDS = ("view", "create", "str_replace", "insert")
+
+
+class _Tool(Body):
+    """input_examples: shown to the model at the description's end."""
+
+    # How its input is streamed makes no difference: it comes as it is made. Nor does it when the
+    # tool is loaded: there is no search that it could come from later, so it is there at once.
+    no_ops = frozenset({"eager_input_streaming", "defer_loading"})
+    not_yet: ClassVar[NotYet] = {"allowed_callers": (["direct"],)}
+
+    input_examples: ListOf[Json] | None = None
+    strict: bool | None = None
+    cache_control: CacheControl | None = None
+
+    def as_function(self, name: str, description: str | None, parameters: Json) -> Json:
+        """The tool of a chat."""
+        examples = [
+            f"Example input: {json.dumps(each, ensure_ascii=False)}"
+            for each in self.input_examples or ()
+        ]
+        told = [*([] if description is None else [description]), *examples]
+        function = {
+            "name": name,
+            "description": "\n".join(told) if told else None,
+            "parameters": parameters,
+            "strict": self.strict,
+        }
+        return {"type": "function", "function": named(function)}
+
+
+class CustomTool(_Tool):
+    """A tool that the client describes and runs."""
+
+    type: Literal["custom"] | None = None
+    name: str
+    description: str | None = None
+    input_schema: Json
+
+    @property
+    def in_chat(self) -> Json:
+        return self.as_function(self.name, self.description, self.input_schema)
+
+
+class BashTool(_Tool):
+    """A shell that the client runs."""
+
+    type: Literal["bash_20241022", "bash_20250124"]
+    name: Literal["bash"]
+
+    @property
+    def in_chat(self) -> Json:
+        text = "Run a command in a bash shell, which goes on from call to call."
+        return self.as_function(self.name, text, _BASH)
+
+
+class OldEditorTool(_Tool):
+    """An editor that the client runs, and that can undo."""
+
+    type: Literal["text_editor_20241022", "text_editor_20250124"]
+    name: Literal["str_replace_editor"]
+
+    @property
+    def in_chat(self) -> Json:
+        text = "View and edit text files. undo_edit takes back the last edit of the file."
+        return self.as_function(self.name, text, _editor((*_COMMANDS, "undo_edit")))
+
+
+class EditorTool(_Tool):
+    """max_characters: of a file that is viewed, so many are shown; of the later version."""
+
+    type: Literal["text_editor_20250429", "text_editor_20250728"]
+    name: Literal["str_replace_based_edit_tool"]
+    max_characters: Annotated[int, Field(ge=1)] | None = None
+
+    @property
+    def in_chat(self) -> Json:
+        text = "View and edit text files."
+        if self.max_characters is not None:
+            text += f" A view shows at most {self.max_characters} characters."
+        return self.as_function(self.name, text, _editor(_COMMANDS))
+
+
+def _editor(commands: tuple[str, ...]) -> Json:
+    return {
+        "type": "object",
+        "properties": {
+            "command": {"type": "string", "enum": list(commands)},
+            "path": {"type": "string", "description": "The file, or a directory to view."},
+            "file_text": {**_TEXT, "description": "create: what the file is to hold."},
+            "old_str": {**_TEXT, "description": "str_replace: text that stands there once."},
+            "new_str": {**_TEXT, "description": "str_replace, insert: the new text."},
+            "insert_line": {**_LINE, "description": "insert: the line after which; 0: the top."},
+            "view_range": {
+                "type": "array",
+                "items": _LINE,
+                "description": "view: first and last line, from 1; -1: the end.",
+            },
+        },
+        "required": ["command", "path"],
+    }
+
+
+_TAGS: Mapping[str | None, str] = {
+    None: "CustomTool",
+    "custom": "CustomTool",
+    "bash_20241022": "BashTool",
+    "bash_20250124": "BashTool",
+    "text_editor_20241022": "OldEditorTool",
+    "text_editor_20250124": "OldEditorTool",
+    "text_editor_20250429": "EditorTool",
+    "text_editor_20250728": "EditorTool",
+}
+
+ClientTool = Annotated[
+    Annotated[CustomTool, Tag("CustomTool")]
+    | Annotated[BashTool, Tag("BashTool")]
+    | Annotated[OldEditorTool, Tag("OldEditorTool")]
+    | Annotated[EditorTool, Tag("EditorTool")],
+    by_type(_TAGS, "Tools are supported"),
+]
+
+
+MAX_TOKENS = 2**30
+MIN_THINKING = 1024
+
+
+class ToolChoice(Body):
+    """name: of type tool."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class Thinking(Body):
+    """budget_tokens: a hint. max_tokens is what bounds thoughts and answer together.
+
+    display: whether thoughts are shown, which "omitted" alone denies; they are as they are, never a
+    summary.
+    """
+
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: Annotated[int, Field(ge=MIN_THINKING, le=MAX_TOKENS)] | None = None
+    display: str | None = None
+
+
+class OutputFormat(Body):
+    type: Literal["json_schema"]
+    json_schema: Annotated[dict[str, Any], Field(alias="schema")]
+
+
+class OutputConfig(Body):
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: OutputFormat | None = None
+
+
+class Metadata(Body):
+    """Who asks: there is nothing to do for it."""
+
+    user_id: str | None = None
+
+
+class PromptBody(Body):
+    """What makes the prompt."""
+
+    not_yet: ClassVar[NotYet] = {
+        "container": (),
+        "diagnostics": (),
+        "inference_geo": (),
+        "mcp_servers": ([],),
+        "speed": ("standard",),
+        "thread": (),
+        "user_profile_id": (),
+        "workspace_id": (),
+    }
+
+    model: str | None = None
+    messages: Annotated[ListOf[MessageItem], Field(min_length=1)]
+    system: str | ListOf[TextBlock] | None = None
+    tools: ListOf[ClientTool] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    cache_control: CacheControl | None = None
+    context_management: ContextManagement | None = None
+
+    @property
+    def edits(self) -> Sequence[Edit]:
+        """Of the context."""
+        return (self.context_management.edits or ()) if self.context_management else ()
+
+    def check(self) -> None:
+        """Raise InvalidRequestError for fields that do not go together."""
+        choice, thinking = self.tool_choice, self.thinking
+        if choice is not None and (choice.type == "tool") != (choice.name is not None):
+            raise InvalidRequestError(
+                "tool_choice.name goes with tool_choice.type 'tool'", param="tool_choice.name"
+            )
+        if thinking is not None and (thinking.type == "enabled") != (
+            thinking.budget_tokens is not None
+        ):
+            raise InvalidRequestError(
+                "thinking.budget_tokens goes with thinking.type 'enabled'",
+                param="thinking.budget_tokens",
+            )
+        self._check_cache_controls()
+
+    def _check_cache_controls(self) -> None:
+        marked = [block for block in self._blocks() if block.cache_control is not None]
+        controls = [block.cache_control for block in marked if block.cache_control is not None]
+        if self.cache_control is not None:
+            controls.append(self.cache_control)
+        if len(controls) > MAX_BREAKPOINTS:
+            raise InvalidRequestError(
+                f"cache_control stands in {len(controls)} places, at most {MAX_BREAKPOINTS} may "
+                "have one",
+                param="cache_control",
+            )
+        if any(isinstance(block, TextBlock) and not block.text for block in marked):
+            raise InvalidRequestError(
+                "cache_control can not be set for empty text blocks", param="cache_control"
+            )
+        times = [control.seconds for control in controls]
+        if times != sorted(times, reverse=True):
+            raise InvalidRequestError(
+                "a cache_control with ttl '1h' must not come after one with ttl '5m', in the order "
+                "tools, system, messages",
+                param="cache_control",
+            )
+
+    def _blocks(self) -> Iterator[ClientTool | Block]:
+        """All that may have a mark, in order."""
+        yield from self.tools or ()
+        yield from self.system if isinstance(self.system, list) else ()
+        for message in self.messages:
+            for block in message.content if isinstance(message.content, list) else ():
+                if isinstance(block, ToolResultBlock) and isinstance(block.content, list):
+                    for part in block.content:
+                        yield from (*part.parts, part)
+                if isinstance(block, Block):
+                    yield from (*block.parts, block)
+
+
+class CountBody(PromptBody):
+    """POST /v1/messages/count_tokens."""
+
+
+class MessagesBody(PromptBody, CacheFields):
+    """POST /v1/messages. Null is the default.
+
+    Source: https://docs.claude.com/en/api/messages.
+    """
+
+    # 0 computes the prompt and no more. More than there is room for is as much as fits.
+    max_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)]
+    stop_sequences: ListOf[str] | None = None
+    stream: bool | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    metadata: Metadata | None = None
+    service_tier: Literal["auto", "standard_only"] | None = None
+
+    @property
+    def prompt_only(self) -> bool:
+        return self.max_tokens == 0
+
+    @property
+    def shows_thinking(self) -> bool:
+        return self.thinking is None or self.thinking.display != "omitted"

@@ -1,1 +1,0 @@
-"""The cache, told of over HTTP: why prompts missed, and what to do about it."""

@@ -1,0 +1,1 @@
+"""HTTP itself: limits, keys, errors, bodies, streams, the log."""

@@ -1,0 +1,269 @@
+"""What all models of requests have in common."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from fastapi import Request
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, ValidationError
+from pydantic_core import ErrorDetails
+
+from radixlm.core.errors import InvalidRequestError
+from radixlm.server.http.body_schema import describe_body
+from radixlm.server.http.fields import INSTEAD, NOT_YET, NotYet, asks_for_nothing
+
+T = TypeVar("T")
+
+# A list that is given up at its first wrong entry: an error for each of a million holds up all.
+ListOf = Annotated[list[T], Field(fail_fast=True)]
+
+
+class Body(BaseModel):
+    """no_ops: names of further fields that are taken, since there is nothing to do for them.
+
+    echoes: those that are taken because they come back from answers, but not with --strict-fields.
+    not_yet: names of further fields that are known, with the values of each that ask for nothing.
+    """
+
+    # Unknown fields are kept, so that `settle_extras` can say what is wrong with each.
+    model_config = ConfigDict(
+        strict=True,
+        extra="allow",
+        frozen=True,
+        protected_namespaces=(),
+        json_schema_extra=describe_body,
+    )
+    no_ops: ClassVar[frozenset[str]] = frozenset()
+    echoes: ClassVar[frozenset[str]] = frozenset()
+    not_yet: ClassVar[NotYet] = NOT_YET
+
+
+def by_type(tags: Mapping[str | None, str], what: str) -> Discriminator:
+    """Tells a union's members apart by their `type`; None: those without.
+
+    tags: the members' tags, which are their names. what: the beginning of what is said of others.
+    """
+
+    def tag(value: Any) -> str | None:
+        kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+        return tags.get(kind) if kind is None or isinstance(kind, str) else None
+
+    known = ", ".join(kind for kind in tags if kind is not None)
+    return Discriminator(
+        tag,
+        custom_error_type="unknown_type",
+        custom_error_message=f"{what} whose type is one of {known}",
+    )
+
+
+_UNION_MEMBER = re.compile(
+    r"(str|int|float|bool|(list|dict|literal)\[.*\]|\w+(Part|Params|Item|Block|Tools?))\Z"
+)
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+# What the client wrote was JSON, whatever it has become here.
+_WISHES = {
+    "model_type": "Input should be an object",
+    "dict_type": "Input should be an object",
+    "list_type": "Input should be an array",
+}
+
+# A million messages hold up everybody for seconds, whatever becomes of them.
+MAX_OBJECTS = 32_768
+# A name that is no longer than this, and this like a field's, may be mistyped.
+_LONGEST_FIELD, _NEAR = 64, 0.7
+
+M = TypeVar("M", bound=Body)
+
+
+def parse_body(model: type[M], body: bytes, *, strict: bool) -> M:
+    """Make a `model` from JSON. Raises InvalidRequestError that names the first wrong field.
+
+    Fields that are unknown, or known and not supported yet, are errors too where they ask for
+    something (see `fields`): nothing that a client asks for is left out in silence. So is a name
+    that an object holds twice: one of the two values would be lost.
+    """
+    return checked(model, parse_json(body), strict=strict)
+
+
+def parse_json(body: bytes) -> dict[str, Any]:
+    """The object that JSON holds. Raises InvalidRequestError, also for a name that stands twice."""
+    with not_too_deep():
+        value: dict[str, Any] = _read_json(body)
+    return value
+
+
+def checked(model: type[M], value: Mapping[str, Any], *, strict: bool = True) -> M:
+    """Make a `model` from what JSON holds, as parse_body."""
+    try:
+        parsed = model.model_validate(value)
+        settle_extras(parsed, "", strict=strict)
+    except ValidationError as error:
+        raise _explain(error.errors(include_url=False)) from None
+    except RecursionError:  # wherever it is noticed: in validation, in the message
+        raise _too_deep() from None
+    return parsed
+
+
+@contextmanager
+def not_too_deep() -> Iterator[None]:
+    """Of a body that could just be read: where walking through it again goes too deep, say so."""
+    try:
+        yield
+    except RecursionError:
+        raise _too_deep() from None
+
+
+def _too_deep() -> InvalidRequestError:
+    return InvalidRequestError("the body is nested too deeply")
+
+
+def _read_json(body: bytes) -> Any:
+    try:
+        value = json.loads(body.decode(), object_pairs_hook=_Objects().make)
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(
+            f"the body is not valid JSON: byte {error.start} is not UTF-8"
+        ) from None
+    except json.JSONDecodeError as error:
+        raise InvalidRequestError(f"the body is not valid JSON: {error}") from None
+    except InvalidRequestError:
+        raise
+    except ValueError:  # Python reads no integer of more than 4300 digits
+        raise InvalidRequestError("the body holds a number with too many digits") from None
+    if not isinstance(value, dict):
+        raise InvalidRequestError(f"the body must be a JSON object, got {value!r:.80}")
+    if _SURROGATE.search(body):
+        _check_pairs(value)
+    return value
+
+
+class _Objects:
+    """Makes the objects of one body as they are read. Raises InvalidRequestError."""
+
+    def __init__(self) -> None:
+        self._made = 0
+
+    def make(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        self._made += 1
+        if self._made > MAX_OBJECTS:
+            raise InvalidRequestError(f"the body holds more than {MAX_OBJECTS} objects")
+        made = dict(pairs)
+        if len(made) < len(pairs):
+            [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
+            raise InvalidRequestError(f"{name[:80]!r} stands twice in one object of the body")
+        return made
+
+
+def _check_pairs(value: Any) -> None:
+    """Half of a surrogate pair is no character: neither a tokenizer nor an answer could hold it."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise InvalidRequestError(
+            "the body is not valid JSON: a \\u escape is half of a surrogate pair"
+        ) from None
+
+
+def settle_extras(model: Body, path: str, *, strict: bool) -> None:
+    """Refuse or forget what a model, or a model inside it, was given beyond its fields.
+
+    What is in `no_ops` stays as it came. Raises InvalidRequestError.
+    """
+    extras = model.model_extra or {}
+    for name in [each for each in extras if each not in model.no_ops]:
+        echoed = name in model.echoes and not strict
+        if not echoed and not asks_for_nothing(name, extras[name], model.not_yet, strict=strict):
+            raise _refusal(path + name, name, type(model))
+        del extras[name]
+    for name in type(model).model_fields:
+        value = getattr(model, name)
+        if isinstance(value, Body):
+            settle_extras(value, f"{path}{name}.", strict=strict)
+        elif isinstance(value, list) and value and isinstance(value[0], Body):
+            for place, item in enumerate(value):
+                settle_extras(item, f"{path}{name}[{place}].", strict=strict)
+
+
+def _refusal(path: str, name: str, model: type[Body]) -> InvalidRequestError:
+    if name in model.not_yet:
+        wrong = "is not supported yet"
+        advice = f"use {INSTEAD[name]} instead" if name in INSTEAD else "leave it out"
+    else:
+        wrong = "is not a field of this request"
+        meant = _nearest(name, model)
+        advice = "leave it out" if meant is None else f"did you mean {meant}?"
+    return InvalidRequestError(f"{path[:200]} {wrong}; {advice}", param=path[:200])
+
+
+def _nearest(name: str, model: type[Body]) -> str | None:
+    """The field that a mistyped one may stand for."""
+    if len(name) > _LONGEST_FIELD:
+        return None
+    fields = [field.alias or known for known, field in model.model_fields.items()]
+    near = difflib.get_close_matches(name.lower(), fields, n=1, cutoff=_NEAR)
+    return near[0] if near else None
+
+
+def _explain(errors: Sequence[ErrorDetails]) -> InvalidRequestError:
+    """One error about the first wrong field, as far into it as any of its types could read."""
+    field = [entry for entry in errors if entry["loc"][:1] == errors[0]["loc"][:1]]
+    worst = max(field, key=lambda entry: _places(entry["loc"]))
+    param = _field_path(worst["loc"])
+    wishes = [
+        _WISHES.get(entry["type"], entry["msg"])
+        for entry in field
+        if _field_path(entry["loc"]) == param
+    ]
+    got = "" if worst["type"] == "missing" else f" (got {worst['input']!r:.80})"
+    text = ", or ".join(dict.fromkeys(wishes))
+    return InvalidRequestError(f"{param or 'the body'}: {text}{got}", param=param or None)
+
+
+def _places(location: tuple[int | str, ...]) -> tuple[int, ...]:
+    return tuple(part for part in location if isinstance(part, int))
+
+
+def _field_path(location: tuple[int | str, ...]) -> str:
+    """`messages[0].content` for ("messages", 0, "content", "str"): without the union's member."""
+    path = ""
+    for part in location:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif not _UNION_MEMBER.match(part):
+            path += f".{part}" if path else part
+    return path
+
+
+def named(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that were given: null means the default."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+Q = TypeVar("Q", bound=Body)
+
+
+def _number(value: object) -> object:
+    return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
+
+
+# Behind a field's range: in front of it the schema would not tell the range.
+DIGITS = BeforeValidator(_number)
+"""A number, written with digits: they are all that a query can hold."""
+
+
+def query_of(request: Request, kind: type[Q]) -> Q:
+    """The query as a model. Raises InvalidRequestError that names the field."""
+    values: dict[str, object] = {}
+    included: list[str] = []
+    for name, value in request.query_params.multi_items():
+        plain = name.removesuffix("[]")
+        if plain == "include":
+            included.append(value)
+        values[plain] = included if plain == "include" else value
+    return checked(kind, values)

@@ -1,0 +1,202 @@
+"""One request and its answer, as the outside sees them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import re
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import Request
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from radixlm.core.clock import Clock
+from radixlm.core.errors import counted
+from radixlm.server.config.server_config import ServerConfig
+from radixlm.server.http.api_keys import Keyring
+from radixlm.server.http.error_shapes import for_anthropic, shape_of
+from radixlm.server.http.http_errors import error_response, timed_out
+from radixlm.server.pipeline.usage import UsageMeter
+
+_SCOPE_KEY = "radixlm.exchange"
+# Source: https://www.w3.org/TR/trace-context/#traceparent-header
+_TRACE = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_REQUEST_ID = re.compile(r"[ -~]{1,128}")
+
+
+class Exchange:
+    """Sends a request's answer, under its id, and remembers what was sent.
+
+    request_id: the client's `x-request-id` when it is 1 to 128 printable ASCII characters, else a
+        fresh one.
+    traceparent: which trace it is part of, as the client says.
+    status: None until the answer has begun.
+    streams: the answer is a stream of events. complete: its last byte was sent.
+    errors: how it is told of errors; a route whose streams end in another way sets its own.
+    usage: where the route counts tokens; None on routes that have none.
+    """
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        headers = Headers(scope=scope)
+        wish = headers.get("x-request-id", "").strip(" ")
+        trace = headers.get("traceparent", "").strip(" ")
+        self.traceparent = trace if _TRACE.fullmatch(trace) else None
+        self.request_id = wish if _REQUEST_ID.fullmatch(wish) else uuid.uuid4().hex
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.status: int | None = None
+        self.streams = False
+        self.complete = False
+        self.errors = shape_of(scope, self.request_id)
+        self.usage: UsageMeter | None = None
+        self._send = send
+        self._scope = scope
+        scope[_SCOPE_KEY] = self
+
+    def forget(self) -> None:
+        """The request is over: leave its scope, which would otherwise hold itself through `send`,
+        and with it the body, until the next search for such cycles.
+        """
+        self._scope.pop(_SCOPE_KEY, None)
+
+    async def send(self, message: Message) -> None:
+        """The ASGI `send` that the application gets."""
+        if message["type"] == "http.response.start":
+            headers = list(message.get("headers", ()))
+            self.status = message["status"]
+            self.streams = any(
+                name == b"content-type" and value.startswith(b"text/event-stream")
+                for name, value in headers
+            )
+            headers.append((b"x-request-id", self.request_id.encode()))
+            if for_anthropic(self._scope):
+                headers.append((b"request-id", self.request_id.encode()))
+            message = {**message, "headers": headers}
+        await self._send(message)
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            self.complete = True
+
+
+def exchange_of(request: Request) -> Exchange:
+    """The exchange that a route is part of."""
+    exchange: Exchange = request.scope[_SCOPE_KEY]
+    return exchange
+
+
+# In the scope of a request that the server made for itself.
+UNLOGGED = "radixlm.unlogged"
+
+_logger = logging.getLogger("radixlm.access")
+_PLAIN = re.compile(r"[\w./:+-]+", re.ASCII)
+_LONGEST_PATH = 200
+
+
+def log_access(exchange: Exchange, seconds: float) -> None:
+    """Write the line of a request that is over.
+
+    The record's `fields` holds the same as its message; `serve --log-format json` writes them.
+    """
+    if not _logger.isEnabledFor(logging.INFO):
+        return
+    fields: dict[str, Any] = {
+        "request_id": exchange.request_id,
+        "method": exchange.method,
+        "path": exchange.path[:_LONGEST_PATH],
+        "status": exchange.status,
+    }
+    if exchange.usage is not None:
+        usage = exchange.usage.as_json()
+        fields["prompt_tokens"] = usage["prompt_tokens"]
+        fields["cached_tokens"] = usage["prompt_tokens_details"]["cached_tokens"]
+        fields["output_tokens"] = usage["completion_tokens"]
+    if exchange.traceparent is not None:
+        fields["traceparent"] = exchange.traceparent
+    fields["seconds"] = round(seconds, 4)
+    _logger.info("%s", _in_words(fields), extra={"fields": fields})
+
+
+def _in_words(fields: Mapping[str, Any]) -> str:
+    status = fields["status"] or "left before an answer"
+    parts = [f"{_plain(fields['method'])} {_plain(fields['path'])} {status}"]
+    if "prompt_tokens" in fields:
+        prompt, cached = fields["prompt_tokens"], fields["cached_tokens"]
+        parts += [f"prompt {counted(prompt, 'token')}, {cached} cached"]
+        parts += [f"answer {fields['output_tokens']}"]
+    parts.append(f"{fields['seconds']:.3f} s, id {_plain(fields['request_id'])}")
+    if "traceparent" in fields:
+        parts.append(f"trace {fields['traceparent']}")
+    return "; ".join(parts)
+
+
+def _plain(value: object) -> str:
+    """Quoted and escaped unless it is harmless: a client must not be able to forge a line."""
+    text = str(value)
+    return text if _PLAIN.fullmatch(text) else json.dumps(text)
+
+
+# A client that does not read is not waited for when it is told that its time is over.
+_TELL_SECONDS = 5
+_HEALTH = "/health"
+_OK = 200
+
+
+class Envelope:
+    """Wraps the whole application, so that no answer leaves without it, errors included.
+
+    Plain ASGI: chunks pass one by one as they come, and the client's leaving is seen inside.
+    """
+
+    def __init__(self, app: ASGIApp, config: ServerConfig, keys: Keyring, clock: Clock) -> None:
+        self._app = app
+        self._keys = keys
+        self._limit = config.request_timeout or None
+        self._logs = not config.disable_access_log
+        self._unlogged = () if config.log_health else (_HEALTH, config.root_path + _HEALTH)
+        self._clock = clock
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begun = self._clock.now()
+        exchange = Exchange(scope, send)
+        try:
+            refusal = self._keys.refusal(scope)
+            if refusal is None:
+                await self._in_time(exchange, scope, receive)
+            else:
+                await error_response(refusal, exchange.errors.body)(scope, receive, exchange.send)
+        finally:
+            exchange.forget()
+            if self._logs and UNLOGGED not in scope and not self._is_routine(exchange):
+                log_access(exchange, self._clock.now() - begun)
+
+    def _is_routine(self, exchange: Exchange) -> bool:
+        """A probe every few seconds that finds all well would bury what is worth reading."""
+        return exchange.status == _OK and exchange.path in self._unlogged
+
+    async def _in_time(self, exchange: Exchange, scope: Scope, receive: Receive) -> None:
+        """Cancelling the application aborts its requests in the engine."""
+        limit = asyncio.timeout(self._limit)
+        try:
+            async with limit:
+                await self._app(scope, receive, exchange.send)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_TELL_SECONDS):
+                    await self._tell(exchange, scope, receive)
+
+    async def _tell(self, exchange: Exchange, scope: Scope, receive: Receive) -> None:
+        error = timed_out(self._limit or 0)
+        if exchange.status is None:
+            await error_response(error, exchange.errors.body)(scope, receive, exchange.send)
+        elif exchange.streams and not exchange.complete:
+            last = exchange.errors.end(error)
+            await exchange.send({"type": "http.response.body", "body": last, "more_body": False})

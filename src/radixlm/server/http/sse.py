@@ -1,0 +1,115 @@
+"""Server-sent events as bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+DONE = b"data: [DONE]\n\n"
+# Readers of text take these for the ends of lines, too (httpx does); in JSON they stand in strings.
+_LINE_ENDS = tuple((end.encode(), b"\\u%04x" % ord(end)) for end in "\x85\u2028\u2029")
+
+
+def event(data: Mapping[str, Any], name: str = "") -> bytes:
+    """One event: a single `data:` line, under its name where the API gives events names."""
+    return framed(compact(data), name)
+
+
+def framed(line: bytes, name: str = "") -> bytes:
+    """One event of a line that is JSON already."""
+    for end, escaped in _LINE_ENDS:
+        line = line.replace(end, escaped)
+    head = b"event: " + name.encode() + b"\n" if name else b""
+    return head + b"data: " + line + b"\n\n"
+
+
+def compact(data: object) -> bytes:
+    """JSON without a space or a line break."""
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def spliced(fields: Mapping[str, Any], written: Mapping[str, bytes]) -> bytes:
+    """The same of an object, some of whose fields are JSON already.
+
+    >>> spliced({"id": 1}, {"list": b"[2,3]"})
+    b'{"id":1,"list":[2,3]}'
+    """
+    members = [compact(fields)[1:-1]] if fields else []
+    members += [compact(name) + b":" + value for name, value in written.items()]
+    return b"{" + b",".join(members) + b"}"
+
+
+T = TypeVar("T")
+
+
+class ClientGoneError(Exception):
+    """The client closed the connection; nobody waits for the answer."""
+
+
+async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """Run `work` for as long as the client is there. The request's body must have been read.
+
+    Raises ClientGoneError, after `work` was cancelled and has cleaned up, when the client leaves.
+    """
+    watcher = asyncio.create_task(_disconnected(receive))
+    worker = asyncio.create_task(work)
+    try:
+        await asyncio.wait((watcher, worker), return_when=asyncio.FIRST_COMPLETED)
+        if not worker.done():
+            raise ClientGoneError
+        return worker.result()
+    finally:
+        for task in (watcher, worker):
+            task.cancel()
+        await asyncio.gather(watcher, worker, return_exceptions=True)
+
+
+class EventStream(StreamingResponse):
+    """Sends events until they end or the client leaves; closes their generator in either case.
+
+    An error in mid-stream becomes the stream's end, since the status line has been sent already.
+    end_with: what a stream ends with that an error cuts short.
+    """
+
+    def __init__(
+        self, events: AsyncGenerator[bytes, None], end_with: Callable[[Exception], bytes]
+    ) -> None:
+        super().__init__(
+            events, media_type="text/event-stream", headers={"Cache-Control": "no-cache"}
+        )
+        self._events = events
+        self._end_with = end_with
+
+    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await until_disconnect(receive, self.stream_response(send))
+        except ClientGoneError:
+            return
+
+    async def stream_response(self, send: Send) -> None:
+        await send(
+            {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        )
+        async with aclosing(self._told()) as events:
+            async for chunk in events:
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _told(self) -> AsyncGenerator[bytes, None]:
+        async with aclosing(self._events):
+            try:
+                async for chunk in self._events:
+                    yield chunk
+            except Exception as error:  # whatever it is, the client must be told
+                yield self._end_with(error)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,193 @@
+"""/v1/completions: prompts to a job, outputs to `choices`."""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from radixlm.core.request import RequestOutput
+from radixlm.server.http.sse import spliced
+from radixlm.server.pipeline.answer import Fields
+from radixlm.server.pipeline.generation import Job, computed
+from radixlm.server.pipeline.logprobs import CompletionLogprobs, Stretch, TokenTexts, joined
+from radixlm.server.pipeline.protocol import CompletionBody
+from radixlm.server.pipeline.service import Service
+from radixlm.text.detokenizer import PROMPT_TAIL, Detokenizer, continues
+from radixlm.text.tokenizer import Tokenizer
+
+
+def completion_job(service: Service, body: CompletionBody, tenant: str) -> Job:
+    """Tokenize. Takes time in proportion to the prompts: call it off the event loop.
+
+    Raises InvalidRequestError that names the field.
+    """
+    service.check_model(body.model)
+    params = body.to_params(service.sampling_defaults)
+    special = True if body.add_special_tokens is None else body.add_special_tokens
+    keys = [
+        service.key(item, add_special_tokens=special, param="prompt") for item in body.to_prompts()
+    ]
+    return Job(
+        request_id=f"cmpl-{uuid.uuid4().hex}",
+        prompts=keys,
+        n=body.tries,
+        params=params,
+        namespace=body.namespace,
+        priority=body.priority or 0,
+        tenant=tenant,
+        prompt_only=[body.prompt_only] * len(keys),
+        cache_report=bool(body.cache_report),
+        cached_details=bool(body.return_cached_tokens_details),
+    )
+
+
+class _Echo(NamedTuple):
+    """A prompt's text, the half of a character that it ends with, and what is written for that."""
+
+    whole: str
+    half: bytes
+    rest: str
+
+
+class CompletionShape:
+    """OpenAI's text answers, token ids where vLLM has them.
+
+    Source: https://platform.openai.com/docs/api-reference/completions.
+    """
+
+    whole_kind = chunk_kind = "text_completion"
+    reasoning_tokens = 0
+
+    def __init__(self, tokenizer: Tokenizer, job: Job, body: CompletionBody) -> None:
+        self._tokenizer = tokenizer
+        self._job = job
+        self._n = body.n or 1
+        self._echoes_prompt = bool(body.echo)
+        self._prompts = body.to_prompts()
+        self._echoes: dict[int, _Echo] = {}
+        self._with_ids = bool(body.return_token_ids)
+        self._with_logprobs = body.logprobs is not None
+        self._logprobs: dict[int, CompletionLogprobs] = {}
+        self._texts: dict[int, TokenTexts] = {}
+        self._of_prompts: dict[int, Stretch] = {}
+        self._begun: set[int] = set()
+
+    def read(self, choice: int, output: RequestOutput) -> None:
+        """All there is to know is in the whole output."""
+
+    def whole(self, outputs: Sequence[RequestOutput]) -> Fields:
+        choices: list[bytes] = []
+        for prompt in range(len(self._job.prompts)):
+            tries = outputs[prompt * self._job.n : (prompt + 1) * self._job.n]
+            for output in _best(tries, self._n):
+                choices.append(self._entry(len(choices), output, begins=output.token_ids))
+        return {"choices": choices}
+
+    def chunks(self, choice: int, output: RequestOutput) -> list[Fields]:
+        first = self._echoes_prompt and choice not in self._begun
+        told = self._settled(choice, output)
+        if first or told.token_ids or told.text or told.finished:
+            return [{"choices": [self._entry(choice, told, begins=output.token_ids)]}]
+        return []
+
+    def _settled(self, choice: int, output: RequestOutput) -> RequestOutput:
+        """What a chunk tells of: where it tells of tokens, such as have all their text in it."""
+        if not (self._with_ids or self._with_logprobs):
+            return replace(output, token_ids=())
+        if choice not in self._texts:
+            prompt = self._job.prompts[choice // self._n]
+            self._texts[choice] = TokenTexts(self._tokenizer, self._job.params, prompt)
+        pieces = [*self._texts[choice].pieces(output)]
+        return replace(
+            output,
+            text="".join(piece.text for piece in pieces),
+            token_ids=tuple(token for piece in pieces for token in piece.token_ids),
+            logprobs=tuple(entry for piece in pieces for entry in piece.logprobs),
+        )
+
+    def _entry(self, choice: int, output: RequestOutput, *, begins: Sequence[int]) -> bytes:
+        """A TextChoice as JSON. What belongs to the prompt goes in front of a choice's first entry.
+
+        begins: in that one, the tokens that the answer begins with, whether or not it tells them.
+        """
+        first = choice not in self._begun
+        self._begun.add(choice)
+        prompt = choice // self._n
+        text = output.text
+        if first and self._echoes_prompt:
+            text = self._echo_of(prompt, begins) + text
+        entry: dict[str, object] = {
+            "index": choice,
+            "text": text,
+            "finish_reason": output.finish_reason,
+        }
+        if self._with_ids:
+            entry["token_ids"] = list(output.token_ids)
+            if first:
+                entry["prompt_token_ids"] = self._job.prompts[prompt].tolist()
+        return spliced(entry, {"logprobs": self._logprobs_of(choice, output, first=first)})
+
+    def _echo_of(self, prompt: int, begins: Sequence[int]) -> str:
+        """The prompt as text; without the half of a character at its end that the answer completes,
+        whose first tokens these are.
+        """
+        if prompt not in self._echoes:
+            self._echoes[prompt] = self._read_prompt(self._prompts[prompt])
+        echo = self._echoes[prompt]
+        data = b"".join(map(self._tokenizer.token_bytes, begins))
+        return echo.whole if data and continues(echo.half, data) else echo.whole + echo.rest
+
+    def _read_prompt(self, prompt: str | list[int]) -> _Echo:
+        if isinstance(prompt, str):
+            return _Echo(prompt, b"", "")
+        skip = self._job.params.skip_special_tokens
+        text = Detokenizer(self._tokenizer, skip_special_tokens=skip)
+        whole = "".join(text.push(token).text for token in prompt)
+        return _Echo(whole, text.half, text.flush().text)
+
+    def _logprobs_of(self, choice: int, output: RequestOutput, *, first: bool) -> bytes:
+        """The choice's `logprobs`, as JSON."""
+        if not self._with_logprobs:
+            return b"null"
+        key = self._job.prompts[choice // self._n]
+        echo = self._echoes_prompt
+        writer = self._logprobs.get(choice)
+        if writer is None:
+            writer = self._logprobs[choice] = CompletionLogprobs(
+                self._tokenizer,
+                skip_special_tokens=self._job.params.skip_special_tokens,
+                prompt_tail=() if echo else key[-PROMPT_TAIL:].tolist(),
+            )
+        if not (echo and first):
+            return joined(writer.of_output(output.logprobs))
+        return joined(self._of_prompt(choice, writer, output), writer.of_output(output.logprobs))
+
+    def _of_prompt(self, choice: int, writer: CompletionLogprobs, output: RequestOutput) -> Stretch:
+        """The echoed prompt's; written once, and forgotten when all its choices have begun."""
+        prompt = choice // self._n
+        key = self._job.prompts[prompt]
+        known = self._of_prompts.get(prompt)
+        if known is None:
+            known = writer.of_prompt(int(key[0]), output.prompt_logprobs)
+            if computed(output):  # an aborted one's are none
+                self._of_prompts[prompt] = known
+        else:
+            writer.go_on_after(known, key[-PROMPT_TAIL:].tolist())
+        if self._begun.issuperset(range(prompt * self._n, (prompt + 1) * self._n)):
+            self._of_prompts.pop(prompt, None)
+        return known
+
+
+def _best(outputs: Sequence[RequestOutput], n: int) -> Sequence[RequestOutput]:
+    """The n outputs with the highest log-probability per token, best first; all as they are."""
+    if len(outputs) == n:
+        return outputs
+    return sorted(outputs, key=_mean_logprob, reverse=True)[:n]
+
+
+def _mean_logprob(output: RequestOutput) -> float:
+    values = [entry.logprob for entry in output.logprobs]
+    return sum(values) / len(values) if values else -math.inf

@@ -1,0 +1,1 @@
+"""What people look at: the tree, explanations, the page, the description of the API."""

@@ -1,0 +1,135 @@
+"""/cache/explain: why a prompt would miss now, said without running it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import cast
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from radixlm.core.errors import InvalidRequestError
+from radixlm.core.request import Namespace
+from radixlm.server.anthropic import messages_as_chat as messages
+from radixlm.server.anthropic.messages_run import message_task
+from radixlm.server.http.head import HeadRoute
+from radixlm.server.http.http_errors import AdminKeyNeededError
+from radixlm.server.openai.completions import completion_job
+from radixlm.server.pages.explain_body import (
+    ExplainBody,
+    ExplainChat,
+    ExplainCompletion,
+    ExplainGenerate,
+    ExplainMessages,
+    ExplainResponse,
+    explain_body,
+)
+from radixlm.server.pipeline.cache_report import report_of
+from radixlm.server.pipeline.cache_wire import Explanation, Held
+from radixlm.server.pipeline.chat import chat_task
+from radixlm.server.pipeline.generation import Job
+from radixlm.server.pipeline.reading import read_body
+from radixlm.server.pipeline.service import Service, service_of, tenant_of
+from radixlm.server.responses import responses_as_chat as responses
+from radixlm.server.responses.responses_prompt import response_task
+from radixlm.server.sglang.generate_answers import generate_job
+
+
+async def explanation(service: Service, body: ExplainBody, tenant: str) -> Explanation:
+    """The answer. Raises InvalidRequestError, as the body's own route would."""
+    job = await _job_of(service, body, tenant)
+    everywhere = bool(body.across_namespaces)
+    namespace = service.isolated(job.namespace, tenant)
+    reports, elsewhere = [], []
+    for index, key in enumerate(job.prompts):
+        try:
+            told = await service.engine.explain(key, namespace=namespace, everywhere=everywhere)
+        except InvalidRequestError as error:
+            raise _in_words_of(body, error) from None
+        reports.append(report_of(service, job, index, told.report))
+        holders = cast("Mapping[Namespace, int]", told.holders)
+        elsewhere.append(_longer(holders, namespace, told.report.cached))
+    return (
+        {"reports": reports, "longer_elsewhere": elsewhere} if everywhere else {"reports": reports}
+    )
+
+
+async def _job_of(service: Service, body: ExplainBody, tenant: str) -> Job:
+    """What the body's own route would run."""
+    match body:
+        case ExplainChat():
+            return (await asyncio.to_thread(chat_task, service, body, tenant)).job
+        case ExplainCompletion():
+            return await asyncio.to_thread(completion_job, service, body, tenant)
+        case ExplainResponse():
+            body.check()
+            return (await response_task(service, body, tenant)).chat.job
+        case ExplainMessages():
+            body.check()
+            return (await asyncio.to_thread(message_task, service, body, tenant)).job
+        case ExplainGenerate():
+            began = service.clock.now()
+            try:
+                return (await asyncio.to_thread(generate_job, service, body, tenant, began)).job
+            except InvalidRequestError as error:
+                raise body.explain(error) from None
+
+
+def _in_words_of(body: ExplainBody, error: InvalidRequestError) -> InvalidRequestError:
+    """The same error about what was made of the body, as its own route tells it."""
+    match body:
+        case ExplainChat():
+            error.param = body.field_of(error.param)
+            return error
+        case ExplainResponse():
+            return responses.in_own_words(error, body)
+        case ExplainMessages():
+            return messages.in_own_words(error)
+        case ExplainGenerate():
+            return body.explain(error)
+        case ExplainCompletion():
+            return error
+
+
+def _longer(holders: Mapping[Namespace, int], own: Namespace, cached: int) -> list[Held]:
+    longer = [(n, name) for name, n in holders.items() if name != own and n > cached]
+    return [
+        {
+            "adapter_id": name.adapter_id,
+            "cache_salt": name.cache_salt,
+            "extra_key": name.extra_key,
+            "tokens": tokens,
+        }
+        for tokens, name in sorted(longer, reverse=True)
+    ]
+
+
+router = APIRouter(route_class=HeadRoute)
+
+
+@router.post("/cache/explain")
+async def explain(request: Request) -> Response:
+    """Why a prompt would miss now; it is not run, and leaves no trace.
+
+    The body is that of a request to any route that computes a prompt. Only the request's own
+    namespace is looked into; across_namespaces is for admins.
+    """
+    service, tenant = service_of(request), tenant_of(request)
+    service.check_room(tenant)
+    body = explain_body(await read_body(request), strict=service.config.strict_fields)
+    if body.across_namespaces and not service.keys.is_admin(tenant):
+        raise AdminKeyNeededError("across_namespaces needs one of the keys of --admin-api-key")
+    return JSONResponse(await explanation(service, body, tenant))
+
+
+@router.get("/cache/advice")
+async def advice(request: Request) -> Response:
+    """What the last prompts had to compute, by cause and place, and what to do about it.
+
+    Of the same key's requests only; with an admin's key, or where there are no keys, of all.
+    """
+    service, tenant = service_of(request), tenant_of(request)
+    keyless = not (service.config.api_key or service.config.admin_api_key)
+    owner = None if keyless or service.keys.is_admin(tenant) else tenant
+    return JSONResponse(service.misses.advice(service.engine.stats(), owner))

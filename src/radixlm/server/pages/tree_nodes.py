@@ -1,0 +1,203 @@
+"""Nodes, requests and totals as JSON; texts are made here, from the tokens."""
+
+from __future__ import annotations
+
+from codecs import getincrementaldecoder
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+
+from radixlm.core.clock import Clock
+from radixlm.core.keys import Slots
+from radixlm.core.reports import NodeView, RequestView
+from radixlm.core.request import Namespace
+from radixlm.engine.engine_stats import EngineStats
+from radixlm.server.pages.tree_wire import (
+    Found,
+    Load,
+    NamespaceOut,
+    NodeOut,
+    RequestOut,
+    Run,
+    SearchOut,
+    State,
+    Totals,
+)
+from radixlm.text.tokenizer import Tokenizer
+
+SHOWN_CHARACTERS = 80
+SHOWN_RUNS = 8
+_UTF8_BYTES = 4
+# New tokens take longest to spell: few more than fill what is shown.
+_TOKENS_AT_ONCE = 8
+_decoder = getincrementaldecoder("utf-8")
+
+
+class NodeWriter:
+    """Writes nodes for one who looks.
+
+    texts: whether with their texts. within: what is taken off the salts of namespaces: the owner's
+    name, as the server put it there.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        texts: bool = True,
+        within: str | None = None,
+        characters: int = SHOWN_CHARACTERS,
+        runs: int = SHOWN_RUNS,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._texts = texts
+        self._within = within or ""
+        self._characters = characters
+        self._runs = runs
+
+    def node(self, view: NodeView) -> NodeOut:
+        """One node."""
+        out: NodeOut = {
+            "id": view.id,
+            "parent_id": view.parent_id,
+            "start": view.start,
+            "tokens": len(view.ids),
+            "resident": view.resident,
+            "state": _state(view),
+            "lock_ref": view.lock_ref,
+            "pins": view.pins,
+            "hits": view.hits,
+            "priority": view.priority,
+            "last_used": view.last_used,
+            "slots": _runs(view.slots, self._runs),
+            "hidden": view.hidden,
+            "hidden_tokens": view.hidden_tokens,
+        }
+        if view.parent_id is None:
+            out["namespace"] = self._namespace(view.namespace)
+        if self._texts:
+            out["text"], out["cut"] = self._text(view)
+        return out
+
+    def _text(self, view: NodeView) -> tuple[str, bool]:
+        """The beginning of a node's text, and whether there is more. O(what is shown): the engine's
+        thread waits for the interpreter meanwhile.
+        """
+        decoder, text = _decoder("replace"), ""
+        ids = view.ids[: _UTF8_BYTES * (self._characters + 1)]
+        for at in range(0, len(ids), _TOKENS_AT_ONCE):
+            text += decoder.decode(self._tokenizer.spelled(ids[at : at + _TOKENS_AT_ONCE]))
+            if len(text) > self._characters:
+                return text[: self._characters], True
+        text += decoder.decode(b"", final=True)
+        return text[: self._characters], len(text) > self._characters
+
+    def _namespace(self, namespace: Hashable) -> NamespaceOut:
+        named = namespace if isinstance(namespace, Namespace) else Namespace()
+        salt = named.cache_salt.removeprefix(self._within)
+        return {
+            "adapter_id": named.adapter_id,
+            "cache_salt": salt,
+            "extra_key": named.extra_key,
+        }
+
+
+def request_out(view: RequestView) -> RequestOut:
+    return {
+        "id": view.id,
+        "node_id": view.node_id,
+        "prompt_tokens": view.prompt_tokens,
+        "cached_tokens": view.cached_tokens,
+        "computed_tokens": view.computed_tokens,
+        "output_tokens": view.output_tokens,
+    }
+
+
+def load(stats: EngineStats) -> Load:
+    return {
+        "capacity": stats.kv_capacity,
+        "free": stats.kv_free,
+        "private": stats.kv_private,
+        "locked": stats.kv_locked,
+        "evictable": stats.kv_evictable,
+        "pinned": stats.kv_pinned,
+        "running": stats.running,
+        "waiting": stats.waiting,
+    }
+
+
+def totals(stats: EngineStats) -> Totals:
+    return {**load(stats), "ghosts": stats.ghost_tokens, "nodes": stats.tree_nodes}
+
+
+def _state(view: NodeView) -> State:
+    if view.lock_ref > view.pins:
+        return "running"
+    if view.pins:
+        return "pinned"
+    return "cached" if view.resident or not view.edge else "ghost"
+
+
+def _runs(slots: Slots, most: int) -> list[Run]:
+    """The first runs of consecutive slots, [first, last + 1]."""
+    if not slots.size:
+        return []
+    breaks = np.flatnonzero(slots[1:] - slots[:-1] != 1)[:most]
+    starts = [0, *(breaks + 1).tolist()][:most]
+    stops = [*(breaks + 1).tolist(), slots.size][:most]
+    return [
+        (int(slots[start]), int(slots[stop - 1]) + 1)
+        for start, stop in zip(starts, stops, strict=True)
+    ]
+
+
+MAX_SECONDS = 1.0
+_CONTEXT_BYTES = 48
+
+
+def search(
+    q: str, nodes: Sequence[NodeView], tokenizer: Tokenizer, *, limit: int, clock: Clock
+) -> SearchOut:
+    """Nodes in whose text `q` ends; it may begin in those above. Each before its children.
+
+    The first place in a node counts. O(length of all texts), for MAX_SECONDS at most.
+    """
+    wanted = q.encode()
+    keep = len(wanted) - 1 + _CONTEXT_BYTES
+    tails: dict[int, bytes] = {}
+    matches: list[Found] = []
+    until = clock.now() + MAX_SECONDS
+    searched = 0
+    for view in nodes:
+        if len(matches) > limit or clock.now() > until:
+            break
+        searched += 1
+        above = b"" if view.parent_id is None else tails.get(view.parent_id, b"")
+        own = tokenizer.spelled(view.tokens)
+        text = above + own
+        tails[view.id] = text[-keep:]
+        at = text.find(wanted, max(len(above) - len(wanted) + 1, 0))
+        if at >= 0:
+            end = at + len(wanted)
+            matches.append(
+                {
+                    "node_id": view.id,
+                    "start": view.start,
+                    "before": _readable(text[max(at - _CONTEXT_BYTES, 0) : at]),
+                    "match": q,
+                    "after": _readable(text[end : end + _CONTEXT_BYTES]),
+                }
+            )
+    hidden = any(view.hidden for view in nodes)
+    return {
+        "object": "cache.search",
+        "q": q,
+        "searched": searched,
+        "complete": searched == len(nodes) and len(matches) <= limit and not hidden,
+        "matches": matches[:limit],
+    }
+
+
+def _readable(data: bytes) -> str:
+    """Cut anywhere: what is no whole character at the ends is left out."""
+    return data.decode(errors="ignore")

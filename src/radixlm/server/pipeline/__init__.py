@@ -1,0 +1,1 @@
+"""One request into the engine and its answer out, for all APIs."""

@@ -1,0 +1,123 @@
+"""How many requests each API key has under way, so that none fills the queue alone."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from radixlm.core.clock import Clock
+from radixlm.core.errors import InvalidRequestError, QueueFullError, counted
+
+
+class KeyQueues:
+    """Used from the event loop's thread only. A tenant without requests takes no memory."""
+
+    def __init__(self) -> None:
+        self._under_way: Counter[str] = Counter()
+
+    def check(self, tenant: str, count: int, most: int | None) -> None:
+        """Raise QueueFullError when so many more would exceed `most`; None is no limit."""
+        if most is not None and self._under_way[tenant] + count > most:
+            raise QueueFullError(
+                f"this key's {counted(self._under_way[tenant], 'request')} under way and {count} "
+                f"more exceed --max-queued-requests-per-key {most}; try again later"
+            )
+
+    @contextmanager
+    def taken(self, tenant: str, count: int, most: int | None) -> Iterator[None]:
+        """Hold so many places for as long as the block lasts. Raises QueueFullError."""
+        self.check(tenant, count, most)
+        self._under_way[tenant] += count
+        try:
+            yield
+        finally:
+            self._under_way[tenant] -= count
+            if not self._under_way[tenant]:
+                del self._under_way[tenant]
+
+
+MAX_WAIT_SECONDS = 60
+_REMEMBERED = 65
+
+
+class Pace:
+    """The last ends of requests, since the server was last idle."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._running = 0
+        self._moments = deque([clock.now()], maxlen=_REMEMBERED)
+
+    @contextmanager
+    def one_more(self) -> Iterator[None]:
+        """A request is under way inside. It counts as ended unless it raises."""
+        if not self._running:
+            self._moments.clear()
+            self._moments.append(self._clock.now())
+        self._running += 1
+        try:
+            yield
+            self._moments.append(self._clock.now())
+        finally:
+            self._running -= 1
+
+    def seconds_for(self, requests: int) -> int:
+        """In how many seconds so many more will have ended, if it goes on like this: 1 to 60.
+
+        As long as none has ended, as if one were just ending.
+        """
+        passed = self._clock.now() - self._moments[0]
+        ends = max(len(self._moments) - 1, 1)
+        return min(max(math.ceil(requests * passed / ends), 1), MAX_WAIT_SECONDS)
+
+
+class Rids:
+    """Which of the engine's requests each rid stands for, and whose they are, while under way.
+
+    An owner sees nothing of the others: two may use the same rid, and neither learns of it.
+    Used from the event loop's thread only.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[tuple[str, str], Sequence[str]] = {}
+        self._ids: dict[str, set[str]] = {}
+
+    @contextmanager
+    def held(self, owner: str, names: Mapping[str, Sequence[str]]) -> Iterator[None]:
+        """Know these rids and the engine's ids behind them for as long as the block lasts.
+
+        Raises InvalidRequestError for a rid of the owner's that is under way already.
+        """
+        for rid in names:
+            if (owner, rid) in self._names:
+                raise InvalidRequestError(
+                    f"a request with the rid {rid!r:.80} is under way", param="rid"
+                )
+        self._names.update({(owner, rid): ids for rid, ids in names.items()})
+        try:
+            yield
+        finally:
+            for rid in names:
+                del self._names[owner, rid]
+
+    @contextmanager
+    def running(self, owner: str, request_id: str) -> Iterator[None]:
+        """Know one of the engine's requests as the owner's for as long as the block lasts."""
+        ids = self._ids.setdefault(owner, set())
+        ids.add(request_id)
+        try:
+            yield
+        finally:
+            ids.remove(request_id)
+            if not ids:
+                self._ids.pop(owner, None)
+
+    def of(self, owner: str, rid: str) -> Sequence[str]:
+        """The engine's ids behind an owner's rid; none when nothing of that name is under way."""
+        return self._names.get((owner, rid), ())
+
+    def all_of(self, owner: str) -> Collection[str]:
+        """The engine's ids of all that is under way for an owner."""
+        return tuple(self._ids.get(owner, ()))

@@ -1,0 +1,217 @@
+"""What prompts of the last minutes had to compute again, by cause and place."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from radixlm.core.clock import Clock
+from radixlm.core.errors import counted
+from radixlm.core.misses import POOL_SCALES, MissReport
+from radixlm.engine import EngineStats
+from radixlm.observe.causes import WORDS, Cause, Finding, cause_of
+from radixlm.server.pipeline.cache_wire import Advice, AdviceEntry, PoolSize
+
+WINDOW_SECONDS: Final = 900.0
+WINDOW_REQUESTS: Final = 10_000
+# Of each group so many misses are looked at, and of all groups so many in a second at most, or at
+# once after a time without.
+_LOOKED_AT = 3
+_LOOKS_A_SECOND = 5.0
+_LOOKS_AT_ONCE = 20
+_LISTED = 20
+_NO_ADVICE = frozenset({Cause.NOTHING_MISSED, Cause.HELD_BACK})
+_SAMPLE_SECONDS = 15.0
+_MILLION = 1e6
+_THOUSAND = 10_000
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    """Misses that are alike before anybody has looked at their text.
+
+    cause: None where only the text tells it. found: the last one that was looked at. example: its
+    text, if it may be shown.
+    """
+
+    tenant: str
+    cause: Cause | None
+    position: int
+    looks: int = 0
+    found: Finding | None = None
+    example: str | None = None
+    entries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """prompt, cached: tokens. cost: those that its cause made to be computed."""
+
+    at: float
+    group: _Group
+    prompt: int
+    cached: int
+    cost: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """What the engine had counted at a time."""
+
+    at: float
+    prompt: int
+    expected: tuple[int, ...]
+
+
+class MissWindow:
+    """The misses of the last 15 minutes, of the last 10,000 requests at most.
+
+    To add one costs a look-up; a text is only looked at for the first misses of a group: those of
+    one tenant with the same tokens in front of the same place.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._entries: deque[_Entry] = deque()
+        self._groups: dict[Hashable, _Group] = {}
+        self._keys: dict[_Group, Hashable] = {}
+        self._samples = deque([_Sample(clock.now(), 0, (0,) * len(POOL_SCALES))])
+        self._next_look = float("-inf")
+
+    def add(
+        self, tenant: str, miss: MissReport, find: Callable[[], Finding], *, shows_text: bool
+    ) -> None:
+        """Take a request's miss. find: looks at its text."""
+        now = self._clock.now()
+        self._forget(now)
+        cause = cause_of(miss)
+        diverged = cause is None
+        position = miss.position if diverged else 0
+        key = (tenant, cause, position, miss.shared)
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = _Group(tenant, cause, position)
+            self._keys[group] = key
+        group.entries += 1
+        cost = miss.evicted if cause is Cause.EVICTED else miss.prompt_tokens - miss.cached
+        self._entries.append(_Entry(now, group, miss.prompt_tokens, miss.cached, cost))
+        if diverged and group.looks < _LOOKED_AT and now >= self._next_look:
+            earliest = now - _LOOKS_AT_ONCE / _LOOKS_A_SECOND
+            self._next_look = max(self._next_look, earliest) + 1 / _LOOKS_A_SECOND
+            group.looks += 1
+            group.found = find()
+            if shows_text and group.found.difference is not None:
+                group.example = group.found.difference.marked
+
+    def sample(self, stats: EngineStats) -> None:
+        """Take note of what the engine has counted, now and then."""
+        now = self._clock.now()
+        if now - self._samples[-1].at >= _SAMPLE_SECONDS:
+            self._samples.append(_Sample(now, stats.prompt_tokens, stats.expected_tokens))
+        while len(self._samples) > 1 and self._samples[1].at < now - WINDOW_SECONDS:
+            self._samples.popleft()
+
+    def advice(self, stats: EngineStats, tenant: str | None) -> Advice:
+        """Of one tenant's misses, of all with None. O(requests in the window)."""
+        self._forget(self._clock.now())
+        entries = [e for e in self._entries if tenant is None or e.group.tenant == tenant]
+        prompt = sum(entry.prompt for entry in entries)
+        computed = prompt - sum(entry.cached for entry in entries)
+        return {
+            "window_seconds": WINDOW_SECONDS,
+            "requests": len(entries),
+            "prompt_tokens": prompt,
+            "computed_tokens": computed,
+            "hit_rate": 1 - computed / prompt if prompt else 0.0,
+            "advice": _listed(entries, computed),
+            "capacity": self._capacity(stats),
+        }
+
+    def _capacity(self, stats: EngineStats) -> list[PoolSize]:
+        first = self._samples[0]
+        prompt = stats.prompt_tokens - first.prompt
+        if not prompt:
+            return []
+        pairs = zip(POOL_SCALES, stats.expected_tokens, first.expected, strict=True)
+        return [
+            {
+                "scale": scale,
+                "tokens": int(scale * stats.kv_capacity),
+                "hit_rate": (expected - before) / prompt,
+            }
+            for scale, expected, before in pairs
+        ]
+
+    def _forget(self, now: float) -> None:
+        entries = self._entries
+        while entries and (entries[0].at < now - WINDOW_SECONDS or len(entries) >= WINDOW_REQUESTS):
+            group = entries.popleft().group
+            group.entries -= 1
+            if not group.entries:
+                del self._groups[self._keys.pop(group)]
+
+
+def _listed(entries: Iterable[_Entry], computed: int) -> list[AdviceEntry]:
+    """Groups of one cause and message together: those first for which something can be done, and of
+    these those that cost most.
+    """
+    together: dict[Hashable, list[_Entry]] = defaultdict(list)
+    for entry in entries:
+        cause, found = _cause(entry.group), entry.group.found
+        if cause in _NO_ADVICE:
+            continue
+        spot = None if found is None else found.spot
+        together[cause, spot and (spot.message, spot.role)].append(entry)
+    made = [_entry(alike, computed) for alike in together.values()]
+    made.sort(key=lambda entry: (not WORDS[entry["cause"]].fix, -entry["tokens"]))
+    return made[:_LISTED]
+
+
+def _cause(group: _Group) -> Cause:
+    if group.found is not None:
+        return group.found.cause
+    return group.cause or Cause.NEW_TEXT
+
+
+def _entry(alike: list[_Entry], computed: int) -> AdviceEntry:
+    group = max((entry.group for entry in alike), key=lambda group: group.found is not None)
+    found = group.found or Finding(_cause(group), group.position)
+    tokens = sum(entry.cost for entry in alike)
+    share = tokens / computed if computed else 0.0
+    places = {entry.group.position for entry in alike}
+    diverged = group.cause is None
+    example = next((e.group.example for e in alike if e.group.example), None)
+    return {
+        "text": _sentence(found, len(alike), tokens, share, places if diverged else set()),
+        "cause": found.cause,
+        "message_index": None if found.spot is None else found.spot.message,
+        "role": None if found.spot is None else found.spot.role,
+        "token": min(places) if diverged else None,
+        "requests": len(alike),
+        "tokens": tokens,
+        "share": share,
+        "example": example,
+    }
+
+
+def _sentence(found: Finding, requests: int, tokens: int, share: float, places: set[int]) -> str:
+    who = counted(requests, "request")
+    cost = f"{_short(tokens)} tokens computed"
+    if found.cause not in (Cause.FIRST_SEEN, Cause.NEW_TEXT):
+        cost += " again"
+    end = f"; {found.fix}." if found.fix else "."
+    if not places:
+        return f"{who}: {found.what}; {cost} ({share:.0%} of all){end}"
+    low, high = min(places), max(places)
+    token = f"token {low}" if low == high else f"tokens {low} to {high}"
+    where = token if found.spot is None else f"{found.spot}, {token}"
+    verb = "diverge" if requests > 1 else "diverges"
+    return f"{who} {verb} at {where}: {found.what}; {cost} ({share:.0%} of all){end}"
+
+
+def _short(tokens: int) -> str:
+    if tokens >= _MILLION:
+        return f"{tokens / _MILLION:.1f} M"
+    return f"{tokens // 1000} k" if tokens >= _THOUSAND else str(tokens)

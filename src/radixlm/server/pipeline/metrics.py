@@ -1,0 +1,318 @@
+"""The names that other servers give to the metrics of this one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from radixlm.core.clock import Clock
+from radixlm.core.misses import POOL_SCALES, MissReason
+from radixlm.core.reports import Tally
+from radixlm.engine.engine_stats import EngineStats
+from radixlm.server.config.server_config import MetricsNames
+from radixlm.server.kv_events.publisher import KVEventCounts
+
+PREFIX: Final = "radixlm:"
+_LINE = re.compile(
+    rf"^(?P<head># (?:HELP|TYPE) )?{PREFIX}(?P<name>\w+?)"
+    r"(?P<part>(?:_total|_bucket|_count|_sum)?(?:_created)?)(?=[ {]).*\n",
+    re.MULTILINE,
+)
+# vLLM's of the same meaning; what it has beyond these is counted otherwise here, or not at all.
+VLLM: Final[Mapping[str, tuple[str, ...]]] = {
+    "num_running_reqs": ("num_requests_running",),
+    "num_queue_reqs": ("num_requests_waiting",),
+    "token_usage": ("kv_cache_usage_perc",),
+    "prompt_tokens": ("prompt_tokens", "prefix_cache_queries"),
+    "cached_tokens": ("prompt_tokens_cached", "prefix_cache_hits"),
+    "generation_tokens": ("generation_tokens",),
+    "num_retractions": ("num_preemptions",),
+    "time_to_first_token_seconds": ("time_to_first_token_seconds",),
+    "inter_token_latency_seconds": ("inter_token_latency_seconds",),
+    "queue_time_seconds": ("request_queue_time_seconds",),
+    "e2e_request_latency_seconds": ("e2e_request_latency_seconds",),
+}
+
+
+def as_sglang(text: str) -> str:
+    """All of them: the names are SGLang's already, but for their prefix."""
+    return _LINE.sub(lambda line: _renamed(line, f"sglang:{line['name']}"), text)
+
+
+def as_vllm(text: str) -> str:
+    """Those that it has."""
+    lines: dict[str, list[str]] = {}
+    for line, name in _with_vllm_names(text):
+        lines.setdefault(name, []).append(_renamed(line, f"vllm:{name}"))
+    return "".join(line for family in lines.values() for line in family)
+
+
+def _with_vllm_names(text: str) -> Iterator[tuple[re.Match[str], str]]:
+    for line in _LINE.finditer(text):
+        for name in VLLM.get(line["name"], ()):
+            yield line, name
+
+
+def _renamed(line: re.Match[str], name: str) -> str:
+    return f"{line['head'] or ''}{name}{line[0][line.end('name') - line.start() :]}"
+
+
+_INTER_TOKEN_SECONDS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5)
+_QUEUE_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_BITS = 24  # of the largest number that a histogram of numbers tells from larger ones
+_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+
+
+class Metrics:
+    """One server's metrics, in a registry of their own.
+
+    time_to_first_token, queue_time, inter_token_latency, request_latency: in seconds, observed by
+    the routes.
+    names: whose prefix they have.
+    kv_events: what was published; None where nothing is.
+    """
+
+    def __init__(
+        self,
+        stats: Callable[[], EngineStats],
+        model_name: str,
+        clock: Clock,
+        kv_events: KVEventCounts | None = None,
+        *,
+        names: MetricsNames = "radixlm",
+    ) -> None:
+        self._names = names
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(_EngineCollector(stats, model_name, clock))
+        if kv_events is not None:
+            self._registry.register(_KVEventCollector(kv_events, model_name))
+        self.time_to_first_token = self._histogram(
+            "time_to_first_token_seconds",
+            "From a request's arrival to its first output.",
+            model_name,
+        )
+        self.queue_time = self._histogram(
+            "queue_time_seconds",
+            "From a request's arrival until it was first admitted.",
+            model_name,
+            _QUEUE_SECONDS,
+        )
+        self.inter_token_latency = self._histogram(
+            "inter_token_latency_seconds",
+            "From one output of a request to the next, by the tokens in it.",
+            model_name,
+            _INTER_TOKEN_SECONDS,
+        )
+        self.request_latency = self._histogram(
+            "e2e_request_latency_seconds", "From a request's arrival to its end.", model_name
+        )
+
+    def render(self) -> bytes:
+        """The text exposition format."""
+        own = generate_latest(self._registry).decode()
+        match self._names:
+            case "radixlm":
+                text = own
+            case "sglang":
+                text = as_sglang(own)
+            case "both":
+                text = own + as_sglang(own)
+            case "vllm":
+                text = own + as_vllm(own)
+        return text.encode()
+
+    def _histogram(
+        self, name: str, text: str, model_name: str, buckets: Sequence[float] = _SECONDS
+    ) -> Histogram:
+        family = Histogram(
+            PREFIX + name, text, ["model_name"], registry=self._registry, buckets=buckets
+        )
+        return family.labels(model_name)
+
+
+class RequestTimes:
+    """Observes one request's outputs as they come. Made when it arrives."""
+
+    def __init__(self, metrics: Metrics, clock: Clock) -> None:
+        self._metrics = metrics
+        self._clock = clock
+        self._begun = clock.now()
+        self._last: float | None = None
+
+    def take(self, tokens: int) -> None:
+        """An output has come."""
+        if not tokens:
+            return
+        now, last = self._clock.now(), self._last
+        if last is None:
+            self._metrics.time_to_first_token.observe(now - self._begun)
+        else:
+            self._metrics.inter_token_latency.observe((now - last) / tokens)
+        self._last = now
+
+    def end(self) -> None:
+        """There will be no more."""
+        self._metrics.request_latency.observe(self._clock.now() - self._begun)
+
+
+class _Throughput:
+    """Tokens a second since it was last asked, a second ago or more."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._at, self._tokens, self._rate = clock.now(), 0, 0.0
+
+    def of(self, tokens: int) -> float:
+        """tokens: in all."""
+        now = self._clock.now()
+        if now - self._at >= 1:
+            self._rate = (tokens - self._tokens) / (now - self._at)
+            self._at, self._tokens = now, tokens
+        return self._rate
+
+
+class _EngineCollector(Collector):
+    """Reads the engine's snapshot when it is asked: nothing is counted twice."""
+
+    def __init__(self, stats: Callable[[], EngineStats], model_name: str, clock: Clock) -> None:
+        self._stats = stats
+        self._model_name = model_name
+        self._throughput = _Throughput(clock)
+
+    def collect(self) -> Iterator[Metric]:
+        stats = self._stats()
+        for name, text, value in (
+            ("num_running_reqs", "Requests that run.", stats.running),
+            ("num_queue_reqs", "Requests that wait.", stats.waiting),
+            ("num_used_tokens", "KV slots that running requests hold.", stats.kv_in_use),
+            ("num_free_tokens", "KV slots that hold nothing.", stats.kv_free),
+            (
+                "num_evictable_tokens",
+                "KV slots of cached tokens that none uses.",
+                stats.kv_evictable,
+            ),
+            ("max_total_num_tokens", "KV slots in all.", stats.kv_capacity),
+            ("token_usage", "Share of KV slots in use.", stats.token_usage),
+            ("num_ghost_tokens", "Evicted tokens that are remembered.", stats.ghost_tokens),
+            ("num_tree_nodes", "Nodes of the radix tree, ghosts too.", stats.tree_nodes),
+            ("num_tree_leaves", "Of these, without children.", stats.tree_leaves),
+            ("cache_hit_rate", "Cached prompt tokens / prompt tokens.", stats.hit_rate),
+            (
+                "gen_throughput",
+                "Tokens generated a second, since the last look.",
+                self._throughput.of(stats.output_tokens),
+            ),
+        ):
+            gauge = GaugeMetricFamily(PREFIX + name, text, labels=["model_name"])
+            gauge.add_metric([self._model_name], value)
+            yield gauge
+        for name, text, total in (
+            ("prompt_tokens", "Prompt tokens of admitted requests.", stats.prompt_tokens),
+            ("cached_tokens", "Prompt tokens that came from the cache.", stats.cached_tokens),
+            ("evicted_tokens", "Cached tokens that had to go.", stats.evicted_tokens),
+            (
+                "ghost_hit_tokens",
+                "Evicted tokens that were computed again while remembered.",
+                stats.revived_tokens,
+            ),
+            ("computed_tokens", "Tokens that went through the model.", stats.computed_tokens),
+            ("generation_tokens", "Tokens that were generated.", stats.output_tokens),
+            ("num_requests", "Requests that finished.", stats.requests_finished),
+            ("num_aborted_requests", "Requests that were aborted.", stats.requests_aborted),
+            ("num_retractions", "Times a running request had to make room.", stats.retractions),
+            ("num_preemptions", "Of these, for one of higher priority.", stats.preemptions),
+            ("num_steps", "Forward passes.", stats.steps),
+            ("kv_read_bytes", "Keys and values that attention read.", stats.kv_bytes_read),
+            (
+                "kv_context_bytes",
+                "The same, had each request read its own context.",
+                stats.kv_bytes_of_rows,
+            ),
+            ("num_leaks", "Times slots were missing when idle: a bug if not 0.", stats.leaks),
+            (
+                "num_picture_failures",
+                "Views of the cache that broke off: a bug if not 0.",
+                stats.picture_failures,
+            ),
+        ):
+            yield _counter(name, text, total, self._model_name)
+        yield from self._of_the_tree(stats)
+
+    def _of_the_tree(self, stats: EngineStats) -> Iterator[Metric]:
+        expected = CounterMetricFamily(
+            PREFIX + "expected_cached_tokens",
+            "What cached_tokens would be with a pool of another size.",
+            labels=["model_name", "pool_scale"],
+        )
+        for scale, tokens in zip(POOL_SCALES, stats.expected_tokens, strict=True):
+            expected.add_metric([self._model_name, f"{scale:g}"], tokens)
+        yield expected
+        endings = CounterMetricFamily(
+            PREFIX + "cache_match_endings",
+            "Why what was found in the cache ended where it did; last_token: all was found.",
+            labels=["model_name", "reason"],
+        )
+        for reason in MissReason:
+            endings.add_metric([self._model_name, reason], stats.endings.get(reason, 0))
+        yield endings
+        for name, text, counts in (
+            ("reuse_age", "Uses of the tree since what was found was last used.", stats.reuse_age),
+            ("match_depth", "Nodes that what was found runs through.", stats.match_depth),
+            (
+                "hits_at_eviction",
+                "How often a node had been found when tokens of it were evicted.",
+                stats.hits_at_eviction,
+            ),
+        ):
+            family = HistogramMetricFamily(PREFIX + name, text, labels=["model_name"])
+            family.add_metric([self._model_name], _buckets(counts), counts.total)
+            yield family
+
+
+class _KVEventCollector(Collector):
+    def __init__(self, counts: KVEventCounts, model_name: str) -> None:
+        self._counts = counts
+        self._model_name = model_name
+
+    def collect(self) -> Iterator[Metric]:
+        counts = self._counts
+        for name, text, total in (
+            ("kv_event_batches", "Batches of KV events that were published.", counts.batches),
+            ("kv_event_stored_blocks", "Blocks told as stored.", counts.stored_blocks),
+            ("kv_event_removed_blocks", "Blocks told as removed.", counts.removed_blocks),
+            (
+                "kv_event_dropped_changes",
+                "Changes that came too fast to be told one by one.",
+                counts.dropped,
+            ),
+            (
+                "kv_event_failures",
+                "Times they broke off and began afresh: a bug if not 0.",
+                counts.failures,
+            ),
+        ):
+            yield _counter(name, text, total, self._model_name)
+
+
+def _counter(name: str, text: str, total: float, model_name: str) -> CounterMetricFamily:
+    counter = CounterMetricFamily(PREFIX + name, text, labels=["model_name"])
+    counter.add_metric([model_name], total)
+    return counter
+
+
+def _buckets(counts: Tally) -> list[tuple[str, float]]:
+    """(upper bound, how many are within it): 0, 1, 3, 7, ...; the last bucket holds all."""
+    within = list(accumulate(counts.by_bits))
+    bounds = [f"{2**bits - 1:.1f}" for bits in range(_BITS)]
+    return [*zip(bounds, within, strict=False), ("+Inf", within[-1] if within else 0)]

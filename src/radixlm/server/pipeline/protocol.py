@@ -1,0 +1,333 @@
+"""How hard a model is asked to think, in the variables that chat templates know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
+
+from radixlm.core.errors import InvalidRequestError
+from radixlm.core.request import Namespace
+from radixlm.core.sampling import MAX_LOGIT_BIAS, MAX_LOGPROBS, SamplingParams
+from radixlm.server.http.body import Body, ListOf, named
+from radixlm.server.http.body_schema import TOKEN_KEY
+from radixlm.server.http.fields import MESSAGE_ECHOES, MESSAGE_NO_OPS, REQUEST_NO_OPS
+from radixlm.server.pipeline.cache_fields import (
+    CacheControl,
+    PromptCacheBreakpoint,
+    PromptCacheOptions,
+    Retention,
+)
+from radixlm.server.pipeline.grammar_fields import GrammarFields, ResponseFormatField
+from radixlm.server.pipeline.tool_fields import ToolCallPart, ToolChoice, Tools
+
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+# Templates have three steps.
+_STEPS = {"minimal": "low", "xhigh": "high", "max": "high"}
+
+
+def effort_variables(effort: Effort | None) -> Mapping[str, Any]:
+    """What a template is told; one that knows none of it writes the same prompt."""
+    match effort:
+        case None:
+            return {}
+        case "none":
+            return {"enable_thinking": False}
+        case _:
+            return {"reasoning_effort": _STEPS.get(effort, effort)}
+
+
+MAX_N = 128
+MAX_CHOICES = 2048
+MAX_SALT_LENGTH = 1_024
+COMPLETION_MAX_TOKENS = 16
+
+
+def _few(biases: object) -> object:
+    """Refuse too many before each is looked at, for the same reason."""
+    if isinstance(biases, dict) and len(biases) > MAX_LOGIT_BIAS:
+        raise PydanticCustomError(
+            "too_many", f"holds {len(biases)} tokens, at most {MAX_LOGIT_BIAS} are allowed"
+        )
+    return biases
+
+
+class StreamOptions(Body):
+    """continuous_usage_stats: the usage so far in every chunk, as vLLM does it."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class TokenFields(Body):
+    """How tokens are chosen and when an answer ends, as all APIs name it. Null is the default."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: Annotated[dict[str, float], BeforeValidator(_few)] | None = None
+    stop: str | ListOf[str] | None = None
+    stop_token_ids: ListOf[int] | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+
+
+class SamplingFields(TokenFields, GrammarFields):
+    """The same, with how many answers there are, and what each must look like."""
+
+    n: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
+
+    def sampling(self, defaults: Mapping[str, float] | None = None, **more: Any) -> SamplingParams:
+        """The engine's parameters. Raises InvalidRequestError that names the field.
+
+        defaults: of fields that the request leaves open; without them, SamplingParams' own.
+        """
+        given = named({name: getattr(self, name) for name in TokenFields.model_fields})
+        given |= {
+            "stop": (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()),
+            "stop_token_ids": frozenset(self.stop_token_ids or ()),
+            "logit_bias": _biases(self.logit_bias or {}),
+            "grammar": self.grammar(),
+        }
+        return SamplingParams(**{**(defaults or {}), **given, **more})
+
+
+class CacheFields(Body):
+    """Whose cache a request may share, and how urgent it is. cache_report: tell beside the usage
+    why no more of its prompt was cached.
+    """
+
+    # Bounded, for it is kept as long as a single token that was cached under it.
+    cache_salt: Annotated[str, Field(max_length=MAX_SALT_LENGTH)] | None = None
+    extra_key: Annotated[str, Field(max_length=MAX_SALT_LENGTH)] | None = None
+    priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
+    cache_report: bool | None = None
+
+    @property
+    def namespace(self) -> Namespace:
+        return Namespace(cache_salt=self.cache_salt or "", extra_key=self.extra_key or "")
+
+
+class TemplateFields(Body):
+    """What a chat template is told besides the messages."""
+
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    tools: Tools | None = None
+
+    def template_variables(self) -> dict[str, Any]:
+        """Keyword arguments of `ChatTemplate.render`."""
+        variables = dict(self.chat_template_kwargs or {})
+        for name in ("messages", "tools", "add_generation_prompt", "continue_final_message"):
+            if name in variables:
+                raise InvalidRequestError(
+                    f"chat_template_kwargs must not hold {name}", param="chat_template_kwargs"
+                )
+        return {
+            **variables,
+            "add_generation_prompt": self.add_generation_prompt,
+            "continue_final_message": bool(self.continue_final_message),
+        }
+
+
+class GenerationBody(SamplingFields, ResponseFormatField, CacheFields):
+    """Fields that chat and text completions share. Null is the default, as in OpenAI's API.
+
+    Source: https://platform.openai.com/docs/api-reference; what it does not have is named as SGLang
+    and vLLM name it.
+    """
+
+    no_ops = REQUEST_NO_OPS
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    add_special_tokens: bool | None = None
+    return_token_ids: bool | None = None
+    return_cached_tokens_details: bool | None = None
+    service_tier: Literal["auto", "default"] | None = None
+    prompt_cache_retention: Retention | None = None
+
+    @property
+    def told_usage(self) -> StreamOptions:
+        """What a stream tells of its usage."""
+        return self.stream_options or StreamOptions()
+
+    def sampling(self, defaults: Mapping[str, float] | None = None, **more: Any) -> SamplingParams:
+        """As SamplingFields.sampling."""
+        told = self.told_usage
+        if (told.include_usage or told.continuous_usage_stats) and not self.stream:
+            raise InvalidRequestError(
+                "stream_options needs stream to be true", param="stream_options"
+            )
+        return super().sampling(defaults, **named({"min_tokens": self.min_tokens}), **more)
+
+
+class TextPart(Body):
+    type: str
+    text: str | None = None
+    prompt_cache_breakpoint: PromptCacheBreakpoint | None = None
+    cache_control: CacheControl | None = None
+
+
+class ChatMessage(Body):
+    """reasoning: what vLLM calls reasoning_content. cache_control: of the whole content."""
+
+    no_ops = MESSAGE_NO_OPS
+    echoes = MESSAGE_ECHOES
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | ListOf[TextPart] | None = None
+    name: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: ListOf[ToolCallPart] | None = None
+    tool_call_id: str | None = None
+    cache_control: CacheControl | None = None
+
+
+class ChatBody(GenerationBody, TemplateFields):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[ListOf[ChatMessage], Field(min_length=1)]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: Effort | None = None
+    prompt_cache_options: PromptCacheOptions | None = None
+
+    def template_variables(self) -> dict[str, Any]:
+        """As TemplateFields.template_variables: chat_template_kwargs say more than the effort."""
+        return {**effort_variables(self.reasoning_effort), **super().template_variables()}
+
+    def to_params(self, defaults: Mapping[str, float] | None = None) -> SamplingParams:
+        """Raise InvalidRequestError that names the field."""
+        if self.top_logprobs is not None:
+            if self.top_logprobs and not self.logprobs:
+                raise InvalidRequestError(
+                    "top_logprobs needs logprobs to be true", param="top_logprobs"
+                )
+            if not 0 <= self.top_logprobs <= MAX_LOGPROBS:
+                raise InvalidRequestError(
+                    f"top_logprobs must be from 0 to {MAX_LOGPROBS}, got {self.top_logprobs}",
+                    param="top_logprobs",
+                )
+        logprobs = (self.top_logprobs or 0) if self.logprobs else None
+        if self.max_completion_tokens is None:
+            return self.sampling(defaults, max_tokens=self.max_tokens, logprobs=logprobs)
+        try:
+            limit = self.max_completion_tokens
+            return self.sampling(defaults, max_tokens=limit, logprobs=logprobs)
+        except InvalidRequestError as error:
+            if error.param != "max_tokens":
+                raise
+            text = str(error).replace("max_tokens", "max_completion_tokens")
+            raise InvalidRequestError(text, param="max_completion_tokens") from None
+
+    def field_of(self, param: str | None) -> str | None:
+        """This request's field behind `param`, a field of what was made of it for the engine."""
+        if param == "prompt":
+            return "messages"
+        if param == "max_tokens" and self.max_completion_tokens is not None:
+            return "max_completion_tokens"
+        return param
+
+
+class CompletionBody(GenerationBody):
+    """POST /v1/completions."""
+
+    prompt: str | ListOf[str] | ListOf[int] | ListOf[ListOf[int]]
+    logprobs: int | None = None
+    echo: bool | None = None
+    best_of: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
+    # 0 is for the prompt alone, which the engine has no such limit for.
+    max_tokens: Annotated[int, Field(json_schema_extra={"minimum": 0})] | None = None
+
+    @property
+    def prompt_only(self) -> bool:
+        return self.max_tokens == 0
+
+    @property
+    def tries(self) -> int:
+        """How many answers are made for each prompt; the best n of them are given."""
+        return max(self.best_of or 1, self.n or 1)
+
+    def to_params(self, defaults: Mapping[str, float] | None = None) -> SamplingParams:
+        """Raise InvalidRequestError that names the field."""
+        given, best_of = self.n or 1, self.best_of or 1
+        if 1 < best_of < given:  # 1 is the default
+            raise InvalidRequestError(f"best_of {best_of} is less than n {given}", param="best_of")
+        if best_of > given and self.stream:
+            raise InvalidRequestError(
+                f"best_of {best_of} with n {given} can not be streamed: which answers are the best "
+                "is known at the end",
+                param="best_of",
+            )
+        limit = COMPLETION_MAX_TOKENS if self.max_tokens is None else self.max_tokens
+        if self.prompt_only:
+            limit = sampled_for_nothing(self.min_tokens)
+        # Without a log-probability of each token there is no telling which answer is the best.
+        logprobs = 0 if self.logprobs is None and self.tries > given else self.logprobs
+        return self.sampling(
+            defaults,
+            max_tokens=limit,
+            logprobs=logprobs,
+            prompt_logprobs=self.logprobs if self.echo else None,
+        )
+
+    def to_prompts(self) -> list[str | list[int]]:
+        """One entry per prompt. Raises InvalidRequestError when there is none."""
+        return to_prompts(self.prompt, "prompt")
+
+
+def sampled_for_nothing(min_tokens: int | None) -> int:
+    """The engine's max_tokens when only the prompt is wanted: its last token gives the first of the
+    answer at no cost, which is left out then. Raises InvalidRequestError.
+    """
+    if min_tokens:
+        raise InvalidRequestError(
+            f"min_tokens {min_tokens} is more than max_tokens 0", param="min_tokens"
+        )
+    return 1
+
+
+def to_prompts(
+    prompt: str | list[str] | list[int] | list[list[int]], param: str
+) -> list[str | list[int]]:
+    """One entry per prompt of field `param`. Raises InvalidRequestError when there is none."""
+    match prompt:
+        case str():
+            return [prompt]
+        case [int(), *_]:
+            return [[token for token in prompt if isinstance(token, int)]]
+        case []:
+            raise InvalidRequestError(f"{param} is empty", param=param)
+        case [*_] if len(prompt) > MAX_CHOICES:
+            raise InvalidRequestError(
+                f"{param} holds {len(prompt)} prompts, at most {MAX_CHOICES} are allowed",
+                param=param,
+            )
+        case _:
+            return [entry for entry in prompt if not isinstance(entry, int)]
+
+
+def _biases(biases: dict[str, float]) -> dict[int, float]:
+    for token in biases:
+        if not TOKEN_KEY.fullmatch(token):
+            raise InvalidRequestError(
+                f"logit_bias needs token ids as keys, got {token!r:.80}", param="logit_bias"
+            )
+    return {int(token): bias for token, bias in biases.items()}

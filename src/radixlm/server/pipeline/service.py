@@ -1,0 +1,252 @@
+"""What the routes share: the engine, its public name, and the clocks on its requests."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+
+import numpy as np
+from fastapi import Request
+
+from radixlm.build import AsyncEngine, ModelInfo
+from radixlm.core.clock import Clock
+from radixlm.core.errors import (
+    InvalidKeyError,
+    InvalidRequestError,
+    ModelError,
+    RequestTooLargeError,
+)
+from radixlm.core.keys import Key, as_key
+from radixlm.core.request import Namespace
+from radixlm.core.sampling import SamplingParams
+from radixlm.parsers.style import AnswerStyle
+from radixlm.server.config.server_config import ServerConfig
+from radixlm.server.http.api_keys import Keyring, carried_key, digest_of
+from radixlm.server.http.http_errors import ModelNotFoundError
+from radixlm.server.pipeline.admission import KeyQueues, Pace, Rids
+from radixlm.server.pipeline.advice import MissWindow
+from radixlm.server.pipeline.answer_memory import AnswerMemory, Span
+from radixlm.server.pipeline.metrics import Metrics
+from radixlm.server.responses.response_store import Keeper
+
+# The longest body, unless a flag says otherwise: text takes 4 to 24 bytes a token, ids up to 9.
+BYTES_PER_TOKEN = 64
+LEAST_BYTES, MOST_BYTES = 4 * 2**20, 32 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """created: when serving began, in seconds since 1970.
+
+    sampling_defaults: of fields that requests to OpenAI's routes leave open.
+    answer_style: how the model's chat answers are read.
+    fingerprint: the same for as long as the same seed gives the same answer.
+    keys: which API keys may do what.
+    responses: those that are stored. memory: the tokens of answers that were given.
+    rids: the requests under way, by name and owner. queues: how many each key has.
+    misses: why the last ones computed what they did.
+    """
+
+    engine: AsyncEngine
+    model_name: str
+    metrics: Metrics
+    clock: Clock
+    created: int
+    config: ServerConfig
+    pace: Pace
+    sampling_defaults: Mapping[str, float]
+    fingerprint: str
+    keys: Keyring
+    responses: Keeper
+    memory: AnswerMemory
+    answer_style: AnswerStyle
+    rids: Rids = field(default_factory=Rids)
+    queues: KeyQueues = field(default_factory=KeyQueues)
+    misses: MissWindow = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "misses", MissWindow(self.clock))
+
+    def check_model(self, name: str | None) -> None:
+        """Raise ModelNotFoundError when a request names another model."""
+        if name is not None and name != self.model_name:
+            raise ModelNotFoundError(
+                f"the model {name!r:.80} is not served here; {self.model_name!r} is", param="model"
+            )
+
+    @property
+    def longest(self) -> int:
+        """Most tokens that prompt and answer may have together."""
+        return min(self.engine.info.context_length, self.engine.info.kv_tokens)
+
+    @property
+    def caches(self) -> bool:
+        """Whether what is computed is cached."""
+        return not self.engine.config.disable_radix_cache
+
+    def fitting_limit(self, key: Key, wish: int) -> int:
+        """The engine's max_tokens for an answer of at most `wish` tokens: as many as fit."""
+        return min(wish, max(self.longest - key.size, 1))
+
+    def isolated(self, namespace: Namespace, tenant: str) -> Namespace:
+        """The part of the cache that a tenant's request may see: with --isolate-by-key its own.
+
+        A tenant is a digest of fixed length, so no salt makes one tenant's namespace another's.
+        """
+        if not self.config.isolate_by_key:
+            return namespace
+        return namespace._replace(cache_salt=self.salt_of(tenant) + namespace.cache_salt)
+
+    def salt_of(self, tenant: str) -> str:
+        """What the salts of a tenant's own namespaces begin with, and nobody else's do."""
+        return f"{tenant}/"
+
+    def shows_cached_text(self, tenant: str, namespace: Namespace) -> bool:
+        """Whether what is cached in a namespace may be shown to a tenant: where nobody without a
+        secret that it knows, a key or a salt, can have written it, and to admins.
+        """
+        config = self.config
+        own = config.isolate_by_key or len(config.api_key) < 2
+        return own or bool(namespace.cache_salt) or self.keys.is_admin(tenant)
+
+    def sees_salted(self, tenant: str) -> bool:
+        """Whether a tenant may see what is behind salts that it does not name: they are secrets
+        among those who share a key. An admin may, and everybody where there are no keys.
+        """
+        return not self.config.api_key or self.keys.is_admin(tenant)
+
+    def owner_of(self, tenant: str) -> str:
+        """Who may abort a tenant's requests: with --isolate-by-key that tenant, else everyone."""
+        return tenant if self.config.isolate_by_key else ""
+
+    @property
+    def max_request_bytes(self) -> int:
+        """Longest body: --max-request-bytes, or what the model's context makes of it."""
+        by_context = BYTES_PER_TOKEN * self.engine.info.context_length
+        return self.config.max_request_bytes or min(max(by_context, LEAST_BYTES), MOST_BYTES)
+
+    def check_room(self, tenant: str) -> None:
+        """Raise QueueFullError when one more request of a tenant would be refused, EngineDeadError.
+
+        So one that is refused need not be read first: refusing must cost next to nothing.
+        """
+        self.engine.check_room()
+        self.queues.check(tenant, 1, self.config.max_queued_requests_per_key)
+
+    def check_admin(self, request: Request) -> None:
+        """Raise AdminKeyNeededError, InvalidApiKeyError unless it may do what is for admins."""
+        if (refusal := self.keys.admin_refusal(request.headers)) is not None:
+            raise refusal
+
+    def sees_all(self, request: Request) -> bool:
+        """Whether a request that says all means everybody's, not only its own key's.
+
+        With --isolate-by-key admins do, else all do. Raises as `check_admin` for who must not.
+        """
+        if self.config.isolate_by_key:
+            admins = bool(self.config.admin_api_key)
+            return admins and self.keys.admin_refusal(request.headers) is None
+        self.check_admin(request)
+        return True
+
+    def retry_after(self) -> int:
+        """In how many seconds the requests that wait now will have had their turn: 1 to 60."""
+        return self.pace.seconds_for(self.engine.stats().waiting + 1)
+
+    def encode(
+        self,
+        text: str,
+        *,
+        add_special_tokens: bool,
+        param: str,
+        break_mark: str | None = None,
+        known: Sequence[Span] = (),
+    ) -> Key:
+        """Tokenize a prompt, which `param` of the request made; see Tokenizer.encode.
+
+        known: what of it has its tokens already, where no special tokens are added; no token
+            reaches into it.
+
+        A text that no tokens could bring into the context is refused unread: a body full of it
+        would take a minute. Raises InvalidRequestError, RequestTooLargeError.
+        """
+        tokenizer, context = self.engine.tokenizer, self.engine.info.context_length
+        longest = context * tokenizer.longest_token
+        breaks = 0 if break_mark is None else text.count(break_mark)
+        characters = len(text) - breaks * len(break_mark or "")
+        # There is a token at least between two breaks.
+        if characters > longest or breaks > context:
+            least = max(math.ceil(characters / tokenizer.longest_token), breaks)
+            raise RequestTooLargeError(
+                f"This model's maximum context length is {context} tokens. However, you requested "
+                f"{least} tokens or more: the prompt has {characters} characters, and {context} "
+                f"tokens are at most {longest}. Please reduce the length of the prompt.",
+                param=param,
+                prompt_tokens=least,
+                longest_prompt=self.longest - 1,
+            )
+        ends = [*(span.start for span in known), len(text)]
+        own = tokenizer.encode(
+            text[: ends[0]], add_special_tokens=add_special_tokens, break_mark=break_mark
+        )
+        pieces = [own]
+        for span, end in zip(known, ends[1:], strict=True):
+            pieces.append(span.tokens)
+            last = next((int(piece[-1]) for piece in reversed(pieces) if piece.size), None)
+            pieces.append(
+                tokenizer.encode_behind(text[span.stop : end], last=last, break_mark=break_mark)
+            )
+        return np.concatenate(pieces) if known else own
+
+    def key(self, prompt: str | list[int], *, add_special_tokens: bool, param: str) -> Key:
+        """Text or ids, which `param` of the request holds, as a key. Raises InvalidRequestError."""
+        if isinstance(prompt, str):
+            return self.encode(prompt, add_special_tokens=add_special_tokens, param=param)
+        try:
+            return as_key(prompt)
+        except InvalidKeyError as error:
+            raise InvalidRequestError(f"{param}: {error}", param=param) from None
+
+
+def sampling_defaults_of(info: ModelInfo, config: ServerConfig) -> Mapping[str, float]:
+    """What --sampling-defaults means for this model. Raises ModelError for values that no request
+    could have.
+    """
+    if config.sampling_defaults == "openai":
+        return {}
+    try:
+        SamplingParams(**info.recommended_sampling)
+    except InvalidRequestError as error:
+        raise ModelError(
+            f"generation_config.json of {info.model_path}: {error}; correct it, or start with "
+            "--sampling-defaults openai"
+        ) from None
+    return info.recommended_sampling
+
+
+def answer_style_of(engine: AsyncEngine, config: ServerConfig) -> AnswerStyle:
+    """How this model's chat answers are read."""
+    template = engine.chat_template
+    source = "" if template is None else template.tool_source
+    return AnswerStyle.of(source, config.tool_call_parser, config.reasoning_parser)
+
+
+def fingerprint_of(info: ModelInfo) -> str:
+    """OpenAI's `system_fingerprint`: changes with what makes the same seed give another answer."""
+    parts = (version("radixlm"), info.model_path, info.dtype, info.device)
+    return "fp_" + hashlib.blake2b("\n".join(parts).encode(), digest_size=5).hexdigest()
+
+
+def tenant_of(request: Request) -> str:
+    """On whose behalf a request comes: a digest of the API key that it carries, "" without one."""
+    key = carried_key(request.headers)
+    return "" if key is None else digest_of(key)
+
+
+def service_of(request: Request) -> Service:
+    """The service that `create_app` put into the application."""
+    service: Service = request.app.state.service
+    return service

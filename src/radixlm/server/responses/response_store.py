@@ -1,0 +1,340 @@
+"""Responses that were made, in SQLite, so that they can be fetched and continued.
+
+    turns   a response and its input; `parent` is the response that it continued
+            alive   can be fetched and continued
+            dead    deleted, or made room for; kept for as long as a turn continues it
+    items   which turns have the item of an id, for its owner
+
+A turn holds only what is its own, so a conversation takes space once however long it gets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Collection, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, TypeVar
+
+from radixlm.core.errors import ConfigError
+from radixlm.server.config.server_config import ServerConfig
+
+_VERSION = 2
+_SCHEMA = f"""
+CREATE TABLE IF NOT EXISTS turns (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    owner TEXT NOT NULL,
+    parent TEXT,
+    created REAL NOT NULL,
+    alive INTEGER NOT NULL DEFAULT 1,
+    ended INTEGER NOT NULL,
+    size INTEGER NOT NULL,
+    response TEXT NOT NULL,
+    input TEXT NOT NULL
+);
+CREATE INDEX IF NOT EXISTS by_parent ON turns (parent) WHERE parent IS NOT NULL;
+CREATE INDEX IF NOT EXISTS by_age ON turns (alive, number);
+CREATE INDEX IF NOT EXISTS by_size ON turns (size);
+CREATE INDEX IF NOT EXISTS by_owner ON turns (owner, alive, ended, size, id, number);
+PRAGMA user_version = {_VERSION};
+"""
+# A file of before has no such table; its items are found when they are stored again.
+_ITEMS = """
+CREATE TABLE IF NOT EXISTS items (
+    owner TEXT NOT NULL,
+    id TEXT NOT NULL,
+    turn TEXT NOT NULL,
+    PRIMARY KEY (owner, id, turn)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS by_turn ON items (turn);
+CREATE TRIGGER IF NOT EXISTS gone AFTER DELETE ON turns BEGIN
+    DELETE FROM items WHERE turn = OLD.id;
+END;
+"""
+_COLUMNS = "id, owner, parent, created, ended, response, input"  # in the order of Turn's fields
+_ITEMS_OF = """
+SELECT :owner AS owner, json_extract(value, '$.id') AS item, :id AS turn FROM json_each(:input)
+UNION ALL SELECT :owner, json_extract(value, '$.id'), :id FROM json_each(:response, '$.output')
+"""
+_NOTE_ITEMS = f"INSERT OR IGNORE INTO items {_ITEMS_OF}"
+# Each stands in the table, and in the index by turns.
+_SIZE_OF_ITEMS = f"""
+SELECT COALESCE(SUM(2 * (20 + LENGTH(owner) + LENGTH(CAST(item AS BLOB)) + LENGTH(turn))), 0)
+FROM ({_ITEMS_OF})
+"""  # noqa: S608 - our own text
+# The latest turn of each item, with the item's id.
+_LATEST = """
+SELECT turns.id, items.id, MAX(turns.number) AS newest
+FROM items JOIN turns ON turns.id = items.turn
+WHERE items.owner = ? AND items.id IN (SELECT value FROM json_each(?)) AND alive AND created >= ?
+GROUP BY items.id ORDER BY newest
+"""
+# Can make room. Takes the names of the others that have not ended, as JSON.
+_IDLE = "(alive AND (ended OR id NOT IN (SELECT value FROM json_each(?))))"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One stored response.
+
+    owner: a digest of the API key that made it. created: in seconds since 1970.
+    response, input: as JSON.
+    """
+
+    id: str
+    owner: str
+    parent: str | None
+    created: float
+    ended: bool
+    response: str
+    input: str
+
+    @property
+    def size(self) -> int:
+        """Bytes, about, without the rows of its items."""
+        return 200 + len(self.response.encode()) + len(self.input.encode())
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLimits:
+    """turns: how many can be fetched. size: bytes of all. seconds: how old one gets."""
+
+    turns: int
+    size: int
+    seconds: float
+
+
+class TurnStore:
+    """All calls take time on the disk: call them off the event loop, from one thread at a time.
+
+    path: a file, which only its owner may read, or None for memory. now: seconds since 1970.
+    Raises ConfigError for a file that is no such store.
+    """
+
+    def __init__(self, path: Path | None, limits: StoreLimits, now: Callable[[], float]) -> None:
+        self._limits = limits
+        self._now = now
+        try:
+            if path is not None:
+                path.touch(mode=0o600)
+            self._db = sqlite3.connect(path or ":memory:", check_same_thread=False)
+            (version,) = self._db.execute("PRAGMA user_version").fetchone()
+            if version not in (0, _VERSION):
+                raise sqlite3.Error(f"written by another version of radixlm ({version}); move it")
+            self._db.executescript(_SCHEMA + _ITEMS)
+        except (OSError, sqlite3.Error) as error:
+            raise ConfigError(f"--response-store {path}: {error}") from None
+
+    def close(self) -> None:
+        """Nothing may be called afterwards."""
+        self._db.close()
+
+    def put(self, turn: Turn, worked_on: Collection[str] = ()) -> bool:
+        """Keep a turn, in place of the one with its id if there is one, and make room for it.
+
+        worked_on: the ids of those that have not ended and will. This one is taken for such.
+        False when it is larger than all that is kept may be, or what it continues is gone.
+        """
+        (of_items,) = self._db.execute(_SIZE_OF_ITEMS, asdict(turn)).fetchone()
+        size = turn.size + of_items
+        if size > self._limits.size or not self._has(turn.parent):
+            return False
+        values = {**asdict(turn), "size": size}
+        names = ", ".join(values)
+        places = ", ".join(f":{name}" for name in values)
+        fresh = ", ".join(f"{name} = excluded.{name}" for name in values)
+        with self._db:
+            self._db.execute(
+                f"INSERT INTO turns ({names}) VALUES ({places}) "  # noqa: S608 - our own names
+                f"ON CONFLICT (id) DO UPDATE SET {fresh}",
+                values,
+            )
+            self._db.execute(_NOTE_ITEMS, asdict(turn))
+            self._make_room({*worked_on, turn.id})
+        return True
+
+    def get(self, owner: str, turn_id: str) -> Turn | None:
+        """An owner's turn; None for one that is another's, deleted, too old, or never was."""
+        row = self._db.execute(
+            f"SELECT {_COLUMNS} FROM turns "  # noqa: S608
+            "WHERE id = ? AND owner = ? AND alive AND created >= ?",
+            (turn_id, owner, self._oldest()),
+        ).fetchone()
+        return None if row is None else _turn(row)
+
+    def items(self, owner: str, item_ids: Collection[str]) -> dict[str, dict[str, Any]]:
+        """By their ids, those that turns have which `get` finds: of their input or their answer.
+
+        Each is taken from the latest turn that has it, and each turn is read once.
+        """
+        latest = self._db.execute(_LATEST, (owner, json.dumps([*item_ids]), self._oldest()))
+        found: dict[str, dict[str, Any]] = {}
+        for turn_id, group in groupby(latest.fetchall(), itemgetter(0)):
+            wanted = {item_id for _, item_id, _ in group}
+            if (turn := self.get(owner, turn_id)) is not None:
+                items = json.loads(turn.input) + json.loads(turn.response)["output"]
+                found |= {item["id"]: item for item in items if item["id"] in wanted}
+        return found
+
+    def conversation(self, owner: str, turn_id: str) -> list[Turn]:
+        """A turn and those that it continues, from the first on; none where `get` finds none."""
+        turn = self.get(owner, turn_id)
+        found = [] if turn is None else [turn]
+        while found and found[-1].parent is not None:
+            row = self._db.execute(
+                f"SELECT {_COLUMNS} FROM turns WHERE id = ?",  # noqa: S608
+                (found[-1].parent,),
+            ).fetchone()
+            found.append(_turn(row))
+        return found[::-1]
+
+    def delete(self, owner: str, turn_id: str) -> bool:
+        """Whether there was such a turn."""
+        if self.get(owner, turn_id) is None:
+            return False
+        with self._db:
+            self._bury(turn_id)
+        return True
+
+    def fail_open(self, failed: Callable[[str], str]) -> None:
+        """Let `failed` rewrite the responses of turns that have not ended: nobody works on them."""
+        with self._db:
+            for turn_id, response in self._db.execute(
+                "SELECT id, response FROM turns WHERE NOT ended"
+            ).fetchall():
+                self._db.execute(
+                    "UPDATE turns SET ended = 1, response = ? WHERE id = ?",
+                    (failed(response), turn_id),
+                )
+
+    def _has(self, turn_id: str | None) -> bool:
+        """Whether there is such a turn, alive or dead; there is always none."""
+        found = self._db.execute("SELECT 1 FROM turns WHERE id = ?", (turn_id,)).fetchone()
+        return turn_id is None or found is not None
+
+    def _oldest(self) -> float:
+        return self._now() - self._limits.seconds
+
+    def _make_room(self, worked_on: Collection[str]) -> None:
+        """Bury what is too old, and then the oldest until the rest is within the limits.
+
+        Each time the oldest of the owner that has the most, so that nobody takes others' place.
+        What is worked on stays until it has ended, since it would come back then.
+        """
+        names = json.dumps(list(worked_on))
+        old = f"SELECT id FROM turns WHERE {_IDLE} AND created < ? ORDER BY number"  # noqa: S608
+        for (turn_id,) in self._db.execute(old, (names, self._oldest())).fetchall():
+            self._bury(turn_id)
+        while (most := self._too_much()) is not None:
+            row = self._db.execute(
+                f"SELECT id FROM turns WHERE {_IDLE} AND owner = ("  # noqa: S608
+                f"SELECT owner FROM turns GROUP BY owner HAVING MAX({_IDLE}) "
+                f"ORDER BY {most} DESC, MIN(number) LIMIT 1) ORDER BY number LIMIT 1",
+                (names, names),
+            ).fetchone()
+            if row is None:
+                break
+            self._bury(row[0])
+
+    def _too_much(self) -> str | None:
+        """Of what there is too much, as a sum over an owner's turns."""
+        (turns,) = self._db.execute("SELECT COUNT(*) FROM turns WHERE alive").fetchone()
+        if turns > self._limits.turns:
+            return "SUM(alive)"
+        (size,) = self._db.execute("SELECT COALESCE(SUM(size), 0) FROM turns").fetchone()
+        return "SUM(size)" if size > self._limits.size else None
+
+    def _bury(self, turn_id: str | None) -> None:
+        """Let a turn be dead, and take away it and those before it that nothing continues."""
+        self._db.execute("UPDATE turns SET alive = 0 WHERE id = ?", (turn_id,))
+        while turn_id is not None:
+            gone = self._db.execute(
+                "DELETE FROM turns WHERE id = :id AND NOT alive "
+                "AND NOT EXISTS (SELECT 1 FROM turns AS later WHERE later.parent = :id) "
+                "RETURNING parent",
+                {"id": turn_id},
+            ).fetchone()
+            turn_id = gone[0] if gone is not None else None
+
+
+def _turn(row: tuple[Any, ...]) -> Turn:
+    turn = Turn(*row)
+    return replace(turn, ended=bool(turn.ended))
+
+
+T = TypeVar("T")
+
+
+class Keeper:
+    """One store, on a thread of its own, and the tasks of responses that run in the background."""
+
+    def __init__(self, store: TurnStore) -> None:
+        self._store = store
+        self._thread = ThreadPoolExecutor(1, "radixlm-responses")
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    @classmethod
+    def from_config(cls, config: ServerConfig) -> Keeper:
+        """Raises ConfigError for a file that is no store."""
+        limits = StoreLimits(
+            config.max_stored_responses, config.max_stored_bytes, config.response_ttl
+        )
+        path = None if config.response_store is None else Path(config.response_store)
+        return cls(TurnStore(path, limits, time.time))
+
+    def close(self) -> None:
+        """Nothing may be asked of it afterwards."""
+        self._thread.submit(self._store.close)
+        self._thread.shutdown()
+
+    def fail_open(self, failed: Callable[[str], str]) -> None:
+        """As TurnStore.fail_open: a server that begins works on none that an earlier one left."""
+        self._thread.submit(self._store.fail_open, failed).result()
+
+    async def put(self, turn: Turn) -> bool:
+        """As TurnStore.put."""
+        return await self._do(self._store.put, turn, frozenset(self._tasks))
+
+    async def get(self, owner: str, turn_id: str) -> Turn | None:
+        """As TurnStore.get."""
+        return await self._do(self._store.get, owner, turn_id)
+
+    async def conversation(self, owner: str, turn_id: str) -> list[Turn]:
+        """As TurnStore.conversation."""
+        return await self._do(self._store.conversation, owner, turn_id)
+
+    async def items(self, owner: str, item_ids: Collection[str]) -> dict[str, dict[str, Any]]:
+        """As TurnStore.items."""
+        return await self._do(self._store.items, owner, item_ids)
+
+    async def delete(self, owner: str, turn_id: str) -> bool:
+        """As TurnStore.delete."""
+        return await self._do(self._store.delete, owner, turn_id)
+
+    def start(self, turn_id: str, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work`, which makes this response, whoever comes and goes."""
+        task = asyncio.create_task(work)
+        self._tasks[turn_id] = task
+        task.add_done_callback(lambda _: self._tasks.pop(turn_id, None))
+
+    async def stop(self, turn_id: str) -> None:
+        """Cancel the work on a response and wait until it has ended, if there is any.
+
+        Once only: another time would cancel what the work does about it.
+        """
+        task = self._tasks.get(turn_id)
+        if task is not None:
+            if not task.cancelling():
+                task.cancel()
+            await asyncio.wait([task])
+
+    async def _do(self, call: Callable[..., T], *arguments: Any) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, call, *arguments)

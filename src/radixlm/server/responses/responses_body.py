@@ -1,0 +1,342 @@
+"""The items of which a conversation in /v1/responses is made, as clients send them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from radixlm.core.errors import InvalidRequestError
+from radixlm.core.sampling import MAX_LOGPROBS
+from radixlm.server.http.body import DIGITS, Body, ListOf
+from radixlm.server.http.fields import NotYet
+from radixlm.server.pipeline.cache_fields import (
+    PromptCacheBreakpoint,
+    PromptCacheOptions,
+    Retention,
+)
+from radixlm.server.pipeline.protocol import CacheFields, Effort, TokenFields
+from radixlm.server.pipeline.tool_fields import Name
+
+Status = Literal["in_progress", "completed", "incomplete"]
+
+# What an item is not asked for by: who called a tool, and when.
+_ITEM_NOT_YET: NotYet = {
+    "namespace": (),
+    "caller": ({"type": "direct"},),
+    "async": (False,),
+}
+
+
+class ContentPart(Body):
+    """type: input_text, output_text, refusal and, in reasoning, reasoning_text, summary_text."""
+
+    # What came with an answer's text.
+    no_ops = frozenset({"annotations", "logprobs"})
+    not_yet: ClassVar[NotYet] = {
+        "image_url": (),
+        "file_id": (),
+        "file_data": (),
+        "file_url": (),
+        "filename": (),
+        "detail": (),
+        "input_audio": (),
+    }
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+    prompt_cache_breakpoint: PromptCacheBreakpoint | None = None
+
+
+class Item(Body):
+    # An answer's items come back with these; their place says the same.
+    no_ops = frozenset({"phase"})
+    not_yet = _ITEM_NOT_YET
+
+    id: str | None = None
+    status: Status | None = None
+
+
+class MessageItem(Item):
+    type: Literal["message"] = "message"
+    role: Literal["user", "assistant", "system", "developer"]
+    content: str | ListOf[ContentPart]
+
+
+class FunctionCallItem(Item):
+    """namespace: that of the tool, where it is in one."""
+
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    namespace: str | None = None
+    arguments: str
+
+
+class FunctionOutputItem(Item):
+    type: Literal["function_call_output"]
+    call_id: str
+    output: str | ListOf[ContentPart]
+    name: str | None = None
+
+
+class ReasoningItem(Item):
+    type: Literal["reasoning"]
+    summary: ListOf[ContentPart] | None = None
+    content: ListOf[ContentPart] | None = None
+    encrypted_content: str | None = None
+
+
+class ReferenceItem(Body):
+    """In place of an item that is stored: of one that a response was given, or gave."""
+
+    type: Literal["item_reference"]
+    id: str
+
+
+_TAGS = {
+    "message": "MessageItem",
+    "function_call": "FunctionCallItem",
+    "function_call_output": "FunctionOutputItem",
+    "reasoning": "ReasoningItem",
+    "item_reference": "ReferenceItem",
+}
+
+
+def _tag(value: Any) -> str | None:
+    """Which item it is; a message may leave out that it is one."""
+    kind = value.get("type", "message") if isinstance(value, dict) else None
+    return _TAGS.get(kind) if isinstance(kind, str) else None
+
+
+AnyItem = Annotated[
+    Annotated[MessageItem, Tag("MessageItem")]
+    | Annotated[FunctionCallItem, Tag("FunctionCallItem")]
+    | Annotated[FunctionOutputItem, Tag("FunctionOutputItem")]
+    | Annotated[ReasoningItem, Tag("ReasoningItem")]
+    | Annotated[ReferenceItem, Tag("ReferenceItem")],
+    Discriminator(
+        _tag,
+        custom_error_type="item_type",
+        custom_error_message="Items are supported whose type is one of " + ", ".join(_TAGS),
+    ),
+]
+
+
+MAX_METADATA = 16
+MAX_METADATA_KEY = 64
+MAX_METADATA_VALUE = 512
+MAX_OUTPUT_TOKENS = 2**30
+
+LOGPROBS: Final = "message.output_text.logprobs"
+ENCRYPTED: Final = "reasoning.encrypted_content"
+
+
+class FunctionTool(Body):
+    """A function of the client's."""
+
+    not_yet: ClassVar[NotYet] = {
+        "allowed_callers": (["direct"],),
+        "async": (False,),
+        # There is no search that it could come from later, so it is there at once.
+        "defer_loading": (True, False),
+        "output_schema": (),
+    }
+
+    type: Literal["function"]
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class NamespaceTool(Body):
+    """Tools of the client's that belong together: Codex sends those of each MCP server so."""
+
+    type: Literal["namespace"]
+    name: Name
+    description: str | None = None
+    tools: Annotated[ListOf[FunctionTool], Field(min_length=1)]
+
+
+def _tool_tag(value: Any) -> str:
+    """Which tool it is."""
+    grouped = isinstance(value, dict) and value.get("type") == "namespace"
+    return "NamespaceTool" if grouped else "FunctionTool"
+
+
+AnyTool = Annotated[
+    Annotated[FunctionTool, Tag("FunctionTool")] | Annotated[NamespaceTool, Tag("NamespaceTool")],
+    Discriminator(_tool_tag),
+]
+
+
+class ChosenTool(Body):
+    """One entry of allowed_tools, and the tool that must be called."""
+
+    type: Literal["function"]
+    name: str
+    namespace: str | None = None
+
+
+class AllowedTools(Body):
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: ListOf[ChosenTool]
+
+
+class TextFormat(Body):
+    """name to strict: of type json_schema, whose schema is told as `schema`."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    description: str | None = None
+    json_schema: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    strict: bool | None = None
+
+    def check(self) -> None:
+        """Raise InvalidRequestError unless a schema is there exactly where there should be one."""
+        needs = self.type == "json_schema"
+        if needs and (self.json_schema is None or not self.name):
+            raise InvalidRequestError(
+                "text.format of type json_schema needs a name and a schema", param="text.format"
+            )
+        if not needs and {"name", "description", "json_schema", "strict"} & self.model_fields_set:
+            raise InvalidRequestError(
+                f"text.format of type {self.type} has no other fields", param="text.format"
+            )
+
+
+class TextConfig(Body):
+    """verbosity: the model's own to know; see server/fields.py."""
+
+    format: TextFormat | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class Reasoning(Body):
+    """summary: whichever is asked for, none is made: the text itself is given."""
+
+    not_yet: ClassVar[NotYet] = {
+        "context": ("auto",),
+        "generate_summary": ("auto",),
+        "mode": ("standard",),
+    }
+
+    effort: Effort | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+
+
+class ResponseStreamOptions(Body):
+    include_obfuscation: Literal[False] | None = None
+
+
+Metadata = dict[
+    Annotated[str, Field(max_length=MAX_METADATA_KEY)],
+    Annotated[str, Field(max_length=MAX_METADATA_VALUE)],
+]
+# Those behind the first two are about tools that run on the server, and images: there are none, so
+# nothing of them is left out of an answer.
+Include = Literal[
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+]
+
+
+class ResponseBody(TokenFields, CacheFields):
+    """POST /v1/responses. Null is the default. Sampling that OpenAI does not have is vLLM's.
+
+    Source: https://platform.openai.com/docs/api-reference/responses/create.
+    """
+
+    # Who asks, and which of many servers may have the prompt cached; see server/fields.py. The
+    # limit is of calls to tools that run on the server, and there are none.
+    no_ops = frozenset({"client_metadata", "max_tool_calls"})
+    not_yet: ClassVar[NotYet] = {
+        "access_programs": (),
+        "context_management": ([],),
+        "conversation": (),
+        "image": (),
+        "moderation": (),
+        "prompt": (),
+    }
+
+    model: str | None = None
+    input: str | ListOf[AnyItem] | None = None
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    max_output_tokens: Annotated[int, Field(ge=1, le=MAX_OUTPUT_TOKENS)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    text: TextConfig | None = None
+    tools: ListOf[AnyTool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ChosenTool | AllowedTools | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: Reasoning | None = None
+    include: ListOf[Include] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    store: bool | None = None
+    background: bool | None = None
+    stream: bool | None = None
+    stream_options: ResponseStreamOptions | None = None
+    metadata: Annotated[Metadata, Field(max_length=MAX_METADATA)] | None = None
+    service_tier: Literal["auto", "default"] | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_options: PromptCacheOptions | None = None
+    prompt_cache_retention: Retention | None = None
+
+    @property
+    def stores(self) -> bool:
+        return self.store is not False
+
+    def includes(self, what: Include) -> bool:
+        return what in (self.include or ())
+
+    def check(self) -> None:
+        """Raise InvalidRequestError for fields that do not go together."""
+        if self.input is None and self.previous_response_id is None:
+            raise InvalidRequestError("input is missing", param="input")
+        if self.background and not self.stores:
+            raise InvalidRequestError(
+                "background needs store to be true: its answer is fetched later", param="background"
+            )
+        if self.background and self.stream:
+            raise InvalidRequestError(
+                "stream with background is not supported yet: ask GET /v1/responses/ID how it is",
+                param="stream",
+            )
+        if self.stream_options is not None and not self.stream:
+            raise InvalidRequestError(
+                "stream_options needs stream to be true", param="stream_options"
+            )
+        if self.top_logprobs and not self.includes(LOGPROBS):
+            raise InvalidRequestError(
+                f"top_logprobs needs {LOGPROBS} in include", param="top_logprobs"
+            )
+        if self.text is not None and self.text.format is not None:
+            self.text.format.check()
+
+
+class RetrieveQuery(Body):
+    """GET /v1/responses/{response_id}. What is included was chosen when it was made."""
+
+    include: ListOf[Include] | None = None
+    stream: Literal["false"] | None = None
+    include_obfuscation: Literal["false"] | None = None
+
+
+class ItemsQuery(Body):
+    """GET /v1/responses/{response_id}/input_items."""
+
+    include: ListOf[Include] | None = None
+    after: str | None = None
+    limit: Annotated[int, Field(ge=1, le=100), DIGITS] = 20
+    order: Literal["asc", "desc"] = "desc"

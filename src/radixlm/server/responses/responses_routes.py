@@ -1,0 +1,248 @@
+"""A response's input, as it is stored and listed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from radixlm.core.errors import InvalidRequestError
+from radixlm.server.http.body import query_of
+from radixlm.server.http.envelope import exchange_of
+from radixlm.server.http.error_shapes import OPENAI
+from radixlm.server.http.head import HeadRoute
+from radixlm.server.http.http_errors import timed_out
+from radixlm.server.pipeline.answer import Parts, respond
+from radixlm.server.pipeline.generation import stream_parts
+from radixlm.server.pipeline.names import new_id
+from radixlm.server.pipeline.reading import body_of
+from radixlm.server.pipeline.service import Service, service_of, tenant_of
+from radixlm.server.responses.response_store import Turn
+from radixlm.server.responses.responses_as_chat import in_own_words, items_of
+from radixlm.server.responses.responses_body import AnyItem, ItemsQuery, ResponseBody, RetrieveQuery
+from radixlm.server.responses.responses_prompt import ResponseTask, not_found, response_task
+from radixlm.server.responses.responses_run import Run, as_bytes
+from radixlm.server.responses.responses_wire import InputItems, InputTokens
+
+_KINDS = {
+    "message": "msg",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "reasoning": "rs",
+}
+
+
+def stored_items(body: ResponseBody) -> list[dict[str, Any]]:
+    """`input` as items that say all of themselves, each with an id."""
+    return [_whole(item) for item in items_of(body)]
+
+
+def listed(items: list[dict[str, Any]], query: ItemsQuery) -> InputItems:
+    """One page of a response's input. Raises InvalidRequestError for an unknown `after`."""
+    found = items if query.order == "asc" else items[::-1]
+    if query.after is not None:
+        places = [place for place, item in enumerate(found) if item["id"] == query.after]
+        if not places:
+            raise InvalidRequestError(
+                f"after {query.after!r:.80} is the id of none of these items", param="after"
+            )
+        found = found[places[0] + 1 :]
+    page = found[: query.limit]
+    return {
+        "object": "list",
+        "data": page,
+        "first_id": page[0]["id"] if page else None,
+        "last_id": page[-1]["id"] if page else None,
+        "has_more": len(found) > len(page),
+    }
+
+
+def _whole(item: AnyItem) -> dict[str, Any]:
+    told: dict[str, Any] = {"id": new_id(_KINDS[item.type]), "status": "completed"}
+    told |= item.model_dump(exclude_none=True)
+    if item.type == "message":
+        kind = "output_text" if item.role == "assistant" else "input_text"
+        if isinstance(item.content, str):
+            told["content"] = [{"type": kind, "text": item.content}]
+        if kind == "output_text":
+            told["content"] = [
+                {"annotations": [], "logprobs": [], **part} for part in told["content"]
+            ]
+    elif item.type == "reasoning":
+        told.setdefault("summary", [])
+    return told
+
+
+router = APIRouter(route_class=HeadRoute)
+
+
+@router.post("/v1/responses")
+async def create_response(request: Request) -> Response:
+    """OpenAI's responses: made, and stored unless store is false."""
+    service = service_of(request)
+    tenant = tenant_of(request)
+    service.check_room(tenant)
+    body = await body_of(request, ResponseBody)
+    body.check()
+    made = await response_task(service, body, tenant)
+    run = Run(service, made, stored_items(made.body))
+    try:
+        if body.background:
+            return JSONResponse(await _begin_in_background(service, made, run))
+        return await _answer(request, made, run)
+    except InvalidRequestError as error:
+        raise in_own_words(error, body) from None
+
+
+@router.post("/v1/responses/input_tokens")
+async def count_input_tokens(request: Request) -> Response:
+    """How many tokens a response's prompt has."""
+    service, tenant = service_of(request), tenant_of(request)
+    body = await body_of(request, ResponseBody)
+    body.check()
+    made = await response_task(service, body, tenant)
+    count: InputTokens = {
+        "object": "response.input_tokens",
+        "input_tokens": made.chat.job.prompts[0].size,
+    }
+    return JSONResponse(count)
+
+
+@router.get("/v1/responses/{response_id}")
+async def get_response(request: Request, response_id: str) -> Response:
+    """A stored response as it is now."""
+    query_of(request, RetrieveQuery)
+    return _as_stored(await _stored(request, response_id))
+
+
+@router.delete("/v1/responses/{response_id}")
+async def delete_response(request: Request, response_id: str) -> Response:
+    """Forget a stored response. Those that continue it can still be continued."""
+    service = service_of(request)
+    turn = await _stored(request, response_id)
+    await service.responses.stop(turn.id)
+    await service.responses.delete(turn.owner, turn.id)
+    return JSONResponse({"id": turn.id, "object": "response", "deleted": True})
+
+
+@router.post("/v1/responses/{response_id}/cancel")
+async def cancel_response(request: Request, response_id: str) -> Response:
+    """End a response that is made in the background; one that has ended stays as it is."""
+    service = service_of(request)
+    turn = await _stored(request, response_id)
+    if not (await asyncio.to_thread(json.loads, turn.response))["background"]:
+        raise InvalidRequestError(
+            f"the response {turn.id} is not made in the background: close its connection instead",
+            param="response_id",
+        )
+    await service.responses.stop(turn.id)
+    return _as_stored(await _stored(request, response_id))
+
+
+@router.get("/v1/responses/{response_id}/input_items")
+async def list_input_items(request: Request, response_id: str) -> Response:
+    """The items that a stored response was given; of those before it there is its own list."""
+    query = query_of(request, ItemsQuery)
+    turn = await _stored(request, response_id)
+    return JSONResponse(listed(await asyncio.to_thread(json.loads, turn.input), query))
+
+
+async def _answer(request: Request, made: ResponseTask, run: Run) -> Response:
+    service = service_of(request)
+    exchange_of(request).errors = OPENAI._replace(end=run.end_of)
+
+    async def events(parts: Parts) -> AsyncGenerator[bytes, None]:
+        for told in run.begin():
+            yield as_bytes(told)
+        async with aclosing(parts):
+            async for _, output in parts:
+                for told in run.push(output):
+                    yield as_bytes(told)
+        for told in run.finish():
+            yield as_bytes(told)
+        await run.store()
+        yield as_bytes(run.last())
+
+    async def whole(parts: Parts) -> Any:
+        await _to_end(run, parts)
+        await run.store()
+        return run.response()
+
+    parts = stream_parts(service, made.chat.job)
+    stream = bool(made.body.stream)
+    return await respond(request, parts, n=1, stream=stream, events=events, whole=whole)
+
+
+async def _to_end(run: Run, parts: Parts) -> None:
+    async with aclosing(parts):
+        async for _, output in parts:
+            for _ in run.push(output):
+                pass
+    for _ in run.finish():
+        pass
+
+
+async def _begin_in_background(service: Service, made: ResponseTask, run: Run) -> Any:
+    """Store a response and begin to make it. Gives it as it is now.
+
+    Raises InvalidRequestError when it is not stored: nobody could ever fetch it.
+    """
+    if not await run.store():
+        raise InvalidRequestError(
+            "the response is not made in the background, since it can not be stored: it is larger "
+            "than --max-stored-bytes, or what it continues is gone",
+            param="background",
+        )
+    begun = run.response()
+    service.responses.start(made.id, _make(service, made, run))
+    return begun
+
+
+async def _make(service: Service, made: ResponseTask, run: Run) -> None:
+    """Make a response from its beginning to its end, whatever that is."""
+    limit = service.config.request_timeout
+    try:
+        async with asyncio.timeout(limit or None):
+            await _to_end(run, _beginning(run, stream_parts(service, made.chat.job)))
+    except asyncio.CancelledError:
+        run.cancel()
+        raise
+    except TimeoutError:
+        run.fail(timed_out(limit))
+    except InvalidRequestError as error:
+        run.fail(in_own_words(error, made.body))
+    except Exception as error:  # there is nobody else who could be told
+        run.fail(error)
+    finally:  # even when it is cancelled once more
+        await asyncio.shield(run.store())
+
+
+async def _beginning(run: Run, parts: Parts) -> Parts:
+    """The same parts. With the first of them the response is stored as one in progress."""
+    async with aclosing(parts):
+        begun = False
+        async for part in parts:
+            if not begun:
+                begun = True
+                for _ in run.begin():
+                    pass
+                await run.store()
+            yield part
+
+
+def _as_stored(turn: Turn) -> Response:
+    """The JSON that is there: a long answer would be read and written while others wait."""
+    return Response(turn.response, media_type="application/json")
+
+
+async def _stored(request: Request, response_id: str) -> Turn:
+    """The client's own response of this id. Raises NotFoundError."""
+    turn = await service_of(request).responses.get(tenant_of(request), response_id)
+    if turn is None:
+        raise not_found(response_id, "response_id")
+    return turn

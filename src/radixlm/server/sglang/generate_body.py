@@ -1,0 +1,228 @@
+"""What SGLang's native routes take, and what it means to the engine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TypeVar
+
+from radixlm.core.errors import InvalidRequestError
+from radixlm.core.keys import Key
+from radixlm.core.sampling import SamplingParams
+from radixlm.server.http.body import Body, ListOf
+from radixlm.server.pipeline.protocol import (
+    CacheFields,
+    SamplingFields,
+    sampled_for_nothing,
+    to_prompts,
+)
+
+DEFAULT_NEW_TOKENS = 128
+MAX_RID_LENGTH = 256
+
+# What the engine calls otherwise.
+_NAMES = {
+    "max_tokens": "max_new_tokens",
+    "min_tokens": "min_new_tokens",
+    "logprobs": "top_logprobs_num",
+    "prompt_logprobs": "top_logprobs_num",
+}
+_ENGINE_NAME = re.compile(r"\b(" + "|".join(_NAMES) + r")\b")
+
+T = TypeVar("T")
+
+
+class NativeParams(SamplingFields):
+    """`sampling_params` of /generate.
+
+    Source: https://docs.sglang.ai/basic_usage/sampling_params.html. Null for max_new_tokens is as
+    much as fits; 0 computes the prompt and no more.
+    """
+
+    max_new_tokens: int | None = DEFAULT_NEW_TOKENS
+    min_new_tokens: int | None = None
+    sampling_seed: int | None = None
+
+    @property
+    def prompt_only(self) -> bool:
+        return self.max_new_tokens == 0
+
+    def to_params(self, room: int, *, top: int | None, start: int) -> SamplingParams:
+        """The engine's parameters. Raises InvalidRequestError that names the engine's field.
+
+        room: tokens that fit behind the prompt; the default shrinks to it.
+        top: how many of the best to give with each log-probability, None for no
+        log-probabilities. start: where in the prompt they begin, -1 for the answer's only.
+        """
+        limit, least = self.max_new_tokens, self.min_new_tokens or 0
+        if "max_new_tokens" not in self.model_fields_set:
+            limit = min(DEFAULT_NEW_TOKENS, max(room, 1))
+        if self.prompt_only:
+            limit = sampled_for_nothing(least)
+        if self.seed is not None and self.sampling_seed not in (None, self.seed):
+            raise InvalidRequestError(
+                f"sampling_seed is {self.sampling_seed}, but seed is {self.seed}",
+                param="sampling_seed",
+            )
+        of_prompt = top is not None and start >= 0
+        return self.sampling(
+            max_tokens=limit,
+            min_tokens=least,
+            seed=self.seed if self.sampling_seed is None else self.sampling_seed,
+            logprobs=top,
+            prompt_logprobs=top if of_prompt else None,
+            logprob_start_len=start if of_prompt else 0,
+        )
+
+
+class GenerateBody(CacheFields):
+    """POST /generate. Source: https://docs.sglang.ai/basic_usage/native_api.html."""
+
+    model: str | None = None
+    text: str | ListOf[str] | None = None
+    input_ids: ListOf[int] | ListOf[ListOf[int]] | None = None
+    sampling_params: NativeParams | ListOf[NativeParams] | None = None
+    stream: bool | None = None
+    return_logprob: bool | ListOf[bool] | None = None
+    logprob_start_len: int | ListOf[int] | None = None
+    top_logprobs_num: int | ListOf[int] | None = None
+    return_text_in_logprobs: bool | None = None
+    rid: str | ListOf[str] | None = None
+
+    @property
+    def prompt_field(self) -> str:
+        return "input_ids" if self.text is None else "text"
+
+    @property
+    def batched(self) -> bool:
+        """Whether prompts came as a list, so that answers go as one."""
+        if self.text is not None:
+            return not isinstance(self.text, str)
+        return isinstance(self.input_ids, list) and not isinstance(self.input_ids[0], int)
+
+    def to_prompts(self) -> list[str | list[int]]:
+        """One entry per prompt. Raises InvalidRequestError unless there is one."""
+        if self.text is not None and self.input_ids is not None:
+            raise InvalidRequestError("give text or input_ids, not both", param="input_ids")
+        prompt = self.input_ids if self.text is None else self.text
+        if prompt is None:
+            raise InvalidRequestError("give text or input_ids", param="text")
+        return to_prompts(prompt, self.prompt_field)
+
+    def each_sampling(self, count: int) -> list[NativeParams]:
+        """The sampling of each of `count` prompts. Raises InvalidRequestError."""
+        each = spread(self.sampling_params, count, NativeParams(), "sampling_params")
+        for place, own in enumerate(each):
+            if (own.n or 1) != (each[0].n or 1):
+                raise InvalidRequestError(
+                    f"sampling_params[{place}].n must be that of the others",
+                    param=f"sampling_params[{place}].n",
+                )
+        return each
+
+    def to_params(self, keys: Sequence[Key], longest: int) -> list[SamplingParams]:
+        """The engine's parameters for each prompt. Raises InvalidRequestError.
+
+        longest: most tokens of prompt and answer.
+        """
+        starts, tops = self.starts(keys), self.tops(len(keys))
+        made = []
+        for place, own in enumerate(self.each_sampling(len(keys))):
+            room = longest - keys[place].size
+            try:
+                made.append(own.to_params(room, top=tops[place], start=starts[place]))
+            except InvalidRequestError as error:
+                if error.param == "seed" and own.sampling_seed is not None:
+                    error = InvalidRequestError(f"sampling_{error}", param="sampling_seed")
+                listed = isinstance(self.sampling_params, list)
+                raise self.explain(error, f"[{place}]" if listed else "") from None
+        return made
+
+    def tops(self, count: int) -> list[int | None]:
+        """How many of the best tokens each prompt wants with its log-probabilities, None for no
+        log-probabilities. Raises InvalidRequestError.
+        """
+        wanted = self._wanted(count)
+        tops = spread(self.top_logprobs_num, count, 0, "top_logprobs_num")
+        if self.return_logprob is None and any(tops):
+            raise InvalidRequestError(
+                "top_logprobs_num needs return_logprob to be true", param="top_logprobs_num"
+            )
+        return [top if want else None for want, top in zip(wanted, tops, strict=True)]
+
+    def starts(self, keys: Sequence[Key]) -> list[int]:
+        """Where each prompt's log-probabilities begin, -1 for the answer's only.
+
+        Unless it is given, that is the prompt's beginning where there is no answer: SGLang's
+        frontend asks so for the choices without the prompt.
+
+        Raises InvalidRequestError.
+        """
+        if self.logprob_start_len is None:
+            pairs = zip(self._wanted(len(keys)), self.each_sampling(len(keys)), strict=True)
+            return [0 if wanted and own.prompt_only else -1 for wanted, own in pairs]
+        name = "logprob_start_len"
+        starts = spread(self.logprob_start_len, len(keys), -1, name)
+        for start, key in zip(starts, keys, strict=True):
+            if not -1 <= start <= key.size:
+                raise InvalidRequestError(
+                    f"{name} is -1 or a place in the prompt of {key.size} tokens or its end, "
+                    f"got {start}",
+                    param=name,
+                )
+        if self.return_logprob is None and any(start >= 0 for start in starts):
+            raise InvalidRequestError(f"{name} needs return_logprob to be true", param=name)
+        return starts
+
+    def _wanted(self, count: int) -> list[bool]:
+        return spread(self.return_logprob, count, False, "return_logprob")
+
+    def rids(self, count: int) -> str | list[str] | None:
+        """The client's names. Raises InvalidRequestError."""
+        given = [self.rid] if isinstance(self.rid, str) else self.rid or []
+        for rid in given:
+            if not 1 <= len(rid) <= MAX_RID_LENGTH:
+                raise InvalidRequestError(
+                    f"a rid needs 1 to {MAX_RID_LENGTH} characters, got {rid!r:.80}", param="rid"
+                )
+        if len(set(given)) < len(given):
+            raise InvalidRequestError("rid names two requests alike", param="rid")
+        if self.rid is None or isinstance(self.rid, str):
+            return self.rid
+        return spread(self.rid, count, "", "rid")
+
+    def explain(self, error: InvalidRequestError, place: str = "") -> InvalidRequestError:
+        """The same error in this request's words; where it has them already, as it is."""
+        param = error.param
+        if param == "prompt":
+            param = self.prompt_field
+        param = _NAMES.get(param or "", param)
+        if param in NativeParams.model_fields:
+            param = f"sampling_params{place}.{param}"
+        text = _ENGINE_NAME.sub(lambda found: _NAMES[found[0]], str(error))
+        return type(error)(text, param=param)
+
+
+class AbortBody(Body):
+    """POST /abort_request."""
+
+    rid: str | None = None
+    abort_all: bool | None = None
+
+    def check(self) -> None:
+        """Raise InvalidRequestError unless it says what to abort."""
+        if self.abort_all and self.rid:
+            raise InvalidRequestError("give rid or abort_all, not both", param="rid")
+        if not self.abort_all and not self.rid:
+            raise InvalidRequestError("give rid, or abort_all as true", param="rid")
+
+
+def spread(value: T | list[T] | None, count: int, default: T, param: str) -> list[T]:
+    """One value for each of `count` prompts. Raises InvalidRequestError for any other number."""
+    if not isinstance(value, list):
+        return [default if value is None else value] * count
+    if len(value) != count:
+        raise InvalidRequestError(
+            f"{param} holds {len(value)} of {count} entries, one for each prompt", param=param
+        )
+    return value

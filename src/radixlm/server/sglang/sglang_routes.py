@@ -1,0 +1,159 @@
+"""SGLang's native routes, and vLLM's name for one of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import version
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from radixlm.core.errors import InvalidRequestError, QueueFullError
+from radixlm.core.sampling import SamplingParams
+from radixlm.server.http.head import HeadRoute
+from radixlm.server.http.http_errors import NotGeneratingError
+from radixlm.server.openai.openai_wire import Load
+from radixlm.server.pipeline.answer import respond
+from radixlm.server.pipeline.reading import body_of
+from radixlm.server.pipeline.service import Service, service_of, tenant_of
+from radixlm.server.sglang.generate_answers import Answers, generate_job, native_parts
+from radixlm.server.sglang.generate_body import AbortBody, GenerateBody
+
+HEALTH_SECONDS = 20.0
+_HEALTH_POLL_SECONDS = 0.05
+# Flags that may be left open, by their names in ModelInfo.
+_RESOLVED = ("dtype", "device", "context_length", "kv_tokens", "max_pinned_tokens", "threads")
+
+router = APIRouter(route_class=HeadRoute)
+
+
+@router.api_route("/generate", methods=["POST", "PUT"])
+async def generate(request: Request) -> Response:
+    """SGLang's own way to generate."""
+    service = service_of(request)
+    began = service.clock.now()
+    service.check_room(tenant_of(request))
+    body = await body_of(request, GenerateBody)
+    try:
+        native = await asyncio.to_thread(generate_job, service, body, tenant_of(request), began)
+        answers = Answers(service, native)
+        return await respond(
+            request,
+            native_parts(service, native),
+            n=native.job.n,
+            stream=bool(body.stream),
+            events=answers.events,
+            whole=answers.whole,
+        )
+    except InvalidRequestError as error:
+        raise body.explain(error) from None
+
+
+@router.post("/abort_request")
+async def abort_request(request: Request) -> Response:
+    """End requests by the client's name for them, or all; says how many were under way.
+
+    With --isolate-by-key only those of the same key. To abort everybody's is for admins.
+    """
+    service = service_of(request)
+    body = await body_of(request, AbortBody)
+    body.check()
+    owner = service.owner_of(tenant_of(request))
+    ids: Collection[str] | None
+    if body.abort_all:
+        ids = None if service.sees_all(request) else service.rids.all_of(owner)
+    else:
+        ids = service.rids.of(owner, body.rid or "")
+    return JSONResponse({"aborted": service.engine.abort(ids)})
+
+
+@router.get("/health_generate")
+async def health_generate(request: Request) -> Response:
+    """200 when a token comes in time, else 503."""
+    await _generate_one(service_of(request), HEALTH_SECONDS)
+    return JSONResponse({"status": "ok"})
+
+
+@router.get("/server_info")
+@router.get("/get_server_info")
+async def server_info(request: Request) -> Response:
+    """The flags, with what was made of those that were left open, and the engine in numbers."""
+    service = service_of(request)
+    engine, info, events = service.engine, service.engine.info, service.config.kv_events
+    return JSONResponse(
+        {
+            **asdict(engine.config),
+            **{name: getattr(info, name) for name in _RESOLVED},
+            "model": info.model_path,
+            "tokenizer": engine.config.tokenizer or info.model_path,
+            "served_model_name": service.model_name,
+            "model_path": info.model_path,
+            "max_total_num_tokens": info.kv_tokens,
+            "max_req_input_len": info.context_length - 1,
+            "version": version("radixlm"),
+            "kv_events": None if events is None else events.described(info.page_size),
+            "internal_states": [asdict(engine.stats())],
+        }
+    )
+
+
+@router.get("/v1/loads")
+async def loads(request: Request) -> Response:
+    """How busy the engine is, for a balancer; one entry, since there is one engine."""
+    engine = service_of(request).engine
+    stats = engine.stats()
+    now = datetime.now(UTC)
+    most = engine.config.max_running_requests
+    load: Load = {
+        "dp_rank": 0,
+        "timestamp": now.timestamp(),
+        "num_running_reqs": stats.running,
+        "num_waiting_reqs": stats.waiting,
+        "num_used_tokens": stats.kv_in_use,
+        "max_total_num_tokens": stats.kv_capacity,
+        "token_usage": stats.token_usage,
+        "cache_hit_rate": stats.hit_rate,
+        "utilization": stats.running / most,
+        "max_running_requests": most,
+    }
+    return JSONResponse(
+        {"timestamp": now.isoformat(), "version": version("radixlm"), "loads": [load]}
+    )
+
+
+@router.post("/reset_prefix_cache")
+async def reset_prefix_cache(request: Request) -> Response:
+    """vLLM's name for /flush_cache; no success when requests run, since theirs stay. For admins."""
+    service = service_of(request)
+    service.check_admin(request)
+    return JSONResponse({"success": await service.engine.flush_cache()})
+
+
+@router.get("/ping")
+async def ping() -> Response:
+    """200 for as long as the process answers, whatever the engine does; see /health."""
+    return JSONResponse({"status": "ok"})
+
+
+async def _generate_one(service: Service, seconds: float) -> None:
+    """Wait for a token. When the queue is too long for that, another request's will do.
+
+    Raises NotGeneratingError, EngineDeadError.
+    """
+    engine = service.engine
+    before = engine.stats().output_tokens
+    params = SamplingParams(max_tokens=1, temperature=0.0)
+    try:
+        async with asyncio.timeout(seconds):
+            try:
+                await engine.generate([0], params)
+            except QueueFullError:
+                while engine.stats().output_tokens == before:
+                    await asyncio.sleep(_HEALTH_POLL_SECONDS)
+                    engine.health()
+    except TimeoutError:
+        if engine.stats().output_tokens == before:
+            raise NotGeneratingError(f"no token was generated in {seconds:g} s") from None

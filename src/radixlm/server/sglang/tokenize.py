@@ -1,0 +1,125 @@
+"""/tokenize and /detokenize, as vLLM shapes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from radixlm.build import ModelInfo
+from radixlm.core.errors import InvalidRequestError, RequestTooLargeError
+from radixlm.server.http.body import Body, ListOf
+from radixlm.server.openai.openai_wire import Detokenized, Tokenized
+from radixlm.server.pipeline.chat import chat_prompt
+from radixlm.server.pipeline.protocol import ChatMessage, TemplateFields
+from radixlm.server.pipeline.service import Service
+
+
+class TokenizeBody(TemplateFields):
+    """POST /tokenize: a text, or messages for the chat template.
+
+    add_special_tokens: the default is true for a text and false for messages, whose template
+    writes them.
+    """
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Annotated[ListOf[ChatMessage], Field(min_length=1)] | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+
+    def check(self) -> None:
+        """Raise InvalidRequestError unless there is one of the two, with its own fields."""
+        if self.prompt is not None and self.messages is not None:
+            raise InvalidRequestError("give prompt or messages, not both", param="messages")
+        if self.messages is None:
+            if self.prompt is None:
+                raise InvalidRequestError("give prompt or messages", param="prompt")
+            for name in TemplateFields.model_fields:
+                if getattr(self, name) is not None:
+                    raise InvalidRequestError(f"{name} needs messages", param=name)
+
+
+class DetokenizeBody(Body):
+    """POST /detokenize: one list of ids, or several.
+
+    skip_special_tokens: leave them out; else they are written out.
+    """
+
+    model: str | None = None
+    tokens: ListOf[int] | ListOf[ListOf[int]]
+    skip_special_tokens: bool | None = None
+
+
+def tokenized(service: Service, body: TokenizeBody) -> Tokenized:
+    """The answer of /tokenize. Takes time in proportion to the text: call it off the event loop.
+
+    Raises InvalidRequestError that names the field.
+    """
+    service.check_model(body.model)
+    body.check()
+    if body.messages is not None:
+        special = bool(body.add_special_tokens)
+        key = chat_prompt(service, body.messages, body, add_special_tokens=special).key
+    else:
+        special = body.add_special_tokens is not False
+        key = service.encode(body.prompt or "", add_special_tokens=special, param="prompt")
+    tokens = key.tolist()
+    spelling = service.engine.tokenizer.spelling
+    return {
+        "count": len(tokens),
+        "max_model_len": service.engine.info.context_length,
+        "tokens": tokens,
+        "token_strs": [spelling(token) for token in tokens] if body.return_token_strs else None,
+    }
+
+
+def detokenized(service: Service, body: DetokenizeBody) -> Detokenized:
+    """The answer of /detokenize. Call it off the event loop.
+
+    Raises InvalidRequestError, RequestTooLargeError.
+    """
+    service.check_model(body.model)
+    one = [token for token in body.tokens if isinstance(token, int)]
+    if one or not body.tokens:
+        _check(service.engine.info, [(f"tokens[{place}]", id_) for place, id_ in enumerate(one)])
+        text: str | list[str] = _decoded(service, body, one)
+    else:
+        lists = [tokens for tokens in body.tokens if isinstance(tokens, list)]
+        places = [
+            (f"tokens[{outer}][{place}]", token)
+            for outer, tokens in enumerate(lists)
+            for place, token in enumerate(tokens)
+        ]
+        _check(service.engine.info, places)
+        text = [_decoded(service, body, tokens) for tokens in lists]
+    return {"prompt": text, "text": text}
+
+
+def _check(info: ModelInfo, tokens: Sequence[tuple[str, int]]) -> None:
+    """tokens: where each stands, and its id."""
+    if len(tokens) > info.context_length:
+        raise RequestTooLargeError(
+            f"there are {len(tokens)} tokens, but the model's context is {info.context_length}",
+            param="tokens",
+        )
+    for where, token in tokens:
+        if not 0 <= token < info.vocab_size:
+            raise InvalidRequestError(
+                f"{where} is {token}, the model's ids are 0 to {info.vocab_size - 1}", param=where
+            )
+
+
+def _decoded(service: Service, body: DetokenizeBody, tokens: Sequence[int]) -> str:
+    skip = bool(body.skip_special_tokens)
+    return service.engine.tokenizer.decode(tokens, skip_special_tokens=skip)
+
+
+def tokenizer_info(service: Service) -> dict[str, Any]:
+    """tokenizer_config.json, with the chat template that is in use."""
+    engine = service.engine
+    info = {"tokenizer_class": "PreTrainedTokenizerFast", **engine.tokenizer.config}
+    if engine.chat_template is not None:
+        info["chat_template"] = engine.chat_template.source
+    return info

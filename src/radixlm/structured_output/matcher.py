@@ -1,0 +1,136 @@
+"""One answer, followed token by token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from time import perf_counter, thread_time
+
+import numpy as np
+import numpy.typing as npt
+from llguidance import LLExecutor, LLMatcher
+from llguidance.numpy import fill_next_token_bitmask, fill_next_token_bitmask_par
+
+from radixlm.structured_output.grammar_source import reason_of
+
+
+class Weight:
+    """What it took to follow a grammar by the last token, in seconds.
+
+    step: to go on by it and find what is forced. mask: to fill the mask after it.
+    """
+
+    __slots__ = ("mask", "step")
+
+    def __init__(self) -> None:
+        self.step = self.mask = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return self.step + self.mask
+
+
+class Matcher:
+    """Where in its grammar an answer is. Used by one thread at a time.
+
+    state: llguidance's, for a MaskFiller. weight: it grows with the answer where a grammar is
+    ambiguous.
+    """
+
+    __slots__ = ("_broken", "state", "weight")
+
+    def __init__(self, state: LLMatcher) -> None:
+        self.state = state
+        self.weight = Weight()
+        self._broken: str | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the answer is whole and nothing can follow."""
+        return self.state.is_stopped() and not self.state.is_error()
+
+    @property
+    def error(self) -> str | None:
+        """Why the grammar can not be followed any further, None when it can."""
+        return self._broken or reason_of(self.state)
+
+    def give_up(self, error: BaseException) -> None:
+        """It broke: from now on it can not be followed."""
+        self._broken = f"{type(error).__name__}: {error}"
+
+    def accept(self, tokens: Sequence[int]) -> bool:
+        """Go on by `tokens`; False when the grammar does not allow them."""
+        return self.state.consume_tokens(list(tokens))
+
+    def forced(self) -> list[int]:
+        """The tokens that must come next, cut as the tokenizer cuts them; `accept` takes them.
+
+        Where what must come may be cut in several ways, hanging on what follows it, it ends before.
+        """
+        return self.state.compute_ff_tokens()
+
+
+# A mask that takes longer is filled, and timed, by itself.
+_LIGHT = 0.002
+
+Bits = npt.NDArray[np.int32]
+
+
+class MaskFiller:
+    """Fills masks on a thread of its own, which hands them to llguidance's: none of it holds the
+    interpreter. Nothing is started before the first mask is wanted.
+    """
+
+    def __init__(self, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+        self._words = vocab_size // 32 + 1  # a Table has one id more
+        self._thread: ThreadPoolExecutor | None = None
+        self._executor: LLExecutor | None = None
+
+    def start(self, matchers: Sequence[Matcher]) -> Future[Bits]:
+        """(len(matchers), vocab // 32 + 1) int32: bit t % 32 of word t // 32 allows token t.
+
+        A matcher that allows nothing, or whose limits are reached, says so when it is asked for
+        its error; its row allows everything. The matchers must be left alone until it is done.
+        """
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, "radixlm-masks")
+        return self._thread.submit(self._fill, list(matchers))
+
+    def _fill(self, matchers: Sequence[Matcher]) -> Bits:
+        bits = np.zeros((len(matchers), self._words), dtype=np.int32)
+        rows = list(enumerate(matchers))
+        light = [(row, matcher) for row, matcher in rows if matcher.weight.mask < _LIGHT]
+        heavy = [(row, matcher) for row, matcher in rows if matcher.weight.mask >= _LIGHT]
+        if light:
+            begun = perf_counter()
+            self._fill_all(light, bits)
+            each = (perf_counter() - begun) / len(light)
+            for _, matcher in light:
+                matcher.weight.mask = each
+        for row, matcher in heavy:
+            begun = thread_time()
+            _fill_one(matcher, bits, row)
+            matcher.weight.mask = thread_time() - begun
+        bits[:, -1] &= (1 << self._vocab_size % 32) - 1
+        bits[~bits.any(axis=1)] = -1
+        return bits
+
+    def _fill_all(self, rows: Sequence[tuple[int, Matcher]], bits: Bits) -> None:
+        """Several at a time; each by itself where that fails, to find out whose fault it is."""
+        if self._executor is None:
+            self._executor = LLExecutor()
+        try:
+            pairs = [(matcher.state, row) for row, matcher in rows]
+            fill_next_token_bitmask_par(self._executor, pairs, bits)
+        except BaseException:  # a panic is no Exception
+            for row, matcher in rows:
+                _fill_one(matcher, bits, row)
+
+
+def _fill_one(matcher: Matcher, bits: Bits, row: int) -> None:
+    try:
+        fill_next_token_bitmask(matcher.state, bits, row)
+    except BaseException as error:  # told when the matcher is asked to go on
+        bits[row] = 0
+        matcher.give_up(error)

@@ -1,0 +1,120 @@
+"""A grammar is compiled in a process of its own first, which may take too long, or crash."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from radixlm.core.errors import NoTrialError
+from radixlm.core.grammar import Grammar
+from radixlm.structured_output.grammar_source import GrammarError
+from radixlm.structured_output.token_table import Table
+
+SECONDS = 3.0
+
+# `python -m` would look for modules in the working directory first, which may be a stranger's.
+_START = """
+import sys
+sys.path[:] = sys.argv[1:]
+from radixlm.structured_output.trial_process import main
+main()
+"""
+
+
+class Tried(NamedTuple):
+    """What llguidance compiles, and the bytes that it then holds, as far as the system says."""
+
+    source: str
+    size: int
+
+
+class Trial:
+    """Says of a grammar that it compiles, in how short a time, without a risk to this process.
+
+    llguidance bounds what a mask costs, but not what compiling does: 40 characters of a schema
+    (`multipleOf`) keep it for seconds, a chain of rules overflows its stack. No thread that is in
+    there can be ended, but a process can. It ends itself when a grammar takes more than `seconds`,
+    or when this process is gone, and the next grammar gets a new one.
+
+    Used by one thread.
+    """
+
+    def __init__(self, table: Table, seconds: float = SECONDS) -> None:
+        self._table = table
+        self._seconds = seconds
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def check(self, grammar: Grammar) -> Tried:
+        """Raises GrammarError, NoTrialError."""
+        process = self._process or self._start()
+        try:
+            send(process.stdin, grammar)
+            answer = receive(process.stdout)
+        except (EOFError, OSError):
+            self.close()
+            raise GrammarError(
+                f"it took more than {self._seconds:g} s to compile, or was too deeply nested; "
+                "make it simpler"
+            ) from None
+        if isinstance(answer, str):
+            raise GrammarError(answer)
+        return Tried(*answer)
+
+    def close(self) -> None:
+        """End the process."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            with suppress(BrokenPipeError), process:  # closes the pipes and waits
+                pass
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        try:
+            process = self._process = subprocess.Popen(  # noqa: S603 - our own
+                [sys.executable, "-P", "-c", _START, *_import_path()],
+                cwd=os.sep,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C is for this process
+            )
+            send(process.stdin, (self._table, self._seconds))
+            receive(process.stdout)  # it is ready: whatever ends it now is a grammar's fault
+        except (EOFError, OSError) as error:
+            self.close()
+            reason = str(error) or "it ended at once"
+            raise NoTrialError(
+                f"grammars can not be compiled now: the process for that did not start ({reason}); "
+                "look for what the system is out of, memory or processes, and try again"
+            ) from error
+        return process
+
+
+def _import_path() -> list[str]:
+    """Where this process finds its modules, without what hangs on the working directory."""
+    absolute = [entry for entry in sys.path if Path(entry).is_absolute()]
+    ours = str(Path(__file__).parents[2])
+    return absolute if ours in absolute else [*absolute, ours]
+
+
+def send(pipe: IO[bytes] | None, message: object) -> None:
+    """Write one message."""
+    if pipe is None:
+        raise EOFError
+    pickle.dump(message, pipe)
+    pipe.flush()
+
+
+def receive(pipe: IO[bytes] | None) -> Any:
+    """Read one message. Raises EOFError when the other side is gone."""
+    if pipe is None:
+        raise EOFError
+    try:
+        return pickle.load(pipe)  # noqa: S301 - from our own process
+    except pickle.UnpicklingError:
+        raise EOFError from None

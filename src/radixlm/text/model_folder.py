@@ -1,0 +1,224 @@
+"""Names on the Hugging Face Hub, and the commands that fetch what they name."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from radixlm.core.errors import ModelError, UnsupportedModelError
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*\w", re.ASCII)
+
+
+def hub_name(text: str) -> str | None:
+    """`text` if it could be a model's name on the Hub, OWNER/NAME.
+
+    >>> hub_name("Qwen/Qwen3-0.6B"), hub_name("./models/x"), hub_name("/models/x")
+    ('Qwen/Qwen3-0.6B', None, None)
+    """
+    return text if _NAME.fullmatch(text) else None
+
+
+def fetching(name: str) -> tuple[str, str]:
+    """The two commands with which a model of the Hub is served."""
+    folder = f"~/models/{name.rpartition('/')[2]}"
+    return f"{_tool('hf')} download {name} --local-dir {folder}", serving(folder)
+
+
+def serving(folder: str) -> str:
+    """The command that serves a folder."""
+    return f"{_tool('radixlm')} serve {folder}"
+
+
+def _tool(name: str) -> str:
+    """How this shell can call a command that comes with RadixLM, hf of huggingface_hub included."""
+    beside = Path(sys.executable).with_name(name)
+    if shutil.which(name) is not None or not beside.is_file():
+        return name
+    with contextlib.suppress(ValueError, OSError):
+        return str(beside.relative_to(Path.cwd()))
+    return str(beside)
+
+
+_MOST_BYTES = 2**20
+_GGUF = b"GGUF"
+_QUANTIZERS: Mapping[str, str] = MappingProxyType(
+    {
+        "awq": "AWQ",
+        "gptq": "GPTQ",
+        "fp8": "FP8",
+        "fbgemm_fp8": "FP8 (fbgemm)",
+        "bitsandbytes": "bitsandbytes",
+        "compressed-tensors": "compressed-tensors",
+        "mxfp4": "MXFP4",
+        "hqq": "HQQ",
+        "torchao": "torchao",
+        "modelopt": "ModelOpt",
+        "quark": "Quark",
+    }
+)
+# What a model card says that its model was made from.
+_MADE_FROM = re.compile(r"^base_model:\s*(?:-\s*)?[\"']?([\w.-]+/[\w.-]+)", re.MULTILINE)
+_PLAIN_WEIGHTS = "weights in float32, bfloat16 or float16 are"
+
+
+def check_file(path: Path) -> None:
+    """Raise UnsupportedModelError where a file is a model in a format that is not read."""
+    if path.suffix == ".gguf" or _begins(path) == _GGUF:
+        raise _gguf(f"{str(path)!r} is a GGUF file")
+
+
+def check_kind(folder: Path) -> None:
+    """Raise UnsupportedModelError where a folder holds what is not served; it says what to do."""
+    if (folder / "adapter_config.json").is_file() and not _has_weights(folder):
+        raise _adapter(folder)
+    if not (folder / "config.json").is_file():
+        if any(folder.glob("*.gguf")):
+            raise _gguf(f"{str(folder)!r} holds a model as GGUF")
+        _check_hub_cache(folder)
+        return
+    config = _read(folder / "config.json")
+    if (quantization := config.get("quantization_config")) is not None:
+        raise _quantized(folder, _quantizer(quantization), "quantization_config")
+    if isinstance(config.get("quantization"), Mapping):
+        raise _quantized(folder, "MLX", "quantization")
+
+
+def _gguf(what: str) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        f"{what}, llama.cpp's format, which is not supported yet. Take the folder in Hugging Face "
+        "format that it was made from: the GGUF's page on the Hub links it as base model",
+        commands=fetching("OWNER/NAME"),
+    )
+
+
+def _adapter(folder: Path) -> UnsupportedModelError:
+    base = str(_read(folder / "adapter_config.json").get("base_model_name_or_path") or "")
+    known = hub_name(base)
+    whose = f" for the model {base!r:.200}" if base else ""
+    return UnsupportedModelError(
+        f"{str(folder)!r} is a LoRA adapter{whose}, not a model (it has an adapter_config.json); "
+        "adapters are not supported yet. Merge it into its model (`merge_and_unload` of peft, then "
+        "`save_pretrained`) and serve the result, or serve the model without it",
+        commands=fetching(known) if known else (),
+    )
+
+
+def _quantized(folder: Path, how: str, field: str) -> UnsupportedModelError:
+    """`field`: of config.json, where it says so."""
+    card = folder / "README.md"
+    made_from = _MADE_FROM.search(_text(card)) if card.is_file() else None
+    return UnsupportedModelError(
+        f"{str(folder)!r} is a checkpoint quantized with {how} ({field} in its config.json), which "
+        f"is not supported yet: {_PLAIN_WEIGHTS}. Take the model that it was made from",
+        commands=fetching(made_from[1] if made_from else "OWNER/NAME"),
+    )
+
+
+def _quantizer(section: object) -> str:
+    method = section.get("quant_method") if isinstance(section, Mapping) else None
+    if not isinstance(method, str):
+        return "an unnamed method"
+    return _QUANTIZERS.get(method.lower(), repr(method[:40]))
+
+
+def _check_hub_cache(folder: Path) -> None:
+    """A model's folder in the Hub's own cache holds it one level down, once for each version."""
+    versions = sorted(path.parent for path in folder.glob("snapshots/*/config.json"))
+    if versions:
+        raise UnsupportedModelError(
+            f"{str(folder)!r} is the Hugging Face cache of a model; give the version in it",
+            commands=(serving(shlex.quote(str(versions[-1]))),),
+        )
+
+
+def _has_weights(folder: Path) -> bool:
+    return (folder / "config.json").is_file() and (
+        (folder / "model.safetensors").is_file()
+        or (folder / "model.safetensors.index.json").is_file()
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A JSON object; empty where there is none, which is said when the model is loaded."""
+    try:
+        value = json.loads(_text(path))
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(_MOST_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _begins(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_GGUF))
+    except OSError:
+        return b""
+
+
+DEMO_MODEL = Path(__file__).parent.parent / "demo_model"
+DEMO_NAME = "radixlm-demo"
+
+
+def resolve_folder(model: str | None) -> Path:
+    """The model's folder: None and "radixlm-demo" are the embedded model.
+
+    Quick, so that a wrong one costs no wait. Raises ModelError that says what to do.
+    """
+    if model is None:
+        return DEMO_MODEL
+    if is_folder(model):
+        folder = Path(model).expanduser()
+        check_kind(folder)
+        return folder
+    if model == DEMO_NAME:
+        return DEMO_MODEL
+    if _is_file(model):
+        check_file(Path(model).expanduser())
+        raise ModelError(f"{model!r} is a file; give the folder that it is in")
+    raise _missing(model)
+
+
+def is_folder(model: str) -> bool:
+    """Whether there is such a folder; a text that can be no path is none."""
+    try:
+        return bool(model) and Path(model).expanduser().is_dir()
+    except (OSError, ValueError, RuntimeError):  # too long, a null byte, nobody's home
+        return False
+
+
+def _is_file(model: str) -> bool:
+    try:
+        return Path(model).expanduser().is_file()
+    except (OSError, ValueError, RuntimeError):
+        return False
+
+
+def _missing(model: str) -> ModelError:
+    if (name := hub_name(model)) is not None:
+        return ModelError(
+            f"there is no folder {model!r}. If it is a model on the Hugging Face Hub, fetch it "
+            "once, then serve the folder",
+            commands=fetching(name),
+        )
+    return ModelError(
+        f"there is no folder {model!r:.200}; give the path of a model's folder in Hugging Face "
+        "format, or none at all for the embedded demo model. To fetch one from the Hub",
+        commands=fetching("OWNER/NAME"),
+    )

@@ -1,0 +1,133 @@
+"""Two continuations: what is shown of them, and what kind of difference it is."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from radixlm.core.keys import Key
+from radixlm.observe.difference import SAME, Difference, Kind, difference, kind_of, meeting, visible
+from radixlm.text.tokenizer import Tokenizer
+from tests.engines import byte_tokenizer
+
+BYTES: Tokenizer = byte_tokenizer()
+
+
+def ids(text: str) -> Key:
+    return BYTES.encode(text)
+
+
+def parted(shared: str, cached: str, requested: str) -> Difference:
+    return difference(BYTES, ids(shared)[-64:], ids(cached), ids(requested))[0]
+
+
+def test_whole_words_are_marked() -> None:
+    found = parted("Today is 2026-11-", "19 14:05 now", "20 14:05 now")
+    assert found.marked == "… is [2026-11-19|2026-11-20] 14:05 now…"
+    assert found.kind is Kind.DATE_TIME
+
+
+@pytest.mark.parametrize(
+    ("shared", "cached", "requested", "kind"),
+    [
+        ("It is ", "14:05 h", "15:06 h", Kind.DATE_TIME),
+        ("It is ", "Monday, ok", "Tuesday, ok", Kind.DATE_TIME),
+        ("Since November ", "19, we", "20, we", Kind.DATE_TIME),
+        ("at ", "1763560000 s", "1763560099 s", Kind.DATE_TIME),
+        ("It is 2:05 ", "AM now", "PM now", Kind.DATE_TIME),
+        ("It is ", "2 PM now", "3 PM now", Kind.DATE_TIME),
+        ("It is Friday, ", "20 November", "27 November", Kind.DATE_TIME),
+        ("It is", " Fri, 20 Nov", " Sat, 21 Nov", Kind.DATE_TIME),
+        ("Since 2026-1", "1, we", "2, we", Kind.DATE_TIME),
+        ("at 20261120T14", "0533Z s", "0612Z s", Kind.DATE_TIME),
+        ("今天是2026年11月", "20日。", "21日。", Kind.DATE_TIME),
+        ("Phone ", "5551234567 ok", "5559876543 ok", Kind.NUMBER),
+        ("Host 10.0.0.", "17 is", "18 is", Kind.NUMBER),
+        ("They may ", "decide it", "separate it", Kind.TEXT),
+        ("Head ", "4f1c2d9 is", "a0b7719 is", Kind.ID),
+        ("id ", "31187348761d11bb5 x", "d041814553e7177e2 x", Kind.ID),
+        ("id=", "4f1c2d9ab0", "a0b7719cd3", Kind.ID),
+        ("id ", "123e4567-e89b-12d3-a456-426614174000", "9b2e4567-e89b-12d3-a456-426614174000",
+         Kind.ID),
+        ("Request ", "17 of", "18 of", Kind.NUMBER),
+        ("Agent ", "5: sort the imports", "6: check the licence", Kind.TEXT),
+        ("Hello ", " you", "you", Kind.WHITE_SPACE),
+        ("Hello", "\n\nyou", " you", Kind.WHITE_SPACE),
+        ("I like ", "dogs a lot", "cats a lot", Kind.TEXT),
+        ('[\n{"name": "', 'one"},\n{"name": "two"}]', 'two"},\n{"name": "one"}]', Kind.REORDERED),
+        ('{"', 'one": 11, "two": 22}', 'two": 22, "one": 11}', Kind.REORDERED),
+        ('"enum": ["', 'fast", "slow", "best"]', 'best", "fast", "slow"]', Kind.REORDERED),
+        ("Allowed: ", "read, write. Be", "write, read. Be", Kind.REORDERED),
+        ("Documents:\n[1] ", "One is red.\n[2] Two is blue.\n", "Two is blue.\n[2] One is red.\n",
+         Kind.REORDERED),
+        ("<u>", "dog<a>chien<u>cat<a>chat<u>", "cat<a>chat<u>dog<a>chien<u>", Kind.REORDERED),
+        ("Be ", "polite, and say", "politely, and say", Kind.TEXT),
+        ("It is of", " a bank", "\u200b a bank", Kind.UNICODE),
+        ("<s>", "You are", "\ufeffYou are", Kind.UNICODE),
+        ("A caf", "é au lait", "e\u0301 au lait", Kind.UNICODE),
+        ("<a>", "<think>\nIt may be.\n</think>\n\nYes.", "Yes.", Kind.REASONING),
+    ],
+)  # fmt: skip
+def test_kinds(shared: str, cached: str, requested: str, kind: Kind) -> None:
+    assert parted(shared, cached, requested).kind is kind
+
+
+def test_the_same_text_in_other_tokens() -> None:
+    class Pairs:
+        def spelled(self, ids: list[int]) -> bytes:
+            return b"".join({1: b" ", 2: b" yes", 3: b"yes"}[token] for token in ids)
+
+    made = [np.array(each, dtype=np.int32) for each in ([], [1, 3], [2])]
+    found, _ = difference(Pairs(), *made)  # type: ignore[arg-type]
+    assert found.kind is Kind.RETOKENIZED
+
+
+def test_what_can_not_be_seen_is_escaped() -> None:
+    assert visible("a\n\x1b[31m\u202eb\u2028\\<b>é") == ("a\\n\\x1b[31m\\u202eb\\u2028\\\\<b>é")
+    found = parted("x ", "\u202eone", "\x00two")
+    assert "\u202e" not in found.marked
+    assert "\x00" not in found.marked
+
+
+def test_invalid_utf8_is_shown() -> None:
+    found, _ = difference(BYTES, ids("x "), ids("é")[:1], ids("y"))
+    assert "\N{REPLACEMENT CHARACTER}" in found.marked
+
+
+def test_a_character_that_the_tokens_cut_is_shown_whole() -> None:
+    one, other = ids("It is é."), ids("It is è.")
+    found, _ = difference(BYTES, one[:7], one[7:], other[7:])
+    assert found.marked == "…It is [é.|è.]…"
+
+
+def test_what_is_put_in_is_shown_alone() -> None:
+    assert parted("<u>Hi", "\n<a>", "<a>").marked == "…<u>Hi[\\n|]<a>…"
+    assert parted("<u>", "You are", "\ufeffYou are").marked == "…<u>[You|\\ufeffYou] are…"
+    assert parted("<u>a caf", "é", "e\u0301").marked == "…<u>a [caf\\xe9|cafe\\u0301]…"
+
+
+def test_a_mark_of_the_template_is_no_part_of_a_word() -> None:
+    found = parted("kind.<|end|><|user|>", "Hi<|end|>", "Ho<|end|>")
+    assert found.marked.endswith("<|user|>[Hi|Ho]<|end|>…")
+
+
+def test_a_word_is_shown_to_its_end() -> None:
+    one, other = "4f1c2d9ab0e84d1bb8c1", "a0b7719cd3c94a6f9e2d"
+    assert f"[{one}|{other}]" in parted("id ", f"{one} is", f"{other} is").marked
+
+
+def test_where_texts_meet_again() -> None:
+    rest = " is the one whom you help in this shop for bicycles."
+    assert len(rest) > SAME
+    assert meeting("Ann Lee" + rest, "Bob" + rest) == (7, 3)
+    assert meeting(rest, "Bob" + rest) == (0, 3)
+    assert meeting("Bob" + rest, rest) == (3, 0)
+    assert meeting("Ann" + rest, "Bob") is None
+
+
+def test_a_long_line_in_front_is_looked_through_once() -> None:
+    begun = time.perf_counter()
+    assert kind_of("x" * 30_000 + "\nSo, ", "cc dd", "ee ff") is Kind.TEXT
+    assert time.perf_counter() - begun < 0.2

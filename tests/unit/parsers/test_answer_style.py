@@ -1,0 +1,89 @@
+"""Which parser a model's template asks for, and which of its markers must show."""
+
+from __future__ import annotations
+
+import pytest
+
+from radixlm.parsers import ReasoningDelta, TextDelta
+from radixlm.parsers.formats import (
+    FORMATS,
+    HERMES,
+    JSON,
+    LLAMA,
+    MISTRAL,
+    MISTRAL_NAMED,
+    PYTHONIC,
+    QWEN_CODER,
+)
+from radixlm.parsers.style import THINKING, AnswerStyle, Thinking
+from radixlm.parsers.tools import Calling, Tool, ToolUse
+from radixlm.text.tokenizer import Tokenizer
+from tests import chat_templates
+from tests.text_samples import byte_level
+
+USE = ToolUse((Tool("f", {"type": "object"}),), Calling.AUTO)
+
+
+@pytest.mark.parametrize(
+    ("template", "calls", "thinking"),
+    [
+        (chat_templates.HERMES, HERMES, Thinking.NEVER),
+        (chat_templates.THINKING, HERMES, Thinking.OPENED),
+        (chat_templates.LLAMA, LLAMA, Thinking.NEVER),
+        (chat_templates.MISTRAL, MISTRAL, Thinking.NEVER),
+        (chat_templates.MISTRAL_NAMED, MISTRAL_NAMED, Thinking.NEVER),
+        ("{{ messages[0].content }}", JSON, Thinking.NEVER),
+        ("{{ tools }}", JSON, Thinking.NEVER),
+        (chat_templates.QWEN_CODER, QWEN_CODER, Thinking.NEVER),
+        (chat_templates.PYTHONIC, PYTHONIC, Thinking.NEVER),
+        (chat_templates.PYTHONIC_TAGGED, PYTHONIC, Thinking.NEVER),
+        ("<tool_call>", JSON, Thinking.NEVER),
+        ("", JSON, Thinking.NEVER),
+    ],
+)
+def test_the_template_tells(template, calls, thinking):
+    assert AnswerStyle.of(template) == AnswerStyle(calls, thinking)
+
+
+def test_a_name_goes_before_the_template():
+    for name, calls in FORMATS.items():
+        assert AnswerStyle.of(chat_templates.HERMES, name).calls is calls
+    for name, thinking in THINKING.items():
+        assert AnswerStyle.of("", "auto", name).thinking is thinking
+    assert AnswerStyle.of(chat_templates.MISTRAL_NAMED, "mistral").calls is MISTRAL_NAMED
+
+
+@pytest.mark.parametrize(
+    ("thinking", "prompt", "thought"),
+    [
+        (Thinking.NEVER, "assistant\n<think>\n", False),
+        (Thinking.OPENED, "assistant\n<think>\n", True),
+        (Thinking.OPENED, "assistant\n", False),
+        (Thinking.OPENED, "assistant\n<think>\n\n</think>\n\n", False),
+        (Thinking.ALWAYS, "assistant\n", True),
+        (Thinking.ALWAYS, "assistant\n<think>\n\n</think>\n\n", False),
+    ],
+)
+def test_whether_the_prompt_opens_the_thoughts(thinking, prompt, thought):
+    parser = AnswerStyle(HERMES, thinking).parser(ToolUse(), prompt)
+    [event] = [*parser.push("x"), *parser.flush()]
+    assert event == (ReasoningDelta("x") if thought else TextDelta("x"))
+
+
+def test_markers_show_where_they_are_needed():
+    backend = byte_level()
+    backend.add_special_tokens(["<tool_call>", "</think>"])
+    tokenizer = Tokenizer(backend, {})
+    call, thought = (tokenizer.token_id(text) for text in ("<tool_call>", "</think>"))
+    assert AnswerStyle(HERMES).shown(USE, tokenizer) == {call}
+    assert AnswerStyle(HERMES).shown(ToolUse(), tokenizer) == frozenset()
+    assert AnswerStyle(MISTRAL).shown(USE, tokenizer) == frozenset()
+    assert AnswerStyle(HERMES, Thinking.OPENED).shown(USE, tokenizer) == {call, thought}
+    assert AnswerStyle(HERMES, Thinking.OPENED).shown(ToolUse(), tokenizer) == {thought}
+
+
+def test_ids_are_fresh_and_as_the_model_s_template_takes_them():
+    for form, length in ((HERMES, 29), (MISTRAL, 9)):
+        ids = {form.new_id() for _ in range(50)}
+        assert len(ids) == 50
+        assert {len(name) for name in ids} == {length}

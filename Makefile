@@ -4,6 +4,8 @@ BIN := .venv/bin
 SERVING := .venv/.ready
 DEVELOPING := .venv/.dev
 ARGS ?=
+# Tests run in as many processes as there are processors, four at most.
+SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist worksteal
 # Modules are compiled when they are first imported: most never are.
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
 INSTALL := $(BIN)/python $(PIP_INSTALL)
@@ -45,13 +47,13 @@ serve: $(SERVING)
 	$(BIN)/radixlm serve $(ARGS)
 
 test: $(DEVELOPING)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(ARGS)
 
 check: $(DEVELOPING)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m 'not slow' $(ARGS)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m 'not slow' $(ARGS)
 
 bench: $(SERVING)
 	$(BIN)/radixlm bench shared-prefix $(ARGS)

@@ -191,24 +191,42 @@ def longest(house: House) -> str:
 
 
 def arch_rows(house: House) -> list[list[str]]:
+    """Each package's imports; what its row does not allow is marked."""
     rows = []
     for name in house.packages():
-        may = house.may_import.get(name, [])
         does = house.does_import(name)
-        both = [other for other in may if other in does]
-        both += [f"{other} (!)" for other in sorted(does - set(may))]
-        rows.append([name, ", ".join(may) or "-", ", ".join(both) or "-"])
+        known = [other for other in house.packages() if other in does]
+        marked = [each if house.allows(name, each) else f"{each} (!)" for each in known]
+        rows.append([name, ", ".join(marked + sorted(does - set(known))) or "-"])
     return rows
+
+
+def word_rows(root: Path) -> list[list[str]]:
+    """Words of what people read, in the README, the guides and the decisions."""
+    adrs = sorted((root / "docs" / "adr").glob("*.md"))
+    pages = [root / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
+    pages += [*sorted((root / "docs").glob("*.md")), *sorted((root / "src").rglob("*.md"))]
+    counts = [(str(page.relative_to(root)), _words(page)) for page in pages]
+    counts.append((f"docs/adr ({len(adrs)})", sum(map(_words, adrs))))
+    counts.append(("total", sum(count for _, count in counts)))
+    return [[name, f"{count:,}"] for name, count in counts]
+
+
+def _words(page: Path) -> int:
+    return len(page.read_text(encoding="utf-8").split())
 
 
 def main() -> None:
     house = House.read(ROOT)
-    header = ["package", "files", "lines of code", "longest file", "longest function"]
-    print(table(header, size_rows(house)))
+    print(
+        table(["package", "files", "lines of code", "longest file", "function"], size_rows(house))
+    )
     print()
     print(longest(house))
     print()
-    print(table(["package", "may import", "does import"], arch_rows(house)))
+    print(table(["package", "imports"], arch_rows(house)))
+    print()
+    print(table(["page", "words"], word_rows(ROOT)))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 
@@ -11,6 +12,10 @@ from scripts.code_size import TOP, House, Module
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 IMPORTS_BY_NAME = "later.py"
+# What nobody says, or says otherwise: `after`, `which hold`, `depends on`, `has no`.
+_NOT_PLAIN = re.compile(
+    r"\b(told|tells? of|is behind|whoever|hangs? on|is none of|so many|such as have|who looks)\b"
+)
 
 
 def imports_follow_the_table(house: House) -> Iterator[str]:
@@ -65,6 +70,26 @@ def modules_form_no_cycle(house: House) -> Iterator[str]:
     yield from _cycle(graph)
 
 
+def names_say_one_thing(house: House) -> Iterator[str]:
+    """No two modules of one name, so that a name alone says which one is meant."""
+    found: dict[str, Module] = {}
+    for module in house.modules.values():
+        leaf = module.name.rpartition(".")[2]
+        if module.is_package:
+            continue
+        if leaf in found:
+            yield f"{module.path} has the name of {found[leaf].path}"
+        found.setdefault(leaf, module)
+
+
+def words_are_plain(house: House) -> Iterator[str]:
+    """Docstrings and comments are written as one speaks, in the field's terms."""
+    for module in house.modules.values():
+        for number, line in enumerate(module.text.splitlines(), 1):
+            if (word := _NOT_PLAIN.search(line)) is not None:
+                yield f"{module.path}:{number}: {word.group()!r} is not plain English"
+
+
 def nothing_is_global(house: House) -> Iterator[str]:
     for module in house.modules.values():
         for node in ast.walk(module.tree):
@@ -94,6 +119,8 @@ RULES = (
     the_table_points_down,
     own_imports_stand_at_the_top,
     modules_form_no_cycle,
+    names_say_one_thing,
+    words_are_plain,
     nothing_is_global,
     files_are_short,
     functions_are_short,

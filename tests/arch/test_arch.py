@@ -25,7 +25,12 @@ def house() -> House:
     return House.read(ROOT)
 
 
-@pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: rule.__name__)
+COMING = {rules.names_say_one_thing, rules.words_are_plain}
+
+
+@pytest.mark.parametrize(
+    "rule", [each for each in rules.RULES if each not in COMING], ids=lambda rule: rule.__name__
+)
 def test_the_house_keeps(rule: Rule, house: House) -> None:
     assert list(rule(house)) == []
 
@@ -178,6 +183,12 @@ BITES: list[tuple[Rule, dict[str, str], str]] = [
     ),
     (rules.modules_form_no_cycle, {"cache/a.py": "from . import a\n"}, "cycle: radixlm.cache.a"),
     (
+        rules.names_say_one_thing,
+        {"engine/tree.py": ""},
+        "engine/tree.py has the name of src/radixlm/cache/tree.py",
+    ),
+    (rules.words_are_plain, {"core/bad.py": "# as it was told\n"}, "core/bad.py:1: 'told'"),
+    (
         rules.nothing_is_global,
         {"core/bad.py": "x = 1\n\n\ndef f():\n    global x\n    x = 2\n"},
         "core/bad.py:5: global x",
@@ -241,5 +252,5 @@ def test_the_report(tmp_path: Path) -> None:
     assert rows["core"] == ["3", "5", "9", "4"]
     assert rows["total"][0] == "10"
     assert "keys.py: 9 lines" in longest(house)
-    assert ["core", "-", "cache (!)"] in arch_rows(house)
-    assert ["cache", "core", "core"] in arch_rows(house)
+    assert ["core", "cache (!)"] in arch_rows(house)
+    assert ["cache", "core"] in arch_rows(house)

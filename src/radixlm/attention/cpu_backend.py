@@ -19,7 +19,7 @@ from radixlm.kernels.openmp import team
 from radixlm.memory.kv_pool import KVPool
 
 # When to share: fewest, shortest, least saved in tokens x heads x head_dim, measured in
-# docs/adr/0014-attention-in-tiles.md.
+# docs/adr/0012-cpu-kernels.md.
 SHARING = dict.fromkeys((torch.bfloat16, torch.float32), (4, 256, 48 << 16))
 
 

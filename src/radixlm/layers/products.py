@@ -9,7 +9,7 @@
 A unit of work is one panel and up to 256 rows; threads take one after the other from a counter.
 Where the last panel overlaps the one before, two of them write the same numbers.
 With few rows the weights' way from memory is the floor, with many the processor's multiplications;
-docs/adr/0015-own-products.md has both beside oneDNN's.
+docs/adr/0012-cpu-kernels.md has both beside oneDNN's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Put measured numbers into the README and the guide to programs: tables, a picture, scores.
+"""Put measured numbers into the README and two guides: tables, a picture, scores.
 
     python scripts/update_readme.py
 
@@ -6,8 +6,8 @@ Reads benchmarks/results/shared-prefix-*.jsonl (written by `radixlm bench shared
 paper.jsonl (by `radixlm bench paper --json`; docs/img/paper.png is made by its --picture),
 paper-pool30.jsonl (the same with `--pool 0.3 --modes lpm`), paper-frontend.jsonl (by `radixlm bench
 paper --frontend --json`; its --picture makes docs/img/paper-frontend.png) and the
-demo model's card (by scripts/train_demo_model.py). Nothing in those parts of README.md and
-docs/language.md is written by hand.
+demo model's card (by scripts/train_demo_model.py). Nothing in those parts of README.md,
+docs/benchmarks.md (the paper's workloads) and docs/language.md is written by hand.
 """
 
 from __future__ import annotations
@@ -30,14 +30,13 @@ Run = dict[str, Any]
 
 def main() -> None:
     runs = [read(path.stem) for path in sorted(RESULTS.glob("shared-prefix-*.jsonl"))]
-    readme = ROOT / "README.md"
-    text = replace_part(readme.read_text(), "numbers", numbers_table(runs))
-    text = replace_part(text, "paper", paper_table(read("paper"), read("paper-pool30")))
-    text = replace_part(text, "demo", demo_table())
-    readme.write_text(text)
-    guide = ROOT / "docs" / "language.md"
-    table = frontend_table(read("paper-frontend"))
-    guide.write_text(replace_part(guide.read_text(), "frontend", table))
+    paper = read("paper")
+    paper_rows = paper_table(paper, read("paper-pool30"))
+    replace_part(ROOT / "README.md", "numbers", numbers_table(runs))
+    replace_part(ROOT / "README.md", "paper", paper_sentence(paper))
+    replace_part(ROOT / "README.md", "demo", demo_table())
+    replace_part(ROOT / "docs" / "benchmarks.md", "paper", paper_rows)
+    replace_part(ROOT / "docs" / "language.md", "frontend", frontend_table(read("paper-frontend")))
     draw(runs)
 
 
@@ -46,15 +45,18 @@ def read(name: str) -> list[Run]:
     return [json.loads(line) for line in (RESULTS / f"{name}.jsonl").read_text().splitlines()]
 
 
-def replace_part(text: str, name: str, content: str) -> str:
-    """Put `content` between the markers of that name."""
+def replace_part(path: Path, name: str, content: str) -> None:
+    """Put `content` between the markers of that name in the file."""
     pattern = rf"(<!-- {name}:[^>]*-->\n).*?(<!-- /{name} -->)"
     replaced, count = re.subn(
-        pattern, lambda match: match[1] + content + match[2], text, flags=re.DOTALL
+        pattern,
+        lambda match: match[1] + content + match[2],
+        path.read_text(),
+        flags=re.DOTALL,
     )
     if count != 1:
-        raise SystemExit(f"there are {count} parts called {name!r}, not one")
-    return replaced
+        raise SystemExit(f"{path} has {count} parts called {name!r}, not one")
+    path.write_text(replaced)
 
 
 def numbers_table(runs: list[list[Run]]) -> str:
@@ -94,6 +96,20 @@ def paper_table(roomy: list[Run], tight: list[Run]) -> str:
             f"| {off['ttft_ms_p50']:,.0f} / {on['ttft_ms_p50']:,.0f} ms |"
         )
     return "\n".join(lines) + "\n"
+
+
+def paper_sentence(runs: list[Run]) -> str:
+    """The range of the paper's workloads, of which those that share nothing are left out."""
+    sharing = [run for run in runs if run["best_hit_rate"] >= 0.001]
+    walls = {run["workload"]: run["wall_s"] for run in sharing if run["mode"] == "off"}
+    cached = [run for run in sharing if run["mode"] == "lpm"]
+    reached = [100 * run["hit_rate"] / run["best_hit_rate"] for run in cached]
+    faster = [walls[run["workload"]] / run["wall_s"] for run in cached]
+    return (
+        f"On {len(cached)} workloads of SGLang's paper the cache reaches {min(reached):.0f} to "
+        f"{max(reached):.0f} % of the best possible hit rate\nand is {min(faster):.1f} to "
+        f"{max(faster):.1f} times as fast as without it ([table](docs/benchmarks.md)).\n"
+    )
 
 
 def frontend_table(runs: list[Run]) -> str:

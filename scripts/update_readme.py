@@ -81,7 +81,7 @@ def numbers_table(runs: list[list[Run]]) -> str:
 def paper_table(roomy: list[Run], tight: list[Run]) -> str:
     """One row for each workload of the paper: what of the best hit rate is reached, and time."""
     lines = [
-        "| workload | requests | best | `lpm` | pool 30 % | pages of 16 | off / on | TTFT |",
+        "| workload | requests | best, % | `lpm` | pool 30 % | pages of 16 | off / on | TTFT, ms |",
         "|---|---|---|---|---|---|---|---|",
     ]
     small = {run["workload"]: run for run in tight if run["mode"] == "lpm"}
@@ -91,9 +91,9 @@ def paper_table(roomy: list[Run], tight: list[Run]) -> str:
         shares = [_share(run) for run in (on, small.get(name), modes["page16"])]
         lines.append(
             f"| `{name}` | {on['requests']} x {on['prompt_tokens'] // on['requests']:,} "
-            f"| {100 * on['best_hit_rate']:.1f} % | {' | '.join(shares)} "
+            f"| {100 * on['best_hit_rate']:.1f} | {' | '.join(shares)} "
             f"| **{off['wall_s'] / on['wall_s']:.1f}x** "
-            f"| {off['ttft_ms_p50']:,.0f} / {on['ttft_ms_p50']:,.0f} ms |"
+            f"| {off['ttft_ms_p50']:,.0f} / {on['ttft_ms_p50']:,.0f} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -115,14 +115,14 @@ def paper_sentence(runs: list[Run]) -> str:
 def frontend_table(runs: list[Run]) -> str:
     """One row for each workload: what of the best hit rate programs reach, and what they cost."""
     lines = [
-        "| workload | requests | best | reached | wall time, without the language | overhead |",
+        "| workload | requests | best, % | reached, % | wall s, without it | overhead, % |",
         "|---|---|---|---|---|---|",
     ]
     lines += [
         f"| `{run['workload']}` | {run['requests'] // run['rounds']:,} "
-        f"| {100 * run['best_hit_rate']:.1f} % | {_share(run)} "
-        f"| {run['wall_s']:.2f} s, {run['direct_wall_s']:.2f} s "
-        f"| {100 * run['overhead']:+.1f} % |"
+        f"| {100 * run['best_hit_rate']:.1f} | {_share(run)} "
+        f"| {run['wall_s']:.2f}, {run['direct_wall_s']:.2f} "
+        f"| {100 * run['overhead']:+.1f} |"
         for run in runs
     ]
     return "\n".join(lines) + "\n"
@@ -131,7 +131,7 @@ def frontend_table(runs: list[Run]) -> str:
 def _share(run: Run | None) -> str:
     if run is None or run["best_hit_rate"] < 0.001:
         return "–"
-    return f"{100 * run['hit_rate'] / run['best_hit_rate']:.1f} %"
+    return f"{100 * run['hit_rate'] / run['best_hit_rate']:.1f}"
 
 
 def demo_table() -> str:

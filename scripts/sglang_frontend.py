@@ -4,7 +4,7 @@
     python scripts/sglang_frontend.py [--python .venv-sglang/bin/python]
 
 Ends in a table and one JSON line; exits with 1 when a result differs that should not.
-docs/language.md has the last table.
+docs/language.md says what is not equal, and why.
 """
 
 from __future__ import annotations

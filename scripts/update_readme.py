@@ -153,7 +153,7 @@ def demo_table() -> str:
     return (
         f"A Llama of {size:.1f} M parameters with {context:,} tokens of context. It knows capitals "
         "and other small facts,\nadds, counts, makes lists, tells tiny stories, and remembers what "
-        f"it was told. Of {total:,} questions whose\nwording, sums or names were kept out of its "
+        f"you say. Of {total:,} questions whose\nwording, sums or names were kept out of its "
         f"training it answers **{right:.1f} %** exactly right.\nKinds below 90 %: {worst}.\n"
     )
 

@@ -1,4 +1,4 @@
-"""Questions behind a few examples, which all of them share."""
+"""Questions after a few examples that all of them share."""
 
 import radixlm as rl
 

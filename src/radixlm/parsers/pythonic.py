@@ -1,4 +1,4 @@
-"""Values as Python writes them, made JSON."""
+"""Calls whose arguments are written one by one; and the format that writes them as in Python."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import json
 import re
 from abc import abstractmethod
 
-from radixlm.parsers.events import ToolArguments, ToolCallBegun, ToolCallEnded
 from radixlm.parsers.steps import Steps
-from radixlm.parsers.tool_calls import CallParser
+from radixlm.parsers.tool_calls import CallFormat, CallParser, Fields
 
 _PIECE = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\b(?:True|False|None)\b""", re.DOTALL)
 _WORDS = {"True": "true", "False": "false", "None": "null"}
@@ -18,13 +17,15 @@ _IN_STRING = re.compile(r'\\(?:u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)|["\x00-\x1f]',
 def as_json(text: str) -> str | None:
     """The JSON of a value that is written as in Python or as in JSON; None where it is neither.
 
-    >>> as_json("{'a': [True, None, \\"it's\\"]}")
+    Models mix both, and break lines inside of strings, which `ast.literal_eval` refuses.
+
+    >>> as_json("{'a': [True, null, \\"it's\\"]}")
     '{"a": [true, null, "it\\'s"]}'
     """
     try:
         value = json.loads(_PIECE.sub(_piece, text))
         made = json.dumps(value, ensure_ascii=False, allow_nan=False)
-        made.encode()  # half of a pair is no character
+        made.encode()  # half of a surrogate pair is no character
     except (ValueError, RecursionError):
         return None
     return made
@@ -53,53 +54,37 @@ def _in_string(found: re.Match[str]) -> str:
 
 
 class FieldParser(CallParser):
-    """Makes the JSON of a call's arguments out of their names and values."""
+    """Makes the JSON of a call's arguments out of their names and values.
 
-    # Of the call that is being read: its name, once that is known, the names of its arguments, and
-    # up to where the text has been told as its begin.
-    _name = ""
-    _given: frozenset[str] = frozenset()
-    _told: int | None = None
+    A call begins with its first argument: until then it may be none.
+    """
+
+    _given: frozenset[str] = frozenset()  # the names of the call's arguments so far
 
     @abstractmethod
     def _fields(self) -> Steps[bool]:
-        """Read one call by `_begin`, `_argument` and `_end`; False when it is none."""
+        """Read one call: set `_name`, then `_argument` for each, then `_close`."""
 
-    def _call(self, name: str | None = None) -> Steps[bool]:  # noqa: ARG002
-        self._name, self._given, self._told = "", frozenset(), None
+    def _read_call(self) -> Steps[bool]:
+        self._given = frozenset()
         whole = yield from self._fields()
         if self._ended and not whole:  # it waited for more, and nothing has come
             self._at = len(self._text)
-            if self._cut and self._name:
+            if self._cut and self._name is not None:
                 self._more("")
-        if not whole and self._told is not None:
-            self._at = self._told
-        self._settle(begun=self._told is not None, whole=whole)
         return whole
-
-    def _begin(self, name: str) -> None:
-        """It is told with the first argument: until then it may be no call."""
-        self._name = name
 
     def _is_new(self, key: str) -> bool:
         """Whether it is a name, and none that was there before."""
         return bool(key) and key not in self._given
 
     def _argument(self, key: str, value: str) -> None:
-        """All up to `_at` is told. value: JSON, or the begin of it, which `_more` goes on with."""
+        """Give away one argument. value: JSON, or the begin of it, which `_more` goes on with."""
         self._more(f"{', ' if self._given else '{'}{json.dumps(key, ensure_ascii=False)}: {value}")
         self._given |= {key}
 
-    def _more(self, delta: str) -> None:
-        if self._told is None:
-            self._events.append(ToolCallBegun(self._begun, self._new_id(), self._name))
-        self._told = self._at
-        if delta:
-            self._events.append(ToolArguments(self._begun, delta))
-
-    def _end(self) -> bool:
+    def _close(self) -> bool:
         self._more("}" if self._given else "{}")
-        self._events.append(ToolCallEnded(self._begun))
         return True
 
 
@@ -128,15 +113,15 @@ class PythonicParser(FieldParser):
         name = yield from self._word()
         if name not in self._tools or not (yield from self._skip("(")):
             return False
-        self._begin(name)
+        self._name = name
         yield from self._skip_spaces()
         while not (yield from self._skip(")")):
             if not (yield from self._field()):
                 return False
-        return self._end()
+        return self._close()
 
     def _field(self) -> Steps[bool]:
-        """Read `key=value`, and the comma behind it."""
+        """Read `key=value`, and the comma after it."""
         key = yield from self._word()
         yield from self._skip_spaces()
         if not self._is_new(key) or not (yield from self._skip("=")):
@@ -171,3 +156,14 @@ class PythonicParser(FieldParser):
             if character == quote and not escaped:
                 return
             escaped = character == "\\" and not escaped
+
+
+PYTHONIC = CallFormat(
+    parser=PythonicParser,
+    opens="[",
+    fields=Fields(after="(", key_after="=", join=", ", closes=")"),
+    join=", ",
+    closes="]",
+    never_begins=r"\s*(<\|python_start\|>\s*)?\[\s*[A-Za-z0-9_.\-]+\(",
+    markers=(BEGIN, END),
+)

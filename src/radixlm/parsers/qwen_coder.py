@@ -1,20 +1,22 @@
-"""Calls as Qwen3-Coder writes them."""
+"""The format of Qwen3-Coder: arguments one by one, in tags."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from radixlm.parsers import json_formats
+from radixlm.parsers.json_formats import HERMES, HERMES_BEGIN, HERMES_END
 from radixlm.parsers.pythonic import FieldParser, as_json
 from radixlm.parsers.steps import Steps, begun
+from radixlm.parsers.tool_calls import Fields
 from radixlm.parsers.tools import fits, types_of
 
 FUNCTION = "<function="
-FUNCTION_END = "</function>"
-PARAMETER = "<parameter="
-PARAMETER_END = "</parameter>"
+_FUNCTION_END = "</function>"
+_PARAMETER = "<parameter="
+_PARAMETER_END = "</parameter>"
 _TEXT = frozenset({"string"})
 
 
@@ -22,25 +24,25 @@ class QwenCoderParser(FieldParser):
     """`<tool_call><function=f><parameter=a>b</parameter></function></tool_call>`, any number, with
     text around; one line break next to a value belongs to its tags.
 
-    Texts stand there without quotes: whether a value is one is told by the tool's schema.
+    Texts stand there without quotes: the tool's schema says whether a value is one.
     Source: https://huggingface.co/Qwen/Qwen3-Coder-30B-A3B-Instruct
     """
 
     def _run(self) -> Steps[None]:
-        while self._may_call and (yield from self._until(json_formats.HERMES_BEGIN)):
+        while self._may_call and (yield from self._until(HERMES_BEGIN)):
             yield from self._skip_spaces()
             if (yield from self._call()):
-                yield from self._closed_by(json_formats.END)
+                yield from self._closed_by(HERMES_END)
         yield from self._rest()
 
     def _fields(self) -> Steps[bool]:
         name = yield from self._named(FUNCTION)
         if name not in self._tools:
             return False
-        self._begin(name)
+        self._name = name
         yield from self._skip_spaces()
-        while not (yield from self._skip(FUNCTION_END)):
-            key = yield from self._named(PARAMETER)
+        while not (yield from self._skip(_FUNCTION_END)):
+            key = yield from self._named(_PARAMETER)
             if not self._is_new(key):
                 return False
             yield from self._skip("\n")
@@ -49,7 +51,7 @@ class QwenCoderParser(FieldParser):
             if not (yield from read):
                 return False
             yield from self._skip_spaces()
-        return self._end()
+        return self._close()
 
     def _named(self, tag: str) -> Steps[str]:
         """Read a tag with a name; "" when none comes."""
@@ -64,7 +66,7 @@ class QwenCoderParser(FieldParser):
     def _value(self, key: str, types: frozenset[str]) -> Steps[bool]:
         """Read a value that may be other than a text."""
         start = self._at
-        while (end := self._text.find(PARAMETER_END, start)) < 0:
+        while (end := self._text.find(_PARAMETER_END, start)) < 0:
             if self._ended:
                 return False
             yield
@@ -73,7 +75,7 @@ class QwenCoderParser(FieldParser):
         is_text = value is None or (
             "string" in types and (value[0] == '"' or not fits(value, types))
         )
-        self._at = end + len(PARAMETER_END)
+        self._at = end + len(_PARAMETER_END)
         self._argument(key, json.dumps(written, ensure_ascii=False) if is_text else str(value))
         return True
 
@@ -81,15 +83,15 @@ class QwenCoderParser(FieldParser):
         """Read a text, and give it away as it comes."""
         self._argument(key, '"')
         while True:
-            end = self._text.find(PARAMETER_END, self._at)
-            stop = end if end >= 0 else len(self._text) - begun(PARAMETER_END, self._text)
+            end = self._text.find(_PARAMETER_END, self._at)
+            stop = end if end >= 0 else len(self._text) - begun(_PARAMETER_END, self._text)
             if stop > self._at and self._text[stop - 1] == "\n":
                 stop -= 1
             if stop > self._at:
                 start, self._at = self._at, stop
                 self._more(json.dumps(self._text[start:stop], ensure_ascii=False)[1:-1])
             if end >= 0:
-                self._at = end + len(PARAMETER_END)
+                self._at = end + len(_PARAMETER_END)
                 self._more('"')
                 return True
             if self._ended:
@@ -101,3 +103,17 @@ def _types_of(schema: Mapping[str, Any], key: str) -> frozenset[str]:
     properties = schema.get("properties")
     known = properties.get(key) if isinstance(properties, Mapping) else None
     return types_of(known, schema)
+
+
+QWEN_CODER = replace(
+    HERMES,
+    parser=QwenCoderParser,
+    fields=Fields(
+        before=FUNCTION,
+        after=">\n",
+        key_before=_PARAMETER,
+        key_after=">\n",
+        value_end=_PARAMETER_END,
+        closes=_FUNCTION_END,
+    ),
+)

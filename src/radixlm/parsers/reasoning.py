@@ -1,16 +1,42 @@
-"""What a model thinks, kept apart from its answer."""
+"""Reasoning parsers: what a model thinks, kept apart from its answer."""
 
 from __future__ import annotations
 
-from radixlm.parsers.events import AnswerParser, ReasoningDelta
+from enum import Enum, auto
+
+from radixlm.parsers import AnswerParser, ReasoningDelta
 from radixlm.parsers.steps import StepParser, Steps
 
 BEGIN = "<think>"
 END = "</think>"
 
 
+class Thinking(Enum):
+    """Whether answers begin with reasoning: never, where the model opens it, or always."""
+
+    NEVER = auto()
+    OPENED = auto()
+    ALWAYS = auto()
+
+    def opened_by(self, prompt: str) -> bool:
+        """Whether the prompt's end leaves reasoning open."""
+        prompt = prompt.rstrip()
+        if self is Thinking.ALWAYS:
+            return not prompt.endswith(END)
+        return prompt.endswith(BEGIN)
+
+
+# By the names that vLLM and SGLang have for them.
+THINKING = {
+    "none": Thinking.NEVER,
+    "qwen3": Thinking.OPENED,
+    "deepseek-r1": Thinking.ALWAYS,
+    "deepseek_r1": Thinking.ALWAYS,
+}
+
+
 class ReasoningParser(StepParser):
-    """`<think>…</think>` at the answer's begin is reasoning; `inner` reads what comes after it.
+    """`<think>…</think>` at the answer's begin is reasoning; `inner` reads the text after it.
 
     opened: the prompt ends with the begin already, or the model never writes it.
     Spaces next to the markers belong to neither side.
@@ -29,9 +55,6 @@ class ReasoningParser(StepParser):
             if (yield from self._until(END, ReasoningDelta)):
                 yield from self._skip_spaces()
                 self._mark = self._at
-        yield from self._answer()
-
-    def _answer(self) -> Steps[None]:
         while True:
             self._events += self._inner.push(self._text[self._mark :])
             self._text, self._mark = "", 0

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from typing import TypeVar
 
-from radixlm.parsers.events import AnswerEvent, TextDelta
+from radixlm.parsers import AnswerEvent, TextDelta
 
 T = TypeVar("T")
 
@@ -20,7 +20,7 @@ class StepParser(ABC):
         given away | held back, may be a marker | read by the run | not read yet
                    ^ _mark                                        ^ _at
 
-    Since it looks at the text by characters and never at the pieces, these make no difference.
+    It looks at single characters and never at the pieces, so these make no difference.
     """
 
     def __init__(self) -> None:
@@ -32,18 +32,22 @@ class StepParser(ABC):
 
     def push(self, text: str) -> list[AnswerEvent]:
         self._text += text
-        return self._go_on()
+        return self._resume()
 
     def flush(self, *, cut: bool = False) -> list[AnswerEvent]:
         self._ended, self._cut = True, cut
-        return self._go_on()
+        return self._resume()
 
     @abstractmethod
     def _run(self) -> Steps[None]:
         """Read the whole answer, and append its events."""
 
-    def _go_on(self) -> list[AnswerEvent]:
+    def _paused(self) -> None:  # noqa: B027 - most parsers have nothing to do then
+        """The run waits for more text, or has ended."""
+
+    def _resume(self) -> list[AnswerEvent]:
         next(self._steps, None)
+        self._paused()
         events, self._events = self._events, []
         return events
 
@@ -58,7 +62,7 @@ class StepParser(ABC):
             self._at += 1
 
     def _skip(self, word: str) -> Steps[bool]:
-        """Read `word` if it is what comes next."""
+        """Read `word` if it comes next."""
         start = self._at
         for character in word:
             if (yield from self._peek()) != character:
@@ -70,8 +74,8 @@ class StepParser(ABC):
     def _until(self, marker: str, make: Callable[[str], AnswerEvent] = TextDelta) -> Steps[bool]:
         """Give text away up to `marker` and the spaces before it; False when none comes.
 
-        These are held back, from `_mark` on: who finds that the marker began nothing gives them
-        away with `_give`.
+        These are held back, from `_mark` on: the caller gives them away with `_give` when the
+        marker turns out to begin nothing.
         """
         while True:
             found = self._text.find(marker, self._mark)
@@ -86,7 +90,7 @@ class StepParser(ABC):
                 return True
             if self._ended:
                 return False
-            # Only here, where nothing remembers a place: what has been given away is not needed.
+            # No caller remembers a place here, so text that was given away can go.
             self._text, self._mark = self._text[self._mark :], 0
             yield
 
@@ -107,7 +111,7 @@ class StepParser(ABC):
 
 
 def begun(marker: str, text: str) -> int:
-    """How much of `marker` the text may have begun with its last characters."""
+    """How many of the last characters of `text` may be the begin of `marker`."""
     for length in range(min(len(marker) - 1, len(text)), 0, -1):
         if text.endswith(marker[:length]):
             return length

@@ -19,8 +19,13 @@ from radixlm.parsers import (
     ToolCallCut,
     ToolCallEnded,
 )
-from radixlm.parsers.json_formats import HermesParser, JsonParser, LlamaParser, MistralParser
-from radixlm.parsers.json_scan import is_object
+from radixlm.parsers.json_formats import (
+    HermesParser,
+    JsonParser,
+    LlamaParser,
+    MistralParser,
+    is_object,
+)
 from radixlm.parsers.pythonic import PythonicParser
 from radixlm.parsers.qwen_coder import QwenCoderParser
 from radixlm.parsers.reasoning import ReasoningParser

@@ -9,8 +9,13 @@ from itertools import count
 import pytest
 
 from radixlm.parsers import Answered, AnswerParser, PlainParser, ToolCallCut
-from radixlm.parsers.json_formats import HermesParser, JsonParser, LlamaParser, MistralParser
-from radixlm.parsers.json_scan import is_object
+from radixlm.parsers.json_formats import (
+    HermesParser,
+    JsonParser,
+    LlamaParser,
+    MistralParser,
+    is_object,
+)
 from radixlm.parsers.pythonic import PythonicParser
 from radixlm.parsers.qwen_coder import QwenCoderParser
 from radixlm.parsers.reasoning import ReasoningParser

@@ -15,7 +15,8 @@ from radixlm.parsers.formats import (
     PYTHONIC,
     QWEN_CODER,
 )
-from radixlm.parsers.style import THINKING, AnswerStyle, Thinking
+from radixlm.parsers.reasoning import THINKING, Thinking
+from radixlm.parsers.style import AnswerStyle
 from radixlm.parsers.tools import Calling, Tool, ToolUse
 from radixlm.text.tokenizer import Tokenizer
 from tests import chat_templates

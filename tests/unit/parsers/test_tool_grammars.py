@@ -21,9 +21,10 @@ from radixlm.parsers.formats import (
     MISTRAL_NAMED,
     PYTHONIC,
     QWEN_CODER,
-    CallFormat,
 )
-from radixlm.parsers.style import AnswerStyle, Thinking
+from radixlm.parsers.reasoning import Thinking
+from radixlm.parsers.style import AnswerStyle
+from radixlm.parsers.tool_calls import CallFormat
 from radixlm.parsers.tools import ANY_TYPE, Calling, Tool, ToolUse, types_of
 from radixlm.text.tokenizer import Tokenizer
 from tests.text_samples import byte_level

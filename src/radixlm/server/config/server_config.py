@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from radixlm.core.errors import ConfigError
-from radixlm.parsers.formats import FORMATS
-from radixlm.parsers.style import AUTO, THINKING
+from radixlm.parsers.formats import AUTO, FORMATS
+from radixlm.parsers.reasoning import THINKING
 from radixlm.server.config.kv_events_config import KVEventsConfig
 
 LogFormat = Literal["text", "json"]

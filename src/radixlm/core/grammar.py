@@ -104,3 +104,33 @@ class Grammar:
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidRequestError(f"{param} is no JSON: {error}", param=param) from None
         return cls(GrammarKind.JSON_SCHEMA, text, param)
+
+
+def type_of(value: Any) -> str:
+    """A JSON value's type, in the words of JSON schemas."""
+    match value:
+        case str():
+            return "string"
+        case bool():
+            return "boolean"
+        case None:
+            return "null"
+        case int():
+            return "integer"
+        case float():
+            return "number"
+        case list():
+            return "array"
+    return "object"
+
+
+def schema_at(reference: Any, root: Any) -> Any:
+    """What `#/a/b` refers to in a schema; None where that is nothing."""
+    if not isinstance(reference, str) or not reference.startswith("#"):
+        return None
+    found = root
+    for name in reference.split("/")[1:]:
+        if not isinstance(found, Mapping):
+            return None
+        found = found.get(name.replace("~1", "/").replace("~0", "~"))
+    return found

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
+from radixlm.core.grammar import schema_at, type_of
+
 
 @dataclass(frozen=True, slots=True)
 class Tool:
@@ -115,9 +117,9 @@ def types_of(schema: Any, root: Any) -> frozenset[str]:
 def _types_of(choice: Any) -> frozenset[str]:
     match choice:
         case {"const": value}:
-            return frozenset({_type_of(value)})
+            return frozenset({type_of(value)})
         case {"enum": [*values]}:
-            return frozenset(map(_type_of, values))
+            return frozenset(map(type_of, values))
         case {"type": str(name)}:
             return frozenset({name})
         case {"type": [*names]}:
@@ -132,30 +134,3 @@ def fits(value: str, types: frozenset[str]) -> bool:
         whole = value.lstrip("-").isdigit()
         return "number" in types or (whole and "integer" in types)
     return found in types
-
-
-def _type_of(value: Any) -> str:
-    match value:
-        case str():
-            return "string"
-        case bool():
-            return "boolean"
-        case None:
-            return "null"
-        case int():
-            return "integer"
-        case float():
-            return "number"
-        case list():
-            return "array"
-    return "object"
-
-
-def schema_at(place: str, root: Any) -> Any:
-    """What `#/a/b` refers to; None where that is nothing."""
-    found = root
-    for name in place.split("/")[1:]:
-        if not isinstance(found, Mapping):
-            return None
-        found = found.get(name.replace("~1", "/").replace("~0", "~"))
-    return found if place.startswith("#") else None

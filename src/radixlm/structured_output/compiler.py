@@ -1,4 +1,4 @@
-"""Grammars to constraints: off everybody's way, once each, and bounded."""
+"""Grammars to constraints: on a thread of their own, once each, and bounded."""
 
 from __future__ import annotations
 
@@ -42,9 +42,8 @@ class Compiler:
     """Compiles grammars for one tokenizer. Every method may be called from any thread.
 
     A thread of its own does it, one grammar after the other, tenants in turn, each tried in another
-    process first (see Trial). What was compiled last is kept, up to MAX_KEPT grammars and
-    MAX_KEPT_BYTES of what they hold. The tokenizer's table, the thread and the process are made
-    when the first grammar comes.
+    process first (see Trial). The latest are kept, up to MAX_KEPT grammars and MAX_KEPT_BYTES of
+    memory. The tokenizer's table, the thread and the process are made when the first grammar comes.
 
     vocab_size: the model's. eos_ids: each ends an answer where the grammar lets it.
     """
@@ -72,23 +71,22 @@ class Compiler:
         return self.submit(grammar).result()
 
     def submit(self, grammar: Grammar, tenant: str = "") -> Future[Compiled]:
-        """The same for whoever must not wait. Itself it raises QueueFullError, EngineDeadError.
+        """The same without waiting. Itself it raises QueueFullError, EngineDeadError.
 
-        tenant: who asks; nobody fills the line alone.
+        tenant: who asks; no tenant fills the queue alone.
         """
+        future: Future[Compiled] = Future()
         with self._lock:
             if self._closed:
                 raise EngineStoppedError("the engine is shut down, so no grammar is compiled")
             known = self._known(grammar)
             if known is not None:
-                done: Future[Compiled] = Future()
-                done.set_result(known)
-                return done
+                future.set_result(known)
+                return future
             self._check_room(tenant)
             if self._thread is None:
                 self._thread = ThreadPoolExecutor(1, "radixlm-grammars")
             self._waiting[tenant] += 1
-            future: Future[Compiled] = Future()
             self._lines.setdefault(tenant, deque()).append((grammar, future))
             self._thread.submit(self._take_turn)
         future.add_done_callback(partial(self._one_less, tenant))
@@ -117,9 +115,7 @@ class Compiler:
 
     def _one_less(self, tenant: str, _future: Future[Compiled]) -> None:
         with self._lock:
-            self._waiting[tenant] -= 1
-            if not self._waiting[tenant]:
-                del self._waiting[tenant]
+            self._waiting -= Counter([tenant])  # drops what is 0
 
     def _take_turn(self) -> None:
         """Compile the grammar that is next, one of each tenant's at a time."""
@@ -134,7 +130,7 @@ class Compiler:
             return
         try:
             future.set_result(self._compile(grammar))
-        except BaseException as error:  # told to who waits for it
+        except BaseException as error:  # raised to the caller that waits
             future.set_exception(error)
 
     def _known(self, grammar: Grammar) -> Compiled | None:

@@ -11,16 +11,16 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
 from radixlm.core.grammar import JSON_STYLE, Grammar, GrammarKind
-from radixlm.structured_output.complexity import load
+from radixlm.structured_output.schema import load
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
 _JSON = cast("JsonCompileOptions", dict(JSON_STYLE))
-# 2 kB a state, and few grammars come to 2,000. Items in a row are ways in which the text can be
-# read so far: an ambiguous grammar takes time by their square, and keeps the interpreter to itself.
-# Few grammars come to 50. An object comes to four for each optional property, which take no such
-# time (10 ms for 500), so where a schema is they may be as many as llguidance has by default. Those
+# A lexer state takes 2 kB, and few grammars come to 2,000. Items in a row are ways in which the
+# text can be read so far: an ambiguous grammar takes time by their square, and holds the
+# interpreter. Few grammars come to 50. An object comes to four for each optional property, which
+# take less time (10 ms for 500), so schemas may have as many as llguidance allows by default. Items
 # of a step bound how far masks and forced text look ahead: a list of 3,000 forced items comes to
 # nearly 10,000.
 MAX_READINGS, MAX_READINGS_OF_SCHEMAS = 1_400, 2_000
@@ -44,21 +44,23 @@ _REASONS = {
 
 
 class GrammarError(ValueError):
-    """The grammar can not be compiled, or no answer can follow it; says why."""
-
-
-def compile_grammar(grammar: Grammar, tokenizer: LLTokenizer) -> LLMatcher:
-    """Both in one: `source_of`, then `compile_source`. Raises GrammarError."""
-    return compile_source(source_of(grammar), tokenizer)
+    """The grammar cannot be compiled, or no answer can follow it; says why."""
 
 
 def compile_source(source: str, tokenizer: LLTokenizer) -> LLMatcher:
     """A matcher at the beginning of an answer, its first mask made, so that the first request has
     it for nothing, and a grammar that no answer can follow is found here.
 
-    Raises GrammarError. May take any time, or crash the process: see Trial.
+    source: of `source_of`. Raises GrammarError. May take any time, or crash the process: see Trial.
     """
-    matcher = LLMatcher(tokenizer, source, log_level=0, limits=_limits(source))
+    has_schema = any(mark in source for mark in _OF_SCHEMAS)
+    limits = LLParserLimits(
+        max_lexer_states=20_000,
+        step_max_items=10_000,
+        max_items_in_row=MAX_READINGS_OF_SCHEMAS if has_schema else MAX_READINGS,
+        verbose_errors=False,
+    )
+    matcher = LLMatcher(tokenizer, source, log_level=0, limits=limits)
     _raise_error(matcher)
     mask = allocate_token_bitmask(1, tokenizer.vocab_size)
     fill_next_token_bitmask(matcher, mask)
@@ -68,19 +70,9 @@ def compile_source(source: str, tokenizer: LLTokenizer) -> LLMatcher:
     return matcher
 
 
-def _limits(source: str) -> LLParserLimits:
-    has_schema = any(mark in source for mark in _OF_SCHEMAS)
-    return LLParserLimits(
-        max_lexer_states=20_000,
-        step_max_items=10_000,
-        max_items_in_row=MAX_READINGS_OF_SCHEMAS if has_schema else MAX_READINGS,
-        verbose_errors=False,
-    )
-
-
 def try_first_tokens(matcher: LLMatcher) -> None:
-    """Raise GrammarError where what is forced at the beginning leads nowhere. It may take long, and
-    keeps the interpreter to itself: for a process of its own.
+    """Raise GrammarError where the forced begin of an answer leads nowhere. It may take long, and
+    holds the interpreter: only for a process of its own.
     """
     ahead = matcher.deep_copy()
     ahead.consume_tokens(matcher.compute_ff_tokens())
@@ -88,7 +80,7 @@ def try_first_tokens(matcher: LLMatcher) -> None:
 
 
 def reason_of(matcher: LLMatcher) -> str | None:
-    """Why a matcher can not go on, in one line; None when it can."""
+    """Why a matcher cannot go on, in one line; None when it can."""
     return _shortened(matcher.get_error()) if matcher.is_error() else None
 
 

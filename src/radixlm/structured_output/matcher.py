@@ -15,9 +15,9 @@ from radixlm.structured_output.grammar_source import reason_of
 
 
 class Weight:
-    """What it took to follow a grammar by the last token, in seconds.
+    """Seconds that it took to follow a grammar by the last token.
 
-    step: to go on by it and find what is forced. mask: to fill the mask after it.
+    step: to accept it and find forced tokens. mask: to fill the mask after it.
     """
 
     __slots__ = ("mask", "step")
@@ -31,9 +31,9 @@ class Weight:
 
 
 class Matcher:
-    """Where in its grammar an answer is. Used by one thread at a time.
+    """An answer's place in its grammar. Used by one thread at a time.
 
-    state: llguidance's, for a MaskFiller. weight: it grows with the answer where a grammar is
+    state: llguidance's, for a MaskFiller. weight: grows with the answer where a grammar is
     ambiguous.
     """
 
@@ -51,11 +51,11 @@ class Matcher:
 
     @property
     def error(self) -> str | None:
-        """Why the grammar can not be followed any further, None when it can."""
+        """Why the grammar cannot be followed any further, None when it can."""
         return self._broken or reason_of(self.state)
 
     def give_up(self, error: BaseException) -> None:
-        """It broke: from now on it can not be followed."""
+        """It broke: from now on it cannot be followed."""
         self._broken = f"{type(error).__name__}: {error}"
 
     def accept(self, tokens: Sequence[int]) -> bool:
@@ -65,7 +65,7 @@ class Matcher:
     def forced(self) -> list[int]:
         """The tokens that must come next, cut as the tokenizer cuts them; `accept` takes them.
 
-        Where what must come may be cut in several ways, hanging on what follows it, it ends before.
+        They end where the cut depends on the text that follows.
         """
         return self.state.compute_ff_tokens()
 
@@ -77,8 +77,8 @@ Bits = npt.NDArray[np.int32]
 
 
 class MaskFiller:
-    """Fills masks on a thread of its own, which hands them to llguidance's: none of it holds the
-    interpreter. Nothing is started before the first mask is wanted.
+    """Fills masks on a thread of its own, which hands them to llguidance's threads, none of which
+    holds the interpreter. Nothing is started before the first mask is wanted.
     """
 
     def __init__(self, vocab_size: int) -> None:
@@ -90,8 +90,8 @@ class MaskFiller:
     def start(self, matchers: Sequence[Matcher]) -> Future[Bits]:
         """(len(matchers), vocab // 32 + 1) int32: bit t % 32 of word t // 32 allows token t.
 
-        A matcher that allows nothing, or whose limits are reached, says so when it is asked for
-        its error; its row allows everything. The matchers must be left alone until it is done.
+        The row of a matcher that allows nothing, or has reached its limits, allows everything; its
+        `error` says so. The matchers must not be used until it is done.
         """
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "radixlm-masks")
@@ -117,7 +117,7 @@ class MaskFiller:
         return bits
 
     def _fill_all(self, rows: Sequence[tuple[int, Matcher]], bits: Bits) -> None:
-        """Several at a time; each by itself where that fails, to find out whose fault it is."""
+        """Several at a time; each by itself where that fails, to find the one that is broken."""
         if self._executor is None:
             self._executor = LLExecutor()
         try:
@@ -131,6 +131,6 @@ class MaskFiller:
 def _fill_one(matcher: Matcher, bits: Bits, row: int) -> None:
     try:
         fill_next_token_bitmask(matcher.state, bits, row)
-    except BaseException as error:  # told when the matcher is asked to go on
+    except BaseException as error:  # it is the matcher's `error` from now on
         bits[row] = 0
         matcher.give_up(error)

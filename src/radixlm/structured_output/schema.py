@@ -1,63 +1,115 @@
-"""JSON schemas, changed where llguidance (1.9.1) would not keep to them.
+"""JSON schemas as llguidance (1.9.1) can take them: changed where it would not keep to them, and
+with a limit where they set none, since a weak model would write keys for ever.
 
-Every change leaves fewer answers than the schema allows, never others; what can not be mended so is
-refused. Each names what was seen.
+Every change leaves fewer answers than the schema allows, never others; a schema that cannot be
+mended so is refused. Each names what was seen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import json
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from math import inf, nextafter
 from typing import Any
 
 from radixlm.structured_output.disjoint import Branches
 
+# Of objects and lists of which a schema says nothing but that they are some.
+MAX_KEYS = 64
+MAX_ITEMS = 256
+MAX_DEPTH = 6
+
 # Where schemas stand in schemas.
-_ONE = ("items", "additionalItems", "unevaluatedItems", "contains", "not", "if", "then", "else")
-_OF_OBJECTS = ("additionalProperties", "unevaluatedProperties", "propertyNames")
+_ONE = (
+    *("items", "additionalItems", "unevaluatedItems", "contains", "not", "if", "then", "else"),
+    *("additionalProperties", "unevaluatedProperties", "propertyNames"),
+)
 _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
 _MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _LOW, _HIGH = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
+_JOINING = ("allOf", "anyOf", "oneOf", "$ref", "if", "not")
+_SHAPING = (
+    *("properties", "patternProperties", "additionalProperties", "required"),
+    *("minProperties", "maxProperties", "items", "prefixItems", "minItems", "contains"),
+)
+_ANYTHING = "radixlm-anything-"  # and how many levels it may still have
 _FAR = 10_000
 
 
 class SchemaError(ValueError):
-    """The schema can not be kept to; says why."""
+    """The schema cannot be kept to; says why."""
 
 
-def mended(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The same schema as llguidance can take it. Raises SchemaError."""
-    made: dict[str, Any] = _mended(schema, Branches(schema))
-    return made
+def load(text: str) -> dict[str, Any]:
+    """A schema's text, mended and limited. O(size). Raises SchemaError."""
+    try:
+        schema = json.loads(text)
+        return _Mender(schema).whole(schema)
+    except SchemaError:
+        raise
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise SchemaError(f"it is no JSON schema: {error}") from None
 
 
-def _mended(schema: Any, branches: Branches) -> Any:
-    if not isinstance(schema, Mapping):
-        return schema
+class _Mender:
+    """Mends a schema and, where it can, limits what it leaves open.
 
-    def each(part: Any) -> Any:
-        return _mended(part, branches)
+    An object whose properties are named has no others, unless the schema says
+    `additionalProperties`, or asks for more than it names. Other objects, lists and values of any
+    type have at most MAX_KEYS, MAX_ITEMS and MAX_DEPTH, where the schema does not say what is in
+    them.
 
-    made = {name: each_part(name, value, each, mended_pattern) for name, value in schema.items()}
-    for value in _values(made):
-        _check_integers(value)
-    _mend_bounds(made)
-    if isinstance(made.get("pattern"), str):
-        made["pattern"] = mended_pattern(made["pattern"])
-    if isinstance(made.get("oneOf"), list) and "anyOf" not in made:
-        overlap = branches.overlap(schema["oneOf"])
+    Schemas that several parts shape together are not limited: a part that is closed would forbid
+    what another one names. Nor are those with an `$id` inside, which references start from.
+    """
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        parts = _parts(root)
+        self._branches = Branches(root)
+        self._limits = not any(map(_joins, parts)) and not any("$id" in part for part in parts[1:])
+
+    def whole(self, root: Mapping[str, Any]) -> dict[str, Any]:
+        made: dict[str, Any] = self._made(root, MAX_DEPTH)
+        if not self._limits:
+            return made
+        plain = {"type": ["null", "boolean", "number", "string"]}
+        levels = {
+            f"{_ANYTHING}{depth}": self._made({} if depth else plain, depth)
+            for depth in range(MAX_DEPTH)
+        }
+        return {**made, "$defs": {**made.get("$defs", {}), **levels}}
+
+    def _made(self, schema: Any, depth: int) -> Any:
+        """depth: levels of objects and lists that a value of any type may still have."""
+        if schema is True and self._limits:
+            schema = {}
+        if not isinstance(schema, Mapping):
+            return schema
+        made = {
+            name: _each_part(name, value, lambda part: self._made(part, depth), mended_pattern)
+            for name, value in schema.items()
+        }
+        _check_integers([made.get("const"), made.get("enum")])
+        _mend_bounds(made)
+        if isinstance(made.get("pattern"), str):
+            made["pattern"] = mended_pattern(made["pattern"])
+        if isinstance(made.get("oneOf"), list) and "anyOf" not in made:
+            self._check_disjoint(schema["oneOf"])
+            made["anyOf"] = made.pop("oneOf")
+        return _limited(made, depth) if self._limits else made
+
+    def _check_disjoint(self, branches: list[Any]) -> None:
+        overlap = self._branches.overlap(branches)
         if overlap is not None:
             first, second = overlap
             raise SchemaError(
                 f"its `oneOf` has branches that one value may match both, {first} and {second}: "
                 "give each a property of its own `const`, or a type of its own, or use `anyOf`"
             )
-        made["anyOf"] = made.pop("oneOf")
-    return made
 
 
-def each_part(
+def _each_part(
     name: str, value: Any, each: Callable[[Any], Any], pattern: Callable[[str], str] = str
 ) -> Any:
     """A keyword's value, with what `each` makes of the schemas in it and `pattern` of patterns."""
@@ -66,14 +118,65 @@ def each_part(
     if name in _MAPS and isinstance(value, Mapping):
         keys = pattern if name == "patternProperties" else str
         return {keys(key): each(part) for key, part in value.items()}
-    return each(value) if name in (*_ONE, *_OF_OBJECTS) else value
+    return each(value) if name in _ONE else value
 
 
-def _values(schema: Mapping[str, Any]) -> Iterator[Any]:
-    if "const" in schema:
-        yield schema["const"]
-    if isinstance(schema.get("enum"), list):
-        yield from schema["enum"]
+def _parts(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """A schema and all within it."""
+    found = [schema]
+
+    def add(part: Any) -> None:
+        if isinstance(part, Mapping):
+            found.extend(_parts(part))
+
+    for name, value in schema.items():
+        _each_part(name, value, add)
+    return found
+
+
+def _joins(schema: Mapping[str, Any]) -> bool:
+    """Whether more than one schema says which keys an object, or which items a list has."""
+    joining = [name for name in _JOINING if name in schema]
+    alone = len(joining) == 1 and not any(name in schema for name in _SHAPING)
+    return bool(joining) and not (alone and len(schema.get("allOf", [0])) == 1)
+
+
+def _limited(schema: dict[str, Any], depth: int) -> dict[str, Any]:
+    if any(name in schema for name in (*_JOINING, "const", "enum")):
+        return schema
+    made = dict(schema)
+    kinds = schema.get("type", ["object", "array"])
+    deeper = {"$ref": f"#/$defs/{_ANYTHING}{depth - 1}"}
+    if "object" in kinds and "additionalProperties" not in schema:
+        made |= _closed(schema) or _few_keys(schema, deeper)
+    if "array" in kinds and not {"items", "prefixItems", "contains"} & schema.keys():
+        least = schema.get("minItems", 0)
+        made |= {"items": deeper, "maxItems": schema.get("maxItems", max(least, MAX_ITEMS))}
+    return made
+
+
+def _closed(schema: Mapping[str, Any]) -> dict[str, Any] | None:
+    """No keys but those that it names, where it names as many as it asks for."""
+    named = schema.get("properties", {})
+    patterns = "patternProperties" in schema
+    if not named and not patterns and "properties" not in schema:
+        return None
+    enough = schema.get("minProperties", 0) <= len(named) or patterns
+    return (
+        {"additionalProperties": False}
+        if enough and {*schema.get("required", ())} <= {*named}
+        else None
+    )
+
+
+def _few_keys(schema: Mapping[str, Any], value: Mapping[str, Any]) -> dict[str, Any]:
+    made: dict[str, Any] = {"additionalProperties": value}
+    named = schema.get("properties", {})
+    if "patternProperties" not in schema and {*named} <= {*schema.get("required", ())}:
+        # llguidance counts only where every key that is named is required.
+        least = max(schema.get("minProperties", 0), len(schema.get("required", ())))
+        made["maxProperties"] = schema.get("maxProperties", max(least, MAX_KEYS))
+    return made
 
 
 def _check_integers(value: Any) -> None:

@@ -13,18 +13,18 @@ from radixlm.core.keys import Key
 
 Cut = Callable[[str], list[int] | None]
 
-# Stands before a text that would otherwise be given a space of its own, as at a text's beginning.
+# Stands before a text to which the tokenizer would add a space, as at a text's beginning.
 _LEAD = "\x02"
 _LONGEST_LEAD = 4  # tokens
-# Of a text that is forced no more than this is cut at a time, and of that what lies so far from its
-# end that what follows changes nothing: however long the text, each step takes less than a
-# millisecond. The n answers of one request ask for the same, so what was cut last is remembered.
+# A forced text is cut in parts of this length, and of each the end is left out, since the text
+# after it may change it: so each step takes less than a millisecond, however long the text. The n
+# answers of one request ask for the same cuts, so the last ones are remembered.
 _LONGEST_CUT = 512
 _UNSURE = 64  # bytes
 _REMEMBERED = 64
-# Sets of tokens that a mask takes or leaves as a whole, where all their texts may come next; the
-# rest is walked byte by byte. llguidance's own, and two that halve the dearest masks: 16 bytes, as
-# most vocabularies' longest words, for strings of limited length; and small letters, for patterns.
+# Sets of tokens that a mask takes or leaves as a whole, where all their texts may come next; other
+# tokens are walked byte by byte. llguidance's own, and two that halve the slowest masks: 16 bytes,
+# the longest words of most vocabularies, for strings of limited length; small letters for patterns.
 _IN_STRING = r'[^"\\\x00-\x1F\x7F]'
 _SLICES = [
     r"[\x20\x0A\x0D\x09]+",
@@ -34,7 +34,7 @@ _SLICES = [
 
 
 class Vocabulary(Protocol):
-    """What is asked of a tokenizer."""
+    """The parts of a tokenizer that a table needs."""
 
     vocab_size: int
     special_ids: frozenset[int]
@@ -48,8 +48,8 @@ class Vocabulary(Protocol):
 class Table:
     """tokens: each id's bytes, none where the model has an id that the tokenizer lacks.
 
-    There is one id more than the model has: llguidance must have one that ends an answer, and it
-    is this one where the model has none.
+    There is one id more than the model has: llguidance needs an id that ends an answer, and takes
+    this one where the model has none.
     """
 
     tokens: tuple[bytes, ...]
@@ -69,7 +69,7 @@ class Table:
     def tokenizer(self, cut: Cut | None = None) -> LLTokenizer:
         """Make llguidance's tokenizer, which takes a tenth of a second.
 
-        cut: a text's tokens as the model was taught them; without it the longest come first.
+        cut: gives a text's tokens as in training; without it the longest come first.
         """
         return LLTokenizer(
             TokenizerWrapper(_Wrapped(self, cut)),
@@ -129,8 +129,8 @@ class _Wrapped:
 
 
 def cutter(vocabulary: Vocabulary) -> Cut:
-    """What cuts text from the middle of an answer into tokens, as the tokenizer does: tokens whose
-    bytes are the text's, None where the tokenizer gives no such.
+    """Cuts text from the middle of an answer into tokens, as the tokenizer does; None where the
+    bytes of its tokens are not the text's.
     """
 
     def spelled(ids: list[int]) -> bytes:

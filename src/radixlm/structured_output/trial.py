@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
+import faulthandler
 import os
 import pickle
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from radixlm.core.errors import NoTrialError
 from radixlm.core.grammar import Grammar
-from radixlm.structured_output.grammar_source import GrammarError
+from radixlm.structured_output.grammar_source import (
+    GrammarError,
+    compile_source,
+    source_of,
+    try_first_tokens,
+)
 from radixlm.structured_output.token_table import Table
 
 SECONDS = 3.0
@@ -21,9 +29,11 @@ SECONDS = 3.0
 _START = """
 import sys
 sys.path[:] = sys.argv[1:]
-from radixlm.structured_output.trial_process import main
+from radixlm.structured_output.trial import main
 main()
 """
+# Less than the thread has that will compile the same later: what overflows that one does it here.
+_STACK = 1 << 20
 
 
 class Tried(NamedTuple):
@@ -34,12 +44,15 @@ class Tried(NamedTuple):
 
 
 class Trial:
-    """Says of a grammar that it compiles, in how short a time, without a risk to this process.
+    """Says of a grammar that it compiles, and quickly, without a risk to this process.
 
     llguidance bounds what a mask costs, but not what compiling does: 40 characters of a schema
     (`multipleOf`) keep it for seconds, a chain of rules overflows its stack. No thread that is in
     there can be ended, but a process can. It ends itself when a grammar takes more than `seconds`,
     or when this process is gone, and the next grammar gets a new one.
+
+    It is no process pool: those of the standard library and of pebble run the user's program again
+    in each process, in its working directory.
 
     Used by one thread.
     """
@@ -53,8 +66,8 @@ class Trial:
         """Raises GrammarError, NoTrialError."""
         process = self._process or self._start()
         try:
-            send(process.stdin, grammar)
-            answer = receive(process.stdout)
+            _send(process.stdin, grammar)
+            answer = _receive(process.stdout)
         except (EOFError, OSError):
             self.close()
             raise GrammarError(
@@ -83,8 +96,8 @@ class Trial:
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is for this process
             )
-            send(process.stdin, (self._table, self._seconds))
-            receive(process.stdout)  # it is ready: whatever ends it now is a grammar's fault
+            _send(process.stdin, (self._table, self._seconds))
+            _receive(process.stdout)  # it is ready: if it ends later, a grammar did it
         except (EOFError, OSError) as error:
             self.close()
             reason = str(error) or "it ended at once"
@@ -96,25 +109,66 @@ class Trial:
 
 
 def _import_path() -> list[str]:
-    """Where this process finds its modules, without what hangs on the working directory."""
+    """Where this process finds its modules, without entries relative to the working directory."""
     absolute = [entry for entry in sys.path if Path(entry).is_absolute()]
     ours = str(Path(__file__).parents[2])
     return absolute if ours in absolute else [*absolute, ours]
 
 
-def send(pipe: IO[bytes] | None, message: object) -> None:
-    """Write one message."""
+def _send(pipe: IO[bytes] | None, message: object) -> None:
     if pipe is None:
         raise EOFError
     pickle.dump(message, pipe)
     pipe.flush()
 
 
-def receive(pipe: IO[bytes] | None) -> Any:
-    """Read one message. Raises EOFError when the other side is gone."""
+def _receive(pipe: IO[bytes] | None) -> Any:
+    """One message. Raises EOFError when the other side is gone."""
     if pipe is None:
         raise EOFError
     try:
         return pickle.load(pipe)  # noqa: S301 - from our own process
     except pickle.UnpicklingError:
         raise EOFError from None
+
+
+def main() -> None:
+    """The process: compile grammars until the other side is gone."""
+    threading.stack_size(_STACK)
+    thread = threading.Thread(target=_serve)
+    thread.start()
+    thread.join()
+
+
+def _serve() -> None:
+    with suppress(EOFError), open(os.devnull, "w") as nowhere:
+        table, seconds = _receive(sys.stdin.buffer)
+        tokenizer = table.tokenizer()
+        _send(sys.stdout.buffer, None)  # ready
+        while True:
+            grammar: Grammar = _receive(sys.stdin.buffer)
+            # Its watchdog needs neither the interpreter nor a signal to end the process.
+            faulthandler.dump_traceback_later(seconds, exit=True, file=nowhere)
+            answer: str | tuple[str, int]
+            try:
+                source = source_of(grammar)
+                before = _resident()
+                matcher = compile_source(source, tokenizer)
+                answer = source, max(_resident() - before, 0)
+                try_first_tokens(matcher)
+            except GrammarError as error:
+                answer = str(error)
+            faulthandler.cancel_dump_traceback_later()
+            _send(sys.stdout.buffer, answer)
+
+
+def _resident() -> int:
+    """Bytes of memory that this process holds, what it has freed given back; 0 where the system
+    does not say.
+    """
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, AttributeError):
+        return 0

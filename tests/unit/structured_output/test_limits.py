@@ -10,8 +10,8 @@ import pytest
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
 from radixlm.core.grammar import ANY_OBJECT, Grammar
-from radixlm.structured_output.complexity import MAX_DEPTH, MAX_ITEMS, MAX_KEYS
-from radixlm.structured_output.grammar_source import GrammarError, compile_grammar
+from radixlm.structured_output.grammar_source import GrammarError, compile_source, source_of
+from radixlm.structured_output.schema import MAX_DEPTH, MAX_ITEMS, MAX_KEYS
 from radixlm.structured_output.token_table import Table
 from tests.engines import byte_tokenizer
 
@@ -23,7 +23,7 @@ OPEN = {"type": "object", "properties": A}
 
 
 def accepts(schema: Any, value: Any) -> bool:
-    matcher = compile_grammar(Grammar.json_schema(schema), TOKENIZER)
+    matcher = compile_source(source_of(Grammar.json_schema(schema)), TOKENIZER)
     ids = byte_tokenizer().encode(json.dumps(value)).tolist()
     return matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
 
@@ -82,7 +82,7 @@ def test_what_a_schema_asks_for_stays(schema: Any, value: Any) -> None:
 def test_a_model_that_always_goes_on_comes_to_an_end(schema: Any, first: bytes) -> None:
     """It writes empty texts, and ends an object or a list only where nothing else is left."""
     spelled = [*map(byte_tokenizer().token_bytes, range(256))]
-    matcher = compile_grammar(Grammar.json_schema(schema), TOKENIZER)
+    matcher = compile_source(source_of(Grammar.json_schema(schema)), TOKENIZER)
     mask = allocate_token_bitmask(1, TOKENIZER.vocab_size)
     answer = bytearray()
     while len(answer) < LONGEST and not matcher.is_stopped():
@@ -98,7 +98,7 @@ def test_a_model_that_always_goes_on_comes_to_an_end(schema: Any, first: bytes) 
 
 def test_white_space_is_bounded_in_lark_too() -> None:
     lark = Grammar.lark(f"start: a\na: %json {json.dumps(OPEN)}")
-    matcher = compile_grammar(lark, TOKENIZER)
+    matcher = compile_source(source_of(lark), TOKENIZER)
     ids = byte_tokenizer().encode('{"a":' + " " * 9).tolist()
     assert matcher.try_consume_tokens(ids) == 6
 
@@ -108,4 +108,4 @@ def test_white_space_is_bounded_in_lark_too() -> None:
 )
 def test_what_is_no_schema_is_refused(schema: Any) -> None:
     with pytest.raises(GrammarError, match="JSON schema"):
-        compile_grammar(Grammar.json_schema(schema), TOKENIZER)
+        compile_source(source_of(Grammar.json_schema(schema)), TOKENIZER)

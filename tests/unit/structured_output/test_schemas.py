@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from radixlm.core.grammar import Grammar
 from radixlm.structured_output.compiler import MAX_KEPT_BYTES, Compiled, Compiler
 from radixlm.structured_output.disjoint import Branches
-from radixlm.structured_output.grammar_source import GrammarError, compile_grammar
+from radixlm.structured_output.grammar_source import GrammarError, compile_source, source_of
 from radixlm.structured_output.token_table import Table
 from tests.engines import byte_tokenizer
 
@@ -24,7 +24,7 @@ CHARACTERS = [*'ab"\\/ -]^', "\n", "\t", "é", "\u2028", "🙂", "\x01"]
 
 
 def accepted(grammar: Grammar, texts: list[str]) -> list[str]:
-    matcher = compile_grammar(grammar, TOKENIZER)
+    matcher = compile_source(source_of(grammar), TOKENIZER)
     kept = []
     for text in texts:
         ids = byte_tokenizer().encode(text).tolist()
@@ -130,7 +130,7 @@ def test_bounds_beyond_a_double_s_integers_are_kept(bound: int) -> None:
 )
 def test_what_can_not_be_kept_is_refused(schema: Any, says: str) -> None:
     with pytest.raises(GrammarError, match=says):
-        compile_grammar(Grammar.json_schema(schema), TOKENIZER)
+        compile_source(source_of(Grammar.json_schema(schema)), TOKENIZER)
 
 
 def tagged(*tags: str, **more: Any) -> dict[str, Any]:
@@ -234,7 +234,7 @@ def test_what_is_kept_is_bounded_by_its_memory() -> None:
     third = MAX_KEPT_BYTES // 3 + 1
     for index in range(4):
         grammar = Grammar.regex(f"a{{{index + 1}}}")
-        compiler._keep(grammar, Compiled(compile_grammar(grammar, TOKENIZER), third))
+        compiler._keep(grammar, Compiled(compile_source(source_of(grammar), TOKENIZER), third))
     assert [grammar.text for grammar in compiler._kept] == ["a{3}", "a{4}"]
     assert compiler._bytes == 2 * third
 

@@ -8,9 +8,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from radixlm.lang.backend import Piece, Scores, Session
-from radixlm.lang.params import Params
-from radixlm.lang.roles import HabitRoles
-from radixlm.lang.transcript import Transcript
+from radixlm.lang.ir import Params
+from radixlm.lang.transcript import HabitRoles, Transcript
 from tests.server_support import until
 
 Reply = Callable[[str], str]

@@ -278,6 +278,8 @@ def test_mixed_lists_are_refused(engine: Engine) -> None:
 
 
 def test_public_names_are_there() -> None:
+    stub = Path(radixlm.__file__).with_suffix(".pyi").read_text()
+    assert len(radixlm.__all__) == stub.count(" as ")
     for name in radixlm.__all__:
         exported = getattr(radixlm, name)
         assert getattr(exported, "__name__", name) == name  # values have no name of their own

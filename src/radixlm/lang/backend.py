@@ -1,21 +1,27 @@
-"""What the language asks of whatever runs the model."""
+"""What the language asks of a backend: of whatever runs the model."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from os.path import commonprefix
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from radixlm.lang.choices import Tokens
-from radixlm.lang.params import Params
+from radixlm.lang.ir import Params
 from radixlm.lang.transcript import Transcript
+
+T = TypeVar("T")
+# A shorter prefix is not worth a request.
+_LEAST_CHARACTERS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
     """New text and tokens of an answer. meta: what is known of the answer so far. cut: a stop ended
-    the text, so the tokens may go on behind it.
+    the text, so the tokens may go on after it.
     """
 
     text: str = ""
@@ -25,7 +31,7 @@ class Piece:
 
 
 class Scores(NamedTuple):
-    """Each choice's tokens behind the prompt, and on their own if that was asked for. A token that
+    """Each choice's tokens after the prompt, and on their own if that was asked for. A token that
     the choice shares with the prompt's last text is the choice's.
     """
 
@@ -34,13 +40,12 @@ class Scores(NamedTuple):
 
 
 class Session(Protocol):
-    """A backend in use, on one event loop. Whatever is closed or cancelled half way is ended at the
-    backend too. Methods raise InvalidRequestError for what the program asks wrongly, and other
-    RadixLMErrors.
+    """A backend in use, on one event loop. What is closed or cancelled half way ends at the backend
+    too. Methods raise InvalidRequestError for a program's mistakes, and other RadixLMErrors.
 
     shares_in_flight: requests that come together compute what they share once by themselves.
     answers_turns: it answers the messages before an assistant's, not a text. Then nothing can be
-        scored, and several answers in one message need speculation.
+        scored, and several answers in one message need prefetching.
     calls_cost: each call takes long or is paid for, so several answers may be had from one.
     """
 
@@ -77,3 +82,67 @@ class Backend(Protocol):
     def flush_cache(self) -> bool:
         """Drop what is cached; whether all of it went."""
         ...
+
+
+class WarmingSession:
+    """A batch's session for backends whose requests do not share by themselves: the first call
+    waits for the second one, then what both begin with is computed; the others wait for that.
+    """
+
+    shares_in_flight = False
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.answers_turns = session.answers_turns
+        self.calls_cost = session.calls_cost
+        self.begin = session.begin
+        self._first: list[str] = []
+        self._warm = asyncio.Event()
+
+    def ended(self) -> None:
+        """A program is over, so there may be no second call to wait for. On the loop."""
+        self._warm.set()
+
+    async def answer(
+        self, said: Transcript, params: Params, *, stream: bool
+    ) -> AsyncGenerator[Piece, None]:
+        await self._warmed(said)
+        async with aclosing(self._session.answer(said, params, stream=stream)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    async def compute(self, said: Transcript) -> None:
+        await self._warmed(said)
+        await self._session.compute(said)
+
+    async def score(self, said: Transcript, choices: Sequence[str], *, alone: bool) -> Scores:
+        await self._warmed(said)
+        return await self._session.score(said, choices, alone=alone)
+
+    async def _warmed(self, said: Transcript) -> None:
+        if self._warm.is_set():
+            return
+        self._first.append(said.text)
+        if len(self._first) != 2:
+            await self._warm.wait()
+            return
+        common = self._session.begin()
+        common.write(commonprefix(self._first))  # noqa: RUF071  # of texts, not of paths
+        try:
+            if len(common.text) >= _LEAST_CHARACTERS:
+                await self._session.compute(common)
+        finally:
+            self._warm.set()
+
+
+async def side_by_side(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """All results, in order. When one fails the others are cancelled, and are over, before that
+    error is raised.
+    """
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import replace
-from typing import Any, Protocol, cast, runtime_checkable
+from dataclasses import fields, replace
+from typing import Any, Protocol, Self, cast, runtime_checkable
 
 import numpy as np
 
@@ -15,16 +15,17 @@ from radixlm.core.grammar import Grammar
 from radixlm.core.keys import Key
 from radixlm.core.request import FinishReason, RequestOutput, TokenLogprob
 from radixlm.core.sampling import SamplingParams
-from radixlm.lang.backend import Piece, Scores, Session
+from radixlm.lang.backend import Piece, Scores, Session, side_by_side
 from radixlm.lang.choices import Token, Tokens
-from radixlm.lang.interpreter import side_by_side
-from radixlm.lang.meta import AnswerMeta
-from radixlm.lang.params import Params
-from radixlm.lang.roles import HabitRoles, Roles, TemplateRoles
-from radixlm.lang.tokens import TokenTranscript
-from radixlm.lang.transcript import Transcript
+from radixlm.lang.ir import Params
+from radixlm.lang.transcript import Answer, HabitRoles, Roles, TemplateRoles, Transcript
 from radixlm.text.chat_template import ChatTemplate
+from radixlm.text.detokenizer import PROMPT_TAIL, Detokenizer
 from radixlm.text.tokenizer import Tokenizer
+
+# SGLang's names of what the engine calls otherwise.
+_RENAMED = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}
+_SAMPLING = {entry.name for entry in fields(SamplingParams)} - {"logprob_start_len"}
 
 
 @runtime_checkable
@@ -43,7 +44,7 @@ class AnyEngine(Protocol):
 
 
 class EngineBackend:
-    """Runs programs on an Engine or an AsyncEngine, which stays its owner's to close."""
+    """Runs programs on an Engine or an AsyncEngine, which its owner closes."""
 
     def __init__(self, engine: AnyEngine) -> None:
         self._engine = engine
@@ -71,8 +72,100 @@ def roles_of(engine: AnyEngine) -> Roles:
     return TemplateRoles(engine.chat_template, given)
 
 
+class TokenTranscript(Transcript):
+    """A transcript that is token ids, so that no text is tokenized twice.
+
+    Texts that stand together are tokenized as one, when the model is asked next. What the model
+    said stays the tokens it said. So a token may reach from one text of the program into the next,
+    but never across a seam between a text and an answer:
+
+        s += "Name" + ":"    gen("name")    "\\n"   "Age:"
+        '--- one text ---'  |-- tokens --|  '- one text -'      | seam
+
+    Where the model was asked meanwhile (a fork, a select), the last token of the text before is
+    taken back and tokenized together with what follows: "do" and "g" become "dog".
+
+    _pending: text that is not tokenized yet. _open: the last token is of a text.
+    """
+
+    def __init__(self, roles: Roles, tokenizer: Tokenizer) -> None:
+        super().__init__(roles)
+        self._tokenizer = tokenizer
+        self._ids: list[int] = []
+        self._pending = ""
+        self._open = False
+
+    def write(self, text: str) -> None:
+        super().write(text)
+        self._pending += text
+
+    def take(self, answer: Answer) -> None:
+        super().take(answer)
+        kept, length = len(answer.token_ids), len(answer.text)
+        if answer.cut:
+            kept, length = self._within(answer.token_ids, length)
+        self._settle()
+        self._ids += answer.token_ids[:kept]
+        self._open = False
+        self._pending = answer.text[length:]
+
+    def copy(self) -> Self:
+        self._settle()
+        twin = super().copy()
+        twin._ids = list(self._ids)
+        return twin
+
+    def key(self) -> Key:
+        """(n,) int32 ids of everything so far."""
+        self._settle()
+        return np.array(self._ids, dtype=np.int32)
+
+    def key_with(self, text: str) -> Key:
+        """As `key`, as if the program wrote this text too."""
+        branch = self.copy()
+        branch.write(text)
+        return branch.key()
+
+    def _settle(self) -> None:
+        text, self._pending = self._pending, ""
+        if not text:
+            return
+        if self._ids:
+            text = self._taken_back() + text
+            self._ids += self._tokenizer.encode_behind(text).tolist()
+        else:
+            self._ids = self._tokenizer.encode(text).tolist()
+        self._open = True
+
+    def _taken_back(self) -> str:
+        """The text of the last token, which is removed; nothing where it has to stay."""
+        token = self._ids[-1]
+        if not self._open or len(self._ids) == 1 or token in self._tokenizer.special_ids:
+            return ""
+        text = self._tokenizer.token_text(token)
+        if "\ufffd" in text or self._tokenizer.encode_behind(text).tolist() != [token]:
+            return ""
+        self._ids.pop()
+        return text
+
+    def _within(self, tokens: Sequence[int], length: int) -> tuple[int, int]:
+        """How many of the tokens are within `length` characters, and how many characters they are.
+
+        A stop may end an answer in the middle of a token: the rest of the text is text then.
+        """
+        decoded = Detokenizer(self._tokenizer, prompt_tail=self._ids[-PROMPT_TAIL:])
+        kept = kept_length = total = 0
+        for place, token in enumerate(tokens, start=1):
+            total += len(decoded.push(token).text)
+            if total > length:
+                return kept, kept_length
+            if total > kept_length:
+                kept, kept_length = place, total
+        return len(tokens), length
+
+
 class EngineSession:
-    """See Session."""
+    """See Session. Transcripts are TokenTranscripts, since a session gets back what it began."""
 
     shares_in_flight = True
     answers_turns = False
@@ -88,10 +181,12 @@ class EngineSession:
     async def answer(
         self, said: Transcript, params: Params, *, stream: bool
     ) -> AsyncGenerator[Piece, None]:
-        key = _key(said)
+        key = cast(TokenTranscript, said).key()
         prompt_only = params.max_new_tokens == 0
         if prompt_only:
-            params = _of_prompt(params)
+            # As on the server, a token is sampled all the same; log-probabilities are the prompt's.
+            start = params.logprob_start_len or 0
+            params = replace(params, max_new_tokens=1, logprob_start_len=start)
         meta = AnswerMeta(self._engine.tokenizer, params, key)
         async for output in self._outputs(key, sampling_of(params), stream=stream):
             if prompt_only:
@@ -103,20 +198,19 @@ class EngineSession:
             yield Piece(output.text, tokens, meta.after(output), cut)
 
     async def compute(self, said: Transcript) -> None:
-        async for _ in self._outputs(_key(said), SamplingParams(max_tokens=1, temperature=0.0)):
+        key = cast(TokenTranscript, said).key()
+        async for _ in self._outputs(key, SamplingParams(max_tokens=1, temperature=0.0)):
             pass
 
     async def score(self, said: Transcript, choices: Sequence[str], *, alone: bool) -> Scores:
-        base = _key(said)
-        keys = [_with(said, choice) for choice in choices]
+        tokens = cast(TokenTranscript, said)
+        base, keys = tokens.key(), [tokens.key_with(choice) for choice in choices]
         starts = [_shared(base, key) for key in keys]
-        tokens = await side_by_side(
-            [self._score(key, start) for key, start in zip(keys, starts, strict=True)]
-        )
+        scored = await side_by_side(list(map(self._score, keys, starts)))
         if not alone:
-            return Scores(tokens, None)
+            return Scores(scored, None)
         ends = [key[start:] for key, start in zip(keys, starts, strict=True)]
-        return Scores(tokens, await side_by_side([self._score(end, 0) for end in ends]))
+        return Scores(scored, await side_by_side([self._score(end, 0) for end in ends]))
 
     async def _score(self, key: Key, start: int) -> Tokens:
         """Log-probabilities of the tokens from `start` on; of a first one there is none."""
@@ -126,7 +220,7 @@ class EngineSession:
                 max_tokens=1, temperature=0.0, prompt_logprobs=0, logprob_start_len=max(start, 1)
             )
             async for output in self._outputs(key, params):
-                scored += [self._token(*_pair(entry)) for entry in output.prompt_logprobs]
+                scored += [self._token(each.token, each.logprob) for each in output.prompt_logprobs]
         return scored
 
     def _token(self, token: int, logprob: float | None) -> Token:
@@ -143,64 +237,80 @@ class EngineSession:
                 yield output
 
 
-def _of_prompt(params: Params) -> Params:
-    """For no answer: as on the server, a token is sampled all the same, and log-probabilities are
-    the prompt's.
-    """
-    start = params.logprob_start_len
-    return replace(params, max_new_tokens=1, logprob_start_len=0 if start is None else start)
-
-
-async def _joined(
-    outputs: AsyncIterator[RequestOutput],
-) -> AsyncGenerator[RequestOutput, None]:
+async def _joined(outputs: AsyncIterator[RequestOutput]) -> AsyncGenerator[RequestOutput, None]:
     yield RequestOutput.joined([output async for output in outputs])
+
+
+class AnswerMeta:
+    """SGLang's `meta_info` of one answer. params: what is asked of it. key: the prompt."""
+
+    def __init__(self, tokenizer: Tokenizer, params: Params, key: Key) -> None:
+        self._tokenizer = tokenizer
+        self._with_text = bool(params.return_text_in_logprobs)
+        self._tokens = 0
+        kinds = ["token"] if params.return_logprob else []
+        kinds += ["top"] if params.return_logprob and params.top_logprobs_num else []
+        self._lists: dict[str, list[Any]] = {
+            f"{side}_{kind}_logprobs": [] for side in ("input", "output") for kind in kinds
+        }
+        if params.return_logprob and params.logprob_start_len == 0 and key.size:
+            # Nothing comes before the first token that could predict it.
+            self._lists["input_token_logprobs"].append(self._entry(int(key[0]), None))
+            if "top" in kinds:
+                self._lists["input_top_logprobs"].append(None)
+
+    def after(self, output: RequestOutput) -> dict[str, Any]:
+        """With this output too."""
+        self._tokens += len(output.token_ids)
+        self._add("input", output.prompt_logprobs)
+        self._add("output", output.logprobs)
+        return {
+            "id": output.request_id,
+            "prompt_tokens": output.prompt_tokens,
+            "completion_tokens": self._tokens,
+            "cached_tokens": output.cached_tokens,
+            "finish_reason": self._finish(output),
+            **self._lists,
+        }
+
+    def _add(self, side: str, entries: Iterable[TokenLogprob]) -> None:
+        for entry in entries:
+            self._lists[f"{side}_token_logprobs"].append(self._entry(entry.token, entry.logprob))
+            if entry.top:
+                tops = [self._entry(*best) for best in entry.top]
+                self._lists[f"{side}_top_logprobs"].append(tops)
+
+    def _entry(self, token: int, logprob: float | None) -> Token:
+        return logprob, token, self._tokenizer.token_text(token) if self._with_text else None
+
+    def _finish(self, output: RequestOutput) -> dict[str, Any] | None:
+        match output.finish_reason:
+            case None:
+                return None
+            case FinishReason.LENGTH:
+                return {"type": "length", "length": self._tokens}
+            case reason:
+                return {"type": str(reason), "matched": output.matched_stop}
 
 
 def sampling_of(params: Params) -> SamplingParams:
     """The engine's parameters. Raises InvalidRequestError that names the field."""
-    grammar = None
+    named = {_RENAMED.get(name, name): value for name, value in params.given().items()}
+    given: dict[str, Any] = {name: named[name] for name in _SAMPLING & named.keys()}
     if params.regex is not None:
-        grammar = Grammar.regex(params.regex, param="regex")
+        given["grammar"] = Grammar.regex(params.regex, param="regex")
     elif params.json_schema is not None:
-        grammar = Grammar.json_schema(params.json_schema, param="json_schema")
-    named = {
-        "max_tokens": params.max_new_tokens,
-        "min_tokens": params.min_new_tokens,
-        "temperature": params.temperature,
-        "top_p": params.top_p,
-        "top_k": params.top_k,
-        "min_p": params.min_p,
-        "frequency_penalty": params.frequency_penalty,
-        "presence_penalty": params.presence_penalty,
-        "ignore_eos": params.ignore_eos,
-        "stop": params.stop,
-        "stop_token_ids": params.stop_token_ids,
-    }
+        given["grammar"] = Grammar.json_schema(params.json_schema, param="json_schema")
     if params.return_logprob:
         top, start = params.top_logprobs_num or 0, params.logprob_start_len
-        named["logprobs"] = top
+        given["logprobs"] = top
         if start is not None and start >= 0:
-            named |= {"prompt_logprobs": top, "logprob_start_len": start}
-    given: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
-    return SamplingParams(grammar=grammar, **given)
-
-
-def _key(said: Transcript) -> Key:
-    return cast(TokenTranscript, said).key()  # a session goes on from what it began itself
-
-
-def _with(said: Transcript, text: str) -> Key:
-    branch = said.copy()
-    branch.write(text)
-    return _key(branch)
+            given |= {"prompt_logprobs": top, "logprob_start_len": start}
+    return SamplingParams(**given)
 
 
 def _shared(one: Key, other: Key) -> int:
+    """How many of the first ids are the same."""
     size = min(one.size, other.size)
     different = np.flatnonzero(one[:size] != other[:size])
     return int(different[0]) if different.size else size
-
-
-def _pair(entry: TokenLogprob) -> tuple[int, float]:
-    return entry.token, entry.logprob

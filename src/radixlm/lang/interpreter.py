@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+import re
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
-from radixlm.lang.api_prefetch import Speculation, TextSpeculation, TurnSpeculation
-from radixlm.lang.backend import Session
+from radixlm.lang.backend import Session, side_by_side
 from radixlm.lang.choices import ChoicesDecision, mean_logprob
 from radixlm.lang.ir import (
     Expr,
     Gen,
-    PatternStops,
+    Params,
     RoleBegin,
     RoleEnd,
     ScopeBegin,
@@ -22,19 +21,16 @@ from radixlm.lang.ir import (
     Select,
     Text,
 )
-from radixlm.lang.params import Params
 from radixlm.lang.transcript import Answer, Transcript
 from radixlm.lang.values import Value
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
     """How a program is run. defaults: for what its gens leave open; nothing of it is open.
 
-    streams: whether texts are told as they come.
-    spec_tokens: how much to ask for at once where calls cost.
+    streams: whether texts are shown as they come.
+    spec_tokens: how many tokens to ask for at once where calls cost.
     """
 
     defaults: Params
@@ -42,54 +38,42 @@ class Style:
     spec_tokens: int | None = None
 
 
-class Performer:
-    """told: is called with each new piece of the state's text."""
+class Interpreter:
+    """said: what the steps so far have written. grow: is called with each new piece of its text."""
 
     def __init__(
-        self, session: Session, said: Transcript, style: Style, told: Callable[[str], None]
+        self, session: Session, said: Transcript, style: Style, grow: Callable[[str], None]
     ) -> None:
         self.said = said
         self._session = session
         self._style = style
-        self.told = told
+        self._grow = grow
+        self._shown = 0
         self._scopes: dict[str, tuple[int, Value]] = {}
-        self._speculation: Speculation | None = None
-        if session.calls_cost and style.spec_tokens:
-            make = TurnSpeculation if session.answers_turns else TextSpeculation
-            self._speculation = make(self, style.spec_tokens)
 
     async def perform(self, expr: Expr, value: Value) -> None:
         """Raises ValueError, RadixLMError. value: where the step's result goes."""
-        if self._speculation is not None and await self._speculation.takes(expr, value):
-            return
-        await self.do(expr, value)
-
-    async def do(self, expr: Expr, value: Value) -> None:
-        """`perform`, but at once."""
-        start = len(self.said.text)
+        said = self.said
         match expr:
             case Text(text):
-                self.said.write(text)
+                said.write(text)
             case RoleBegin(role):
-                self.said.begin(role)
+                said.begin(role)
             case RoleEnd(role):
-                self.said.end(role)
+                said.end(role)
             case ScopeBegin(name):
-                self._scopes[name] = start, value
+                self._scopes[name] = len(said.text), value
             case ScopeEnd(name):
-                first, scoped = self._scopes.pop(name)
-                scoped.settle(self.said.text[first:])
+                start, scoped = self._scopes.pop(name)
+                scoped.settle(said.text[start:])
             case Gen():
-                await self._gen(expr, value)
-                return
+                await self._gen(self.params_of(expr), value)
             case Select():
                 await self._select(expr, value)
-        self.told(self.said.text[start:])
+        self._show()
 
     async def catch_up(self) -> None:
-        """Do what was put off."""
-        if self._speculation is not None:
-            await self._speculation.catch_up()
+        """Perform the steps that were put off. Here there are none."""
 
     def params_of(self, gen: Gen) -> Params:
         """With nothing left open."""
@@ -97,31 +81,13 @@ class Performer:
         return replace(params, stop=(*(params.stop or ()), *self.said.roles.stops))
 
     def take(self, answer: Answer, value: Value) -> None:
-        """Say an answer that nothing was told of yet."""
-        self._take(answer, value)
-        self.told(answer.text)
-
-    def write(self, text: str) -> None:
-        """Say this."""
-        self.said.write(text)
-        self.told(text)
-
-    def _take(self, answer: Answer, value: Value) -> None:
+        """Write a step's answer."""
         self.said.take(answer)
         value.settle(answer.text, answer.meta)
-
-    async def _gen(self, gen: Gen, value: Value) -> None:
-        params = self.params_of(gen)
-        if (params.n or 1) == 1:
-            self._take(await self.answer(params, value), value)
-            return
-        answers = await side_by_side([self.answer(params) for _ in range(params.n or 1)])
-        self.said.take(answers[0])
-        self.told(answers[0].text)
-        value.settle([answer.text for answer in answers], [answer.meta for answer in answers])
+        self._show()
 
     async def answer(self, params: Params, value: Value | None = None) -> Answer:
-        """value: is told as it grows; None where there are several at a time."""
+        """value: its text grows as the answer does; None where there are several at a time."""
         stops = PatternStops(params.stop_regex or ())
         streams = bool(params.stop_regex) or (self._style.streams and value is not None)
         text = ""
@@ -138,12 +104,28 @@ class Performer:
                 if value is not None:
                     value.meta = meta
                     value.grow(fresh)
-                    self.told(fresh)
+                    self._shown += len(fresh)
+                    self._grow(fresh)
                 if stops.matched is not None:
                     meta["finish_reason"] = {"type": "stop", "matched": stops.matched}
                     cut = True
                     break
         return Answer(text, meta, tuple(tokens), cut)
+
+    def _show(self) -> None:
+        """Grow by what is said and not shown yet."""
+        fresh = self.said.text[self._shown :]
+        if fresh:
+            self._shown += len(fresh)
+            self._grow(fresh)
+
+    async def _gen(self, params: Params, value: Value) -> None:
+        if (params.n or 1) == 1:
+            self.take(await self.answer(params, value), value)
+            return
+        answers = await side_by_side([self.answer(params) for _ in range(params.n or 1)])
+        self.said.take(answers[0])
+        value.settle([answer.text for answer in answers], [answer.meta for answer in answers])
 
     async def _select(self, select: Select, value: Value) -> None:
         choices, method = list(select.choices), select.method
@@ -161,14 +143,29 @@ class Performer:
         value.settle(decision.decision, decision.meta_info)
 
 
-async def side_by_side(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """All results, in order. When one fails the others are cancelled, and are over, before that
-    error is raised.
+class PatternStops:
+    """Finds the first place where the text ends with what a pattern matches, whatever pieces it
+    comes in. A character costs time in proportion to the text before it.
+
+    matched: the pattern that ended it, None as long as none did.
     """
-    tasks = [asyncio.create_task(work) for work in works]
-    try:
-        return list(await asyncio.gather(*tasks))
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        self._patterns = [re.compile(pattern) for pattern in patterns]
+        self._text = ""
+        self.matched: str | None = None
+
+    def feed(self, piece: str) -> str:
+        """What of the piece is part of the answer.
+
+        >>> PatternStops(["[.!]"]).feed("Yes. No.")
+        'Yes.'
+        """
+        start = len(self._text)
+        self._text += piece
+        for end in range(start + 1, len(self._text) + 1) if self._patterns else ():
+            for pattern in self._patterns:
+                if pattern.search(self._text, 0, end):
+                    self.matched = pattern.pattern
+                    return self._text[start:end]
+        return piece

@@ -1,48 +1,171 @@
-"""Regular expressions that end an answer."""
+"""What a program is made of: expressions, their parameters, and the lines that they stand at."""
 
 from __future__ import annotations
 
+import inspect
+import json
+import linecache
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NoReturn
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
 
 from radixlm.core.errors import ProgramError
-from radixlm.lang.choices import ChoicesSamplingMethod, token_length_normalized
-from radixlm.lang.lines import caller_line
-from radixlm.lang.params import Params, make_params
+from radixlm.lang.choices import ChoicesSamplingMethod
+
+_OURS = f"{Path(__file__).parent}/"
+_CONTEXTLIB = sys.modules["contextlib"].__file__
+# White space ends a number, and is not part of it.
+_WHITE = (" ", "\n")
+_TYPES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "int": (r"[-+]?[0-9]+[ \n]?", _WHITE),
+    "float": (r"[-+]?[0-9]*\.?[0-9]+[ \n]?", _WHITE),
+    "bool": (r"(True|False)", ()),
+    "str": (r'"[^"\\\n]*"', ()),
+}
 
 
-class PatternStops:
-    """Finds the first place where the text ends with what a pattern matches, whatever pieces it
-    comes in. A character costs time in proportion to the text before it.
+class Line(NamedTuple):
+    """A place in a program, written as `tips.py:14 in advise: s += gen("tip", regex="(")`."""
 
-    matched: the pattern that ended it, None as long as none did.
+    file: str
+    number: int
+    function: str
+
+    def __str__(self) -> str:
+        code = linecache.getline(self.file, self.number).strip()
+        place = f"{Path(self.file).name}:{self.number} in {self.function}"
+        return f"{place}: {code}" if code else place
+
+
+def caller_line() -> Line:
+    """The nearest caller outside of the language. O(frames of ours), about a microsecond."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and _is_ours(frame.f_code.co_filename):
+        frame = frame.f_back
+    return Line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+
+
+def function_line(function: Callable[..., Any]) -> Line:
+    """Where it is defined; the caller's line where that is not known."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None:
+        return caller_line()
+    return Line(code.co_filename, code.co_firstlineno, code.co_name)
+
+
+def error_line(error: BaseException) -> Line | None:
+    """The program's line that raised it; None when no program did."""
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        if not _is_ours(frame.f_code.co_filename):
+            return Line(frame.f_code.co_filename, number, frame.f_code.co_name)
+    return None
+
+
+def _is_ours(file: str) -> bool:
+    return file.startswith(_OURS) or file == _CONTEXTLIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params:
+    """How one answer is sampled, in SGLang's words. In a `gen`, None leaves a parameter to what the
+    program is run with.
+
+    stop: the answer ends before any of these. stop_regex: it ends after what one of these matches,
+        as soon as one does.
+    n: number of answers; the program goes on with the first.
+    regex, json_schema: what the whole answer must look like.
     """
 
-    def __init__(self, patterns: Sequence[str]) -> None:
-        self._patterns = [re.compile(pattern) for pattern in patterns]
-        self._text = ""
-        self.matched: str | None = None
+    max_new_tokens: int | None = None
+    min_new_tokens: int | None = None
+    n: int | None = None
+    stop: tuple[str, ...] | None = None
+    stop_token_ids: tuple[int, ...] | None = None
+    stop_regex: tuple[str, ...] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    ignore_eos: bool | None = None
+    return_logprob: bool | None = None
+    logprob_start_len: int | None = None
+    top_logprobs_num: int | None = None
+    return_text_in_logprobs: bool | None = None
+    regex: str | None = None
+    json_schema: str | None = None
 
-    def feed(self, piece: str) -> str:
-        """What of the piece is part of the answer.
+    def over(self, defaults: Params) -> Params:
+        """These, and the defaults for those that are None."""
+        return replace(defaults, **self.given())
 
-        >>> PatternStops(["[.!]"]).feed("Yes. No.")
-        'Yes.'
-        """
-        start = len(self._text)
-        self._text += piece
-        for end in range(start + 1, len(self._text) + 1) if self._patterns else ():
-            for pattern in self._patterns:
-                if pattern.search(self._text, 0, end):
-                    self.matched = pattern.pattern
-                    return self._text[start:end]
-        return piece
+    def given(self) -> dict[str, Any]:
+        """Those that are not None, by name."""
+        named = ((name, getattr(self, name)) for name in PARAMS)
+        return {name: value for name, value in named if value is not None}
+
+
+PARAMS = tuple(entry.name for entry in fields(Params))
+DEFAULTS = Params(max_new_tokens=128, temperature=1.0)
+
+
+def make_params(
+    *,
+    stop: str | Iterable[str] | None = None,
+    stop_token_ids: Iterable[int] | None = None,
+    stop_regex: str | Iterable[str] | None = None,
+    dtype: type | str | None = None,
+    regex: str | None = None,
+    json_schema: str | Mapping[str, Any] | None = None,
+    **others: Any,
+) -> Params:
+    """Parameters as a program gives them. Raises ValueError that says what is wrong.
+
+    dtype: int, float, bool or str, or its name: the answer is one such value as Python writes it.
+    """
+    constraints = {"dtype": dtype, "regex": regex, "json_schema": json_schema}
+    given = [name for name, value in constraints.items() if value is not None]
+    if len(given) > 1:
+        raise ValueError(f"give {given[0]} or {given[1]}, not both")
+    stops = _texts("stop", stop)
+    if dtype is not None:
+        name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", "")
+        if name not in _TYPES:
+            raise ValueError(f"dtype is one of {', '.join(_TYPES)}, got {dtype!r}")
+        regex, ends = _TYPES[name]
+        stops = (*(stops or ()), *ends) or None
+    patterns = _texts("stop_regex", stop_regex)
+    for pattern in patterns or ():
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(f"stop_regex {pattern!r} is no regular expression: {error}") from None
+    return Params(
+        stop=stops,
+        stop_token_ids=None if stop_token_ids is None else tuple(stop_token_ids),
+        stop_regex=patterns,
+        regex=regex,
+        json_schema=json.dumps(json_schema) if isinstance(json_schema, Mapping) else json_schema,
+        **others,
+    )
+
+
+def _texts(name: str, given: str | Iterable[str] | None) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    texts = (given,) if isinstance(given, str) else tuple(given)
+    if not all(isinstance(text, str) and text for text in texts):
+        raise ValueError(f"{name} is a text, or a list of texts, none of them empty, got {given!r}")
+    return texts
 
 
 class Expr:
-    """Something to be appended to a state, with `+=`. It holds no text: that comes when it runs."""
+    """Something that `+=` appends to a state. It has no text until the program runs."""
 
     def __add__(self, other: Expr | str) -> Exprs:
         return Exprs((*parts_of(self), *parts_of(other)))
@@ -69,7 +192,7 @@ class Text(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Exprs(Expr):
-    """One after the other; none of them is an Exprs itself."""
+    """One after the other; no part is an Exprs itself."""
 
     parts: tuple[Expr, ...]
 
@@ -109,7 +232,7 @@ class RoleEnd(Expr):
 
 @dataclass(frozen=True, slots=True)
 class ScopeBegin(Expr):
-    """From here on, what is written is part of a variable too."""
+    """What is written from here on is also a variable's text."""
 
     name: str
 
@@ -120,7 +243,7 @@ class ScopeEnd(Expr):
 
 
 def parts_of(value: object) -> tuple[Expr, ...]:
-    """What is appended, as single expressions. Raises ProgramError for what can not be."""
+    """What is appended, as single expressions. Raises ProgramError for other types."""
     match value:
         case Exprs(parts):
             return parts
@@ -134,137 +257,7 @@ def parts_of(value: object) -> tuple[Expr, ...]:
     )
 
 
-def gen(
-    name: str | None = None,
-    max_tokens: int | None = None,
-    min_tokens: int | None = None,
-    n: int | None = None,
-    stop: str | Iterable[str] | None = None,
-    stop_token_ids: Iterable[int] | None = None,
-    stop_regex: str | Iterable[str] | None = None,
-    temperature: float | None = None,
-    top_p: float | None = None,
-    top_k: int | None = None,
-    min_p: float | None = None,
-    frequency_penalty: float | None = None,
-    presence_penalty: float | None = None,
-    ignore_eos: bool | None = None,
-    return_logprob: bool | None = None,
-    logprob_start_len: int | None = None,
-    top_logprobs_num: int | None = None,
-    return_text_in_logprobs: bool | None = None,
-    dtype: type | str | None = None,
-    choices: Sequence[str] | None = None,
-    choices_method: ChoicesSamplingMethod | None = None,
-    regex: str | None = None,
-    json_schema: str | Mapping[str, Any] | None = None,
-) -> Expr:
-    """The model goes on from here; the program reads its answer as `s[name]`.
-
-    What is left open is as the program is run, see `Params`. dtype, regex, json_schema: what the
-    answer must look like, one at most. choices: as `select`. Raises ProgramError.
-    """
-    if choices is not None:
-        return select(name, choices, choices_method=choices_method or token_length_normalized)
-    try:
-        params = make_params(
-            max_new_tokens=max_tokens,
-            min_new_tokens=min_tokens,
-            n=n,
-            stop=stop,
-            stop_token_ids=stop_token_ids,
-            stop_regex=stop_regex,
-            temperature=temperature,
-            top_p=top_p,
-            top_k=top_k,
-            min_p=min_p,
-            frequency_penalty=frequency_penalty,
-            presence_penalty=presence_penalty,
-            ignore_eos=ignore_eos,
-            return_logprob=return_logprob,
-            logprob_start_len=logprob_start_len,
-            top_logprobs_num=top_logprobs_num,
-            return_text_in_logprobs=return_text_in_logprobs,
-            dtype=dtype,
-            regex=regex,
-            json_schema=json_schema,
-        )
-    except (TypeError, ValueError, re.error) as error:
-        raise ProgramError(str(error), line=str(caller_line())) from None
-    return Gen(name, params)
-
-
-def gen_int(name: str | None = None, max_tokens: int | None = None, **others: Any) -> Expr:
-    """A whole number, as text; the others are `gen`'s arguments."""
-    return gen(name, max_tokens, dtype=int, **others)
-
-
-def gen_string(name: str | None = None, max_tokens: int | None = None, **others: Any) -> Expr:
-    """A text in double quotes, quotes included; the others are `gen`'s arguments."""
-    return gen(name, max_tokens, dtype=str, **others)
-
-
-def select(
-    name: str | None = None,
-    choices: Sequence[str] | None = None,
-    temperature: float = 0.0,
-    choices_method: ChoicesSamplingMethod = token_length_normalized,
-) -> Expr:
-    """The choice that the model finds best. A choice may be the beginning of another one.
-
-    temperature: 0, there is nothing else. Raises ProgramError.
-    """
-    reason = None
-    if isinstance(choices, str) or not choices:
-        reason = f"choices is a list of texts, one at least, got {choices!r}"
-    elif not all(isinstance(choice, str) and choice for choice in choices):
-        reason = f"each choice is a text that is not empty, got {list(choices)!r:.200}"
-    elif len(set(choices)) < len(choices):
-        reason = f"a choice stands twice in {list(choices)!r:.200}"
-    elif temperature > 1e-5:
-        reason = f"select takes the best choice, so its temperature is 0, got {temperature}"
-    if reason is not None or choices is None:
-        raise ProgramError(str(reason), line=str(caller_line()))
-    return Select(name, tuple(choices), choices_method)
-
-
-def in_role(role: str, content: Expr | str | None) -> Exprs:
+def in_role(role: str, expr: Expr | str | None = None) -> Exprs:
     """A whole message."""
-    inner = () if content is None else parts_of(content)
+    inner = () if expr is None else parts_of(expr)
     return Exprs((RoleBegin(role), *inner, RoleEnd(role)))
-
-
-def system(expr: Expr | str | None = None) -> Exprs:
-    return in_role("system", expr)
-
-
-def user(expr: Expr | str | None = None) -> Exprs:
-    return in_role("user", expr)
-
-
-def assistant(expr: Expr | str | None = None) -> Exprs:
-    return in_role("assistant", expr)
-
-
-def system_begin() -> Expr:
-    return RoleBegin("system")
-
-
-def system_end() -> Expr:
-    return RoleEnd("system")
-
-
-def user_begin() -> Expr:
-    return RoleBegin("user")
-
-
-def user_end() -> Expr:
-    return RoleEnd("user")
-
-
-def assistant_begin() -> Expr:
-    return RoleBegin("assistant")
-
-
-def assistant_end() -> Expr:
-    return RoleEnd("assistant")

@@ -1,21 +1,21 @@
-"""Programs on OpenAI's API, or on whatever speaks it, through the `openai` package."""
+"""Programs on OpenAI's API, or on a server with the same API, through the `openai` package."""
 
 from __future__ import annotations
 
 import importlib
 import json
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from itertools import repeat
 from types import ModuleType
 from typing import Any
 
 from radixlm.core.errors import BackendError, ConfigError, InvalidRequestError
 from radixlm.lang.backend import Piece, Scores, Session
 from radixlm.lang.choices import Tokens, behind
-from radixlm.lang.params import Params
-from radixlm.lang.roles import HabitRoles, Roles
-from radixlm.lang.transcript import Transcript
+from radixlm.lang.ir import Params
+from radixlm.lang.transcript import HabitRoles, Roles, Transcript
 
 _TEXT_MODELS = ("gpt-3.5-turbo-instruct", "davinci-002", "babbage-002")
 # Models that refuse `max_tokens`, OpenAI's older name for it.
@@ -31,7 +31,7 @@ class OpenAI:
     is_chat_model: whether it answers messages, or goes on from a text; the default knows OpenAI's
         models by name, and takes others for chat models. options: as `openai.OpenAI` takes them.
 
-    A chat model answers whole turns: `gen` stands right behind `assistant`, or the program has
+    A chat model answers whole turns: `gen` stands right after `assistant`, or the program has
     num_api_spec_tokens. `select` needs a text model, and a server that echoes log-probabilities.
     """
 
@@ -54,11 +54,7 @@ class OpenAI:
         if is_chat_model is not None:
             self.is_chat_model = is_chat_model
         self._options = {"base_url": base_url, "api_key": api_key, **options}
-        self._roles: Roles = (
-            HabitRoles.of_model(model_name)
-            if chat_template_name is None
-            else HabitRoles.named(chat_template_name)
-        )
+        self._roles = HabitRoles.of_model(model_name, chat_template_name)
 
     def flush_cache(self) -> bool:
         """The API has no such thing."""
@@ -103,7 +99,7 @@ class _OpenAISession:
         return {**arguments, "extra_body": extra}
 
     @contextmanager
-    def _told(self) -> Any:
+    def _connected(self) -> Iterator[None]:
         openai = self._openai
         try:
             yield
@@ -111,16 +107,15 @@ class _OpenAISession:
             if error.status_code < 500:
                 raise InvalidRequestError(error.message) from error
             raise BackendError(f"the API failed with {error.status_code}: {error}") from error
-        except openai.APIError as error:
-            raise BackendError(f"the connection to the API is broken: {error!r}") from error
         except Exception as error:
-            # In the middle of a stream the package lets through what its client raises.
-            if type(error).__module__.startswith("httpx"):
+            # In the middle of a stream the package lets its HTTP client's errors through.
+            of_client = type(error).__module__.startswith("httpx")
+            if of_client or isinstance(error, openai.APIError):
                 raise BackendError(f"the connection to the API is broken: {error!r}") from error
             raise
 
     async def _pieces(self, create: Any, arguments: dict[str, Any]) -> AsyncGenerator[Piece, None]:
-        with self._told():
+        with self._connected():
             response = await create(**arguments)
             if not arguments["stream"]:
                 yield _piece(response)
@@ -189,18 +184,12 @@ class TextSession(_OpenAISession):
 
     async def _echoed(self, texts: Sequence[str]) -> list[Tokens]:
         """Each text's tokens, without ids, which this API does not give."""
-        with self._told():
+        with self._connected():
             response = await self._client.completions.create(
                 model=self._model, prompt=list(texts), max_tokens=0, echo=True, logprobs=0
             )
         lists = [choice.logprobs for choice in response.choices]
-        return [
-            [
-                (logprob, None, text)
-                for logprob, text in zip(own.token_logprobs, own.tokens, strict=True)
-            ]
-            for own in lists
-        ]
+        return [[*zip(own.token_logprobs, repeat(None), own.tokens)] for own in lists]
 
 
 def _piece(response: Any) -> Piece:

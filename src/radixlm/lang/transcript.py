@@ -1,28 +1,57 @@
-"""What a state says so far: the text, and the messages that the text was made from."""
+"""What a state says so far: the text, the messages in it, and how messages are written as text."""
 
 from __future__ import annotations
 
+import re
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol, Self
 
-from radixlm.lang.roles import Roles
+from radixlm.core.errors import InvalidRequestError
+from radixlm.text.chat_template import ChatTemplate
 
 Message = dict[str, str]
+Speakers = tuple[str, ...]
+_KEPT = 1_024
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the model said. meta: what the backend tells of it, as SGLang's `meta_info`.
+    """What the model said. meta: what the backend says of it, as SGLang's `meta_info`.
 
     token_ids: its tokens, where the backend deals in tokens.
-    cut: a stop ended the text, so the tokens may go on behind it.
+    cut: a stop ended the text, so the tokens may go on after it.
     """
 
     text: str
     meta: Mapping[str, Any] = field(default_factory=dict)
     token_ids: tuple[int, ...] = ()
     cut: bool = False
+
+
+class Around(NamedTuple):
+    """What stands around a message. written: the whole text up to the message's end, with marks in
+    place of contents.
+    """
+
+    opening: str
+    closing: str
+    written: str = ""
+
+
+class Roles(Protocol):
+    """How messages are written. stops: texts that end an answer, where the model's own tokens do
+    not.
+    """
+
+    stops: tuple[str, ...]
+
+    def around(self, speakers: Speakers, /) -> Around:
+        """For the last of the messages whose roles these are. Raises InvalidRequestError."""
+        ...
 
 
 class Transcript:
@@ -53,7 +82,7 @@ class Transcript:
         self.text += answer.text
 
     def copy(self) -> Self:
-        """One that goes its own way from here."""
+        """One that changes apart from this one."""
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
         twin.messages = list(self.messages)
@@ -63,7 +92,7 @@ class Transcript:
         """Open a message. Raises ValueError within another one."""
         if self.role is not None:
             raise ValueError(f"a message of {role} begins within one of {self.role}")
-        self.write(self.roles.opening((*self._speakers(), role)))
+        self.write(self._around(role).opening)
         self.role = role
         self._message_start = len(self.text)
 
@@ -72,9 +101,138 @@ class Transcript:
         if self.role != role:
             raise ValueError(f"a message of {role} ends, but {self.role or 'none'} is open")
         said = self.open_message.lstrip()
-        self.write(self.roles.closing((*self._speakers(), role)))
+        self.write(self._around(role).closing)
         self.messages.append({"role": role, "content": said})
         self.role = None
 
-    def _speakers(self) -> tuple[str, ...]:
-        return tuple(message["role"] for message in self.messages)
+    def _around(self, role: str) -> Around:
+        return self.roles.around((*(message["role"] for message in self.messages), role))
+
+
+class TemplateRoles:
+    """By a chat template: what it writes around marks that stand for the contents.
+
+    given: text that the tokenizer puts in front of every prompt, so that it is not written twice.
+    """
+
+    stops: tuple[str, ...] = ()
+
+    def __init__(self, template: ChatTemplate, given: str = "") -> None:
+        self._template = template
+        self._given = given
+        self._salt = uuid.uuid4().hex
+        self._found = lru_cache(_KEPT)(self._find)
+
+    def around(self, speakers: Speakers) -> Around:
+        found = self._found(speakers)
+        if len(speakers) > 1:
+            return found
+        return found._replace(opening=found.opening.removeprefix(self._given))
+
+    def _find(self, speakers: Speakers) -> Around:
+        before = self._found(speakers[:-1]).written if len(speakers) > 1 else ""
+        mark = self._mark(len(speakers) - 1)
+        head, closing = self._split(speakers, mark)
+        if not head.startswith(before):
+            raise InvalidRequestError(
+                f"the chat template changes earlier messages when {', '.join(speakers)} follow "
+                "each other, so they can not be written one by one"
+            )
+        if speakers[-1] == "assistant" and before:
+            asked = self._render(speakers[:-1], add_generation_prompt=True)
+            # Thinking models' templates may add more than the prompt to an answer in hindsight.
+            head = asked if head.startswith(asked) and asked.startswith(before) else head
+        return Around(head[len(before) :], closing, head + mark + closing)
+
+    def _split(self, speakers: Speakers, mark: str) -> tuple[str, str]:
+        """What comes before the last message's content, and after it."""
+        try:
+            head, found, tail = self._render(speakers).partition(mark)
+        except InvalidRequestError:
+            found = ""
+        if not found and speakers == ("system",):
+            # Some write it as part of the first user's message only.
+            head, found, _ = self._render(("system", "user")).partition(mark)
+            tail = ""
+        if not found:
+            raise InvalidRequestError(f"the chat template leaves out messages of {speakers[-1]}")
+        return head, tail
+
+    def _render(self, speakers: Speakers, *, add_generation_prompt: bool = False) -> str:
+        messages = [
+            {"role": role, "content": self._mark(place)} for place, role in enumerate(speakers)
+        ]
+        return self._template.render(messages, add_generation_prompt=add_generation_prompt)
+
+    def _mark(self, place: int) -> str:
+        return f"<{place}:{self._salt}>"
+
+
+class Habit(NamedTuple):
+    """How a family of models writes messages: each role's opening, and what closes all of them."""
+
+    system: str
+    user: str
+    assistant: str
+    closing: str
+    stops: tuple[str, ...] = ()
+    default_system: str = ""
+
+
+def _named(opening: str, closing: str, stop: str) -> Habit:
+    """opening: with {} in place of the role's name."""
+    system, user, assistant = (opening.format(role) for role in ("system", "user", "assistant"))
+    return Habit(system, user, assistant, closing, (stop,))
+
+
+_CHATML = _named("<|im_start|>{}\n", "<|im_end|>\n", "<|im_end|>")
+HABITS: Mapping[str, Habit] = MappingProxyType(
+    {
+        "default": Habit("SYSTEM:", "USER:", "ASSISTANT:", "\n"),
+        "chatml": _CHATML,
+        "qwen": _CHATML._replace(default_system="You are a helpful assistant."),
+        "llama-3-instruct": _named(
+            "<|start_header_id|>{}<|end_header_id|>\n\n", "<|eot_id|>", "<|eot_id|>"
+        ),
+        "gemma-it": Habit(
+            "",
+            "<start_of_turn>user\n",
+            "<start_of_turn>model\n",
+            "<end_of_turn>\n",
+            ("<end_of_turn>",),
+        ),
+    }
+)
+_FAMILIES = (
+    (r"qwen", "qwen"),
+    (r"llama-?3.*instruct", "llama-3-instruct"),
+    (r"gemma.*it", "gemma-it"),
+    (r"chatml|hermes|yi-.*chat", "chatml"),
+)
+
+
+class HabitRoles:
+    """By a family's habit, for a server that does not give its template."""
+
+    def __init__(self, habit: Habit) -> None:
+        self._habit = habit
+        self.stops = habit.stops
+
+    @classmethod
+    def named(cls, name: str) -> HabitRoles:
+        """Raises ValueError."""
+        if name not in HABITS:
+            raise ValueError(f"chat_template_name is one of {', '.join(HABITS)}, got {name!r}")
+        return cls(HABITS[name])
+
+    @classmethod
+    def of_model(cls, model: str, name: str | None = None) -> HabitRoles:
+        """The named one, else its family's, else a plain one. Raises ValueError."""
+        found = (habit for family, habit in _FAMILIES if re.search(family, model, re.IGNORECASE))
+        return cls.named(next(found, "default") if name is None else name)
+
+    def around(self, speakers: Speakers) -> Around:
+        habit, first = self._habit, ""
+        if habit.default_system and len(speakers) == 1 and speakers[0] != "system":
+            first = habit.system + habit.default_system + habit.closing
+        return Around(first + str(getattr(habit, speakers[-1])), habit.closing)

@@ -1,141 +1,100 @@
-"""What a program reads of a step that may not be over yet."""
+"""What a program reads of a step that may still run."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from radixlm.core.errors import ProgramError
 
 
-class Value:
-    """A step's result, there once it is settled or has failed. Safe to use from any thread.
+class Value(Future[Any]):
+    """A step's result, and its text as it grows. One thread writes it; any thread may read.
 
-    meta: what the backend tells of it, from the first piece on.
+    meta: what the backend says of it, from the first piece on. in_scope: it is the text of a scope
+    that the program has not left.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._text = ""
-        self._result: Any = None
-        self._error: ProgramError | None = None
-        self._over = False
-        self._watchers: list[Callable[[], object]] = []
+        super().__init__()
         self.meta: Any = None
+        self.in_scope = False
+        self._text = ""
+        # Waking the readers of the result for each piece would cost more than the piece.
+        self._more: Future[None] = Future()
 
     def grow(self, text: str) -> None:
-        """More of the text is known."""
-        with self._lock:
-            self._text += text
-        self._tell()
+        """Add a piece of the text."""
+        self._text += text
+        self._wake()
 
     def settle(self, result: Any, meta: Any = None) -> None:
-        """This is the result. Does nothing when there is one, or an error, already."""
-        self._end(result, None, meta)
+        """Set the result. Does nothing when there is one, or an error."""
+        if self.done():
+            return
+        if isinstance(result, str):
+            self._text = result
+        if meta is not None:
+            self.meta = meta
+        self.set_result(result)
+        self._wake()
 
     def fail(self, error: ProgramError) -> None:
-        """There will be none. Does nothing when there is a result, or an error, already."""
-        self._end(None, error, None)
-
-    @property
-    def over(self) -> bool:
-        """Whether there is a result or an error."""
-        return self._over
-
-    def get(self) -> Any:
-        """Wait for the result. Raises ProgramError when its step failed."""
-        self._wait(lambda: self._over)
-        if self._error is not None:
-            raise self._error
-        return self._result
+        """There will be no result. Does nothing when there is one, or an error."""
+        if not self.done():
+            self.set_exception(error)
+            self._wake()
 
     def pieces(self) -> Iterator[str]:
         """The text as it grows. Raises ProgramError when its step fails."""
         place = 0
         while True:
-            self._wait(partial(self._has_behind, place))
-            piece, over = self._behind(place)
-            if piece:
+            more = self._more
+            if piece := self._rest(place):
                 place += len(piece)
                 yield piece
-            elif over:
+            elif piece is None:
                 return
+            else:
+                more.result()
 
     async def apieces(self) -> AsyncIterator[str]:
         """As `pieces`, in a coroutine."""
-        loop, changed, place = asyncio.get_running_loop(), asyncio.Event(), 0
-
-        def wake() -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody reads any more
-                loop.call_soon_threadsafe(changed.set)
-
-        self._watch(wake)
-        try:
-            while True:
-                changed.clear()
-                piece, over = self._behind(place)
-                if piece:
-                    place += len(piece)
-                    yield piece
-                elif over:
-                    return
-                else:
-                    await changed.wait()
-        finally:
-            self._unwatch(wake)
-
-    def _end(self, result: Any, error: ProgramError | None, meta: Any) -> None:
-        with self._lock:
-            if self._over:
+        place = 0
+        while True:
+            more = self._more
+            if piece := self._rest(place):
+                place += len(piece)
+                yield piece
+            elif piece is None:
                 return
-            self._result, self._error = result, error
-            if isinstance(result, str):
-                self._text = result
-            if meta is not None:
-                self.meta = meta
-            self._over = True
-        self._tell()
+            else:
+                await done(more)
 
-    def _has_behind(self, place: int) -> bool:
-        return self._over or len(self._text) > place
+    def _wake(self) -> None:
+        more, self._more = self._more, Future()
+        more.set_result(None)
 
-    def _behind(self, place: int) -> tuple[str, bool]:
-        with self._lock:
-            piece, over, error = self._text[place:], self._over, self._error
-        if not piece and error is not None:
-            raise error
-        return piece, over
+    def _rest(self, place: int) -> str | None:
+        """The text from `place` on; empty when more may come, None at the end."""
+        over = self.done()
+        if piece := self._text[place:]:
+            return piece
+        if over:
+            self.result()
+        return None if over else ""
 
-    def _wait(self, condition: Callable[[], bool]) -> None:
-        if condition():
-            return
-        there = threading.Event()
 
-        def look() -> None:
-            if condition():  # waking a thread for each piece of a text costs more than the piece
-                there.set()
+async def done(future: Future[Any]) -> None:
+    """Wait until it has a result or an error. Being cancelled leaves it as it is."""
+    loop, there = asyncio.get_running_loop(), asyncio.Event()
 
-        self._watch(look)
-        try:
-            look()
-            there.wait()
-        finally:
-            self._unwatch(look)
+    def wake(_: object) -> None:
+        with suppress(RuntimeError):  # the loop is closed, so nobody waits any more
+            loop.call_soon_threadsafe(there.set)
 
-    def _watch(self, watcher: Callable[[], object]) -> None:
-        with self._lock:
-            self._watchers.append(watcher)
-
-    def _unwatch(self, watcher: Callable[[], object]) -> None:
-        with self._lock:
-            self._watchers.remove(watcher)
-
-    def _tell(self) -> None:
-        with self._lock:
-            watchers = list(self._watchers)
-        for watcher in watchers:
-            watcher()
+    future.add_done_callback(wake)
+    await there.wait()

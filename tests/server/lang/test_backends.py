@@ -16,7 +16,7 @@ import radixlm as rl
 from radixlm.build import AsyncEngine
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import BackendError, ProgramError
-from radixlm.lang import defaults
+from radixlm.lang import api
 from tests.lang_support import no_threads_left
 from tests.server_support import idle_and_whole, live, until
 
@@ -52,7 +52,7 @@ def backend(kind: str, engine: AsyncEngine, url: str, *, chat: bool = False):
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(defaults, "_DEFAULT", defaults._Default())
+    monkeypatch.setattr(api, "_DEFAULT", api._Default())
     yield
     assert no_threads_left()
     assert until(lambda: idle_and_whole(engine)), engine.stats()

@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator
 
 import httpx
 
-from radixlm.lang.endpoint import EndpointSession
-from radixlm.lang.params import Params
-from radixlm.lang.roles import HabitRoles
+from radixlm.lang.ir import Params
+from radixlm.lang.runtime_endpoint import EndpointSession
+from radixlm.lang.transcript import HabitRoles
 
+EVENTS = {"content-type": "text/event-stream; charset=utf-8"}
 TEXT = "a\u2028b\x85c\u2029d 你"
 
 
@@ -29,7 +30,9 @@ def test_only_a_line_break_ends_a_line():
     """SGLang's server sends U+2028 and U+0085 as they are."""
 
     async def read() -> list[str]:
-        transport = httpx.MockTransport(lambda _: httpx.Response(200, content=events()))
+        transport = httpx.MockTransport(
+            lambda _: httpx.Response(200, headers=EVENTS, content=events())
+        )
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             session = EndpointSession(client, HabitRoles.of_model(""), shares_in_flight=False)
             answer = session.answer(session.begin(), Params(), stream=True)

@@ -10,8 +10,8 @@ import pytest
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.lang.engine_backend import EngineSession
-from radixlm.lang.params import DEFAULTS
-from radixlm.lang.roles import HabitRoles
+from radixlm.lang.ir import DEFAULTS
+from radixlm.lang.transcript import HabitRoles
 from radixlm.text.tokenizer import Tokenizer
 from tests.text_samples import byte_level
 

@@ -9,7 +9,7 @@ import pytest
 
 import radixlm as rl
 from radixlm.core.errors import ConfigError, InvalidRequestError, ProgramError, UnknownVariableError
-from radixlm.lang import defaults, stream
+from radixlm.lang import api, stream_executor
 from radixlm.lang.values import Value
 from tests.lang_support import FakeBackend, no_threads_left
 from tests.server_support import until
@@ -346,7 +346,7 @@ def test_what_a_program_begins_with_is_cached(backend):
 
 
 def test_the_default_backend(backend, monkeypatch):
-    monkeypatch.setattr(defaults, "_DEFAULT", defaults._Default())
+    monkeypatch.setattr(api, "_DEFAULT", api._Default())
     rl.set_default_backend(backend)
     assert rl.function(as_values).run()["a"] == "<34>"
     assert rl.flush_cache()
@@ -405,9 +405,8 @@ def test_exceptions_and_cancels_name_the_program_s_line(backend):
 
 
 def test_steps_that_are_done_are_not_looked_through_at_each_step(backend, monkeypatch):
-    looks = []
-    over = Value.over.fget
-    monkeypatch.setattr(Value, "over", property(lambda value: looks.append(1) or over(value)))
+    looks, done = [], Value.done
+    monkeypatch.setattr(Value, "done", lambda value: looks.append(1) or done(value))
 
     def body(s):
         s += rl.gen("a")
@@ -429,9 +428,9 @@ def test_a_read_is_not_refused_by_a_close_that_comes_between(backend, monkeypatc
         s += "x"
         go.wait(10)
 
-    go, line = threading.Event(), stream.caller_line
+    go, line = threading.Event(), stream_executor.caller_line
     state = rl.function(lambda s: body(s)).run(backend=backend, stream=True)
     until(lambda: state.text() == "x")
-    monkeypatch.setattr(stream, "caller_line", closed_meanwhile)
+    monkeypatch.setattr(stream_executor, "caller_line", closed_meanwhile)
     assert state.text() == "x"
     go.set()

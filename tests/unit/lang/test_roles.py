@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from radixlm.core.errors import InvalidRequestError
-from radixlm.lang.roles import HABITS, HabitRoles, TemplateRoles
-from radixlm.lang.transcript import Answer, Transcript
+from radixlm.lang.transcript import HABITS, Answer, HabitRoles, TemplateRoles, Transcript
 from radixlm.text.chat_template import ChatTemplate
 from tests.server_support import CHATML
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from radixlm.lang.roles import HabitRoles
-from radixlm.lang.tokens import TokenTranscript
-from radixlm.lang.transcript import Answer
+from radixlm.lang.engine_backend import TokenTranscript
+from radixlm.lang.transcript import Answer, HabitRoles
 from radixlm.text.tokenizer import Tokenizer
 from tests.text_samples import SAMPLES, byte_level, sentencepiece_like
 

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
-from radixlm.lang import values
+import pytest
+
+from radixlm.core.errors import ProgramError
 from radixlm.lang.values import Value
 from tests.server_support import until
 
 
 def test_who_waits_for_the_end_is_not_woken_by_each_piece(monkeypatch):
-    woken = []
-
-    class Event(threading.Event):
-        def set(self):
-            woken.append(self)
-            super().set()
-
-    monkeypatch.setattr(values.threading, "Event", Event)
-    value, read = Value(), []
-    reader = threading.Thread(target=lambda: read.append(value.get()), daemon=True)
+    value, read, woken = Value(), [], []
+    reader = threading.Thread(target=lambda: read.append(value.result()), daemon=True)
     reader.start()
-    assert until(lambda: value._watchers)
-    woken.clear()  # the thread's own, of its start
+    assert until(lambda: value._condition._waiters)
+    notify = value._condition.notify_all
+    monkeypatch.setattr(value._condition, "notify_all", lambda: woken.append(1) or notify())
     for piece in ("a", "b", "c"):
         value.grow(piece)
     assert not woken
@@ -30,3 +26,45 @@ def test_who_waits_for_the_end_is_not_woken_by_each_piece(monkeypatch):
     reader.join()
     assert read == ["abc"]
     assert len(woken) == 1
+
+
+def test_pieces_come_as_they_grow_to_threads_and_to_coroutines():
+    value, found = Value(), []
+    reader = threading.Thread(target=lambda: found.extend(value.pieces()), daemon=True)
+    reader.start()
+
+    async def read():
+        pieces = value.apieces()
+        for piece in ("a", "bc"):
+            asyncio.get_running_loop().call_soon(value.grow, piece)
+            assert await anext(pieces) == piece
+        value.settle("abcd")
+        return [piece async for piece in pieces]
+
+    assert asyncio.run(read()) == ["d"]
+    reader.join(10)
+    assert "".join(found) == "abcd"
+
+
+def test_a_reader_that_is_cancelled_leaves_the_value_to_others():
+    value = Value()
+
+    async def read():
+        waiting = asyncio.create_task(anext(value.apieces()))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+    asyncio.run(read())  # its loop is closed when the value grows
+    value.grow("a")
+    assert next(value.pieces()) == "a"
+
+
+def test_what_is_settled_stays():
+    value = Value()
+    value.fail(ProgramError("broken", line="here"))
+    value.settle("late")
+    with pytest.raises(ProgramError, match="broken"):
+        value.result()
+    with pytest.raises(ProgramError, match="broken"):
+        list(value.pieces())

@@ -5,9 +5,9 @@ the same order, and are called with the same content as text.
 from __future__ import annotations
 
 from radixlm.bench.paper.tree_search import Search
-from radixlm.lang.function import function
-from radixlm.lang.ir import gen
-from radixlm.lang.state import State
+from radixlm.lang.api import gen
+from radixlm.lang.program import function
+from radixlm.lang.program_state import State
 
 
 @function

@@ -15,7 +15,7 @@ from radixlm.bench.paper.frontend.content import as_text, retold, round_trip_tok
 from radixlm.bench.paper.programs import DrawnShape, Program
 from radixlm.bench.paper.tree_search import TreeSearch
 from radixlm.bench.paper.workloads import WORKLOADS, Workload
-from radixlm.lang.function import Function
+from radixlm.lang.program import Function
 from radixlm.text.tokenizer import Tokenizer
 
 AT_ONCE = 32

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import httpx
+from httpx_sse import aconnect_sse
 
 from radixlm.core.errors import BackendError, InvalidRequestError, ModelError
 from radixlm.lang.backend import Piece, Scores, Session
 from radixlm.lang.choices import Tokens, behind
-from radixlm.lang.params import Params
-from radixlm.lang.roles import HabitRoles, Roles, TemplateRoles
-from radixlm.lang.transcript import Transcript
+from radixlm.lang.ir import Params
+from radixlm.lang.transcript import HabitRoles, Roles, TemplateRoles, Transcript
 from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.tokenizer import special_token_text
 
 DEFAULT_TIMEOUT = 600.0
 _CONNECT_TIMEOUT = 10.0
-# A token that was tokenized otherwise than in the prompt alone is among so many of its last.
+# At most this many of a prompt's last tokens are other ones when a choice follows.
 _HEALED = 4
 _LOGPROBS = ("return_logprob", "logprob_start_len", "top_logprobs_num", "return_text_in_logprobs")
 _ELSEWHERE = {"n", "stop_regex", *_LOGPROBS}
@@ -30,8 +30,8 @@ class RuntimeEndpoint:
     """A server's `/generate`.
 
     base_url: such as "http://127.0.0.1:30000". verify: a certificate's file, for https.
-    chat_template_name: how messages are written, where the server does not tell its template.
-    timeout: seconds without a word from the server that are too many.
+    chat_template_name: how messages are written, where the server does not give its template.
+    timeout: seconds to wait for the server's next bytes.
 
     Raises BackendError when there is no such server, ValueError.
     """
@@ -53,16 +53,16 @@ class RuntimeEndpoint:
             "timeout": httpx.Timeout(timeout, connect=_CONNECT_TIMEOUT),
             "limits": httpx.Limits(max_connections=None),
         }
-        with self._client() as client:
-            self.model_info = _get(client, "/get_model_info")
-            told = _get(client, "/tokenizer_info", optional=True)
-            self._shares = told is not None  # SGLang's server has no such route
-            if chat_template_name is not None:
-                self._roles: Roles = HabitRoles.named(chat_template_name)
-            elif told and told.get("chat_template"):
-                self._roles = _roles_of(client, told)
-            else:
-                self._roles = HabitRoles.of_model(str(self.model_info.get("model_path", "")))
+        self.model_info = _checked(self._send("GET", "/get_model_info")).json()
+        info = self._send("GET", "/tokenizer_info")
+        self._shares = not info.is_client_error  # SGLang's server has no such route
+        config = _checked(info).json() if self._shares else {}
+        self._roles: Roles
+        if config.get("chat_template") and chat_template_name is None:
+            self._roles = self._template_roles(config)
+        else:
+            model = str(self.model_info.get("model_path", ""))
+            self._roles = HabitRoles.of_model(model, chat_template_name)
 
     def get_model_name(self) -> str:
         """Where the server has its model from."""
@@ -70,16 +70,14 @@ class RuntimeEndpoint:
 
     def get_server_info(self) -> dict[str, Any]:
         """The server's flags and numbers."""
-        with self._client() as client:
-            return dict(_get(client, "/get_server_info"))
+        return dict(_checked(self._send("GET", "/get_server_info")).json())
 
     def flush_cache(self) -> bool:
         """False when requests run, since what they use stays."""
-        with self._client() as client, _connected(self.base_url):
-            response = client.post("/flush_cache")
+        response = self._send("POST", "/flush_cache")
         if response.status_code == httpx.codes.BAD_REQUEST:
             return False
-        _check(response)
+        _checked(response)
         return True
 
     @asynccontextmanager
@@ -87,10 +85,22 @@ class RuntimeEndpoint:
         async with httpx.AsyncClient(**self._options) as client:
             yield EndpointSession(client, self._roles, shares_in_flight=self._shares)
 
-    @contextmanager
-    def _client(self) -> Any:
-        with httpx.Client(**self._options) as client:
-            yield client
+    def _template_roles(self, config: Mapping[str, Any]) -> Roles:
+        """config: the server's tokenizer_config.json with its template. Raises BackendError."""
+        names = ("bos_token", "eos_token", "unk_token", "pad_token")
+        texts = {name: special_token_text(config, name) for name in names}
+        special = {name: text for name, text in texts.items() if text is not None}
+        try:
+            template = ChatTemplate(config["chat_template"], special)
+        except ModelError as error:
+            raise BackendError(f"the server's chat template is of no use: {error}") from None
+        empty = {"prompt": "", "return_token_strs": True}
+        tokens = _checked(self._send("POST", "/tokenize", json=empty)).json()
+        return TemplateRoles(template, "".join(tokens["token_strs"] or ()))
+
+    def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
+        with _connected(self.base_url), httpx.Client(**self._options) as client:
+            return client.request(method, path, **options)
 
 
 class EndpointSession:
@@ -110,7 +120,13 @@ class EndpointSession:
     async def answer(
         self, said: Transcript, params: Params, *, stream: bool
     ) -> AsyncGenerator[Piece, None]:
-        body = {"text": said.text, "sampling_params": _sampling(params), **_wanted(params)}
+        given = params.given()
+        sampling = {name: value for name, value in given.items() if name not in _ELSEWHERE}
+        body = {
+            "text": said.text,
+            "sampling_params": {"skip_special_tokens": True, **sampling},
+            **{name: given[name] for name in _LOGPROBS if name in given},
+        }
         if not stream:
             whole = await self._post(body)
             yield Piece(whole["text"], tuple(whole.get("output_ids", ())), whole["meta_info"])
@@ -156,60 +172,25 @@ class EndpointSession:
     async def _post(self, body: Mapping[str, Any]) -> Any:
         with _connected(str(self._client.base_url)):
             response = await self._client.post("/generate", json=body)
-        _check(response)
-        return response.json()
+        return _checked(response).json()
 
     async def _events(self, body: Mapping[str, Any]) -> AsyncGenerator[Any, None]:
         with _connected(str(self._client.base_url)):
-            async with self._client.stream("POST", "/generate", json=body) as response:
-                if response.is_error:
-                    await response.aread()
-                    _check(response)
-                async for line in _lines(response):
-                    data = line.removeprefix(b"data:").strip()
-                    if data == b"[DONE]":
+            async with aconnect_sse(self._client, "POST", "/generate", json=body) as source:
+                if source.response.is_error:
+                    await source.response.aread()
+                    _checked(source.response)
+                async for event in source.aiter_sse():
+                    if event.data == "[DONE]":
                         return
-                    if data:
-                        yield _event(data.decode())
+                    if "error" in (data := json.loads(event.data)):
+                        raise BackendError(_reason(event.data))
+                    yield data
         raise BackendError(f"{self._client.base_url} ended its answer before it was over")
 
 
-async def _lines(response: httpx.Response) -> AsyncGenerator[bytes, None]:
-    """Lines as events have them: `aiter_lines` ends one at U+2028, too, where JSON does not."""
-    rest = b""
-    async for data in response.aiter_bytes():
-        *lines, rest = (rest + data).split(b"\n")
-        for line in lines:
-            yield line
-    yield rest
-
-
-def _roles_of(client: httpx.Client, told: Mapping[str, Any]) -> Roles:
-    """told: the server's tokenizer_config.json with its template. Raises BackendError."""
-    names = ("bos_token", "eos_token", "unk_token", "pad_token")
-    texts = {name: special_token_text(told, name) for name in names}
-    special = {name: text for name, text in texts.items() if text is not None}
-    try:
-        template = ChatTemplate(told["chat_template"], special)
-    except ModelError as error:
-        raise BackendError(f"the server's chat template is of no use: {error}") from None
-    with _connected(str(client.base_url)):
-        response = client.post("/tokenize", json={"prompt": "", "return_token_strs": True})
-    _check(response)
-    return TemplateRoles(template, "".join(response.json()["token_strs"] or ()))
-
-
-def _sampling(params: Params) -> dict[str, Any]:
-    given = {name: value for name, value in params.given().items() if name not in _ELSEWHERE}
-    return {"skip_special_tokens": True, **given}
-
-
-def _wanted(params: Params) -> dict[str, Any]:
-    return {name: value for name, value in params.given().items() if name in _LOGPROBS}
-
-
 @contextmanager
-def _connected(url: str) -> Any:
+def _connected(url: str) -> Iterator[None]:
     try:
         yield
     except httpx.TimeoutException as error:
@@ -218,30 +199,14 @@ def _connected(url: str) -> Any:
         raise BackendError(f"the connection to {url} is broken: {error!r}") from error
 
 
-def _get(client: httpx.Client, path: str, *, optional: bool = False) -> Any:
-    with _connected(str(client.base_url)):
-        response = client.get(path)
-    if optional and response.is_client_error:
-        return None
-    _check(response)
-    return response.json()
-
-
-def _check(response: httpx.Response) -> None:
-    """Raise InvalidRequestError for what the server refuses, BackendError when it failed."""
+def _checked(response: httpx.Response) -> httpx.Response:
+    """Raises InvalidRequestError for what the server refuses, BackendError when it failed."""
     if response.is_success:
-        return
+        return response
     text = _reason(response.text)
     if response.is_client_error:
         raise InvalidRequestError(text)
     raise BackendError(f"{response.url} failed with {response.status_code}: {text}")
-
-
-def _event(data: str) -> Any:
-    event = json.loads(data)
-    if "error" in event:
-        raise BackendError(_reason(data))
-    return event
 
 
 def _reason(text: str) -> str:

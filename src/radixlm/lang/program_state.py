@@ -6,12 +6,21 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partialmethod
 from typing import Any, Self
 
 from radixlm.core.errors import ProgramError
-from radixlm.lang.ir import Expr, Exprs, RoleBegin, RoleEnd, ScopeBegin, ScopeEnd, in_role, parts_of
-from radixlm.lang.lines import caller_line
-from radixlm.lang.stream import Stream
+from radixlm.lang.ir import (
+    Expr,
+    RoleBegin,
+    RoleEnd,
+    ScopeBegin,
+    ScopeEnd,
+    caller_line,
+    in_role,
+    parts_of,
+)
+from radixlm.lang.stream_executor import StreamExecutor
 from radixlm.lang.transcript import Message
 from radixlm.lang.values import Value
 
@@ -25,16 +34,8 @@ class State:
     ret_value: what the program returned. arguments: what it was called with.
     """
 
-    def __init__(
-        self,
-        stream: Stream,
-        arguments: dict[str, Any] | None = None,
-        *,
-        awaits: Callable[[], bool] = bool,
-    ) -> None:
-        """awaits: whether whoever calls may wait for what the program has not come to yet."""
+    def __init__(self, stream: StreamExecutor, arguments: dict[str, Any] | None = None) -> None:
         self._stream = stream
-        self._awaits = awaits
         self.arguments = arguments or {}
         self.ret_value: Any = None
 
@@ -44,7 +45,7 @@ class State:
         return self
 
     def __getitem__(self, name: str) -> Any:
-        return _read(self._find(name))
+        return _read(self._stream.find(name))
 
     def __setitem__(self, name: str, value: Any) -> None:
         self._stream.define({name: value})
@@ -55,24 +56,27 @@ class State:
     get_var = __getitem__
     set_var = __setitem__
 
-    def system(self, expr: Expr | str | None = None) -> Any:
+    def _message(self, expr: Expr | str | None = None, *, role: str) -> Any:
         """A whole message, or without `expr` a context manager for one."""
-        return self._message("system", expr)
+        if expr is None:
+            return self._within(RoleBegin(role), RoleEnd(role))
+        message = in_role(role, expr)
+        self += message
+        return message
 
-    def user(self, expr: Expr | str | None = None) -> Any:
-        """As `system`."""
-        return self._message("user", expr)
+    system = partialmethod(_message, role="system")
+    user = partialmethod(_message, role="user")
+    assistant = partialmethod(_message, role="assistant")
 
-    def assistant(self, expr: Expr | str | None = None) -> Any:
-        """As `system`."""
-        return self._message("assistant", expr)
+    def var_scope(self, name: str) -> AbstractContextManager[None]:
+        """What is appended inside is also the variable `name`."""
+        return self._within(ScopeBegin(name), ScopeEnd(name))
 
     @contextmanager
-    def var_scope(self, name: str) -> Iterator[None]:
-        """What is appended inside is the variable `name` too."""
-        self._stream.submit(ScopeBegin(name))
+    def _within(self, begin: Expr, end: Expr) -> Iterator[None]:
+        self._stream.submit(begin)
         yield
-        self._stream.submit(ScopeEnd(name))
+        self._stream.submit(end)
 
     def fork(self, size: int = 1) -> Forks:
         """`size` states that go on from here side by side; what they share is computed once."""
@@ -112,12 +116,12 @@ class State:
         return None
 
     def get_meta_info(self, name: str) -> Any:
-        """What the backend tells of an answer, as SGLang's `meta_info`; None of other variables."""
-        return _meta(self._find(name))
+        """What the backend says of an answer, as SGLang's `meta_info`; None of other variables."""
+        return _meta(self._stream.find(name))
 
     def text_iter(self, name: str | None = None) -> Iterator[str]:
         """The text of a variable, or of everything, as it comes; run with `stream=True`."""
-        value = self._stream.text if name is None else self._find(name)
+        value = self._stream.text if name is None else self._stream.find(name)
         if isinstance(value, Value):
             yield from value.pieces()
         else:
@@ -127,7 +131,11 @@ class State:
         self, name: str | None = None, return_meta_data: bool = False
     ) -> AsyncIterator[Any]:
         """As `text_iter`; with return_meta_data pairs of the text and what is known of it."""
-        value = self._stream.text if name is None else await self._find_soon(name)
+        stream = self._stream
+        value: Any = stream.text
+        if name is not None:
+            known = name in self or not stream.may_wait
+            value = stream.find(name) if known else await asyncio.to_thread(stream.find, name)
         if not isinstance(value, Value):
             text = str(await asyncio.to_thread(_read, value))
             yield (text, {}) if return_meta_data else text
@@ -142,30 +150,9 @@ class State:
     def __repr__(self) -> str:
         return f"State({', '.join(list(self._stream.variables))})"
 
-    def _message(self, role: str, expr: Expr | str | None) -> Exprs | AbstractContextManager[None]:
-        if expr is None:
-            return self._within(role)
-        message = in_role(role, expr)
-        self += message
-        return message
-
-    @contextmanager
-    def _within(self, role: str) -> Iterator[None]:
-        self._stream.submit(RoleBegin(role))
-        yield
-        self._stream.submit(RoleEnd(role))
-
-    def _find(self, name: str) -> Any:
-        return self._stream.find(name, wait=self._awaits())
-
-    async def _find_soon(self, name: str) -> Any:
-        if name in self or not self._awaits():
-            return self._find(name)
-        return await asyncio.to_thread(self._find, name)
-
 
 class Forks:
-    """States that go their own ways from where one was forked."""
+    """States that go on apart from where one was forked."""
 
     def __init__(self, origin: State, states: list[State]) -> None:
         self._origin = origin
@@ -234,7 +221,7 @@ class _Gathered:
 
 def _read(value: Any) -> Any:
     if isinstance(value, Value):
-        return value.get()
+        return value.result()
     if isinstance(value, _Gathered):
         return [_read(entry) for entry in value.values]
     return value
@@ -242,6 +229,6 @@ def _read(value: Any) -> Any:
 
 def _meta(value: Any) -> Any:
     if isinstance(value, Value):
-        value.get()
+        value.result()
         return value.meta
     return [_meta(entry) for entry in value.values] if isinstance(value, _Gathered) else None

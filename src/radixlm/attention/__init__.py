@@ -1,8 +1,7 @@
 """Floor 3: attention over the KV pool, planned once per step."""
 
-from radixlm.attention.backends import make_backend
+from radixlm.attention.backend import Attend, Backend, make_backend
 from radixlm.attention.cpu_backend import CpuBackend
-from radixlm.attention.interface import Attend, Backend
 from radixlm.attention.plan import AttentionPlan, RowSpan, SharedRead, Sharing, make_plan
 from radixlm.attention.torch_backend import TorchBackend
 

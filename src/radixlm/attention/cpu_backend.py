@@ -8,13 +8,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from radixlm.attention.direct import make_worker
-from radixlm.attention.interface import Attend
+from radixlm.attention.direct import make_direct_kernel
+from radixlm.attention.merge import Merge, PartRows, make_merge_kernel
 from radixlm.attention.plan import AttentionPlan, RowSpan, SharedRead, Sharing
-from radixlm.attention.reads import OwnReads, TileRead, TileReads, cut, make_scratch
-from radixlm.attention.rows import Merge, PartRows, make_merge_worker
-from radixlm.attention.tile_layout import STRIP, Shape
-from radixlm.attention.tiles import make_tile_worker
+from radixlm.attention.reads import Reads, TileRead, cut, direct_reads, tile_reads
+from radixlm.attention.tile_layout import STRIP, Shape, places_of
+from radixlm.attention.tiles import make_tile_kernel
 from radixlm.kernels.openmp import team
 from radixlm.memory.kv_pool import KVPool
 
@@ -45,47 +44,43 @@ class CpuBackend:
         self._least_queries = least_queries
         self._pool = pool
         self._n_heads = n_heads
-        self._team = team()
         bfloat16 = pool.dtype == torch.bfloat16
         self._shape = Shape(queries, pool.head_dim, bfloat16)
-        self._tiles = make_tile_worker(self._shape)
+        self._tiles = make_tile_kernel(self._shape)
         self._scratch: Tensor | None = None
-        self._merge = make_merge_worker(bfloat16=bfloat16)
+        self._merge = make_merge_kernel(bfloat16=bfloat16)
         self._direct = None
         if queries < least_queries:
-            self._direct = make_worker(queries, pool.head_dim, bfloat16=bfloat16)
+            self._direct = make_direct_kernel(queries, pool.head_dim, bfloat16=bfloat16)
 
-    def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> Attend:
+    def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> CpuAttention:
         """See `Backend`."""
         spans = [*plan.chunks, *(span for group in plan.groups for span in group)]
         few = [span for span in spans if not self._is_large(span)]
-        reads = [_own(span, table) for span in spans if self._is_large(span)]
-        reads += [_shared(read) for read in plan.shared]
-        block_tokens = self._shape.block_tokens
-        blocks = cut(reads, self._pool.n_kv_heads, self._team.size, block_tokens)
+        large = [_own(span, table) for span in spans if self._is_large(span)]
+        large += [_shared(read) for read in plan.shared]
+        blocks = cut(large, self._pool.n_kv_heads, team().size, self._shape.block_tokens)
         rows = PartRows(slots.numel())
         for read in plan.shared:
             rows.several[read.first : read.stop] = True
         for block in blocks:
             rows.several[block.first : block.stop] |= not block.whole
-        parts: list[TileReads | OwnReads] = []
-        if few:
-            parts.append(
-                OwnReads(self._direct, self._team, self._pool, self._n_heads, table, few, rows)
-            )
+        reads = []
+        if few and self._direct is not None:
+            reads.append(direct_reads(self._direct, self._pool, self._n_heads, table, few, rows))
         if blocks:
-            parts.append(
-                TileReads(self._tiles, self._team, self._pool, self._tile_scratch(), blocks, rows)
-            )
+            reads.append(tile_reads(self._tiles, self._pool, self._tile_scratch(), blocks, rows))
         merge = None
         if rows.count:
-            merge = Merge(self._merge, self._team, rows, self._n_heads, self._pool.head_dim)
-        return CpuAttention(self._pool, slots, parts, merge)
+            merge = Merge(self._merge, rows, self._n_heads, self._pool.head_dim)
+        return CpuAttention(self._pool, slots, reads, merge)
 
     def _tile_scratch(self) -> Tensor:
-        """Kept: fresh memory in each step costs page faults."""
-        if self._scratch is None or self._scratch.shape[0] != self._team.size:
-            self._scratch = make_scratch(self._team.size, self._shape)
+        """(threads, bytes). Kept: fresh memory in each step costs page faults."""
+        threads = team().size
+        if self._scratch is None or self._scratch.shape[0] != threads:
+            size = (threads, places_of(self._shape).end)
+            self._scratch = torch.empty(size, dtype=torch.uint8, device="cpu")
         return self._scratch
 
     def _is_large(self, span: RowSpan) -> bool:
@@ -95,16 +90,11 @@ class CpuBackend:
 class CpuAttention:
     """One step's attention (an `Attend`): made for a plan, called once per layer.
 
-    reads: each of the step's tokens has one that writes its answer, or several that `merge` makes
-    it of.
+    reads: each token has one that writes its answer, or several that `merge` makes it of.
     """
 
     def __init__(
-        self,
-        pool: KVPool,
-        slots: Tensor,
-        reads: Sequence[TileReads | OwnReads],
-        merge: Merge | None,
+        self, pool: KVPool, slots: Tensor, reads: Sequence[Reads], merge: Merge | None
     ) -> None:
         self._pool = pool
         self._slots = slots

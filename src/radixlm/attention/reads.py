@@ -1,27 +1,72 @@
-"""What a step's tokens read many at a time, in tiles, by the compiled worker."""
+"""What each of a step's tokens reads, cut into work for the compiled kernels."""
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from radixlm.attention import direct, tiles
+from radixlm.attention.direct import scratch_numbers
+from radixlm.attention.merge import Merge, PartRows
 from radixlm.attention.plan import RowSpan
-from radixlm.attention.rows import Merge, PartRows
-from radixlm.attention.tile_layout import Shape, places_of
 from radixlm.kernels.jit import Kernel
-from radixlm.kernels.openmp import Team
+from radixlm.kernels.openmp import Worker, team
 from radixlm.kernels.vectors import MOST_LANES
 from radixlm.memory.kv_pool import KVPool
 
-# Contexts are cut until each thread has so many units of work, but not into shorter pieces.
+
+class Reads:
+    """One step's reads by one kernel.
+
+    kernel: `make_direct_kernel`'s or `make_tile_kernel`'s for the pool; see there for `reads`.
+    scratch: of `threads` threads. keep: memory that lives as long as this. arguments: the kernel's
+    further ones.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        pool: KVPool,
+        threads: int,
+        reads: npt.NDArray[np.int64],
+        scratch: Tensor,
+        keep: object,
+        **arguments: int,
+    ) -> None:
+        self._pool = pool
+        self._threads = threads
+        self._memory = reads, scratch, keep
+        self._worker = Worker(
+            kernel,
+            items=len(reads),
+            key_heads=pool.n_kv_heads,
+            reads=reads.ctypes.data,
+            scratch=scratch.data_ptr(),
+            **arguments,
+        )
+
+    def attend(self, layer: int, q: Tensor, answers: Tensor, merge: Merge | None) -> None:
+        """Write the answers and parts of the tokens that read.
+
+        q, answers: (tokens, n_heads, head_dim), q strided over tokens, answers contiguous.
+        """
+        arguments = self._worker.arguments
+        arguments.q = q.data_ptr()
+        arguments.q_stride = q.stride(0) * q.element_size()
+        arguments.keys = self._pool.keys[layer].data_ptr()
+        arguments.values = self._pool.values[layer].data_ptr()
+        arguments.answers = answers.data_ptr()
+        if merge is not None:
+            arguments.parts, arguments.lse = merge.parts, merge.lse
+        self._worker(self._threads)
+
+
+# Contexts are cut until each thread has this many units of work, but not into shorter pieces.
 _UNITS_PER_THREAD = 8
 _LEAST_PIECE = 512
 
@@ -61,7 +106,7 @@ def cut(reads: Sequence[TileRead], heads: int, threads: int, block_tokens: int) 
     """Blocks of `block_tokens`, their contexts in pieces where a thread would have too few of them;
     the largest first: the last ones taken are to be small.
 
-    heads: of keys, each of which is a unit of work of its own.
+    heads: of keys; each one of a block is a unit of work.
     """
     blocks = []
     for read in reads:
@@ -87,61 +132,17 @@ def _pieces(block: Block, most: int) -> list[Block]:
     ]
 
 
-class TileReads:
-    """One step's reads in tiles.
-
-    worker: made by `tiles.make_tile_worker` for the pool's shape.
-    scratch: (threads, bytes) as `make_scratch` gives it, for one call at a time.
-    rows: where several reads of a token meet.
-    """
-
-    def __init__(
-        self,
-        worker: Kernel,
-        team: Team,
-        pool: KVPool,
-        scratch: Tensor,
-        blocks: Sequence[Block],
-        rows: PartRows,
-    ) -> None:
-        self._worker = worker
-        self._team = team
-        self._pool = pool
-        self._threads = scratch.shape[0]
-        self._keep = blocks
-        self._reads = np.array([_columns(block, rows) for block in blocks], dtype=np.int64)
-        self._scratch = scratch
-        self._arguments = (ctypes.c_int64 * tiles.SIZE)()
-        self._arguments[tiles.ITEMS] = len(blocks)
-        self._arguments[tiles.KEY_HEADS] = pool.n_kv_heads
-        self._arguments[tiles.READS] = self._reads.ctypes.data
-        self._arguments[tiles.SCRATCH] = self._scratch.data_ptr()
-
-    def attend(self, layer: int, q: Tensor, answers: Tensor, merge: Merge | None) -> None:
-        """Write the answers and parts of the blocks' tokens.
-
-        q, answers: (tokens, n_heads, head_dim), q strided over tokens, answers contiguous.
-        """
-        arguments = self._arguments
-        arguments[tiles.THREADS_SEEN] = 0
-        arguments[tiles.UNITS_TAKEN] = 0
-        arguments[tiles.Q] = q.data_ptr()
-        arguments[tiles.Q_STRIDE] = q.stride(0) * q.element_size()
-        arguments[tiles.KEYS] = self._pool.keys[layer].data_ptr()
-        arguments[tiles.VALUES] = self._pool.values[layer].data_ptr()
-        arguments[tiles.ANSWERS] = answers.data_ptr()
-        if merge is not None:
-            arguments[tiles.PARTS], arguments[tiles.LSE] = merge.parts, merge.lse
-        self._team.run(self._worker.address, ctypes.addressof(arguments), self._threads)
-
-
-def make_scratch(threads: int, shape: Shape) -> Tensor:
-    """For the workers of one shape, whatever they read."""
-    return torch.empty((threads, places_of(shape).end), dtype=torch.uint8, device="cpu")
+def tile_reads(
+    kernel: Kernel, pool: KVPool, scratch: Tensor, blocks: Sequence[Block], rows: PartRows
+) -> Reads:
+    """Many queries at a time. scratch: (threads, bytes), for one call at a time."""
+    columns = np.array([_columns(block, rows) for block in blocks], dtype=np.int64)
+    slots = [block.read.slots for block in blocks]
+    return Reads(kernel, pool, scratch.shape[0], columns, scratch, slots)
 
 
 def _columns(block: Block, rows: PartRows) -> tuple[int, ...]:
-    """See `tiles.READ_COLUMNS`."""
+    """See `make_tile_kernel`."""
     read = block.read
     slots = read.slots.data_ptr() + block.start * read.slots.element_size()
     seen = read.seen + block.first - read.first - block.start
@@ -157,71 +158,44 @@ _LEAST_OWN_PIECE = 256
 _Column = npt.NDArray[np.int64]
 
 
-class OwnReads:
-    """One step's reads: each new token of `spans` over the part of its row that it sees.
+def direct_reads(
+    kernel: Kernel,
+    pool: KVPool,
+    n_heads: int,
+    table: Tensor,
+    spans: Sequence[RowSpan],
+    rows: PartRows,
+) -> Reads:
+    """Each new token of `spans` by itself, over the part of its row that it sees.
 
-    worker: made by `direct.make_worker` for n_heads and the pool.
-    table: (rows, context) int32, with this step applied.
-    rows: where several reads of a token meet.
+    table: (rows, context) int32, with this step applied. rows: where a token's reads are merged.
     """
-
-    def __init__(
-        self,
-        worker: Any,
-        team: Team,
-        pool: KVPool,
-        n_heads: int,
-        table: Tensor,
-        spans: Sequence[RowSpan],
-        rows: PartRows,
-    ) -> None:
-        self._worker = worker
-        self._address = worker.address
-        self._team = team
-        self._pool = pool
-        self._threads = team.size
-        token, length, columns = _tokens(spans)
-        wanted = -(-_READS_PER_THREAD * self._threads // len(token))
-        pieces = max(1, min(wanted, int(length.max()) // _LEAST_OWN_PIECE))
-        if pieces > 1:
-            rows.several[token] = True
-        self._reads = np.concatenate(
-            [_piece(token, length, columns, rows, (piece, pieces)) for piece in range(pieces)]
-        )
-        self._keep = table
-        longest = -(-int(length.max()) // pieces)
-        scores = -(-longest // MOST_LANES) * MOST_LANES
-        per_thread = direct.scratch_numbers(n_heads, pool.head_dim, scores)
-        self._scratch = torch.empty(self._threads * per_thread, dtype=torch.float32, device="cpu")
-        self._arguments = (ctypes.c_int64 * direct.SIZE)()
-        self._arguments[direct.ITEMS] = len(self._reads)
-        self._arguments[direct.KEY_HEADS] = pool.n_kv_heads
-        self._arguments[direct.TABLE] = table.data_ptr()
-        self._arguments[direct.TABLE_STRIDE] = table.stride(0) * table.element_size()
-        self._arguments[direct.READS] = self._reads.ctypes.data
-        self._arguments[direct.SCRATCH] = self._scratch.data_ptr()
-        self._arguments[direct.SCORES] = scores
-        self._arguments[direct.PER_THREAD] = per_thread * self._scratch.element_size()
-
-    def attend(self, layer: int, q: Tensor, answers: Tensor, merge: Merge | None) -> None:
-        """Write the answers and parts of the spans' tokens.
-
-        q, answers: (tokens, n_heads, head_dim), q strided over tokens, answers contiguous.
-        """
-        arguments = self._arguments
-        arguments[direct.THREADS_SEEN] = 0
-        arguments[direct.UNITS_TAKEN] = 0
-        arguments[direct.Q] = q.data_ptr()
-        arguments[direct.Q_STRIDE] = q.stride(0) * q.element_size()
-        arguments[direct.KEYS] = self._pool.keys[layer].data_ptr()
-        arguments[direct.VALUES] = self._pool.values[layer].data_ptr()
-        arguments[direct.ANSWERS] = answers.data_ptr()
-        if merge is not None:
-            arguments[direct.PARTS], arguments[direct.LSE] = merge.parts, merge.lse
-        self._team.run(self._address, ctypes.addressof(arguments), self._threads)
+    threads = team().size
+    token, length, columns = _tokens(spans)
+    wanted = -(-_READS_PER_THREAD * threads // len(token))
+    pieces = max(1, min(wanted, int(length.max()) // _LEAST_OWN_PIECE))
+    if pieces > 1:
+        rows.several[token] = True
+    reads = [_piece(token, length, columns, rows, piece, pieces) for piece in range(pieces)]
+    longest = -(-int(length.max()) // pieces)
+    longest = -(-longest // MOST_LANES) * MOST_LANES
+    numbers = scratch_numbers(n_heads, pool.head_dim, longest)
+    scratch = torch.empty(threads * numbers, dtype=torch.float32, device="cpu")
+    return Reads(
+        kernel,
+        pool,
+        threads,
+        np.concatenate(reads),
+        scratch,
+        table,
+        table=table.data_ptr(),
+        table_stride=table.stride(0) * table.element_size(),
+        longest=longest,
+        per_thread=numbers * scratch.element_size(),
+    )
 
 
-def _tokens(spans: Sequence[RowSpan]) -> tuple[_Column, _Column, npt.NDArray[np.int64]]:
+def _tokens(spans: Sequence[RowSpan]) -> tuple[_Column, _Column, _Column]:
     """Of each token: its place in the step, how many tokens it reads, and (table row, head, gap).
     Longest first: the last ones taken are to be short.
     """
@@ -237,19 +211,14 @@ def _tokens(spans: Sequence[RowSpan]) -> tuple[_Column, _Column, npt.NDArray[np.
 
 
 def _piece(
-    token: _Column,
-    length: _Column,
-    columns: npt.NDArray[np.int64],
-    rows: PartRows,
-    of: tuple[int, int],
-) -> npt.NDArray[np.int64]:
-    """The worker's reads of the nth of so many pieces; see `direct.READ_COLUMNS`.
+    token: _Column, length: _Column, columns: _Column, rows: PartRows, piece: int, pieces: int
+) -> _Column:
+    """The reads of one of `pieces` pieces of each context; see `make_direct_kernel`.
 
     row    |  head  |  gap: read with others  |      |     own tokens are numbered
               0 ..h                             h ..       without the gap
     """
     row, head, gap = columns.T
-    piece, pieces = of
     first, stop = length * piece // pieces, length * (piece + 1) // pieces
     some = stop > first
     reads = (

@@ -5,17 +5,16 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
-from radixlm.attention.rows import clear
 from radixlm.kernels.strips import UNIT_BYTES, make_copied, make_transposed, paired, strip_vectors
 from radixlm.kernels.vectors import (
-    FAST,
     MOST_LANES,
+    clear,
     float_of_bits,
     floats,
     halves,
     has_bfloat16,
+    inner,
     integers,
     words,
 )
@@ -101,7 +100,7 @@ def make_take(shape: Shape) -> Any:
     all_rows, width, bfloat16, pairs = shape.rows, shape.width, shape.bfloat16, shape.pairs
     element = 2 if bfloat16 else 4
 
-    @njit(**FAST)  # type: ignore[untyped-decorator]
+    @inner
     def take(q: int, stride: int, tokens: int, base: int) -> None:
         for row in range(tokens * queries):
             read = q + row // queries * stride + row % queries * head_dim * element
@@ -120,7 +119,7 @@ def make_take(shape: Shape) -> Any:
     return take
 
 
-@njit(**FAST)  # type: ignore[untyped-decorator]
+@inner
 def copy_halves(read: int, count: int, into: int, width: int) -> None:
     """bfloat16 numbers, and zeros up to `width`."""
     numbers = halves(read)
@@ -131,7 +130,7 @@ def copy_halves(read: int, count: int, into: int, width: int) -> None:
         made[i] = 0
 
 
-@njit(**FAST)  # type: ignore[untyped-decorator]
+@inner
 def copy_floats(read: int, count: int, into: int, width: int, bfloat16: bool) -> None:
     """float32 numbers, of bfloat16 ones if they are that, and zeros up to `width`."""
     made = floats(into)
@@ -152,7 +151,7 @@ def make_pack(shape: Shape) -> Any:
     places = places_of(shape)
     pack_keys, pack_values = _make_pack_keys(shape), _make_pack_values(shape)
 
-    @njit(**FAST)  # type: ignore[untyped-decorator]
+    @inner
     def pack(keys: int, values: int, token_bytes: int, at: int, count: int, base: int) -> None:
         slots = integers(at)
         rows = words(base + places.rows)
@@ -181,14 +180,14 @@ def _make_pack_keys(shape: Shape) -> Any:
     per_unit = 2 if pairs else 1
     panel = strip_vectors() * MOST_LANES
 
-    @njit(**FAST)  # type: ignore[untyped-decorator]
+    @inner
     def in_vectors(base: int, t: int) -> None:
         for group in range(units // MOST_LANES):
             place = (t // panel * units + group * MOST_LANES) * panel + t % panel
             into = base + places.keys + place * UNIT_BYTES
             transposed(base + places.rows, group * step, into, panel * UNIT_BYTES)
 
-    @njit(**FAST)  # type: ignore[untyped-decorator]
+    @inner
     def one_by_one(base: int, t: int) -> None:
         rows = words(base + places.rows)
         row = base + places.scores
@@ -215,7 +214,7 @@ def _make_pack_values(shape: Shape) -> Any:
     copied = make_copied(widen=bfloat16)
     whole = head_dim == width
 
-    @njit(**FAST)  # type: ignore[untyped-decorator]
+    @inner
     def as_pairs(one: int, other: int, base: int, t: int) -> None:
         into = base + places.values + t // 2 * width * UNIT_BYTES
         if whole:
@@ -229,7 +228,7 @@ def _make_pack_values(shape: Shape) -> Any:
                 made[2 * d] = first[d] if d < head_dim else 0
                 made[2 * d + 1] = second[d] if d < head_dim else 0
 
-    @njit(**FAST)  # type: ignore[untyped-decorator]
+    @inner
     def as_floats(one: int, other: int, base: int, t: int) -> None:
         into = base + places.values + t * width * UNIT_BYTES
         for read, at in ((one, into), (other, into + width * UNIT_BYTES)):

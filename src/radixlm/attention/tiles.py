@@ -16,79 +16,68 @@ other from a counter.
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit
 
-from radixlm.attention.rows import ANSWER, make_put
-from radixlm.attention.softmax import make_row_weights, row_largest
+from radixlm.attention.merge import ANSWER, make_write
 from radixlm.attention.tile_layout import STRIP, TILE, Shape, make_pack, make_take, places_of
 from radixlm.kernels.jit import compiled
+from radixlm.kernels.softmax import make_row_weights, row_largest
 from radixlm.kernels.strips import UNIT_BYTES, make_product, strip_vectors
 from radixlm.kernels.vectors import (
-    FAST,
     LOG2_E,
     MOST_LANES,
-    fetch_add,
     floats,
+    inner,
     integers,
     prefetch,
+    take_unit,
+    thread_number,
     words,
 )
 
-# The worker's arguments, int64 each: two counters, sizes, addresses. Strides are in bytes.
-(
-    THREADS_SEEN,
-    UNITS_TAKEN,
-    ITEMS,
-    KEY_HEADS,
-    Q,
-    Q_STRIDE,
-    KEYS,
-    VALUES,
-    READS,
-    ANSWERS,
-    PARTS,
-    LSE,
-    SCRATCH,
-    SIZE,
-) = range(14)
-# Columns of `READS` (items, 6) int64: the first of the block's tokens, how many, the address of the
-# int32 slots that they read, how many slots, how many of them the first token sees (the next one
-# sees one more), and the first row of parts for the result.
-READ_COLUMNS = 6
-# A tile that will be read: addresses of its head's keys, values and slots, and how many there are.
+# A tile that is read next: addresses of its head's keys, values and slots, and how many there are.
 _Ahead = tuple[int, int, int, int]
 
 
-@compiled
-def make_tile_worker(shape: Shape) -> Callable[[int], None]:
-    """The compiled worker for a shape. Takes a second to make, once."""
+_Arguments = namedtuple(
+    "_Arguments",
+    "counters items key_heads q q_stride keys values reads answers parts lse scratch",
+)
+
+
+@compiled(_Arguments)
+def make_tile_kernel(shape: Shape) -> Callable[[Any], None]:
+    """The kernel for a shape. Takes a second to compile, once.
+
+    reads: address of (items, 6) int64: the first of the block's tokens, how many, the address of
+    the int32 slots that they read, how many slots, how many of them the first token sees (the next
+    one sees one more), and the first row of parts for the result.
+    """
     take, pack, strip = make_take(shape), make_pack(shape), _make_strip(shape)
-    places, queries, head_dim = places_of(shape), shape.queries, shape.head_dim
-    end, pool_bytes = places.end, head_dim * (2 if shape.bfloat16 else 4)
+    places, queries = places_of(shape), shape.queries
+    head_bytes = shape.head_dim * (2 if shape.bfloat16 else 4)
     finish = _make_finish(shape)
 
-    def worker(arguments: int) -> None:
-        args = words(arguments)
-        heads = args[KEY_HEADS]
-        base = args[SCRATCH] + fetch_add(arguments + 8 * THREADS_SEEN) * end
-        token_bytes = heads * pool_bytes
-        end_of_units = args[ITEMS] * heads
-        unit = fetch_add(arguments + 8 * UNITS_TAKEN)
-        if unit < end_of_units:
-            ahead = first_tile(args, unit, pool_bytes)
-            fetch(ahead, token_bytes, pool_bytes, 0, ahead[3])
-        while unit < end_of_units:
+    def attend(args: _Arguments) -> None:
+        heads = args.key_heads
+        base = args.scratch + thread_number(args.counters) * places.end
+        token_bytes = heads * head_bytes
+        unit = take_unit(args.counters)
+        if unit < args.items * heads:
+            ahead = first_tile(args, unit, head_bytes)
+            fetch(ahead, token_bytes, head_bytes, 0, ahead[3])
+        while unit < args.items * heads:
             item, head = unit // heads, unit % heads
-            read = words(args[READS] + 8 * READ_COLUMNS * item)
+            read = words(args.reads + 48 * item)
             token, tokens, slots = read[0], read[1], read[2]
             count, seen, part = read[3], read[4], read[5]
-            q = args[Q] + token * args[Q_STRIDE] + head * queries * pool_bytes
-            take(q, args[Q_STRIDE], tokens, base)
-            keys, values = args[KEYS] + head * pool_bytes, args[VALUES] + head * pool_bytes
+            q = args.q + token * args.q_stride + head * queries * head_bytes
+            take(q, args.q_stride, tokens, base)
+            keys, values = args.keys + head * head_bytes, args.values + head * head_bytes
             rows = tokens * queries
             for first in range(0, count, TILE):
                 width = min(TILE, count - first)
@@ -96,35 +85,35 @@ def make_tile_worker(shape: Shape) -> Callable[[int], None]:
                 pack(keys, values, token_bytes, here, width, base)
                 ahead = (keys, values, here + 4 * width, min(TILE, count - first - width))
                 if not ahead[3]:
-                    unit = fetch_add(arguments + 8 * UNITS_TAKEN)
-                    ahead = first_tile(args, min(unit, end_of_units - 1), pool_bytes)
+                    unit = take_unit(args.counters)
+                    ahead = first_tile(args, min(unit, args.items * heads - 1), head_bytes)
                 for row in range(0, rows, STRIP):
                     a, b = ahead[3] * row // rows, ahead[3] * min(row + STRIP, rows) // rows
-                    fetch(ahead, token_bytes, pool_bytes, a, b)
+                    fetch(ahead, token_bytes, head_bytes, a, b)
                     strip(base, row, rows - 1, seen - first, width)
             finish(args, base, head, token, tokens, part)
 
-    return worker
+    return attend
 
 
-@njit(**FAST)  # type: ignore[untyped-decorator]
-def first_tile(args: Any, unit: int, head_bytes: int) -> _Ahead:
+@inner
+def first_tile(args: _Arguments, unit: int, head_bytes: int) -> _Ahead:
     """What a unit reads first."""
-    item, head = unit // args[KEY_HEADS], unit % args[KEY_HEADS]
-    read = words(args[READS] + 8 * READ_COLUMNS * item)
-    offset = head * head_bytes
-    return args[KEYS] + offset, args[VALUES] + offset, read[2], min(TILE, read[3])
+    item, head = unit // args.key_heads, unit % args.key_heads
+    read = words(args.reads + 48 * item)
+    start = head * head_bytes
+    return args.keys + start, args.values + start, read[2], min(TILE, read[3])
 
 
-@njit(**FAST)  # type: ignore[untyped-decorator]
+@inner
 def fetch(ahead: _Ahead, token_bytes: int, head_bytes: int, a: int, b: int) -> None:
     """Have one head's keys and values of the tokens from a to b of a tile fetched."""
     slots = integers(ahead[2])
     for t in range(a, b):
-        offset = np.int64(slots[t]) * token_bytes
+        token = np.int64(slots[t]) * token_bytes
         for line in range(0, head_bytes, 64):
-            prefetch(ahead[0] + offset + line)
-            prefetch(ahead[1] + offset + line)
+            prefetch(ahead[0] + token + line)
+            prefetch(ahead[1] + token + line)
 
 
 def _make_strip(shape: Shape) -> Any:
@@ -138,7 +127,7 @@ def _make_strip(shape: Shape) -> Any:
     q_bytes, panel_bytes = units * UNIT_BYTES, lanes * UNIT_BYTES
     row_bytes = TILE * UNIT_BYTES
 
-    @njit(**FAST)  # type: ignore[untyped-decorator]
+    @inner
     def strip(base: int, row: int, last: int, seen: int, count: int) -> None:
         widest = min(count, seen + min(row + STRIP - 1, last) // queries)
         if widest <= 0:
@@ -162,7 +151,7 @@ def _make_weigh(shape: Shape) -> Any:
     scale = np.float32(LOG2_E / shape.head_dim**0.5)
     element = 2 if shape.pairs else 4
 
-    @njit(**FAST)  # type: ignore[untyped-decorator]
+    @inner
     def weigh(base: int, row: int, r: int, sees: int, widest: int) -> None:
         tops = floats(base + places.tops)
         sums = floats(base + places.sums)
@@ -193,7 +182,7 @@ def _make_mix(shape: Shape) -> Any:
     whole = width // step * step
     per_unit, weight_bytes = (2, 2 * TILE) if pairs else (1, 4 * TILE)
 
-    @njit(**FAST)  # type: ignore[untyped-decorator]
+    @inner
     def mix(base: int, row: int, count: int) -> None:
         units = -(-count // per_unit)
         weights, factors = base + places.weights, base + places.factors
@@ -210,28 +199,17 @@ def _make_mix(shape: Shape) -> Any:
 
 def _make_finish(shape: Shape) -> Any:
     """finish(args, base, head, token, tokens, part): write what a block's queries got."""
-    places, queries, head_dim, width = places_of(shape), shape.queries, shape.head_dim, shape.width
-    scale = np.float32(1 / shape.head_dim**0.5)
-    element = 2 if shape.bfloat16 else 4
-    put, put_part = make_put(bfloat16=shape.bfloat16), make_put(bfloat16=False)
+    places, queries, width = places_of(shape), shape.queries, shape.width
+    write = make_write(shape.head_dim, bfloat16=shape.bfloat16)
 
-    @njit(**FAST)  # type: ignore[untyped-decorator]
+    @inner
     def finish(args: Any, base: int, head: int, token: int, tokens: int, part: int) -> None:
-        rows = tokens * queries
-        heads = args[KEY_HEADS] * queries
-        tops = floats(base + places.tops)
-        sums = floats(base + places.sums)
-        for row in range(rows):
-            made = base + places.mixed + 4 * row * width
-            inverse = np.float32(1) / sums[row] if sums[row] != 0 else np.float32(0)
+        heads = args.key_heads * queries
+        tops, sums = floats(base + places.tops), floats(base + places.sums)
+        for row in range(tokens * queries):
+            made, index = base + places.mixed + 4 * row * width, row // queries
+            its_part = part if part == ANSWER else part + index
             its_head = head * queries + row % queries
-            if part == ANSWER:
-                at = (token + row // queries) * heads + its_head
-                put(made, inverse, head_dim, args[ANSWERS] + at * head_dim * element)
-            else:
-                at = (part + row // queries) * heads + its_head
-                put_part(made, inverse, head_dim, args[PARTS] + at * head_dim * 4)
-                lse = floats(args[LSE] + 4 * at)
-                lse[0] = tops[row] * scale + np.log(sums[row])
+            write(args, made, tops[row], sums[row], token + index, its_part, its_head, heads)
 
     return finish

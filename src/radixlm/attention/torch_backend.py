@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from radixlm.attention.flash import attend_all, attend_part, merge
-from radixlm.attention.interface import Attend
 from radixlm.attention.plan import AttentionPlan, RowSpan, SharedRead, Sharing
 from radixlm.core.batch import Extent
 from radixlm.memory.kv_pool import KVPool
@@ -120,7 +119,7 @@ class TorchBackend:
             largest=sys.maxsize, fewest=1, shortest=0, least_saved=saved, least_view=LEAST_VIEW
         )
 
-    def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> Attend:
+    def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> TorchAttention:
         """See `Backend`."""
         return TorchAttention(self._pool, table, plan, slots)
 

@@ -10,7 +10,7 @@ import os
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, cast
 
@@ -32,9 +32,9 @@ _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 class KernelStore:
     """Files by key in a folder of this user's. Each is the digest of its content, then the content.
 
-    What is read is run, so a folder or a file that anybody else could have written counts as not
-    there; so does what is not whole, or can not be read. What can not be written is compiled again
-    the next time. most: files; beyond that those go that were not used for longest.
+    What is read is run, so a folder or a file that anybody else could have written counts as
+    absent; so does a file that is damaged or cannot be read. What cannot be written is compiled
+    again the next time. most: files; beyond that the least recently used go.
     """
 
     def __init__(self, folder: Path, *, most: int = _MOST_FILES) -> None:
@@ -42,7 +42,7 @@ class KernelStore:
         self._most = most
 
     def get(self, key: str) -> bytes | None:
-        """What was put under this key, a file's name, or None."""
+        """What was put under this key, which is a file's name."""
         try:
             if not _is_private(self._folder.stat()):
                 return None
@@ -86,67 +86,93 @@ def _is_private(status: os.stat_result) -> bool:
 
 
 _P = ParamSpec("_P")
-
 # Numba's functions have two places for results before their arguments.
 _ENTRY = """
-declare i32 @"{name}"(ptr, ptr, i64)
-define void @worker(i64 %arguments) {{
+declare i32 @"{name}"(ptr, ptr{types})
+define void @worker(ptr %arguments) {{
   %result = alloca ptr
   %error = alloca ptr
-  call i32 @"{name}"(ptr %result, ptr %error, i64 %arguments)
+  %counters = ptrtoint ptr %arguments to i64
+{loads}
+  call i32 @"{name}"(ptr %result, ptr %error{values})
   ret void
 }}
 """
+_LOAD = """  %at{place} = getelementptr i64, ptr %arguments, i64 {place}
+  %value{place} = load i64, ptr %at{place}"""
+COUNTERS = ("units_taken", "threads_seen")
 
 
 class Kernel:
-    """A compiled worker. address: of its code, which goes with this object."""
+    """A compiled worker, and the structure of its arguments.
 
-    def __init__(self, name: str, code: bytes) -> None:
+    fields: the first one is the address of the structure, which begins with `COUNTERS`; the others
+    follow there, int64 each. address: of its code, which goes with this object.
+    """
+
+    def __init__(self, name: str, fields: Sequence[str], code: bytes) -> None:
+        places = range(len(COUNTERS), len(COUNTERS) + len(fields) - 1)
+        values = ["%counters", *(f"%value{place}" for place in places)]
+        text = _ENTRY.format(
+            name=name,
+            types=", i64" * len(values),
+            loads="\n".join(_LOAD.format(place=place) for place in places),
+            values="".join(f", i64 {value}" for value in values),
+        )
         target = binding.Target.from_default_triple()
         machine = target.create_target_machine(codemodel="jitdefault", jit=True)
-        entry = binding.parse_assembly(_ENTRY.format(name=name))
-        self._engine = binding.create_mcjit_compiler(entry, machine)
+        self._engine = binding.create_mcjit_compiler(binding.parse_assembly(text), machine)
         self._engine.add_object_file(binding.ObjectFileRef.from_data(code))
         self._engine.finalize_object()
         self.address: int = self._engine.get_function_address("worker")
+        numbers = [(field, ctypes.c_int64) for field in (*COUNTERS, *fields[1:])]
+        # Without a dictionary, so that a wrong name is an error.
+        members = {"__slots__": (), "_fields_": numbers}
+        self.arguments: type[Any] = type("Arguments", (ctypes.Structure,), members)
 
 
-def compiled(factory: Callable[_P, Callable[[int], None]]) -> Callable[_P, Kernel]:
-    """Make a factory of Python functions one of kernels, each made once.
+def compiled(
+    arguments: type[Any],
+) -> Callable[[Callable[_P, Callable[[Any], None]]], Callable[_P, Kernel]]:
+    """Make a factory of Python functions one of kernels, each compiled once.
 
-    factory: what it returns hangs on its arguments alone, and on constants of `attention` and of
-    its own package; their `repr` tells arguments apart.
+    arguments: the named tuple that the functions take, of int64, see `Kernel`. What the factory
+    returns depends only on its arguments, told apart by their `repr`, on `kernels` and on its own
+    package.
     """
 
-    @functools.cache
-    def make(*args: Any, **kwargs: Any) -> Kernel:
-        return fetch_kernel(_store(), factory, args, kwargs)
+    def decorated(factory: Callable[_P, Callable[[Any], None]]) -> Callable[_P, Kernel]:
+        @functools.cache
+        def make(*args: Any, **kwargs: Any) -> Kernel:
+            return fetch_kernel(_store(), arguments, factory, args, kwargs)
 
-    return cast("Callable[_P, Kernel]", make)
+        return cast("Callable[_P, Kernel]", make)
+
+    return decorated
 
 
 def fetch_kernel(
     store: KernelStore | None,
-    factory: Callable[..., Callable[[int], None]],
+    arguments: type[Any],
+    factory: Callable[..., Callable[[Any], None]],
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
 ) -> Kernel:
-    """What the store has, else what is compiled now, for the store to have."""
+    """Take the kernel from the store, or compile it and put it there."""
     key = _key(factory, args, kwargs)
     kept = store.get(key) if store else None
     if kept is not None:
         name, code = kept.split(b"\n", 1)
-        return Kernel(name.decode(), code)
-    made, code, movable = _compile(factory(*args, **kwargs))
+        return Kernel(name.decode(), arguments._fields, code)
+    made, code, movable = _compile(arguments, factory(*args, **kwargs))
     if store and movable:
         store.put(key, made.encode() + b"\n" + code)
-    return Kernel(made, code)
+    return Kernel(made, arguments._fields, code)
 
 
 @functools.cache
 def _store() -> KernelStore | None:
-    """None where there is no home, or no such thing as other users."""
+    """None where there is no home folder, or no owners of files."""
     try:
         home = Path.home()
     except RuntimeError:
@@ -180,11 +206,12 @@ def _sources(folder: Path) -> bytes:
     return made.digest()
 
 
-def _compile(function: Callable[[int], None]) -> tuple[str, bytes, bool]:
+def _compile(arguments: type[Any], function: Callable[[Any], None]) -> tuple[str, bytes, bool]:
     """Its name in the object code, the code, and whether another process can use it: it must need
     nothing that numba alone brings, since an unknown function ends the process that loads it.
     """
-    made = njit(types.void(types.int64), **FAST)(function)
+    numbers = types.NamedUniTuple(types.int64, len(arguments._fields), arguments)
+    made = njit(types.void(numbers), **FAST)(function)
     [result] = made.overloads.values()
     library = result.library
     _, _, (code, bitcode) = library.serialize_using_object_code()

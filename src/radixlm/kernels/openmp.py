@@ -5,8 +5,11 @@ from __future__ import annotations
 import ctypes
 import functools
 import threading
+from typing import Any
 
 import torch
+
+from radixlm.kernels.jit import Kernel
 
 # OpenMP's omp_pause_hard.
 _HARD = 2
@@ -15,8 +18,7 @@ _MOST_DOZING = 64
 
 
 class Team:
-    """torch's own OpenMP threads: those that its products run on, so that none has to wake another
-    and none competes with them. A second pool would do both.
+    """torch's own OpenMP threads. A second pool would compete with them for the processors.
 
     Where torch uses no such library (on macOS it does not), a worker runs on the caller alone.
     """
@@ -43,19 +45,20 @@ class Team:
         return 1 if self._parallel is None else torch.get_num_threads()
 
     def leave(self) -> None:
-        """Let go of the threads that torch keeps for the calling one; the next who computes has its
-        own. With more threads than processors OpenMP lets all of them sleep between two calls,
-        instead of waiting for a moment, and to wake them takes longer than most calls: 30 us.
+        """End the threads that torch keeps for the calling one; whoever computes next has new ones.
+
+        With more threads than processors OpenMP lets all of them sleep between two calls, and to
+        wake them takes longer than most calls: 30 us.
         """
         if self._pause is not None:
             self._pause(_HARD)
 
     def doze(self, wanted: bool) -> None:
-        """Whether threads that wait for each other sleep at once, instead of waiting for a moment:
-        for when other processes want their processors. One thread's: the one that computes.
+        """Whether threads that wait for each other sleep at once, instead of spinning for a moment:
+        for when other processes want their processors. Only for the thread that computes.
 
-        OpenMP has no call for it, but does so by itself while it has more threads than processors.
-        Some that do nothing see to that: a thread holds a team of them until it is let go.
+        OpenMP has no call for it, but does so by itself while it has more threads than processors:
+        a thread of ours holds a team of idle ones until it is released.
         """
         if wanted == (self._awake is not None) or self._parallel is None:
             return
@@ -89,3 +92,21 @@ class Team:
 def team() -> Team:
     """The one of this process: torch has only one."""
     return Team()
+
+
+class Worker:
+    """A kernel with its arguments, on the team's threads. One call at a time.
+
+    arguments: int64 each, strides in bytes; what is at addresses is the caller's to keep.
+    """
+
+    def __init__(self, kernel: Kernel, **arguments: int) -> None:
+        self._kernel = kernel  # to be kept: its code goes with it
+        self._team = team()
+        self.arguments: Any = kernel.arguments(**arguments)
+        self._at = ctypes.addressof(self.arguments)
+
+    def __call__(self, threads: int | None = None) -> None:
+        """threads: as many as the team has unless given."""
+        self.arguments.units_taken = self.arguments.threads_seen = 0
+        self._team.run(self._kernel.address, self._at, threads or self._team.size)

@@ -8,22 +8,29 @@ that multiply pairs, else one float32 number.
                 of     | a | a | a |  each x b    - values: lanes are numbers of a value, units are
                 rows   +---+---+---+                tokens, or pairs of tokens
 
-Both are laid out by `make_transposed` and `make_paired` when a tile is read from the pool.
+Both are laid out by `make_transposed` and `paired` when a tile is read from the pool.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
-from radixlm.kernels.vectors import MOST_LANES, BFloat, Lanes, processor_has
+from radixlm.kernels.vectors import (
+    MOST_LANES,
+    BFloat,
+    Lanes,
+    emitted,
+    offset,
+    order_of,
+    processor_has,
+)
 
-_INT64, _INT32, _INT16, _FLOAT = ir.IntType(64), ir.IntType(32), ir.IntType(16), ir.FloatType()
+_INT64, _INT32, _FLOAT = ir.IntType(64), ir.IntType(32), ir.FloatType()
 UNIT_BYTES = 4
 
 
@@ -39,7 +46,10 @@ class Strip:
         self._builder = builder
         self._ops = Lanes(builder, MOST_LANES)
         self._pairs = pairs
-        self._grid = [[self._variable() for _ in range(vectors)] for _ in range(rows)]
+        self._grid = [
+            [cgutils.alloca_once(builder, self._ops.vector) for _ in range(vectors)]
+            for _ in range(rows)
+        ]
 
     def clear(self) -> None:
         for row in self._grid:
@@ -67,10 +77,9 @@ class Strip:
         kind = ops.integers if self._pairs else ops.vector
         at = builder.add(b, builder.mul(unit, b_stride))
         vectors = [self._load(at, kind, v) for v in range(len(self._grid[0]))]
-        offset = builder.mul(unit, ir.Constant(_INT64, UNIT_BYTES))
         for address, row in zip(rows, self._grid, strict=True):
-            one = self._load(builder.add(address, offset), _INT32 if self._pairs else _FLOAT)
-            factor = self._spread(one)
+            one = offset(builder, address, unit, UNIT_BYTES)
+            factor = self._spread(self._load(one, _INT32 if self._pairs else _FLOAT))
             for vector, variable in zip(vectors, row, strict=True):
                 total = builder.load(variable)
                 builder.store(self._product(factor, vector, total), variable)
@@ -79,8 +88,8 @@ class Strip:
         for at, row in zip(rows, self._grid, strict=True):
             for v, variable in enumerate(row):
                 value = self._builder.load(variable)
-                offset = ir.Constant(_INT64, v * MOST_LANES * (2 if bfloat16 else 4))
-                self._ops.put(value, self._builder.add(at, offset), bfloat16=bfloat16)
+                here = ir.Constant(_INT64, v * MOST_LANES * (2 if bfloat16 else 4))
+                self._ops.put(value, self._builder.add(at, here), bfloat16=bfloat16)
 
     def _product(self, x: Any, y: Any, total: Any) -> Any:
         if not self._pairs:
@@ -96,84 +105,53 @@ class Strip:
         return self._builder.bitcast(self._ops.spread(number), self._ops.integers)
 
     def _load(self, at: Any, kind: Any, index: int = 0) -> Any:
-        offset = ir.Constant(_INT64, index * MOST_LANES * UNIT_BYTES)
-        pointer = self._builder.inttoptr(self._builder.add(at, offset), kind.as_pointer())
-        value = self._builder.load(pointer)
+        here = self._builder.add(at, ir.Constant(_INT64, index * MOST_LANES * UNIT_BYTES))
+        value = self._builder.load(self._builder.inttoptr(here, kind.as_pointer()))
         value.align = UNIT_BYTES
         return value
 
-    def _variable(self) -> Any:
-        return cgutils.alloca_once(self._builder, self._ops.vector)
 
-
-def make_product(rows: int, vectors: int, *, pairs: bool, onto: bool) -> Callable[..., Any]:
+def make_product(rows: int, vectors: int, *, pairs: bool, onto: bool) -> Any:
     """product(a, a_stride, b, b_stride, units, into, stride, factors): of `rows` rows with
     `vectors` x 16 lanes; into[r] = sum over u of a[r, u] b[u], plus, `onto` what is there,
     factors[r] into[r]. Strides are in bytes; factors: address of float32.
     """
 
-    @intrinsic  # type: ignore[untyped-decorator]
-    def product(
-        _context: Any,
-        _a: Any,
-        _a_stride: Any,
-        _b: Any,
-        _b_stride: Any,
-        _units: Any,
-        _into: Any,
-        _stride: Any,
-        _factors: Any,
-    ) -> Any:
-        def build(target: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
-            a, a_stride, b, b_stride, units, into, stride, factors = args
-            strip = Strip(builder, rows, vectors, pairs=pairs)
-            a_rows = _rows(builder, a, a_stride, rows)
-            into_rows = _rows(builder, into, stride, rows)
-            if onto:
-                strip.take(into_rows, factors)
-            else:
-                strip.clear()
-            with cgutils.for_range(builder, units) as loop:
-                strip.add(a_rows, b, b_stride, loop.index)
-            strip.store(into_rows)
-            return target.get_dummy_value()
+    @emitted(types.void, *[types.int64] * 8)
+    def product(builder: ir.IRBuilder, *values: Any) -> None:
+        a, a_stride, b, b_stride, units, into, stride, factors = values
+        strip = Strip(builder, rows, vectors, pairs=pairs)
+        a_rows = [offset(builder, a, a_stride, row) for row in range(rows)]
+        into_rows = [offset(builder, into, stride, row) for row in range(rows)]
+        if onto:
+            strip.take(into_rows, factors)
+        else:
+            strip.clear()
+        with cgutils.for_range(builder, units) as loop:
+            strip.add(a_rows, b, b_stride, loop.index)
+        strip.store(into_rows)
 
-        return types.void(*[types.int64] * 8), build
-
-    return product  # type: ignore[no-any-return]
+    return product
 
 
-def _rows(builder: ir.IRBuilder, address: Any, stride: Any, count: int) -> list[Any]:
-    """The addresses of so many rows."""
-    return [
-        builder.add(address, builder.mul(stride, ir.Constant(_INT64, row))) for row in range(count)
-    ]
+def make_transposed(*, widen: bool) -> Any:
+    """transposed(rows, start, into, stride): 16 units of 16 rows become 16 rows of 16 tokens.
 
-
-def make_transposed(*, widen: bool) -> Callable[..., Any]:
-    """transposed(rows, offset, into, stride): 16 units of 16 rows become 16 rows of 16 tokens.
-
-    rows: address of 16 addresses; offset: bytes into each. widen: read bfloat16, write float32.
+    rows: address of 16 addresses; start: bytes into each. widen: read bfloat16, write float32.
     """
 
-    @intrinsic  # type: ignore[untyped-decorator]
-    def transposed(_context: Any, _rows: Any, _offset: Any, _into: Any, _stride: Any) -> Any:
-        def build(target: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
-            rows, offset, into, stride = args
-            ops = Lanes(builder, MOST_LANES)
-            matrix = []
-            for index in range(MOST_LANES):
-                place = builder.add(rows, ir.Constant(_INT64, 8 * index))
-                row = builder.load(builder.inttoptr(place, _INT64.as_pointer()))
-                matrix.append(ops.load(builder.add(row, offset), 0, bfloat16=widen))
-            for index, vector in enumerate(_turned(builder, matrix)):
-                at = builder.add(into, builder.mul(stride, ir.Constant(_INT64, index)))
-                ops.store(vector, at, 0)
-            return target.get_dummy_value()
+    @emitted(types.void, *[types.int64] * 4)
+    def transposed(builder: ir.IRBuilder, rows: Any, start: Any, into: Any, stride: Any) -> None:
+        ops = Lanes(builder, MOST_LANES)
+        matrix = []
+        for index in range(MOST_LANES):
+            place = builder.add(rows, ir.Constant(_INT64, 8 * index))
+            row = builder.load(builder.inttoptr(place, _INT64.as_pointer()))
+            matrix.append(ops.load(builder.add(row, start), 0, bfloat16=widen))
+        for index, vector in enumerate(_turned(builder, matrix)):
+            ops.store(vector, offset(builder, into, stride, index), 0)
 
-        return types.void(*[types.int64] * 4), build
-
-    return transposed  # type: ignore[no-any-return]
+    return transposed
 
 
 def _turned(builder: ir.IRBuilder, matrix: Sequence[Any]) -> list[Any]:
@@ -192,40 +170,27 @@ def _turned(builder: ir.IRBuilder, matrix: Sequence[Any]) -> list[Any]:
             if index & half:
                 continue
             pair = rows[index], rows[index + half]
-            for place, mask in ((index, low), (index + half, high)):
-                vector = ir.Constant(ir.VectorType(_INT32, MOST_LANES), mask)
-                rows[place] = builder.shuffle_vector(*pair, vector)
+            for place, order in ((index, low), (index + half, high)):
+                rows[place] = builder.shuffle_vector(*pair, order_of(order))
         half //= 2
     return rows
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def paired(_context: Any, _one: Any, _other: Any, _into: Any) -> Any:
+@emitted(types.void, *[types.int64] * 3)
+def paired(builder: ir.IRBuilder, one: Any, other: Any, into: Any) -> None:
     """16 bfloat16 numbers of one token and of the next: 16 pairs."""
-
-    def build(target: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
-        one, other, into = args
-        ops = Lanes(builder, MOST_LANES)
-        bits = builder.lshr(
-            builder.bitcast(ops.load(one, 0, bfloat16=True), ops.integers), ops.all_integer(16)
-        )
-        upper = builder.bitcast(ops.load(other, 0, bfloat16=True), ops.integers)
-        ops.store(builder.or_(bits, upper), into, 0)
-        return target.get_dummy_value()
-
-    return types.void(*[types.int64] * 3), build
+    ops = Lanes(builder, MOST_LANES)
+    lower = builder.bitcast(ops.load(one, 0, bfloat16=True), ops.integers)
+    upper = builder.bitcast(ops.load(other, 0, bfloat16=True), ops.integers)
+    ops.store(builder.or_(builder.lshr(lower, ops.all_integer(16)), upper), into, 0)
 
 
-def make_copied(*, widen: bool) -> Callable[..., Any]:
+def make_copied(*, widen: bool) -> Any:
     """copied(numbers, into): 16 of them, to float32 if they are bfloat16."""
 
-    @intrinsic  # type: ignore[untyped-decorator]
-    def copied(_context: Any, _numbers: Any, _into: Any) -> Any:
-        def build(target: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
-            ops = Lanes(builder, MOST_LANES)
-            ops.store(ops.load(args[0], 0, bfloat16=widen), args[1], 0)
-            return target.get_dummy_value()
+    @emitted(types.void, types.int64, types.int64)
+    def copied(builder: ir.IRBuilder, numbers: Any, into: Any) -> None:
+        ops = Lanes(builder, MOST_LANES)
+        ops.store(ops.load(numbers, 0, bfloat16=widen), into, 0)
 
-        return types.void(types.int64, types.int64), build
-
-    return copied  # type: ignore[no-any-return]
+    return copied

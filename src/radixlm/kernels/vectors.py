@@ -1,14 +1,15 @@
-"""What the processor has that compiled code may use."""
+"""Vectors in compiled code: LLVM that numba has no words for."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from inspect import Parameter, Signature
 from typing import Any
 
 from llvmlite import ir
-from numba import types
-from numba.core import config
+from numba import njit, types
+from numba.core import cgutils, config
 from numba.core.codegen import get_host_cpu_features
 from numba.extending import intrinsic
 
@@ -28,19 +29,19 @@ class BFloat(ir.Type):  # type: ignore[misc]
 
 def processor_has(feature: str) -> bool:
     """Whether numba compiles for an extension of x86, by LLVM's name for it."""
-    told = config.CPU_FEATURES
-    features = get_host_cpu_features() if told is None else told
+    features = config.CPU_FEATURES
+    features = get_host_cpu_features() if features is None else features
     return f"+{feature}" in features.split(",")
 
 
 def has_bfloat16() -> bool:
-    """Whether it rounds to bfloat16, and multiplies pairs of such numbers, by itself."""
+    """Whether the processor rounds to bfloat16, and multiplies pairs of such numbers, by itself."""
     return processor_has("avx512bf16")
 
 
 _INT64, _INT32, _INT16, _FLOAT = ir.IntType(64), ir.IntType(32), ir.IntType(16), ir.FloatType()
-# For numba. No flag that lets the compiler believe that there are no NaN and no infinities: broken
-# weights are to be seen in the logits.
+# No flag that lets the compiler believe that there are no NaN and no infinities: broken weights
+# are to be seen in the logits.
 _MATH = {"reassoc", "contract", "nsz", "arcp"}
 FAST: dict[str, Any] = {
     "fastmath": _MATH,
@@ -50,6 +51,8 @@ FAST: dict[str, Any] = {
     "no_cpython_wrapper": True,
     "no_cfunc_wrapper": True,
 }
+# For functions that kernels call.
+inner: Callable[[Callable[..., Any]], Any] = njit(**FAST)
 MOST_LANES = 16
 LOG2_E = math.log2(math.e)
 # Exponents of 2 below this count as this: far from what matters, and from denormal numbers, which
@@ -60,6 +63,28 @@ MOST_EXACT = 6
 _EXP2 = tuple(math.log(2.0) ** k / math.factorial(k) for k in range(7))
 
 
+def emitted(result: Any, *arguments: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Make `emit(builder, *values)`, which writes LLVM code, a function that kernels call.
+
+    result, arguments: numba's types. What `emit` returns is the result; None is numba's void.
+    """
+
+    def decorated(emit: Callable[..., Any]) -> Any:
+        def typed(_context: Any, *_arguments: Any) -> Any:
+            def build(target: Any, builder: ir.IRBuilder, _: Any, values: Sequence[Any]) -> Any:
+                made = emit(builder, *values)
+                return target.get_dummy_value() if made is None else made
+
+            return result(*arguments), build
+
+        names = ["context", *(f"value{place}" for place in range(len(arguments)))]
+        by_place = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+        typed.__signature__ = Signature(by_place)  # type: ignore[attr-defined]
+        return intrinsic(typed)
+
+    return decorated
+
+
 def lanes_of(size: int) -> int:
     """The most numbers a vector may hold when `size` numbers are to be whole vectors."""
     lanes = MOST_LANES
@@ -68,53 +93,83 @@ def lanes_of(size: int) -> int:
     return lanes
 
 
-def _numbers_at(number: Any) -> Callable[[int], Any]:
+def _numbers_at(number: Any, stored: Any) -> Any:
     """An address as the numbers that begin there: numba's arrays take it far longer to compile."""
 
-    @intrinsic  # type: ignore[untyped-decorator]
-    def numbers_at(_context: Any, _address: Any) -> Any:
-        def build(target: Any, builder: ir.IRBuilder, signature: Any, args: Sequence[Any]) -> Any:
-            return builder.inttoptr(args[0], target.get_value_type(signature.return_type))
+    @emitted(types.CPointer(number), types.int64)
+    def numbers_at(builder: ir.IRBuilder, address: Any) -> Any:
+        return builder.inttoptr(address, stored.as_pointer())
 
-        return types.CPointer(number)(types.int64), build
-
-    return numbers_at  # type: ignore[no-any-return]
+    return numbers_at
 
 
-words, integers = _numbers_at(types.int64), _numbers_at(types.int32)
-floats, halves = _numbers_at(types.float32), _numbers_at(types.uint16)
+words, integers = _numbers_at(types.int64, _INT64), _numbers_at(types.int32, _INT32)
+floats, halves = _numbers_at(types.float32, _FLOAT), _numbers_at(types.uint16, _INT16)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def fetch_add(_context: Any, _address: Any) -> Any:
-    """Count an int64 up by one, whichever threads do so at once; what it was before."""
-
-    def build(_target: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
-        counter = builder.inttoptr(args[0], _INT64.as_pointer())
-        return builder.atomic_rmw("add", counter, ir.Constant(_INT64, 1), "monotonic")
-
-    return types.int64(types.int64), build
+@emitted(types.int64, types.int64)
+def take_unit(builder: ir.IRBuilder, counters: Any) -> Any:
+    """The next unit of work, counted among all threads; counters: a kernel's first argument."""
+    return _count_up(builder, counters)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def prefetch(_context: Any, _address: Any) -> Any:
-    """Have the cache line at an address fetched; nobody waits for it."""
-
-    def build(target: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
-        prefetch_line(builder, args[0])
-        return target.get_dummy_value()
-
-    return types.void(types.int64), build
+@emitted(types.int64, types.int64)
+def thread_number(builder: ir.IRBuilder, counters: Any) -> Any:
+    """The number of the calling thread, to be asked once; counters: as in `take_unit`."""
+    return _count_up(builder, builder.add(counters, ir.Constant(_INT64, 8)))
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def float_of_bits(_context: Any, _bits: Any) -> Any:
+def _count_up(builder: ir.IRBuilder, address: Any) -> Any:
+    """Add 1 to an int64 that several threads may count; returns what it was before."""
+    counter = builder.inttoptr(address, _INT64.as_pointer())
+    return builder.atomic_rmw("add", counter, ir.Constant(_INT64, 1), "monotonic")
+
+
+def prefetch_line(builder: ir.IRBuilder, address: Any) -> None:
+    """Have the cache line at an address fetched, without waiting for it."""
+    pointer = builder.inttoptr(address, ir.IntType(8).as_pointer())
+    hints = [ir.Constant(_INT32, hint) for hint in (0, 3, 1)]  # to be read, kept, as data
+    call(builder, "llvm.prefetch.p0", ir.VoidType(), [pointer, *hints])
+
+
+prefetch = emitted(types.void, types.int64)(prefetch_line)
+
+
+@emitted(types.float32, types.int32)
+def float_of_bits(builder: ir.IRBuilder, bits: Any) -> Any:
     """The float32 with these 32 bits."""
+    return builder.bitcast(bits, _FLOAT)
 
-    def build(_target: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
-        return builder.bitcast(args[0], _FLOAT)
 
-    return types.float32(types.int32), build
+@emitted(types.void, types.int64, types.int64)
+def clear(builder: ir.IRBuilder, address: Any, size: Any) -> None:
+    """Write `size` float32 zeros."""
+    for ops, index in _vectors_and_rest(builder, size):
+        ops.store(ops.all(0), offset(builder, address, index, 4), 0)
+
+
+def make_put(*, bfloat16: bool) -> Any:
+    """put(numbers, factor, size, into): `size` float32 numbers times a factor."""
+    element = 2 if bfloat16 else 4
+
+    @emitted(types.void, types.int64, types.float32, types.int64, types.int64)
+    def put(builder: ir.IRBuilder, numbers: Any, factor: Any, size: Any, into: Any) -> None:
+        for ops, index in _vectors_and_rest(builder, size):
+            x = ops.load(offset(builder, numbers, index, 4), 0)
+            made = builder.fmul(x, ops.spread(factor))
+            ops.put(made, offset(builder, into, index, element), bfloat16=bfloat16)
+
+    return put
+
+
+def _vectors_and_rest(builder: ir.IRBuilder, size: Any) -> Iterator[tuple[Lanes, Any]]:
+    """Loops over `size` numbers, for the caller to fill: in vectors, and the rest one by one."""
+    zero = ir.Constant(_INT64, 0)
+    whole = builder.and_(size, ir.Constant(_INT64, -MOST_LANES))
+    for lanes, start, stop in ((MOST_LANES, zero, whole), (1, whole, size)):
+        step = ir.Constant(_INT64, lanes)
+        with cgutils.for_range_slice(builder, start, stop, step, _INT64) as (index, _):
+            yield Lanes(builder, lanes), index
 
 
 def call(
@@ -127,11 +182,9 @@ def call(
     return builder.call(function, args, fastmath=flags)
 
 
-def prefetch_line(builder: ir.IRBuilder, address: Any) -> None:
-    """See `prefetch`."""
-    pointer = builder.inttoptr(address, ir.IntType(8).as_pointer())
-    hints = [ir.Constant(_INT32, hint) for hint in (0, 3, 1)]  # to be read, kept, as data
-    call(builder, "llvm.prefetch.p0", ir.VoidType(), [pointer, *hints])
+def offset(builder: ir.IRBuilder, address: Any, count: Any, size: int) -> Any:
+    """The address `count` times `size` bytes on."""
+    return builder.add(address, builder.mul(count, ir.Constant(_INT64, size)))
 
 
 class Lanes:
@@ -165,25 +218,23 @@ class Lanes:
         pointer = self._pointer(address, 4 * elements, value.type)
         self._builder.store(value, pointer).align = 4
 
-    def store_bfloat16(self, value: Any, address: Any, elements: int) -> None:
-        """To the nearest, ties to even."""
+    def put(self, value: Any, address: Any, *, bfloat16: bool) -> None:
+        """Store, bfloat16 rounded to the nearest, ties to even."""
+        if not bfloat16:
+            self.store(value, address, 0)
+            return
+        halves = self._rounded(value)
+        self._builder.store(halves, self._pointer(address, 0, halves.type)).align = 2
+
+    def _rounded(self, value: Any) -> Any:
         b = self._builder
         if has_bfloat16():
-            halves = b.fptrunc(value, ir.VectorType(BFloat(), self.lanes))
-            b.store(halves, self._pointer(address, 2 * elements, halves.type)).align = 2
-            return
-        number = {n: self.all_integer(n) for n in (1, 16, 0x7FFF)}
+            return b.fptrunc(value, ir.VectorType(BFloat(), self.lanes))
+        one, half, width = (self.all_integer(n) for n in (1, 0x7FFF, 16))
         bits = b.bitcast(value, self.integers)
-        odd = b.and_(b.lshr(bits, number[16]), number[1])
-        rounded = b.lshr(b.add(bits, b.add(odd, number[0x7FFF])), number[16])
-        halves = b.trunc(rounded, ir.VectorType(_INT16, self.lanes))
-        b.store(halves, self._pointer(address, 2 * elements, halves.type)).align = 2
-
-    def put(self, value: Any, address: Any, *, bfloat16: bool) -> None:
-        if bfloat16:
-            self.store_bfloat16(value, address, 0)
-        else:
-            self.store(value, address, 0)
+        odd = b.and_(b.lshr(bits, width), one)
+        rounded = b.lshr(b.add(bits, b.add(odd, half)), width)
+        return b.trunc(rounded, ir.VectorType(_INT16, self.lanes))
 
     def multiply_add(self, x: Any, y: Any, z: Any) -> Any:
         product = self._builder.fmul(x, y, flags=("contract",))
@@ -273,83 +324,16 @@ class Lanes:
         name = f"llvm.vector.reduce.{operation}.v{self.lanes}f32"
         return call(self._builder, name, _FLOAT, args, flags)
 
-    def moved(self, address: Any, stride: Any, times: int) -> Any:
-        """The address of a row of float32, `stride` elements long."""
-        return self._builder.add(address, self._builder.mul(stride, ir.Constant(_INT64, 4 * times)))
-
-    def _load(self, address: Any, offset: int, kind: Any, align: int) -> Any:
-        value = self._builder.load(self._pointer(address, offset, kind))
+    def _load(self, address: Any, start: int, kind: Any, align: int) -> Any:
+        value = self._builder.load(self._pointer(address, start, kind))
         value.align = align
         return value
 
-    def _pointer(self, address: Any, offset: int, kind: Any) -> Any:
-        moved = self._builder.add(address, ir.Constant(_INT64, offset))
+    def _pointer(self, address: Any, start: int, kind: Any) -> Any:
+        moved = self._builder.add(address, ir.Constant(_INT64, start))
         return self._builder.inttoptr(moved, kind.as_pointer())
 
 
 def order_of(lanes: Sequence[int]) -> Any:
-    """Which lanes of two vectors, numbered through, a shuffled one has."""
+    """For a shuffle: its lanes, by their numbers in two vectors side by side."""
     return ir.Constant(ir.VectorType(_INT32, len(lanes)), list(lanes))
-
-
-def make_dots(queries: int, head_dim: int, tokens: int, *, bfloat16: bool) -> Callable[..., Any]:
-    """dots(q, keys, scores, stride): scores[i * stride + t] = q[i] . keys[t].
-
-    q: address of (queries, head_dim) float32; keys: addresses of `tokens` keys.
-    """
-    addresses = types.UniTuple(types.int64, tokens)
-
-    @intrinsic  # type: ignore[untyped-decorator]
-    def dots(_context: Any, _q: Any, _keys: Any, _scores: Any, _stride: Any) -> Any:
-        def build(target: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
-            q, keys, scores, stride = args
-            ops = Lanes(builder, lanes_of(head_dim))
-            at = [builder.extract_value(keys, t) for t in range(tokens)]
-            sums = [[ops.all(0)] * tokens for _ in range(queries)]
-            for d in range(0, head_dim, ops.lanes):
-                part = [ops.load(q, i * head_dim + d) for i in range(queries)]
-                for t in range(tokens):
-                    key = ops.load(at[t], d, bfloat16=bfloat16)
-                    for i in range(queries):
-                        sums[i][t] = ops.multiply_add(part[i], key, sums[i][t])
-            for i in range(queries):
-                row = ops.moved(scores, stride, i)
-                if tokens <= ops.lanes:
-                    ops.store(ops.sums(sums[i]), row, 0)
-                else:
-                    for t in range(tokens):
-                        ops.store(ops.sum(sums[i][t]), row, t)
-            return target.get_dummy_value()
-
-        return types.void(types.int64, addresses, types.int64, types.int64), build
-
-    return dots  # type: ignore[no-any-return]
-
-
-def make_mix(queries: int, head_dim: int, tokens: int, *, bfloat16: bool) -> Callable[..., Any]:
-    """mix(weights, stride, values, out): out[i] += sum over t of weights[i * stride + t] values[t].
-
-    out: address of (queries, head_dim) float32; values: addresses of `tokens` values.
-    """
-    addresses = types.UniTuple(types.int64, tokens)
-
-    @intrinsic  # type: ignore[untyped-decorator]
-    def mix(_context: Any, _weights: Any, _stride: Any, _values: Any, _out: Any) -> Any:
-        def build(target: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
-            weights, stride, values, out = args
-            ops = Lanes(builder, lanes_of(head_dim))
-            at = [builder.extract_value(values, t) for t in range(tokens)]
-            rows = [ops.moved(weights, stride, i) for i in range(queries)]
-            factors = [[ops.load_one(row, t) for t in range(tokens)] for row in rows]
-            for d in range(0, head_dim, ops.lanes):
-                sums = [ops.load(out, i * head_dim + d) for i in range(queries)]
-                for t in range(tokens):
-                    value = ops.load(at[t], d, bfloat16=bfloat16)
-                    sums = [ops.multiply_add(factors[i][t], value, sums[i]) for i in range(queries)]
-                for i in range(queries):
-                    ops.store(sums[i], out, i * head_dim + d)
-            return target.get_dummy_value()
-
-        return types.void(types.int64, types.int64, addresses, types.int64), build
-
-    return mix  # type: ignore[no-any-return]

@@ -6,8 +6,8 @@ as float32 whatever their type.
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable, Sequence
+from collections import namedtuple
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,16 +15,12 @@ import torch
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 from torch import Tensor
 
-from radixlm.kernels.jit import Kernel, compiled
-from radixlm.kernels.openmp import team
-from radixlm.kernels.vectors import MOST_LANES, Lanes, fetch_add, floats, words
+from radixlm.kernels.jit import compiled
+from radixlm.kernels.openmp import Worker, team
+from radixlm.kernels.vectors import MOST_LANES, Lanes, emitted, float_of_bits, take_unit
 
-# The workers' first arguments, int64 each: a counter, how many rows there are, and of one row the
-# numbers; then addresses.
-_TAKEN, _ROWS, _WIDTH, _FIRST = range(4)
 _ROWS_PER_UNIT = 4
 
 
@@ -34,20 +30,9 @@ def known(device: torch.device, dtype: torch.dtype, width: int) -> bool:
     return device.type == "cpu" and types_known and width % MOST_LANES == 0 and team().is_whole
 
 
-class _Call:
-    """A worker with its arguments; `addresses` of them are given with each call. One at a time."""
-
-    def __init__(self, worker: Kernel, addresses: int) -> None:
-        self._worker = worker  # to be kept: its code goes with it
-        self._address = worker.address
-        self._team = team()
-        self._arguments = (ctypes.c_int64 * (_FIRST + addresses))()
-        self._at = ctypes.addressof(self._arguments)
-
-    def __call__(self, rows: int, width: int, *values: int) -> None:
-        self._arguments[:] = [0, rows, width, *values]
-        threads = self._team.size if rows > _ROWS_PER_UNIT else 1
-        self._team.run(self._address, self._at, threads)
+def _threads_for(rows: int) -> int | None:
+    """One unit of work needs one thread."""
+    return None if rows > _ROWS_PER_UNIT else 1
 
 
 class AddNorm:
@@ -56,16 +41,22 @@ class AddNorm:
     """
 
     def __init__(self, weight: Tensor, eps: float) -> None:
-        self._call = _Call(_norm_worker(bfloat16=weight.dtype == torch.bfloat16), 5)
         self._weight = weight
-        self._eps = np.float32(eps).view(np.int32).item()
+        self._worker = Worker(
+            _norm_kernel(bfloat16=weight.dtype == torch.bfloat16),
+            weight=weight.data_ptr(),
+            eps=np.float32(eps).view(np.int32).item(),
+        )
 
     def __call__(self, hidden: Tensor, added: Tensor | None) -> Tensor:
         """hidden, added: (tokens, size), contiguous; hidden is changed. -> (tokens, size), new."""
         out = torch.empty_like(hidden)
-        plus = 0 if added is None else added.data_ptr()
-        addresses = (hidden.data_ptr(), plus, self._weight.data_ptr(), out.data_ptr())
-        self._call(hidden.shape[0], hidden.shape[1], *addresses, self._eps)
+        arguments = self._worker.arguments
+        arguments.rows, arguments.width = hidden.shape
+        arguments.hidden = hidden.data_ptr()
+        arguments.added = 0 if added is None else added.data_ptr()
+        arguments.out = out.data_ptr()
+        self._worker(_threads_for(hidden.shape[0]))
         return out
 
 
@@ -73,13 +64,16 @@ class Gate:
     """silu(gate) * up of rows that hold both, one after the other."""
 
     def __init__(self, dtype: torch.dtype) -> None:
-        self._call = _Call(_gate_worker(bfloat16=dtype == torch.bfloat16), 2)
+        self._worker = Worker(_gate_kernel(bfloat16=dtype == torch.bfloat16))
 
     def __call__(self, gate_up: Tensor) -> Tensor:
         """(tokens, 2 x size), contiguous -> (tokens, size), new."""
         rows, width = gate_up.shape[0], gate_up.shape[1] // 2
         out = gate_up.new_empty((rows, width))
-        self._call(rows, width, gate_up.data_ptr(), out.data_ptr())
+        arguments = self._worker.arguments
+        arguments.rows, arguments.width = rows, width
+        arguments.gate_up, arguments.out = gate_up.data_ptr(), out.data_ptr()
+        self._worker(_threads_for(rows))
         return out
 
 
@@ -87,161 +81,130 @@ class Rotate:
     """Rotary position embedding of the first heads of rows that hold several, in place."""
 
     def __init__(self, dtype: torch.dtype) -> None:
-        self._call = _Call(_rotate_worker(bfloat16=dtype == torch.bfloat16), 4)
+        self._worker = Worker(_rotate_kernel(bfloat16=dtype == torch.bfloat16))
 
     def __call__(self, x: Tensor, heads: int, table: Tensor) -> None:
         """x: (tokens, at least `heads` heads, head_dim), contiguous but for the stride of tokens;
         table: (tokens, head_dim), cos before sin, contiguous.
         """
-        tokens, _, head_dim = x.shape
-        stride = x.stride(0) * x.element_size()
-        self._call(tokens, head_dim, x.data_ptr(), stride, heads, table.data_ptr())
+        arguments = self._worker.arguments
+        arguments.rows, _, arguments.width = x.shape
+        arguments.x, arguments.stride = x.data_ptr(), x.stride(0) * x.element_size()
+        arguments.heads, arguments.table = heads, table.data_ptr()
+        self._worker(_threads_for(x.shape[0]))
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
-def _add_squares(_context: Any, _hidden: Any, _added: Any, bfloat16: Any) -> Any:
-    """hidden += added (address 0: nothing) for 16 numbers; the sum of their squares."""
-    halves = bool(bfloat16.literal_value)
+_NormArguments = namedtuple("_NormArguments", "counters rows width hidden added weight out eps")
 
-    def build(_target: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
-        hidden, added, _ = args
+
+@compiled(_NormArguments)
+def _norm_kernel(*, bfloat16: bool) -> Callable[[Any], None]:
+    """eps: the bits of a float32; added: 0 for nothing."""
+    element = 2 if bfloat16 else 4
+
+    @emitted(types.float32, types.int64, types.int64)
+    def add_squares(builder: ir.IRBuilder, hidden: Any, added: Any) -> Any:
+        """hidden += added (address 0: nothing) for 16 numbers; the sum of their squares."""
         ops = Lanes(builder, MOST_LANES)
-        x = ops.load(hidden, 0, bfloat16=halves)
+        x = ops.load(hidden, 0, bfloat16=bfloat16)
         squares = cgutils.alloca_once(builder, x.type)
         builder.store(x, squares)
         with builder.if_then(builder.icmp_signed("!=", added, ir.Constant(ir.IntType(64), 0))):
-            total = builder.fadd(x, ops.load(added, 0, bfloat16=halves))
-            ops.put(total, hidden, bfloat16=halves)
+            total = builder.fadd(x, ops.load(added, 0, bfloat16=bfloat16))
+            ops.put(total, hidden, bfloat16=bfloat16)
             builder.store(total, squares)
         x = builder.load(squares)
         return ops.sum(builder.fmul(x, x))
 
-    return types.float32(types.int64, types.int64, bfloat16), build
-
-
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
-def _scale(_context: Any, _x: Any, _weight: Any, _factor: Any, _out: Any, bfloat16: Any) -> Any:
-    """out = x * factor * weight for 16 numbers."""
-    halves = bool(bfloat16.literal_value)
-
-    def build(target: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
-        x, weight, factor, out, _ = args
+    @emitted(types.void, types.int64, types.int64, types.float32, types.int64)
+    def scale(builder: ir.IRBuilder, x: Any, weight: Any, factor: Any, out: Any) -> None:
+        """out = x * factor * weight for 16 numbers."""
         ops = Lanes(builder, MOST_LANES)
-        scaled = builder.fmul(ops.load(x, 0, bfloat16=halves), ops.spread(factor))
-        ops.put(builder.fmul(scaled, ops.load(weight, 0, bfloat16=halves)), out, bfloat16=halves)
-        return target.get_dummy_value()
+        scaled = builder.fmul(ops.load(x, 0, bfloat16=bfloat16), ops.spread(factor))
+        made = builder.fmul(scaled, ops.load(weight, 0, bfloat16=bfloat16))
+        ops.put(made, out, bfloat16=bfloat16)
 
-    return types.void(types.int64, types.int64, types.float32, types.int64, bfloat16), build
-
-
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
-def _silu_times(_context: Any, _gate: Any, _up: Any, _out: Any, bfloat16: Any) -> Any:
-    """out = gate / (1 + e^-gate) * up for 16 numbers, of e^-|gate|, which never overflows (and is
-    never less than 2^-100: right for gates down to -1e20).
-    """
-    halves = bool(bfloat16.literal_value)
-
-    def build(target: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
-        gate, up, out, _ = args
-        ops = Lanes(builder, MOST_LANES)
-        x = ops.load(gate, 0, bfloat16=halves)
-        minus = builder.fsub(ops.all(0), x)
-        power = ops.exp(builder.select(builder.fcmp_ordered("<", x, minus), x, minus))
-        above = builder.fcmp_ordered(">=", x, ops.all(0))
-        part = builder.fdiv(
-            builder.select(above, ops.all(1), power), builder.fadd(ops.all(1), power)
-        )
-        made = builder.fmul(builder.fmul(x, part), ops.load(up, 0, bfloat16=halves))
-        ops.put(made, out, bfloat16=halves)
-        return target.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64, bfloat16), build
-
-
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
-def _turn(_context: Any, _low: Any, _high: Any, _cos: Any, _sin: Any, bfloat16: Any) -> Any:
-    """Turn 16 pairs (low, high) by their angles, in place."""
-    halves = bool(bfloat16.literal_value)
-
-    def build(target: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
-        ops = Lanes(builder, MOST_LANES)
-        low, high, cos, sin = (ops.load(arg, 0, bfloat16=halves) for arg in args[:4])
-        turned = builder.fsub(builder.fmul(low, cos), builder.fmul(high, sin))
-        ops.put(turned, args[0], bfloat16=halves)
-        turned = builder.fadd(builder.fmul(high, cos), builder.fmul(low, sin))
-        ops.put(turned, args[1], bfloat16=halves)
-        return target.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64, types.int64, bfloat16), build
-
-
-@compiled
-def _norm_worker(*, bfloat16: bool) -> Callable[[int], None]:
-    element = 2 if bfloat16 else 4
-
-    def norm(arguments: int) -> None:
-        args = words(arguments)
-        rows, width = args[_ROWS], args[_WIDTH]
-        eps = floats(arguments + 8 * (_FIRST + 4))[0]
-        while True:
-            begin = fetch_add(arguments) * _ROWS_PER_UNIT
-            if begin >= rows:
-                break
-            for row in range(begin, min(begin + _ROWS_PER_UNIT, rows)):
-                start = row * width * element
-                hidden, added, out = (
-                    args[_FIRST] + start,
-                    args[_FIRST + 1],
-                    args[_FIRST + 3] + start,
-                )
-                if added != 0:
-                    added += start
+    def norm(args: _NormArguments) -> None:
+        epsilon = float_of_bits(np.int32(args.eps))
+        size = args.width * element
+        begin = take_unit(args.counters) * _ROWS_PER_UNIT
+        while begin < args.rows:
+            for row in range(begin, min(begin + _ROWS_PER_UNIT, args.rows)):
+                hidden, out = args.hidden + row * size, args.out + row * size
+                added = (args.added + row * size) * (args.added != 0)
                 squares = np.float32(0)
-                for at in range(0, width * element, MOST_LANES * element):
-                    squares += _add_squares(hidden + at, added + at * (added != 0), bfloat16)
-                factor = np.float32(1) / np.sqrt(squares / np.float32(width) + eps)
-                for at in range(0, width * element, MOST_LANES * element):
-                    _scale(hidden + at, args[_FIRST + 2] + at, factor, out + at, bfloat16)
+                for at in range(0, size, MOST_LANES * element):
+                    squares += add_squares(hidden + at, added + at * (added != 0))
+                factor = np.float32(1) / np.sqrt(squares / np.float32(args.width) + epsilon)
+                for at in range(0, size, MOST_LANES * element):
+                    scale(hidden + at, args.weight + at, factor, out + at)
+            begin = take_unit(args.counters) * _ROWS_PER_UNIT
 
     return norm
 
 
-@compiled
-def _gate_worker(*, bfloat16: bool) -> Callable[[int], None]:
+_GateArguments = namedtuple("_GateArguments", "counters rows width gate_up out")
+
+
+@compiled(_GateArguments)
+def _gate_kernel(*, bfloat16: bool) -> Callable[[Any], None]:
     element = 2 if bfloat16 else 4
 
-    def gate(arguments: int) -> None:
-        args = words(arguments)
-        rows, size = args[_ROWS], args[_WIDTH] * element
-        while True:
-            begin = fetch_add(arguments) * _ROWS_PER_UNIT
-            if begin >= rows:
-                break
-            for row in range(begin, min(begin + _ROWS_PER_UNIT, rows)):
-                both, out = args[_FIRST] + 2 * row * size, args[_FIRST + 1] + row * size
+    @emitted(types.void, types.int64, types.int64, types.int64)
+    def silu_times(builder: ir.IRBuilder, gate: Any, up: Any, out: Any) -> None:
+        """out = gate / (1 + e^-gate) * up for 16 numbers, of e^-|gate|, which never overflows (and
+        is never less than 2^-100: right for gates down to -1e20).
+        """
+        ops = Lanes(builder, MOST_LANES)
+        x = ops.load(gate, 0, bfloat16=bfloat16)
+        minus = builder.fsub(ops.all(0), x)
+        power = ops.exp(builder.select(builder.fcmp_ordered("<", x, minus), x, minus))
+        above = builder.select(builder.fcmp_ordered(">=", x, ops.all(0)), ops.all(1), power)
+        part = builder.fdiv(above, builder.fadd(ops.all(1), power))
+        made = builder.fmul(builder.fmul(x, part), ops.load(up, 0, bfloat16=bfloat16))
+        ops.put(made, out, bfloat16=bfloat16)
+
+    def gate(args: _GateArguments) -> None:
+        size = args.width * element
+        begin = take_unit(args.counters) * _ROWS_PER_UNIT
+        while begin < args.rows:
+            for row in range(begin, min(begin + _ROWS_PER_UNIT, args.rows)):
+                both, out = args.gate_up + 2 * row * size, args.out + row * size
                 for at in range(0, size, MOST_LANES * element):
-                    _silu_times(both + at, both + size + at, out + at, bfloat16)
+                    silu_times(both + at, both + size + at, out + at)
+            begin = take_unit(args.counters) * _ROWS_PER_UNIT
 
     return gate
 
 
-@compiled
-def _rotate_worker(*, bfloat16: bool) -> Callable[[int], None]:
+_RotateArguments = namedtuple("_RotateArguments", "counters rows width x stride heads table")
+
+
+@compiled(_RotateArguments)
+def _rotate_kernel(*, bfloat16: bool) -> Callable[[Any], None]:
     element = 2 if bfloat16 else 4
 
-    def rotate(arguments: int) -> None:
-        args = words(arguments)
-        rows, size = args[_ROWS], args[_WIDTH] * element
+    @emitted(types.void, *[types.int64] * 4)
+    def turn(builder: ir.IRBuilder, low: Any, high: Any, cos: Any, sin: Any) -> None:
+        """Turn 16 pairs (low, high) by their angles, in place."""
+        ops = Lanes(builder, MOST_LANES)
+        x, y, c, s = (ops.load(at, 0, bfloat16=bfloat16) for at in (low, high, cos, sin))
+        turned = builder.fsub(builder.fmul(x, c), builder.fmul(y, s))
+        ops.put(turned, low, bfloat16=bfloat16)
+        turned = builder.fadd(builder.fmul(y, c), builder.fmul(x, s))
+        ops.put(turned, high, bfloat16=bfloat16)
+
+    def rotate(args: _RotateArguments) -> None:
+        size = args.width * element
         half = size // 2
-        while True:
-            begin = fetch_add(arguments) * _ROWS_PER_UNIT
-            if begin >= rows:
-                break
-            for row in range(begin, min(begin + _ROWS_PER_UNIT, rows)):
-                cos = args[_FIRST + 3] + row * size
-                for head in range(args[_FIRST + 2]):
-                    low = args[_FIRST] + row * args[_FIRST + 1] + head * size
+        begin = take_unit(args.counters) * _ROWS_PER_UNIT
+        while begin < args.rows:
+            for row in range(begin, min(begin + _ROWS_PER_UNIT, args.rows)):
+                cos = args.table + row * size
+                for head in range(args.heads):
+                    low = args.x + row * args.stride + head * size
                     for at in range(0, half, MOST_LANES * element):
-                        _turn(low + at, low + half + at, cos + at, cos + half + at, bfloat16)
+                        turn(low + at, low + half + at, cos + at, cos + half + at)
+            begin = take_unit(args.counters) * _ROWS_PER_UNIT
 
     return rotate

@@ -1,7 +1,7 @@
 """Products with packed weights on the CPU, compiled: for one token as for thousands.
 
     outputs    0 .. 47  48 .. 95  ...     a panel: what 48 outputs read, in the order in which they
-              +--------+--------+--       read it, unit after unit (see `attention.strips`)
+              +--------+--------+--       read it, unit after unit (see `kernels.strips`)
     unit 0    | panel  | panel  |
          1    |        |        |         8 rows of x meet a panel; their 8 x 48 sums stay in
          ...  +--------+--------+--       registers, a panel (55 KB at 576 inputs) in the cache
@@ -14,38 +14,36 @@ docs/adr/0012-cpu-kernels.md has both beside oneDNN's.
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable, Sequence
+from collections import namedtuple
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 from torch import Tensor
 
 from radixlm.kernels.jit import compiled
-from radixlm.kernels.openmp import team
+from radixlm.kernels.openmp import Worker, team
 from radixlm.kernels.strips import UNIT_BYTES, Strip
 from radixlm.kernels.vectors import (
     MOST_LANES,
-    fetch_add,
+    emitted,
     has_bfloat16,
+    offset,
     prefetch_line,
     processor_has,
-    words,
+    take_unit,
 )
 
-# The worker's arguments, int64 each; strides in bytes.
-_TAKEN, _ROWS, _UNITS, _OUTPUTS, _X, _X_STRIDE, _PANELS, _BIAS, _INTO, _HEIGHT, _SIZE = range(11)
 # Sums of a strip, such that they stay in registers.
 _STRIP_ROWS, _STRIP_VECTORS = 8, 3
 _LANES = _STRIP_VECTORS * MOST_LANES
-# Rows of a unit, a multiple of a strip's; fewer where threads would have less than so many units.
+# Rows of a unit, a multiple of a strip's; fewer where threads would have fewer units than this.
 _ROWS_PER_UNIT = 256
 _UNITS_PER_THREAD = 4
-# So far ahead of where a panel is read it is fetched.
+# A panel is fetched this far ahead of where it is read.
 _AHEAD_BYTES = 2048
 _INT64 = ir.IntType(64)
 
@@ -75,39 +73,31 @@ class PackedProduct:
         self._outputs, inputs = weight.shape
         self._dtype = dtype
         pairs = weight.dtype == torch.bfloat16
-        self._units = inputs // 2 if pairs else inputs
         self._panels, self._bias = _packed(weight, bias, 2 if pairs else 1)
-        halves = dtype == torch.bfloat16
-        self._worker = _make_worker(pairs=pairs, halves=halves)
-        self._address = self._worker.address
-        self._team = team()
-        self._arguments = (ctypes.c_int64 * _SIZE)()
-        self._at = ctypes.addressof(self._arguments)
+        self._worker = Worker(
+            _product_kernel(pairs=pairs, halves=dtype == torch.bfloat16),
+            units=inputs // 2 if pairs else inputs,
+            outputs=self._outputs,
+            panels=self._panels.data_ptr(),
+            bias=self._bias.data_ptr(),
+        )
 
     def __call__(self, x: Tensor) -> Tensor:
         """(tokens, in) -> (tokens, out). x: strided over tokens."""
         made = x.new_empty((x.shape[0], self._outputs), dtype=self._dtype)
         if x.stride(1) != 1:
             x = x.contiguous()
-        self._arguments[:] = [
-            0,
-            x.shape[0],
-            self._units,
-            self._outputs,
-            x.data_ptr(),
-            x.stride(0) * x.element_size(),
-            self._panels.data_ptr(),
-            self._bias.data_ptr(),
-            made.data_ptr(),
-            self._height(x.shape[0]),
-        ]
-        self._team.run(self._address, self._at, self._team.size)
+        arguments = self._worker.arguments
+        arguments.rows, arguments.height = x.shape[0], self._height(x.shape[0])
+        arguments.x, arguments.x_stride = x.data_ptr(), x.stride(0) * x.element_size()
+        arguments.into = made.data_ptr()
+        self._worker()
         return made
 
     def _height(self, rows: int) -> int:
         """Rows of a unit."""
         height = _ROWS_PER_UNIT
-        wanted = _UNITS_PER_THREAD * self._team.size
+        wanted = _UNITS_PER_THREAD * team().size
         while height > _STRIP_ROWS and self._panels.shape[0] * -(-rows // height) < wanted:
             height //= 2
         return height
@@ -138,34 +128,18 @@ def _make_strip(*, pairs: bool, halves: bool) -> Any:
     """
     panel_row = _LANES * UNIT_BYTES
 
-    @intrinsic  # type: ignore[untyped-decorator]
-    def strip(
-        _context: Any,
-        _x: Any,
-        _x_stride: Any,
-        _last: Any,
-        _panel: Any,
-        _units: Any,
-        _bias: Any,
-        _into: Any,
-        _stride: Any,
-    ) -> Any:
-        def build(target: Any, builder: ir.IRBuilder, _signature: Any, args: Sequence[Any]) -> Any:
-            x, x_stride, last, panel, units, bias, into, stride = args
-            sums = Strip(builder, _STRIP_ROWS, _STRIP_VECTORS, pairs=pairs)
-            sums.take_one(bias)
-            x_rows = _rows_until(builder, x, x_stride, last)
-            step = ir.Constant(_INT64, panel_row)
-            with cgutils.for_range(builder, units) as loop:
-                ahead = builder.add(panel, builder.mul(loop.index, step))
-                for line in range(0, panel_row, 64):
-                    offset = ir.Constant(_INT64, _AHEAD_BYTES + line)
-                    prefetch_line(builder, builder.add(ahead, offset))
-                sums.add(x_rows, panel, step, loop.index)
-            sums.store(_rows_until(builder, into, stride, last), bfloat16=halves)
-            return target.get_dummy_value()
-
-        return types.void(*[types.int64] * 8), build
+    @emitted(types.void, *[types.int64] * 8)
+    def strip(builder: ir.IRBuilder, *values: Any) -> None:
+        x, x_stride, last, panel, units, bias, into, stride = values
+        sums = Strip(builder, _STRIP_ROWS, _STRIP_VECTORS, pairs=pairs)
+        sums.take_one(bias)
+        x_rows = _rows_until(builder, x, x_stride, last)
+        with cgutils.for_range(builder, units) as loop:
+            ahead = offset(builder, panel, loop.index, panel_row)
+            for line in range(0, panel_row, 64):
+                prefetch_line(builder, builder.add(ahead, ir.Constant(_INT64, _AHEAD_BYTES + line)))
+            sums.add(x_rows, panel, ir.Constant(_INT64, panel_row), loop.index)
+        sums.store(_rows_until(builder, into, stride, last), bfloat16=halves)
 
     return strip
 
@@ -179,27 +153,31 @@ def _rows_until(builder: ir.IRBuilder, address: Any, stride: Any, last: Any) -> 
     return made
 
 
-@compiled
-def _make_worker(*, pairs: bool, halves: bool) -> Callable[[int], None]:
+_Arguments = namedtuple(
+    "_Arguments", "counters rows units outputs x x_stride panels bias into height"
+)
+
+
+@compiled(_Arguments)
+def _product_kernel(*, pairs: bool, halves: bool) -> Callable[[Any], None]:
+    """See `_make_strip`. height: rows of a unit."""
     strip = _make_strip(pairs=pairs, halves=halves)
     element = 2 if halves else 4
 
-    def worker(arguments: int) -> None:
-        args = words(arguments)
-        count, units, outputs, height = args[_ROWS], args[_UNITS], args[_OUTPUTS], args[_HEIGHT]
+    def product(args: _Arguments) -> None:
+        units, outputs, height = args.units, args.outputs, args.height
         panels = -(-outputs // _LANES)
-        while True:
-            unit = fetch_add(arguments)
-            if unit >= panels * -(-count // height):
-                break
+        unit = take_unit(args.counters)
+        while unit < panels * -(-args.rows // height):
             begin, panel = unit // panels * height, unit % panels
             column = min(panel * _LANES, outputs - _LANES)
-            weights = args[_PANELS] + panel * units * _LANES * UNIT_BYTES
-            bias = args[_BIAS] + panel * _LANES * 4
-            for row in range(begin, min(begin + height, count), _STRIP_ROWS):
-                x = args[_X] + row * args[_X_STRIDE]
-                into = args[_INTO] + (row * outputs + column) * element
-                last = count - 1 - row
-                strip(x, args[_X_STRIDE], last, weights, units, bias, into, outputs * element)
+            weights = args.panels + panel * units * _LANES * UNIT_BYTES
+            bias = args.bias + panel * _LANES * 4
+            for row in range(begin, min(begin + height, args.rows), _STRIP_ROWS):
+                x = args.x + row * args.x_stride
+                into = args.into + (row * outputs + column) * element
+                last = args.rows - 1 - row
+                strip(x, args.x_stride, last, weights, units, bias, into, outputs * element)
+            unit = take_unit(args.counters)
 
-    return worker
+    return product

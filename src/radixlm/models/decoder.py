@@ -8,7 +8,7 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from radixlm.attention.interface import Attend
+from radixlm.attention.backend import Attend
 from radixlm.layers.linear import GatedMLP, Linear, LMHead, TokenEmbedding
 from radixlm.layers.norm import QueryKeyNorm, RMSNorm
 from radixlm.layers.rotary import Rotary, Rotation

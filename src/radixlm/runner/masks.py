@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +13,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from radixlm.kernels.jit import compiled
-from radixlm.kernels.openmp import team
-from radixlm.kernels.vectors import fetch_add, floats, integers, words
+from radixlm.kernels.openmp import Worker
+from radixlm.kernels.vectors import floats, integers, take_unit, words
 
 _NEVER = np.float32(-np.inf)
 # For each byte of a mask, what is added to the logits of its eight tokens: 0 or -inf.
@@ -21,9 +23,7 @@ _ADDED = np.where(
     np.float32(0),
     _NEVER,
 )
-# The worker's arguments, int64 each; the last three are addresses.
-_TAKEN, _ROWS, _VOCAB, _STRIDE, _WORDS, _PLACES, _LOGITS, _BITS = range(8)
-# So many rows take less time than it takes to wake another thread.
+# This many rows take less time than it takes to wake another thread.
 _ROWS_ALONE = 4
 
 
@@ -40,30 +40,32 @@ def forbid(logits: Tensor, rows: Sequence[int], bits: npt.NDArray[np.int32]) -> 
         logits[places] += added.flatten(1)[:, : logits.shape[1]]
         return
     numbers = np.array(rows, dtype=np.int64)
-    arguments = np.array(
-        [
-            *(0, len(rows), logits.shape[1], logits.stride(0), bits.shape[1]),
-            *(numbers.ctypes.data, logits.data_ptr(), bits.ctypes.data),
-        ],
-        dtype=np.int64,
+    worker = Worker(
+        forbid_kernel(),
+        rows=len(rows),
+        vocab=logits.shape[1],
+        logits=logits.data_ptr(),
+        stride=logits.stride(0),
+        places=numbers.ctypes.data,
+        bits=bits.ctypes.data,
+        words_of_row=bits.shape[1],
     )
-    threads = team().size if len(rows) > _ROWS_ALONE else 1
-    team().run(forbid_worker().address, arguments.ctypes.data, threads)
+    worker(None if len(rows) > _ROWS_ALONE else 1)
 
 
-@compiled
-def forbid_worker() -> Callable[[int], None]:
-    """What does it on the CPU, compiled when it is first asked for. Takes row after row."""
+_Arguments = namedtuple("_Arguments", "counters rows vocab logits stride places bits words_of_row")
 
-    def worker(arguments: int) -> None:
-        args = words(arguments)
-        places, vocab = words(args[_PLACES]), args[_VOCAB]
-        while True:
-            row = fetch_add(arguments)
-            if row >= args[_ROWS]:
-                break
-            logits = floats(args[_LOGITS] + 4 * places[row] * args[_STRIDE])
-            bits = integers(args[_BITS] + 4 * row * args[_WORDS])
+
+@compiled(_Arguments)
+def forbid_kernel() -> Callable[[Any], None]:
+    """What does it on the CPU, row after row. places: of the rows among the logits, int64."""
+
+    def forbid_rows(args: _Arguments) -> None:
+        vocab = args.vocab
+        row = take_unit(args.counters)
+        while row < args.rows:
+            logits = floats(args.logits + 4 * words(args.places)[row] * args.stride)
+            bits = integers(args.bits + 4 * row * args.words_of_row)
             for word in range(vocab // 32):
                 allowed = bits[word]
                 if allowed != -1:
@@ -73,5 +75,6 @@ def forbid_worker() -> Callable[[int], None]:
             for token in range(vocab // 32 * 32, vocab):
                 if not bits[vocab // 32] >> token % 32 & 1:
                     logits[token] = _NEVER
+            row = take_unit(args.counters)
 
-    return worker
+    return forbid_rows

@@ -11,8 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from radixlm.attention.backends import make_backend
-from radixlm.attention.interface import Attend
+from radixlm.attention.backend import Attend, make_backend
 from radixlm.attention.plan import make_plan
 from radixlm.core.batch import Failure, ScheduledBatch, ScheduledRow, StepResult
 from radixlm.core.request import TokenLogprob
@@ -20,7 +19,7 @@ from radixlm.memory.kv_pool import KVPool
 from radixlm.memory.req_to_token import ReqToTokenPool
 from radixlm.models.model_config import ModelConfig
 from radixlm.runner.forward_batch import ForwardBatch
-from radixlm.runner.masks import forbid_worker
+from radixlm.runner.masks import forbid_kernel
 from radixlm.runner.sampler import sample
 from radixlm.runner.token_logprobs import token_logprobs
 
@@ -60,7 +59,7 @@ class ModelRunner:
         self._token_bytes = kv_pool.nbytes // kv_pool.capacity
         self._backend = make_backend(kv_pool, model.config.n_heads)
         if self._device.type == "cpu":
-            forbid_worker()  # not in the first step that needs it: others are in it
+            forbid_kernel()  # not in the first step that needs it: others are in it
 
     @torch.inference_mode()
     def execute(self, batch: ScheduledBatch) -> StepResult:

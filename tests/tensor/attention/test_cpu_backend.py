@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import pathlib
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 import torch
 
-from radixlm.attention import CpuBackend, TorchBackend, backends, make_backend, make_plan
+from radixlm.attention import CpuBackend, TorchBackend, make_backend, make_plan
+from radixlm.attention import backend as backends
 from radixlm.kernels.openmp import team
 from radixlm.memory import KVPool
 from tests.tensor.attention_cases import (
@@ -98,24 +95,6 @@ def test_scores_beyond_all_bounds(backend: str, factor: float) -> None:
         assert bool(out.isnan().all())
     else:
         assert (out.double() - reference(case)).abs().max().item() < 5e-6
-
-
-@pytest.mark.slow  # compiles in processes of its own
-@pytest.mark.parametrize("features", ["+avx2,+fma", "+avx512f,+avx512bw,+avx512dq,+avx512vl"])
-def test_processors_with_less(features: str) -> None:
-    """bfloat16 is widened, strips are narrower, weights stay as they are."""
-    program = [sys.executable, "-m", "pytest", "-qxrs", "-m", "not slow", "-p", "no:cacheprovider"]
-    files = [__file__, str(pathlib.Path(__file__).parents[1] / "layers")]
-    wanted = "not processors and not a_machine_gets"
-    done = subprocess.run(  # noqa: S603
-        [*program, *files, "-k", wanted],
-        env={**os.environ, "NUMBA_CPU_NAME": "x86-64", "NUMBA_CPU_FEATURES": features},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-3000:]
-    assert "no packed products" in done.stdout
 
 
 @pytest.mark.parametrize("backend", WAYS)

@@ -1,33 +1,43 @@
-"""Workers that were compiled once are fetched from then on, for the very same thing only."""
+"""Kernels that were compiled once are fetched from then on, for the very same thing only."""
 
 from __future__ import annotations
 
 import ctypes
 import subprocess
 import sys
+from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from radixlm.kernels import jit as kernels
 from radixlm.kernels.jit import Kernel, KernelStore, fetch_kernel
-from radixlm.kernels.vectors import words
+from radixlm.kernels.openmp import Worker
+from radixlm.kernels.vectors import take_unit, words
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="nothing is kept there")
 
 
-def adder(by: int) -> Callable[[int], None]:
-    def worker(arguments: int) -> None:
-        words(arguments)[0] += by
+Arguments = namedtuple("Arguments", "counters number into")
 
-    return worker
+
+def adder(by: int) -> Callable[[Any], None]:
+    def kernel(args: Any) -> None:
+        words(args.into)[take_unit(args.counters)] = args.number + by
+
+    return kernel
+
+
+def fetch(store: KernelStore | None, *args: int, **kwargs: int) -> Kernel:
+    return fetch_kernel(store, Arguments, adder, args, kwargs)
 
 
 def result(kernel: Kernel) -> int:
-    number = ctypes.c_int64(40)
-    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(kernel.address)(ctypes.addressof(number))
-    return number.value
+    into = ctypes.c_int64(0)
+    Worker(kernel, number=40, into=ctypes.addressof(into))(1)
+    return into.value
 
 
 @pytest.fixture
@@ -41,27 +51,34 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     made: list[None] = []
     compile_it = kernels._compile
 
-    def counted(function: Callable[[int], None]) -> tuple[str, bytes, bool]:
+    def counted(*args: Any) -> tuple[str, bytes, bool]:
         made.append(None)
-        return compile_it(function)
+        return compile_it(*args)
 
     monkeypatch.setattr(kernels, "_compile", counted)
     return made
 
 
 def test_a_kernel_is_compiled_once(store: KernelStore, compilations: list[None]) -> None:
-    assert [result(fetch_kernel(store, adder, (2,), {})) for _ in range(3)] == [42] * 3
+    assert [result(fetch(store, 2)) for _ in range(3)] == [42] * 3
     assert len(compilations) == 1
 
 
 def test_other_arguments_are_another_kernel(store: KernelStore) -> None:
-    assert result(fetch_kernel(store, adder, (2,), {})) == 42
-    assert result(fetch_kernel(store, adder, (3,), {})) == 43
-    assert result(fetch_kernel(store, adder, (), {"by": 4})) == 44
+    assert result(fetch(store, 2)) == 42
+    assert result(fetch(store, 3)) == 43
+    assert result(fetch(store, by=4)) == 44
+
+
+def test_a_wrong_name_of_an_argument_is_an_error(store: KernelStore) -> None:
+    with pytest.raises(AttributeError):
+        Worker(fetch(store, 2), numbr=40)
+    with pytest.raises(AttributeError):
+        Worker(fetch(store, 2)).arguments.numbr = 40
 
 
 def test_without_a_store_it_is_compiled(compilations: list[None]) -> None:
-    assert [result(fetch_kernel(None, adder, (2,), {})) for _ in range(2)] == [42] * 2
+    assert [result(fetch(None, 2)) for _ in range(2)] == [42] * 2
     assert len(compilations) == 2
 
 
@@ -71,11 +88,11 @@ def test_without_a_store_it_is_compiled(compilations: list[None]) -> None:
 def test_another_machine_or_compiler_is_another_kernel(
     store: KernelStore, compilations: list[None], what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fetch_kernel(store, adder, (2,), {})
+    fetch(store, 2)
     changed = "other" if what.endswith("__version__") else lambda: "other"
     monkeypatch.setattr(f"radixlm.kernels.jit.{what}", changed)
     kernels._machine.cache_clear()
-    fetch_kernel(store, adder, (2,), {})
+    fetch(store, 2)
     monkeypatch.undo()
     kernels._machine.cache_clear()
     assert len(compilations) == 2
@@ -86,7 +103,7 @@ def test_other_sources_are_another_kernel(
 ) -> None:
     for sources in (b"before", b"after"):
         monkeypatch.setattr(kernels, "_sources", lambda _folder, text=sources: text)
-        fetch_kernel(store, adder, (2,), {})
+        fetch(store, 2)
     assert len(compilations) == 2
 
 
@@ -103,10 +120,10 @@ def test_sources_are_told_apart(tmp_path: Path) -> None:
 def test_code_that_needs_what_numba_brings_is_not_kept() -> None:
     """It would end the process that loads it: a new array needs numba's own memory."""
 
-    def worker(arguments: int) -> None:
-        words(arguments)[0] = len([arguments])
+    def kernel(args: Any) -> None:
+        words(args.into)[0] = len([args.number])
 
-    _, _, movable = kernels._compile(worker)
+    _, _, movable = kernels._compile(Arguments, kernel)
     assert not movable
 
 
@@ -114,13 +131,13 @@ PROCESS = """
 import sys
 from pathlib import Path
 import torch
-from radixlm.attention import kernels
-from radixlm.attention.direct import make_worker
+from radixlm.kernels import jit as kernels
+from radixlm.attention.direct import make_direct_kernel
 from radixlm.kernels.jit import KernelStore
 from radixlm.kernels.vectors import has_bfloat16
-from radixlm.attention.rows import make_merge_worker
+from radixlm.attention.merge import make_merge_kernel
 from radixlm.attention.tile_layout import Shape
-from radixlm.attention.tiles import make_tile_worker
+from radixlm.attention.tiles import make_tile_kernel
 from radixlm.layers import compiled, products
 
 store = KernelStore(Path(sys.argv[1]))
@@ -128,12 +145,12 @@ kernels._store = lambda: store
 if sys.argv[2] == "fetch":
     kernels._compile = None
 for halves in (False, True):
-    make_worker(3, 64, bfloat16=halves)
-    make_tile_worker(Shape(5, 80, halves))
-    make_merge_worker(bfloat16=halves)
-    for make in (compiled._norm_worker, compiled._gate_worker, compiled._rotate_worker):
+    make_direct_kernel(3, 64, bfloat16=halves)
+    make_tile_kernel(Shape(5, 80, halves))
+    make_merge_kernel(bfloat16=halves)
+    for make in (compiled._norm_kernel, compiled._gate_kernel, compiled._rotate_kernel):
         make(bfloat16=halves)
-    products._make_worker(pairs=halves and has_bfloat16(), halves=halves)
+    products._product_kernel(pairs=halves and has_bfloat16(), halves=halves)
 """
 
 

@@ -1,4 +1,4 @@
-"""What a model asks of attention: one call per layer, everything else is the plan's business."""
+"""What a model asks of attention: one call per layer; and which backend a machine gets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from typing import Protocol
 
 from torch import Tensor
 
+from radixlm.attention.cpu_backend import SHARING, CpuBackend
 from radixlm.attention.plan import AttentionPlan, Sharing
+from radixlm.attention.torch_backend import TorchBackend
+from radixlm.kernels.openmp import team
+from radixlm.memory.kv_pool import KVPool
 
 
 class Attend(Protocol):
@@ -40,3 +44,13 @@ class Backend(Protocol):
         slots: (tokens,) int64, where the step's new tokens go.
         """
         ...
+
+
+def make_backend(pool: KVPool, n_heads: int) -> Backend:
+    """The CPU's own where all of its parts know pools of this type, else torch's.
+
+    n_heads: of queries.
+    """
+    if pool.device.type == "cpu" and pool.dtype in SHARING and team().is_whole:
+        return CpuBackend(pool, n_heads)
+    return TorchBackend(pool, n_heads)

@@ -1,0 +1,167 @@
+"""Where compiled attention leaves what a token got from one read, and how that becomes its answer.
+
+A token with one read has its answer at once. One with several (its own context and what it shares;
+pieces of a long context) has a row of parts for each, and `Merge` adds them up by their log-sum-exp
+(see `flash`):
+
+    answers   (tokens, heads, head_dim)      in the type of the queries
+    parts     (rows, heads, head_dim)        float32, normalized
+    lse       (rows, heads)                  float32
+"""
+
+from __future__ import annotations
+
+import math
+from collections import namedtuple
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from radixlm.kernels.jit import Kernel, compiled
+from radixlm.kernels.openmp import Worker
+from radixlm.kernels.vectors import floats, inner, make_put, take_unit, words
+
+# A row of parts that means: the token's answer.
+ANSWER = -1
+
+_Numbers = npt.NDArray[np.int64]
+
+
+def make_write(head_dim: int, *, bfloat16: bool) -> Any:
+    """write(args, mixed, top, total, token, part, head, heads): one head's mixed values, float32,
+    divided by the sum of weights; top: the largest score, not scaled; args: a kernel's, with
+    answers, parts and lse.
+    """
+    element, scale = 2 if bfloat16 else 4, np.float32(1 / math.sqrt(head_dim))
+    put, put_part = make_put(bfloat16=bfloat16), make_put(bfloat16=False)
+
+    @inner
+    def write(
+        args: Any,
+        mixed: int,
+        top: float,
+        total: float,
+        token: int,
+        part: int,
+        head: int,
+        heads: int,
+    ) -> None:
+        inverse = np.float32(1) / total if total != 0 else np.float32(0)
+        if part == ANSWER:
+            at = token * heads + head
+            put(mixed, inverse, head_dim, args.answers + at * head_dim * element)
+        else:
+            at = part * heads + head
+            put_part(mixed, inverse, head_dim, args.parts + at * head_dim * 4)
+            floats(args.lse)[at] = scale * top + np.log(total)
+
+    return write
+
+
+class PartRows:
+    """Hands out rows of parts to reads, and lists them by token.
+
+    several: (tokens,) bool, the tokens that have several reads; to be set before a read of theirs
+    asks for rows.
+    """
+
+    def __init__(self, tokens: int) -> None:
+        self.several = np.zeros(tokens, dtype=np.bool_)
+        self.count = 0
+        self._tokens: list[_Numbers] = []
+
+    def take(self, tokens: _Numbers) -> _Numbers:
+        """One read's rows for these tokens, numbered upwards, or `ANSWER`."""
+        rows = np.full(len(tokens), ANSWER, dtype=np.int64)
+        having = tokens[self.several[tokens]]
+        rows[self.several[tokens]] = self.count + np.arange(len(having))
+        self._tokens.append(having)
+        self.count += len(having)
+        return rows
+
+    def by_token(self) -> tuple[_Numbers, _Numbers, _Numbers]:
+        """The tokens that have parts; where each one's rows begin (and the last one's end) in the
+        third list, of rows.
+        """
+        tokens = np.concatenate(self._tokens)
+        rows = np.argsort(tokens, kind="stable")
+        having, first = np.unique(tokens[rows], return_index=True)
+        return having, np.append(first, len(rows)), rows
+
+
+class Merge:
+    """Makes answers of one step's parts. One call at a time.
+
+    kernel: from `make_merge_kernel`. parts, lse: addresses.
+    """
+
+    def __init__(self, kernel: Kernel, rows: PartRows, heads: int, head_dim: int) -> None:
+        parts = torch.empty((rows.count, heads, head_dim), dtype=torch.float32, device="cpu")
+        lse = torch.empty((rows.count, heads), dtype=torch.float32, device="cpu")
+        self.parts, self.lse = parts.data_ptr(), lse.data_ptr()
+        tokens, first, rows_of = by_token = rows.by_token()
+        self._memory = parts, lse, by_token
+        self._worker = Worker(
+            kernel,
+            tokens=len(tokens),
+            heads=heads,
+            head_dim=head_dim,
+            token=tokens.ctypes.data,
+            first=first.ctypes.data,
+            rows=rows_of.ctypes.data,
+            parts=self.parts,
+            lse=self.lse,
+        )
+
+    def __call__(self, answers: Tensor) -> None:
+        self._worker.arguments.answers = answers.data_ptr()
+        self._worker()
+
+
+_Arguments = namedtuple(
+    "_Arguments", "counters tokens heads head_dim token first rows parts lse answers"
+)
+
+
+@compiled(_Arguments)
+def make_merge_kernel(*, bfloat16: bool) -> Callable[[Any], None]:
+    """The kernel for answers in this type, or float32."""
+    put, element = make_put(bfloat16=bfloat16), 2 if bfloat16 else 4
+
+    def merge(args: _Arguments) -> None:
+        size = args.head_dim
+        index = take_unit(args.counters)
+        while index < args.tokens:
+            begin, end = words(args.first)[index], words(args.first)[index + 1]
+            rows = words(args.rows + 8 * begin)
+            for head in range(args.heads):
+                total = _added_up(args, rows, end - begin, head)
+                made = args.parts + 4 * (rows[0] * args.heads + head) * size
+                into = (words(args.token)[index] * args.heads + head) * size * element
+                put(made, np.float32(1) / total, size, args.answers + into)
+            index = take_unit(args.counters)
+
+    return merge
+
+
+@inner
+def _added_up(args: _Arguments, rows: Any, count: int, head: int) -> Any:
+    """The first row of one head becomes the sum of all, weighted; returns the sum of weights."""
+    lse, heads, size = floats(args.lse), args.heads, args.head_dim
+    top = lse[rows[0] * heads + head]
+    for index in range(1, count):
+        top = max(top, lse[rows[index] * heads + head])
+    total = np.float32(0)
+    into = floats(args.parts + 4 * (rows[0] * heads + head) * size)
+    for index in range(count):
+        at = rows[index] * heads + head
+        weight = np.exp(lse[at] - top)
+        total += weight
+        part = floats(args.parts + 4 * at * size)
+        for i in range(size):
+            into[i] = weight * part[i] + (into[i] if index else np.float32(0))
+    return total

@@ -1,0 +1,93 @@
+"""Compiled code under the features of several processors; the suite itself runs with all of them.
+
+Each set is a process of its own: numba takes its features when it is first imported. torch is held
+to the same ones, so that what the compiled code leaves to it is computed as it would be there.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from numba.core.codegen import get_host_cpu_features
+
+HERE = Path(__file__).parent
+QUICK = ("layers", "runner/test_masks.py")
+WHOLE = ("attention", "kernels/test_kernels.py", *QUICK)
+AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl")
+
+
+class FeatureSet(NamedTuple):
+    """features: LLVM's names. aten, onednn: the same for torch's own code."""
+
+    features: tuple[str, ...]
+    aten: str
+    onednn: str
+
+
+SETS = {
+    "AVX2": FeatureSet(("avx2", "fma"), "avx2", "AVX2"),
+    "AVX-512": FeatureSet(AVX512, "avx512", "AVX512_CORE"),
+    "AVX-512 with bfloat16": FeatureSet((*AVX512, "avx512bf16"), "avx512", "AVX512_CORE_BF16"),
+}
+
+
+def lacking(name: str) -> list[str]:
+    """Features of the set that this machine's processor has not."""
+    present = get_host_cpu_features().split(",")
+    return [feature for feature in SETS[name].features if f"+{feature}" not in present]
+
+
+def start(name: str, files: tuple[str, ...]) -> subprocess.Popen[str]:
+    features, aten, onednn = SETS[name]
+    processor = {
+        "NUMBA_CPU_NAME": "x86-64",
+        "NUMBA_CPU_FEATURES": ",".join(f"+{feature}" for feature in features),
+        "ATEN_CPU_CAPABILITY": aten,
+        "ONEDNN_MAX_CPU_ISA": onednn,
+        "GOMP_SPINCOUNT": "0",
+    }
+    program = [sys.executable, "-m", "pytest", "-qxrs", "-m", "not slow", "-p", "no:cacheprovider"]
+    return subprocess.Popen(  # noqa: S603
+        [*program, *(str(HERE / file) for file in files)],
+        env={**os.environ, **processor},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def check(name: str, run: subprocess.Popen[str]) -> None:
+    output, _ = run.communicate(timeout=900)
+    assert run.returncode == 0, output[-3000:]
+    # The features arrived: without pairs of bfloat16 there are no packed products of them.
+    skipped = "no packed products in torch.bfloat16" in output
+    assert skipped == ("avx512bf16" not in SETS[name].features), output[-3000:]
+
+
+def test_the_operations_between_products_with_less() -> None:
+    """One set, and what compiles soon, so that `make check` has some of it."""
+    if missing := lacking("AVX2"):
+        pytest.skip(f"this processor has no {', '.join(missing)}")
+    check("AVX2", start("AVX2", QUICK))
+
+
+@pytest.fixture(scope="module")
+def runs() -> Iterator[dict[str, subprocess.Popen[str]]]:
+    """All sets side by side: most of their time is compiling, on one thread each."""
+    with ExitStack() as stack:
+        yield {name: stack.enter_context(start(name, WHOLE)) for name in SETS if not lacking(name)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SETS)
+def test_all_compiled_code(name: str, runs: dict[str, subprocess.Popen[str]]) -> None:
+    if missing := lacking(name):
+        pytest.skip(f"this processor has no {', '.join(missing)}")
+    check(name, runs[name])

@@ -161,7 +161,7 @@ def main() -> None:
     with live(engine) as url, full_searches_on_demand():
         began = time.perf_counter()
         fill(cache, options.nodes)
-        print(f"{cache.node_count} nodes in {time.perf_counter() - began:.0f} s")
+        print(f"{cache.tree.node_count} nodes in {time.perf_counter() - began:.0f} s")
         report = measure(engine, steps, url, options.rounds)
         began = time.perf_counter()
         gc.collect()
@@ -169,7 +169,7 @@ def main() -> None:
     asyncio.run(engine.close())
     for name, value in report.items():
         print(f"{name:40} {value}")
-    print(json.dumps({"benchmark": "cache_view", "nodes": cache.node_count, **report}))
+    print(json.dumps({"benchmark": "cache_view", "nodes": cache.tree.node_count, **report}))
 
 
 if __name__ == "__main__":

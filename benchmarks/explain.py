@@ -17,7 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from radixlm.cache import RadixCache, explained
+from radixlm.cache import RadixCache
 from radixlm.core.clock import WallClock
 from radixlm.core.keys import Key
 from radixlm.observe.causes import find
@@ -85,7 +85,7 @@ def measure(
         ("edited", chat(tokens, answer="It is gold, and all of the others are.")),
     ):
         key, outline = prompt(tokenizer, template, messages)
-        miss = explained(cache, key).report
+        miss = cache.explain(key).report
         window = MissWindow(WallClock())
         look = partial(find, tokenizer, miss, key, outline)
         add = partial(window.add, "", miss, look, shows_text=True)
@@ -94,7 +94,7 @@ def measure(
             "tokens": int(key.size),
             "position": miss.position,
             "cause": look().cause,
-            "report_ms": median_ms(partial(explained, cache, key), rounds),
+            "report_ms": median_ms(partial(cache.explain, key), rounds),
             "cause_ms": median_ms(look, rounds),
             "window_ms": median_ms(add, rounds),
         }

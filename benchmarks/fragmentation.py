@@ -106,7 +106,7 @@ def measure(reserve: int, steps: int) -> dict[str, float]:
             rows = [row.segments for row in batch.rows]
             reads.append(run_lengths(e for row in rows for part in row for e in part.extents))
     seconds = time.perf_counter() - started
-    nodes = run_lengths(extent for node in traffic.cache._tree.nodes() for extent in node.extents)
+    nodes = run_lengths(extent for node in traffic.cache.tree.nodes() for extent in node.extents)
     counters = traffic.scheduler.counters
     return {
         "reserve": reserve,

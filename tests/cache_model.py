@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from radixlm.cache import POLICIES, RadixTree, TreeNode
-from radixlm.cache.structure import is_mergeable
+from radixlm.cache.tree import is_mergeable
 from radixlm.core.errors import CacheError, InvariantError
 from radixlm.core.keys import Slots
 
@@ -210,8 +210,9 @@ class PrefixModel:
 
 
 class Watch:
-    """Stands between a tree and its structure: tells the model what was evicted and forgotten, and
-    verifies each choice. order_every: of so many evictions, one is compared with all candidates.
+    """Stands before a tree's `trim` and `forget`: takes over into the model what was evicted and
+    forgotten, and verifies each choice. order_every: one of as many evictions is compared with all
+    candidates. trims: evictions that left a part of a leaf.
     """
 
     def __init__(
@@ -225,14 +226,15 @@ class Watch:
         self._model = model
         self._now = now
         self._order_every = order_every
-        self._shape = tree._shape
-        self._trim = self._shape.trim
-        self._forget = self._shape._forget
+        self._trim, self._forget, self._forget_ghosts = tree.trim, tree.forget, tree.forget_ghosts
+        self._budget = tree.ghosts.budget
         self._calls = 0
         self.compared = 0
+        self.trims = 0
         self.freed: list[int] = []
-        self._shape.trim = self.trim  # type: ignore[method-assign]
-        self._shape._forget = self.forget  # type: ignore[method-assign]
+        tree.trim = self.trim  # type: ignore[method-assign]
+        tree.forget = self.forget  # type: ignore[method-assign]
+        tree.forget_ghosts = self.forget_ghosts  # type: ignore[method-assign]
 
     def take_freed(self) -> list[int]:
         """The slots that were evicted since the last call."""
@@ -250,13 +252,18 @@ class Watch:
         self._model.evict(expected, self._now())
         freed = self._trim(leaf, n_tokens)
         same("evicted slots", freed.tolist(), expected)
+        self.trims += leaf.resident > 0
         self.freed.extend(expected)
         return freed
 
+    def forget_ghosts(self, budget: int = 0) -> None:
+        self._budget = budget
+        self._forget_ghosts(budget)
+
     def forget(self, node: TreeNode) -> None:
-        ghosts = self._tree._ghosts
-        if ghosts.size <= ghosts.budget:
-            raise Mismatch(f"{ghosts.size} ghost tokens are within {ghosts.budget}, yet one goes")
+        size = self._tree.ghosts.size
+        if size <= self._budget:
+            raise Mismatch(f"{size} ghost tokens are within {self._budget}, yet one goes")
         first = node.resident
         codes, pending = [], [(node, code_at_start(node))]
         while pending:
@@ -269,7 +276,7 @@ class Watch:
         self._forget(node)
 
     def _is_first(self, leaf: TreeNode) -> None:
-        key = RULES[type(self._tree._order._policy)]
+        key = RULES[type(self._tree.order.policy)]
         mine = key(leaf)
         for node in self._tree.nodes():
             candidate = node.parent and node.resident and not node.lock_ref and not live(node)
@@ -301,7 +308,7 @@ def compare_tree(tree: RadixTree, model: PrefixModel) -> None:
     """
     size, resident, ghosts = model.page_size, 0, 0
     pending: list[tuple[TreeNode, int]] = [
-        (root, root_code(name)) for name, root in tree.roots().items()
+        (root, root_code(name)) for name, root in tree.roots.items()
     ]
     while pending:
         node, code = pending.pop()

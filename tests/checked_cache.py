@@ -14,8 +14,8 @@ from radixlm.cache import Lease, Pin, RadixCache, make_policy
 from radixlm.cache.cache import Usage
 from radixlm.core.clock import VirtualClock
 from radixlm.core.errors import PinError
-from radixlm.core.events import Event, Evicted, Inserted, Merged, Split, Unpinned
 from radixlm.core.misses import MissReason, MissReport
+from radixlm.observe.picture import tree_snapshot
 from tests.cache_model import (
     Mismatch,
     PrefixModel,
@@ -76,13 +76,12 @@ class CheckedCache:
             ghost_budget=ghost_budget,
             pin_budget=pin_budget,
             clock=self.clock,
-            sink=self._count,
         )
         self.capacity, self.page_size, self.enabled = self.cache.capacity, page_size, enabled
         self.quantum = self._up(max(1, min(256, self.capacity // 64)))
         self.pin_budget = self.capacity // 2 if pin_budget is None else pin_budget
         self.model = PrefixModel(page_size)
-        self.watch = Watch(self.cache._tree, self.model, self.clock.now, order_every)
+        self.watch = Watch(self.cache.tree, self.model, self.clock.now, order_every)
         self.readers: list[Reader] = []
         self.pins: dict[int, Held] = {}
         self.free = set(range(self.capacity))
@@ -91,13 +90,13 @@ class CheckedCache:
 
     def look(self, tokens: npt.NDArray[np.int32], namespace: Hashable) -> None:
         """A match finds the longest prefix, and its slots hold it; it leaves no trace."""
-        version = self.cache.version
+        version = self.cache.tree.version
         match = self.cache.match(tokens, namespace, max_match=tokens.size)
         codes = self.model.codes(namespace, tokens.tolist())
         same("match", match.length, self.model.match(codes, tokens.size))
         self._holds(match.slots(), codes[1 : match.length + 1])
         same("holder", self.cache.holders(tokens).get(namespace, 0), match.length)
-        same("version after a match", self.cache.version, version)
+        same("version after a match", self.cache.tree.version, version)
         self._after(None)
 
     def acquire(
@@ -166,6 +165,7 @@ class CheckedCache:
             self.model.lock(reader.codes, start, upto, reader.priority)
             reader.committed = upto
             self._private -= upto - start
+            self.counts["duplicates"] += there - start
             if there > start:
                 self._freed(reader.row[start:there])
                 expected = (start, self.model.slots(reader.codes, there)[start:])
@@ -230,7 +230,7 @@ class CheckedCache:
         self._after(None)
 
     def set_policy(self, name: str) -> None:
-        self.cache.set_policy(make_policy(name))
+        self.cache.tree.set_policy(make_policy(name))
         self._after(None)
 
     def close(self) -> None:
@@ -242,24 +242,30 @@ class CheckedCache:
             self.unpin(pin_id)
         self.flush()
         self.verify()
-        same("nodes, ghosts after a flush", (self.cache.node_count, self.cache.ghost_size), (0, 0))
+        same(
+            "nodes, ghosts after a flush",
+            (self.cache.tree.node_count, self.cache.tree.ghost_size),
+            (0, 0),
+        )
         same("free after a flush", len(self.free), self.capacity)
 
     def verify(self) -> None:
         """Compare everything."""
         self.cache.check()
-        compare_tree(self.cache._tree, self.model)
-        runs = self.cache._allocator.runs()
-        same("free slots", {slot for run in runs for slot in range(*run)}, self.free)
+        compare_tree(self.cache.tree, self.model)
+        owned = self.cache.owners()
+        free = {
+            slot for owner, slots in owned if owner == "the free list" for slot in slots.tolist()
+        }
+        same("free slots", free, self.free)
         nodes: dict[int, list[int]] = {}
         for reader in self.readers:
             self._verify_reader(reader, nodes)
         self._verify_order()
-        if self.cache.node_count < SHOWN_NODES:
-            shown = {
-                (view.id, view.parent_id, view.resident) for view in self.cache.snapshot().nodes
-            }
-            nodes_now = self.cache._tree.nodes()
+        if self.cache.tree.node_count < SHOWN_NODES:
+            views = tree_snapshot(self.cache.tree).nodes
+            shown = {(view.id, view.parent_id, view.resident) for view in views}
+            nodes_now = self.cache.tree.nodes()
             same(
                 "snapshot", shown, {(n.id, n.parent and n.parent.id, n.resident) for n in nodes_now}
             )
@@ -355,8 +361,12 @@ class CheckedCache:
         same("usage", usage, expected)
         same("conservation", sum(usage), self.capacity)
         ghosts = len(model.ghosts) * size
-        same("pinned, ghosts", (cache.pinned_size, cache.ghost_size), (model.pinned * size, ghosts))
-        stats = cache.stats
+        same(
+            "pinned, ghosts",
+            (cache.tree.pinned_size, cache.tree.ghost_size),
+            (model.pinned * size, ghosts),
+        )
+        stats = cache.tree.stats
         left = stats.evicted_tokens - stats.revived_tokens - stats.forgotten_tokens
         same("ghosts: evicted, less revived and forgotten", left, ghosts)
 
@@ -372,17 +382,3 @@ class CheckedCache:
 
     def _up(self, n_tokens: int) -> int:
         return -(-n_tokens // self.page_size) * self.page_size
-
-    def _count(self, event: Event) -> None:
-        if isinstance(event, Split):
-            self.counts["splits"] += 1
-        elif isinstance(event, Merged):
-            self.counts["merges"] += 1
-        elif isinstance(event, Inserted):
-            self.counts["duplicates"] += event.duplicate
-        elif isinstance(event, Evicted):
-            self.counts["evictions"] += 1
-            self.counts["evicted"] += event.tokens
-            self.counts["trims"] += not event.gone
-        elif isinstance(event, Unpinned):
-            self.counts["unpins"] += 1

@@ -10,6 +10,8 @@ from graphlib import CycleError, TopologicalSorter
 from scripts.code_size import TOP, House, Module
 
 MAX_FILE_LINES = 400
+# One state machine, whose sums change together in every transition.
+LONGER_FILES = {"radixlm.cache.tree": 650}
 MAX_FUNCTION_LINES = 60
 IMPORTS_BY_NAME = "later.py"
 # What nobody says, or says otherwise: `after`, `which hold`, `depends on`, `has no`.
@@ -99,8 +101,9 @@ def nothing_is_global(house: House) -> Iterator[str]:
 
 def files_are_short(house: House) -> Iterator[str]:
     for module in house.modules.values():
-        if module.lines > MAX_FILE_LINES:
-            yield f"{module.path}: {module.lines} lines, {MAX_FILE_LINES} are allowed"
+        most = LONGER_FILES.get(module.name, MAX_FILE_LINES)
+        if module.lines > most:
+            yield f"{module.path}: {module.lines} lines, {most} are allowed"
 
 
 def functions_are_short(house: House) -> Iterator[str]:

@@ -1,13 +1,12 @@
 """Floor 1: which slots hold which tokens. No torch; usable on its own.
 
-RadixTree is the plain data structure, SlotAllocator the free list, RadixCache the two together
-behind one door, with a Lease for each user.
+RadixTree is the plain data structure, SlotAllocator the free list, RadixCache the two together,
+with a Lease for each request that uses it.
 """
 
 from radixlm.cache.allocator import SlotAllocator
 from radixlm.cache.cache import RadixCache, Usage
 from radixlm.cache.eviction import POLICIES, EvictionPolicy, LeastRecentlyUsed, make_policy
-from radixlm.cache.inquiry import explained
 from radixlm.cache.lease import Lease
 from radixlm.cache.node import Inserted, Match, TreeNode
 from radixlm.cache.pins import Pin
@@ -26,6 +25,5 @@ __all__ = [
     "SlotAllocator",
     "TreeNode",
     "Usage",
-    "explained",
     "make_policy",
 ]

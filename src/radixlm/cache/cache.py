@@ -1,4 +1,4 @@
-"""The radix cache: the only door to the slots, and the lease that a running request holds."""
+"""The radix cache: the only way to the slots. It hands out leases and keeps the sums."""
 
 from __future__ import annotations
 
@@ -10,23 +10,18 @@ import numpy as np
 
 from radixlm.cache.allocator import SlotAllocator
 from radixlm.cache.checks import check_slots, require
-from radixlm.cache.discard import discard
 from radixlm.cache.endings import Ending
 from radixlm.cache.eviction import EvictionPolicy
 from radixlm.cache.lease import Lease, given_back, left_behind, path_ids
-from radixlm.cache.node import Match, TreeNode, path_slots
-from radixlm.cache.picture import Pictures
+from radixlm.cache.node import Inserted, Match, TreeNode, path_slots
 from radixlm.cache.pins import Pin, PinBoard
 from radixlm.cache.reuse import Reuse
 from radixlm.cache.tree import RadixTree
-from radixlm.cache.tree_stats import TreeStats
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.config import check_page_size
 from radixlm.core.errors import ConfigError, InvalidKeyError, PinError
-from radixlm.core.events import EventSink, Inserted, Matched
 from radixlm.core.keys import Key, KeyLike, Slots, as_trusted_key
-from radixlm.core.misses import MissReason
-from radixlm.core.reports import TreeQuery, TreeSnapshot
+from radixlm.core.misses import Explained, MissReason, MissReport
 
 # Trimming a leaf copies what is left of it, so decoding under pressure must not do it per token,
 # and what is freed together is a longer run. A quantum is a small share of the pool, and so are
@@ -51,7 +46,7 @@ class RadixCache:
         FREE -> PRIVATE (a lease's) -> CACHED (the tree's: locked or evictable) -> FREE
 
     Leases find the longest cached prefix, get slots for the rest and commit what they computed,
-    while they run. Used by one thread.
+    while they run. Used by one thread. tree: to be looked at; the cache alone changes it.
 
     >>> cache = RadixCache(capacity=100)
     >>> first = cache.acquire([1, 2, 3, 4])
@@ -77,7 +72,6 @@ class RadixCache:
         pin_budget: int | None = None,
         reserve: int = 0,
         clock: Clock | None = None,
-        sink: EventSink | None = None,
     ) -> None:
         """capacity: slots. policy: LRU by default. ghost_budget: evicted tokens to remember, four
         times the capacity by default. pin_budget: tokens that may be pinned, half the capacity by
@@ -92,15 +86,13 @@ class RadixCache:
         self.enabled = enabled
         self._clock = clock or WallClock()
         self._reuse = Reuse(self.capacity, page_size)
-        self._tree = RadixTree(
+        self.tree = RadixTree(
             page_size,
             policy=policy,
             ghost_budget=4 * self.capacity if ghost_budget is None else ghost_budget,
             clock=self._clock,
-            sink=sink,
             reuse=self._reuse,
         )
-        self.pictures = Pictures(self._tree)
         self._allocator = SlotAllocator(self.capacity, page_size)
         quantum = min(EVICTION_QUANTUM, self.capacity // _QUANTA_IN_POOL)
         self._quantum = self.round_up(max(quantum, 1))
@@ -108,52 +100,27 @@ class RadixCache:
         budget = self.capacity // 2 if pin_budget is None else pin_budget
         if not 0 <= budget <= self.capacity:
             raise ConfigError(f"a pin budget of {budget} in a pool of {self.capacity} tokens")
-        self._pins = PinBoard(self._tree, budget, self._clock, sink)
+        self._pins = PinBoard(self.tree, budget, self._clock)
         self._leases: dict[Lease, None] = {}  # in order, so that runs repeat
         self._private = 0
         self.laid_aside = 0
-        self._sink = sink
-
-    @property
-    def version(self) -> int:
-        """Changes whenever the tree does."""
-        return self._tree.version
 
     @property
     def available(self) -> int:
         """Slots that leases can still get: free, evictable, and laid aside for other leases."""
-        return self._allocator.free_size + self._tree.evictable_size + self.laid_aside
-
-    @property
-    def node_count(self) -> int:
-        return self._tree.node_count
+        return self._allocator.free_size + self.tree.evictable_size + self.laid_aside
 
     @property
     def largest_request(self) -> int:
         """Tokens that one request can get even when all that may be pinned is pinned."""
         return self.round_down(self.capacity - self._pins.budget)
 
-    @property
-    def pinned_size(self) -> int:
-        """Tokens that pins hold; they count as locked."""
-        return self._tree.pinned_size
-
-    @property
-    def ghost_size(self) -> int:
-        """Evicted tokens that are remembered."""
-        return self._tree.ghost_size
-
-    @property
-    def stats(self) -> TreeStats:
-        """What the tree has counted so far; live, not a copy."""
-        return self._tree.stats
-
     def usage(self) -> Usage:
         return Usage(
             self._allocator.free_size,
             self._private,
-            self._tree.protected_size,
-            self._tree.evictable_size,
+            self.tree.protected_size,
+            self.tree.evictable_size,
         )
 
     def match(
@@ -164,19 +131,21 @@ class RadixCache:
         limit = array.size - 1 if max_match is None else max(max_match, 0)
         return self._match(array[:limit], namespace)
 
-    def known(self, key: Key, match: Match) -> int:
-        """How many tokens of a prompt are in the tree, ghosts included. match: what it found."""
-        return self._tree.known(key[: key.size - 1], match)[1]
-
     def available_after(self, match: Match, spared: Iterable[Lease] = ()) -> int:
         """Slots that would be left to get once `match` is locked, without evicting what these
         leases, released before, have left behind. O(nodes on their paths).
         """
-        return self.available - self._tree.unlocked_on_path(match) - left_behind(spared, match)
+        return self.available - match.unlocked() - left_behind(spared, match)
 
     def available_without(self, leases: Iterable[Lease], match: Match) -> int:
         """The same, if these leases were released first. O(nodes on their paths)."""
         return self.available_after(match) + given_back(leases, match)
+
+    def has_room(self, n_slots: int) -> bool:
+        """Whether leases can get `n_slots`; if not at once, pins that have ended are let go."""
+        if n_slots > self.available:
+            self._pins.expire()
+        return n_slots <= self.available
 
     def acquire(
         self,
@@ -186,12 +155,15 @@ class RadixCache:
         n_tokens: int | None = None,
         max_match: int | None = None,
         priority: int = 0,
+        match: Match | None = None,
     ) -> Lease:
         """Take the longest cached prefix of `key` and lock it.
 
         n_tokens: how many tokens of the key are known, all by default; the rest is room for those
         to come. max_match: how many may be matched; by default all known ones but the last, whose
-        logits are wanted. priority: for the policy of that name. Raises InvalidKeyError.
+        logits are wanted. priority: for the policy of that name. match: what `match` found for the
+        same key, namespace and limit; it is found anew where the tree has changed since. Raises
+        InvalidKeyError.
         """
         array = as_trusted_key(key)
         size = array.size if n_tokens is None else n_tokens
@@ -200,26 +172,40 @@ class RadixCache:
         limit = size - 1 if max_match is None else max(0, min(max_match, size))
         self._pins.expire()
         sought = array[:limit]
-        match = self._match(sought, namespace)
-        last, known = self._tree.known(sought, match)
+        if match is None or match.version != self.tree.version:
+            match = self._match(sought, namespace)
+        last, known = self.tree.known(sought, match)
         ending = None
         if self.enabled:
             ending = Ending(match, known, array, size, limit, self.page_size)
-        in_use = self._private - self.laid_aside + self._tree.protected_size
+        in_use = self._private - self.laid_aside + self.tree.protected_size
         expected = self._reuse.expected(last, known, in_use)
-        node = self._tree.inc_lock_ref(match, priority)
+        node = self.tree.inc_lock_ref(match, priority)
         reason = MissReason.DISABLED if ending is None else ending.reason
-        self._tree.stats.endings[reason] += 1
+        self.tree.stats.endings[reason] += 1
         lease = Lease(self, array, node, ending, size, priority, expected)
         self._leases[lease] = None
-        if self._sink is not None:
-            self._sink(Matched(size, lease.cached))
         return lease
+
+    def explain(
+        self, key: Key, namespace: Hashable = None, *, everywhere: bool = False
+    ) -> Explained:
+        """What `acquire(key, namespace).why()` would say now; leaves no trace.
+
+        everywhere: for operators, look into the other namespaces, too.
+        """
+        holders = self.holders(key) if everywhere else {}
+        if not self.enabled:
+            return Explained(MissReport(key.size, 0, MissReason.DISABLED, 0), holders)
+        match = self.match(key, namespace)
+        _, known = self.tree.known(key[:-1], match)
+        ending = Ending(match, known, key, key.size, key.size - 1, self.page_size)
+        return Explained(ending.report(self.now()), holders)
 
     def _match(self, sought: Key, namespace: Hashable) -> Match:
         if sought.size and self.enabled:
-            return self._tree.match_prefix(sought, namespace)
-        return Match(0, None, 0, namespace, self._tree.version)
+            return self.tree.match_prefix(sought, namespace)
+        return Match(0, None, 0, namespace, self.tree.version)
 
     def pin(self, key: KeyLike, namespace: Hashable = None, *, ttl: float | None = None) -> Pin:
         """Keep the cached prefix of `key` from eviction for `ttl` seconds, or until `unpin`.
@@ -229,7 +215,7 @@ class RadixCache:
         if not self.enabled:
             raise PinError("the cache is off, so there is nothing to pin")
         self._pins.expire()
-        return self._pins.add(self._tree.match_prefix(key, namespace), ttl)
+        return self._pins.add(self.tree.match_prefix(key, namespace), ttl)
 
     def keep(self, key: KeyLike, namespace: Hashable, ttl: float, owner: str) -> Pin:
         """Pin as `pin` does, on behalf of an owner, so that it yields to later ones; see PinBoard.
@@ -253,20 +239,8 @@ class RadixCache:
 
     def holders(self, key: KeyLike) -> dict[Hashable, int]:
         """For operators: how many tokens of `key` each namespace holds. No request may ask."""
-        found = {name: self._tree.match_prefix(key, name).length for name in self._tree.roots()}
+        found = {name: self.tree.match_prefix(key, name).length for name in self.tree.roots}
         return {name: length for name, length in found.items() if length}
-
-    def usage_by_namespace(self) -> dict[Hashable, tuple[int, int]]:
-        """For operators: (resident, ghost) tokens of each namespace. O(nodes)."""
-        return self._tree.usage_by_namespace()
-
-    def set_policy(self, policy: EvictionPolicy) -> None:
-        """Evict by another policy from now on. O(nodes), once."""
-        self._tree.set_policy(policy)
-
-    def snapshot(self, *, max_depth: int | None = None, min_tokens: int = 0) -> TreeSnapshot:
-        """The tree as it is now, whole or pruned. O(nodes)."""
-        return self.pictures.whole(TreeQuery(max_depth, min_tokens))
 
     def depth_first(self, leases: Iterable[Lease]) -> list[Lease]:
         """Order leases by their place in the tree, so that those below a node are neighbours."""
@@ -275,15 +249,15 @@ class RadixCache:
     def flush(self) -> int:
         """Drop all that no lease and no pin holds, ghosts too; returns how many tokens it was."""
         self._pins.expire()
-        freed = self._tree.evict(self._tree.evictable_size)
+        freed = self.tree.evict(self.tree.evictable_size)
         self._allocator.free(freed)
-        self._tree.forget_ghosts()
+        self.tree.forget_ghosts()
         return freed.size
 
     def discard(self, key: KeyLike, namespace: Hashable, keep: int) -> None:
         """Drop what is cached of `key` after its first `keep` tokens, as far as nobody holds it."""
-        match = self._tree.match_prefix(key, namespace)
-        self._allocator.free(discard(self._tree.shape, match, self.round_down(keep)))
+        match = self.tree.match_prefix(key, namespace)
+        self._allocator.free(self.tree.discard(match, self.round_down(keep)))
 
     def now(self) -> float:
         """Seconds by the cache's clock."""
@@ -293,7 +267,7 @@ class RadixCache:
         """Walk every invariant: the tree's, the conservation law, and that each slot has exactly
         one owner. Raises InvariantError. O(capacity).
         """
-        self._tree.check()
+        self.tree.check()
         self._allocator.check()
         usage = self.usage()
         require(sum(usage) == self.capacity, f"{usage} does not add up to {self.capacity}")
@@ -303,14 +277,14 @@ class RadixCache:
         require(aside == self.laid_aside, f"{aside} laid aside, books say {self.laid_aside}")
         ends: Counter[TreeNode] = Counter(lease.node for lease in self._leases)
         ends.update(self._pins.nodes())
-        for node in self._tree.nodes():
+        for node in self.tree.nodes():
             held = ends[node] + sum(child.lock_ref for child in node.children.values())
             require(node.lock_ref == held, f"node {node.id}: {node.lock_ref} locks for {held}")
         for lease in self._leases:
             require(lease.committed == lease.node.end, "a lease's path ends elsewhere")
             path = path_slots(lease.node, 0, lease.committed)
             require(np.array_equal(path, lease.slots[: lease.committed]), "a lease's slots differ")
-        check_slots(self.capacity, self._owners())
+        check_slots(self.capacity, self.owners())
 
     def round_up(self, n_tokens: int) -> int:
         """The smallest number of whole pages' slots that holds `n_tokens`."""
@@ -320,12 +294,13 @@ class RadixCache:
         """The tokens of `n_tokens` that fill whole pages."""
         return n_tokens - n_tokens % self.page_size
 
-    def _owners(self) -> Iterator[tuple[str, Slots]]:
+    def owners(self) -> Iterator[tuple[str, Slots]]:
+        """Every slot, with a name for its owner. O(capacity)."""
         for start, stop in self._allocator.runs():
             yield "the free list", np.arange(start, stop, dtype=np.int32)
         for lease in self._leases:
             yield "a lease", lease.private_slots()
-        for node in self._tree.nodes():
+        for node in self.tree.nodes():
             yield f"node {node.id}", node.slots
 
     # What follows is for leases.
@@ -335,10 +310,8 @@ class RadixCache:
         `ahead` that it may still ask for as can be laid aside. Where eviction makes the room it is
         by a quantum at least, of which the rest is free for the next ones.
         """
-        if n_slots > self.available - lease.reserve:
-            self._pins.expire()
-            if n_slots > self.available - lease.reserve:
-                return None
+        if not self.has_room(n_slots + lease.reserve):
+            return None
         self._make_room(lease, n_slots)
         n_slots += self._affordable_reserve(ahead, n_slots)
         self._make_room(lease, n_slots)
@@ -347,7 +320,7 @@ class RadixCache:
 
     def _affordable_reserve(self, ahead: int, n_slots: int) -> int:
         reserve = min(self.round_up(ahead), self._reserve)
-        unused = self._allocator.free_size + self._tree.evictable_size - n_slots
+        unused = self._allocator.free_size + self.tree.evictable_size - n_slots
         all_reserves = self.laid_aside + reserve
         afford = reserve <= unused and all_reserves <= _SHARE_OF_RESERVES * self.capacity
         return reserve if afford else 0
@@ -357,27 +330,24 @@ class RadixCache:
         lease first.
         """
         short = n_slots - self._allocator.free_size
-        evictable = self._tree.evictable_size
+        evictable = self.tree.evictable_size
         if short > 0 and evictable:
-            self._allocator.free(self._tree.evict(min(max(short, self._quantum), evictable)))
+            self._allocator.free(self.tree.evict(min(max(short, self._quantum), evictable)))
         for other in self._leases:
             if self._allocator.free_size >= n_slots:
                 return
             if other is not lease:
                 other.give_back_reserve()
 
-    def insert(self, lease: Lease, upto: int) -> tuple[int, TreeNode]:
+    def insert(self, lease: Lease, upto: int) -> Inserted:
         """Hand a lease's slots up to `upto` to the tree; the new path is locked before the old
-        one is let go. Returns how many tokens the tree had before, and where the path ends now.
+        one is let go.
         """
-        inserted = self._tree.insert(
+        inserted = self.tree.insert(
             lease.key[:upto], lease.slots[:upto], start=lease.node, priority=lease.priority
         )
-        there, node = inserted.already_there, inserted.node
-        self._private -= upto - there
-        if self._sink is not None:
-            self._sink(Inserted(node.id, upto - there, there - lease.committed))
-        return there, node
+        self._private -= upto - inserted.already_there
+        return inserted
 
     def give_back(self, slots: Slots) -> None:
         """Free a lease's private slots."""
@@ -389,4 +359,4 @@ class RadixCache:
         del self._leases[lease]
         if lease.private_size:
             self.give_back(lease.private_slots())
-        self._tree.dec_lock_ref(lease.node)
+        self.tree.dec_lock_ref(lease.node)

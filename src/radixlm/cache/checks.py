@@ -8,13 +8,15 @@ from typing import NamedTuple
 import numpy as np
 
 from radixlm.cache.node import NODE_WEIGHT, TOKEN_WEIGHT, TreeNode, page_key
-from radixlm.cache.structure import Structure
 from radixlm.core.errors import InvariantError
 from radixlm.core.keys import Slots
 
 
 class Counts(NamedTuple):
+    """What a tree holds: nodes, those without children, and tokens."""
+
     nodes: int
+    leaves: int
     locked: int
     evictable: int
     pinned: int
@@ -27,37 +29,21 @@ def require(holds: bool, what: str) -> None:
         raise InvariantError(what)
 
 
-def check_books(shape: Structure) -> None:
-    """Walk a tree's nodes and compare with what it keeps of them in sum."""
-    counts = check_nodes(shape.nodes(), shape.page_size)
-    ghosts = shape.ghosts
-    kept = Counts(shape.node_count, shape.protected, shape.evictable, shape.pinned, ghosts.size)
-    require(counts == kept, f"the tree holds {counts}, its books say {kept}")
-    require(
-        ghosts.size <= ghosts.budget, f"{ghosts.size} ghost tokens, the budget is {ghosts.budget}"
-    )
-    if shape.reuse is not None:
-        require(shape.reuse.is_right(shape.nodes()), "uses are counted of other tokens")
-    known = all(shape.by_id.get(node.id) is node for node in shape.nodes())
-    require(known, "a node is not found by its id")
-    leaves = sum(not node.children for node in shape.nodes())
-    require(leaves == shape.stats.leaves, f"{leaves} leaves, the books say {shape.stats.leaves}")
-
-
 def check_nodes(nodes: Iterable[TreeNode], page_size: int) -> Counts:
     """Check every node of a tree against its neighbours and count what they hold.
 
         root                 no tokens; in use, or it has children
          └─ node             whole pages; its key in the parent is its first page
              ├─ node         lock_ref == held + the sum of its children's
-             │   └─ ghost    below a token that is not resident nothing is, and nothing is locked
+             │   └─ ghost    nothing below a token that is not resident is resident or locked
              └─ leaf         unlocked, nothing resident below: it is in the eviction order
 
     A node's first `resident` tokens have slots. No node is used later than its parent.
     """
-    count = locked = evictable = pinned = ghosts = 0
+    count = leaves = locked = evictable = pinned = ghosts = 0
     for node in nodes:
         count += 1
+        leaves += not node.children
         _check_place(node, page_size)
         _check_children(node, page_size)
         ghosts += node.ghosts
@@ -70,7 +56,7 @@ def check_nodes(nodes: Iterable[TreeNode], page_size: int) -> Counts:
         queued = node.queued_key is not None
         waits = not node.lock_ref and not node.live and node.resident > 0
         require(queued or not waits, f"unlocked leaf {node.id} is in no eviction order")
-    return Counts(count, locked, evictable, pinned, ghosts)
+    return Counts(count, leaves, locked, evictable, pinned, ghosts)
 
 
 def _check_place(node: TreeNode, page_size: int) -> None:

@@ -1,7 +1,8 @@
-"""The one place that knows which leaf goes first."""
+"""Which leaf is evicted first, and which of the evicted tokens are forgotten first."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from heapq import heapify, heappop, heappush
 from pkgutil import resolve_name
@@ -123,19 +124,22 @@ class EvictionOrder:
     whose key has grown since goes back to its new place; when a key has become smaller, the offer
     makes a second entry and the first one no longer counts.
 
-    by_id: every node of the tree, as the tree keeps them.
+    by_id: every node of the tree, as the tree keeps them. len: entries, dead ones included.
     """
 
     def __init__(self, policy: EvictionPolicy, by_id: Mapping[int, TreeNode]) -> None:
-        self._policy = policy
+        self.policy = policy
         self._by_id = by_id
         self._heap: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._heap)
 
     def offer(self, node: TreeNode) -> bool:
         """Enter an unlocked leaf; one that is entered already keeps its place until it comes up.
         Returns whether an entry that no longer counts was left behind.
         """
-        key, queued = self._policy.key(node), node.queued_key
+        key, queued = self.policy.key(node), node.queued_key
         if queued is not None and key >= queued:
             return False
         node.queued_key = key
@@ -152,20 +156,20 @@ class EvictionOrder:
             node.queued_key = None
             if node.lock_ref or node.live or not node.resident:
                 continue
-            if self._policy.key(node) == key:
+            if self.policy.key(node) == key:
                 return node
             self.offer(node)
         return None
 
     def rebuild(self, nodes: Iterable[TreeNode], policy: EvictionPolicy | None = None) -> None:
         """Enter exactly these leaves, by a new policy where one is given. O(nodes)."""
-        policy = policy or self._policy
+        policy = policy or self.policy
         # All keys first: a policy of the user's that raises has then changed nothing.
         keys = [
             (node, None if node.lock_ref or node.live or not node.resident else policy.key(node))
             for node in nodes
         ]
-        self._policy = policy
+        self.policy = policy
         self._heap = [pair(key, node.id) for node, key in keys if key is not None]
         for node, key in keys:
             node.queued_key = key
@@ -174,3 +178,36 @@ class EvictionOrder:
     def is_bloated(self, node_count: int) -> bool:
         """Whether most entries no longer count, so that a rebuild pays."""
         return len(self._heap) > 2 * node_count + _SPARE_ENTRIES
+
+
+class Ghosts:
+    """Nodes with evicted tokens, longest evicted first, within a budget of tokens (4 bytes each).
+
+    It only counts and orders: the tree decides what happens to a node that is over the budget.
+    """
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.size = 0
+        self._nodes: OrderedDict[TreeNode, int] = OrderedDict()
+
+    def update(self, node: TreeNode, *, fresh: bool = False) -> None:
+        """Follow a node whose edge or residency changed. fresh: it was evicted just now."""
+        known = self._nodes.get(node, 0)
+        ghosts = node.ghosts
+        self.size += ghosts - known
+        if not ghosts:
+            if known:
+                del self._nodes[node]
+            return
+        self._nodes[node] = ghosts
+        if fresh:
+            self._nodes.move_to_end(node)
+
+    def forget(self, node: TreeNode) -> None:
+        """A node has left the tree."""
+        self.size -= self._nodes.pop(node, 0)
+
+    def over(self, budget: int) -> TreeNode | None:
+        """The node whose ghosts are forgotten next, or None when all fit into `budget`."""
+        return next(iter(self._nodes)) if self.size > budget else None

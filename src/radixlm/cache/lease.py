@@ -10,7 +10,8 @@ import numpy as np
 
 from radixlm.cache.allocator import split_runs
 from radixlm.cache.endings import Ending
-from radixlm.cache.node import Match, TreeNode, copy_slots, path_slots
+from radixlm.cache.node import Inserted, Match, TreeNode, copy_slots, path_slots
+from radixlm.cache.tree import RadixTree
 from radixlm.core.batch import Extent, Remap, Segment
 from radixlm.core.errors import CacheError, LeaseClosedError
 from radixlm.core.keys import Key, Slots
@@ -23,14 +24,13 @@ class Keeper(Protocol):
     page_size: int
     enabled: bool
     laid_aside: int
+    tree: RadixTree
 
-    @property
-    def version(self) -> int: ...
     def now(self) -> float: ...
     def round_up(self, n_tokens: int) -> int: ...
     def round_down(self, n_tokens: int) -> int: ...
     def take_private(self, lease: Lease, n_slots: int, ahead: int) -> Slots | None: ...
-    def insert(self, lease: Lease, upto: int) -> tuple[int, TreeNode]: ...
+    def insert(self, lease: Lease, upto: int) -> Inserted: ...
     def give_back(self, slots: Slots) -> None: ...
     def drop(self, lease: Lease) -> None: ...
 
@@ -86,6 +86,11 @@ class Lease:
         if self._ending is None:
             return MissReport(self.wanted, 0, MissReason.DISABLED, 0)
         return self._ending.report(self._acquired_at)
+
+    def slots_needed(self, n_tokens: int) -> int:
+        """How many more slots `n_tokens` more tokens take, what is reserved left out."""
+        keeper = self._keeper
+        return keeper.round_up(self.length + n_tokens) - keeper.round_up(self.length)
 
     def block_table(self) -> Slots:
         """(pages,) the page of every page_size tokens, as a paged attention kernel wants it."""
@@ -170,7 +175,8 @@ class Lease:
         if upto <= self.committed or not self._keeper.enabled:
             return None
         start = self.committed
-        there, self._node = self._keeper.insert(self, upto)
+        inserted = self._keeper.insert(self, upto)
+        there, self._node = inserted.already_there, inserted.node
         self._path = (-1, ())
         self.committed = upto
         remap = None
@@ -191,7 +197,7 @@ class Lease:
 
     def segments(self) -> tuple[Segment, ...]:
         """The nodes that hold tokens [0, length), then the private tail, in token order."""
-        version = self._keeper.version
+        version = self._keeper.tree.version
         if self._path[0] != version:
             self._path = (version, tuple(_path_segments(self._node)))
         if self.length == self.committed:

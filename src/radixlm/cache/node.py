@@ -1,4 +1,4 @@
-"""A node of the radix tree, and what a match says of where it ended."""
+"""A node of the radix tree, the match that ends in one, and walks from node to node."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _first_token = struct.Struct("=i").unpack_from
 
 
 def page_key(edge: bytes, page_size: int) -> PageKey:
-    """What a child is found by in its parent: its first page, or the token itself where that is
-    one: it is looked up in half the time. (Pages stay bytes, whose hash nobody can foresee.)
+    """The key of a child in its parent: its first page, or with pages of one token the token
+    itself, which is looked up in half the time. (Pages stay bytes, whose hash nobody can foresee.)
     """
     if page_size == 1:
         token: int = _first_token(edge)[0]
@@ -159,6 +159,37 @@ class TreeNode:
         """(len,) int32 token ids of the edge, read-only."""
         return np.frombuffer(self.edge, dtype=np.int32)
 
+    def cut(self, offset: int, upper_id: int, page_size: int) -> TreeNode:
+        """Move the first `offset` tokens to a new node between this one and its parent, which
+        still has this one as its child. Return the new node; this one keeps identity and age.
+        """
+        edge, slots, stop = self.edge, self.slots, offset * TOKEN_BYTES
+        upper = TreeNode(upper_id, edge[:stop], slots[:offset].copy(), self.parent)
+        upper.lock_ref, upper.pins, upper.priority = self.lock_ref, self.pins, self.priority
+        upper.last_used, upper.hits, upper.created = self.last_used, self.hits, self.created
+        upper.evicted_at = self.evicted_at
+        self.set_edge(edge[stop:], slots[offset:].copy())
+        self.parent = upper
+        upper.children[page_key(self.edge, page_size)] = self
+        upper.live = 1 if self.resident else 0
+        upper.weight = self.weight + NODE_WEIGHT
+        self.weight -= offset * TOKEN_WEIGHT
+        return upper
+
+    def join(self, upper: TreeNode) -> None:
+        """Take over the tokens and the place of a parent of which this is the only child; the
+        parent's own parent still has that one as its child.
+        """
+        self.set_edge(upper.edge + self.edge, np.concatenate((upper.slots, self.slots)))
+        self.parent = upper.parent
+        self.last_used = upper.last_used
+        self.created = min(upper.created, self.created)
+        self.hits = max(upper.hits, self.hits)
+        self.evicted_at = max(upper.evicted_at, self.evicted_at)
+        self.weight += len(upper) * TOKEN_WEIGHT
+        upper.parent = None
+        upper.lock_ref = upper.pins = 0
+
 
 @dataclass(slots=True)
 class Match:
@@ -180,6 +211,26 @@ class Match:
         if self.node is None:
             return NO_SLOTS
         return path_slots(self.node, 0, self.length)
+
+    def unlocked(self) -> int:
+        """How many of the matched tokens no lock holds: locking the match makes them unevictable.
+        O(unlocked nodes on the path).
+        """
+        free, at, offset = 0, self.node, self.offset
+        while at is not None and not at.lock_ref:
+            free += offset
+            at = at.parent
+            offset = at.resident if at is not None else 0
+        return free
+
+    def unpinned(self) -> int:
+        """How many of the matched tokens no pin holds. O(unpinned nodes on the path)."""
+        free, at, offset = 0, self.node, self.offset
+        while at is not None and not at.pins:
+            free += offset
+            at = at.parent
+            offset = at.resident if at is not None else 0
+        return free
 
 
 @dataclass(slots=True)
@@ -235,14 +286,12 @@ def path_slots(node: TreeNode, start: int, stop: int) -> Slots:
     return np.concatenate(parts[::-1]) if parts else NO_SLOTS
 
 
-def count_free(match: Match, *, pins: bool) -> int:
-    """How many of the matched tokens no lock holds, or with `pins` no pin."""
-    free, at, offset = 0, match.node, match.offset
-    while at is not None and not (at.pins if pins else at.lock_ref):
-        free += offset
+def add_weight(node: TreeNode, more: int) -> None:
+    """Add to the weight of a node and of all nodes above it."""
+    at: TreeNode | None = node
+    while at is not None:
+        at.weight += more
         at = at.parent
-        offset = at.resident if at is not None else 0
-    return free
 
 
 def tokens_in(weight: int) -> int:

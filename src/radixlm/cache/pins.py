@@ -10,7 +10,6 @@ from radixlm.cache.node import Match, TreeNode
 from radixlm.cache.tree import RadixTree
 from radixlm.core.clock import Clock
 from radixlm.core.errors import PinError
-from radixlm.core.events import EventSink, Pinned, Unpinned
 from radixlm.core.keys import Key
 
 MAX_PINS = 10_000
@@ -18,7 +17,7 @@ MAX_PINS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A pinned prefix of so many tokens. expires_at: seconds by the cache's clock, or None."""
+    """A pinned prefix of `tokens`. expires_at: seconds by the cache's clock, or None."""
 
     id: int
     tokens: int
@@ -40,16 +39,15 @@ class _Held:
 class PinBoard:
     """All pins of a cache. Tokens that several pins hold count once against the budget.
 
-    Some are kept for an owner. They stand in the order in which they were last asked for, and when
-    one more has no room, the oldest yields of the owner that would hold the most. So nobody can
-    keep the budget from the others, and a single owner's are a list of the latest ones.
+    Some are kept for an owner, in the order in which they were last asked for. When one more has no
+    room, the oldest pin of the owner that would hold the most yields. So no owner can keep the
+    budget from the others, and the pins of a single owner are its latest ones.
     """
 
-    def __init__(self, tree: RadixTree, budget: int, clock: Clock, sink: EventSink | None) -> None:
+    def __init__(self, tree: RadixTree, budget: int, clock: Clock) -> None:
         self.budget = budget
         self._tree = tree
         self._clock = clock
-        self._sink = sink
         self._pins: dict[int, _Held] = {}
         # Of each owner, its kept prefixes' ends in order, and the pin of each.
         self._kept: dict[str, dict[TreeNode, int]] = {}
@@ -67,7 +65,7 @@ class PinBoard:
         if not match.length:
             raise PinError("nothing of this prefix is cached, so there is nothing to pin")
         _check_ttl(ttl)
-        more = self._tree.unpinned_on_path(match)
+        more = match.unpinned()
         if self._tree.pinned_size + more > self.budget:
             raise PinError(
                 f"{more} more tokens would make {self._tree.pinned_size + more} pinned ones, "
@@ -92,16 +90,23 @@ class PinBoard:
                 f"{firm} pinned ones (--max-pinned-tokens)"
             )
         while not self._fits(match):
-            oldest = self._first_to_yield(self._tree.unpinned_on_path(match), owner)
+            oldest = self._first_to_yield(match.unpinned(), owner)
             if oldest is None:
                 raise PinError(f"there is no room for {match.length} more pinned tokens")
-            self._remove(oldest, expired=False)
+            self.remove(oldest)
             match = self._whole(key, namespace)  # nodes may have been merged
         return self._add(match, ttl, owner)
 
     def remove(self, pin_id: int) -> None:
         """Unpin. Raises PinError when there is no such pin (any more)."""
-        self._remove(pin_id, expired=False)
+        if not isinstance(pin_id, int) or pin_id not in self._pins:
+            raise PinError(f"there is no pin {pin_id!r}; it was unpinned or has expired")
+        held = self._pins.pop(pin_id)
+        if held.owner is not None:
+            del self._kept[held.owner][held.node]
+            if not self._kept[held.owner]:
+                del self._kept[held.owner]
+        self._tree.unpin(held.node)
 
     def expire(self) -> None:
         """Unpin what has reached its end. O(1) while nothing has."""
@@ -112,7 +117,7 @@ class PinBoard:
         ends = {pin.id: pin.expires_at for pin in pins if pin.expires_at is not None}
         for pin_id, end in ends.items():
             if end <= now:
-                self._remove(pin_id, expired=True)
+                self.remove(pin_id)
         self._first_end = min((end for end in ends.values() if end > now), default=inf)
 
     def _whole(self, key: Key, namespace: Hashable) -> Match:
@@ -133,11 +138,11 @@ class PinBoard:
         return held.pin
 
     def _fits(self, match: Match) -> bool:
-        more = self._tree.unpinned_on_path(match)
+        more = match.unpinned()
         return len(self._pins) < MAX_PINS and self._tree.pinned_size + more <= self.budget
 
     def _first_to_yield(self, more: int, owner: str) -> int | None:
-        """The oldest pin of whoever would hold the most if `owner` held so many more."""
+        """The oldest pin of the owner that would hold most if `owner` held `more` tokens more."""
         sizes = dict.fromkeys(self._kept, 0) | {owner: more}
         for name, ends in self._kept.items():
             sizes[name] += sum(self._pins[pin_id].added for pin_id in ends.values())
@@ -146,7 +151,7 @@ class PinBoard:
 
     def _add(self, match: Match, ttl: float | None, owner: str | None) -> Pin:
         ends = None if ttl is None else self._clock.now() + ttl
-        added = self._tree.unpinned_on_path(match)
+        added = match.unpinned()
         self._next_id += 1
         pin = Pin(self._next_id, match.length, ends)
         node = self._tree.pin(match)
@@ -154,21 +159,7 @@ class PinBoard:
         if owner is not None:
             self._kept.setdefault(owner, {})[node] = pin.id
         self._first_end = min(self._first_end, inf if ends is None else ends)
-        if self._sink is not None:
-            self._sink(Pinned(pin.id, pin.tokens))
         return pin
-
-    def _remove(self, pin_id: int, *, expired: bool) -> None:
-        if not isinstance(pin_id, int) or pin_id not in self._pins:
-            raise PinError(f"there is no pin {pin_id!r}; it was unpinned or has expired")
-        held = self._pins.pop(pin_id)
-        if held.owner is not None:
-            del self._kept[held.owner][held.node]
-            if not self._kept[held.owner]:
-                del self._kept[held.owner]
-        self._tree.unpin(held.node)
-        if self._sink is not None:
-            self._sink(Unpinned(pin_id, expired))
 
 
 def _check_ttl(ttl: float | None) -> None:

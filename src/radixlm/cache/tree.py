@@ -1,4 +1,4 @@
-"""The radix tree: longest match, insert, path locks and pins, leaf-first eviction, ghosts."""
+"""The radix tree: its nodes, the sums kept of them, and every way in which either changes."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from collections.abc import Hashable, Iterator
 
 import numpy as np
 
-from radixlm.cache.checks import check_books
-from radixlm.cache.eviction import EvictionPolicy, LeastRecentlyUsed
-from radixlm.cache.ghosts import Ghosts
+from radixlm.cache.checks import Counts, check_nodes, require
+from radixlm.cache.eviction import EvictionOrder, EvictionPolicy, Ghosts, LeastRecentlyUsed
 from radixlm.cache.node import (
     NO_SLOTS,
+    NODE_WEIGHT,
     SIGN_BYTE,
     TOKEN_BYTES,
+    TOKEN_WEIGHT,
     Inserted,
     Match,
     TreeNode,
-    count_free,
+    add_weight,
     descend,
+    page_key,
     walk,
 )
 from radixlm.cache.reuse import Reuse
-from radixlm.cache.structure import Structure
-from radixlm.cache.tree_stats import TreeStats
+from radixlm.cache.tree_stats import Changes, TreeStats
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.config import check_page_size
 from radixlm.core.errors import CacheError, InvalidKeyError, StaleMatchError
-from radixlm.core.events import EventSink
 from radixlm.core.keys import Key, KeyLike, Slots, token_view
 
 
@@ -48,6 +48,16 @@ class RadixTree:
     Evicted tokens stay as ghosts, within `ghost_budget`: not matched, but they explain misses, and
     KV that is computed again returns to the same node.
 
+    Only the transitions split, merge, add_leaf, grow, revive, trim and forget change its shape or
+    what is resident. Each leaves the nodes and the sums consistent.
+
+    version: grows with every change of shape or residency.
+    evictable_size, protected_size, pinned_size: resident tokens under no lock, under one or more,
+    under a pin. uses: the counter that `last_used` is taken from.
+    roots: by namespace. by_id: every node. order, ghosts: what is evicted, and forgotten, next.
+    changes: records which nodes changed, None while nobody watches.
+    reuse: counts when tokens were last used, None where nobody predicts.
+
     >>> tree = RadixTree()
     >>> _ = tree.insert([1, 2, 3, 4], [10, 11, 12, 13])
     >>> tree.insert([1, 2, 9], [90, 91, 92]).already_there
@@ -63,63 +73,58 @@ class RadixTree:
         policy: EvictionPolicy | None = None,
         ghost_budget: int = 0,
         clock: Clock | None = None,
-        sink: EventSink | None = None,
         reuse: Reuse | None = None,
     ) -> None:
         check_page_size(page_size)
         if ghost_budget < 0:
             raise CacheError(f"a ghost budget is not negative, got {ghost_budget}")
         self.page_size = page_size
-        self._ghosts = Ghosts(ghost_budget)
-        policy, clock = policy or LeastRecentlyUsed(), clock or WallClock()
-        self._shape = Structure(page_size, policy, self._ghosts, clock, sink, reuse)
-        self._order = self._shape.order
-        self._roots = self._shape.roots
-        self._uses = 0
+        self.version = self.uses = 0
+        self.evictable_size = self.protected_size = self.pinned_size = 0
+        self.roots: dict[Hashable, TreeNode] = {}
+        self.by_id: dict[int, TreeNode] = {}
+        self.order = EvictionOrder(policy or LeastRecentlyUsed(), self.by_id)
+        self.ghosts = Ghosts(ghost_budget)
+        self.stats = TreeStats()
+        self.changes: Changes | None = None
+        self.reuse = reuse
+        self._clock = clock or WallClock()
+        self._next_id = 0
 
     @property
-    def version(self) -> int:
-        """Changes whenever a node, or what is resident of it, does."""
-        return self._shape.version
-
-    @property
-    def shape(self) -> Structure:
-        """Its nodes, for those who look at them."""
-        return self._shape
-
-    @property
-    def uses(self) -> int:
-        """The counter that `last_used` is taken from."""
-        return self._uses
-
-    @property
-    def evictable_size(self) -> int:
-        """Resident tokens that no lock holds."""
-        return self._shape.evictable
-
-    @property
-    def protected_size(self) -> int:
-        """Resident tokens under a lock."""
-        return self._shape.protected
-
-    @property
-    def pinned_size(self) -> int:
-        """Resident tokens under a pin; they are protected, too."""
-        return self._shape.pinned
+    def node_count(self) -> int:
+        return len(self.by_id)
 
     @property
     def ghost_size(self) -> int:
         """Tokens that are remembered but not resident."""
-        return self._ghosts.size
+        return self.ghosts.size
 
-    @property
-    def node_count(self) -> int:
-        return self._shape.node_count
+    def nodes(self) -> Iterator[TreeNode]:
+        """Every node, roots included, each before its children."""
+        return walk(*self.roots.values())
 
-    @property
-    def stats(self) -> TreeStats:
-        """Totals so far; live, not a copy."""
-        return self._shape.stats
+    def check(self) -> None:
+        """Walk every invariant; raises InvariantError. O(nodes)."""
+        nodes = list(self.nodes())
+        counts = check_nodes(nodes, self.page_size)
+        sums = Counts(
+            self.node_count,
+            self.stats.leaves,
+            self.protected_size,
+            self.evictable_size,
+            self.pinned_size,
+            self.ghost_size,
+        )
+        require(counts == sums, f"the tree holds {counts}, its books say {sums}")
+        size, budget = self.ghosts.size, self.ghosts.budget
+        require(size <= budget, f"{size} ghost tokens, the budget is {budget}")
+        known = all(self.by_id.get(node.id) is node for node in nodes)
+        require(known, "a node is not found by its id")
+        counted = self.reuse is None or self.reuse.is_right(nodes)
+        require(counted, "uses are counted of other tokens")
+
+    # Matches
 
     def match_prefix(self, key: KeyLike, namespace: Hashable = None) -> Match:
         """Find the longest resident prefix of `key` in whole pages. Changes nothing, not even
@@ -129,9 +134,9 @@ class RadixTree:
         torn = len(tokens) % self.page_size
         if torn:
             tokens = tokens[:-torn]
-        root = self._roots.get(namespace)
+        root = self.roots.get(namespace)
         if root is None:
-            return Match(0, None, 0, namespace, self._shape.version)
+            return Match(0, None, 0, namespace, self.version)
         node, length = descend(root, tokens, self.page_size)
         offset = length - node.end + len(node.edge) // TOKEN_BYTES
         if offset > node.resident:
@@ -141,7 +146,7 @@ class RadixTree:
             node = node.parent
             length -= node.ghosts
             offset = node.resident
-        return Match(length, node, offset, namespace, self._shape.version)
+        return Match(length, node, offset, namespace, self.version)
 
     def known(self, key: Key, match: Match) -> tuple[TreeNode | None, int]:
         """Where the longest prefix of `key` ends, ghosts included, from where its match ended."""
@@ -151,6 +156,8 @@ class RadixTree:
         whole = node.resident * TOKEN_BYTES == len(node.edge)
         top = node if whole or node.parent is None else node.parent
         return descend(top, key.data, self.page_size)
+
+    # Insertion
 
     def insert(
         self,
@@ -175,7 +182,6 @@ class RadixTree:
             raise InvalidKeyError(f"{len(tokens)} tokens but slots of shape {values.shape}")
         if start is not None and start.held < 1:
             raise CacheError(f"node {start.id} is not locked, so nothing can start there")
-        shape = self._shape
         torn = len(tokens) % self.page_size
         if torn:
             tokens = tokens[:-torn]
@@ -184,25 +190,38 @@ class RadixTree:
         node, known = descend(top, tokens, self.page_size)
         edge = tokens[known:].tobytes()
         if not edge[SIGN_BYTE::TOKEN_BYTES].isascii():  # a sign bit: far cheaper than a minimum
-            shape.settle(top)
+            self.settle(top)
             raise InvalidKeyError(f"token ids must not be negative, got {min(tokens)}")
         if known < node.end:
-            node = shape.split(node, known - node.start)
+            node = self.split(node, known - node.start)
         resident = len(node.edge) == node.resident * TOKEN_BYTES
-        there = known if resident else shape.revive_path(node, values)
+        there = known if resident else self.revive_path(node, values)
         end = node
         if edge:
-            node = self._extend(end, end is start, edge, values[known:stop], priority)
-        stats = shape.stats
-        stats.inserts += 1
-        stats.inserted_tokens += stop - there
+            node = self._add(end, end is start, edge, values[known:stop], priority)
+        self.stats.inserts += 1
+        self.stats.inserted_tokens += stop - there
         if start is None:
             self._touch(node, priority)
             if not node.lock_ref:
-                shape.settle(node)
+                self.settle(node)
         elif start is not end:  # touched when it was locked, and again when it is let go
-            self._move_lock(start, node, priority)
+            self.move_lock(start, node, priority)
         return Inserted(there, node)
+
+    def _add(
+        self, node: TreeNode, held: bool, edge: bytes, slots: Slots, priority: int
+    ) -> TreeNode:
+        """Add tokens below `node`, in place where nobody but the caller can be holding its end,
+        unless the node has more priority than what is added. held: whether the caller does.
+        """
+        alone = not node.children and node.lock_ref == held
+        if alone and node.priority <= priority and not node.is_root:
+            self.grow(node, edge, slots)
+            return node
+        return self.add_leaf(node, edge, slots, priority, held=held)
+
+    # Locks
 
     def inc_lock_ref(self, match: Match, priority: int = 0) -> TreeNode:
         """Take hold of a match: split where it ends inside an edge, touch and lock its path.
@@ -211,10 +230,9 @@ class RadixTree:
         the tree has changed since.
         """
         node = self._end_of(match)
-        shape = self._shape
-        self._uses = uses = self._uses + 1
+        self.uses = uses = self.uses + 1
         age, depth = uses - node.last_used, -1  # the root holds nothing
-        reuse, fresh = shape.reuse, 0
+        reuse, fresh = self.reuse, 0
         at: TreeNode | None = node
         while at is not None:  # one walk for all that is due: it is what most requests cost
             if not at.lock_ref:
@@ -228,8 +246,8 @@ class RadixTree:
                 at.priority = priority
             depth += 1
             at = at.parent
-        shape.protect(node, fresh)
-        stats = shape.stats
+        self._protect(node, fresh)
+        stats = self.stats
         stats.matches += 1
         if match.length:
             stats.matched_tokens += match.length
@@ -242,9 +260,9 @@ class RadixTree:
         if node.held < 1:
             raise CacheError(f"node {node.id} is not locked")
         node.held -= 1
-        shape = self._shape
-        shape.touch(node)
-        self._uses = uses = self._uses + 1
+        if self.changes is not None:
+            self.changes.touch(node)
+        self.uses = uses = self.uses + 1
         freed = 0
         at: TreeNode | None = node
         while at is not None:
@@ -254,20 +272,25 @@ class RadixTree:
             if not locks:
                 freed += at.resident
                 if not at.live:
-                    shape.settle(at)
+                    self.settle(at)
             if parent is not None and len(at.children) == 1:
-                shape.merge(at)
+                self.merge(at)
             at = parent
-        shape.unprotect(freed, uses)
+        self.protected_size -= freed
+        self.evictable_size += freed
+        if self.reuse is not None:
+            self.reuse.enter(uses, freed)
 
     def pin(self, match: Match) -> TreeNode:
-        """Lock a match's path as a pin; no use and no hit is counted until it is unpinned."""
+        """Lock a match's path as a pin; no use and no hit is counted until it is unpinned. Raises
+        StaleMatchError when the tree has changed since.
+        """
         node = self._end_of(match)
-        self._shape.lock(node)
+        self.lock(node)
         at: TreeNode | None = node
         while at is not None:
             if not at.pins:
-                self._shape.pinned += at.resident
+                self.pinned_size += at.resident
             at.pins += 1
             at = at.parent
         return node
@@ -280,17 +303,71 @@ class RadixTree:
         while at is not None:
             at.pins -= 1
             if not at.pins:
-                self._shape.pinned -= at.resident
+                self.pinned_size -= at.resident
             at = at.parent
         self.dec_lock_ref(node)
 
-    def unpinned_on_path(self, match: Match) -> int:
-        """How many of the matched tokens no pin holds yet."""
-        return count_free(match, pins=True)
+    def lock(self, node: TreeNode, top: TreeNode | None = None) -> None:
+        """Add a lock to a node and all above it, up to below `top`."""
+        fresh = 0
+        at: TreeNode | None = node
+        while at is not top and at is not None:
+            if not at.lock_ref:
+                fresh += at.resident
+                if self.reuse is not None:
+                    self.reuse.leave(at.last_used, at.resident)
+            at.lock_ref += 1
+            at = at.parent
+        self._protect(node, fresh)
 
-    def unlocked_on_path(self, match: Match) -> int:
-        """How many of the matched tokens are evictable: locking the match takes them away."""
-        return count_free(match, pins=False)
+    def move_lock(self, held: TreeNode, deeper: TreeNode, priority: int) -> None:
+        """Turn a lock on `held` into one on its descendant: only what is new gets locked."""
+        self.lock(deeper, held)
+        at: TreeNode | None = deeper
+        while at is not held and at is not None:
+            if at.priority < priority:
+                at.priority = priority
+            at = at.parent
+        held.held -= 1
+        if len(held.children) == 1:
+            self.merge(held)
+
+    def _protect(self, node: TreeNode, n_tokens: int) -> None:
+        """A lock ends at a node now; `n_tokens` of its path had none before."""
+        node.held += 1
+        self.evictable_size -= n_tokens
+        self.protected_size += n_tokens
+        if self.changes is not None:
+            self.changes.touch(node)
+
+    def _touch(self, node: TreeNode, priority: int) -> None:
+        """Count a use of a path that is not locked by it."""
+        self.uses = uses = self.uses + 1
+        if self.changes is not None:
+            self.changes.touch(node)
+        at: TreeNode | None = node
+        while at is not None:
+            parent = at.parent
+            if self.reuse is not None and not at.lock_ref:
+                self.reuse.leave(at.last_used, len(at))
+                self.reuse.enter(uses, len(at))
+            at.last_used = uses
+            if at.priority < priority:
+                at.priority = priority
+            if at is not node and len(at.children) == 1:
+                self.merge(at)
+            at = parent
+
+    def _end_of(self, match: Match) -> TreeNode:
+        """The node at whose end a match ends; made by a split where there is none."""
+        if match.version != self.version:
+            raise StaleMatchError(f"match of version {match.version}, tree is at {self.version}")
+        node = self._root(match.namespace) if match.node is None else match.node
+        if match.offset < len(node.edge) // TOKEN_BYTES:
+            node = self.split(node, match.offset)
+        return node
+
+    # Eviction
 
     def evict(self, n_tokens: int) -> Slots:
         """Evict at least `n_tokens` from unlocked leaves, in whole pages, and return their slots.
@@ -299,94 +376,274 @@ class RadixTree:
         line by its own key. O(log leaves) per leaf. Raises CacheError, and changes nothing, when
         fewer are evictable.
         """
-        if n_tokens > self._shape.evictable:
-            raise CacheError(f"{n_tokens} tokens to evict, {self._shape.evictable} are evictable")
+        if n_tokens > self.evictable_size:
+            raise CacheError(f"{n_tokens} tokens to evict, {self.evictable_size} are evictable")
         freed = []
         while n_tokens > 0:
-            leaf = self._order.pop()
+            leaf = self.order.pop()
             if leaf is None:
                 raise CacheError(f"{n_tokens} tokens to evict, but no unlocked leaf is left")
-            freed.append(self._shape.trim(leaf, n_tokens))
+            freed.append(self.trim(leaf, n_tokens))
             n_tokens -= freed[-1].size
-        if len(freed) == 1:
-            return freed[0]
-        return np.concatenate(freed) if freed else NO_SLOTS
+        return _joined(freed)
+
+    def discard(self, match: Match, keep: int) -> Slots:
+        """Evict what a match found after its first `keep` tokens (whole pages), and all below it,
+        wherever the eviction order has it, as far as no lock holds it; returns the slots.
+        O(nodes below).
+        """
+        if match.node is None or match.length <= keep:
+            return NO_SLOTS
+        top = match.node
+        while top.parent is not None and top.start > keep:
+            top = top.parent
+        freed = []
+        below: list[TreeNode] = list(walk(top))
+        for node in reversed(below):  # children first
+            spared = max(keep - node.start, 0)
+            if node.resident > spared and not node.live and not node.lock_ref:
+                freed.append(self.trim(node, node.resident - spared))
+        return _joined(freed)
 
     def set_policy(self, policy: EvictionPolicy) -> None:
         """Evict by another policy from now on. O(nodes), once."""
-        self._order.rebuild(self.nodes(), policy)
+        self.order.rebuild(self.nodes(), policy)
 
-    def forget_ghosts(self) -> None:
-        """Drop every ghost. O(ghost nodes)."""
-        budget, self._ghosts.budget = self._ghosts.budget, 0
-        self._shape.forget_excess()
-        self._ghosts.budget = budget
+    def forget_ghosts(self, budget: int = 0) -> None:
+        """Forget the longest evicted ghosts until the rest is within a budget of tokens."""
+        while (node := self.ghosts.over(budget)) is not None:
+            self.forget(node)
 
-    def check(self) -> None:
-        """Walk every invariant; raises InvariantError. O(nodes)."""
-        check_books(self._shape)
-
-    def nodes(self) -> Iterator[TreeNode]:
-        """Every node, roots included, each before its children."""
-        return self._shape.nodes()
-
-    def roots(self) -> dict[Hashable, TreeNode]:
-        """The root of every namespace; a copy of the dictionary."""
-        return dict(self._roots)
-
-    def usage_by_namespace(self) -> dict[Hashable, tuple[int, int]]:
-        """(resident, ghost) tokens of each namespace. O(nodes)."""
-        return {
-            name: (sum(n.resident for n in walk(root)), sum(n.ghosts for n in walk(root)))
-            for name, root in self._roots.items()
-        }
-
-    def _end_of(self, match: Match) -> TreeNode:
-        """The node at whose end a match ends; made by a split where there is none."""
-        shape = self._shape
-        if match.version != shape.version:
-            raise StaleMatchError(f"match of version {match.version}, tree is at {shape.version}")
-        node = self._root(match.namespace) if match.node is None else match.node
-        if match.offset < len(node.edge) // TOKEN_BYTES:
-            node = shape.split(node, match.offset)
-        return node
-
-    def _extend(
-        self, node: TreeNode, held: bool, edge: bytes, slots: Slots, priority: int
-    ) -> TreeNode:
-        """Add tokens below `node`, in place where nobody but the caller can be holding its end,
-        unless the node has more priority than what is added. held: whether the caller does.
+    def settle(self, node: TreeNode) -> None:
+        """What becomes of a node that nobody holds and under which nothing is resident: a resident
+        one waits for eviction, an empty root goes, so that namespaces do not pile up.
         """
-        alone = not node.children and node.lock_ref == held
-        if alone and node.priority <= priority and not node.is_root:
-            self._shape.grow(node, edge, slots)
-            return node
-        return self._shape.add_leaf(node, edge, slots, priority, held=held)
+        if node.lock_ref or node.live:
+            return
+        if node.resident:
+            if self.order.offer(node):
+                self._tidy_order()
+        elif node.is_root and not node.children:
+            del self.roots[node.namespace]
+            self.stats.leaves -= 1
+            self._leave(node)
 
-    def _move_lock(self, held: TreeNode, deeper: TreeNode, priority: int) -> None:
-        """Turn a lock on `held` into one on its descendant: only what is new gets locked."""
-        self._shape.lock(deeper, held)
-        at: TreeNode | None = deeper
-        while at is not held and at is not None:
-            if at.priority < priority:
-                at.priority = priority
-            at = at.parent
-        held.held -= 1
-        if len(held.children) == 1:
-            self._shape.merge(held)
+    def _tidy_order(self) -> None:
+        """Smaller keys and joined nodes leave entries behind that no longer count."""
+        if self.order.is_bloated(self.node_count):
+            self.order.rebuild(self.nodes())
 
-    def _touch(self, node: TreeNode, priority: int) -> None:
-        self._uses = uses = self._uses + 1
-        self._shape.touch(node)
-        at: TreeNode | None = node
-        while at is not None:
-            parent = at.parent
-            self._shape.use(at, uses)
-            if at.priority < priority:
-                at.priority = priority
-            if at is not node and len(at.children) == 1:
-                self._shape.merge(at)
-            at = parent
+    # Transitions
+
+    def split(self, node: TreeNode, offset: int) -> TreeNode:
+        """Cut `node` after `offset` tokens; return the new upper part. The lower one keeps its
+        identity, its age and its place in the eviction order.
+        """
+        parent = node.parent
+        if parent is None or not 0 < offset < len(node):
+            raise CacheError(f"node {node.id} of {len(node)} tokens can not be cut at {offset}")
+        upper = self._enter(node.cut(offset, self._new_id(), self.page_size))
+        add_weight(parent, NODE_WEIGHT)
+        self._changed(node)
+        self.ghosts.update(node)
+        self.ghosts.update(upper)
+        self.settle(upper)
+        self.stats.splits += 1
+        return upper
+
+    def merge(self, node: TreeNode) -> None:
+        """Join `node` with its only child when nothing tells them apart: no lease and no pin ends
+        between them, last used together, the same priority, no resident token after a ghost. The
+        child keeps its identity, since that is what leases below hold.
+        """
+        parent = node.parent
+        if parent is None or not is_mergeable(node):
+            return
+        [child] = node.children.values()
+        child.join(node)
+        parent.children[page_key(child.edge, self.page_size)] = child
+        add_weight(parent, -NODE_WEIGHT)
+        self._leave(node)
+        self._changed(child)
+        self.ghosts.forget(node)
+        self.ghosts.update(child)
+        self.settle(child)
+        self._tidy_order()
+        self.stats.merges += 1
+
+    def add_leaf(
+        self, parent: TreeNode, edge: bytes, slots: Slots, priority: int, *, held: bool
+    ) -> TreeNode:
+        """Hang a new resident leaf, with a copy of the slots, below one resident to its end. held:
+        the caller holds the parent, and its lock moves down to the leaf.
+        """
+        if parent.children:
+            self.stats.leaves += 1
+        leaf = self._enter(TreeNode(self._new_id(), edge, slots.copy(), parent))
+        parent.live += 1
+        leaf.last_used = parent.last_used
+        leaf.priority = priority
+        add_weight(parent, leaf.weight)
+        if held:
+            parent.held -= 1
+            leaf.held = leaf.lock_ref = 1
+        self._gain(leaf, leaf.resident)
+        return leaf
+
+    def grow(self, leaf: TreeNode, edge: bytes, slots: Slots) -> None:
+        """Add resident tokens to the end of a resident node without children."""
+        leaf.set_edge(leaf.edge + edge, np.concatenate((leaf.slots, slots)))
+        leaf.end += slots.size
+        add_weight(leaf, slots.size * TOKEN_WEIGHT)
+        self._gain(leaf, slots.size)
+        self._changed(leaf)
+
+    def revive(self, node: TreeNode, slots: Slots) -> None:
+        """Give slots to all ghost tokens of a node whose parent is resident to its end."""
+        parent = node.parent
+        if parent is None or node.lock_ref:
+            raise CacheError(f"node {node.id} can hold no ghosts")
+        if not node.resident:
+            parent.live += 1
+        node.set_slots(np.concatenate((node.slots, slots)))
+        self.evictable_size += slots.size
+        self.stats.revived_tokens += slots.size
+        self._changed(node)
+        self.ghosts.update(node)
+
+    def revive_path(self, node: TreeNode, slots: Slots) -> int:
+        """Make the path down to `node` resident, with `slots` for all of its tokens; return how
+        many of them were before.
+        """
+        chain = [node]
+        while (parent := chain[-1].parent) is not None and parent.ghosts:
+            chain.append(parent)
+        there = chain[-1].start + chain[-1].resident
+        for ghost in reversed(chain):
+            self.revive(ghost, slots[ghost.start + ghost.resident : ghost.end].copy())
+        return there
+
+    def trim(self, leaf: TreeNode, n_tokens: int) -> Slots:
+        """Evict up to `n_tokens`, rounded up to a page, from the end of an unlocked leaf. Their
+        keys stay as ghosts, within the budget. Returns the slots.
+        """
+        pages = -(-n_tokens // self.page_size)
+        keep = max(leaf.resident - pages * self.page_size, 0)
+        freed = leaf.slots[keep:]
+        leaf.set_slots(leaf.slots[:keep].copy() if keep else NO_SLOTS)
+        leaf.evicted_at = self._clock.now()
+        self.evictable_size -= freed.size
+        self._changed(leaf)
+        self.stats.evictions += 1
+        self.stats.evicted_tokens += freed.size
+        self.stats.hits_at_eviction.add(leaf.hits)
+        if keep:
+            self.settle(leaf)
+        elif leaf.parent is not None:
+            leaf.parent.live -= 1
+            self.settle(leaf.parent)
+        self.ghosts.update(leaf, fresh=True)
+        self.forget_ghosts(self.ghosts.budget)
+        return freed
+
+    def forget(self, node: TreeNode) -> None:
+        """Give up a node's ghost tokens and everything below: ghosts as well."""
+        parent = node.parent
+        if parent is None:
+            raise CacheError(f"node {node.id} is not in the tree")
+        below = list(node.children.values())
+        node.children.clear()
+        self.stats.leaves += bool(below)
+        for ghost in walk(*below):
+            self._drop(ghost)
+        self._changed(node if node.resident else parent)
+        left = node.resident * TOKEN_WEIGHT + NODE_WEIGHT if node.resident else 0
+        add_weight(node, left - node.weight)
+        if node.resident:
+            self.stats.forgotten_tokens += node.ghosts
+            if self.reuse is not None:
+                self.reuse.leave(node.last_used, node.ghosts)
+            node.end -= node.ghosts
+            node.edge = node.edge[: node.resident * TOKEN_BYTES]
+            self.ghosts.update(node)
+            return
+        del parent.children[page_key(node.edge, self.page_size)]
+        self.stats.leaves += not parent.children
+        self._drop(node)
+        self.settle(parent)
+        self.merge(parent)
+
+    def _drop(self, ghost: TreeNode) -> None:
+        """Take a node out of which nothing is resident."""
+        self.stats.forgotten_tokens += len(ghost)
+        self.stats.leaves -= not ghost.children
+        if self.reuse is not None:
+            self.reuse.leave(ghost.last_used, len(ghost))
+        self.ghosts.forget(ghost)
+        ghost.parent = None
+        self._leave(ghost)
+
+    # Books
 
     def _root(self, namespace: Hashable) -> TreeNode:
-        return self._roots.get(namespace) or self._shape.add_root(namespace)
+        """The root of a namespace, made where there is none."""
+        root = self.roots.get(namespace)
+        if root is None:
+            root = self._enter(TreeNode(self._new_id(), b"", NO_SLOTS, None, namespace))
+            self.roots[namespace] = root
+            self.stats.leaves += 1
+        return root
+
+    def _new_id(self) -> int:
+        self._next_id += 1
+        return self._next_id
+
+    def _enter(self, node: TreeNode) -> TreeNode:
+        """A new node; its parent has it in place of a child that begins with the same page."""
+        self.by_id[node.id] = node
+        if node.parent is not None:
+            node.parent.children[page_key(node.edge, self.page_size)] = node
+        self._changed(node)
+        return node
+
+    def _leave(self, node: TreeNode) -> None:
+        del self.by_id[node.id]
+        self.version += 1
+        if self.changes is not None:
+            self.changes.remove(node)
+
+    def _changed(self, node: TreeNode) -> None:
+        """The shape of a node, or what of it is resident, has changed."""
+        self.version += 1
+        if self.changes is not None:
+            self.changes.touch(node)
+
+    def _gain(self, node: TreeNode, n_tokens: int) -> None:
+        """Count tokens that are new in a node."""
+        if node.lock_ref:
+            self.protected_size += n_tokens
+            return
+        self.evictable_size += n_tokens
+        if self.reuse is not None:
+            self.reuse.enter(node.last_used, n_tokens)
+
+
+def is_mergeable(node: TreeNode) -> bool:
+    """Whether nothing tells `node` and its only child apart. While they are locked their age does
+    not: it is set when the lock ends.
+    """
+    if len(node.children) != 1 or node.parent is None:
+        return False
+    [child] = node.children.values()
+    return (
+        not node.held
+        and (child.last_used == node.last_used or child.lock_ref > 0)
+        and child.priority == node.priority
+        and (not child.resident or not node.ghosts)
+    )
+
+
+def _joined(parts: list[Slots]) -> Slots:
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate(parts) if parts else NO_SLOTS

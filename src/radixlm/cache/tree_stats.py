@@ -1,14 +1,16 @@
-"""What the tree counts as it goes: plain integers, cheap enough to be always on."""
+"""What the tree records as it goes: totals always, changed nodes while somebody watches."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
 
+from radixlm.cache.node import TreeNode
 from radixlm.core.misses import MissReason
 from radixlm.core.reports import Tally
 
 _BUCKETS = 40
+MAX_CHANGES = 50_000
 
 
 class Histogram:
@@ -67,3 +69,54 @@ class TreeStats:
     hits_at_eviction: Histogram = field(default_factory=Histogram)
     match_depth: Histogram = field(default_factory=Histogram)
     endings: Counter[MissReason] = field(default_factory=Counter)
+
+
+class Changes:
+    """Nodes that changed or left the tree: cheap to write, sorted out when it is read.
+
+    It is enough to note the lowest node of a path that changed: all above it count as changed, too.
+    lost: there were too many; pictures must be made anew.
+    """
+
+    def __init__(self) -> None:
+        self._touched: set[TreeNode] = set()
+        self._removed: list[int] = []
+        self.lost = False
+
+    def __bool__(self) -> bool:
+        return bool(self._touched or self._removed or self.lost)
+
+    def touch(self, node: TreeNode) -> None:
+        self._touched.add(node)
+        self._bound()
+
+    def remove(self, node: TreeNode) -> None:
+        self._touched.discard(node)
+        self._removed.append(node.id)
+        self._bound()
+
+    def removed(self) -> list[int]:
+        """Ids of nodes that are gone."""
+        return self._removed
+
+    def touched(self) -> list[TreeNode]:
+        """Every node that may have changed and is still there, parents first; always in the same
+        order, since it decides which of them find room in a picture.
+        """
+        paths: set[TreeNode] = set()
+        for node in self._touched:
+            at: TreeNode | None = node
+            while at is not None and at not in paths:
+                paths.add(at)
+                at = at.parent
+        return sorted(paths, key=_place)
+
+    def _bound(self) -> None:
+        if len(self._touched) + len(self._removed) > MAX_CHANGES:
+            self._touched.clear()
+            self._removed.clear()
+            self.lost = True
+
+
+def _place(node: TreeNode) -> tuple[int, int]:
+    return node.end, node.id

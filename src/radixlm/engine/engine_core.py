@@ -6,7 +6,7 @@ import logging
 from dataclasses import replace
 from typing import Protocol
 
-from radixlm.cache import Pin, RadixCache, explained
+from radixlm.cache import Pin, RadixCache
 from radixlm.core.batch import ScheduledBatch, StepResult
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.misses import Explained
@@ -118,7 +118,7 @@ class EngineCore:
                 self._cache.unpin(pin_id)
                 return None
             case Explain(key, namespace, everywhere):
-                return explained(self._cache, key, namespace, everywhere=everywhere)
+                return self._cache.explain(key, namespace, everywhere=everywhere)
 
     def check_idle(self) -> None:
         """With nothing under way every slot must be free, evictable or pinned; else log and count
@@ -127,14 +127,14 @@ class EngineCore:
         if self.has_work:
             return
         usage = self._cache.usage()
-        if usage.private or usage.locked != self._cache.pinned_size:
+        if usage.private or usage.locked != self._cache.tree.pinned_size:
             self._leaks += 1
             _logger.error("slots leaked: %s of %d while idle", usage, self._cache.capacity)
 
     def stats(self) -> EngineStats:
         usage = self._cache.usage()
         counters = self._scheduler.counters
-        tree = self._cache.stats
+        tree = self._cache.tree.stats
         return EngineStats(
             running=self._scheduler.n_running,
             waiting=self._scheduler.n_waiting,
@@ -143,9 +143,9 @@ class EngineCore:
             kv_private=usage.private,
             kv_locked=usage.locked,
             kv_evictable=usage.evictable,
-            kv_pinned=self._cache.pinned_size,
-            ghost_tokens=self._cache.ghost_size,
-            tree_nodes=self._cache.node_count,
+            kv_pinned=self._cache.tree.pinned_size,
+            ghost_tokens=self._cache.tree.ghost_size,
+            tree_nodes=self._cache.tree.node_count,
             tree_leaves=tree.leaves,
             evicted_tokens=tree.evicted_tokens,
             revived_tokens=tree.revived_tokens,

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from radixlm.cache import RadixCache
-from radixlm.cache.changes import Changes
-from radixlm.cache.picture import Picture
+from radixlm.cache.tree_stats import Changes
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.errors import CacheError, NodeGoneError
 from radixlm.core.events import Arrived, Event, Finished, RequestEvent, Retracted, Scheduled
 from radixlm.core.reports import RequestView, TreeChange, TreeQuery
 from radixlm.engine.engine_stats import EngineStats
 from radixlm.engine.messages import Scene, SceneChange, Seen, Sight
+from radixlm.observe.picture import Picture, Pictures
 from radixlm.scheduler import Scheduler
 
 MAX_EVENTS = 2_000
@@ -108,7 +108,7 @@ class Watching:
         stats: Callable[[], EngineStats],
         clock: Clock | None = None,
     ) -> None:
-        self._pictures = cache.pictures
+        self._pictures = Pictures(cache.tree)
         self._scheduler = scheduler
         self._journal = journal
         self._stats = stats

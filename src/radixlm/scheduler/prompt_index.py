@@ -97,7 +97,7 @@ class PromptIndex:
         """The waiting requests, depth first, the child that most of them share before others;
         among equals the one that came first.
         """
-        stack = _lightest_first(self._tree.roots().values())
+        stack = _lightest_first(self._tree.roots.values())
         while stack:
             node = stack.pop()
             yield from self._waiting_at(node)

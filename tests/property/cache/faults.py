@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from radixlm.cache import RadixCache, RadixTree, TreeNode, eviction, structure
+from radixlm.cache import RadixCache, RadixTree, TreeNode, eviction, tree
 from radixlm.cache.node import page_key
-from radixlm.cache.structure import Structure
 
 Patch = pytest.MonkeyPatch
 FAULTS: dict[str, Callable[[Patch], None]] = {}
+# What faults stand around: the method, and what is called in its place.
+SEAMS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
 
 
 def fault(function: Callable[[Patch], None]) -> Callable[[Patch], None]:
@@ -22,7 +23,7 @@ def fault(function: Callable[[Patch], None]) -> Callable[[Patch], None]:
 
 
 def around(owner: type, name: str) -> Callable[[Callable[..., Any]], Callable[[Patch], None]]:
-    """Replace owner.name by broken(original, self, *args)."""
+    """Replace owner.name by broken(original, self, *args), which takes what owner.name takes."""
 
     def decorate(broken: Callable[..., Any]) -> Callable[[Patch], None]:
         def apply(patch: Patch) -> None:
@@ -33,6 +34,7 @@ def around(owner: type, name: str) -> Callable[[Callable[..., Any]], Callable[[P
 
             patch.setattr(owner, name, replaced)
 
+        SEAMS[broken.__name__] = getattr(owner, name), broken
         FAULTS[broken.__name__] = apply
         return apply
 
@@ -42,7 +44,7 @@ def around(owner: type, name: str) -> Callable[[Callable[..., Any]], Callable[[P
 # Split
 
 
-@around(Structure, "split")
+@around(RadixTree, "split")
 def split_gives_the_lower_half_the_wrong_slots(split, self, node, offset):
     upper = split(self, node, offset)
     every = np.concatenate((upper.slots, node.slots))
@@ -50,7 +52,7 @@ def split_gives_the_lower_half_the_wrong_slots(split, self, node, offset):
     return upper
 
 
-@around(Structure, "split")
+@around(RadixTree, "split")
 def split_swaps_the_slots_of_the_halves(split, self, node, offset):
     upper = split(self, node, offset)
     every = np.concatenate((node.slots, upper.slots))
@@ -60,40 +62,40 @@ def split_swaps_the_slots_of_the_halves(split, self, node, offset):
     return upper
 
 
-@around(Structure, "split")
+@around(RadixTree, "split")
 def split_makes_the_lower_half_young(split, self, node, offset):
     upper = split(self, node, offset)
     node.last_used = upper.last_used = upper.parent.last_used
     return upper
 
 
-@around(Structure, "split")
+@around(RadixTree, "split")
 def split_forgets_the_locks_of_the_upper_half(split, self, node, offset):
     upper = split(self, node, offset)
     upper.lock_ref = 0
     return upper
 
 
-@around(Structure, "split")
+@around(RadixTree, "split")
 def split_forgets_the_pins_of_the_upper_half(split, self, node, offset):
     upper = split(self, node, offset)
     upper.pins = 0
     return upper
 
 
-@around(Structure, "split")
+@around(RadixTree, "split")
 def split_forgets_the_priority_of_the_upper_half(split, self, node, offset):
     upper = split(self, node, offset)
     upper.priority = 0
     return upper
 
 
-@around(Structure, "split")
+@around(RadixTree, "split")
 def split_cuts_a_page_too_late(split, self, node, offset):
     return split(self, node, min(offset + self.page_size, len(node) - self.page_size))
 
 
-@around(Structure, "split")
+@around(RadixTree, "split")
 def split_does_not_change_the_version(split, self, node, offset):
     version = self.version
     upper = split(self, node, offset)
@@ -104,7 +106,7 @@ def split_does_not_change_the_version(split, self, node, offset):
 # Merge
 
 
-@around(Structure, "merge")
+@around(RadixTree, "merge")
 def merge_loses_the_order_of_the_slots(merge, self, node):
     children = list(node.children.values())
     before = [child.slots for child in children]
@@ -121,7 +123,7 @@ def merges_if(patch: Patch, rule: Callable[[TreeNode, TreeNode], bool]) -> None:
             and rule(node, next(iter(node.children.values())))
         )
 
-    patch.setattr(structure, "is_mergeable", mergeable)
+    patch.setattr(tree, "is_mergeable", mergeable)
 
 
 def same_age(node: TreeNode, child: TreeNode) -> bool:
@@ -156,7 +158,7 @@ def merge_across_ages(patch: Patch) -> None:
     merges_if(patch, lambda node, child: not node.held and child.priority == node.priority)
 
 
-@around(Structure, "merge")
+@around(RadixTree, "merge")
 def merge_leaves_the_grandparent_with_the_upper_half(merge, self, node):
     parent = node.parent
     merge(self, node)
@@ -164,7 +166,7 @@ def merge_leaves_the_grandparent_with_the_upper_half(merge, self, node):
         parent.children[page_key(node.edge, self.page_size)] = node
 
 
-@around(Structure, "merge")
+@around(RadixTree, "merge")
 def merge_forgets_who_used_the_upper_half(merge, self, node):
     before = {child: (child.last_used, child.hits) for child in node.children.values()}
     merge(self, node)
@@ -198,7 +200,7 @@ def unlock_skips_the_end(dec, self, node):
     dec(self, node)
 
 
-@around(Structure, "settle")
+@around(RadixTree, "settle")
 def unlock_does_not_offer_the_leaf_for_eviction(settle, self, node):
     if node.is_root:
         settle(self, node)
@@ -231,23 +233,23 @@ def lock_takes_the_end_only(inc, self, match, priority=0):
     return node
 
 
-@around(RadixTree, "_move_lock")
+@around(RadixTree, "move_lock")
 def commit_does_not_move_the_lock(_move, _self, _held, _deeper, _priority):
     pass
 
 
-@around(Structure, "add_leaf")
+@around(RadixTree, "add_leaf")
 def commit_does_not_lock_what_it_adds(add, self, parent, edge, slots, priority, *, held):
     return add(self, parent, edge, slots, priority, held=False)
 
 
-@around(RadixTree, "_move_lock")
+@around(RadixTree, "move_lock")
 def commit_takes_the_priority_of_what_it_hangs_on(move, self, held, deeper, _priority):
     """Found while these tests were written."""
     move(self, held, deeper, held.priority)
 
 
-@around(RadixTree, "_move_lock")
+@around(RadixTree, "move_lock")
 def commit_keeps_the_old_lock_too(move, self, held, deeper, priority):
     move(self, held, deeper, priority)
     at = held
@@ -259,7 +261,7 @@ def commit_keeps_the_old_lock_too(move, self, held, deeper, priority):
 # Trim and evict
 
 
-@around(Structure, "trim")
+@around(RadixTree, "trim")
 def trim_frees_the_head_instead_of_the_tail(trim, self, leaf, n_tokens):
     slots = leaf.slots
     freed = trim(self, leaf, n_tokens)
@@ -268,7 +270,7 @@ def trim_frees_the_head_instead_of_the_tail(trim, self, leaf, n_tokens):
     return slots[: freed.size]
 
 
-@around(Structure, "trim")
+@around(RadixTree, "trim")
 def trim_takes_whole_leaves(trim, self, leaf, _n_tokens):
     return trim(self, leaf, leaf.resident)
 
@@ -314,7 +316,7 @@ def eviction_takes_the_one_that_was_first_once(_pop, self):
 
 @around(RadixTree, "set_policy")
 def set_policy_keeps_the_old_order(_set, self, policy):
-    self._order._policy = policy
+    self.order.policy = policy
 
 
 def policy_key(name: str, key: Callable[[TreeNode], int]) -> Callable[[Patch], None]:

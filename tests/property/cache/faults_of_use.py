@@ -11,11 +11,10 @@ import pytest
 from radixlm.cache import Lease, RadixCache, RadixTree, SlotAllocator, TreeNode, tree
 from radixlm.cache import cache as cache_module
 from radixlm.cache import endings as explain
-from radixlm.cache.ghosts import Ghosts
-from radixlm.cache.node import page_key, path_slots
+from radixlm.cache.eviction import Ghosts
+from radixlm.cache.node import Match, page_key, path_slots
 from radixlm.cache.pins import PinBoard
 from radixlm.cache.reuse import Reuse
-from radixlm.cache.structure import Structure
 from tests.property.cache.faults import FAULTS, Patch, around, fault
 
 __all__ = ["FAULTS"]
@@ -36,8 +35,8 @@ def ghosts_are_never_over_budget(patch: Patch) -> None:
     """But a flush drops them."""
     patch.setattr(
         Ghosts,
-        "over_budget",
-        lambda self: next(iter(self._nodes)) if self.size > self.budget == 0 else None,
+        "over",
+        lambda self, budget: next(iter(self._nodes)) if self.size > budget == 0 else None,
     )
 
 
@@ -45,8 +44,8 @@ def ghosts_are_never_over_budget(patch: Patch) -> None:
 def ghosts_forget_the_latest_first(patch: Patch) -> None:
     patch.setattr(
         Ghosts,
-        "over_budget",
-        lambda self: next(reversed(self._nodes)) if self.size > self.budget else None,
+        "over",
+        lambda self, budget: next(reversed(self._nodes)) if self.size > budget else None,
     )
 
 
@@ -54,12 +53,12 @@ def ghosts_forget_the_latest_first(patch: Patch) -> None:
 def ghosts_are_forgotten_within_the_budget(patch: Patch) -> None:
     patch.setattr(
         Ghosts,
-        "over_budget",
-        lambda self: next(iter(self._nodes)) if 2 * self.size > self.budget else None,
+        "over",
+        lambda self, budget: next(iter(self._nodes)) if 2 * self.size > budget else None,
     )
 
 
-@around(Structure, "_forget")
+@around(RadixTree, "forget")
 def ghosts_that_are_forgotten_stay_with_their_parent(forget, self, node):
     parent = node.parent
     forget(self, node)
@@ -67,18 +66,18 @@ def ghosts_that_are_forgotten_stay_with_their_parent(forget, self, node):
         parent.children[page_key(node.edge, self.page_size)] = node
 
 
-@around(Structure, "revive")
+@around(RadixTree, "revive")
 def revive_puts_kv_into_the_wrong_place(revive, self, node, slots):
     revive(self, node, np.roll(slots, self.page_size))
 
 
-@around(Structure, "revive_path")
+@around(RadixTree, "revive_path")
 def revive_leaves_the_path_above_dead(_revive, self, node, values):
     self.revive(node, values[node.start + node.resident : node.end].copy())
     return node.start
 
 
-@around(Structure, "revive")
+@around(RadixTree, "revive")
 def revive_does_not_count(revive, self, node, slots):
     evictable = self.evictable
     revive(self, node, slots)
@@ -86,8 +85,9 @@ def revive_does_not_count(revive, self, node, slots):
 
 
 @around(RadixTree, "forget_ghosts")
-def flush_keeps_ghosts(_forget, _self):
-    pass
+def flush_keeps_ghosts(forget, self, budget=0):
+    if budget:
+        forget(self, budget)
 
 
 # Pins
@@ -125,12 +125,12 @@ def pins_never_expire(patch: Patch) -> None:
 
 @fault
 def pins_ignore_the_budget(patch: Patch) -> None:
-    patch.setattr(RadixTree, "unpinned_on_path", lambda _self, _match: -(10**9))
+    patch.setattr(Match, "unpinned", lambda _self: -(10**9))
 
 
 @fault
 def pins_count_shared_tokens_twice(patch: Patch) -> None:
-    patch.setattr(RadixTree, "unpinned_on_path", lambda _self, match: match.length)
+    patch.setattr(Match, "unpinned", lambda self: self.length)
 
 
 # Insert, match, commit
@@ -230,7 +230,7 @@ def reuse_begins_an_epoch_in_the_past(enter, self, use, n_tokens):
     enter(self, use, n_tokens)
 
 
-@around(Structure, "lock")
+@around(RadixTree, "lock")
 def reuse_does_not_hear_of_locks(lock, self, node, top=None):
     reuse, self.reuse = self.reuse, None
     lock(self, node, top)
@@ -246,7 +246,7 @@ def why_is_told_from_the_tree_as_it_is_now(why, self):
         return why(self)
     match = self._keeper.match(self.key, self.node.namespace, max_match=self._ending._limit)
     limit, page_size = self._ending._limit, self._keeper.page_size
-    known = self._keeper.known(self.key, match)
+    _, known = self._keeper.tree.known(self.key[:-1], match)
     ending = explain.Ending(match, known, self.key, self.wanted, limit, page_size)
     return ending.report(self._keeper.now())
 

@@ -132,13 +132,13 @@ class CacheMachine(RuleBasedStateMachine):
         done, size = len(reader.row), self.page_size
         if not self.checked.enabled or done - done % size <= reader.committed:
             return
-        version = self.checked.cache.version
+        version = self.checked.cache.tree.version
         key, reader.lease.key = reader.lease.key, reader.lease.key.copy()
         reader.lease.key[reader.committed : done] = -9
         with pytest.raises(InvalidKeyError, match="got -9"):
             reader.lease.commit(done)
         reader.lease.key = key
-        assert self.checked.cache.version == version
+        assert self.checked.cache.tree.version == version
 
     @rule()
     def flush(self) -> None:

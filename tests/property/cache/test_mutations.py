@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks.cache_stress import SMALL, Stress
 from radixlm.cache import RadixTree
 from radixlm.core.errors import InvariantError
 from tests.cache_model import Mismatch
+from tests.cache_stress import SMALL, Stress
+from tests.property.cache.faults import SEAMS
 from tests.property.cache.faults_of_use import FAULTS
 from tests.unit.cache import (
     conftest,
@@ -135,6 +136,16 @@ def test_a_fault_that_is_wrong_itself_proves_nothing(
     monkeypatch.setattr(RadixTree, "dec_lock_ref", lambda _tree: None)
     with pytest.raises(TypeError, match="1 positional argument but 2"):
         caught()
+
+
+@pytest.mark.parametrize("name", SEAMS)
+def test_a_fault_takes_what_its_seam_takes(name: str) -> None:
+    """Else it would be caught for that alone, and only in the slow runs."""
+    original, broken = SEAMS[name]
+    taken = inspect.signature(original).parameters.values()
+    keywords = [p.name for p in taken if p.kind is p.KEYWORD_ONLY]
+    positional = [p for p in taken if p.kind is p.POSITIONAL_OR_KEYWORD]
+    inspect.signature(broken).bind(original, *positional, **dict.fromkeys(keywords))
 
 
 def test_there_are_enough_faults() -> None:

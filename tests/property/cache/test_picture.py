@@ -7,10 +7,10 @@ import random
 import pytest
 
 from radixlm.cache import RadixCache
-from radixlm.cache.changes import Changes
-from radixlm.cache.picture import Picture
+from radixlm.cache.tree_stats import Changes
 from radixlm.core.errors import NodeGoneError, PinError
 from radixlm.core.reports import NodeView, TreeChange, TreeQuery, TreeSnapshot
+from radixlm.observe.picture import Picture, Pictures, tree_snapshot
 
 QUERIES = [
     TreeQuery(),
@@ -100,7 +100,7 @@ class Follower:
 
     def check(self, cache: RadixCache) -> None:
         """All that is shown is as it is in the tree, and what is hidden adds up."""
-        now = {view.id: view for view in cache.snapshot().nodes}
+        now = {view.id: view for view in tree_snapshot(cache.tree).nodes}
         for name, view in self.views.items():
             assert view.parent_id is None or view.parent_id in self.views
             assert _bare(view) == _bare(now[name])
@@ -108,7 +108,7 @@ class Follower:
         roots = {view.id for view in now.values() if view.parent_id is None}
         assert roots <= self.views.keys() or len(self.views) >= 12
         if roots <= self.views.keys():
-            assert len(self.views) + hidden == cache.node_count
+            assert len(self.views) + hidden == cache.tree.node_count
 
 
 def _bare(view: NodeView) -> tuple:
@@ -122,7 +122,7 @@ def develop(picture: Picture, traffic: Traffic, draw: random.Random) -> TreeSnap
     """Make a picture a few nodes at a time, while the tree changes. It may be told of a change
     again.
     """
-    pictures = traffic.cache.pictures
+    pictures = Pictures(traffic.cache.tree)
     while True:
         for _ in range(draw.randrange(3)):
             traffic.step()
@@ -140,7 +140,7 @@ def test_changes_lead_to_the_picture_of_now(query: TreeQuery, page_size: int, se
     traffic, draw = Traffic(seed, page_size), random.Random(seed)
     for _ in range(40):
         traffic.step()
-    pictures = traffic.cache.pictures
+    pictures = Pictures(traffic.cache.tree)
     picture = pictures.open(query)
     follower = Follower(develop(picture, traffic, draw))
     follower.check(traffic.cache)
@@ -152,7 +152,7 @@ def test_changes_lead_to_the_picture_of_now(query: TreeQuery, page_size: int, se
             follower.apply(picture.update(changes))
         follower.check(traffic.cache)
         if query in EXACT:
-            now = pictures.whole(query)
+            now = tree_snapshot(traffic.cache.tree, query)
             assert follower.views == {view.id: view for view in now.nodes}
     traffic.cache.check()
 
@@ -162,8 +162,8 @@ def test_one_node_until_it_is_gone(seed: int) -> None:
     traffic, draw = Traffic(seed, 1), random.Random(seed)
     for _ in range(40):
         traffic.step()
-    pictures = traffic.cache.pictures
-    nodes = [view for view in traffic.cache.snapshot().nodes if view.parent_id is not None]
+    pictures = Pictures(traffic.cache.tree)
+    nodes = [view for view in tree_snapshot(traffic.cache.tree).nodes if view.parent_id is not None]
     query = TreeQuery(node=draw.choice(nodes).id)
     picture = pictures.open(query)
     picture.develop(10**6)
@@ -182,7 +182,9 @@ def test_one_node_until_it_is_gone(seed: int) -> None:
         for name in change.removed:
             del follower.views[name]
         follower.views |= {view.id: view for view in change.nodes}
-        assert follower.views == {view.id: view for view in pictures.whole(query).nodes}
+        assert follower.views == {
+            view.id: view for view in tree_snapshot(traffic.cache.tree, query).nodes
+        }
     traffic.empty()
     with pytest.raises(NodeGoneError):
         picture.update(pictures.take_changes() or Changes())

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.cache_stress import LARGE, SMALL, Stress
 from radixlm.core.misses import MissReason
 from tests.cache_model import Mismatch, PrefixModel
+from tests.cache_stress import LARGE, SMALL, Stress
 from tests.checked_cache import CheckedCache
 
 CACHING = [setup for setup in SMALL if setup.enabled]

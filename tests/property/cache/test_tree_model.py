@@ -103,7 +103,7 @@ class TreeMachine(RuleBasedStateMachine):
         key = self._key(pages, 0) or [0] * self.page_size
         codes = self.model.codes(namespace, key)
         match = self.tree.match_prefix(key, namespace)
-        unlocked = self.tree.unlocked_on_path(match)
+        unlocked = match.unlocked()
         evictable = self.tree.evictable_size
         node = self.tree.inc_lock_ref(match, priority)
         assert self.tree.evictable_size == evictable - unlocked
@@ -125,7 +125,7 @@ class TreeMachine(RuleBasedStateMachine):
         key = self._key(pages, 0) or [0] * self.page_size
         codes = self.model.codes(namespace, key)
         match = self.tree.match_prefix(key, namespace)
-        assert self.tree.unpinned_on_path(match) == self.model.unpinned(codes, match.length)
+        assert match.unpinned() == self.model.unpinned(codes, match.length)
         node = self.tree.pin(match)
         self.model.pin(codes, match.length)
         self.locks += 1

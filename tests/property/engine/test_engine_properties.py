@@ -109,7 +109,7 @@ def right_tokens_and_no_slot_lost(
 
     usage = bench.cache.usage()
     assert usage.private == 0
-    assert usage.locked == bench.cache.pinned_size <= PIN_BUDGET
+    assert usage.locked == bench.cache.tree.pinned_size <= PIN_BUDGET
     assert usage.free + usage.evictable + usage.locked == CAPACITY
     assert not bench.core._keeping._waiting
     if not enabled:

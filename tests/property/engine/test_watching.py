@@ -15,6 +15,7 @@ from radixlm.engine import watching
 from radixlm.engine import watching as journal
 from radixlm.engine.messages import Scene, SceneChange
 from radixlm.engine.watching import SECONDS_BETWEEN_CHANGES, Journal, Watching
+from radixlm.observe.picture import tree_snapshot
 from tests.engines import Bench, make_request
 
 
@@ -106,7 +107,7 @@ def test_nothing_is_lost_or_told_twice(monkeypatch, seed: int, kept: int) -> Non
     while (left := world.watching.seconds_left()) is not None:
         world.clock.advance(left + 0.001)
         world.turn()
-    now = {view.id: view for view in world.bench.cache.snapshot().nodes}
+    now = {view.id: view for view in tree_snapshot(world.bench.cache.tree).nodes}
     assert world.watchers
     for watcher in world.watchers.values():
         assert watcher.views == now

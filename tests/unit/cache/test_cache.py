@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from radixlm.cache import Lease, RadixCache, Usage
-from radixlm.core.events import Event, Inserted, Matched
 
 PAGE_SIZES = [1, 4, 16]
 
@@ -80,7 +79,7 @@ class TestLifeOfALease:
         lease.release()
         assert (cache.usage(), cache.available) == (Usage(8, 0, 0, 8), 16)
         assert cache.flush() == 8
-        assert (cache.usage(), cache.node_count) == (Usage(16, 0, 0, 0), 0)
+        assert (cache.usage(), cache.tree.node_count) == (Usage(16, 0, 0, 0), 0)
 
     def test_capacity_is_rounded_down_to_pages(self) -> None:
         assert RadixCache(19, 4).capacity == 16
@@ -113,15 +112,15 @@ class TestLifeOfALease:
         lease = cache.acquire([1, 2, 3])
         assert lease.commit(0) is None
         compute(lease)
-        version = cache.version
-        assert (lease.commit(3), lease.commit(1), cache.version) == (None, None, version)
+        version = cache.tree.version
+        assert (lease.commit(3), lease.commit(1), cache.tree.version) == (None, None, version)
 
     def test_own_leaf_grows_in_place(self) -> None:
         cache = RadixCache(32)
         lease = cache.acquire(range(20))
         for upto in (5, 9, 20):
             compute(lease, upto)
-        assert (cache.node_count, len(lease.segments())) == (2, 1)
+        assert (cache.tree.node_count, len(lease.segments())) == (2, 1)
 
     def test_a_leaf_that_another_lease_holds_does_not_grow(self) -> None:
         cache = RadixCache(32)
@@ -206,8 +205,8 @@ class TestRoom:
         for generated in range(1, 3 * quantum + 1):
             lease.extend(1)
             quanta = -(-generated // quantum)
-            assert cache.stats.evictions == quanta
-            assert cache.stats.evicted_tokens == quanta * quantum
+            assert cache.tree.stats.evictions == quanta
+            assert cache.tree.stats.evicted_tokens == quanta * quantum
         cache.check()
 
     @pytest.mark.parametrize(("capacity", "page_size", "quantum"), [
@@ -219,7 +218,7 @@ class TestRoom:
         cache = RadixCache(capacity, page_size)
         serve(cache, [1] * cache.capacity)
         cache.acquire([7]).extend(1)
-        assert cache.stats.evicted_tokens == quantum
+        assert cache.tree.stats.evicted_tokens == quantum
 
     def test_a_quantum_is_no_more_than_is_evictable(self) -> None:
         cache = RadixCache(64 * 64)
@@ -245,9 +244,9 @@ class TestRoom:
         cache = RadixCache(4 * page_size, page_size)
         serve(cache, list(range(2 * page_size)))
         lease = cache.acquire([99] * (5 * page_size))
-        before = (cache.usage(), cache.version)
+        before = (cache.usage(), cache.tree.version)
         assert lease.extend(4 * page_size + 1) is None
-        assert (cache.usage(), cache.version, lease.length) == (*before, 0)
+        assert (cache.usage(), cache.tree.version, lease.length) == (*before, 0)
         assert lease.extend(4 * page_size) is not None
         cache.check()
 
@@ -283,7 +282,7 @@ class TestNamespaces:
         cache = RadixCache(32)
         for name in "abcdef":
             cache.acquire([1, 2], name).release()
-        assert cache.node_count == 0
+        assert cache.tree.node_count == 0
         cache.check()
 
 
@@ -301,7 +300,7 @@ class TestDisabled:
         cache.check()
         first.release()
         second.release()
-        assert (cache.usage(), cache.node_count) == (Usage(8 * page_size, 0, 0, 0), 0)
+        assert (cache.usage(), cache.tree.node_count) == (Usage(8 * page_size, 0, 0, 0), 0)
         assert cache.match([5] * 8).length == 0
 
 
@@ -364,15 +363,3 @@ class TestSegments:
             prefixes = [tuple(lease.key[:depth]) for lease in order]
             changes = sum(a != b for a, b in itertools.pairwise(prefixes))
             assert changes + 1 == len(set(prefixes))
-
-
-def test_events() -> None:
-    events: list[Event] = []
-    cache = RadixCache(16, sink=events.append)
-    first, second = cache.acquire([1, 2, 3]), cache.acquire([1, 2, 4])
-    for lease in (first, second):
-        lease.extend(3)
-        lease.commit(3)
-    assert events[:2] == [Matched(3, 0), Matched(3, 0)]
-    inserted = [event for event in events if isinstance(event, Inserted)]
-    assert [(event.new, event.duplicate) for event in inserted] == [(3, 0), (1, 2)]

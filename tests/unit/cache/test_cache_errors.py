@@ -36,10 +36,10 @@ class TestErrors:
         lease = cache.acquire([1, 2, 3])
         compute(lease)
         lease.release()
-        before = (cache.usage(), cache.version)
+        before = (cache.usage(), cache.tree.version)
         with pytest.raises(LeaseClosedError, match="released before"):
             call(lease)
-        assert (cache.usage(), cache.version) == before
+        assert (cache.usage(), cache.tree.version) == before
         cache.check()
 
     @pytest.mark.parametrize("n_tokens", [0, -3])
@@ -67,7 +67,7 @@ class TestErrors:
         for call in (cache.acquire, cache.match):
             with pytest.raises(InvalidKeyError):
                 call(key)
-        assert cache.node_count == 0
+        assert cache.tree.node_count == 0
         cache.check()
 
     @pytest.mark.parametrize("n_tokens", [0, -1, 4])
@@ -75,7 +75,7 @@ class TestErrors:
         cache = RadixCache(16)
         with pytest.raises(InvalidKeyError, match=f"{n_tokens} tokens are known.* of a key of 3"):
             cache.acquire([1, 2, 3], n_tokens=n_tokens)
-        assert cache.node_count == 0
+        assert cache.tree.node_count == 0
         cache.check()
 
     @pytest.mark.parametrize("page_size", [1, 4])
@@ -83,10 +83,10 @@ class TestErrors:
         cache = RadixCache(32, page_size)
         lease = cache.acquire(np.array([5] * 8 + [-2] * 8, dtype=np.int32))
         lease.extend(16)
-        before = (cache.usage(), cache.version, cache.node_count, lease.slots.tolist())
+        before = (cache.usage(), cache.tree.version, cache.tree.node_count, lease.slots.tolist())
         with pytest.raises(InvalidKeyError, match="got -2"):
             lease.commit(16)
-        after = (cache.usage(), cache.version, cache.node_count, lease.slots.tolist())
+        after = (cache.usage(), cache.tree.version, cache.tree.node_count, lease.slots.tolist())
         assert (after, lease.committed) == (before, 0)
         cache.check()
         lease.commit(8)

@@ -81,10 +81,10 @@ class TestLeftBehind:
         tree = RadixTree(ghost_budget=2)
         tree.insert([1, 2], [0, 1], "a")
         tree.evict(2)
-        assert list(tree.roots()) == ["a"]
+        assert list(tree.roots) == ["a"]
         tree.insert([1, 2], [2, 3], "b")
         tree.evict(2)
-        assert list(tree.roots()) == ["b"]
+        assert list(tree.roots) == ["b"]
         tree.check()
 
 
@@ -140,15 +140,15 @@ class TestBudget:
         cache = RadixCache(8)
         for name in range(20):
             serve(cache, [100 + name] * 4)
-        assert cache.ghost_size == 32
-        assert RadixCache(8, ghost_budget=3)._tree._ghosts.budget == 3
+        assert cache.tree.ghost_size == 32
+        assert RadixCache(8, ghost_budget=3).tree.ghosts.budget == 3
 
     def test_flush_drops_them(self) -> None:
         cache = RadixCache(8)
         serve(cache, [1, 2, 3, 4])
         held = cache.acquire([1, 2, 9])
         assert cache.flush() == 2
-        assert (cache.ghost_size, cache.node_count) == (0, 2)
+        assert (cache.tree.ghost_size, cache.tree.node_count) == (0, 2)
         held.release()
         cache.check()
 
@@ -206,7 +206,7 @@ class TestRevival:
         assert (cache.match(key).length, node.resident) == (page_size, page_size)
         assert serve(cache, [*key, 9]) == page_size
         assert cache.match([*key, 9]).node is node
-        assert cache.stats.revived_tokens == 2 * page_size
+        assert cache.tree.stats.revived_tokens == 2 * page_size
 
 
 def test_age_is_by_the_tree_s_clock() -> None:

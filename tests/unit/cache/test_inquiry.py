@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from radixlm.cache import RadixCache, explained
+from radixlm.cache import RadixCache
 from radixlm.core.keys import Key, as_key
 from radixlm.core.misses import MissReason
+from radixlm.observe.picture import tree_snapshot
 
 
 def key(*tokens: int) -> Key:
@@ -21,9 +22,9 @@ def serve(cache: RadixCache, *tokens: int, namespace: str | None = None) -> None
 def test_as_the_request_would_learn_it_and_without_a_trace() -> None:
     cache = RadixCache(64)
     serve(cache, *range(1, 21))
-    before = cache.snapshot(), cache.stats.matches, cache.stats.splits
-    asked = explained(cache, key(1, 2, 3, 99, 98))
-    assert (cache.snapshot(), cache.stats.matches, cache.stats.splits) == before
+    before = tree_snapshot(cache.tree), cache.tree.stats.matches, cache.tree.stats.splits
+    asked = cache.explain(key(1, 2, 3, 99, 98))
+    assert (tree_snapshot(cache.tree), cache.tree.stats.matches, cache.tree.stats.splits) == before
     assert asked.holders == {}
     lease = cache.acquire(key(1, 2, 3, 99, 98))
     assert lease.why() == asked.report
@@ -35,7 +36,7 @@ def test_the_tokens_before_and_what_follows_through_the_newest_branch() -> None:
     cache = RadixCache(256)
     serve(cache, *range(1, 31), 41, 42)
     serve(cache, *range(1, 31), 51, 52)
-    report = explained(cache, key(*range(1, 26), 99, 98)).report
+    report = cache.explain(key(*range(1, 26), 99, 98)).report
     assert tuple(memoryview(report.shared).cast("i")) == tuple(range(1, 26))
     assert tuple(memoryview(report.cached_next).cast("i")) == (26, 27, 28, 29, 30, 51, 52)
     assert report.requested_continuation == (99,)
@@ -43,13 +44,13 @@ def test_the_tokens_before_and_what_follows_through_the_newest_branch() -> None:
 
 def test_a_cache_that_is_off() -> None:
     cache = RadixCache(64, enabled=False)
-    report = explained(cache, key(1, 2)).report
+    report = cache.explain(key(1, 2)).report
     assert (report.reason, report.cached) == (MissReason.DISABLED, 0)
 
 
 def test_other_namespaces_are_told_of_only_when_asked() -> None:
     cache = RadixCache(64)
     serve(cache, 1, 2, 3, 4, namespace="theirs")
-    assert explained(cache, key(1, 2, 3, 9)).holders == {}
-    asked = explained(cache, key(1, 2, 3, 9), everywhere=True)
+    assert cache.explain(key(1, 2, 3, 9)).holders == {}
+    asked = cache.explain(key(1, 2, 3, 9), everywhere=True)
     assert (asked.report.reason, asked.holders) == (MissReason.NEW, {"theirs": 3})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from radixlm.cache import RadixCache, RadixTree, TreeNode
-from radixlm.core.events import Event, Merged
 
 
 def shape(tree: RadixTree) -> list[tuple[list[int], list[int]]]:
@@ -66,12 +65,12 @@ class TestMerges:
         first.release()
         second = cache.acquire([1, 2, 3, 9, 9])
         second.extend(2)
-        assert cache.node_count == 3
+        assert cache.tree.node_count == 3
         second.release()
-        assert cache.node_count == 3  # [4 5] is older now
+        assert cache.tree.node_count == 3  # [4 5] is older now
         third = cache.acquire([1, 2, 3, 4, 5, 6])
         third.release()
-        assert (cache.node_count, third.slots.tolist()) == (2, [0, 1, 2, 3, 4])
+        assert (cache.tree.node_count, third.slots.tolist()) == (2, [0, 1, 2, 3, 4])
         cache.check()
 
     def test_a_repeated_prompt(self) -> None:
@@ -81,9 +80,9 @@ class TestMerges:
             lease = cache.acquire([1, 2, 3, 4])
             lease.extend(4 - lease.cached)
             lease.commit(4)
-            assert (cache.node_count, len(lease.segments())) == (2, 1)
+            assert (cache.tree.node_count, len(lease.segments())) == (2, 1)
             lease.release()
-            assert cache.node_count == 2
+            assert cache.tree.node_count == 2
         cache.check()
 
     def test_a_chat_that_grows(self) -> None:
@@ -93,7 +92,7 @@ class TestMerges:
             lease.extend(10 * turn - lease.cached)
             lease.commit(10 * turn)
             lease.release()
-            assert cache.node_count == 2
+            assert cache.tree.node_count == 2
         cache.check()
 
     def test_after_a_forgotten_sibling(self, line: RadixTree) -> None:
@@ -154,15 +153,6 @@ class TestMerges:
         assert (leaf.hits, leaf.created, leaf.start, leaf.end) == (2, created, 0, 4)
         assert leaf.last_used == line.match_prefix([7]).node.last_used  # the root's
         assert upper.parent is None
-
-    def test_the_event(self) -> None:
-        events: list[Event] = []
-        tree = RadixTree(sink=events.append)
-        leaf = tree.insert([1, 2, 3], [0, 1, 2]).node
-        upper = lock(tree, 1)
-        tree.dec_lock_ref(upper)
-        use(tree, 1, 2, 3)
-        assert events[-1] == Merged(leaf.id, upper.id, 3)
 
 
 class TestDoesNot:
@@ -234,7 +224,7 @@ class TestDoesNot:
         low.extend(2)
         low.commit(4)
         low.release()
-        nodes = {n.tokens().tolist()[0]: n.priority for n in cache._tree.nodes() if n.parent}
+        nodes = {n.tokens().tolist()[0]: n.priority for n in cache.tree.nodes() if n.parent}
         assert nodes == {1: 5, 3: 0}
         cache.check()
 

@@ -9,7 +9,6 @@ import pytest
 from radixlm.cache import Pin, RadixCache, Usage
 from radixlm.core.clock import VirtualClock
 from radixlm.core.errors import PinError
-from radixlm.core.events import Event, Pinned, Unpinned
 
 
 @pytest.fixture
@@ -38,15 +37,21 @@ def cached(cache: RadixCache, *tokens: int) -> int:
 
 
 def state(cache: RadixCache) -> tuple[object, ...]:
-    nodes = [(n.id, n.edge, n.lock_ref, n.pins, n.last_used) for n in cache._tree.nodes()]
-    return cache.usage(), cache.pinned_size, cache.node_count, cache.version, sorted(nodes)
+    nodes = [(n.id, n.edge, n.lock_ref, n.pins, n.last_used) for n in cache.tree.nodes()]
+    return (
+        cache.usage(),
+        cache.tree.pinned_size,
+        cache.tree.node_count,
+        cache.tree.version,
+        sorted(nodes),
+    )
 
 
 class TestLife:
     def test_survives_eviction_and_flush(self) -> None:
         cache = made()
         pin = cache.pin([1, 2, 3])
-        assert (pin, cache.pinned_size) == (Pin(1, 3, None), 3)
+        assert (pin, cache.tree.pinned_size) == (Pin(1, 3, None), 3)
         assert cache.usage() == Usage(6, 0, 3, 3)
         cache.check()
         serve(cache, [5] * 9)
@@ -59,10 +64,10 @@ class TestLife:
         cache = made()
         pin = cache.pin([1, 2, 3])
         cache.unpin(pin.id)
-        assert (cache.pinned_size, cache.usage()) == (0, Usage(6, 0, 0, 6))
+        assert (cache.tree.pinned_size, cache.usage()) == (0, Usage(6, 0, 0, 6))
         cache.check()
         cache.flush()
-        assert cache.node_count == 0
+        assert cache.tree.node_count == 0
 
     def test_what_is_pinned_is_what_is_cached(self) -> None:
         cache = made()
@@ -70,9 +75,9 @@ class TestLife:
 
     def test_a_pin_is_no_hit(self) -> None:
         cache = made()
-        hits = {n.id: (n.hits, n.last_used) for n in cache._tree.nodes()}
+        hits = {n.id: (n.hits, n.last_used) for n in cache.tree.nodes()}
         cache.pin([1, 2])
-        assert {n.id: (n.hits, n.last_used) for n in cache._tree.nodes()} == hits
+        assert {n.id: (n.hits, n.last_used) for n in cache.tree.nodes()} == hits
 
     def test_in_its_own_namespace(self) -> None:
         cache = made()
@@ -85,7 +90,7 @@ class TestLife:
     def test_whole_pages(self) -> None:
         cache = RadixCache(64, 4)
         serve(cache, list(range(10)))
-        assert cache.pin(range(7)).tokens == cache.pinned_size == 4
+        assert cache.pin(range(7)).tokens == cache.tree.pinned_size == 4
         assert cache.pin(range(4)).tokens == 4
         cache.flush()
         assert cache.usage() == Usage(60, 0, 4, 0)
@@ -100,7 +105,7 @@ class TestLife:
         cache.check()
         lease.release()
         cache.check()
-        assert cache.pinned_size == 0
+        assert cache.tree.pinned_size == 0
 
 
 class TestShared:
@@ -108,15 +113,15 @@ class TestShared:
         cache = made(budget=6)
         first, second = cache.pin([1, 2, 3, 4]), cache.pin([1, 2, 8, 9])
         third = cache.pin([1, 2])
-        assert (first.tokens, second.tokens, third.tokens, cache.pinned_size) == (4, 4, 2, 6)
+        assert (first.tokens, second.tokens, third.tokens, cache.tree.pinned_size) == (4, 4, 2, 6)
         cache.check()
         cache.unpin(first.id)
-        assert cache.pinned_size == 4
+        assert cache.tree.pinned_size == 4
         cache.unpin(second.id)
-        assert cache.pinned_size == 2
+        assert cache.tree.pinned_size == 2
         cache.check()
         cache.unpin(third.id)
-        assert (cache.pinned_size, cache.usage().locked) == (0, 0)
+        assert (cache.tree.pinned_size, cache.usage().locked) == (0, 0)
         cache.check()
 
     def test_two_pins_of_the_same(self) -> None:
@@ -140,7 +145,7 @@ class TestTimeToLive:
         assert cached(cache, 1, 2, 3, 4) == 4
         clock.advance(0.1)
         cache.flush()
-        assert (cached(cache, 1, 2, 3, 4), cache.pinned_size) == (0, 0)
+        assert (cached(cache, 1, 2, 3, 4), cache.tree.pinned_size) == (0, 0)
         cache.check()
         with pytest.raises(PinError, match="no pin 1; it was unpinned or has expired"):
             cache.unpin(pin.id)
@@ -153,7 +158,7 @@ class TestTimeToLive:
         sizes = []
         for _ in range(4):
             cache.flush()
-            sizes.append(cache.pinned_size)
+            sizes.append(cache.tree.pinned_size)
             clock.advance(4)
         assert sizes == [5, 5, 4, 1]
         cache.check()
@@ -172,7 +177,7 @@ class TestTimeToLive:
         cache.pin([1, 2, 3, 4], ttl=1)
         clock.advance(2)
         assert cache.pin([1, 2, 8, 9]).tokens == 4
-        assert cache.pinned_size == 4
+        assert cache.tree.pinned_size == 4
 
     def test_may_end_at_any_time_even_at_zero(self) -> None:
         clock = VirtualClock(-5.0)
@@ -180,7 +185,7 @@ class TestTimeToLive:
         cache.pin([1, 2, 3, 4], ttl=5)
         clock.advance(5)
         cache.flush()
-        assert cache.pinned_size == 0
+        assert cache.tree.pinned_size == 0
 
     @pytest.mark.parametrize("ttl", [0, -1, -0.5, inf, nan])
     def test_must_be_a_positive_number(self, ttl: float) -> None:
@@ -229,7 +234,7 @@ class TestRefused:
 
     def test_a_ghost_can_not_be_pinned(self) -> None:
         cache = made()
-        cache._allocator.free(cache._tree.evict(6))
+        cache._allocator.free(cache.tree.evict(6))
         with pytest.raises(PinError, match="nothing of this prefix"):
             cache.pin([1, 2])
 
@@ -244,19 +249,6 @@ class TestRefused:
             cache.unpin(pin.id if again else 77)
         assert state(cache) == before
         cache.check()
-
-
-def test_events(clock: VirtualClock) -> None:
-    events: list[Event] = []
-    cache = RadixCache(12, clock=clock, sink=events.append)
-    serve(cache, [1, 2, 3])
-    first = cache.pin([1, 2, 3], ttl=1)
-    second = cache.pin([1])
-    cache.unpin(second.id)
-    clock.advance(1)
-    cache.flush()
-    pins = [event for event in events if isinstance(event, Pinned | Unpinned)]
-    assert pins == [Pinned(1, 3), Pinned(2, 1), Unpinned(2, False), Unpinned(first.id, True)]
 
 
 class TestKept:
@@ -280,7 +272,7 @@ class TestKept:
     def test_whole_pages(self) -> None:
         cache = RadixCache(64, 4)
         serve(cache, list(range(10)))
-        assert cache.keep(range(7), None, 60, "a").tokens == cache.pinned_size == 4
+        assert cache.keep(range(7), None, 60, "a").tokens == cache.tree.pinned_size == 4
         with pytest.raises(PinError, match="3 tokens are less than a page of 4"):
             cache.keep(range(3), None, 60, "a")
         cache.check()
@@ -301,14 +293,14 @@ class TestKept:
         cache.keep([1, 2, 3], None, 10, "a")
         with pytest.raises(PinError, match="4 tokens are more than the budget of 3"):
             cache.keep([1, 2, 8, 9], None, 10, "a")
-        assert cache.pinned_size == 3
+        assert cache.tree.pinned_size == 3
 
     def test_pins_of_no_owner_stay(self) -> None:
         cache = made(budget=4)
         cache.pin([1, 2, 3])
         with pytest.raises(PinError, match="beside 3 pinned"):
             cache.keep([1, 2, 8, 9], None, 10, "a")
-        assert cache.pinned_size == 3
+        assert cache.tree.pinned_size == 3
 
     def test_who_holds_the_most_yields(self) -> None:
         """So nobody keeps the budget from the others, and nobody takes theirs."""
@@ -323,11 +315,11 @@ class TestKept:
         serve(cache, list(range(60, 69)))
         with pytest.raises(PinError, match="no room for 9"):
             cache.keep(range(60, 69), None, 10, "c")
-        assert cache.pinned_size == 8
+        assert cache.tree.pinned_size == 8
 
     def test_of_several_owners_it_counts_once(self) -> None:
         cache = made(budget=3)
         cache.keep([1, 2, 3], None, 10, "a")
         cache.keep([1, 2, 3], None, 10, "b")
-        assert cache.pinned_size == 3
+        assert cache.tree.pinned_size == 3
         cache.check()

@@ -160,7 +160,7 @@ class TestNever:
 
 class TestPriority:
     def nodes(self, cache: RadixCache) -> dict[int, int]:
-        return {n.tokens().tolist()[0]: n.priority for n in cache._tree.nodes() if n.parent}
+        return {n.tokens().tolist()[0]: n.priority for n in cache.tree.nodes() if n.parent}
 
     def serve(self, cache: RadixCache, tokens: list[int], priority: int = 0) -> None:
         lease = cache.acquire(tokens, priority=priority)
@@ -221,7 +221,7 @@ class TestNames:
 
 
 def test_the_default_is_lru() -> None:
-    assert isinstance(RadixTree()._order._policy, LeastRecentlyUsed)
+    assert isinstance(RadixTree().order.policy, LeastRecentlyUsed)
 
 
 def test_the_order_is_rebuilt_when_most_entries_no_longer_count(
@@ -241,7 +241,7 @@ def test_the_order_is_rebuilt_when_most_entries_no_longer_count(
         tree.insert([token], [token])
     use(tree, 1, 5_000)
     assert len(rebuilt) >= 4
-    assert len(tree._order._heap) < 1_100
+    assert len(tree.order) < 1_100
     assert one_by_one(tree) == [1, 3, 2]
 
 
@@ -253,5 +253,5 @@ def test_nodes_that_were_joined_leave_no_heap_of_entries() -> None:
         tree.insert(key, key)
         tree.dec_lock_ref(tree.inc_lock_ref(tree.match_prefix(key), 1))
     assert (tree.node_count, tree.stats.merges) == (2, 1_998)
-    assert len(tree._order._heap) < 1_100
+    assert len(tree.order) < 1_100
     assert tree.evict(1_999).size == 1_999

@@ -41,7 +41,7 @@ def test_each_pool_holds_as_much_as_fits() -> None:
     serve(cache, prompt(0))
     for kind in range(1, 6):
         serve(cache, prompt(kind))
-    assert cache.ghost_size == 16
+    assert cache.tree.ghost_size == 16
     assert serve(cache, prompt(0)) == (0, 0, 7, 7)
 
 

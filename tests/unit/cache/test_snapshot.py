@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from radixlm.cache import RadixCache, RadixTree
-from radixlm.cache.picture import Pictures
 from radixlm.cache.tree_stats import Histogram
-from radixlm.core.events import Event, Evicted, Inserted, Matched, Merged, Pinned, Split, Unpinned
 from radixlm.core.reports import TreeQuery, TreeSnapshot
+from radixlm.observe.picture import tree_snapshot
 
 
 def serve(cache: RadixCache, tokens: list[int], namespace: str | None = None) -> None:
@@ -42,9 +41,9 @@ class TestSnapshot:
     def test_whole(self, cache: RadixCache) -> None:
         pin = cache.pin([1, 2, 3])
         lease = cache.acquire([1, 2, 8, 9], priority=4)
-        snapshot = cache.snapshot()
-        assert (snapshot.version, snapshot.page_size) == (cache.version, 1)
-        assert len(snapshot.nodes) == cache.node_count
+        snapshot = tree_snapshot(cache.tree)
+        assert (snapshot.version, snapshot.page_size) == (cache.tree.version, 1)
+        assert len(snapshot.nodes) == cache.tree.node_count
         views = {(view.namespace, view.start, view.tokens): view for view in snapshot.nodes}
         upper = views[None, 0, (1, 2)]
         assert (upper.lock_ref, upper.pins, upper.priority, upper.resident) == (2, 1, 4, 2)
@@ -55,13 +54,13 @@ class TestSnapshot:
         lease.release()
 
     def test_the_path_to_a_node_is_of_its_namespace(self, cache: RadixCache) -> None:
-        [node] = [view for view in cache.snapshot().nodes if view.tokens == (1, 2, 3)]
-        path = cache.pictures.whole(TreeQuery(node=node.id)).path
+        [node] = [view for view in tree_snapshot(cache.tree).nodes if view.tokens == (1, 2, 3)]
+        path = tree_snapshot(cache.tree, TreeQuery(node=node.id)).path
         assert [view.namespace for view in path] == ["a"]
 
     def test_parents_come_first(self, cache: RadixCache) -> None:
         seen: set[int | None] = {None}
-        snapshot = cache.snapshot()
+        snapshot = tree_snapshot(cache.tree)
         for view in snapshot.nodes:
             assert view.parent_id in seen
             seen.add(view.id)
@@ -71,12 +70,12 @@ class TestSnapshot:
         assert {view.tokens for view in snapshot.children(top.id)} == {(3, 4, 5), (8,)}
 
     def test_is_frozen(self, cache: RadixCache) -> None:
-        snapshot = cache.snapshot()
+        snapshot = tree_snapshot(cache.tree)
         before = [(replace(view), view.slots.tolist()) for view in snapshot.nodes]
         serve(cache, [1, 2, 3, 50])
         cache.flush()
         assert [(view, view.slots.tolist()) for view in snapshot.nodes] == before
-        assert snapshot.version != cache.version
+        assert snapshot.version != cache.tree.version
 
     @pytest.mark.parametrize(
         ("depth", "expected"),
@@ -88,10 +87,10 @@ class TestSnapshot:
         ],
     )  # fmt: skip
     def test_pruned_by_depth(self, cache: RadixCache, depth: int, expected: list) -> None:
-        snapshot = cache.snapshot(max_depth=depth)
+        snapshot = tree_snapshot(cache.tree, TreeQuery(max_depth=depth))
         assert shown(snapshot) == sorted(expected, key=str)
         hidden = sum(view.hidden for view in snapshot.nodes)
-        assert len(snapshot.nodes) + hidden == cache.node_count
+        assert len(snapshot.nodes) + hidden == cache.tree.node_count
 
     @pytest.mark.parametrize(
         ("least", "expected"),
@@ -104,11 +103,11 @@ class TestSnapshot:
         ],
     )  # fmt: skip
     def test_pruned_by_size(self, cache: RadixCache, least: int, expected: list) -> None:
-        snapshot = cache.snapshot(min_tokens=least)
+        snapshot = tree_snapshot(cache.tree, TreeQuery(min_tokens=least))
         assert shown(snapshot) == sorted(expected, key=str)
 
     def test_by_both(self, cache: RadixCache) -> None:
-        assert shown(cache.snapshot(max_depth=1, min_tokens=5)) == sorted(
+        assert shown(tree_snapshot(cache.tree, TreeQuery(max_depth=1, min_tokens=5))) == sorted(
             [("a", (), 1), (None, (), 0), (None, (1, 2), 4)], key=str
         )
 
@@ -116,11 +115,11 @@ class TestSnapshot:
         tree = RadixTree(ghost_budget=10)
         tree.insert([1, 2, 3], [0, 1, 2])
         tree.evict(2)
-        [_, view] = Pictures(tree).whole(TreeQuery()).nodes
+        [_, view] = tree_snapshot(tree).nodes
         assert (view.tokens, view.resident) == ((1, 2, 3), 1)
 
     def test_of_nothing(self) -> None:
-        assert RadixCache(8).snapshot() == TreeSnapshot(0, 1, ())
+        assert tree_snapshot(RadixCache(8).tree) == TreeSnapshot(0, 1, ())
 
 
 class TestStats:
@@ -129,7 +128,7 @@ class TestStats:
         serve(cache, [1, 2, 3, 4])
         serve(cache, [1, 2, 9])
         serve(cache, [5] * 5)
-        stats = cache.stats
+        stats = cache.tree.stats
         assert (stats.matches, stats.matched_tokens) == (3, 2)
         assert (stats.inserts, stats.inserted_tokens, stats.revived_tokens) == (3, 10, 0)
         assert (stats.splits, stats.merges) == (1, 0)
@@ -160,25 +159,6 @@ class TestStats:
         histogram = Histogram()
         histogram.add(value)
         assert histogram.buckets() == ((bucket, 1),)
-
-
-def test_every_event_of_the_cache() -> None:
-    events: list[Event] = []
-    cache = RadixCache(8, sink=events.append)
-    serve(cache, [1, 2, 3, 4])
-    assert events == [Matched(4, 0), Inserted(2, 4, 0)]
-    events.clear()
-    lease = cache.acquire([1, 2, 9])
-    lease.release()
-    assert events == [Split(2, 3, 2), Matched(3, 2)]
-    events.clear()
-    cache.unpin(cache.pin([1, 2, 3, 4]).id)
-    assert events == [Pinned(1, 4), Merged(2, 3, 4), Unpinned(1, False)]
-    events.clear()
-    lease = cache.acquire([7] * 8)
-    lease.extend(6)
-    lease.extend(2)
-    assert events == [Matched(8, 0), Evicted(2, 2, gone=False), Evicted(2, 2, gone=True)]
 
 
 class TestBlockTable:

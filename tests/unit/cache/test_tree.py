@@ -9,7 +9,6 @@ import pytest
 
 from radixlm.cache import RadixTree, TreeNode
 from radixlm.core.errors import CacheError, StaleMatchError
-from radixlm.core.events import Event, Evicted, Split
 
 PAGE_SIZES = [1, 4, 16]
 
@@ -209,12 +208,12 @@ class TestLocks:
         assert (other.lock_ref, low.lock_ref, classic.protected_size) == (2, 1, 3)
         classic.check()
 
-    def test_unlocked_on_path(self, classic: RadixTree) -> None:
-        assert classic.unlocked_on_path(classic.match_prefix([1, 2, 3])) == 3
+    def test_unlocked_tokens_of_a_match(self, classic: RadixTree) -> None:
+        assert classic.match_prefix([1, 2, 3]).unlocked() == 3
         lock(classic, 1)
-        assert classic.unlocked_on_path(classic.match_prefix([1, 2, 3])) == 2
-        assert classic.unlocked_on_path(classic.match_prefix([1])) == 0
-        assert classic.unlocked_on_path(classic.match_prefix([1], "nobody")) == 0
+        assert classic.match_prefix([1, 2, 3]).unlocked() == 2
+        assert classic.match_prefix([1]).unlocked() == 0
+        assert classic.match_prefix([1], "nobody").unlocked() == 0
 
     @pytest.mark.parametrize(
         "change",
@@ -291,19 +290,6 @@ class TestEviction:
     def test_nothing_to_evict_is_nothing(self, classic: RadixTree) -> None:
         assert classic.evict(0).size == 0
         assert classic.evictable_size == 5
-
-    def test_events(self) -> None:
-        events: list[Event] = []
-        tree = RadixTree(sink=events.append)
-        node = tree.insert([1, 2, 3], [0, 1, 2]).node
-        upper = tree.insert([1], [0]).node
-        tree.evict(1)
-        tree.evict(1)
-        assert events == [
-            Split(node.id, upper.id, 1),
-            Evicted(node.id, 1, gone=False),
-            Evicted(node.id, 1, gone=True),
-        ]
 
     def test_a_policy_is_one_method(self) -> None:
         class Shortest:

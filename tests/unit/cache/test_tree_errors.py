@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from radixlm.cache import RadixCache, RadixTree, TreeNode, make_policy
+from radixlm.cache.node import NO_SLOTS
 from radixlm.core.errors import CacheError, ConfigError, InvalidKeyError, InvariantError
 
 
@@ -97,7 +98,7 @@ class TestErrors:
     def test_a_locked_node_has_no_ghosts_to_revive(self, classic: RadixTree) -> None:
         node = classic.inc_lock_ref(classic.match_prefix([1, 2]))
         with pytest.raises(CacheError, match=f"node {node.id} can hold no ghosts"):
-            classic._shape.revive(node, np.arange(1))
+            classic.revive(node, np.arange(1))
         classic.check()
 
     @pytest.mark.parametrize("page_size", [0, -1, 3, 12])
@@ -110,7 +111,7 @@ class TestErrors:
         node = classic.match_prefix([1, 2]).node
         assert node is not None
         with pytest.raises(CacheError, match=f"of 2 tokens can not be cut at {offset}"):
-            classic._shape.split(node, offset)
+            classic.split(node, offset)
         classic.check()
 
 
@@ -135,13 +136,13 @@ class TestCheck:
             (lambda _, n: setattr(n, "queued_key", None), "in no eviction order"),
             (lambda _, n: setattr(n, "parent", None), "hangs on nothing|does not know"),
             (lambda _, n: n.set_edge(n.edge[::-1], n.slots), "another page"),
-            (lambda t, _: setattr(t._shape, "evictable", 4), "its books say"),
-            (lambda t, _: setattr(t._shape, "protected", 1), "its books say"),
-            (lambda t, _: t._shape.by_id.popitem(), "its books say"),
-            (lambda t, _: setattr(t._shape, "pinned", 1), "its books say"),
-            (lambda t, _: setattr(t._ghosts, "size", 1), "its books say"),
-            (lambda t, _: setattr(t._ghosts, "budget", -1), "0 ghost tokens, the budget is -1"),
-            (lambda t, _: t._shape.add_root("empty"), "an empty root"),
+            (lambda t, _: setattr(t, "evictable_size", 4), "its books say"),
+            (lambda t, _: setattr(t, "protected_size", 1), "its books say"),
+            (lambda t, _: t.by_id.popitem(), "its books say"),
+            (lambda t, _: setattr(t, "pinned_size", 1), "its books say"),
+            (lambda t, _: setattr(t.ghosts, "size", 1), "its books say"),
+            (lambda t, _: setattr(t.ghosts, "budget", -1), "0 ghost tokens, the budget is -1"),
+            (lambda t, _: t.roots.update(empty=TreeNode(9, b"", NO_SLOTS, None)), "an empty root"),
         ],
     )
     def test_broken_by_hand(
@@ -194,4 +195,4 @@ def test_a_negative_priority_counts_from_the_start() -> None:
     lease.release()
     assert cache.match(list(range(1, 12))).length == 5
     assert cache.match(list(range(50, 61))).length == 10
-    assert cache.usage_by_namespace() == {None: (15, 5)}
+    assert (cache.tree.evictable_size, cache.tree.ghost_size) == (15, 5)

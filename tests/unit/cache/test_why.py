@@ -252,7 +252,7 @@ class TestFrozen:
         before = lease.why()
         other = cache.acquire(list(range(10)))
         other.release()
-        cache._allocator.free(cache._tree.evict(14))
+        cache._allocator.free(cache.tree.evict(14))
         assert lease.why() == before
         assert before.cached_continuation == tuple(range(4, 16))
 
@@ -295,7 +295,7 @@ class TestNamespaces:
         serve(cache, pages(1, 2))
         serve(cache, pages(1, 3), "a")
         serve(cache, pages(4), "b")
-        version = cache.version
+        version = cache.tree.version
         assert cache.holders(pages(1, 2)) == {None: 8, "a": 4}
         assert cache.holders(pages(5)) == {}
-        assert cache.version == version
+        assert cache.tree.version == version

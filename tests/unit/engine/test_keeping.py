@@ -18,7 +18,7 @@ def marked(name: str = "r", tenant: str = "") -> Request:
 def is_clean(bench: Bench) -> bool:
     """Nobody waits to be kept, and what is locked is what pins hold."""
     usage = bench.cache.usage()
-    held = usage.private == 0 and usage.locked == bench.cache.pinned_size
+    held = usage.private == 0 and usage.locked == bench.cache.tree.pinned_size
     return held and not bench.core._keeping._waiting and not bench.core.stats().leaks
 
 
@@ -26,10 +26,10 @@ def test_kept_in_the_step_that_completes_the_prompt() -> None:
     bench = Bench(budget=4, pin_budget=8)
     bench.core.add(marked())
     assert bench.step() == []
-    assert bench.cache.pinned_size == 0
+    assert bench.cache.tree.pinned_size == 0
     [output] = bench.step()
     assert output.kept == (Breakpoint(2, 30.0), Breakpoint(6, 60.0))
-    assert bench.cache.pinned_size == 6
+    assert bench.cache.tree.pinned_size == 6
     assert all(not output.kept for output in bench.step())
     bench.run()
     assert is_clean(bench)
@@ -43,7 +43,7 @@ def test_aborted(steps: int) -> None:
     for _ in range(steps):
         bench.step()
     assert bench.core.abort("r") is not None
-    assert bench.cache.pinned_size == (6 if steps == 2 else 0)
+    assert bench.cache.tree.pinned_size == (6 if steps == 2 else 0)
     assert is_clean(bench)
 
 

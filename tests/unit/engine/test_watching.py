@@ -6,8 +6,7 @@ import logging
 
 import pytest
 
-from radixlm.cache import changes
-from radixlm.cache.picture import Picture
+from radixlm.cache import tree_stats as changes
 from radixlm.core.clock import VirtualClock
 from radixlm.core.errors import CacheError, NodeGoneError
 from radixlm.core.reports import NodeView, TreeQuery, TreeSnapshot
@@ -20,6 +19,7 @@ from radixlm.engine.watching import (
     Journal,
     Watching,
 )
+from radixlm.observe.picture import Picture, tree_snapshot
 from tests.engines import Bench, make_request
 
 SOON = SECONDS_BETWEEN_CHANGES + 0.01
@@ -76,9 +76,9 @@ def test_one_look_is_one_scene(watched):
     [seen] = watched.turn()
     assert seen.ticket == 1
     assert isinstance(seen.sight, Scene)
-    assert seen.sight.tree == watched.bench.cache.snapshot()
+    assert seen.sight.tree == tree_snapshot(watched.bench.cache.tree)
     assert watched.watching.seconds_left() is None
-    assert watched.bench.cache.pictures.changes is None
+    assert watched.bench.cache.tree.changes is None
 
 
 def test_a_scene_takes_several_turns_and_is_of_the_last(watched, monkeypatch):
@@ -92,7 +92,7 @@ def test_a_scene_takes_several_turns_and_is_of_the_last(watched, monkeypatch):
     while not seen:
         seen = watched.turn()
     assert isinstance(seen[0].sight, Scene)
-    now = watched.bench.cache.snapshot()
+    now = tree_snapshot(watched.bench.cache.tree)
     assert seen[0].sight.tree.version == now.version
     assert by_id(seen[0].sight.tree) == by_id(now)
 
@@ -132,7 +132,7 @@ def test_who_comes_to_look_hurries_nobody(watched, monkeypatch):
         seen = watched.watching.turn()
     assert [each.ticket for each in seen] == [2]
     assert isinstance(seen[0].sight, Scene)
-    assert by_id(seen[0].sight.tree) == by_id(watched.bench.cache.snapshot())
+    assert by_id(seen[0].sight.tree) == by_id(tree_snapshot(watched.bench.cache.tree))
     watched.run("after", [7, 8, 9])
     assert watched.watching.turn() == []
     first, second = (seen.sight for seen in watched.turn())
@@ -155,7 +155,7 @@ def test_too_many_changes_begin_every_scene_anew(watched, monkeypatch):
     seen: list[Seen] = []
     while len(seen) < 2:
         seen += watched.watching.turn()
-    now = watched.bench.cache.snapshot()
+    now = tree_snapshot(watched.bench.cache.tree)
     for each in seen:
         assert isinstance(each.sight, Scene)
         assert by_id(each.sight.tree) == by_id(now)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from radixlm.cache import RadixCache, explained
+from radixlm.cache import RadixCache
 from radixlm.core.misses import MissReason, MissReport
 from radixlm.observe.causes import WORDS, Cause, Finding, cause_of, find
 from radixlm.observe.outline import Outline, Spot
@@ -39,7 +39,7 @@ def found(cached: Outline, asked: Outline, *, chat: bool = True) -> Finding:
     lease.extend(len(cached.text))
     lease.commit(len(cached.text))
     key = BYTES.encode(asked.text)
-    return find(BYTES, explained(cache, key).report, key, asked if chat else None)
+    return find(BYTES, cache.explain(key).report, key, asked if chat else None)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """A seeded stress run of the radix cache against a brute-force model and a simulated memory.
 
-    python -m benchmarks.cache_stress --operations 1000000 --seed 0
+    python -m tests.cache_stress --operations 1000000 --seed 0
 
 The model (tests/cache_model.py) knows no tree: it is the set of all cached and remembered prefixes,
 in whole pages. The memory says of every slot which whole prefix was computed into it, so any wrong
@@ -28,7 +28,6 @@ import numpy as np
 import numpy.typing as npt
 
 from radixlm.cache import POLICIES
-from tests.cache_model import same
 from tests.checked_cache import CheckedCache, Reader
 
 MANY_NODES = 10_000
@@ -117,7 +116,7 @@ class Stress:
         due, told, began = check_every, log_every, time.perf_counter()
         while (done := counts["operations"]) < operations:
             self._step()
-            nodes = cache.node_count
+            nodes = cache.tree.node_count
             done, before = counts["operations"], done
             counts["nodes x operations"] += nodes * (done - before)
             counts["operations at 10k nodes"] += (nodes >= MANY_NODES) * (done - before)
@@ -127,14 +126,21 @@ class Stress:
             if log_every and done >= told:
                 told += log_every
                 seconds = time.perf_counter() - began
+                ghosts = cache.tree.ghost_size
                 print(f"  {done:>9,} operations {counts['checks']:>7,} checks {nodes:>7,} nodes "
-                      f"{cache.ghost_size:>7,} ghosts {seconds:>6.1f} s", flush=True)  # fmt: skip
+                      f"{ghosts:>7,} ghosts {seconds:>6.1f} s", flush=True)  # fmt: skip
         self.checked.close()
-        counts["revived"] = cache.stats.revived_tokens
-        counts["forgotten"] = cache.stats.forgotten_tokens
-        counts["orders compared"] = self.checked.watch.compared
-        same("events and stats", (counts["splits"], counts["merges"], counts["evictions"]),
-             (cache.stats.splits, cache.stats.merges, cache.stats.evictions))  # fmt: skip
+        stats, watch = cache.tree.stats, self.checked.watch
+        counts |= {
+            "splits": stats.splits,
+            "merges": stats.merges,
+            "evictions": stats.evictions,
+            "evicted": stats.evicted_tokens,
+            "revived": stats.revived_tokens,
+            "forgotten": stats.forgotten_tokens,
+            "trims": watch.trims,
+            "orders compared": watch.compared,
+        }
         return counts
 
     def _step(self) -> None:
@@ -142,7 +148,7 @@ class Stress:
         readers, draw = checked.readers, pick.random()
         checked.clock.advance(pick.random())
         if self._fills:
-            self._fills = checked.cache.node_count < self.setup.fill
+            self._fills = checked.cache.tree.node_count < self.setup.fill
             self._serve()
             return
         if pick.random() < self.setup.flush:

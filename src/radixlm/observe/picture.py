@@ -7,9 +7,9 @@ from heapq import heappop, heappush
 from itertools import islice
 from sys import maxsize
 
-from radixlm.cache.changes import Changes
-from radixlm.cache.node import TOKEN_BYTES, TreeNode, nodes_in, tokens_in
-from radixlm.cache.tree import RadixTree
+from radixlm.cache import RadixTree, TreeNode
+from radixlm.cache.node import TOKEN_BYTES, nodes_in, tokens_in
+from radixlm.cache.tree_stats import Changes
 from radixlm.core.errors import NodeGoneError
 from radixlm.core.reports import NodeView, TreeChange, TreeQuery, TreeSnapshot
 
@@ -46,13 +46,13 @@ class _Shown:
 class Picture:
     """What a query shows of a tree.
 
-        develop, develop, ...    takes nodes in, the heaviest first, some at a time; the tree may
-                                 change in between, and it is told to `update` before it goes on
+        develop, develop, ...    takes nodes in, the heaviest first, some at a time; when the tree
+                                 has changed in between, `update` comes first
         snapshot                 once it is complete: all of it, as it is now
         update                   what has changed since
 
-    So nobody has to wait for a walk of the whole tree, and yet all that is shown is of one moment.
-    Weights tell what is below a node without looking. What is new later is shown below what is
+    So no step waits for a walk of the whole tree, and yet all that is shown is of one moment. A
+    node's weight says what is below it without a walk. New nodes are shown below nodes that are
     shown, while there are fewer than max_nodes.
 
     Raises NodeGoneError when the one node that was asked for is not (any more) in the tree.
@@ -60,7 +60,7 @@ class Picture:
 
     def __init__(self, tree: RadixTree, query: TreeQuery) -> None:
         self._tree = tree
-        self._by_id = tree.shape.by_id
+        self._by_id = tree.by_id
         self._query = query
         self._most = maxsize if query.max_nodes is None else query.max_nodes
         self._looks = _LOOKS_PER_NODE * self._most
@@ -79,12 +79,12 @@ class Picture:
 
     @property
     def overgrown(self) -> bool:
-        """Whether splits have brought in so much more than max_nodes that it must be made anew."""
+        """Whether splits have brought in far more than max_nodes, so that it must be made anew."""
         return len(self._shown) > _LOOKS_PER_NODE * self._most
 
     def develop(self, n_nodes: int) -> None:
-        """Go on by so many nodes: first they are looked at and taken in, then, when it is known
-        which are hidden, they are viewed. O(log nodes) each.
+        """Go on by `n_nodes`: first nodes are taken in, then, when it is known which are hidden,
+        they are viewed. O(log nodes) each.
         """
         while n_nodes > 0 and not self.complete:
             n_nodes -= 1
@@ -141,7 +141,7 @@ class Picture:
     def _tops(self) -> Iterable[TreeNode]:
         query = self._query
         if query.node is None:
-            roots = reversed(self._tree.shape.roots.values())
+            roots = reversed(self._tree.roots.values())
             return (root for root in roots if query.admits(root.namespace))
         top = self._by_id.get(query.node)
         if top is None or not query.admits(top.namespace):
@@ -194,7 +194,7 @@ class Picture:
         return True
 
     def _belongs(self, node: TreeNode) -> bool:
-        """Whether it hangs on what is shown, and is heavy enough."""
+        """Whether its parent is shown, or it is a top, and it is heavy enough."""
         if self._is_top(node):
             return True
         heavy = tokens_in(node.weight) >= self._query.min_tokens
@@ -230,25 +230,27 @@ class Picture:
 
 
 class Pictures:
-    """Those that are made of one tree. While there are none, nothing is noted for them."""
+    """The pictures of one tree that are kept up to date; while there are none, the tree records no
+    changes.
+    """
 
     def __init__(self, tree: RadixTree) -> None:
         self._tree = tree
         self._open = 0
 
     def open(self, query: TreeQuery) -> Picture:
-        """A picture to be developed, told of changes, and closed. Raises NodeGoneError."""
+        """A picture to be developed, updated, and closed. Raises NodeGoneError."""
         picture = Picture(self._tree, query)
         self._open += 1
-        if self._tree.shape.changes is None:
-            self._tree.shape.changes = Changes()
+        if self._tree.changes is None:
+            self._tree.changes = Changes()
         return picture
 
     def close(self) -> None:
         """One of them is not needed any more."""
         self._open -= 1
         if not self._open:
-            self._tree.shape.changes = None
+            self._tree.changes = None
 
     def again(self, query: TreeQuery) -> Picture:
         """A new picture in place of one that was opened for this query. Raises NodeGoneError."""
@@ -256,23 +258,26 @@ class Pictures:
 
     @property
     def changes(self) -> Changes | None:
-        """What has changed since `take_changes`; None: nothing. A picture may be told of it, and
-        then of the same and more: what it looks at is the tree as it is now.
+        """What has changed since `take_changes`, None for nothing. A picture may be updated by it,
+        and later by the same and more: what it looks at is the tree as it is now.
         """
-        return self._tree.shape.changes or None
+        return self._tree.changes or None
 
     def take_changes(self) -> Changes | None:
-        """The same; what changes from now on is counted afresh, so every picture must be told."""
+        """The same; changes are recorded afresh from now on, so every picture must be updated."""
         changes = self.changes
         if changes is not None:
-            self._tree.shape.changes = Changes()
+            self._tree.changes = Changes()
         return changes
 
-    def whole(self, query: TreeQuery) -> TreeSnapshot:
-        """Everything at once. O(nodes log nodes). Raises NodeGoneError."""
-        picture = Picture(self._tree, query)
-        picture.develop(maxsize)
-        return picture.snapshot()
+
+def tree_snapshot(tree: RadixTree, query: TreeQuery | None = None) -> TreeSnapshot:
+    """What a query shows now, the whole tree by default. O(nodes log nodes). Raises NodeGoneError
+    for a query of one node that is not there.
+    """
+    picture = Picture(tree, query or TreeQuery())
+    picture.develop(maxsize)
+    return picture.snapshot()
 
 
 def _view(node: TreeNode, uncovered: int) -> NodeView:

@@ -84,7 +84,7 @@ def fake_engine(
     seconds: float = 0.0,
     template: str | None = CHATML,
     context_length: int = 2000,
-    script: str | None = None,
+    script: str | Sequence[str] | None = None,
     goes_on: bool = False,
     special: Sequence[str] = (),
     cache: RadixCache | None = None,
@@ -92,7 +92,8 @@ def fake_engine(
 ) -> tuple[AsyncEngine, SlowRunner]:
     """A real AsyncEngine over a runner without a model; a step takes `seconds`.
 
-    script: every answer; then <|end|> ends it, unless `goes_on` by chance, as its grammar lets it.
+    script: every answer, or the pieces of it that are tokenized alone; then <|end|> ends it, unless
+    `goes_on` by chance, as its grammar lets it.
     special: further special tokens.
     """
     cache = cache or RadixCache(4000, 1)
@@ -107,7 +108,8 @@ def fake_engine(
     eos: list[int] = []
     if script is not None:
         eos = tokenizer.encode("<|end|>").tolist()
-        tokens = tokenizer.encode(script).tolist()
+        pieces = [script] if isinstance(script, str) else script
+        tokens = [token for piece in pieces for token in tokenizer.encode(piece).tolist()]
         inner = ScriptedRunner(inner, tokens if goes_on else tokens + eos)
     runner = SlowRunner(inner, seconds)
     journal = Journal()
@@ -312,6 +314,15 @@ def running(monkeypatch: pytest.MonkeyPatch, **flags: Any) -> Iterator[int | Non
             thread.join()
             gc.freeze()  # which `serve` ended
             asyncio.run(engine.close())
+
+
+def in_event_loop() -> bool:
+    """Whether the caller runs in an event loop's thread, by one of its tasks or callbacks."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def until(condition: Any, seconds: float = 5.0) -> bool:

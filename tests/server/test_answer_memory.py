@@ -16,7 +16,7 @@ from radixlm.server.pipeline.answer_memory import MOST_ANSWERS, AnswerMemory, Sp
 from radixlm.server.pipeline.service import Service
 from radixlm.text.tokenizer import Tokenizer
 from tests.engines import byte_tokenizer
-from tests.server_support import Client, fake_engine
+from tests.server_support import Client, fake_engine, in_event_loop
 from tests.text_samples import byte_level, metaspace, sentencepiece_like
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
@@ -26,10 +26,8 @@ FIRST: list[Any] = [{"role": "user", "content": "a"}]
 @pytest.fixture
 def client() -> Iterator[Client]:
     """The tokenizer would write `hello` as one token, the model writes it as five."""
-    engine, runner = fake_engine(script="hello")
-    spelled = [token for letter in "hello" for token in engine.tokenizer.encode(letter)]
-    assert len(engine.tokenizer.encode("hello")) < len(spelled)
-    runner._runner._script = [*spelled, *engine.tokenizer.encode("<|end|>")]
+    engine, _ = fake_engine(script=[*"hello"])
+    assert len(engine.tokenizer.encode("hello")) < len("hello")
     yield Client(engine)
     asyncio.run(engine.close())
 
@@ -139,7 +137,7 @@ def test_remembering_is_not_the_loop_s_work(
     inner, in_loop = AnswerMemory.remember, []
 
     def remember(*given: Any) -> None:
-        in_loop.append(asyncio._get_running_loop() is not None)
+        in_loop.append(in_event_loop())
         inner(*given)
 
     monkeypatch.setattr(AnswerMemory, "remember", remember)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,8 +14,7 @@ import pytest
 from radixlm.build import AsyncEngine
 from radixlm.engine import watching
 from radixlm.engine.client import MAX_VIEWERS
-from radixlm.engine.viewer import MAX_WAITING
-from radixlm.engine.watching import SECONDS_BETWEEN_CHANGES
+from radixlm.engine.viewer import MAX_WAITING, Viewer
 from tests.server_support import live, until
 
 
@@ -85,17 +83,31 @@ def test_a_snapshot_and_its_changes_are_the_tree(engine):
     assert seen.happened.count("arrived") == seen.happened.count("finished") == 21
 
 
-def test_a_slow_viewer_is_dropped_and_sees_it_afresh(engine, monkeypatch):
+@pytest.fixture
+def viewers(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> list[Viewer]:
+    """Those that began to watch the engine, in order."""
+    made: list[Viewer] = []
+    watch = engine.watch
+
+    def noted(*args: Any, **options: Any) -> Viewer:
+        made.append(watch(*args, **options))
+        return made[-1]
+
+    monkeypatch.setattr(engine, "watch", noted)
+    return made
+
+
+def test_a_slow_viewer_is_dropped_and_sees_it_afresh(engine, viewers):
     """It holds up nobody, and in the end knows what all know."""
     with live(engine) as url, httpx.stream("GET", f"{url}/cache/events", timeout=10) as answer:
         events = told(answer.iter_lines())
         seen = Seen()
         seen.take(*next(events))
-        [viewer] = engine._loaded.client._viewers.values()
-        monkeypatch.setattr(viewer, "_max_waiting", 0)
+        [viewer] = viewers
+        viewer.max_waiting = 0
         complete(url, "while it does not read")
-        time.sleep(2 * SECONDS_BETWEEN_CHANGES)
-        monkeypatch.undo()
+        assert until(lambda: viewer.dropped)
+        viewer.max_waiting = MAX_WAITING
         complete(url, "and after")
         tree = httpx.get(f"{url}/cache/tree").json()
         follow_until(events, seen, tree["version"])
@@ -118,17 +130,19 @@ def unread(url: str) -> Iterator[socket.socket]:
 
 
 @pytest.mark.slow
-def test_a_viewer_that_reads_too_late_has_lost_events_and_sees_all_afresh(engine, monkeypatch):
+def test_a_viewer_that_reads_too_late_has_lost_events_and_sees_all_afresh(
+    engine, viewers, monkeypatch
+):
     """Only the connection is small: what it does not take waits, and then is dropped."""
     monkeypatch.setattr(watching, "SECONDS_BETWEEN_CHANGES", 0.0)
     monkeypatch.setattr(watching, "SECONDS_PER_ITEM", 0.0)
     with live(engine) as url, unread(url) as connection:
-        assert until(lambda: looked_at(engine))
+        assert until(lambda: viewers)
         for number in range(400):
             prompts = [f"{number} {place} {'z' * 20}" for place in range(30)]
             body = {"prompt": prompts, "max_tokens": 1}
             assert httpx.post(f"{url}/v1/completions", json=body, timeout=30).status_code == 200
-            if not looked_at(engine):
+            if viewers[0].dropped:
                 break
         complete(url, "and after")
         tree = httpx.get(f"{url}/cache/tree").json()
@@ -140,10 +154,6 @@ def test_a_viewer_that_reads_too_late_has_lost_events_and_sees_all_afresh(engine
     assert seen.snapshots == 2
     assert seen.dropped > MAX_WAITING
     assert seen.nodes == {node["id"]: node for node in tree["nodes"]}
-
-
-def looked_at(engine: AsyncEngine) -> bool:
-    return bool(engine._loaded.client._viewers)
 
 
 def test_a_viewer_that_never_reads_does_not_hold_up_requests(engine):

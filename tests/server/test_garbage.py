@@ -67,11 +67,10 @@ def test_after_a_long_search_the_next_one_comes_late(monkeypatch):
         searches.append(1)
 
     async def run() -> None:
-        searching = asyncio.create_task(search_when_quiet(lambda: 0))
+        searching = asyncio.create_task(search_when_quiet(lambda: 0, every=0.001))
         await asyncio.sleep(0.15)
         searching.cancel()
 
-    monkeypatch.setattr(garbage, "_EVERY_SECONDS", 0.001)
     monkeypatch.setattr(garbage.gc, "collect", search)
     asyncio.run(run())
     assert len(searches) == 1
@@ -82,14 +81,9 @@ def test_after_a_long_search_the_next_one_comes_late(monkeypatch):
     (10_000, 900.0, False),
     (10_000, 0.001, True),
 ])  # fmt: skip
-def test_a_search_waits_until_few_requests_are_under_way(
-    monkeypatch, under_way, at_least_every, searches
-):
-    monkeypatch.setattr(garbage, "_EVERY_SECONDS", 0.001)
-    monkeypatch.setattr(garbage, "_AT_LEAST_EVERY_SECONDS", at_least_every)
-
+def test_a_search_waits_until_few_requests_are_under_way(under_way, at_least_every, searches):
     async def run() -> None:
-        searching = asyncio.create_task(search_when_quiet(lambda: under_way))
+        searching = asyncio.create_task(search_when_quiet(lambda: under_way, 0.001, at_least_every))
         await asyncio.sleep(0.05)
         searching.cancel()
 

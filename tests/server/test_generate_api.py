@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from radixlm.core.request import FinishReason, RequestOutput
-from radixlm.server.pipeline import generation
 from radixlm.server.sglang import generate_answers as native
-from tests.server_support import events
+from tests.server_support import events, in_event_loop
 
 SIDES = ("input", "output")
 META_LISTS = [f"{side}_{kind}_logprobs" for side in SIDES for kind in ("token", "top")]
@@ -335,10 +332,10 @@ def test_a_prompt_is_scored_and_written_once_for_all_its_answers(real, monkeypat
     singles = ask(1)
     real.request("POST", "/flush_cache")
     before = real.engine.stats().computed_tokens
-    loops = loops_at(monkeypatch, native.NativeLogprobs, "of_prompt")
+    in_loop = in_loop_at(monkeypatch, native.NativeLogprobs, "of_prompt")
     answers = ask(8)
     assert real.engine.stats().computed_tokens - before < 2 * 300
-    assert loops == [None] * len(prompts)
+    assert in_loop == [False] * len(prompts)
     assert len(answers) == 16
     for index, told in enumerate(answers):
         for name in META_LISTS:
@@ -355,19 +352,17 @@ def metas(answer, *, stream):
     return [ends[index] for index in sorted(ends)]
 
 
-def loops_at(monkeypatch, owner, name):
-    """The event loops that calls of a method run in, None for those in a thread; filled as they
-    come.
-    """
-    loops = []
+def in_loop_at(monkeypatch, owner, name):
+    """Whether calls of a method run in an event loop, filled as they come."""
+    seen = []
     write = getattr(owner, name)
 
     def spy(*args):
-        loops.append(asyncio._get_running_loop())
+        seen.append(in_event_loop())
         return write(*args)
 
     monkeypatch.setattr(owner, name, spy)
-    return loops
+    return seen
 
 
 def ids_of(entry):
@@ -380,25 +375,26 @@ def ids_of(entry):
 @pytest.mark.parametrize("n", [1, 2])
 def test_an_answer_is_written_off_the_event_loop(fake, monkeypatch, n):
     """64 answers with the prompt's log-probabilities would keep all others waiting for seconds."""
-    loops = loops_at(monkeypatch, native.Answers, "_entry")
+    in_loop = in_loop_at(monkeypatch, native.Answers, "_entry")
     told = fake.generate(sampling_params={"max_new_tokens": 2, "n": n}).json()
-    assert loops == [None] * n
+    assert in_loop == [False] * n
     assert isinstance(told, list) is (n > 1)
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_prompt_is_scored_although_its_first_answer_is_aborted(real, monkeypatch, stream):
-    one = generation._one
+    streamed, run = [], real.engine.stream
 
-    async def first_is_aborted(service, job, choice):
-        async for part in one(service, job, choice):
-            if choice == 0 and job.n > 1:
-                name = part.output.request_id
-                yield generation.Part(0, RequestOutput(name, finish_reason=FinishReason.ABORT))
+    async def first_is_aborted(*args, **options):
+        streamed.append(None)
+        first = len(streamed) == 1
+        async for output in run(*args, **options):
+            if first:
+                yield RequestOutput(output.request_id, finish_reason=FinishReason.ABORT)
                 return
-            yield part
+            yield output
 
-    monkeypatch.setattr(generation, "_one", first_is_aborted)
+    monkeypatch.setattr(real.engine, "stream", first_is_aborted)
     answer = real.generate(
         input_ids=[[*range(5, 205)]],
         text=None,

@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 
 import httpx
@@ -27,6 +27,7 @@ from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.kv_events import outlet as outlets
 from radixlm.server.kv_events import publisher as publishers
 from radixlm.server.kv_events.blocks import BlockLedger
+from radixlm.server.kv_events.kv_wire import Event
 from radixlm.server.kv_events.outlet import Outlet
 from radixlm.server.kv_events.publisher import KVEventCounts, Publisher, published
 from radixlm.server.serve import serve
@@ -229,30 +230,36 @@ def test_a_request_for_what_is_missed_may_be_nonsense(engine):
 
 
 def test_who_asks_and_does_not_read_holds_up_nobody_and_costs_little(engine, monkeypatch):
-    monkeypatch.setattr(outlets, "_PATIENCE_SECONDS", 0.003)
-    asks, size = 100, 2**20
-    with publishing(engine) as (publisher, router), zmq.Context() as context:
-        publisher._loop.call_soon_threadsafe(
-            publisher._outlet.publish, [{"type": "BlockRemoved", "medium": size * "x"}]
-        )
-        assert router._sub.poll(FAR)
-        with closing(context.socket(zmq.DEALER)) as greedy:
-            greedy.rcvhwm, greedy.linger = 1, 0
-            greedy.connect(router.config.replay_endpoint.replace("*", "127.0.0.1"))
-            for _ in range(asks):
-                greedy.send_multipart((b"", (1).to_bytes(8, "big")))
-            assert router.ask(2) == []
-            time.sleep(1)
-            taken = 0
-            while greedy.poll(200):
-                taken += greedy.recv_multipart()[3:] != [b""]
-            assert 0 < taken < asks / 2
+    monkeypatch.setattr(outlets, "PATIENCE_SECONDS", 0.003)
+    large = {"type": "BlockRemoved", "block_hashes": [], "medium": 2**20 * "x"}
+    asks, publish = 100, Outlet.publish
+    monkeypatch.setattr(Outlet, "publish", lambda outlet, each: publish(outlet, [*each, large]))
+    with (
+        publishing(engine) as (_, router),
+        zmq.Context() as context,
+        closing(context.socket(zmq.DEALER)) as greedy,
+    ):
+        greedy.rcvhwm, greedy.linger = 1, 0
+        greedy.connect(router.config.replay_endpoint.replace("*", "127.0.0.1"))
+        for _ in range(asks):
+            greedy.send_multipart((b"", bytes(8)))
+        assert router.ask(1) == []
+        time.sleep(1)
+        taken = 0
+        while greedy.poll(200):
+            taken += greedy.recv_multipart()[3:] != [b""]
+        assert 0 < taken < asks / 2
 
 
-def test_a_publisher_that_is_too_slow_makes_up_for_it(engine):
+def test_a_publisher_that_is_too_slow_makes_up_for_it(engine, monkeypatch):
+    go_on, publish = threading.Event(), Outlet.publish
+
+    def late(outlet: Outlet, batch: Iterable[Event]) -> None:
+        go_on.wait(10)
+        publish(outlet, batch)
+
     with publishing(engine, max_queue_size=1) as (publisher, router):
-        go_on = threading.Event()
-        publisher._loop.call_soon_threadsafe(go_on.wait)
+        monkeypatch.setattr(Outlet, "publish", late)
         for number in range(4):
             complete(engine, f"{number} is a prompt")
             time.sleep(1.5 * SECONDS_BETWEEN_CHANGES)  # so that each is a change of its own
@@ -272,7 +279,7 @@ def test_a_publisher_that_is_too_slow_makes_up_for_it(engine):
     ids=str,
 )
 def test_what_breaks_off_begins_afresh(engine, monkeypatch, caplog, where, error):
-    monkeypatch.setattr(publishers, "_SECONDS_TO_NEXT_TRY", 0.01)
+    monkeypatch.setattr(publishers, "SECONDS_TO_NEXT_TRY", 0.01)
     real, breaks = getattr(*where), iter([True])
 
     def broken(*args: object):

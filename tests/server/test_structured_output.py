@@ -12,7 +12,7 @@ import pytest
 from radixlm.core.grammar import Grammar
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine.mailbox import TaskMailbox
-from radixlm.structured_output import compiler
+from radixlm.structured_output import Compiler, compiler
 from radixlm.structured_output.trial import SECONDS, Trial
 from tests.server_support import Client, events, fake_engine, idle_and_whole, refused, until
 
@@ -41,15 +41,16 @@ def test_a_dead_end_is_that_answers_error(fake, monkeypatch, late):
 
     late: the letter and the error are read together, as on a machine that has other work.
     """
-    get = TaskMailbox.get
+    accept, held = TaskMailbox.accept, []
 
-    async def get_all(mailbox):
-        while not any(output.finished for output in mailbox._waiting):
-            await asyncio.sleep(0)
-        return await get(mailbox)
+    def accept_all(mailbox, outputs):
+        held.extend(outputs)
+        if held[-1].finished:
+            accept(mailbox, held[:])
+            held.clear()
 
     if late:
-        monkeypatch.setattr(TaskMailbox, "get", get_all)
+        monkeypatch.setattr(TaskMailbox, "accept", accept_all)
     assert "any further" in refused(fake.complete(regex="[ab] c"))["message"]
     first, last = events(fake.complete(regex="[ab] c", stream=True))
     assert first["choices"][0]["text"] in ("a", "b")
@@ -232,10 +233,10 @@ def test_a_request_is_aborted_while_its_grammar_is_compiled(by_name):
     asyncio.run(go())
 
 
-def test_a_tenant_s_grammars_are_counted_as_its_own():
+def test_a_tenant_s_grammars_are_counted_as_its_own(monkeypatch):
     engine, _ = fake_engine()
     asked = []
-    engine._loaded.grammars.submit = lambda _, tenant: asked.append(tenant) or 1 / 0
+    monkeypatch.setattr(Compiler, "submit", lambda *given: asked.append(given[-1]) or 1 / 0)
 
     async def go() -> None:
         params = SamplingParams(grammar=Grammar.regex("abc"))

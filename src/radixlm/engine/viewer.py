@@ -35,7 +35,7 @@ class Viewer:
         max_waiting: int = MAX_WAITING,
     ) -> None:
         self.dropped = 0
-        self._max_waiting = max_waiting
+        self.max_waiting = max_waiting
         self._look = look
         self._look_away = look_away
         self._loop = asyncio.get_running_loop()
@@ -87,7 +87,7 @@ class Viewer:
         self._waiting.append(sight)
         self._waiting_nodes += _size(sight)
         many = self._waiting_nodes > MAX_WAITING_NODES and len(self._waiting) > 1
-        if len(self._waiting) <= self._max_waiting and not many:
+        if len(self._waiting) <= self.max_waiting and not many:
             return True
         self.dropped += len(self._waiting)
         self._waiting.clear()

@@ -19,7 +19,7 @@ _LONGEST_LEAD = 4  # tokens
 # A forced text is cut in parts of this length, and of each the end is left out, since the text
 # after it may change it: so each step takes less than a millisecond, however long the text. The n
 # answers of one request ask for the same cuts, so the last ones are remembered.
-_LONGEST_CUT = 512
+LONGEST_CUT = 512
 _UNSURE = 64  # bytes
 _REMEMBERED = 64
 # Sets of tokens that a mask takes or leaves as a whole, where all their texts may come next; other
@@ -96,8 +96,8 @@ class _Wrapped:
     def __call__(self, text: str) -> list[int]:
         if isinstance(text, bytes):
             raise TypeError("text is wanted")  # which is how it asks
-        if len(text) > _LONGEST_CUT:
-            return self._without_end(self._cut_again(text[:_LONGEST_CUT]))
+        if len(text) > LONGEST_CUT:
+            return self._without_end(self._cut_again(text[:LONGEST_CUT]))
         return list(self._cut_again(text))
 
     def _without_end(self, found: tuple[int, ...]) -> list[int]:

@@ -23,13 +23,13 @@ def run(*more: str) -> str:
 def test_both_modes_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which goes first changes, so that neither pays for what the first one loads."""
     order = []
-    once = shared_prefix._run
 
-    def recorded(*args, mode, **kwargs):
-        order.append(mode)
-        return once(*args, mode=mode, **kwargs)
+    class Recorded(shared_prefix.Engine):
+        def __init__(self, *args, **flags):
+            order.append("off" if flags["disable_radix_cache"] else "on")
+            super().__init__(*args, **flags)
 
-    monkeypatch.setattr(shared_prefix, "_run", recorded)
+    monkeypatch.setattr(shared_prefix, "Engine", Recorded)
     said = run("--rounds", "3")
     assert order == ["on", "off", "off", "on", "on", "off"]
     assert "in 3 rounds" in said

@@ -145,7 +145,8 @@ def test_an_abort_between_forced_tokens_and_their_computation() -> None:
     bench = Bench(256, budget=4)
     bench.core.add(make_request("r", [7, 8], 40, grammar=Grammar.regex("[ab]cdefghijklm[xy]")))
     bench.step()
-    assert bench.scheduler._running["r"].pending > 4
+    [state] = bench.scheduler.running
+    assert state.pending > 4
     last = bench.core.abort("r")
     assert last is not None
     assert last.finish_reason is FinishReason.ABORT

@@ -16,10 +16,11 @@ def marked(name: str = "r", tenant: str = "") -> Request:
 
 
 def is_clean(bench: Bench) -> bool:
-    """Nobody waits to be kept, and what is locked is what pins hold."""
+    """What is locked is what pins hold, and nothing is kept for a later request of the name."""
     usage = bench.cache.usage()
     held = usage.private == 0 and usage.locked == bench.cache.tree.pinned_size
-    return held and not bench.core._keeping._waiting and not bench.core.stats().leaks
+    bench.core.add(make_request("r", KEY))
+    return held and not bench.run()["r"].kept and not bench.core.stats().leaks
 
 
 def test_kept_in_the_step_that_completes_the_prompt() -> None:

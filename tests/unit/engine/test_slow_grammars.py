@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -12,8 +13,8 @@ from radixlm.core.sampling import SamplingParams
 from radixlm.engine import output_processor as continuation
 from radixlm.engine.output_processor import BUDGET, MAX_FORCED
 from radixlm.structured_output import Matcher
-from radixlm.structured_output.token_table import _LONGEST_CUT
-from tests.engines import Bench, make_request
+from radixlm.structured_output.token_table import LONGEST_CUT
+from tests.engines import Bench, constraint, make_request
 
 LETTERS = Grammar.regex("[ab]{8}")
 
@@ -26,17 +27,32 @@ class _Always:
         self.step = self.mask = 0.0
 
 
+class _Recorded:
+    """A grammar's constraint whose one matcher can be seen."""
+
+    def __init__(self, grammar: Grammar) -> None:
+        self.only = constraint(grammar).matcher()
+
+    def matcher(self) -> Matcher:
+        return self.only
+
+
+def _add(bench: Bench, name: str, params: SamplingParams | None = None) -> Matcher:
+    """Queue a request that follows LETTERS; its matcher."""
+    recorded = _Recorded(LETTERS)
+    request = make_request(name, [7, ord(name[0])], 8, params=params)
+    bench.core.add(replace(request, constraint=recorded))
+    return recorded.only
+
+
 @pytest.mark.parametrize(("seconds", "at_a_time"), [(0.0, 4), (BUDGET, 1), (0.4 * BUDGET, 3)])
 def test_a_step_has_a_budget_for_grammars(seconds: float, at_a_time: int) -> None:
     bench = Bench(256)
-    for name in "abcd":
-        bench.core.add(make_request(name, [7, ord(name)], 8, grammar=LETTERS))
+    matchers = [_add(bench, name) for name in "abcd"]
     bench.core.add(make_request("plain", [9], 12))
     bench.step()
     bench.step()
-    for name in "abcd":
-        matcher = bench.core._answers[name].matcher
-        assert matcher is not None
+    for matcher in matchers:
         matcher.weight = _Always(seconds)  # type: ignore[assignment]
     moved = [{output.request_id for output in bench.step()} for _ in range(5)]
     assert all("plain" in names for names in moved)
@@ -51,10 +67,9 @@ def test_who_waits_says_the_same() -> None:
         bench = Bench(256)
         params = SamplingParams(max_tokens=8, temperature=1, seed=3)
         for name in "abcd":
-            request = make_request(name, [7, ord(name)], 8, params=params, grammar=LETTERS)
-            bench.core.add(request)
+            matcher = _add(bench, name, params)
             if weight is not None:
-                bench.core._answers[name].matcher.weight = weight  # type: ignore[union-attr]
+                matcher.weight = weight
         outputs = bench.run()
         return [outputs[name].token_ids for name in "abcd"]
 
@@ -90,7 +105,7 @@ def test_of_a_long_forced_text_only_the_beginning_is_cut(monkeypatch: pytest.Mon
     bench.core.add(make_request("all", [7, 8], 6_000, grammar=Grammar.json_schema({"const": text})))
     output = bench.run()["all"]
     assert output.text == f'"{text}"'
-    assert max(asked) <= _LONGEST_CUT
+    assert max(asked) <= LONGEST_CUT
     assert bench.core.stats().steps <= 2 * len(text) // MAX_FORCED
 
 
@@ -103,10 +118,7 @@ def test_a_matcher_that_breaks_ends_its_own_request(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = Bench(256)
-    for name in ("good", "bad"):
-        bench.core.add(make_request(name, [7, ord(name[0])], 8, grammar=LETTERS))
-    bad = bench.core._answers["bad"].matcher
-    assert bad is not None
+    _, bad = (_add(bench, name) for name in ("good", "bad"))
 
     def broken(*_: object) -> bool:
         raise _Panic("so much for that")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,11 +18,11 @@ from radixlm.core.errors import (
     QueueFullError,
 )
 from radixlm.core.grammar import Grammar
-from radixlm.structured_output import Compiled, Compiler
-from radixlm.structured_output.compiler import MAX_KEPT, MAX_WAITING, MAX_WAITING_OF_TENANT
+from radixlm.structured_output import Compiler
+from radixlm.structured_output import compiler as compiling
 from radixlm.structured_output.grammar_source import MAX_GBNF_LENGTH, GrammarError
 from radixlm.structured_output.token_table import Table
-from radixlm.structured_output.trial import Trial
+from radixlm.structured_output.trial import Trial, Tried
 from radixlm.text.tokenizer import Tokenizer
 from tests.engines import byte_tokenizer
 
@@ -136,79 +138,92 @@ def test_a_grammar_is_compiled_once(compiler: Compiler) -> None:
     assert compiler.compile(Grammar.lark('start: "once"')) is not one
 
 
-def test_what_is_kept_is_bounded(compiler: Compiler) -> None:
-    first = compiler.compile(Grammar.regex("kept0"))
-    for index in range(1, MAX_KEPT + 1):
-        compiler.compile(Grammar.regex(f"kept{index}"))
-    assert len(compiler._kept) == MAX_KEPT
-    assert compiler._characters == sum(len(grammar.text) for grammar in compiler._kept)
-    assert compiler.compile(Grammar.regex("kept0")) is not first
+@pytest.mark.parametrize(("bound", "most"), [("MAX_KEPT", 4), ("MAX_KEPT_CHARACTERS", 20)])
+def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch, bound: str, most: int) -> None:
+    monkeypatch.setattr(compiling, bound, most)
+    compiler = Compiler(byte_tokenizer(), vocab_size=256, eos_ids=())
+    grammars = [Grammar.regex(f"kept{index}") for index in range(5)]
+    made = [compiler.compile(grammar) for grammar in grammars]
+    again = [compiler.compile(grammar) for grammar in grammars[::-1]][::-1]
+    compiler.close()
+    assert [one is two for one, two in zip(made, again, strict=True)] == [False] + [True] * 4
+
+
+class Trials:
+    """Of a compiler: they wait until they may go on. order: those that were tried."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.order: list[str] = []
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        check = Trial.check
+
+        def slowly(trial: Trial, grammar: Grammar) -> Tried:
+            self.begun.set()
+            self.go_on.wait(60)
+            self.order.append(grammar.text)
+            return check(trial, grammar)
+
+        monkeypatch.setattr(Trial, "check", slowly)
+
+
+@pytest.fixture
+def trials(monkeypatch: pytest.MonkeyPatch) -> Trials:
+    return Trials(monkeypatch)
+
+
+@pytest.fixture
+def made() -> Iterator[Compiler]:
+    compiler = Compiler(byte_tokenizer(), vocab_size=256, eos_ids=())
+    yield compiler
+    compiler.close()
 
 
 @pytest.mark.parametrize(
-    ("waiting", "told"),
-    [
-        ({"a": MAX_WAITING_OF_TENANT, "b": MAX_WAITING - MAX_WAITING_OF_TENANT}, "256 .*, 0 of"),
-        ({"me": MAX_WAITING_OF_TENANT}, "128 .*, 128 of"),
-    ],
+    ("waiting", "says"),
+    [({"a": 2, "b": 1}, "3 grammars .*, 0 of them yours"), ({"me": 2}, "2 .*, 2 of them yours")],
 )
 def test_grammars_that_wait_are_bounded(
-    compiler: Compiler, waiting: dict[str, int], told: str
+    made: Compiler,
+    trials: Trials,
+    monkeypatch: pytest.MonkeyPatch,
+    waiting: dict[str, int],
+    says: str,
 ) -> None:
-    compiler._waiting.update(waiting)
-    try:
-        with pytest.raises(QueueFullError, match=told):
-            compiler.submit(Grammar.regex("one too many"), "me")
-    finally:
-        compiler._waiting.clear()
+    """Altogether, and each tenant's: its grammars leave room for another's."""
+    monkeypatch.setattr(compiling, "MAX_WAITING", 3)
+    monkeypatch.setattr(compiling, "MAX_WAITING_OF_TENANT", 2)
+    accepted = [
+        made.submit(Grammar.regex(f"{tenant}{index}"), tenant)
+        for tenant, count in waiting.items()
+        for index in range(count)
+    ]
+    with pytest.raises(QueueFullError, match=says):
+        made.submit(Grammar.regex("one too many"), "me")
+    if "me" in waiting:
+        accepted.append(made.submit(Grammar.regex("another's"), "b"))
+    trials.go_on.set()
+    for future in accepted:
+        future.result(60)
+    made.submit(Grammar.regex("one too many"), "me").result(60)
 
 
-def test_one_tenant_s_grammars_leave_room_for_another_s(compiler: Compiler) -> None:
-    compiler._waiting["a"] = MAX_WAITING_OF_TENANT
-    try:
-        compiler.submit(Grammar.regex("another's"), "b").result()
-    finally:
-        del compiler._waiting["a"]
-
-
-def test_tenants_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Compiler(byte_tokenizer(), vocab_size=256, eos_ids=())
-    begun, go_on, order = threading.Event(), threading.Event(), []
-    compile_one = made._compile
-
-    def slowly(grammar: Grammar) -> Compiled:
-        begun.set()
-        go_on.wait(60)
-        order.append(grammar.text)
-        return compile_one(grammar)
-
-    monkeypatch.setattr(made, "_compile", slowly)
+def test_tenants_take_turns(made: Compiler, trials: Trials) -> None:
     waiting = [made.submit(Grammar.regex("a0"), "a")]
-    begun.wait(60)
+    trials.begun.wait(60)
     waiting += [made.submit(Grammar.regex(f"a{i}"), "a") for i in range(1, 4)]
     waiting += [made.submit(Grammar.regex(f"b{i}"), "b") for i in range(2)]
-    go_on.set()
+    trials.go_on.set()
     for future in waiting:
         future.result(60)
-    made.close()
-    assert order == ["a0", "a1", "b0", "a2", "b1", "a3"]
+    assert trials.order == ["a0", "a1", "b0", "a2", "b1", "a3"]
 
 
-def test_closing_gives_up_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Compiler(byte_tokenizer(), vocab_size=256, eos_ids=())
-    begun = threading.Event()
-
-    def until_closed(_grammar: Grammar) -> Compiled:
-        begun.set()
-        while not made._closed:
-            pass
-        raise EngineDeadError("closed")
-
-    monkeypatch.setattr(made, "_compile", until_closed)
+def test_closing_gives_up_what_waits(made: Compiler, trials: Trials) -> None:
     first, second = (made.submit(Grammar.regex(text)) for text in ("first", "second"))
-    begun.wait(60)
+    second.add_done_callback(lambda _: trials.go_on.set())
+    trials.begun.wait(60)
     made.close()
-    assert isinstance(first.exception(), EngineDeadError)
+    assert first.done()
     assert second.cancelled()
 
 
@@ -225,22 +240,30 @@ def test_a_process_that_can_not_start_is_not_the_grammar_s_fault(
     trial.close()
 
 
-def test_nothing_is_compiled_after_closing() -> None:
-    made = Compiler(byte_tokenizer(), vocab_size=256, eos_ids=())
+def test_nothing_is_compiled_after_closing(made: Compiler) -> None:
+    before = threading.active_count()
     made.close()
     with pytest.raises(EngineDeadError, match="shut down"):
         made.submit(Grammar.regex("a"))
-    assert made._thread is None
+    assert threading.active_count() == before
 
 
-def test_after_closing_nothing_is_left() -> None:
-    made = Compiler(byte_tokenizer(), vocab_size=256, eos_ids=())
+def test_after_closing_nothing_is_left(made: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    processes: list[subprocess.Popen[bytes]] = []
+
+    class Recorded(subprocess.Popen):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            processes.append(self)
+
+    monkeypatch.setattr(subprocess, "Popen", Recorded)
+    before = threading.active_count()
     made.compile(Grammar.regex("a"))
-    assert made._trial is not None
-    process = made._trial._process
-    assert process is not None
+    [process] = processes
+    assert process.poll() is None
     made.close()
     assert process.returncode is not None
+    assert threading.active_count() == before
 
 
 def test_a_schema_of_everything(compiler: Compiler) -> None:

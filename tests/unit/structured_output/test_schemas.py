@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radixlm.core.grammar import Grammar
-from radixlm.structured_output.compiler import MAX_KEPT_BYTES, Compiled, Compiler
+from radixlm.structured_output.compiler import MAX_KEPT_BYTES, Compiler
 from radixlm.structured_output.disjoint import Branches
 from radixlm.structured_output.grammar_source import GrammarError, compile_source, source_of
 from radixlm.structured_output.token_table import Table
+from radixlm.structured_output.trial import Trial
 from tests.engines import byte_tokenizer
 
 TOKENIZER = Table.of(byte_tokenizer(), 256, (0,)).tokenizer()
@@ -229,14 +230,17 @@ def test_no_value_matches_both_of_what_is_said_to_exclude_each_other(
         assert not [value for value in tried if one.is_valid(value) and other.is_valid(value)]
 
 
-def test_what_is_kept_is_bounded_by_its_memory() -> None:
+def test_what_is_kept_is_bounded_by_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    check, third = Trial.check, MAX_KEPT_BYTES // 3 + 1
+    monkeypatch.setattr(
+        Trial, "check", lambda trial, grammar: check(trial, grammar)._replace(size=third)
+    )
     compiler = Compiler(byte_tokenizer(), vocab_size=256, eos_ids=(0,))
-    third = MAX_KEPT_BYTES // 3 + 1
-    for index in range(4):
-        grammar = Grammar.regex(f"a{{{index + 1}}}")
-        compiler._keep(grammar, Compiled(compile_source(source_of(grammar), TOKENIZER), third))
-    assert [grammar.text for grammar in compiler._kept] == ["a{3}", "a{4}"]
-    assert compiler._bytes == 2 * third
+    grammars = [Grammar.regex(f"a{{{index + 1}}}") for index in range(4)]
+    made = [compiler.compile(grammar) for grammar in grammars]
+    again = [compiler.compile(grammar) for grammar in grammars[::-1]][::-1]
+    compiler.close()
+    assert [one is two for one, two in zip(made, again, strict=True)] == [False, False, True, True]
 
 
 def test_the_memory_of_a_grammar_is_measured() -> None:

@@ -16,13 +16,13 @@ from contextlib import contextmanager
 
 # So few requests hold so little that a search takes no longer than a step.
 _FEW = 64
-_EVERY_SECONDS = 10.0
+EVERY_SECONDS = 10.0
 # A search through a million nodes of the tree takes seconds, and finds nothing: so many times as
 # long is waited until the next one.
 _TIMES_ITS_OWN = 200
 # However busy the server is, so that what a library leaves behind cannot grow for ever; later only
 # after a search that took so long.
-_AT_LEAST_EVERY_SECONDS = 900.0
+AT_LEAST_EVERY_SECONDS = 900.0
 _NEVER = 1_000_000
 
 
@@ -43,16 +43,20 @@ def full_searches_on_demand() -> Iterator[None]:
         gc.unfreeze()
 
 
-async def search_when_quiet(under_way: Callable[[], int]) -> None:
+async def search_when_quiet(
+    under_way: Callable[[], int],
+    every: float = EVERY_SECONDS,
+    at_least_every: float = AT_LEAST_EVERY_SECONDS,
+) -> None:
     """Search while few requests are under way, and now and then in any case; until cancelled.
 
     The longer a search takes, the longer until the next one.
     """
-    waited, pause = 0.0, _EVERY_SECONDS
+    waited, pause = 0.0, every
     while True:
         await asyncio.sleep(pause)
-        waited, pause = waited + pause, _EVERY_SECONDS
-        if under_way() <= _FEW or waited >= _AT_LEAST_EVERY_SECONDS:
+        waited, pause = waited + pause, every
+        if under_way() <= _FEW or waited >= at_least_every:
             began = time.perf_counter()
             gc.collect()
             waited, pause = 0.0, max(pause, _TIMES_ITS_OWN * (time.perf_counter() - began))

@@ -19,7 +19,7 @@ MAX_KEPT_BYTES = 64 * 2**20
 # are taken.
 _MOST_REPEATED_AHEAD = 16
 _SECONDS_TO_NEXT_TRY = 0.001
-_PATIENCE_SECONDS = 1.0
+PATIENCE_SECONDS = 1.0
 _LINGER_MS = 1_000
 _NUMBER_BYTES = 8
 _END = (-1).to_bytes(_NUMBER_BYTES, "big", signed=True)
@@ -105,7 +105,7 @@ class Outlet:
 
     async def _taken(self, replay: Any, frames: tuple[bytes, ...]) -> bool:
         """Send it; False when the asker has gone, or takes nothing."""
-        until = time.monotonic() + _PATIENCE_SECONDS
+        until = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < until:
             try:
                 await replay.send_multipart(frames, flags=self._zmq.NOBLOCK)

@@ -18,7 +18,7 @@ from radixlm.server.kv_events.blocks import BlockLedger, Removed, Stored
 from radixlm.server.kv_events.kv_wire import CLEARED, Event, events_of
 from radixlm.server.kv_events.outlet import Outlet
 
-_SECONDS_TO_NEXT_TRY = 1.0
+SECONDS_TO_NEXT_TRY = 1.0
 
 _logger = logging.getLogger("radixlm.server")
 
@@ -76,7 +76,7 @@ class Publisher:
             except Exception:
                 self.counts.failures += 1
                 _logger.exception("KV events broke off; in a second all is told afresh")
-                await asyncio.sleep(_SECONDS_TO_NEXT_TRY)
+                await asyncio.sleep(SECONDS_TO_NEXT_TRY)
 
     async def _tell_all(self) -> None:
         """From the beginning, until the engine ends."""

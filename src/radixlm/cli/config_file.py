@@ -10,13 +10,10 @@ from typing import Any, TypeVar
 import click
 import yaml
 
-from radixlm.cli.flags import HeadedOption
-from radixlm.cli.others import hint_for
+from radixlm.cli.flags import hints
 from radixlm.core.errors import ConfigError
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-_NUMBERS = (click.INT, click.FLOAT)
 
 
 def config_option(command: F) -> F:
@@ -27,8 +24,6 @@ def config_option(command: F) -> F:
         is_eager=True,
         expose_value=False,
         callback=_take,
-        cls=HeadedOption,
-        heading="Config file",
         help="YAML file of flags, as in `kv-tokens: 100000`; the command line wins.",
     )(command)
 
@@ -39,26 +34,28 @@ def read_flags(file: str, command: click.Command) -> dict[str, Any]:
     Keys are long flags without their dashes in front. Null leaves a flag at its default, a list is
     a flag that is given several times. Raises ConfigError that names the file and the key.
     """
+    where = f"--config {file!r}"
     try:
         content = yaml.safe_load(Path(file).read_bytes())
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ConfigError(f"cannot read --config {file!r}: {error}") from None
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise ConfigError(
-            f"--config {file!r} must hold `flag: value` lines, not a {type(content).__name__}"
-        )
-    known = _known(command)
+        raise ConfigError(f"cannot read {where}: {error}") from None
+    if content is not None and not isinstance(content, dict):
+        raise ConfigError(f"{where} must hold `flag: value` lines, not a {type(content).__name__}")
+    known = {
+        name.removeprefix("--"): param
+        for param in command.params
+        if isinstance(param, click.Option) and param.expose_value
+        for name in param.opts
+    }
     values: dict[str, Any] = {}
-    for key, value in content.items():
+    for key, value in (content or {}).items():
         option = known.get(str(key).replace("_", "-"))
         if option is None or option.name is None:
-            raise ConfigError(f"--config {file!r}: {_unknown(str(key), list(known))}")
+            raise ConfigError(f"{where}: {_unknown(str(key), list(known))}")
         if option.name in values:
-            raise ConfigError(f"--config {file!r}: {key} is given twice")
+            raise ConfigError(f"{where}: {key} is given twice")
         if value is not None:
-            values[option.name] = _value(f"--config {file!r}: {key}", option, value)
+            values[option.name] = _value(f"{where}: {key}", option, value)
     return values
 
 
@@ -67,42 +64,33 @@ def _take(ctx: click.Context, _param: click.Parameter, file: str | None) -> None
         ctx.default_map = {**(ctx.default_map or {}), **read_flags(file, ctx.command)}
 
 
-def _known(command: click.Command) -> dict[str, click.Option]:
-    return {
-        flag.removeprefix("--"): param
-        for param in command.params
-        if isinstance(param, click.Option) and param.expose_value
-        for flag in param.opts
-        if flag.startswith("--")
-    }
-
-
 def _unknown(key: str, known: list[str]) -> str:
-    if (hint := hint_for("--" + key.replace("_", "-").lstrip("-"))) is not None:
+    name = key.replace("_", "-").lstrip("-")
+    if (hint := hints().get("--" + name)) is not None:
         return f"there is no flag {key!r}: {hint}"
-    near = difflib.get_close_matches(key.replace("_", "-").strip("-").lower(), known, n=1)
+    near = difflib.get_close_matches(name.lower(), known, n=1)
     hint = f"did you mean {near[0]!r}?" if near else "--help lists the flags"
     return f"there is no flag {key!r}; {hint}"
 
 
 def _value(where: str, option: click.Option, value: object) -> object:
     """What click reads as it reads the command line. Values are not shown: one may be a key."""
-    if option.is_flag:
-        if isinstance(value, bool):
-            return value
+    if not option.is_flag:
+        entries = value if option.multiple and isinstance(value, list) else [value]
+        texts = [_text(where, option, entry) for entry in entries]
+        return texts if option.multiple else texts[0]
+    if not isinstance(value, bool):
         raise ConfigError(f"{where} must be true or false")
-    if option.multiple:
-        entries = value if isinstance(value, list) else [value]
-        return [_text(where, option, entry) for entry in entries]
-    return _text(where, option, value)
+    return value
 
 
 def _text(where: str, option: click.Option, value: object) -> str:
     """YAML reads 0123 as 83 and `no` as false; guessing back would get keys and names wrong."""
     if isinstance(value, str):
         return value
-    if option.type in _NUMBERS:
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return str(value)
+    if option.type not in (click.INT, click.FLOAT):
+        kind = type(value).__name__
+        raise ConfigError(f"{where} must be text, got a {kind}; put it in quotes")
+    if type(value) not in (int, float):
         raise ConfigError(f"{where} must be a number, got a {type(value).__name__}")
-    raise ConfigError(f"{where} must be text, got a {type(value).__name__}; put it in quotes")
+    return str(value)

@@ -1,27 +1,33 @@
-"""Help under headings: an option says under which it stands. Hints for flags that are not ours."""
+"""Options from the fields of configs, help under headings, hints for flags that are not ours."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import Field, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields
+from functools import cache
+from importlib.resources import files
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import click
 
-from radixlm.cli.others import hint_for
 from radixlm.core.config import EngineConfig
+from radixlm.core.flags import flags_of, option_name
 from radixlm.core.sampling import SamplingParams
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.text.model_folder import DEMO_NAME
 
+F = TypeVar("F", bound=Callable[..., Any])
 
-class HeadedOption(click.Option):
-    """An option with its heading in the help of a HeadedCommand."""
-
-    def __init__(self, *args: Any, heading: str, **attributes: Any) -> None:
-        super().__init__(*args, **attributes)
-        self.heading = heading
+_SAMPLING_HELP = {
+    "max_tokens": "Longest answer, in tokens.",
+    "temperature": "0 always takes the likeliest token; more is more varied.",
+    "top_p": "Sample among the likeliest tokens that hold this much probability.",
+    "top_k": "Sample among this many of the likeliest tokens; -1 takes all.",
+    "min_p": "Leave out tokens less likely than this share of the likeliest one.",
+    "repetition_penalty": "More than 1 makes tokens that were there already less likely.",
+    "seed": "The same seed gives the same answer.",
+}
 
 
 class HintingCommand(click.Command):
@@ -35,7 +41,7 @@ class HintingCommand(click.Command):
             # Of `-ngl 9` click has looked for `-n` only.
             likely = [flag for flag in given if flag.startswith(error.option_name)]
             for flag in likely:
-                if (hint := hint_for(flag)) is not None:
+                if (hint := hints().get(flag)) is not None:
                     raise click.UsageError(f"There is no option {flag!r}: {hint}.", ctx) from None
             raise
 
@@ -44,15 +50,27 @@ class HeadedCommand(HintingCommand):
     """Lists its options by heading, in the order in which headings and options first come."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        headings = {"model_path": "Model", **_headings(), "config": "Config file"}
         sections: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
-            if record is not None and isinstance(param, click.Option):
-                heading = param.heading if isinstance(param, HeadedOption) else "Other"
-                sections.setdefault(heading, []).append(record)
+            if record is not None:
+                sections.setdefault(headings.get(str(param.name), "Other"), []).append(record)
         for heading, records in sections.items():
             with formatter.section(heading):
                 formatter.write_dl(records)
+
+
+@cache
+def hints() -> Mapping[str, str]:
+    """What to do instead of another engine's flag.
+
+    >>> hints()["--max-model-len"]
+    '--context-length is ours'
+    """
+    table = (files("radixlm.cli") / "other_flags.txt").read_text(encoding="utf-8")
+    rows = [line.split(" | ") for line in table.splitlines() if not line.startswith("#")]
+    return {flag: hint for flags, hint in rows for flag in flags.split()}
 
 
 def say_loading(model: str | None) -> None:
@@ -60,77 +78,37 @@ def say_loading(model: str | None) -> None:
     click.secho(f"Loading {model or DEMO_NAME} ...", dim=True, err=True)
 
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-# In a config's order of fields, the one at which a heading of the help begins.
-_ENGINE_HEADINGS = {"model": "Model", "kv_tokens": "Cache", "schedule_policy": "Scheduler"}
-_SERVER_HEADINGS = {
-    "host": "Server",
-    "api_key": "API keys",
-    "max_request_bytes": "Limits",
-    "response_store": "Stored responses",
-    "kv_events_config": "Routers",
-    "disable_access_log": "Logs",
-}
-_SAMPLING_HELP = {
-    "max_tokens": "Longest answer, in tokens.",
-    "temperature": "0 always takes the likeliest token; more is more varied.",
-    "top_p": "Sample among the likeliest tokens that hold this much probability.",
-    "top_k": "Sample among this many of the likeliest tokens; -1 takes all.",
-    "min_p": "Leave out tokens less likely than this share of the likeliest one.",
-    "repetition_penalty": "More than 1 makes tokens that were there already less likely.",
-    "seed": "The same seed gives the same answer.",
-}
-
-
 def engine_options(command: F) -> F:
-    """Add an option for each field of EngineConfig but `model`, under the field's name."""
-    return _add_options(command, EngineConfig, _ENGINE_HEADINGS)
+    """Add an option for each flag of EngineConfig but `model`, which is the argument."""
+    return _with_options(command, (each for each in _options(EngineConfig) if each[0] != "model"))
 
 
 def server_options(command: F) -> F:
-    """Add an option for each field of ServerConfig, under the field's name."""
-    return _add_options(command, ServerConfig, _SERVER_HEADINGS)
+    """Add an option for each flag of ServerConfig."""
+    return _with_options(command, _options(ServerConfig))
 
 
 def model_path_option(command: F) -> F:
     """The model as an option, for hands that are used to it; the argument is the short way."""
-    return click.option(
-        "--model-path",
-        "--model",
-        "model_path",
-        cls=HeadedOption,
-        heading="Model",
-        help="The same as MODEL, as other engines name it.",
-    )(command)
+    text = "The same as MODEL, as other engines name it."
+    return click.option("--model-path", "--model", "model_path", help=text)(command)
 
 
 def sampling_options(**defaults: Any) -> Callable[[F], F]:
     """Add options for how tokens are chosen; `defaults` replace those of SamplingParams."""
-    hints = get_type_hints(SamplingParams)
+    hinted = get_type_hints(SamplingParams)
     known = {item.name: item.default for item in fields(SamplingParams)} | defaults
 
     def decorate(command: F) -> F:
-        stop = click.option(
-            "--stop", multiple=True, help="Text that ends the answer; may be given several times."
+        text = "Text that ends the answer; may be given several times."
+        command = click.option("--stop", multiple=True, help=text)(command)
+        options = (
+            (name, {"help": text, "default": known[name], **_typed(hinted[name], known[name], ())})
+            for name, text in _SAMPLING_HELP.items()
         )
-        command = stop(command)
-        for name, text in reversed(_SAMPLING_HELP.items()):
-            command = click.option(
-                _flag(name),
-                type=_plain_type(hints[name]),
-                default=known[name],
-                show_default=known[name] is not None,
-                help=text,
-            )(command)
-        return command
+        return _with_options(command, options)
 
     return decorate
-
-
-def flags_of(config: Any) -> list[Field[Any]]:
-    """Its fields, without those that follow from others."""
-    return [item for item in fields(config) if item.init]
 
 
 def take_sampling(options: dict[str, Any]) -> SamplingParams:
@@ -141,43 +119,37 @@ def take_sampling(options: dict[str, Any]) -> SamplingParams:
     return SamplingParams(**{name: options.pop(name) for name in (*_SAMPLING_HELP, "stop")})
 
 
-def _add_options(command: F, config: type, headings: Mapping[str, str]) -> F:
-    hints = get_type_hints(config)
-    for item, heading in reversed(list(_headed(config, headings))):
-        if item.name != "model":  # it is the argument
-            command = _option(item, hints[item.name], heading)(command)
+def _with_options(command: F, options: Iterable[tuple[str, Mapping[str, Any]]]) -> F:
+    for name, attributes in reversed(list(options)):
+        command = click.option(option_name(name), **attributes)(command)
     return command
 
 
-def _headed(config: Any, headings: Mapping[str, str]) -> Iterator[tuple[Field[Any], str]]:
-    heading = ""
-    for item in flags_of(config):
-        heading = headings.get(item.name, heading)
-        yield item, heading
+def _options(config: type) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Each flag's name and what click.option takes for it."""
+    hinted = get_type_hints(config)
+    for item, flag in flags_of(config):
+        choices = () if flag.rule is None else flag.rule.choices
+        typed = _typed(hinted[item.name], item.default, choices)
+        yield item.name, {"default": item.default, "help": flag.help, **typed}
 
 
-def _option(item: Field[Any], hint: Any, heading: str) -> Callable[[F], F]:
-    attributes: dict[str, Any] = {"cls": HeadedOption, "heading": heading}
-    attributes |= {"default": item.default, "help": item.metadata["help"]}
-    choices = item.metadata["choices"]
+def _typed(hint: Any, default: object, choices: tuple[str, ...]) -> Mapping[str, Any]:
     if hint is bool:
-        attributes |= {"is_flag": True}
-    elif get_origin(hint) is tuple:
-        attributes |= {"multiple": True, "type": get_args(hint)[0]}
-    else:
-        attributes |= {
-            "type": click.Choice(choices) if choices else _plain_type(hint),
-            "show_default": item.default not in (None, ""),
-        }
-    return click.option(_flag(item.name), **attributes)
-
-
-def _plain_type(hint: Any) -> Any:
-    """`int` of `int | None`: None is what an option is when it is not given."""
-    if get_origin(hint) is UnionType:
+        return {"is_flag": True}
+    if get_origin(hint) is tuple:
+        return {"multiple": True, "type": get_args(hint)[0]}
+    if get_origin(hint) is UnionType:  # None is what an option is when it is not given
         [hint] = [member for member in get_args(hint) if member is not type(None)]
-    return hint
+    kind = click.Choice(choices) if choices else hint
+    return {"type": kind, "show_default": default not in (None, "")}
 
 
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+def _headings() -> Mapping[str, str]:
+    """The heading of each flag: the last one that began before it."""
+    headings: dict[str, str] = {}
+    heading = ""
+    for config in (EngineConfig, ServerConfig):
+        for item, flag in flags_of(config):
+            heading = headings[item.name] = flag.heading or heading
+    return headings

@@ -16,13 +16,13 @@ from radixlm.cli.config_file import config_option
 from radixlm.cli.flags import (
     HeadedCommand,
     engine_options,
-    flags_of,
     model_path_option,
     say_loading,
     server_options,
 )
 from radixlm.cli.later import later
 from radixlm.core.config import EngineConfig
+from radixlm.core.flags import flags_of
 from radixlm.server.config.server_config import LogFormat, ServerConfig
 from radixlm.server.http.listen import check_certificate, listening
 from radixlm.text.model_folder import resolve_folder
@@ -41,7 +41,9 @@ def command(model: str | None, model_path: str | None, **flags: Any) -> None:
 
     Without MODEL it is the embedded demo model. Ctrl-C ends it.
     """
-    settings = ServerConfig(**{item.name: flags.pop(item.name) for item in flags_of(ServerConfig)})
+    settings = ServerConfig(
+        **{item.name: flags.pop(item.name) for item, _ in flags_of(ServerConfig)}
+    )
     config = EngineConfig.from_flags(model=model or model_path, **flags)
     _log_to_stderr(settings.log_format)
     with checked(config, settings) as listener:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 from radixlm.core.errors import ConfigError
+from radixlm.core.flags import Rule, check_flags, flag, integer, number, one_of
 
 DtypeName = Literal["auto", "float32", "bfloat16"]
 SchedulePolicy = Literal[
     "lpm", "fcfs", "dfs-weight", "lof", "shortest-prefill-first", "random", "priority"
 ]
-
-
-def _flag(default: Any, text: str, choices: tuple[str, ...] = ()) -> Any:
-    return field(default=default, metadata={"help": text, "choices": choices})
-
-
 # OpenMP ends the process, without a word, where it can not have as many as it was asked for.
 _MOST_THREADS = 1024
+_PAGE_SIZE = Rule(
+    "must be a power of two",
+    lambda value: type(value) is int and value > 0 and not value & (value - 1),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,96 +27,90 @@ class EngineConfig:
     Raises ConfigError that names the flag and the value.
     """
 
-    model: str | None = _flag(
-        None, "Local folder in Hugging Face format. Default: the embedded demo model."
+    model: str | None = flag(
+        None,
+        "Local folder in Hugging Face format. Default: the embedded demo model.",
+        heading="Model",
     )
-    tokenizer: str | None = _flag(None, "Folder of the tokenizer, when it is not the model's own.")
-    chat_template: str | None = _flag(None, "Jinja file that replaces the model's chat template.")
-    dtype: DtypeName = _flag(
-        "auto", "Type of weights and KV; auto is the checkpoint's own.", get_args(DtypeName)
+    tokenizer: str | None = flag(None, "Folder of the tokenizer, when it is not the model's own.")
+    chat_template: str | None = flag(None, "Jinja file that replaces the model's chat template.")
+    dtype: DtypeName = flag(
+        "auto", "Type of weights and KV; auto is the checkpoint's own.", one_of(get_args(DtypeName))
     )
-    device: str = _flag("auto", "cpu, cuda, cuda:1, ...; auto takes a GPU when there is one.")
-    threads: int | None = _flag(
+    device: str = flag("auto", "cpu, cuda, cuda:1, ...; auto takes a GPU when there is one.")
+    threads: int | None = flag(
         None,
         "Threads that compute on the CPU. Default: as many as processors, by affinity and the "
         "container's quota; steps use fewer where other processes want theirs.",
+        integer(1, _MOST_THREADS),
     )
-    context_length: int | None = _flag(None, "Longest prompt plus answer. Default: the model's.")
-    kv_tokens: int | None = _flag(
-        None, "Tokens that the KV pool holds. Default: from the memory that is free."
+    context_length: int | None = flag(
+        None, "Longest prompt plus answer. Default: the model's.", integer(2)
     )
-    page_size: int = _flag(1, "Tokens per page of the cache, a power of two; 1 shares every token.")
-    disable_radix_cache: bool = _flag(False, "Share nothing and keep nothing after a request.")
-    eviction_policy: str = _flag(
+    kv_tokens: int | None = flag(
+        None,
+        "Tokens that the KV pool holds. Default: from the memory that is free.",
+        integer(2),
+        heading="Cache",
+    )
+    page_size: int = flag(
+        1, "Tokens per page of the cache, a power of two; 1 shares every token.", _PAGE_SIZE
+    )
+    disable_radix_cache: bool = flag(False, "Share nothing and keep nothing after a request.")
+    eviction_policy: str = flag(
         "lru", "lru, lfu, fifo, mru, filo, slru, priority, or package.module:Class of your own."
     )
-    max_pinned_tokens: int | None = _flag(
+    max_pinned_tokens: int | None = flag(
         None,
         "Tokens of the KV pool that may be pinned, by Engine.pin and by marks in prompts; no "
         "request may need them. Default: a quarter, or what the longest request leaves.",
+        integer(0),
     )
-    schedule_policy: SchedulePolicy = _flag(
+    schedule_policy: SchedulePolicy = flag(
         "lpm",
         "Who is admitted first: longest cached prefix, first come, most shared branch, longest "
         "output, fewest tokens to compute, by lot, or highest priority.",
-        get_args(SchedulePolicy),
+        one_of(get_args(SchedulePolicy)),
+        heading="Scheduler",
     )
-    schedule_seed: int = _flag(0, "Seed of --schedule-policy random.")
-    max_wait_admissions: int = _flag(
+    schedule_seed: int = flag(0, "Seed of --schedule-policy random.", integer(0))
+    max_wait_admissions: int = flag(
         1_000,
         "Younger requests of its priority and tenant that may be admitted before a waiting one.",
+        integer(1),
     )
-    priority_scheduling_preemption_threshold: int = _flag(
+    priority_scheduling_preemption_threshold: int = flag(
         10,
         "With --schedule-policy priority, a request takes the place of a running one whose "
         "priority is lower by at least this.",
+        integer(1),
     )
-    schedule_conservativeness: float = _flag(
-        1.0, "More reserves more of the pool for running requests; 0 reserves nothing."
+    schedule_conservativeness: float = flag(
+        1.0,
+        "More reserves more of the pool for running requests; 0 reserves nothing.",
+        number(0, 10),
     )
-    chunked_prefill_size: int = _flag(
-        2048, "Token budget of a step; a longer prompt is computed in chunks between others."
+    chunked_prefill_size: int = flag(
+        2048,
+        "Token budget of a step; a longer prompt is computed in chunks between others.",
+        integer(1),
     )
-    max_running_requests: int = _flag(
-        256, "Requests that run at the same time; never more than --chunked-prefill-size."
+    max_running_requests: int = flag(
+        256,
+        "Requests that run at the same time; never more than --chunked-prefill-size.",
+        integer(1),
     )
-    disable_jump_forward: bool = _flag(
+    disable_jump_forward: bool = flag(
         False, "Ask the model for every token of an answer, those that its grammar forces too."
     )
-    max_queued_requests: int = _flag(10_000, "Requests that wait or run; more are refused.")
+    max_queued_requests: int = flag(
+        10_000, "Requests that wait or run; more are refused.", integer(1)
+    )
 
     def __post_init__(self) -> None:
-        for name, low in (
-            ("chunked_prefill_size", 1),
-            ("max_running_requests", 1),
-            ("max_queued_requests", 1),
-            ("max_wait_admissions", 1),
-            ("priority_scheduling_preemption_threshold", 1),
-            ("schedule_seed", 0),
-        ):
-            _at_least(name, getattr(self, name), low)
-        if self.threads is not None:
-            _at_least("threads", self.threads, 1)
-            if self.threads > _MOST_THREADS:
-                raise ConfigError(f"--threads is at most {_MOST_THREADS}, got {self.threads}")
-        for name in ("kv_tokens", "context_length"):
-            if getattr(self, name) is not None:
-                _at_least(name, getattr(self, name), 2)
-        if self.max_pinned_tokens is not None:
-            _at_least("max_pinned_tokens", self.max_pinned_tokens, 0)
-        check_page_size(self.page_size)
+        check_flags(self)
         if self.disable_radix_cache and self.max_pinned_tokens:
             raise ConfigError("--max-pinned-tokens has no use with --disable-radix-cache")
-        for item in fields(self):
-            choices = item.metadata["choices"]
-            value = getattr(self, item.name)
-            if choices and value not in choices:
-                raise ConfigError(f"{_name(item.name)} is one of {choices}, got {value!r}")
-        if not 0.0 <= self.schedule_conservativeness <= 10.0:
-            raise ConfigError(
-                "--schedule-conservativeness is a number from 0 to 10, "
-                f"got {self.schedule_conservativeness!r}"
-            )
 
     @classmethod
     def from_flags(cls, **flags: Any) -> EngineConfig:
@@ -131,15 +124,5 @@ class EngineConfig:
 
 def check_page_size(page_size: int) -> None:
     """Raise ConfigError unless `page_size` is a power of two."""
-    whole = isinstance(page_size, int) and not isinstance(page_size, bool)
-    if not whole or page_size < 1 or page_size & (page_size - 1):
-        raise ConfigError(f"--page-size must be a power of two, got {page_size!r}")
-
-
-def _at_least(name: str, value: int, low: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < low:
-        raise ConfigError(f"{_name(name)} is an integer of at least {low}, got {value!r}")
-
-
-def _name(field_name: str) -> str:
-    return "--" + field_name.replace("_", "-")
+    if not _PAGE_SIZE.holds(page_size):
+        raise ConfigError(f"--page-size {_PAGE_SIZE.text}, got {page_size!r}")

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from radixlm.cli import serve_command as cli_serve
 from radixlm.cli.config_file import read_flags
-from radixlm.cli.flags import flags_of
+from radixlm.core.flags import flags_of
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError
 from radixlm.server.config.server_config import ServerConfig
@@ -84,7 +84,7 @@ def test_a_file_may_hold_every_flag(served, file):
 
 
 def test_every_flag_is_known_to_the_file(file):
-    names = [item.name for config in (EngineConfig, ServerConfig) for item in flags_of(config)]
+    names = [item.name for config in (EngineConfig, ServerConfig) for item, _ in flags_of(config)]
     path = file("".join(f"{name.replace('_', '-')}: null\n" for name in names))
     assert read_flags(path, cli_serve.command) == {}
 
@@ -191,5 +191,5 @@ def test_the_help_stands_under_headings():
         "--config": "Config file",
     }.items():
         assert under[flag] == heading
-    for item in flags_of(ServerConfig):
+    for item, _ in flags_of(ServerConfig):
         assert "--" + item.name.replace("_", "-") in under

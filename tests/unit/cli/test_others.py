@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from radixlm.cli.chat_command import command as chat
 from radixlm.cli.config_file import read_flags
 from radixlm.cli.generate_command import command as generate
-from radixlm.cli.others import hinted
+from radixlm.cli.flags import hints
 from radixlm.cli.serve_command import command as serve
 from radixlm.core.errors import ConfigError
 
@@ -68,7 +68,7 @@ def test_the_file_knows_them_too(tmp_path):
 
 
 def test_hints_name_flags_that_there_are():
-    assert len(hinted()) > 100
-    assert not hinted().keys() & OURS
-    named = {flag for hint in hinted().values() for flag in re.findall(r"--[a-z-]+\b", hint)}
+    assert len(hints()) > 100
+    assert not hints().keys() & OURS
+    named = {flag for hint in hints().values() for flag in re.findall(r"--[a-z-]+\b", hint)}
     assert named - OURS == {"--local-dir"}

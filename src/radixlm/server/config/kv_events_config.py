@@ -5,57 +5,31 @@ from __future__ import annotations
 import importlib
 import json
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple, NotRequired
 
 from typing_extensions import TypedDict
 
 from radixlm.core.errors import ConfigError
+from radixlm.core.flags import Rule, check_flags, flag, integer, one_of
 from radixlm.core.reports import MAX_WAITING
 
 FLAG = "--kv-events-config"
-PUBLISHERS = ("null", "zmq")
 DEFAULT_BLOCK_SIZE = 16
 _WILDCARDS = ("*", "0.0.0.0", "[::]")  # noqa: S104
 _LAST_PORT = 65535
-_MOST = 1_000_000_000  # ZMQ's own counts have 31 bits
 _ENDPOINT = re.compile(r"tcp://(?P<host>[^:/\s]+|\[[^\]\s]+\]):(?P<port>[0-9]{1,5})|ipc://\S+")
 
 
-def _is_switch(value: object) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and value.isprintable()
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and 1 <= value <= _MOST
-
-
-def _is_publisher(value: object) -> bool:
-    return value in PUBLISHERS
-
-
 def _is_endpoint(value: object) -> bool:
-    found = _ENDPOINT.fullmatch(value) if isinstance(value, str) and _is_text(value) else None
+    found = _ENDPOINT.fullmatch(value) if isinstance(value, str) and value.isprintable() else None
     return found is not None and 0 < int(found["port"] or 1) <= _LAST_PORT
 
 
-_RULES: dict[Callable[[object], bool], str] = {
-    _is_switch: "true or false",
-    _is_text: "printable text",
-    _is_count: f"an integer from 1 to {_MOST}",
-    _is_publisher: f"one of {PUBLISHERS}",
-    _is_endpoint: "like tcp://*:5557 or ipc://PATH",
-}
-
-
-def _of(rule: Callable[[object], bool], default: Any = None) -> Any:
-    """A field; where its default is None, None is no breach of the rule."""
-    return field(default=default, metadata={"rule": rule})
+_SWITCH = Rule("is true or false", lambda value: isinstance(value, bool))
+_TEXT = Rule("is printable text", lambda value: isinstance(value, str) and value.isprintable())
+_PLACE = Rule("is like tcp://*:5557 or ipc://PATH", _is_endpoint)
+_COUNT = integer(1, 1_000_000_000)  # ZMQ's own counts have 31 bits
 
 
 class KVEventSource(TypedDict):
@@ -82,22 +56,19 @@ class KVEventsConfig:
     block_size: tokens of a block; None: 16, or a page where that is more.
     """
 
-    enable_kv_cache_events: bool | None = _of(_is_switch)
-    publisher: str | None = _of(_is_publisher)
-    endpoint: str = _of(_is_endpoint, "tcp://*:5557")
-    bind: bool | None = _of(_is_switch)
-    replay_endpoint: str | None = _of(_is_endpoint)
-    buffer_steps: int = _of(_is_count, 10_000)
-    hwm: int = _of(_is_count, 100_000)
-    max_queue_size: int = _of(_is_count, MAX_WAITING)
-    topic: str = _of(_is_text, "")
-    block_size: int | None = _of(_is_count)
+    enable_kv_cache_events: bool | None = flag(None, rule=_SWITCH)
+    publisher: str | None = flag(None, rule=one_of(("null", "zmq")))
+    endpoint: str = flag("tcp://*:5557", rule=_PLACE)
+    bind: bool | None = flag(None, rule=_SWITCH)
+    replay_endpoint: str | None = flag(None, rule=_PLACE)
+    buffer_steps: int = flag(10_000, rule=_COUNT)
+    hwm: int = flag(100_000, rule=_COUNT)
+    max_queue_size: int = flag(MAX_WAITING, rule=_COUNT)
+    topic: str = flag("", rule=_TEXT)
+    block_size: int | None = flag(None, rule=_COUNT)
 
     def __post_init__(self) -> None:
-        for item in fields(self):
-            value, rule = getattr(self, item.name), item.metadata["rule"]
-            if not rule(value) and not value is item.default is None:
-                raise ConfigError(f"{FLAG}: {item.name} is {_RULES[rule]}, got {value!r:.200}")
+        check_flags(self, lambda name: f"{FLAG}: {name}")
         if self.enable_kv_cache_events is None and self.publisher is None:
             raise ConfigError(
                 f'{FLAG} turns nothing on: give "publisher": "zmq" or '

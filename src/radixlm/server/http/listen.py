@@ -12,7 +12,6 @@ from pathlib import Path
 from radixlm.core.errors import ConfigError
 from radixlm.server.config.server_config import ServerConfig
 
-_LAST_PORT = 65535
 _BACKLOG = 2048
 
 
@@ -33,8 +32,6 @@ def listening(config: ServerConfig) -> Iterator[socket.socket]:
 
 def bind(host: str, port: int) -> socket.socket:
     """A listening socket. Raises ConfigError that says what to do."""
-    if not 0 <= port <= _LAST_PORT:
-        raise ConfigError(f"--port is a number from 0 to {_LAST_PORT}, got {port}")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)

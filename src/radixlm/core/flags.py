@@ -1,0 +1,112 @@
+"""Flags: a field of a config says its help and what it may hold; checks and options follow."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, NamedTuple
+
+from radixlm.core.errors import ConfigError
+
+
+class Rule(NamedTuple):
+    """What a flag may hold. text: how an error goes on after the flag's name.
+
+    choices: all values, where there are few.
+    """
+
+    text: str
+    holds: Callable[[Any], bool]
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """heading: where a heading of the help begins, its text. secret: never shown in errors."""
+
+    help: str
+    rule: Rule | None
+    heading: str | None
+    secret: bool
+
+
+def flag(
+    default: Any,
+    text: str = "",
+    rule: Rule | None = None,
+    *,
+    heading: str | None = None,
+    secret: bool = False,
+) -> Any:
+    """A config's field. text: its help. rule: of each value where the field is a tuple; None is
+    always allowed where it is the default.
+    """
+    return field(
+        default=default,
+        repr=not secret,
+        metadata={"flag": Flag(text, rule, heading, secret)},
+    )
+
+
+def flags_of(config: Any) -> Iterator[tuple[Field[Any], Flag]]:
+    """A config's fields that are flags."""
+    return ((item, item.metadata["flag"]) for item in fields(config) if "flag" in item.metadata)
+
+
+def option_name(name: str) -> str:
+    """`--kv-tokens` of `kv_tokens`."""
+    return "--" + name.replace("_", "-")
+
+
+def check_flags(config: Any, name_of: Callable[[str], str] = option_name) -> None:
+    """Raise ConfigError for the first field that breaks its rule.
+
+    name_of: what an error calls a field.
+    """
+    for item, declared in flags_of(config):
+        value, rule, name = getattr(config, item.name), declared.rule, name_of(item.name)
+        if rule is None or value is item.default is None:
+            continue
+        if not isinstance(item.default, tuple):
+            if not rule.holds(value):
+                raise ConfigError(f"{name} {rule.text}, got {value!r:.200}")
+            continue
+        if not isinstance(value, tuple):
+            raise ConfigError(f"{item.name} is a tuple, got {type(value).__name__}")
+        for place, each in enumerate(value, 1):
+            if not rule.holds(each) and declared.secret:
+                raise ConfigError(f"{name} number {place} {rule.text}")
+            if not rule.holds(each):
+                raise ConfigError(f"{name} {rule.text}, got {each!r:.200}")
+
+
+def integer(low: int, high: int | None = None) -> Rule:
+    """Both ends are allowed."""
+    text = f"of at least {low}" if high is None else f"from {low} to {high}"
+    most = math.inf if high is None else high
+    return Rule(f"is an integer {text}", lambda value: type(value) is int and low <= value <= most)
+
+
+def number(low: float, high: float, text: str = "") -> Rule:
+    """A finite number; both ends are allowed."""
+    return Rule(
+        text or f"is a number from {low:g} to {high:g}",
+        lambda value: type(value) in (int, float) and math.isfinite(value) and low <= value <= high,
+    )
+
+
+def one_of(choices: tuple[str, ...]) -> Rule:
+    return Rule(f"is one of {choices}", lambda value: value in choices, choices)
+
+
+def written(pattern: str, text: str) -> Rule:
+    """Text that matches all of `pattern`, of ASCII characters as \\w."""
+    compiled = re.compile(pattern, re.ASCII)
+    return Rule(
+        text, lambda value: isinstance(value, str) and compiled.fullmatch(value) is not None
+    )
+
+
+SECONDS = number(0, math.inf, "is a number of seconds, 0 for no limit")

@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from radixlm.cli.flags import (
+from radixlm.cli.later import later
+from radixlm.cli.options import (
     HintingCommand,
     engine_options,
     model_path_option,
@@ -14,7 +15,6 @@ from radixlm.cli.flags import (
     say_loading,
     take_sampling,
 )
-from radixlm.cli.later import later
 from radixlm.text.model_folder import resolve_folder
 
 talk = later("radixlm.cli.conversation:talk")

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 import yaml
 
-from radixlm.cli.flags import hints
+from radixlm.cli.options import hints
 from radixlm.core.errors import ConfigError
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from radixlm.cli.flags import (
+from radixlm.cli.later import later
+from radixlm.cli.options import (
     HintingCommand,
     engine_options,
     model_path_option,
@@ -16,7 +17,6 @@ from radixlm.cli.flags import (
     say_loading,
     take_sampling,
 )
-from radixlm.cli.later import later
 from radixlm.core.errors import ModelError, counted
 from radixlm.core.request import RequestOutput
 from radixlm.text.model_folder import DEMO_NAME, hub_name, is_folder, resolve_folder

@@ -13,14 +13,14 @@ from typing import Any
 import click
 
 from radixlm.cli.config_file import config_option
-from radixlm.cli.flags import (
+from radixlm.cli.later import later
+from radixlm.cli.options import (
     HeadedCommand,
     engine_options,
     model_path_option,
     say_loading,
     server_options,
 )
-from radixlm.cli.later import later
 from radixlm.core.config import EngineConfig
 from radixlm.core.flags import flags_of
 from radixlm.server.config.server_config import LogFormat, ServerConfig

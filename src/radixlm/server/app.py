@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from fastapi import FastAPI
-from fastapi.routing import APIRoute
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
@@ -18,12 +17,12 @@ from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.api_keys import Keyring
 from radixlm.server.http.envelope import Envelope
 from radixlm.server.http.error_handlers import install_error_handlers
+from radixlm.server.http.openapi import Served, document
+from radixlm.server.http.routes import ReadLimits, Route
 from radixlm.server.kv_events.publisher import KVEventCounts
 from radixlm.server.openai.openai_routes import router
 from radixlm.server.pages.explain import router as explain_router
-from radixlm.server.pages.openapi import document
 from radixlm.server.pages.tree_routes import router as cache_router
-from radixlm.server.pages.tree_routes import streams as cache_streams
 from radixlm.server.pages.ui_routes import router as ui_router
 from radixlm.server.pipeline.admission import Pace
 from radixlm.server.pipeline.answer_memory import AnswerMemory
@@ -45,10 +44,9 @@ _ROUTERS = (
     native_router,
     explain_router,
     cache_router,
-    cache_streams,
 )
 # All of the API: what /openapi.json tells, and a 405 allows.
-API_ROUTES = [route for each in _ROUTERS for route in each.routes if isinstance(route, APIRoute)]
+API_ROUTES = [route for each in _ROUTERS for route in each.routes if isinstance(route, Route)]
 
 
 def create_app(
@@ -89,6 +87,9 @@ def create_app(
     )
     app = _Application(title="RadixLM", docs_url=None, redoc_url=None)
     app.state.service = service
+    app.state.read_limits = ReadLimits(
+        service.max_request_bytes, config.body_timeout, config.strict_fields
+    )
     for routes in _ROUTERS:
         app.include_router(routes)
     app.include_router(ui_router)  # a page is no part of the API
@@ -106,12 +107,11 @@ def create_app(
 
 
 class _Application(FastAPI):
-    """The routes read their bodies by hand, so FastAPI knows nothing of them to tell."""
+    """FastAPI's document of the routes, with what this server's flags and model add."""
 
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
             service: Service = self.state.service
-            self.openapi_schema = document(
-                API_ROUTES, service.model_name, service.engine.info, service.config
-            )
+            served = Served(service.model_name, service.engine.info.vocab_size, service.longest)
+            self.openapi_schema = document(API_ROUTES, service.config, served)
         return self.openapi_schema

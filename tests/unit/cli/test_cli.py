@@ -17,9 +17,9 @@ from click.testing import CliRunner
 
 from radixlm.cli import commands as cli
 from radixlm.cli.chat_command import command as chat
-from radixlm.cli.flags import engine_options, sampling_options, take_sampling
 from radixlm.cli.generate_command import command as generate
 from radixlm.cli.later import named
+from radixlm.cli.options import engine_options, sampling_options, take_sampling
 from radixlm.cli.serve_command import command as serve
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, InvalidRequestError, ModelError

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from radixlm.cli.chat_command import command as chat
 from radixlm.cli.config_file import read_flags
 from radixlm.cli.generate_command import command as generate
-from radixlm.cli.flags import hints
+from radixlm.cli.options import hints
 from radixlm.cli.serve_command import command as serve
 from radixlm.core.errors import ConfigError
 

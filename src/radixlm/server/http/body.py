@@ -29,6 +29,7 @@ class Body(BaseModel):
 
     echoes: those that are taken because they come back from answers, but not with --strict-fields.
     not_yet: names of further fields that are known, with the values of each that ask for nothing.
+    answered: whether an answer is generated, which must fit, too.
     """
 
     # Unknown fields are kept, so that `settle_extras` can say what is wrong with each.
@@ -42,6 +43,7 @@ class Body(BaseModel):
     no_ops: ClassVar[frozenset[str]] = frozenset()
     echoes: ClassVar[frozenset[str]] = frozenset()
     not_yet: ClassVar[NotYet] = NOT_YET
+    answered: ClassVar[bool] = True
 
 
 def by_type(tags: Mapping[str | None, str], what: str) -> Discriminator:

@@ -31,8 +31,8 @@ TOKEN_KEY = re.compile(r"[0-9]{1,10}")
 _PROMPTS = frozenset({"prompt", "input_ids", "tokens"})
 _STOPS = frozenset({"stop_token_ids"})
 _LENGTHS = frozenset({"max_tokens", "max_completion_tokens", "max_new_tokens"})
-# Under this, until `fit_model`, what --strict-fields makes of a schema.
-_STRICT = "x-strict"
+# Under this a body's schema holds, until `fit_schema`, what depends on flags.
+_BODY = "x-body"
 # What the engine calls otherwise.
 _RANGES: Mapping[str, Range] = {
     **RANGES,
@@ -74,34 +74,36 @@ _OBJECTS: Mapping[str, Schema] = {
 
 def describe_body(schema: Schema, model: type[BaseModel]) -> None:
     """Complete `schema`, which pydantic made of a model that `parse_body` reads."""
-    for name, field in schema.get("properties", {}).items():
-        for part in _parts(field):
-            _narrow(name, part)
     schema["additionalProperties"] = {"enum": neutral_values((), strict=False)}
     schema["patternProperties"] = _ignored(model, strict=False)
-    schema[_STRICT] = {
-        "additionalProperties": False,
-        "patternProperties": _ignored(model, strict=True),
-    }
+    strict = {"additionalProperties": False, "patternProperties": _ignored(model, strict=True)}
+    schema[_BODY] = {"strict": strict, "answered": getattr(model, "answered", True)}
 
 
-def fit_model(schema: Schema, *, vocab_size: int, longest: int | None, strict: bool) -> None:
-    """Narrow a body's `schema` to a model: its token ids, and prompts and answers that fit.
+def fit_schema(schema: Schema, name: str, vocab_size: int, longest: int, *, strict: bool) -> None:
+    """Narrow a body's `schema` to a model: its name, its token ids, prompts and answers that fit.
 
-    longest: tokens that prompt and answer may have together, None where no answer is made.
-    strict: --strict-fields.
+    longest: tokens that prompt and answer may have together. strict: --strict-fields.
     """
-    tightened = schema.pop(_STRICT, {})
+    body = schema.pop(_BODY, None)
+    if body is None:
+        return
     if strict:
-        schema.update(tightened)
+        schema.update(body["strict"])
+    fields = schema.get("properties", {})
+    for field, described in fields.items():
+        for part in _parts(described):
+            _narrow(field, part)
+    if "model" in fields:
+        fields["model"] = {"enum": [name, None], "default": None}
     limits = {_PROMPTS: vocab_size - 1}
-    if longest is not None:
+    if body["answered"]:
         limits |= {_STOPS: vocab_size - 1, _LENGTHS: longest - 1}
     for names, most in limits.items():
-        for name in names & schema.get("properties", {}).keys():
-            for part in _parts(schema["properties"][name]):
+        for field in names & fields.keys():
+            for part in _parts(fields[field]):
                 # One of another width says of itself how much it takes.
-                if part.get("maximum") == _RANGES[name].high:
+                if part.get("maximum") == _RANGES[field].high:
                     part["maximum"] = most
 
 

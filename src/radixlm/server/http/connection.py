@@ -14,8 +14,12 @@ from starlette.exceptions import HTTPException
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from radixlm.core.errors import InvalidRequestError
-from radixlm.server.http.error_shapes import openai_error
-from radixlm.server.http.http_errors import HeaderTimeoutError, HeaderTooLongError, error_response
+from radixlm.server.http.http_errors import (
+    HeaderTimeoutError,
+    HeaderTooLongError,
+    error_response,
+    openai_error,
+)
 
 MAX_HEADER_BYTES = 64 * 1024
 MAX_FIELDS = 1000

@@ -19,8 +19,7 @@ from radixlm.core.clock import Clock
 from radixlm.core.errors import counted
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.api_keys import Keyring
-from radixlm.server.http.error_shapes import for_anthropic, shape_of
-from radixlm.server.http.http_errors import error_response, timed_out
+from radixlm.server.http.http_errors import error_response, for_anthropic, shape_of, timed_out
 from radixlm.server.pipeline.usage import UsageMeter
 
 _SCOPE_KEY = "radixlm.exchange"
@@ -39,9 +38,10 @@ class Exchange:
     streams: the answer is a stream of events. complete: its last byte was sent.
     errors: how it is told of errors; a route whose streams end in another way sets its own.
     usage: where the route counts tokens; None on routes that have none.
+    begun: when it came, by the server's clock.
     """
 
-    def __init__(self, scope: Scope, send: Send) -> None:
+    def __init__(self, scope: Scope, send: Send, begun: float) -> None:
         headers = Headers(scope=scope)
         wish = headers.get("x-request-id", "").strip(" ")
         trace = headers.get("traceparent", "").strip(" ")
@@ -54,6 +54,7 @@ class Exchange:
         self.complete = False
         self.errors = shape_of(scope, self.request_id)
         self.usage: UsageMeter | None = None
+        self.begun = begun
         self._send = send
         self._scope = scope
         scope[_SCOPE_KEY] = self
@@ -164,7 +165,7 @@ class Envelope:
             await self._app(scope, receive, send)
             return
         begun = self._clock.now()
-        exchange = Exchange(scope, send)
+        exchange = Exchange(scope, send, begun)
         try:
             refusal = self._keys.refusal(scope)
             if refusal is None:

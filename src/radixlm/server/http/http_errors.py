@@ -1,12 +1,14 @@
-"""What can go wrong with a request, and the HTTP answer that says so."""
+"""What can go wrong with a request, and how OpenAI's, Anthropic's and Ollama's API say so."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, NamedTuple, NotRequired
 
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.types import Scope
+from typing_extensions import TypedDict
 
 from radixlm.core.errors import (
     EngineDeadError,
@@ -16,7 +18,44 @@ from radixlm.core.errors import (
     NoTrialError,
     QueueFullError,
     RadixLMError,
+    RequestTooLargeError,
 )
+from radixlm.server.http.sse import DONE, event
+
+MESSAGES_PATH = "/v1/messages"
+_MODELS_PATH = "/v1/models"
+OLLAMA_PATH = "/api"
+
+
+class ErrorDetails(TypedDict):
+    """param: the request's field that is wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class Error(TypedDict):
+    """Every error, as OpenAI shapes it; in a stream, its last event but [DONE]."""
+
+    error: ErrorDetails
+
+
+class MessagesErrorDetails(TypedDict):
+    """details: for programs, where there is something that they can do."""
+
+    type: str
+    message: str
+    details: NotRequired[dict[str, Any]]
+
+
+class MessagesError(TypedDict):
+    """Every error on the routes of /v1/messages, as Anthropic shapes it."""
+
+    type: Literal["error"]
+    error: MessagesErrorDetails
+    request_id: str
 
 
 class ModelNotFoundError(InvalidRequestError):
@@ -82,18 +121,44 @@ class NotGeneratingError(RadixLMError):
     """The engine's loop runs, but no token came in time."""
 
 
-_STATUSES: Mapping[type[Exception], int] = {
-    InvalidRequestError: 400,
-    InvalidApiKeyError: 401,
-    AdminKeyNeededError: 403,
-    **dict.fromkeys((ModelNotFoundError, NotFoundError, NodeGoneError), 404),
-    WrongMethodError: 405,
-    **dict.fromkeys((BodyTimeoutError, HeaderTimeoutError), 408),
-    BodyTooLargeError: 413,
-    QueueFullError: 429,
-    HeaderTooLongError: 431,
-    **dict.fromkeys((EngineDeadError, NoTrialError, NotGeneratingError), 503),
-    RequestTimeoutError: 504,
+# The HTTP status of an error, and OpenAI's code for it where there is one.
+_KNOWN: Mapping[type[Exception], tuple[int, str | None]] = {
+    InvalidRequestError: (400, None),
+    RequestTooLargeError: (400, "context_length_exceeded"),
+    InvalidApiKeyError: (401, "invalid_api_key"),
+    AdminKeyNeededError: (403, "admin_key_needed"),
+    ModelNotFoundError: (404, "model_not_found"),
+    NodeGoneError: (404, None),
+    NotFoundError: (404, "not_found"),
+    UnknownRouteError: (404, "unknown_url"),
+    UnsupportedRouteError: (404, "unsupported_route"),
+    WrongMethodError: (405, "method_not_supported"),
+    BodyTimeoutError: (408, "body_timeout"),
+    HeaderTimeoutError: (408, "header_timeout"),
+    BodyTooLargeError: (413, None),
+    QueueFullError: (429, "queue_full"),
+    HeaderTooLongError: (431, None),
+    EngineDeadError: (503, "engine_dead"),
+    EngineStoppedError: (503, "server_shutting_down"),
+    NoTrialError: (503, None),
+    NotGeneratingError: (503, None),
+    RequestTimeoutError: (504, "request_timeout"),
+}
+# Their kinds, by status; others are the request's fault, or the server's.
+_OPENAI_TYPES = {
+    403: "permission_error",
+    429: "rate_limit_exceeded",
+    503: "service_unavailable_error",
+    504: "timeout_error",
+}
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
 }
 
 
@@ -111,9 +176,11 @@ def in_words(methods: Sequence[str]) -> str:
 
 def status_of(error: Exception) -> int:
     """The HTTP status that says what kind of error it is."""
-    if isinstance(error, HTTPException):
-        return error.status_code
-    return next((_STATUSES[kind] for kind in type(error).__mro__ if kind in _STATUSES), 500)
+    return error.status_code if isinstance(error, HTTPException) else _known(error)[0]
+
+
+def _known(error: Exception) -> tuple[int, str | None]:
+    return next((_KNOWN[kind] for kind in type(error).__mro__ if kind in _KNOWN), (500, None))
 
 
 def message_of(error: Exception) -> str:
@@ -134,7 +201,7 @@ def error_response(
 ) -> Response:
     """The whole HTTP answer for `error`.
 
-    body: how the API shapes errors; see error_shapes.
+    body: how the API shapes errors; see ErrorShape.
     retry_after: in how many seconds a client that found the queue full should come again.
     """
     status = status_of(error)
@@ -151,3 +218,77 @@ def error_response(
         case HTTPException():
             headers.update(error.headers or {})
     return JSONResponse(body(error), status_code=status, headers=headers)
+
+
+class ErrorShape(NamedTuple):
+    """body: the JSON answer. end: what a stream ends with that the error cuts short."""
+
+    body: Callable[[Exception], Mapping[str, Any]]
+    end: Callable[[Exception], bytes]
+
+
+def openai_error(error: Exception) -> Error:
+    """Source: https://platform.openai.com/docs/guides/error-codes."""
+    status = status_of(error)
+    rest = "invalid_request_error" if status < 500 else "server_error"
+    param = error.param if isinstance(error, InvalidRequestError) else None
+    return {
+        "error": {
+            "message": message_of(error),
+            "type": _OPENAI_TYPES.get(status, rest),
+            "param": param,
+            "code": _known(error)[1],
+        }
+    }
+
+
+def messages_error(error: Exception, request_id: str) -> MessagesError:
+    """Source: https://docs.claude.com/en/api/errors."""
+    status = status_of(error)
+    rest = "invalid_request_error" if status < 500 else "api_error"
+    message = message_of(error)
+    if isinstance(error, RequestTooLargeError) and error.prompt_tokens is not None:
+        # Clients that make room when it is full look for these words.
+        length = f"{error.prompt_tokens} tokens > {error.longest_prompt} maximum"
+        message = f"prompt is too long: {length}"
+    details: MessagesErrorDetails = {
+        "type": _ANTHROPIC_TYPES.get(status, rest),
+        "message": message,
+    }
+    if isinstance(error, InvalidRequestError) and error.param == "thread":
+        # Their package reads this, and sends the whole conversation from then on.
+        details["details"] = {
+            "error_code": "thread_unsupported_request",
+            "unsupported": ["thread"],
+        }
+    return {"type": "error", "error": details, "request_id": request_id}
+
+
+OPENAI = ErrorShape(openai_error, lambda error: event(openai_error(error)) + DONE)
+
+
+def shape_of(scope: Scope, request_id: str) -> ErrorShape:
+    """The shape of errors on a request's path, whether or not there is a route."""
+    if _below(scope, OLLAMA_PATH):
+        return OPENAI._replace(body=lambda error: {"error": message_of(error)})
+    if not for_anthropic(scope):
+        return OPENAI
+    return ErrorShape(
+        lambda error: messages_error(error, request_id),
+        lambda error: event(messages_error(error, request_id), "error"),
+    )
+
+
+def for_anthropic(scope: Scope) -> bool:
+    """Whether a request is of Anthropic's API: by its path, or, where that is OpenAI's too, by the
+    version that each of its clients names.
+    """
+    if _below(scope, MESSAGES_PATH):
+        return True
+    named = any(name == b"anthropic-version" for name, _ in scope["headers"])
+    return named and _below(scope, _MODELS_PATH)
+
+
+def _below(scope: Scope, root: str) -> bool:
+    path = str(scope["path"]).removeprefix(scope.get("root_path", ""))
+    return path == root or path.startswith(root + "/")

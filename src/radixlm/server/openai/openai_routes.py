@@ -5,20 +5,32 @@ from __future__ import annotations
 import asyncio
 from dataclasses import asdict
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from radixlm.core.errors import EngineDeadError, InvalidRequestError
-from radixlm.server.anthropic.models import model_info, model_page
-from radixlm.server.http.error_shapes import for_anthropic
-from radixlm.server.http.head import HeadRoute
+from radixlm.server.anthropic.models import ModelInfo as AnthropicModel
+from radixlm.server.anthropic.models import ModelPage, model_info, model_page
+from radixlm.server.http.http_errors import Error, MessagesError, ModelNotFoundError, for_anthropic
+from radixlm.server.http.routes import GENERATING, Route, noted
 from radixlm.server.openai.completions import CompletionShape, completion_job
-from radixlm.server.openai.openai_wire import ModelCard
+from radixlm.server.openai.openai_wire import (
+    ChatChunk,
+    ChatCompletion,
+    Detokenized,
+    ModelCard,
+    ModelList,
+    ServedModel,
+    Status,
+    TextChunk,
+    TextCompletion,
+    Tokenized,
+    TokenizerInfo,
+)
 from radixlm.server.pipeline.answer import answer
 from radixlm.server.pipeline.chat import ChatShape, chat_task
 from radixlm.server.pipeline.protocol import ChatBody, CompletionBody
-from radixlm.server.pipeline.reading import body_of
-from radixlm.server.pipeline.service import Service, service_of, tenant_of
+from radixlm.server.pipeline.service import Service, check_room, service_of, tenant_of
 from radixlm.server.sglang.tokenize import (
     DetokenizeBody,
     TokenizeBody,
@@ -27,15 +39,26 @@ from radixlm.server.sglang.tokenize import (
     tokenizer_info,
 )
 
-router = APIRouter(route_class=HeadRoute)
+router = APIRouter(route_class=Route)
 
 
-@router.post("/v1/chat/completions")
-async def chat_completions(request: Request) -> Response:
+@router.post(
+    "/v1/chat/completions",
+    response_model=ChatCompletion,
+    dependencies=[Depends(check_room)],
+    responses=noted(
+        *GENERATING,
+        events=ChatChunk,
+        example={
+            "messages": [{"role": "user", "content": "What is the capital of France?"}],
+            "temperature": 0,
+            "max_tokens": 16,
+        },
+    ),
+)
+async def chat_completions(request: Request, body: ChatBody) -> Response:
     """OpenAI's chat completions."""
     service = service_of(request)
-    service.check_room(tenant_of(request))
-    body = await body_of(request, ChatBody)
     task = await asyncio.to_thread(chat_task, service, body, tenant_of(request))
     shape = ChatShape(service.engine.tokenizer, task, body)
     try:
@@ -47,18 +70,29 @@ async def chat_completions(request: Request) -> Response:
         raise
 
 
-@router.post("/v1/completions")
-async def completions(request: Request) -> Response:
+@router.post(
+    "/v1/completions",
+    response_model=TextCompletion,
+    dependencies=[Depends(check_room)],
+    responses=noted(
+        *GENERATING,
+        events=TextChunk,
+        example={"prompt": "The capital of France is", "temperature": 0, "max_tokens": 8},
+    ),
+)
+async def completions(request: Request, body: CompletionBody) -> Response:
     """OpenAI's text completions."""
     service = service_of(request)
-    service.check_room(tenant_of(request))
-    body = await body_of(request, CompletionBody)
     job = await asyncio.to_thread(completion_job, service, body, tenant_of(request))
     shape = CompletionShape(service.engine.tokenizer, job, body)
     return await answer(request, job, shape, stream=bool(body.stream), usage=body.told_usage)
 
 
-@router.get("/v1/models")
+@router.get(
+    "/v1/models",
+    response_model=ModelList | ModelPage,
+    responses=noted(error=Error | MessagesError),
+)
 async def models(request: Request) -> Response:
     """The one model that is served, as a list: OpenAI's, or Anthropic's to its clients."""
     service = service_of(request)
@@ -67,7 +101,11 @@ async def models(request: Request) -> Response:
     return JSONResponse({"object": "list", "data": [_model_card(service)]})
 
 
-@router.get("/v1/models/{name:path}")
+@router.get(
+    "/v1/models/{name:path}",
+    response_model=ModelCard | AnthropicModel,
+    responses=noted(ModelNotFoundError, error=Error | MessagesError),
+)
 async def model(request: Request, name: str) -> Response:
     """The model that is served, by its name; see the list."""
     service = service_of(request)
@@ -77,7 +115,7 @@ async def model(request: Request, name: str) -> Response:
     return JSONResponse(_model_card(service))
 
 
-@router.get("/health")
+@router.get("/health", response_model=Status, responses=noted(EngineDeadError))
 async def health(request: Request) -> Response:
     """200 for as long as the engine's loop runs, else 503 with the reason.
 
@@ -93,28 +131,32 @@ async def health(request: Request) -> Response:
     return JSONResponse({"status": "ok"})
 
 
-@router.post("/tokenize")
-async def tokenize(request: Request) -> Response:
+@router.post(
+    "/tokenize",
+    response_model=Tokenized,
+    responses=noted(example={"prompt": "The capital of France is"}),
+)
+async def tokenize(request: Request, body: TokenizeBody) -> Response:
     """A text's or a chat's token ids."""
-    body = await body_of(request, TokenizeBody)
     return JSONResponse(await asyncio.to_thread(tokenized, service_of(request), body))
 
 
-@router.post("/detokenize")
-async def detokenize(request: Request) -> Response:
+@router.post(
+    "/detokenize", response_model=Detokenized, responses=noted(example={"tokens": [1, 2, 3]})
+)
+async def detokenize(request: Request, body: DetokenizeBody) -> Response:
     """The text of token ids."""
-    body = await body_of(request, DetokenizeBody)
     return JSONResponse(await asyncio.to_thread(detokenized, service_of(request), body))
 
 
-@router.get("/tokenizer_info")
+@router.get("/tokenizer_info", response_model=TokenizerInfo)
 async def get_tokenizer_info(request: Request) -> Response:
     """The tokenizer's configuration."""
     return JSONResponse(tokenizer_info(service_of(request)))
 
 
-@router.get("/model_info")
-@router.get("/get_model_info")
+@router.get("/model_info", response_model=ServedModel)
+@router.get("/get_model_info", response_model=ServedModel)
 async def get_model_info(request: Request) -> Response:
     """What was loaded, and how."""
     service = service_of(request)
@@ -123,7 +165,19 @@ async def get_model_info(request: Request) -> Response:
     return JSONResponse({"served_model_name": service.model_name, "is_generation": True, **info})
 
 
-@router.api_route("/flush_cache", methods=["GET", "POST"])
+@router.api_route(
+    "/flush_cache",
+    methods=["GET", "POST"],
+    response_class=PlainTextResponse,
+    response_description="The cache is empty.",
+    responses={
+        400: {
+            "description": "Requests are running: only what they do not use was dropped.",
+            "content": {"text/plain": {"schema": {"type": "string"}}},
+        },
+        **noted(EngineDeadError, admin=True),
+    },
+)
 async def flush_cache(request: Request) -> Response:
     """Drop every cached token; 400 when requests run, since theirs stay. For admins."""
     service = service_of(request)
@@ -134,7 +188,7 @@ async def flush_cache(request: Request) -> Response:
     return PlainTextResponse(text, status_code=400)
 
 
-@router.get("/metrics")
+@router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(request: Request) -> Response:
     """Prometheus' text format."""
     return Response(service_of(request).metrics.render(), media_type="text/plain; version=0.0.4")

@@ -6,46 +6,18 @@ is written from them.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, NotRequired
+from dataclasses import dataclass
+from typing import Annotated, Literal, NotRequired
 
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from radixlm.build import ModelInfo
+from radixlm.core.config import EngineConfig
 from radixlm.core.request import FinishReason
 from radixlm.engine.engine_stats import EngineStats
 from radixlm.server.config.kv_events_config import KVEventSource
 from radixlm.server.pipeline.cache_wire import CacheReport, CacheTold
-
-
-class ErrorDetails(TypedDict):
-    """param: the request's field that is wrong."""
-
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-
-
-class Error(TypedDict):
-    """Every error, as OpenAI shapes it; in a stream, its last event but [DONE]."""
-
-    error: ErrorDetails
-
-
-class MessagesErrorDetails(TypedDict):
-    """details: for programs, where there is something that they can do."""
-
-    type: str
-    message: str
-    details: NotRequired[dict[str, Any]]
-
-
-class MessagesError(TypedDict):
-    """Every error on the routes of /v1/messages, as Anthropic shapes it."""
-
-    type: Literal["error"]
-    error: MessagesErrorDetails
-    request_id: str
 
 
 class PromptTokensDetails(TypedDict):
@@ -334,12 +306,14 @@ class CacheReset(TypedDict):
     success: bool
 
 
-class ServedModel(TypedDict):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel(ModelInfo):
     served_model_name: str
     is_generation: bool
 
 
-class ServerFacts(TypedDict):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFacts(EngineConfig):
     """kv_events: null where they are not published, or not over TCP. threads: of a step."""
 
     threads: int

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import cast
+from typing import Annotated, cast
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
 
-from radixlm.core.errors import InvalidRequestError
+from radixlm.core.errors import EngineDeadError, InvalidRequestError, QueueFullError
 from radixlm.core.request import Namespace
 from radixlm.server.anthropic import messages_as_chat as messages
 from radixlm.server.anthropic.messages_run import message_task
-from radixlm.server.http.head import HeadRoute
-from radixlm.server.http.http_errors import AdminKeyNeededError
+from radixlm.server.http.http_errors import AdminKeyNeededError, NotFoundError
+from radixlm.server.http.routes import ReadAs, Route, noted
 from radixlm.server.openai.completions import completion_job
 from radixlm.server.pages.explain_body import (
     ExplainBody,
@@ -26,11 +26,10 @@ from radixlm.server.pages.explain_body import (
     explain_body,
 )
 from radixlm.server.pipeline.cache_report import report_of
-from radixlm.server.pipeline.cache_wire import Explanation, Held
+from radixlm.server.pipeline.cache_wire import Advice, Explanation, Held
 from radixlm.server.pipeline.chat import chat_task
 from radixlm.server.pipeline.generation import Job
-from radixlm.server.pipeline.reading import read_body
-from radixlm.server.pipeline.service import Service, service_of, tenant_of
+from radixlm.server.pipeline.service import Service, check_room, service_of, tenant_of
 from radixlm.server.responses import responses_as_chat as responses
 from radixlm.server.responses.responses_prompt import response_task
 from radixlm.server.sglang.generate_answers import generate_job
@@ -105,25 +104,31 @@ def _longer(holders: Mapping[Namespace, int], own: Namespace, cached: int) -> li
     ]
 
 
-router = APIRouter(route_class=HeadRoute)
+router = APIRouter(route_class=Route)
 
 
-@router.post("/cache/explain")
-async def explain(request: Request) -> Response:
+@router.post(
+    "/cache/explain",
+    response_model=Explanation,
+    dependencies=[Depends(check_room)],
+    responses=noted(
+        *(NotFoundError, QueueFullError, EngineDeadError, AdminKeyNeededError),
+        example={"prompt": "The capital of France is"},
+    ),
+)
+async def explain(request: Request, body: Annotated[ExplainBody, ReadAs(explain_body)]) -> Response:
     """Why a prompt would miss now; it is not run, and leaves no trace.
 
     The body is that of a request to any route that computes a prompt. Only the request's own
     namespace is looked into; across_namespaces is for admins.
     """
     service, tenant = service_of(request), tenant_of(request)
-    service.check_room(tenant)
-    body = explain_body(await read_body(request), strict=service.config.strict_fields)
     if body.across_namespaces and not service.keys.is_admin(tenant):
         raise AdminKeyNeededError("across_namespaces needs one of the keys of --admin-api-key")
     return JSONResponse(await explanation(service, body, tenant))
 
 
-@router.get("/cache/advice")
+@router.get("/cache/advice", response_model=Advice)
 async def advice(request: Request) -> Response:
     """What the last prompts had to compute, by cause and place, and what to do about it.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.server.anthropic.messages_body import MessagesBody
@@ -16,6 +16,7 @@ from radixlm.server.sglang.generate_body import GenerateBody
 class AcrossFields(Body):
     """across_namespaces: for admins; tell which other namespaces hold more of the prompt."""
 
+    answered: ClassVar[bool] = False
     across_namespaces: bool | None = None
 
 
@@ -71,7 +72,7 @@ _PROMPTS: Final[Mapping[str, str]] = {
 }
 
 
-def explain_body(body: bytes, *, strict: bool = False) -> ExplainBody:
+def explain_body(body: bytes, strict: bool = False) -> ExplainBody:
     """Read a body as its route does. strict: --strict-fields.
 
     Raises InvalidRequestError, also where it may be any's.

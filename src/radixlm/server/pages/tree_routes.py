@@ -7,19 +7,25 @@ import re
 from dataclasses import replace
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 
+from radixlm.core.errors import (
+    EngineDeadError,
+    InvalidRequestError,
+    NodeGoneError,
+    QueueFullError,
+)
 from radixlm.core.reports import TreeQuery
-from radixlm.server.http.body import DIGITS, Body, query_of
+from radixlm.server.http.body import DIGITS, Body
 from radixlm.server.http.envelope import exchange_of
-from radixlm.server.http.head import HeadRoute
 from radixlm.server.http.http_errors import NotFoundError
+from radixlm.server.http.routes import Route, noted
 from radixlm.server.http.sse import ClientGoneError, event, until_disconnect
 from radixlm.server.pages.tree_nodes import NodeWriter, search
 from radixlm.server.pages.tree_stream import EventWriter, WatchStream, tree_json
-from radixlm.server.pages.tree_wire import NodeWhole
+from radixlm.server.pages.tree_wire import CacheEvent, NodeWhole, SearchOut, TreeOut
 from radixlm.server.pipeline.service import service_of, tenant_of
 
 DEFAULT_NODES = 10_000
@@ -44,17 +50,15 @@ class SearchParams(Body):
     limit: Annotated[int, Field(ge=1, le=100), DIGITS] = 20
 
 
-def tree_query(request: Request) -> tuple[TreeQuery, bool]:
-    """What to show, and whether with texts. Raises InvalidRequestError, AdminKeyNeededError."""
-    params = query_of(request, TreeParams)
-    query = replace(
+def tree_query(request: Request, params: TreeParams) -> TreeQuery:
+    """What to show. Raises AdminKeyNeededError."""
+    return replace(
         seen_by(request),
         max_depth=params.depth,
         min_tokens=params.min_tokens,
         node=params.node,
         max_nodes=params.max_nodes,
     )
-    return query, params.text == "true"
 
 
 def seen_by(request: Request) -> TreeQuery:
@@ -72,15 +76,20 @@ WHOLE_CHARACTERS = 20_000
 WHOLE_RUNS = 1_000
 _NODE_ID = re.compile(r"[0-9]{1,18}", re.ASCII)
 
-router = APIRouter(route_class=HeadRoute)
-streams = APIRouter()
+_LOOKING = (InvalidRequestError, QueueFullError, EngineDeadError)
+
+router = APIRouter(route_class=Route)
 
 
-@router.get("/cache/tree")
-async def cache_tree(request: Request) -> Response:
+@router.get(
+    "/cache/tree",
+    response_model=TreeOut,
+    responses=noted(*_LOOKING, NodeGoneError, admin=True),
+)
+async def cache_tree(request: Request, params: Annotated[TreeParams, Query()]) -> Response:
     """The radix tree and the requests in it, of one moment."""
     service = service_of(request)
-    query, texts = tree_query(request)
+    query, texts = tree_query(request, params), params.text == "true"
     scene = await service.engine.look(query)
     writer = NodeWriter(service.engine.tokenizer, texts=texts, within=query.within)
     return Response(
@@ -88,11 +97,15 @@ async def cache_tree(request: Request) -> Response:
     )
 
 
-@streams.get("/cache/events")
-async def cache_events(request: Request) -> Response:
+@router.get(
+    "/cache/events",
+    response_model=TreeOut,
+    responses=noted(*_LOOKING, NodeGoneError, events=CacheEvent, admin=True),
+)
+async def cache_events(request: Request, params: Annotated[TreeParams, Query()]) -> Response:
     """The same, and then what changes of it, as server-sent events."""
     service = service_of(request)
-    query, texts = tree_query(request)
+    query, texts = tree_query(request, params), params.text == "true"
     writer = NodeWriter(service.engine.tokenizer, texts=texts, within=query.within)
     told = EventWriter(service, writer, service.clock)
     viewer = service.engine.watch(query)
@@ -113,7 +126,11 @@ async def cache_events(request: Request) -> Response:
     )
 
 
-@router.get("/cache/node/{node_id}")
+@router.get(
+    "/cache/node/{node_id}",
+    response_model=NodeWhole,
+    responses=noted(*_LOOKING, NotFoundError, admin=True),
+)
 async def cache_node(request: Request, node_id: str) -> Response:
     """One node, with all of its text."""
     service = service_of(request)
@@ -132,11 +149,14 @@ async def cache_node(request: Request, node_id: str) -> Response:
     return JSONResponse(whole)
 
 
-@router.get("/cache/search")
-async def cache_search(request: Request) -> Response:
+@router.get(
+    "/cache/search",
+    response_model=SearchOut,
+    responses=noted(*_LOOKING, admin=True),
+)
+async def cache_search(request: Request, params: Annotated[SearchParams, Query()]) -> Response:
     """Nodes by their text."""
     service = service_of(request)
-    params = query_of(request, SearchParams)
     query = replace(seen_by(request), max_nodes=SEARCHED_NODES)
     nodes = (await service.engine.look(query)).tree.nodes
     found = await asyncio.to_thread(

@@ -11,8 +11,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
 
 from radixlm.server.http.api_keys import PAGE_PATH, TOP_PATH
-from radixlm.server.http.head import HeadRoute
 from radixlm.server.http.http_errors import NotFoundError
+from radixlm.server.http.routes import Route
 from radixlm.server.pipeline.service import service_of
 
 PAGE = "index.html"
@@ -35,7 +35,7 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 
-router = APIRouter(route_class=HeadRoute)
+router = APIRouter(route_class=Route)
 
 
 class _Part(NamedTuple):

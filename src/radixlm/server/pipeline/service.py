@@ -246,6 +246,11 @@ def tenant_of(request: Request) -> str:
     return "" if key is None else digest_of(key)
 
 
+def check_room(request: Request) -> None:
+    """A route's dependency. Raises QueueFullError, EngineDeadError; see `Service.check_room`."""
+    service_of(request).check_room(tenant_of(request))
+
+
 def service_of(request: Request) -> Service:
     """The service that `create_app` put into the application."""
     service: Service = request.app.state.service

@@ -6,28 +6,31 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import JSONResponse, Response
 
 from radixlm.core.errors import InvalidRequestError
-from radixlm.server.http.body import query_of
 from radixlm.server.http.envelope import exchange_of
-from radixlm.server.http.error_shapes import OPENAI
-from radixlm.server.http.head import HeadRoute
-from radixlm.server.http.http_errors import timed_out
+from radixlm.server.http.http_errors import OPENAI, NotFoundError, timed_out
+from radixlm.server.http.routes import GENERATING, Route, noted
 from radixlm.server.pipeline.answer import Parts, respond
 from radixlm.server.pipeline.generation import stream_parts
 from radixlm.server.pipeline.names import new_id
-from radixlm.server.pipeline.reading import body_of
-from radixlm.server.pipeline.service import Service, service_of, tenant_of
+from radixlm.server.pipeline.service import Service, check_room, service_of, tenant_of
 from radixlm.server.responses.response_store import Turn
 from radixlm.server.responses.responses_as_chat import in_own_words, items_of
 from radixlm.server.responses.responses_body import AnyItem, ItemsQuery, ResponseBody, RetrieveQuery
 from radixlm.server.responses.responses_prompt import ResponseTask, not_found, response_task
 from radixlm.server.responses.responses_run import Run, as_bytes
-from radixlm.server.responses.responses_wire import InputItems, InputTokens
+from radixlm.server.responses.responses_wire import (
+    AnyEvent,
+    Deleted,
+    InputItems,
+    InputTokens,
+    ResponseObject,
+)
 
 _KINDS = {
     "message": "msg",
@@ -78,16 +81,24 @@ def _whole(item: AnyItem) -> dict[str, Any]:
     return told
 
 
-router = APIRouter(route_class=HeadRoute)
+router = APIRouter(route_class=Route)
 
 
-@router.post("/v1/responses")
-async def create_response(request: Request) -> Response:
+@router.post(
+    "/v1/responses",
+    response_model=ResponseObject,
+    dependencies=[Depends(check_room)],
+    responses=noted(
+        *GENERATING,
+        NotFoundError,
+        events=AnyEvent,
+        example={"input": "What is the capital of France?", "max_output_tokens": 16},
+    ),
+)
+async def create_response(request: Request, body: ResponseBody) -> Response:
     """OpenAI's responses: made, and stored unless store is false."""
     service = service_of(request)
     tenant = tenant_of(request)
-    service.check_room(tenant)
-    body = await body_of(request, ResponseBody)
     body.check()
     made = await response_task(service, body, tenant)
     run = Run(service, made, stored_items(made.body))
@@ -99,11 +110,14 @@ async def create_response(request: Request) -> Response:
         raise in_own_words(error, body) from None
 
 
-@router.post("/v1/responses/input_tokens")
-async def count_input_tokens(request: Request) -> Response:
+@router.post(
+    "/v1/responses/input_tokens",
+    response_model=InputTokens,
+    responses=noted(NotFoundError, example={"input": "What is the capital of France?"}),
+)
+async def count_input_tokens(request: Request, body: ResponseBody) -> Response:
     """How many tokens a response's prompt has."""
     service, tenant = service_of(request), tenant_of(request)
-    body = await body_of(request, ResponseBody)
     body.check()
     made = await response_task(service, body, tenant)
     count: InputTokens = {
@@ -113,14 +127,23 @@ async def count_input_tokens(request: Request) -> Response:
     return JSONResponse(count)
 
 
-@router.get("/v1/responses/{response_id}")
-async def get_response(request: Request, response_id: str) -> Response:
+@router.get(
+    "/v1/responses/{response_id}",
+    response_model=ResponseObject,
+    responses=noted(NotFoundError),
+)
+async def get_response(
+    request: Request,
+    response_id: str,
+    query: Annotated[RetrieveQuery, Query()],  # noqa: ARG001 (that it can be read is all)
+) -> Response:
     """A stored response as it is now."""
-    query_of(request, RetrieveQuery)
     return _as_stored(await _stored(request, response_id))
 
 
-@router.delete("/v1/responses/{response_id}")
+@router.delete(
+    "/v1/responses/{response_id}", response_model=Deleted, responses=noted(NotFoundError)
+)
 async def delete_response(request: Request, response_id: str) -> Response:
     """Forget a stored response. Those that continue it can still be continued."""
     service = service_of(request)
@@ -130,7 +153,11 @@ async def delete_response(request: Request, response_id: str) -> Response:
     return JSONResponse({"id": turn.id, "object": "response", "deleted": True})
 
 
-@router.post("/v1/responses/{response_id}/cancel")
+@router.post(
+    "/v1/responses/{response_id}/cancel",
+    response_model=ResponseObject,
+    responses=noted(InvalidRequestError, NotFoundError),
+)
 async def cancel_response(request: Request, response_id: str) -> Response:
     """End a response that is made in the background; one that has ended stays as it is."""
     service = service_of(request)
@@ -144,10 +171,15 @@ async def cancel_response(request: Request, response_id: str) -> Response:
     return _as_stored(await _stored(request, response_id))
 
 
-@router.get("/v1/responses/{response_id}/input_items")
-async def list_input_items(request: Request, response_id: str) -> Response:
+@router.get(
+    "/v1/responses/{response_id}/input_items",
+    response_model=InputItems,
+    responses=noted(NotFoundError),
+)
+async def list_input_items(
+    request: Request, response_id: str, query: Annotated[ItemsQuery, Query()]
+) -> Response:
     """The items that a stored response was given; of those before it there is its own list."""
-    query = query_of(request, ItemsQuery)
     turn = await _stored(request, response_id)
     return JSONResponse(listed(await asyncio.to_thread(json.loads, turn.input), query))
 

@@ -10,8 +10,7 @@ from typing import Any, Literal
 
 from radixlm.core.errors import InvalidRequestError, QueueFullError
 from radixlm.core.request import FinishReason, RequestOutput
-from radixlm.server.http.error_shapes import openai_error
-from radixlm.server.http.http_errors import GenerationFailedError
+from radixlm.server.http.http_errors import GenerationFailedError, openai_error
 from radixlm.server.http.sse import event
 from radixlm.server.pipeline.answer_stream import AnswerStream
 from radixlm.server.pipeline.cache_control import DEFAULT_KEEP

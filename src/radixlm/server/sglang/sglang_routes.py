@@ -8,17 +8,25 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
 
-from radixlm.core.errors import InvalidRequestError, QueueFullError
+from radixlm.core.errors import EngineDeadError, InvalidRequestError, QueueFullError
 from radixlm.core.sampling import SamplingParams
-from radixlm.server.http.head import HeadRoute
+from radixlm.server.http.envelope import exchange_of
 from radixlm.server.http.http_errors import NotGeneratingError
-from radixlm.server.openai.openai_wire import Load
+from radixlm.server.http.routes import GENERATING, Route, noted
+from radixlm.server.openai.openai_wire import (
+    Aborted,
+    CacheReset,
+    Generated,
+    Load,
+    Loads,
+    ServerFacts,
+    Status,
+)
 from radixlm.server.pipeline.answer import respond
-from radixlm.server.pipeline.reading import body_of
-from radixlm.server.pipeline.service import Service, service_of, tenant_of
+from radixlm.server.pipeline.service import Service, check_room, service_of, tenant_of
 from radixlm.server.sglang.generate_answers import Answers, generate_job, native_parts
 from radixlm.server.sglang.generate_body import AbortBody, GenerateBody
 
@@ -27,16 +35,27 @@ _HEALTH_POLL_SECONDS = 0.05
 # Flags that may be left open, by their names in ModelInfo.
 _RESOLVED = ("dtype", "device", "context_length", "kv_tokens", "max_pinned_tokens", "threads")
 
-router = APIRouter(route_class=HeadRoute)
+router = APIRouter(route_class=Route)
 
 
-@router.api_route("/generate", methods=["POST", "PUT"])
-async def generate(request: Request) -> Response:
+@router.api_route(
+    "/generate",
+    methods=["POST", "PUT"],
+    response_model=Generated | list[Generated],
+    dependencies=[Depends(check_room)],
+    responses=noted(
+        *GENERATING,
+        events=Generated,
+        example={
+            "text": "The capital of France is",
+            "sampling_params": {"temperature": 0, "max_new_tokens": 8},
+        },
+    ),
+)
+async def generate(request: Request, body: GenerateBody) -> Response:
     """SGLang's own way to generate."""
     service = service_of(request)
-    began = service.clock.now()
-    service.check_room(tenant_of(request))
-    body = await body_of(request, GenerateBody)
+    began = exchange_of(request).begun
     try:
         native = await asyncio.to_thread(generate_job, service, body, tenant_of(request), began)
         answers = Answers(service, native)
@@ -52,14 +71,17 @@ async def generate(request: Request) -> Response:
         raise body.explain(error) from None
 
 
-@router.post("/abort_request")
-async def abort_request(request: Request) -> Response:
+@router.post(
+    "/abort_request",
+    response_model=Aborted,
+    responses=noted(EngineDeadError, example={"rid": "mine"}, admin=True),
+)
+async def abort_request(request: Request, body: AbortBody) -> Response:
     """End requests by the client's name for them, or all; says how many were under way.
 
     With --isolate-by-key only those of the same key. To abort everybody's is for admins.
     """
     service = service_of(request)
-    body = await body_of(request, AbortBody)
     body.check()
     owner = service.owner_of(tenant_of(request))
     ids: Collection[str] | None
@@ -70,15 +92,19 @@ async def abort_request(request: Request) -> Response:
     return JSONResponse({"aborted": service.engine.abort(ids)})
 
 
-@router.get("/health_generate")
+@router.get(
+    "/health_generate",
+    response_model=Status,
+    responses=noted(EngineDeadError, NotGeneratingError),
+)
 async def health_generate(request: Request) -> Response:
     """200 when a token comes in time, else 503."""
     await _generate_one(service_of(request), HEALTH_SECONDS)
     return JSONResponse({"status": "ok"})
 
 
-@router.get("/server_info")
-@router.get("/get_server_info")
+@router.get("/server_info", response_model=ServerFacts)
+@router.get("/get_server_info", response_model=ServerFacts)
 async def server_info(request: Request) -> Response:
     """The flags, with what was made of those that were left open, and the engine in numbers."""
     service = service_of(request)
@@ -100,7 +126,7 @@ async def server_info(request: Request) -> Response:
     )
 
 
-@router.get("/v1/loads")
+@router.get("/v1/loads", response_model=Loads)
 async def loads(request: Request) -> Response:
     """How busy the engine is, for a balancer; one entry, since there is one engine."""
     engine = service_of(request).engine
@@ -124,7 +150,11 @@ async def loads(request: Request) -> Response:
     )
 
 
-@router.post("/reset_prefix_cache")
+@router.post(
+    "/reset_prefix_cache",
+    response_model=CacheReset,
+    responses=noted(EngineDeadError, admin=True),
+)
 async def reset_prefix_cache(request: Request) -> Response:
     """vLLM's name for /flush_cache; no success when requests run, since theirs stay. For admins."""
     service = service_of(request)
@@ -132,7 +162,7 @@ async def reset_prefix_cache(request: Request) -> Response:
     return JSONResponse({"success": await service.engine.flush_cache()})
 
 
-@router.get("/ping")
+@router.get("/ping", response_model=Status)
 async def ping() -> Response:
     """200 for as long as the process answers, whatever the engine does; see /health."""
     return JSONResponse({"status": "ok"})

@@ -23,7 +23,7 @@ from benchmarks.rows import show_rows
 from radixlm.cache import RadixCache
 from radixlm.core.batch import Extent, ScheduledBatch, StepResult
 from radixlm.core.keys import Key
-from radixlm.core.request import Request
+from radixlm.core.request import GenerateRequest
 from radixlm.core.sampling import SamplingParams
 from radixlm.scheduler import Scheduler, make_order
 
@@ -75,7 +75,7 @@ class Traffic:
         name = f"r{self._made}"
         self._under_way[name] = (user, [])
         out = 1 + min(int(self._draw.exponential(150)), 1_000)
-        self.scheduler.add(Request(name, prompt, PARAMS, max_tokens=out, seed=0))
+        self.scheduler.add(GenerateRequest(name, prompt, PARAMS, max_tokens=out, seed=0))
 
     def _end(self, name: str, user: int, answer: list[int]) -> None:
         del self._under_way[name]

@@ -46,7 +46,7 @@ from benchmarks.step_profile import StepProfile
 from radixlm.bench import write_random_checkpoint
 from radixlm.core.batch import Extent, Remap, ScheduledBatch, ScheduledRow, Segment
 from radixlm.core.keys import as_key
-from radixlm.core.request import Request
+from radixlm.core.request import GenerateRequest
 from radixlm.core.sampling import SamplingParams
 from radixlm.memory.kv_pool import KVPool, bytes_per_token
 from radixlm.memory.req_to_token import ReqToTokenPool
@@ -120,7 +120,7 @@ def make_batch(step: Step, table: ReqToTokenPool, vocab_size: int) -> ScheduledB
         key = as_key(draw.integers(0, vocab_size, length).tolist())
         start = length - step.new
         row = ScheduledRow(
-            Request(f"r{index}", key, PARAMS, max_tokens=1, seed=0),
+            GenerateRequest(f"r{index}", key, PARAMS, max_tokens=1, seed=0),
             row=index,
             tokens=key,
             start=start,

@@ -19,7 +19,7 @@ from benchmarks.peer_workloads import Draw
 from radixlm.cache import RadixCache
 from radixlm.core.keys import as_key
 from radixlm.core.misses import POOL_SCALES
-from radixlm.core.request import Request
+from radixlm.core.request import GenerateRequest
 from radixlm.core.sampling import SamplingParams
 from radixlm.scheduler import Scheduler, make_order
 from radixlm.testing.fake_runner import FakeRunner
@@ -128,7 +128,7 @@ def run(workload: Chats | FewShot | Trees, pool: int, requests: int) -> tuple[fl
         nonlocal sent
         sent += 1
         params = SamplingParams(max_tokens=out, temperature=0, ignore_eos=True)
-        scheduler.add(Request(str(sent), as_key(prompt), params, out, seed=0))
+        scheduler.add(GenerateRequest(str(sent), as_key(prompt), params, out, seed=0))
         clients[str(sent)] = (client, [])
 
     for _ in range(CLIENTS):

@@ -24,7 +24,7 @@ from benchmarks.rows import show_rows
 from radixlm.cache import RadixCache
 from radixlm.core.batch import ScheduledBatch, StepResult
 from radixlm.core.config import SchedulePolicy
-from radixlm.core.request import Request
+from radixlm.core.request import GenerateRequest
 from radixlm.core.sampling import SamplingParams
 from radixlm.scheduler import Scheduler, make_order
 
@@ -92,11 +92,11 @@ class Load:
             self.scheduler.add(request)
             self.times["add"].append(clock() - started)
 
-    def _request(self, prefix: np.ndarray[tuple[int], np.dtype[np.int32]]) -> Request:
+    def _request(self, prefix: np.ndarray[tuple[int], np.dtype[np.int32]]) -> GenerateRequest:
         self._made += 1
         own = self._draw.integers(0, 50_000, OWN, dtype=np.int32)
         key = np.concatenate((prefix, own))
-        return Request(f"r{self._made}", key, PARAMS, max_tokens=OUT, seed=0)
+        return GenerateRequest(f"r{self._made}", key, PARAMS, max_tokens=OUT, seed=0)
 
 
 def measure(policy: SchedulePolicy, waiting: int) -> dict[str, float | int | str]:

@@ -32,9 +32,11 @@ from radixlm.cache import RadixCache
 from radixlm.core.batch import ScheduledBatch, StepResult
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.grammar import Grammar, GrammarKind
+from radixlm.core.keys import as_key
 from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.core.sampling import SamplingParams
-from radixlm.engine import EngineCore, Intake
+from radixlm.engine import EngineCore, InputProcessor
+from radixlm.engine.input_processor import new_request
 from radixlm.scheduler import Limits, Scheduler, make_order
 from radixlm.structured_output import Compiler, MaskFiller
 from radixlm.text.tokenizer import Tokenizer
@@ -133,7 +135,8 @@ class Bench:
             masks=MaskFiller(vocab_size),
         )
         self.compiler = Compiler(tokenizer, vocab_size=vocab_size, eos_ids=eos)
-        self._intake = Intake(Limits(CAPACITY, CAPACITY, vocab_size), eos)
+        limits = Limits(CAPACITY, CAPACITY, vocab_size)
+        self._processor = InputProcessor(limits, eos, self.compiler)
 
     def run(self, grammars: list[Grammar], tally: Tally) -> None:
         """One request for each, AT_A_TIME together."""
@@ -158,12 +161,11 @@ class Bench:
     ) -> None:
         params = SamplingParams(max_tokens=MAX_TOKENS, grammar=grammar)
         try:
-            constraint = self.compiler.compile(grammar)
+            request = self._processor.ready(new_request(as_key([7, 8, 9]), params))
         except InvalidRequestError as error:
             tally.counts["refused"] += 1
             tally.refused[str(error)[:100]] += 1
             return
-        request = self._intake.make([7, 8, 9], params, constraint=constraint)
         under_way[request.request_id] = (grammar, [])
         self.core.add(request)
 

@@ -35,7 +35,7 @@ from radixlm import Engine
 from radixlm.core.batch import ScheduledRow
 from radixlm.core.grammar import Grammar
 from radixlm.core.keys import Key, as_key
-from radixlm.core.request import Request
+from radixlm.core.request import GenerateRequest
 from radixlm.core.sampling import SamplingParams
 from radixlm.runner.sampler import sample
 from radixlm.structured_output import Compiled, Compiler, MaskFiller
@@ -213,7 +213,7 @@ def measure_masks(vocab: int, rows: int, steps: int) -> dict[str, float | int]:
 
 def _row(end: int) -> ScheduledRow:
     params = SamplingParams(temperature=0)
-    request = Request("r", as_key([1]), params, 10, 0, frozenset({end}))
+    request = GenerateRequest("r", as_key([1]), params, 10, 0, frozenset({end}))
     return ScheduledRow(request, 0, as_key([1]), 0, 1, as_key([0]), (), (), samples=True)
 
 

@@ -33,7 +33,7 @@ from radixlm.attention import (
     make_plan,
 )
 from radixlm.core.batch import Extent, Remap, ScheduledRow, Segment
-from radixlm.core.request import Request
+from radixlm.core.request import GenerateRequest
 from radixlm.core.sampling import SamplingParams
 from radixlm.memory import KVPool, ReqToTokenPool
 
@@ -114,7 +114,7 @@ def _row(index: int, nodes: Nodes, own: Extent) -> ScheduledRow:
     segments.append(Segment(None, start, length, (own,)))
     slots = np.concatenate([np.arange(*e, dtype=np.int32) for s in segments for e in s.extents])
     key = np.zeros(length, dtype=np.int32)
-    request = Request(f"r{index}", key, SamplingParams(), max_tokens=1, seed=0)
+    request = GenerateRequest(f"r{index}", key, SamplingParams(), max_tokens=1, seed=0)
     remaps = (Remap(0, slots[:-1]),)
     return ScheduledRow(
         request, index, key, length - 1, length, slots[-1:], remaps, tuple(segments), True

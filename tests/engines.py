@@ -17,10 +17,10 @@ from radixlm.core.config import SchedulePolicy
 from radixlm.core.events import EventSink, ignore
 from radixlm.core.grammar import Grammar
 from radixlm.core.keys import KeyLike, as_key
-from radixlm.core.request import Breakpoint, Namespace, Request, RequestOutput
+from radixlm.core.request import Breakpoint, GenerateRequest, Namespace, RequestOutput
 from radixlm.core.sampling import SamplingParams
-from radixlm.engine import EngineCore
-from radixlm.scheduler import Scheduler, make_order
+from radixlm.engine import EngineCore, InputProcessor
+from radixlm.scheduler import Limits, Scheduler, make_order
 from radixlm.structured_output import Compiled, Compiler, MaskFiller
 from radixlm.testing.fake_runner import FakeRunner, fingerprints
 from radixlm.text.tokenizer import Tokenizer
@@ -58,6 +58,11 @@ def constraint(grammar: Grammar, vocab_size: int = VOCAB) -> Compiled:
     return byte_compiler(vocab_size).compile(grammar)
 
 
+def processor(capacity: int = 512) -> InputProcessor:
+    """For requests to an engine over the byte tokenizer, without tokens that end an answer."""
+    return InputProcessor(Limits(capacity, capacity, VOCAB), frozenset(), byte_compiler())
+
+
 class ChainRunner:
     """Like FakeRunner, for runs so long that a whole prefix can not be looked at in every step: a
     slot's fingerprint follows from what the slot of the token before it holds. So a slot that is
@@ -83,7 +88,7 @@ class ChainRunner:
         return before % self._vocab_size if row.samples else None
 
 
-def chain_start(request: Request) -> int:
+def chain_start(request: GenerateRequest) -> int:
     return hash(request.namespace)
 
 
@@ -153,7 +158,7 @@ class Bench:
                 parts.setdefault(output.request_id, []).append(output)
         return {name: RequestOutput.joined(items) for name, items in parts.items()}
 
-    def expected(self, request: Request) -> list[int]:
+    def expected(self, request: GenerateRequest) -> list[int]:
         """The tokens the runner must give, computed without an engine."""
         if self.chain:
             return self._expected_of_chain(request)
@@ -168,7 +173,7 @@ class Bench:
                 break
         return answer
 
-    def _expected_of_chain(self, request: Request) -> list[int]:
+    def _expected_of_chain(self, request: GenerateRequest) -> list[int]:
         before = chain_start(request)
         for token in request.key.tolist():
             before = hash((before, token))
@@ -193,8 +198,8 @@ def make_request(
     tenant: str = "",
     breakpoints: tuple[Breakpoint, ...] = (),
     grammar: Grammar | None = None,
-) -> Request:
-    return Request(
+) -> GenerateRequest:
+    return GenerateRequest(
         request_id=name,
         key=as_key(key),
         params=params or SamplingParams(max_tokens=max_tokens, temperature=0),

@@ -19,12 +19,11 @@ from radixlm.cache import POLICIES, RadixCache
 from radixlm.core.batch import ScheduledBatch, ScheduledRow
 from radixlm.core.config import SchedulePolicy
 from radixlm.core.keys import as_key
-from radixlm.engine import Intake
+from radixlm.core.request import GenerateRequest
 from radixlm.memory.kv_pool import KVPool
 from radixlm.memory.req_to_token import ReqToTokenPool
 from radixlm.models import load_config, load_model
 from radixlm.runner.forward_batch import ForwardBatch
-from radixlm.scheduler import Limits
 from tests.reference import load_reference, reference_logits
 
 # Two tokens whose reference logits are closer than this are equally good.
@@ -229,14 +228,13 @@ def largest_logit_difference(folder: Path, prompts: Sequence[Sequence[int]], dev
     theirs = load_reference(folder)
     pool = KVPool(config.n_layers, 4_096, config.n_kv_heads, config.head_dim, torch.float32, where)
     table = ReqToTokenPool(1, config.context_length, where)
-    intake = Intake(Limits(config.context_length, 4_096, config.vocab_size), frozenset())
     largest = 0.0
     for prompt in prompts:
         key = as_key(prompt)
         lease = RadixCache(4_096).acquire(key)
         slots = lease.extend(key.size)
         assert slots is not None
-        request = intake.make(key, SamplingParams(temperature=0))
+        request = GenerateRequest("r", key, SamplingParams(temperature=0))
         row = ScheduledRow(request, 0, key, 0, key.size, slots, (), lease.segments(), True)
         table.apply(row)
         batch = ForwardBatch.from_scheduled(ScheduledBatch((row,)), where)

@@ -9,8 +9,9 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -21,7 +22,8 @@ from radixlm.build import AsyncEngine, Loaded, ModelInfo
 from radixlm.cache import RadixCache
 from radixlm.core.batch import ScheduledBatch, ScheduledRow, StepResult
 from radixlm.core.config import EngineConfig
-from radixlm.engine import EngineClient, EngineCore, Intake
+from radixlm.core.request import RequestOutput
+from radixlm.engine import EngineClient, EngineCore, InputProcessor
 from radixlm.engine.engine_core import Runner
 from radixlm.engine.watching import Journal
 from radixlm.scheduler import Limits, Scheduler, make_order
@@ -30,6 +32,7 @@ from radixlm.server.app import create_app
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.listen import bind, listening
 from radixlm.server.kv_events.publisher import KVEventCounts
+from radixlm.server.pipeline.writer import Writer
 from radixlm.server.responses.response_store import Keeper
 from radixlm.server.serve import Server, http_config
 from radixlm.structured_output import Compiler, MaskFiller
@@ -122,8 +125,11 @@ def fake_engine(
         sink=journal.note,
     )
     masks = MaskFiller(vocab_size)
+    grammars = Compiler(tokenizer, vocab_size=vocab_size, eos_ids=eos)
+    limits = Limits(context_length, kv_tokens, tokenizer.vocab_size)
     client = EngineClient(
         EngineCore(scheduler, cache, runner, tokenizer, masks=masks, journal=journal),
+        InputProcessor(limits, frozenset(eos), grammars),
         max_queued_requests=config.max_queued_requests,
     )
     info = ModelInfo(
@@ -139,10 +145,20 @@ def fake_engine(
         device="cpu",
         eos_token_ids=tuple(eos),
     )
-    intake = Intake(Limits(context_length, kv_tokens, tokenizer.vocab_size), frozenset(eos))
     chat = compiled(template) if template is not None else None
-    grammars = Compiler(tokenizer, vocab_size=vocab_size, eos_ids=eos)
-    return AsyncEngine(Loaded(config, info, tokenizer, chat, intake, grammars, client)), runner
+    return AsyncEngine(Loaded(config, info, tokenizer, chat, client)), runner
+
+
+def service_with(tokenizer: Tokenizer) -> Any:
+    """As much of a Service as writers need."""
+    engine = SimpleNamespace(tokenizer=tokenizer)
+    return SimpleNamespace(engine=engine, caches=True, model_name=NAME, fingerprint="fp")
+
+
+def events_of(writer: Writer, outputs: Iterable[RequestOutput]) -> list[dict[str, Any]]:
+    """What a writer's stream holds when these outputs of the first choice have come."""
+    events = [event for output in outputs for event in writer.push(0, output)]
+    return [json.loads(event.removeprefix(b"data: ")) for event in events]
 
 
 class Client:

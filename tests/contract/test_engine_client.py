@@ -14,10 +14,10 @@ import pytest
 
 from radixlm.core.batch import ScheduledBatch, StepResult
 from radixlm.core.errors import EngineDeadError, InvalidRequestError, QueueFullError
-from radixlm.core.request import FinishReason, Request, RequestOutput
+from radixlm.core.request import FinishReason, GenerateRequest, RequestOutput
 from radixlm.engine import EngineClient, EngineCore
 from radixlm.engine.mailbox import TaskMailbox, ThreadMailbox, deliver_all
-from tests.engines import Bench, byte_tokenizer, make_request
+from tests.engines import Bench, byte_tokenizer, make_request, processor
 
 
 class _Gate:
@@ -46,7 +46,7 @@ class _Engine:
         self.bench = Bench(capacity=512, budget=64)
         self.gate = _Gate(self.bench)
         core = EngineCore(self.bench.scheduler, self.bench.cache, self.gate, byte_tokenizer())
-        self.client = EngineClient(core, max_queued_requests=max_queued)
+        self.client = EngineClient(core, processor(), max_queued_requests=max_queued)
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def engine() -> Iterator[_Engine]:
     made.client.close()
 
 
-def _requests(count: int, max_tokens: int = 4) -> list[Request]:
+def _requests(count: int, max_tokens: int = 4) -> list[GenerateRequest]:
     return [make_request(f"r{index}", [1, 2, 3, index], max_tokens) for index in range(count)]
 
 
@@ -81,7 +81,7 @@ def test_stream_gives_the_same_as_generate(engine: _Engine) -> None:
 
     async def read() -> list[int]:
         return [
-            token async for output in engine.client.stream(request) for token in output.token_ids
+            token async for output in engine.client.stream([request]) for token in output.token_ids
         ]
 
     assert asyncio.run(read()) == engine.bench.expected(request)
@@ -92,7 +92,7 @@ def test_leaving_a_stream_aborts_within_a_step(engine: _Engine) -> None:
     engine.gate.closes_after = 2
 
     async def leave() -> None:
-        outputs = engine.client.stream(request)
+        outputs = engine.client.stream([request])
         await anext(outputs)
         await outputs.aclose()
         engine.gate.open.set()
@@ -274,7 +274,7 @@ def test_a_program_that_forgets_to_close_still_ends_in_order() -> None:
 def test_a_stream_whose_loop_is_gone_does_not_stop_the_others(engine: _Engine) -> None:
     engine.gate.open.clear()
     loop = asyncio.new_event_loop()
-    outputs = engine.client.stream(make_request("orphan", [9], 20))
+    outputs = engine.client.stream([make_request("orphan", [9], 20)])
     reading = asyncio.ensure_future(anext(outputs), loop=loop)
     loop.run_until_complete(asyncio.sleep(0.01))
     reading.cancel()
@@ -308,8 +308,8 @@ def test_a_loop_is_woken_once_for_all_its_mailboxes() -> None:
     outputs = [RequestOutput(name, token_ids=(i,)) for i, name in enumerate("aab")]
     deliver_all({deaf: outputs[:1], first: outputs[:2], second: outputs[2:]})
     assert (closed.woken, loop.woken) == (1, 1)
-    assert asyncio.run(first.get()).token_ids == (0, 1)
-    assert asyncio.run(second.get()).token_ids == (2,)
+    assert asyncio.run(first.get())[0].token_ids == (0, 1)
+    assert asyncio.run(second.get())[0].token_ids == (2,)
 
 
 def test_closing_ends_what_runs_with_an_error() -> None:
@@ -343,7 +343,7 @@ def test_a_slow_reader_finds_everything_joined(engine: _Engine) -> None:
 
     async def read() -> tuple[int, list[int]]:
         count, tokens = 0, []
-        async for output in engine.client.stream(request):
+        async for output in engine.client.stream([request]):
             count += 1
             tokens += output.token_ids
             await asyncio.sleep(0.02)

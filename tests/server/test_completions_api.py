@@ -201,13 +201,13 @@ def test_biases_stop_tokens_and_namespaces_arrive(real):
 
 def test_the_api_key_is_the_tenant(monkeypatch, fake):
     tenants = []
-    stream = fake.engine.stream
+    stream = fake.engine.client.stream
 
-    def spy(*args, **options):
-        tenants.append(options["tenant"])
-        return stream(*args, **options)
+    def spy(requests):
+        tenants.extend(request.tenant for request in requests)
+        return stream(requests)
 
-    monkeypatch.setattr(fake.engine, "stream", spy)
+    monkeypatch.setattr(fake.engine.client, "stream", spy)
     for headers in ({"Authorization": "Bearer mine"}, {"Authorization": "Basic x"}, {}):
         body = {"prompt": "hello", "max_tokens": 1}
         assert fake.request("POST", "/v1/completions", json=body, headers=headers).is_success

@@ -281,13 +281,13 @@ def test_every_answer_has_an_id_of_its_own(fake):
 
 def test_priority_and_tenant_arrive(monkeypatch, fake):
     seen = []
-    stream = fake.engine.stream
+    stream = fake.engine.client.stream
 
-    def spy(*args, **options):
-        seen.append((options["priority"], options["tenant"] != ""))
-        return stream(*args, **options)
+    def spy(requests):
+        seen.extend((request.priority, request.tenant != "") for request in requests)
+        return stream(requests)
 
-    monkeypatch.setattr(fake.engine, "stream", spy)
+    monkeypatch.setattr(fake.engine.client, "stream", spy)
     body = {"text": "a", "sampling_params": few(1), "priority": 3}
     headers = {"Authorization": "Bearer mine"}
     assert fake.request("POST", "/generate", json=body, headers=headers).is_success
@@ -373,28 +373,28 @@ def ids_of(entry):
 
 
 @pytest.mark.parametrize("n", [1, 2])
-def test_an_answer_is_written_off_the_event_loop(fake, monkeypatch, n):
+def test_an_answer_is_written_off_the_event_loop(real, monkeypatch, n):
     """64 answers with the prompt's log-probabilities would keep all others waiting for seconds."""
-    in_loop = in_loop_at(monkeypatch, native.Answers, "_entry")
-    told = fake.generate(sampling_params={"max_new_tokens": 2, "n": n}).json()
-    assert in_loop == [False] * n
+    loops = loops_at(monkeypatch, native.NativeWriter, "_entry")
+    scored = {"return_logprob": True, "logprob_start_len": 0}
+    told = real.generate(sampling_params={"max_new_tokens": 2, "n": n}, **scored).json()
+    assert loops == [None] * n
     assert isinstance(told, list) is (n > 1)
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_prompt_is_scored_although_its_first_answer_is_aborted(real, monkeypatch, stream):
-    streamed, run = [], real.engine.stream
+    client = real.engine.client
+    streamed = client.stream
 
-    async def first_is_aborted(*args, **options):
-        streamed.append(None)
-        first = len(streamed) == 1
-        async for output in run(*args, **options):
-            if first:
-                yield RequestOutput(output.request_id, finish_reason=FinishReason.ABORT)
-                return
+    async def first_is_aborted(requests):
+        if len(requests) > 1:
+            yield RequestOutput(requests[0].request_id, finish_reason=FinishReason.ABORT)
+            requests = requests[1:]
+        async for output in streamed(requests):
             yield output
 
-    monkeypatch.setattr(real.engine, "stream", first_is_aborted)
+    monkeypatch.setattr(client, "stream", first_is_aborted)
     answer = real.generate(
         input_ids=[[*range(5, 205)]],
         text=None,

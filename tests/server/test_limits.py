@@ -169,15 +169,16 @@ def test_a_full_queue_says_when_to_come_again(stream):
 
 
 def run_one(pace: Pace, clock: VirtualClock, seconds: float) -> None:
-    with pace.one_more():
+    with pace.running(1) as ended:
         clock.advance(seconds)
+        ended()
 
 
 def test_the_wait_follows_queue_and_pace():
     clock = VirtualClock()
     pace = Pace(clock)
     assert pace.seconds_for(1000) == 1
-    with pace.one_more():
+    with pace.running(1):
         clock.advance(4)
         assert pace.seconds_for(1) == 4  # as if one were just ending
         assert pace.seconds_for(3) == 12
@@ -198,17 +199,17 @@ def test_an_idle_time_does_not_count_as_slow():
     pace = Pace(clock)
     run_one(pace, clock, 1)
     clock.advance(3600)
-    with pace.one_more():
+    with pace.running(1):
         assert pace.seconds_for(5) == 1
 
 
 def test_refused_requests_are_no_ends():
     clock = VirtualClock()
     pace = Pace(clock)
-    with pace.one_more():
+    with pace.running(1):
         clock.advance(10)
         for _ in range(50):
-            with pytest.raises(RuntimeError), pace.one_more():
+            with pytest.raises(RuntimeError), pace.running(1):
                 raise RuntimeError
         assert pace.seconds_for(2) == 20
 

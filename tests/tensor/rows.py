@@ -8,7 +8,7 @@ import numpy as np
 
 from radixlm.core.batch import Extent, Remap, ScheduledRow, Segment
 from radixlm.core.keys import as_key
-from radixlm.core.request import Request
+from radixlm.core.request import GenerateRequest
 from radixlm.core.sampling import SamplingParams
 
 
@@ -33,7 +33,7 @@ def make_row(
     everything = as_key(tokens)
     start = everything.size - 1 if start is None else start
     places = np.asarray(range(everything.size) if slots is None else slots, dtype=np.int32)
-    request = Request(
+    request = GenerateRequest(
         request_id=f"row-{table_row}",
         key=key,
         params=params or SamplingParams(),

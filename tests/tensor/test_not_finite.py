@@ -50,7 +50,7 @@ def _runner(engine: Engine) -> Any:
 
 def _together(engine: Engine, prompts: list[list[int]], *params: Any) -> list[RequestOutput]:
     requests = [
-        engine._loaded.request(prompt, own)
+        engine._loaded.client.processor.ready(engine._loaded.request(prompt, own))
         for prompt, own in zip(prompts, params or [GREEDY] * len(prompts), strict=True)
     ]
     client, parts = engine._loaded.client, {request.request_id: [] for request in requests}

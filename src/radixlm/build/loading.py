@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent import futures
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
-from radixlm.build.compiling import Compiling
 from radixlm.build.resolve import (
     resolve_context,
     resolve_device,
@@ -26,11 +25,11 @@ from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError
 from radixlm.core.grammar import Grammar
 from radixlm.core.keys import Key
-from radixlm.core.request import FinishReason, Request, RequestOutput
+from radixlm.core.request import GenerateRequest
 from radixlm.core.sampling import SamplingParams
-from radixlm.engine import EngineClient, EngineCore, Intake
+from radixlm.engine import EngineClient, EngineCore, InputProcessor
 from radixlm.engine.engine_core import Runner
-from radixlm.engine.input_processor import Prompt, new_request_id, prompt_key
+from radixlm.engine.input_processor import Prompt, RequestFields, new_request, prompt_key
 from radixlm.engine.watching import Journal
 from radixlm.kernels.openmp import team
 from radixlm.memory.budget import MOST_TOKENS, default_kv_tokens
@@ -91,50 +90,17 @@ class Loaded:
     info: ModelInfo
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
-    intake: Intake
-    grammars: Compiler
     client: EngineClient
-    compiling: Compiling = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "compiling", Compiling(self.grammars))
-
-    def request(self, prompt: Prompt, params: SamplingParams, **options: Any) -> Request:
-        """Tokenize and resolve a prompt, compile its grammar. Raises InvalidRequestError."""
-        constraint = None if params.grammar is None else self.grammars.compile(params.grammar)
-        return self.intake.make(self.key(prompt), params, constraint=constraint, **options)
 
     def key(self, prompt: Prompt) -> Key:
         """Tokenize a prompt. Raises InvalidRequestError."""
         return prompt_key(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
 
-    async def stream(
-        self, prompt: Prompt, params: SamplingParams, **options: Any
-    ) -> AsyncGenerator[RequestOutput, None]:
-        """Run a prompt and yield its outputs as they come; see AsyncEngine.stream."""
-        request_id = options.pop("request_id", None) or new_request_id()
-        constraint = None
-        if params.grammar is not None:
-            constraint = await self.compiling.compiled(
-                params.grammar, request_id=request_id, tenant=options.get("tenant", "")
-            )
-            if constraint is None:
-                yield RequestOutput(request_id, finish_reason=FinishReason.ABORT)
-                return
-        request = self.intake.make(
-            self.key(prompt), params, request_id=request_id, constraint=constraint, **options
-        )
-        outputs = self.client.stream(request)
-        try:
-            async for output in outputs:
-                yield output
-        finally:
-            await outputs.aclose()
-
-    def close(self) -> None:
-        """Stop the engine; requests under way end with an error."""
-        self.client.close()
-        self.grammars.close()
+    def request(
+        self, prompt: Prompt, params: SamplingParams, **fields: Unpack[RequestFields]
+    ) -> GenerateRequest:
+        """A prompt's request. Raises InvalidRequestError."""
+        return new_request(self.key(prompt), params, **fields)
 
 
 def load(config: EngineConfig, *, progress: bool = True, warm: bool = False) -> Loaded:
@@ -202,18 +168,18 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
         threads=threads,
     )
     grammars = Compiler(tokenizer, vocab_size=limits.vocab_size, eos_ids=eos)
-    intake = Intake(limits, eos)
+    processor = InputProcessor(limits, eos, grammars)
     if warm:
         begun = grammars.submit(_ANY_GRAMMAR)  # its process starts beside the rest
         small = throwaway_cache(cache, config.page_size)
-        warm_up(_core(config, small, runner, tokenizer, limits), intake)
+        warm_up(_core(config, small, runner, tokenizer, limits), processor)
         futures.wait([begun])
     if device.type == "cpu":  # not before: the grammars' process is no crowd that stays
         runner = PacedRunner(runner, model_config.n_layers, threads=threads)
     core = _core(config, cache, runner, tokenizer, limits)
     team().leave()  # from here on the engine's thread computes
-    client = EngineClient(core, max_queued_requests=config.max_queued_requests)
-    return Loaded(config, info, tokenizer, template, intake, grammars, client)
+    client = EngineClient(core, processor, max_queued_requests=config.max_queued_requests)
+    return Loaded(config, info, tokenizer, template, client)
 
 
 def _cache(

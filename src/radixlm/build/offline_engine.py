@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from tqdm import tqdm
 
@@ -15,7 +15,7 @@ from radixlm.core.reports import TreeQuery, TreeSnapshot
 from radixlm.core.request import Namespace, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineStats, collect
-from radixlm.engine.input_processor import Prompt, Prompts, as_list, params_for
+from radixlm.engine.input_processor import Prompt, Prompts, RequestFields, as_list, params_for
 from radixlm.scheduler import depth_first
 
 
@@ -41,23 +41,22 @@ class Engine:
         prompts: Prompts,
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
-        namespace: Namespace | None = None,
-        priority: int = 0,
-        tenant: str = "",
         progress: bool = False,
+        **fields: Unpack[RequestFields],
     ) -> list[RequestOutput]:
         """Continue a prompt, or each of a list, and return the outputs in order.
 
         prompts: text, token ids, or a list of either; a list is run depth first through the tree
         of its prompts, so that each shared prefix is computed once even in a small pool.
-        params: for all, or one for each. priority: higher is more important, under `priority`
-        policies. tenant: tenants are served in turn, by tokens. progress: show a bar on stderr.
+        params: for all, or one for each. progress: show a bar on stderr.
+        fields: of each request: namespace, priority (higher is more important, under `priority`
+        policies), tenant (tenants are served in turn, by tokens).
         Raises InvalidRequestError before anything is run, EngineDeadError.
         """
         items = as_list(prompts)
         each = params_for(params, len(items))
         requests = [
-            self._loaded.request(prompt, own, namespace=namespace, priority=priority, tenant=tenant)
+            self._loaded.request(prompt, own, **fields)
             for prompt, own in zip(items, each, strict=True)
         ]
         outputs = self._loaded.client.run(depth_first(requests))
@@ -67,19 +66,11 @@ class Engine:
         self,
         prompt: Prompt,
         params: SamplingParams | None = None,
-        *,
-        namespace: Namespace | None = None,
-        priority: int = 0,
-        tenant: str = "",
+        **fields: Unpack[RequestFields],
     ) -> AsyncGenerator[RequestOutput, None]:
         """Yield what is new of one request, as it comes. Closing the iterator aborts it."""
-        return self._loaded.stream(
-            prompt,
-            params or SamplingParams(),
-            namespace=namespace,
-            priority=priority,
-            tenant=tenant,
-        )
+        request = self._loaded.request(prompt, params or SamplingParams(), **fields)
+        return self._loaded.client.stream([request])
 
     def flush_cache(self) -> int:
         """Drop all cached tokens that no request uses; returns how many."""
@@ -109,7 +100,7 @@ class Engine:
 
     def close(self) -> None:
         """Stop the engine. Further calls raise EngineDeadError."""
-        self._loaded.close()
+        self._loaded.client.close()
 
     def __enter__(self) -> Self:
         return self

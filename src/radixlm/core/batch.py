@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from radixlm.core.keys import Key, Slots
-from radixlm.core.request import Request, TokenLogprob
+from radixlm.core.request import GenerateRequest, TokenLogprob
 
 
 class Extent(NamedTuple):
@@ -58,7 +58,7 @@ class ScheduledRow:
     samples: whether the logits of the last token are wanted and a token is drawn from them.
     """
 
-    request: Request
+    request: GenerateRequest
     row: int
     tokens: Key
     start: int

@@ -1,4 +1,4 @@
-"""What comes in (Request) and what goes out (RequestOutput)."""
+"""What comes in (GenerateRequest) and what goes out (RequestOutput)."""
 
 from __future__ import annotations
 
@@ -29,24 +29,27 @@ class Breakpoint(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Request:
-    """One prompt to be continued.
+class GenerateRequest:
+    """One prompt to be continued: the same value from the API to the scheduler.
 
     key: (prompt_tokens,) int32, at least one id.
-    max_tokens: resolved against the context and the pool, never None.
-    seed: resolved, so that a retracted request draws the same numbers again.
-    stop_token_ids: the end-of-sequence ids included, unless they are to be ignored.
     priority: higher is more important, to the schedule and the eviction policies of that name.
     tenant: on whose behalf; tenants are served in turn.
     breakpoints: what of the prompt is to be kept once it is computed, as far as there is room.
+
+    The engine's input processor sets these, from the parameters, before the request is queued:
+
+    max_tokens: within the context and the pool, so at least 1.
+    seed: fixed, so that a retracted request draws the same numbers again.
+    stop_token_ids: with the end-of-sequence ids, unless they are to be ignored.
     constraint: the parameters' grammar, compiled.
     """
 
     request_id: str
     key: Key
     params: SamplingParams
-    max_tokens: int
-    seed: int
+    max_tokens: int = 0
+    seed: int = 0
     stop_token_ids: frozenset[int] = frozenset()
     namespace: Namespace = field(default_factory=Namespace)
     priority: int = 0

@@ -6,13 +6,13 @@ EngineCore is one step, EngineThread runs it, EngineClient is what the rest of t
 from radixlm.engine.client import EngineClient, collect
 from radixlm.engine.engine_core import EngineCore, Runner
 from radixlm.engine.engine_stats import EngineStats
-from radixlm.engine.input_processor import Intake
+from radixlm.engine.input_processor import InputProcessor
 
 __all__ = [
     "EngineClient",
     "EngineCore",
     "EngineStats",
-    "Intake",
+    "InputProcessor",
     "Runner",
     "collect",
 ]

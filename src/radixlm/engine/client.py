@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import threading
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from queue import SimpleQueue
@@ -23,9 +23,10 @@ from radixlm.core.errors import (
 from radixlm.core.keys import Key
 from radixlm.core.misses import Explained
 from radixlm.core.reports import MAX_WAITING, TreeQuery
-from radixlm.core.request import FinishReason, Namespace, Request, RequestOutput
+from radixlm.core.request import FinishReason, GenerateRequest, Namespace, RequestOutput
 from radixlm.engine.engine_core import EngineCore
 from radixlm.engine.engine_stats import EngineStats
+from radixlm.engine.input_processor import InputProcessor
 from radixlm.engine.loop import EngineThread
 from radixlm.engine.mailbox import Mailbox, TaskMailbox, ThreadMailbox, deliver_all
 from radixlm.engine.messages import (
@@ -62,13 +63,20 @@ T = TypeVar("T")
 class EngineClient:
     """Owns the engine's thread. Every method may be called from any thread.
 
+    processor: makes requests ready; `submit` takes such as it has made.
     max_queued_requests: how many may wait or run at a time; more are refused, so that neither
     queue nor memory grows without bound.
     """
 
     def __init__(
-        self, core: EngineCore, *, max_queued_requests: int, clock: Clock | None = None
+        self,
+        core: EngineCore,
+        processor: InputProcessor,
+        *,
+        max_queued_requests: int,
+        clock: Clock | None = None,
     ) -> None:
+        self.processor = processor
         self._max_queued = max_queued_requests
         self._clock = clock or WallClock()
         # Reentrant: the collector may close an abandoned `run`, which aborts, at any allocation.
@@ -85,7 +93,7 @@ class EngineClient:
         # A thread that is inside of torch when the interpreter goes takes the process down with it.
         atexit.register(self.close)
 
-    def submit(self, requests: Sequence[Request], mailbox: Mailbox) -> None:
+    def submit(self, requests: Sequence[GenerateRequest], mailbox: Mailbox) -> None:
         """Queue all of `requests`, or none. Raises QueueFullError, EngineDeadError,
         InvalidRequestError for an id that is in use.
         """
@@ -124,10 +132,10 @@ class EngineClient:
             if self._mailboxes.get(request_id) is mailbox:
                 self._inbox.put(Abort(request_id))
 
-    def abort_ids(self, request_ids: Iterable[str] | None) -> int:
+    def abort_ids(self, request_ids: Collection[str] | None) -> int:
         """End requests by their ids alone, with None all that are under way; returns how many.
 
-        For whoever did not submit them: those who did get a last output that says so.
+        Those who submitted them get a last output that says so.
         """
         with self._lock:
             self._check_alive()
@@ -135,17 +143,17 @@ class EngineClient:
             found = [name for name in wanted if name in self._mailboxes]
             for name in found:
                 self._inbox.put(Abort(name))
-        return len(found)
+        return len(found) + self.processor.abort(request_ids)
 
-    def run(self, requests: Sequence[Request]) -> Iterator[RequestOutput]:
+    def run(self, requests: Sequence[GenerateRequest]) -> Iterator[RequestOutput]:
         """Run all of them and yield their outputs as they come. Blocks.
 
-        No more than max_queued_requests are under way at a time. Raises EngineDeadError when the
-        engine dies, QueueFullError when other callers' requests leave no room. Leaving early, or
-        being interrupted, aborts what is not finished.
+        No more than max_queued_requests are under way at a time. Raises InvalidRequestError before
+        any is run, EngineDeadError when the engine dies, QueueFullError when other callers'
+        requests leave no room. Leaving early, or being interrupted, aborts what is not finished.
         """
         mailbox = ThreadMailbox()
-        ahead = list(requests)[::-1]
+        ahead = [self.processor.ready(request) for request in requests][::-1]
         under_way: set[str] = set()
         try:
             while ahead or under_way:
@@ -159,33 +167,47 @@ class EngineClient:
                 output = mailbox.get()
                 if output.finished:
                     under_way.remove(output.request_id)
-                self._raise_if_died((output,))
+                self._raise_if_died(output)
                 yield output
         finally:
             for name in under_way:
                 self.abort(name, mailbox)
 
-    def generate(self, requests: Sequence[Request]) -> list[RequestOutput]:
+    def generate(self, requests: Sequence[GenerateRequest]) -> list[RequestOutput]:
         """Run all of them to the end and return their outputs in order. Blocks; see `run`."""
         return collect(requests, self.run(requests))
 
-    async def stream(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
-        """Yield the request's outputs as they come. Leaving early aborts it."""
+    async def stream(
+        self, requests: Sequence[GenerateRequest]
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Yield the requests' outputs as they come, each one's in order. All are queued, or none.
+
+        Leaving early aborts what is not finished. Raises InvalidRequestError, QueueFullError,
+        EngineDeadError; requests whose grammars are compiled do not count as queued.
+        """
+        ready = []
+        resolved = [self.processor.resolve(request) for request in requests]
+        for request, made in zip(requests, await self.processor.compiled(resolved), strict=True):
+            if made is None:
+                yield RequestOutput(request.request_id, finish_reason=FinishReason.ABORT)
+            else:
+                ready.append(made)
         mailbox = TaskMailbox(asyncio.get_running_loop())
-        self.submit((request,), mailbox)
-        finished = False
+        self.submit(ready, mailbox)
+        under_way = {request.request_id for request in ready}
         try:
-            while not finished:
-                output = await mailbox.get()
-                finished = output.finished
-                if output.finish_reason is FinishReason.ERROR and output.token_ids:
-                    # Of before the error, and joined with it, since they are read late.
-                    yield replace(output, finish_reason=None, error=None)
-                self._raise_if_died((output,))
-                yield output
+            while under_way:
+                for output in await mailbox.get():
+                    if output.finished:
+                        under_way.discard(output.request_id)
+                    if output.finish_reason is FinishReason.ERROR and output.token_ids:
+                        # These came before the error, and are joined with it, since read late.
+                        yield replace(output, finish_reason=None, error=None)
+                    self._raise_if_died(output)
+                    yield output
         finally:
-            if not finished:
-                self.abort(request.request_id, mailbox)
+            for name in under_way:
+                self.abort(name, mailbox)
 
     def flush(self) -> Future[Flushed]:
         """Drop every cached token that no request and no pin uses."""
@@ -226,7 +248,11 @@ class EngineClient:
         return Viewer(look, self._look_away, max_waiting)
 
     def explain(self, key: Key, namespace: Namespace, *, everywhere: bool) -> Future[Explained]:
-        """Why a prompt would miss now; nothing of it is run, and no trace is left."""
+        """Why a prompt would miss now; nothing of it is run, and no trace is left.
+
+        Raises InvalidRequestError for a prompt that no request could have.
+        """
+        self.processor.limits.check_prompt(key)
         return self._ask(Explain(key, namespace, everywhere))
 
     def stats(self) -> EngineStats:
@@ -245,6 +271,7 @@ class EngineClient:
         atexit.unregister(self.close)
         self._inbox.put(Stop())
         self._thread.join()
+        self.processor.close()
 
     def put(self, message: Outbound) -> None:
         """The outbox: called by the engine's thread."""
@@ -324,11 +351,10 @@ class EngineClient:
             self._inbox.put(Ask(self._tickets, question))
         return future
 
-    def _raise_if_died(self, outputs: Iterable[RequestOutput]) -> None:
-        for output in outputs:
-            if output.finish_reason is FinishReason.ERROR:
-                self._check_alive()
-                raise InvalidRequestError(output.error or "the request failed")
+    def _raise_if_died(self, output: RequestOutput) -> None:
+        if output.finish_reason is FinishReason.ERROR:
+            self._check_alive()
+            raise InvalidRequestError(output.error or "the request failed")
 
     def _check_alive(self) -> None:
         if self._dead is not None:
@@ -347,7 +373,9 @@ def _settle(future: Future[Any], value: object, error: Exception | None) -> None
         future.set_exception(error)
 
 
-def collect(requests: Sequence[Request], outputs: Iterable[RequestOutput]) -> list[RequestOutput]:
+def collect(
+    requests: Sequence[GenerateRequest], outputs: Iterable[RequestOutput]
+) -> list[RequestOutput]:
     """Join the outputs of several requests, interleaved as they come, in the requests' order."""
     parts: dict[str, list[RequestOutput]] = {request.request_id: [] for request in requests}
     for output in outputs:

@@ -10,7 +10,7 @@ from radixlm.cache import Pin, RadixCache
 from radixlm.core.batch import ScheduledBatch, StepResult
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.misses import Explained
-from radixlm.core.request import FinishReason, Request, RequestOutput
+from radixlm.core.request import FinishReason, GenerateRequest, RequestOutput
 from radixlm.engine.engine_stats import EngineStats
 from radixlm.engine.keeping import Keeping
 from radixlm.engine.messages import Explain, Flush, Flushed, PinPrefix, Question, Unpin
@@ -74,7 +74,7 @@ class EngineCore:
     def has_work(self) -> bool:
         return self._scheduler.has_work
 
-    def add(self, request: Request, *, waited: float = 0.0) -> None:
+    def add(self, request: GenerateRequest, *, waited: float = 0.0) -> None:
         """Queue a request, which came `waited` seconds ago. Raises InvalidRequestError; then
         nothing of it is kept.
         """

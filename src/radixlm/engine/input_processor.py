@@ -1,20 +1,28 @@
-"""What callers may give as prompts, put into order."""
+"""From what callers give to requests that the engine's thread can take."""
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from math import inf
+from typing import TypedDict, Unpack
 
 import numpy as np
 
-from radixlm.core.errors import ConfigError, InvalidKeyError, InvalidRequestError, counted
-from radixlm.core.grammar import Constraint
+from radixlm.core.errors import (
+    ConfigError,
+    EngineStoppedError,
+    InvalidKeyError,
+    InvalidRequestError,
+    counted,
+)
 from radixlm.core.keys import Key, KeyLike, as_key
-from radixlm.core.request import Breakpoint, Namespace, Request
+from radixlm.core.request import Breakpoint, GenerateRequest, Namespace
 from radixlm.core.sampling import SamplingParams
 from radixlm.scheduler import Limits
+from radixlm.structured_output import Compiled, Compiler
 
 Prompt = str | KeyLike
 Prompts = Prompt | Sequence[Prompt]
@@ -66,82 +74,165 @@ def prompt_key(prompt: KeyLike) -> Key:
         raise InvalidRequestError(f"prompt: {error}", param="prompt") from None
 
 
-@dataclass(frozen=True, slots=True)
-class Intake:
-    """Resolves what a request left open: its length, its seed, what ends it."""
+class InputProcessor:
+    """Makes requests ready for the engine's thread: checks them against the model, resolves what
+    they left open, compiles their grammars.
 
-    limits: Limits
-    eos_token_ids: frozenset[int]
+    Requests whose grammars are compiled can be aborted; `compiled` and `abort` are for the event
+    loop's thread.
+    """
 
-    def make(
-        self,
-        prompt: KeyLike,
-        params: SamplingParams,
-        *,
-        request_id: str | None = None,
-        namespace: Namespace | None = None,
-        priority: int = 0,
-        tenant: str = "",
-        breakpoints: Sequence[Breakpoint] = (),
-        constraint: Constraint | None = None,
-    ) -> Request:
-        """constraint: the parameters' grammar, compiled.
+    def __init__(self, limits: Limits, eos_token_ids: frozenset[int], grammars: Compiler) -> None:
+        self.limits = limits
+        self._eos_token_ids = eos_token_ids
+        self._grammars = grammars
+        self._compiling: dict[asyncio.Future[Compiled], str] = {}
+
+    def resolve(self, request: GenerateRequest) -> GenerateRequest:
+        """The same with its length, its seed and the tokens that end it.
 
         Raises InvalidRequestError that names the field; RequestTooLargeError with numbers.
         """
-        key = prompt_key(prompt)
-        if isinstance(priority, bool) or not isinstance(priority, int):
-            raise InvalidRequestError(
-                f"priority must be an integer, got {priority!r}", param="priority"
-            )
-        if not isinstance(tenant, str):
-            raise InvalidRequestError(f"tenant must be text, got {tenant!r:.80}", param="tenant")
-        if namespace is not None and not isinstance(namespace, Namespace):
-            raise InvalidRequestError(
-                f"namespace must be a Namespace, got {namespace!r:.80}", param="namespace"
-            )
+        _check_types(request)
+        _check_breakpoints(request)
+        key, params = request.key, request.params
         if params.logprob_start_len > key.size:
             raise InvalidRequestError(
                 f"logprob_start_len is {params.logprob_start_len}, "
                 f"the prompt has {counted(key.size, 'token')}",
                 param="logprob_start_len",
             )
-        _check_breakpoints(breakpoints, key)
         ends = params.stop_token_ids
         # Where a grammar lets the answer end there may be nothing else that it allows.
-        if not params.ignore_eos or constraint is not None:
-            ends |= self.eos_token_ids
+        if not params.ignore_eos or params.grammar is not None:
+            ends |= self._eos_token_ids
         if params.min_tokens and len(ends) >= self.limits.vocab_size:
             raise InvalidRequestError(
                 f"min_tokens is {params.min_tokens}, but every one of the model's "
                 f"{self.limits.vocab_size} tokens is a stop token",
                 param="stop_token_ids",
             )
-        return Request(
-            request_id=request_id or new_request_id(),
-            key=key,
-            params=params,
+        return replace(
+            request,
             max_tokens=self.limits.resolve_max_tokens(key, params),
             seed=params.seed if params.seed is not None else secrets.randbits(63),
             stop_token_ids=ends,
-            namespace=namespace or Namespace(),
-            priority=priority,
-            tenant=tenant,
-            breakpoints=tuple(breakpoints),
-            constraint=constraint,
+        )
+
+    def ready(self, request: GenerateRequest) -> GenerateRequest:
+        """Resolve a request and wait for its grammar. Blocks. Raises as `resolve`, `Compiler`."""
+        request, grammar = self.resolve(request), request.params.grammar
+        if grammar is None:
+            return request
+        return replace(request, constraint=self._grammars.submit(grammar, request.tenant).result())
+
+    async def compiled(self, requests: Sequence[GenerateRequest]) -> list[GenerateRequest | None]:
+        """The same with their grammars compiled; None for one that was aborted meanwhile.
+
+        Raises what Compiler.submit raises.
+        """
+        waiting: dict[str, asyncio.Future[Compiled]] = {}
+        try:
+            for request in requests:
+                if (grammar := request.params.grammar) is not None:
+                    future = asyncio.wrap_future(self._grammars.submit(grammar, request.tenant))
+                    waiting[request.request_id] = future
+                    self._compiling[future] = request.request_id
+            if waiting:
+                await asyncio.wait(waiting.values())
+        finally:
+            aborted = {
+                name
+                for name, future in waiting.items()
+                if self._compiling.pop(future, None) is None
+            }
+            for future in waiting.values():
+                future.cancel()  # where nobody waits any more; what is done stays as it is
+        return [
+            None if request.request_id in aborted else _constrained(request, waiting)
+            for request in requests
+        ]
+
+    def abort(self, request_ids: Collection[str] | None) -> int:
+        """Give up these requests' grammars, with None all; returns how many there were."""
+        found = [
+            future
+            for future, name in self._compiling.items()
+            if request_ids is None or name in request_ids
+        ]
+        for future in found:
+            del self._compiling[future]
+            future.cancel()
+        return len(found)
+
+    def close(self) -> None:
+        """End the compiler; requests that wait for it end with an error."""
+        self._grammars.close()
+
+
+def _constrained(
+    request: GenerateRequest, compiled: Mapping[str, asyncio.Future[Compiled]]
+) -> GenerateRequest:
+    future = compiled.get(request.request_id)
+    if future is None:
+        return request
+    if future.cancelled():
+        raise EngineStoppedError("the engine was shut down while a grammar waited to be compiled")
+    return replace(request, constraint=future.result())
+
+
+class RequestFields(TypedDict, total=False):
+    """What callers of the Python interface may say of a request besides prompt and parameters.
+
+    request_id: for `abort`; a fresh one, unless it is given.
+    namespace, priority, tenant: see GenerateRequest.
+    breakpoints: prefixes of the prompt that are kept once it is computed, within
+        --max-pinned-tokens; the output with the first token tells which ones are.
+    """
+
+    request_id: str | None
+    namespace: Namespace | None
+    priority: int
+    tenant: str
+    breakpoints: Sequence[Breakpoint]
+
+
+def new_request(
+    key: Key, params: SamplingParams, **fields: Unpack[RequestFields]
+) -> GenerateRequest:
+    """A request from the Python interface, unchecked."""
+    namespace = fields.get("namespace")
+    return GenerateRequest(
+        fields.get("request_id") or f"req-{secrets.token_hex(12)}",
+        key,
+        params,
+        namespace=Namespace() if namespace is None else namespace,
+        priority=fields.get("priority", 0),
+        tenant=fields.get("tenant", ""),
+        breakpoints=tuple(fields.get("breakpoints", ())),
+    )
+
+
+def _check_types(request: GenerateRequest) -> None:
+    """Callers of the Python interface need not check types."""
+    priority, tenant, namespace = request.priority, request.tenant, request.namespace
+    if isinstance(priority, bool) or not isinstance(priority, int):
+        raise InvalidRequestError(
+            f"priority must be an integer, got {priority!r}", param="priority"
+        )
+    if not isinstance(tenant, str):
+        raise InvalidRequestError(f"tenant must be text, got {tenant!r:.80}", param="tenant")
+    if not isinstance(namespace, Namespace):
+        raise InvalidRequestError(
+            f"namespace must be a Namespace, got {namespace!r:.80}", param="namespace"
         )
 
 
-def new_request_id() -> str:
-    """An id for a request that its caller gave none."""
-    return f"req-{secrets.token_hex(12)}"
-
-
-def _check_breakpoints(breakpoints: Sequence[Breakpoint], key: Key) -> None:
-    for end in breakpoints:
-        if not 0 < end.tokens <= key.size or not 0 < end.ttl < inf:
+def _check_breakpoints(request: GenerateRequest) -> None:
+    for end in request.breakpoints:
+        if not 0 < end.tokens <= request.key.size or not 0 < end.ttl < inf:
             raise InvalidRequestError(
-                f"a breakpoint is behind 1 to {key.size} tokens, for more than 0 seconds, got "
-                f"{end!r}",
+                f"a breakpoint is behind 1 to {request.key.size} tokens, for more than 0 seconds, "
+                f"got {end!r}",
                 param="breakpoints",
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from radixlm.cache import RadixCache
 from radixlm.core.errors import PinError
-from radixlm.core.request import Breakpoint, Request
+from radixlm.core.request import Breakpoint, GenerateRequest
 
 
 class Keeping:
@@ -12,9 +12,9 @@ class Keeping:
 
     def __init__(self, cache: RadixCache) -> None:
         self._cache = cache
-        self._waiting: dict[str, Request] = {}
+        self._waiting: dict[str, GenerateRequest] = {}
 
-    def add(self, request: Request) -> None:
+    def add(self, request: GenerateRequest) -> None:
         """Remember what is to be kept of a request that is queued now."""
         if request.breakpoints:
             self._waiting[request.request_id] = request
@@ -34,7 +34,7 @@ class Keeping:
         kept = (self._keep(request, wish) for wish in sorted(request.breakpoints))
         return tuple(entry for entry in kept if entry is not None)
 
-    def _keep(self, request: Request, wish: Breakpoint) -> Breakpoint | None:
+    def _keep(self, request: GenerateRequest, wish: Breakpoint) -> Breakpoint | None:
         prefix = request.key[: wish.tokens]
         try:
             pin = self._cache.keep(prefix, request.namespace, wish.ttl, request.tenant)

@@ -14,7 +14,7 @@ from radixlm.core.errors import (
     EngineStoppedError,
     InvalidRequestError,
 )
-from radixlm.core.request import FinishReason, Request, RequestOutput
+from radixlm.core.request import FinishReason, GenerateRequest, RequestOutput
 from radixlm.engine.engine_core import EngineCore
 from radixlm.engine.engine_stats import EngineStats, StepLog
 from radixlm.engine.messages import (
@@ -137,7 +137,7 @@ class EngineThread(threading.Thread):
         except (TypeError, ValueError) as error:  # a question put wrongly is the asker's affair
             return Answer(ticket, None, CacheError(f"{type(error).__name__}: {error}"))
 
-    def _add(self, request: Request, waited: float, ended: list[RequestOutput]) -> None:
+    def _add(self, request: GenerateRequest, waited: float, ended: list[RequestOutput]) -> None:
         try:
             self._core.add(request, waited=waited)
         except InvalidRequestError as error:

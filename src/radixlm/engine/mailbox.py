@@ -33,8 +33,8 @@ class ThreadMailbox:
 
 
 class TaskMailbox:
-    """For a coroutine that streams one request. A slow reader finds what came meanwhile joined
-    into one output, so that it never holds more than the request's own text.
+    """For a coroutine that streams requests. A slow reader finds what came meanwhile joined into
+    one output for each, so that it never holds more than the requests' own text.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -45,12 +45,19 @@ class TaskMailbox:
     def deliver(self, outputs: Iterable[RequestOutput]) -> None:
         deliver_all({self: list(outputs)})
 
-    async def get(self) -> RequestOutput:
-        """Wait for output; all there is, as one."""
+    async def get(self) -> list[RequestOutput]:
+        """Wait for output; all there is, one for each request."""
         await self._arrived.wait()
         self._arrived.clear()
         outputs, self._waiting = self._waiting, []
-        return outputs[0] if len(outputs) == 1 else RequestOutput.joined(outputs)
+        if len(outputs) == 1:
+            return outputs
+        parts: dict[str, list[RequestOutput]] = {}
+        for output in outputs:
+            parts.setdefault(output.request_id, []).append(output)
+        return [
+            each[0] if len(each) == 1 else RequestOutput.joined(each) for each in parts.values()
+        ]
 
     def accept(self, outputs: Iterable[RequestOutput]) -> None:
         """In the coroutine's own thread."""

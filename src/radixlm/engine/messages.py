@@ -10,7 +10,7 @@ from radixlm.core.events import RequestEvent
 from radixlm.core.keys import Key
 from radixlm.core.misses import Explained
 from radixlm.core.reports import RequestView, TreeChange, TreeQuery, TreeSnapshot
-from radixlm.core.request import Namespace, Request, RequestOutput
+from radixlm.core.request import GenerateRequest, Namespace, RequestOutput
 from radixlm.engine.engine_stats import EngineStats
 
 
@@ -18,7 +18,7 @@ from radixlm.engine.engine_stats import EngineStats
 class Submit:
     """Queue these requests, all before the next step. at: when they came, by the engine's clock."""
 
-    requests: tuple[Request, ...]
+    requests: tuple[GenerateRequest, ...]
     at: float
 
 

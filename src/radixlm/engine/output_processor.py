@@ -9,7 +9,7 @@ from time import thread_time
 from typing import NamedTuple
 
 from radixlm.core.batch import ScheduledBatch, TokenMasks
-from radixlm.core.request import Request
+from radixlm.core.request import GenerateRequest
 from radixlm.scheduler import Taken
 from radixlm.scheduler.state import RequestState
 from radixlm.structured_output import MaskFiller, Matcher
@@ -43,7 +43,9 @@ class Continuation:
 
     __slots__ = ("_jumps", "_request", "_room", "_text", "matcher")
 
-    def __init__(self, request: Request, tokenizer: Tokenizer, *, jump_forward: bool) -> None:
+    def __init__(
+        self, request: GenerateRequest, tokenizer: Tokenizer, *, jump_forward: bool
+    ) -> None:
         params = request.params
         self._request = request
         self._room = request.max_tokens

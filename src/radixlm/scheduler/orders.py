@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from radixlm.core.config import SchedulePolicy
 from radixlm.core.errors import ConfigError
-from radixlm.core.request import Request
+from radixlm.core.request import GenerateRequest
 from radixlm.scheduler.prompt_index import PromptIndex
 from radixlm.scheduler.state import RequestState
 
@@ -116,7 +116,7 @@ def make_order(policy: SchedulePolicy, seed: int = 0) -> AdmissionOrder:
     raise ConfigError(f"unknown --schedule-policy {policy!r}")
 
 
-def depth_first(requests: Iterable[Request]) -> list[Request]:
+def depth_first(requests: Iterable[GenerateRequest]) -> list[GenerateRequest]:
     """A batch that is known as a whole, in depth-first order of the tree of its prompts.
 
     Requests that share a prefix are neighbours at every depth, so each prefix is computed once as

@@ -11,7 +11,7 @@ from radixlm.core.clock import Clock, WallClock
 from radixlm.core.errors import CacheError, InvalidRequestError
 from radixlm.core.events import Arrived, EventSink, Finished, Retracted, Scheduled, ignore
 from radixlm.core.keys import Slots
-from radixlm.core.request import FinishReason, Request, TokenLogprob
+from radixlm.core.request import FinishReason, GenerateRequest, TokenLogprob
 from radixlm.scheduler.fairness import DecodeTurns, TokenFairness
 from radixlm.scheduler.memory_guard import MemoryGuard, Retraction
 from radixlm.scheduler.orders import AdmissionOrder
@@ -88,7 +88,7 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(len(self._waiting) or self._running)
 
-    def add(self, request: Request, *, waited: float = 0.0) -> None:
+    def add(self, request: GenerateRequest, *, waited: float = 0.0) -> None:
         """Queue a request, which came `waited` seconds ago. Raises InvalidRequestError for an id
         that is in use, or a size that can never fit.
         """

@@ -11,7 +11,7 @@ from radixlm.core.batch import Remap, ScheduledRow
 from radixlm.core.errors import CacheError
 from radixlm.core.keys import Key, Slots
 from radixlm.core.misses import MissReport
-from radixlm.core.request import Request, TokenLogprob
+from radixlm.core.request import GenerateRequest, TokenLogprob
 
 
 class RequestState:
@@ -55,7 +55,7 @@ class RequestState:
         "waits",
     )
 
-    def __init__(self, request: Request, arrival: int, arrived: float = 0.0) -> None:
+    def __init__(self, request: GenerateRequest, arrival: int, arrived: float = 0.0) -> None:
         self.request = request
         self.arrival = arrival
         self.arrived = arrived

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radixlm.core.config import SchedulePolicy
-from radixlm.core.request import Breakpoint, FinishReason, Namespace, Request, RequestOutput
+from radixlm.core.request import Breakpoint, FinishReason, GenerateRequest, Namespace, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from tests.engines import ORDERS, Bench, make_request
 
@@ -168,7 +168,7 @@ def _check_what_is_known_of_waiting(bench: Bench) -> None:
             assert state.follows.computing, state.request.request_id
 
 
-def _request(index: int, plan: Plan) -> Request:
+def _request(index: int, plan: Plan) -> GenerateRequest:
     scored = SamplingParams(max_tokens=plan.max_tokens, temperature=0, prompt_logprobs=0)
     return make_request(
         f"r{index}",

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from radixlm.core.config import SchedulePolicy
 from radixlm.core.grammar import Grammar
-from radixlm.core.request import FinishReason, Request, RequestOutput
+from radixlm.core.request import FinishReason, GenerateRequest, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from tests.engines import ORDERS, Bench, make_request
 
@@ -111,13 +111,13 @@ test_each_answer_is_what_it_would_be_alone_at_length = pytest.mark.slow(
 )
 
 
-def _alone(request: Request) -> RequestOutput:
+def _alone(request: GenerateRequest) -> RequestOutput:
     bench = Bench(256, jump_forward=False)
     bench.core.add(request)
     return bench.run()[request.request_id]
 
 
-def _request(index: int, plan: Plan) -> Request:
+def _request(index: int, plan: Plan) -> GenerateRequest:
     stop = (plan.stop,) if plan.stop else ()
     return make_request(
         f"r{index}",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from radixlm.core.request import Breakpoint, Request
+from radixlm.core.request import Breakpoint, GenerateRequest
 from tests.engines import Bench, make_request
 
 KEY = [1, 2, 3, 4, 5, 6]
 MARKS = (Breakpoint(6, 60.0), Breakpoint(2, 30.0))
 
 
-def marked(name: str = "r", tenant: str = "") -> Request:
+def marked(name: str = "r", tenant: str = "") -> GenerateRequest:
     return make_request(name, KEY, tenant=tenant, breakpoints=MARKS)
 
 

@@ -6,14 +6,14 @@ import pytest
 
 from radixlm.core.errors import ConfigError
 from radixlm.core.events import Event, Scheduled
-from radixlm.core.request import Request
+from radixlm.core.request import GenerateRequest
 from radixlm.scheduler import make_order
 from tests.engines import Bench, make_request
 
 WARM = list(range(100, 120))
 
 
-def _admitted(requests: list[Request], policy: str, *, seed: int = 0) -> list[str]:
+def _admitted(requests: list[GenerateRequest], policy: str, *, seed: int = 0) -> list[str]:
     """The order of admission, one after the other, when all wait and WARM is cached."""
     names: list[str] = []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from radixlm.core.request import Request
+from radixlm.core.request import GenerateRequest
 from tests.engines import Bench, make_request
 
 
@@ -14,7 +14,9 @@ def _bench(capacity: int = 200, *, max_running: int = 1, gap: int = 5) -> Bench:
     )
 
 
-def _run(bench: Bench, before: list[Request], after: list[Request]) -> dict[str, int]:
+def _run(
+    bench: Bench, before: list[GenerateRequest], after: list[GenerateRequest]
+) -> dict[str, int]:
     """Add some, step twice, add others, run to the end: in which step each ended. Checks tokens."""
     ends: dict[str, int] = {}
     tokens: dict[str, list[int]] = {r.request_id: [] for r in [*before, *after]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from radixlm.core.config import SchedulePolicy
 from radixlm.core.events import Event, Scheduled
-from radixlm.core.request import Request
+from radixlm.core.request import GenerateRequest
 from tests.engines import EACH_ORDER, Bench, make_request
 
 WARM = [200] * 24
@@ -13,7 +13,7 @@ BACKLOG = 6
 PATIENCE = 400  # admissions after which a stream without bound is given up
 
 
-def _favourite(n: int) -> Request:
+def _favourite(n: int) -> GenerateRequest:
     """Cached, in the heaviest branch, short to compute, with the longest answer: every order that
     looks at more than the arrival prefers it to a cold one.
     """
@@ -46,7 +46,7 @@ class Stream:
             if self.arrivals[name] < arrival:
                 self.waits[name] += 1
 
-    def _add(self, request: Request) -> None:
+    def _add(self, request: GenerateRequest) -> None:
         self.arrivals[request.request_id] = len(self.arrivals)
         self.waits[request.request_id] = 0
         self.bench.core.add(request)

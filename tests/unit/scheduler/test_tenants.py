@@ -6,7 +6,7 @@ from collections.abc import Callable
 from statistics import mean
 
 from radixlm.core.config import SchedulePolicy
-from radixlm.core.request import Request
+from radixlm.core.request import GenerateRequest
 from tests.engines import EACH_ORDER, Bench, make_request
 
 BUDGET = 32
@@ -18,12 +18,12 @@ WARM = [200] * 24
 COST = OWN + OUT - 1
 
 
-def _modest(n: int) -> Request:
+def _modest(n: int) -> GenerateRequest:
     own = [1, n % 256, n // 256, *(255 - n * i % 50 for i in range(OWN - 3))]
     return make_request(f"modest{n}", own, OUT, tenant="modest")
 
 
-def _flooding(n: int) -> Request:
+def _flooding(n: int) -> GenerateRequest:
     """As much to compute as a modest one, but every order would prefer it: its prefix is cached
     and shared by many, its answer a bit longer and its prompt as much shorter.
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -10,17 +9,19 @@ from typing import Any
 import pytest
 
 from radixlm.core.keys import as_key
-from radixlm.core.request import FinishReason, Namespace, RequestOutput, TokenLogprob
+from radixlm.core.request import FinishReason, GenerateRequest, RequestOutput, TokenLogprob
 from radixlm.core.sampling import SamplingParams
 from radixlm.parsers import AnswerParser, PlainParser
 from radixlm.parsers.reasoning import ReasoningParser
-from radixlm.server.openai.completions import CompletionShape
+from radixlm.server.openai.chat_writer import ChatWriter
+from radixlm.server.openai.completions import CompletionWriter
 from radixlm.server.pipeline import logprobs as token_texts
-from radixlm.server.pipeline.chat import ChatPrompt, ChatShape, ChatTask
-from radixlm.server.pipeline.generation import Job
+from radixlm.server.pipeline.chat import ChatPrompt, ChatTask
+from radixlm.server.pipeline.generation import Generation
 from radixlm.server.pipeline.protocol import ChatBody, CompletionBody
 from radixlm.text.detokenizer import Detokenizer
 from radixlm.text.tokenizer import Tokenizer
+from tests.server_support import events_of, service_with
 from tests.text_samples import byte_level
 
 TOKENIZER = Tokenizer(byte_level(), {})
@@ -57,18 +58,16 @@ def cuts(outputs: list[RequestOutput]) -> Iterator[list[RequestOutput]]:
             yield [RequestOutput.joined(part) for part in parts]
 
 
-def job_of(params: SamplingParams) -> Job:
-    return Job("r", [as_key([1])], 1, params, Namespace(), 0, "")
+def generation_of(params: SamplingParams) -> Generation:
+    return Generation("r", [GenerateRequest("r-0", as_key([1]), params)])
 
 
 def chat_choices(outputs: list[RequestOutput], parser: AnswerParser) -> list[dict[str, Any]]:
-    fields = {"logprobs": True, "return_token_ids": True}
+    fields = {"logprobs": True, "return_token_ids": True, "stream": True}
     body = ChatBody.model_validate({"messages": [{"role": "user", "content": "a"}], **fields})
     prompt = ChatPrompt("", as_key([1]))
-    shape = ChatShape(
-        TOKENIZER, ChatTask(job_of(SamplingParams(logprobs=0)), prompt, lambda: parser), body
-    )
-    chunks = [chunk for output in outputs for chunk in shape.chunks(0, output)]
+    task = ChatTask(generation_of(SamplingParams(logprobs=0)), prompt, lambda: parser)
+    chunks = events_of(ChatWriter(service_with(TOKENIZER), task, body), outputs)
     return [dict(chunk["choices"][0]) for chunk in chunks]
 
 
@@ -102,12 +101,12 @@ def test_a_chat_s_chunks_tell_of_the_tokens_whose_text_they_bring(text, stop):
 def test_a_completion_s_chunks_do_so_too(text, stop):
     outputs = outputs_of(text, stop)
     whole = RequestOutput.joined(outputs)
-    body = CompletionBody.model_validate({"prompt": "a", "logprobs": 0, "return_token_ids": True})
+    fields = {"logprobs": 0, "return_token_ids": True, "stream": True}
+    body = CompletionBody.model_validate({"prompt": "a", **fields})
     for part in cuts(outputs):
-        shape = CompletionShape(TOKENIZER, job_of(SamplingParams(logprobs=0)), body)
-        chunks = [
-            json.loads(chunk["choices"][0]) for output in part for chunk in shape.chunks(0, output)
-        ]
+        generation = generation_of(SamplingParams(logprobs=0))
+        writer = CompletionWriter(service_with(TOKENIZER), generation, body)
+        chunks = [chunk["choices"][0] for chunk in events_of(writer, part)]
         assert "".join(chunk["text"] for chunk in chunks) == whole.text
         assert [token for chunk in chunks for token in chunk["token_ids"]] == list(whole.token_ids)
         for chunk in chunks[:-1]:

@@ -11,5 +11,4 @@ def test_an_end_that_knows_no_prompt_leaves_what_was_known() -> None:
     meter = UsageMeter(1)
     meter.add(0, RequestOutput("a", token_ids=(7, 8), prompt_tokens=5, cached_tokens=3))
     meter.add(0, RequestOutput("a", finish_reason=FinishReason.ABORT))
-    usage = meter.as_json()
-    assert (usage["prompt_tokens"], usage["completion_tokens"], meter.cached) == (5, 2, 3)
+    assert (meter.prompt_tokens, meter.completion_tokens, meter.cached_tokens) == (5, 2, 3)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from radixlm.core.keys import as_key
-from radixlm.core.request import FinishReason, Namespace, RequestOutput
+from radixlm.core.request import FinishReason, GenerateRequest, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from radixlm.parsers.style import AnswerStyle
 from radixlm.parsers.tools import Calling, Tool, ToolUse
-from radixlm.server.pipeline.chat import ChatPrompt, ChatShape, ChatTask
-from radixlm.server.pipeline.generation import Job
+from radixlm.server.openai.chat_writer import ChatWriter
+from radixlm.server.pipeline.chat import ChatPrompt, ChatTask
+from radixlm.server.pipeline.generation import Generation
 from radixlm.server.pipeline.protocol import ChatBody
 from radixlm.text.detokenizer import StopScanner
 from radixlm.text.tokenizer import Tokenizer
 from tests import chat_templates
+from tests.server_support import events_of, service_with
 from tests.text_samples import byte_level
 
 TOKENIZER = Tokenizer(byte_level(), {})
@@ -39,37 +42,35 @@ ANSWERS = {
 BODY = ChatBody.model_validate({"messages": [{"role": "user", "content": "a"}]})
 
 
-def shape_of(template: str) -> ChatShape:
+def writer_for(template: str, *, stream: bool) -> ChatWriter:
     schema = {"type": "object", "properties": {"at": {"type": "string"}}}
     use = ToolUse((Tool("look", schema),), Calling.AUTO)
     style = AnswerStyle.of(template)
-    job = Job("r", [as_key([1])], 1, SamplingParams(), Namespace(), 0, "")
-    task = ChatTask(job, ChatPrompt("", as_key([1])), lambda: style.parser(use, ""))
-    return ChatShape(TOKENIZER, task, BODY)
+    generation = Generation("r", [GenerateRequest("r-0", as_key([1]), SamplingParams())])
+    task = ChatTask(generation, ChatPrompt("", as_key([1])), lambda: style.parser(use, ""))
+    body = BODY.model_copy(update={"stream": stream})
+    return ChatWriter(service_with(TOKENIZER), task, body)
 
 
 def streamed(template: str, outputs: list[RequestOutput]) -> dict[str, Any]:
-    shape = shape_of(template)
     said: dict[str, Any] = {"content": "", "reasoning": "", "calls": [], "finish": None}
-    for output in outputs:
-        for chunk in shape.chunks(0, output):
-            choice = chunk["choices"][0]
-            said["content"] += choice["delta"].get("content") or ""
-            said["reasoning"] += choice["delta"].get("reasoning_content", "")
-            said["finish"] = choice["finish_reason"]
-            for call in choice["delta"].get("tool_calls", ()):
-                if "id" in call:
-                    said["calls"].append([call["function"]["name"], ""])
-                else:
-                    said["calls"][call["index"]][1] += call["function"]["arguments"]
+    for chunk in events_of(writer_for(template, stream=True), outputs):
+        choice = chunk["choices"][0]
+        said["content"] += choice["delta"].get("content") or ""
+        said["reasoning"] += choice["delta"].get("reasoning_content", "")
+        said["finish"] = choice["finish_reason"]
+        for call in choice["delta"].get("tool_calls", ()):
+            if "id" in call:
+                said["calls"].append([call["function"]["name"], ""])
+            else:
+                said["calls"][call["index"]][1] += call["function"]["arguments"]
     return said
 
 
 def whole(template: str, outputs: list[RequestOutput]) -> dict[str, Any]:
-    shape = shape_of(template)
-    for output in outputs:
-        shape.read(0, output)
-    [choice] = shape.whole([RequestOutput.joined(outputs)])["choices"]
+    writer = writer_for(template, stream=False)
+    assert not events_of(writer, outputs)
+    [choice] = json.loads(writer.whole())["choices"]
     message = choice["message"]
     calls = [call["function"] for call in message.get("tool_calls", ())]
     return {

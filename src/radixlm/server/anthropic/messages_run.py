@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,12 +38,12 @@ from radixlm.server.anthropic.messages_wire import (
     ThinkingOut,
     TokenCount,
 )
+from radixlm.server.http.sse import compact, event
 from radixlm.server.pipeline.answer_stream import AnswerStream
 from radixlm.server.pipeline.cache_fields import SECONDS
 from radixlm.server.pipeline.cache_report import reported
 from radixlm.server.pipeline.cache_wire import CacheReported
 from radixlm.server.pipeline.chat import ChatPrompt, ChatTask, chat_prompt, task_of
-from radixlm.server.pipeline.generation import Job
 from radixlm.server.pipeline.names import new_id, sealed
 from radixlm.server.pipeline.protocol import ChatBody
 from radixlm.server.pipeline.service import Service
@@ -71,8 +71,8 @@ class BlockWriter:
 
     def push(self, events: Iterable[AnswerEvent]) -> Iterator[MessageEvent]:
         """Take the next events."""
-        for event in events:
-            match event:
+        for new in events:
+            match new:
                 case TextDelta(text):
                     yield from self._text(text)
                 case ReasoningDelta(text):
@@ -172,10 +172,6 @@ class MessageTask:
     body: MessagesBody
     applied: Sequence[AppliedEdit] = ()
 
-    @property
-    def job(self) -> Job:
-        return replace(self.chat.job, prompt_only=[self.body.prompt_only])
-
 
 def message_task(service: Service, body: MessagesBody, tenant: str) -> MessageTask:
     """Render and tokenize. Takes time in proportion to the messages: call it off the event loop.
@@ -199,6 +195,7 @@ def message_task(service: Service, body: MessagesBody, tenant: str) -> MessageTa
             tenant,
             request_id=new_id("msg"),
             max_tokens=max(body.max_tokens, 1),
+            prompt_only=body.prompt_only,
         )
     except InvalidRequestError as error:
         raise in_own_words(error) from None
@@ -251,21 +248,44 @@ def token_count(service: Service, body: CountBody, tenant: str) -> TokenCount:
     return told
 
 
-class MessageRun:
-    """Takes the outputs of a message's job, and writes it down."""
+class MessageWriter:
+    """Writes a message. error_end: what a stream ends with that an error cuts short."""
 
-    def __init__(self, service: Service, made: MessageTask) -> None:
+    def __init__(
+        self, service: Service, made: MessageTask, error_end: Callable[[Exception], bytes]
+    ) -> None:
+        self.meter = UsageMeter(1)
+        self.failed = error_end
         self._service = service
         self._made = made
         self._stream = AnswerStream(made.chat.new_parser())
         self._writer = BlockWriter(shows_thinking=made.body.shows_thinking)
-        self._meter = UsageMeter(1)
         self._begun = False
         self._last = RequestOutput("")
 
-    def push(self, output: RequestOutput) -> Iterator[MessageEvent]:
-        """Take the next output."""
-        self._meter.add(0, output)
+    def push(self, _choice: int, output: RequestOutput) -> Iterable[bytes]:
+        return self._written(self._events(output))
+
+    async def finish(self) -> Iterable[bytes]:
+        return self._written(self._last_events())
+
+    def whole(self) -> bytes:
+        return compact(
+            {
+                **self._message(),
+                "stop_reason": self._stop_reason(),
+                "stop_sequence": self._stop_sequence(),
+                **self._managed(),
+                **self._report(),
+            }
+        )
+
+    def _written(self, events: Iterator[MessageEvent]) -> list[bytes]:
+        """Each as it is made: they show blocks that grow."""
+        streams = self._made.body.stream
+        return [event(told, told["type"]) for told in events if streams]
+
+    def _events(self, output: RequestOutput) -> Iterator[MessageEvent]:
         self._last = output
         if not self._begun:
             self._begun = True
@@ -275,8 +295,7 @@ class MessageRun:
             yield {"type": "ping"}
         yield from self._writer.push(self._stream.events(output))
 
-    def finish(self) -> Iterator[MessageEvent]:
-        """The job has ended."""
+    def _last_events(self) -> Iterator[MessageEvent]:
         yield from self._writer.close()
         yield {
             "type": "message_delta",
@@ -292,20 +311,10 @@ class MessageRun:
         }
         yield {"type": "message_stop"}
 
-    def message(self) -> MessageOut:
-        """The whole one, when the job has ended."""
-        return {
-            **self._message(),
-            "stop_reason": self._stop_reason(),
-            "stop_sequence": self._stop_sequence(),
-            **self._managed(),
-            **self._report(),
-        }
-
     def _message(self) -> MessageOut:
         """As it is now, but for how it ended, which a stream tells at its end only."""
         return {
-            "id": self._made.chat.job.request_id,
+            "id": self._made.chat.generation.request_id,
             "type": "message",
             "role": "assistant",
             "model": self._service.model_name,
@@ -324,7 +333,7 @@ class MessageRun:
         }
 
     def _report(self) -> CacheReported:
-        return reported(self._service, self._made.job, self._meter.misses)
+        return reported(self._service, self._made.chat.generation, self.meter.misses)
 
     def _managed(self) -> ContextManaged:
         if not self._made.body.edits:
@@ -336,7 +345,7 @@ class MessageRun:
             case None:
                 return None
             case FinishReason.LENGTH:
-                limit = self._made.chat.job.params.max_tokens
+                limit = self._made.chat.generation.params.max_tokens
                 cut = limit is not None and limit < self._made.body.max_tokens
                 return "model_context_window_exceeded" if cut else "max_tokens"
             case _ if self._stop_sequence() is not None:
@@ -349,16 +358,16 @@ class MessageRun:
         return matched if isinstance(matched, str) else None
 
     def _cache_creation(self) -> CacheCreation:
-        kept = self._meter.newly_kept()
+        kept = self.meter.newly_kept()
         return {
             "ephemeral_5m_input_tokens": kept.get(SECONDS["5m"], 0),
             "ephemeral_1h_input_tokens": kept.get(SECONDS["1h"], 0),
         }
 
     def _usage(self) -> FinalUsage:
-        usage = self._meter.as_json(self._stream.reasoning_tokens)
+        usage = self.meter.as_json(self._stream.reasoning_tokens)
         cached = usage["prompt_tokens_details"]["cached_tokens"]
-        kept = sum(self._meter.newly_kept().values())
+        kept = sum(self.meter.newly_kept().values())
         return {
             "input_tokens": usage["prompt_tokens"] - cached - kept,
             "cache_creation_input_tokens": kept,

@@ -9,7 +9,7 @@ import logging
 import re
 import uuid
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from fastapi import Request
 from starlette.datastructures import Headers
@@ -18,14 +18,26 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from radixlm.core.clock import Clock
 from radixlm.core.errors import counted
 from radixlm.server.config.server_config import ServerConfig
-from radixlm.server.http.api_keys import Keyring
+from radixlm.server.http.api_keys import Keyring, carried_key, digest_of
 from radixlm.server.http.http_errors import error_response, for_anthropic, shape_of, timed_out
-from radixlm.server.pipeline.usage import UsageMeter
 
 _SCOPE_KEY = "radixlm.exchange"
 # Source: https://www.w3.org/TR/trace-context/#traceparent-header
 _TRACE = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _REQUEST_ID = re.compile(r"[ -~]{1,128}")
+
+
+class TokenCounts(Protocol):
+    """What the access log says of a request's tokens; no prompt's, where it was refused."""
+
+    @property
+    def prompt_tokens(self) -> int: ...
+
+    @property
+    def cached_tokens(self) -> int: ...
+
+    @property
+    def completion_tokens(self) -> int: ...
 
 
 class Exchange:
@@ -34,6 +46,7 @@ class Exchange:
     request_id: the client's `x-request-id` when it is 1 to 128 printable ASCII characters, else a
         fresh one.
     traceparent: which trace it is part of, as the client says.
+    tenant: on whose behalf it comes: a digest of the API key that it carries, "" without one.
     status: None until the answer has begun.
     streams: the answer is a stream of events. complete: its last byte was sent.
     errors: how it is told of errors; a route whose streams end in another way sets its own.
@@ -53,7 +66,9 @@ class Exchange:
         self.streams = False
         self.complete = False
         self.errors = shape_of(scope, self.request_id)
-        self.usage: UsageMeter | None = None
+        self.usage: TokenCounts | None = None
+        key = carried_key(headers)
+        self.tenant = "" if key is None else digest_of(key)
         self.begun = begun
         self._send = send
         self._scope = scope
@@ -110,11 +125,11 @@ def log_access(exchange: Exchange, seconds: float) -> None:
         "path": exchange.path[:_LONGEST_PATH],
         "status": exchange.status,
     }
-    if exchange.usage is not None:
-        usage = exchange.usage.as_json()
-        fields["prompt_tokens"] = usage["prompt_tokens"]
-        fields["cached_tokens"] = usage["prompt_tokens_details"]["cached_tokens"]
-        fields["output_tokens"] = usage["completion_tokens"]
+    usage = exchange.usage
+    if usage is not None and usage.prompt_tokens:
+        fields["prompt_tokens"] = usage.prompt_tokens
+        fields["cached_tokens"] = usage.cached_tokens
+        fields["output_tokens"] = usage.completion_tokens
     if exchange.traceparent is not None:
         fields["traceparent"] = exchange.traceparent
     fields["seconds"] = round(seconds, 4)

@@ -74,17 +74,21 @@ class EventStream(StreamingResponse):
     """Sends events until they end or the client leaves; closes their generator in either case.
 
     An error in mid-stream becomes the stream's end, since the status line has been sent already.
-    end_with: what a stream ends with that an error cuts short.
+    end_with: what a stream ends with that an error cuts short. first: sent before the events.
     """
 
     def __init__(
-        self, events: AsyncGenerator[bytes, None], end_with: Callable[[Exception], bytes]
+        self,
+        events: AsyncGenerator[bytes, None],
+        end_with: Callable[[Exception], bytes],
+        first: bytes = b"",
     ) -> None:
         super().__init__(
             events, media_type="text/event-stream", headers={"Cache-Control": "no-cache"}
         )
         self._events = events
         self._end_with = end_with
+        self._first = first
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -104,6 +108,8 @@ class EventStream(StreamingResponse):
     async def _told(self) -> AsyncGenerator[bytes, None]:
         async with aclosing(self._events):
             try:
+                if self._first:
+                    yield self._first
                 async for chunk in self._events:
                     yield chunk
             except Exception as error:  # whatever it is, the client must be told

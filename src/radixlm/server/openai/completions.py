@@ -1,25 +1,24 @@
-"""/v1/completions: prompts to a job, outputs to `choices`."""
+"""/v1/completions: from prompts to what is generated, and how that is written."""
 
 from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from radixlm.core.request import RequestOutput
 from radixlm.server.http.sse import spliced
-from radixlm.server.pipeline.answer import Fields
-from radixlm.server.pipeline.generation import Job, computed
+from radixlm.server.openai.openai_writer import Fields, OpenAIWriter
+from radixlm.server.pipeline.generation import Generation, computed, requests_for
 from radixlm.server.pipeline.logprobs import CompletionLogprobs, Stretch, TokenTexts, joined
 from radixlm.server.pipeline.protocol import CompletionBody
 from radixlm.server.pipeline.service import Service
 from radixlm.text.detokenizer import PROMPT_TAIL, Detokenizer, continues
-from radixlm.text.tokenizer import Tokenizer
 
 
-def completion_job(service: Service, body: CompletionBody, tenant: str) -> Job:
+def completion_generation(service: Service, body: CompletionBody, tenant: str) -> Generation:
     """Tokenize. Takes time in proportion to the prompts: call it off the event loop.
 
     Raises InvalidRequestError that names the field.
@@ -30,14 +29,12 @@ def completion_job(service: Service, body: CompletionBody, tenant: str) -> Job:
     keys = [
         service.key(item, add_special_tokens=special, param="prompt") for item in body.to_prompts()
     ]
-    return Job(
-        request_id=f"cmpl-{uuid.uuid4().hex}",
-        prompts=keys,
-        n=body.tries,
-        params=params,
-        namespace=body.namespace,
-        priority=body.priority or 0,
-        tenant=tenant,
+    request_id = f"cmpl-{uuid.uuid4().hex}"
+    each = [params] * len(keys)
+    return Generation(
+        request_id,
+        requests_for(service, request_id, keys, each, body, tenant, n=body.tries),
+        body.tries,
         prompt_only=[body.prompt_only] * len(keys),
         cache_report=bool(body.cache_report),
         cached_details=bool(body.return_cached_tokens_details),
@@ -52,19 +49,22 @@ class _Echo(NamedTuple):
     rest: str
 
 
-class CompletionShape:
+class CompletionWriter(OpenAIWriter):
     """OpenAI's text answers, token ids where vLLM has them.
 
     Source: https://platform.openai.com/docs/api-reference/completions.
     """
 
     whole_kind = chunk_kind = "text_completion"
-    reasoning_tokens = 0
 
-    def __init__(self, tokenizer: Tokenizer, job: Job, body: CompletionBody) -> None:
-        self._tokenizer = tokenizer
-        self._job = job
+    def __init__(self, service: Service, generation: Generation, body: CompletionBody) -> None:
+        super().__init__(service, generation, body)
+        self._tokenizer = service.engine.tokenizer
+        self._keys = generation.prompts
+        self._params = generation.params
+        self._tries = generation.n
         self._n = body.n or 1
+        self._streams = bool(body.stream)
         self._echoes_prompt = bool(body.echo)
         self._prompts = body.to_prompts()
         self._echoes: dict[int, _Echo] = {}
@@ -74,32 +74,34 @@ class CompletionShape:
         self._texts: dict[int, TokenTexts] = {}
         self._of_prompts: dict[int, Stretch] = {}
         self._begun: set[int] = set()
+        # Of answers that are sent whole.
+        self._outputs: dict[int, list[RequestOutput]] = {}
 
-    def read(self, choice: int, output: RequestOutput) -> None:
-        """All there is to know is in the whole output."""
-
-    def whole(self, outputs: Sequence[RequestOutput]) -> Fields:
-        choices: list[bytes] = []
-        for prompt in range(len(self._job.prompts)):
-            tries = outputs[prompt * self._job.n : (prompt + 1) * self._job.n]
-            for output in _best(tries, self._n):
-                choices.append(self._entry(len(choices), output, begins=output.token_ids))
-        return {"choices": choices}
-
-    def chunks(self, choice: int, output: RequestOutput) -> list[Fields]:
+    def push(self, choice: int, output: RequestOutput) -> Iterable[bytes]:
+        if not self._streams:
+            self._outputs.setdefault(choice, []).append(output)
+            return ()
         first = self._echoes_prompt and choice not in self._begun
         told = self._settled(choice, output)
         if first or told.token_ids or told.text or told.finished:
-            return [{"choices": [self._entry(choice, told, begins=output.token_ids)]}]
-        return []
+            return [self.event({"choices": [self._entry(choice, told, begins=output.token_ids)]})]
+        return ()
+
+    def answer(self) -> Fields:
+        outputs = [RequestOutput.joined(self._outputs[choice]) for choice in sorted(self._outputs)]
+        choices: list[bytes] = []
+        for first in range(0, len(outputs), self._tries):
+            for output in _best(outputs[first : first + self._tries], self._n):
+                choices.append(self._entry(len(choices), output, begins=output.token_ids))
+        return {"choices": choices}
 
     def _settled(self, choice: int, output: RequestOutput) -> RequestOutput:
-        """What a chunk tells of: where it tells of tokens, such as have all their text in it."""
+        """What a chunk shows: where it shows tokens, only those with all their text in it."""
         if not (self._with_ids or self._with_logprobs):
             return replace(output, token_ids=())
         if choice not in self._texts:
-            prompt = self._job.prompts[choice // self._n]
-            self._texts[choice] = TokenTexts(self._tokenizer, self._job.params, prompt)
+            prompt = self._keys[choice // self._n]
+            self._texts[choice] = TokenTexts(self._tokenizer, self._params, prompt)
         pieces = [*self._texts[choice].pieces(output)]
         return replace(
             output,
@@ -127,7 +129,7 @@ class CompletionShape:
         if self._with_ids:
             entry["token_ids"] = list(output.token_ids)
             if first:
-                entry["prompt_token_ids"] = self._job.prompts[prompt].tolist()
+                entry["prompt_token_ids"] = self._keys[prompt].tolist()
         return spliced(entry, {"logprobs": self._logprobs_of(choice, output, first=first)})
 
     def _echo_of(self, prompt: int, begins: Sequence[int]) -> str:
@@ -143,7 +145,7 @@ class CompletionShape:
     def _read_prompt(self, prompt: str | list[int]) -> _Echo:
         if isinstance(prompt, str):
             return _Echo(prompt, b"", "")
-        skip = self._job.params.skip_special_tokens
+        skip = self._params.skip_special_tokens
         text = Detokenizer(self._tokenizer, skip_special_tokens=skip)
         whole = "".join(text.push(token).text for token in prompt)
         return _Echo(whole, text.half, text.flush().text)
@@ -152,13 +154,13 @@ class CompletionShape:
         """The choice's `logprobs`, as JSON."""
         if not self._with_logprobs:
             return b"null"
-        key = self._job.prompts[choice // self._n]
+        key = self._keys[choice // self._n]
         echo = self._echoes_prompt
         writer = self._logprobs.get(choice)
         if writer is None:
             writer = self._logprobs[choice] = CompletionLogprobs(
                 self._tokenizer,
-                skip_special_tokens=self._job.params.skip_special_tokens,
+                skip_special_tokens=self._params.skip_special_tokens,
                 prompt_tail=() if echo else key[-PROMPT_TAIL:].tolist(),
             )
         if not (echo and first):
@@ -168,7 +170,7 @@ class CompletionShape:
     def _of_prompt(self, choice: int, writer: CompletionLogprobs, output: RequestOutput) -> Stretch:
         """The echoed prompt's; written once, and forgotten when all its choices have begun."""
         prompt = choice // self._n
-        key = self._job.prompts[prompt]
+        key = self._keys[prompt]
         known = self._of_prompts.get(prompt)
         if known is None:
             known = writer.of_prompt(int(key[0]), output.prompt_logprobs)

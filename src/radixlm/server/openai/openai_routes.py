@@ -13,7 +13,8 @@ from radixlm.server.anthropic.models import ModelInfo as AnthropicModel
 from radixlm.server.anthropic.models import ModelPage, model_info, model_page
 from radixlm.server.http.http_errors import Error, MessagesError, ModelNotFoundError, for_anthropic
 from radixlm.server.http.routes import GENERATING, Route, noted
-from radixlm.server.openai.completions import CompletionShape, completion_job
+from radixlm.server.openai.chat_writer import ChatWriter
+from radixlm.server.openai.completions import CompletionWriter, completion_generation
 from radixlm.server.openai.openai_wire import (
     ChatChunk,
     ChatCompletion,
@@ -27,8 +28,8 @@ from radixlm.server.openai.openai_wire import (
     Tokenized,
     TokenizerInfo,
 )
-from radixlm.server.pipeline.answer import answer
-from radixlm.server.pipeline.chat import ChatShape, chat_task
+from radixlm.server.pipeline.answer import respond
+from radixlm.server.pipeline.chat import chat_task
 from radixlm.server.pipeline.protocol import ChatBody, CompletionBody
 from radixlm.server.pipeline.service import Service, check_room, service_of, tenant_of
 from radixlm.server.sglang.tokenize import (
@@ -60,11 +61,9 @@ async def chat_completions(request: Request, body: ChatBody) -> Response:
     """OpenAI's chat completions."""
     service = service_of(request)
     task = await asyncio.to_thread(chat_task, service, body, tenant_of(request))
-    shape = ChatShape(service.engine.tokenizer, task, body)
+    writer = ChatWriter(service, task, body)
     try:
-        return await answer(
-            request, task.job, shape, stream=bool(body.stream), usage=body.told_usage
-        )
+        return await respond(request, task.generation, writer, stream=bool(body.stream))
     except InvalidRequestError as error:
         error.param = body.field_of(error.param)
         raise
@@ -83,9 +82,10 @@ async def chat_completions(request: Request, body: ChatBody) -> Response:
 async def completions(request: Request, body: CompletionBody) -> Response:
     """OpenAI's text completions."""
     service = service_of(request)
-    job = await asyncio.to_thread(completion_job, service, body, tenant_of(request))
-    shape = CompletionShape(service.engine.tokenizer, job, body)
-    return await answer(request, job, shape, stream=bool(body.stream), usage=body.told_usage)
+    tenant = tenant_of(request)
+    generation = await asyncio.to_thread(completion_generation, service, body, tenant)
+    writer = CompletionWriter(service, generation, body)
+    return await respond(request, generation, writer, stream=bool(body.stream))
 
 
 @router.get(

@@ -18,34 +18,8 @@ from radixlm.core.request import FinishReason
 from radixlm.engine.engine_stats import EngineStats
 from radixlm.server.config.kv_events_config import KVEventSource
 from radixlm.server.pipeline.cache_wire import CacheReport, CacheTold
-
-
-class PromptTokensDetails(TypedDict):
-    """cached_tokens: read from the cache. cache_write_tokens: computed, and in it from now on."""
-
-    cached_tokens: int
-    cache_write_tokens: int
-    text_tokens: int
-    audio_tokens: int
-    image_tokens: int
-
-
-class CompletionTokensDetails(TypedDict):
-    reasoning_tokens: int
-    text_tokens: int
-    audio_tokens: int
-    accepted_prediction_tokens: int
-    rejected_prediction_tokens: int
-
-
-class Usage(TypedDict):
-    """A prompt counts once however many choices it has."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptTokensDetails
-    completion_tokens_details: CompletionTokensDetails
+from radixlm.server.pipeline.logprobs import ChatLogprobs, NativeToken
+from radixlm.server.pipeline.usage import Usage
 
 
 class Head(TypedDict):
@@ -74,23 +48,6 @@ class PromptIds(TypedDict, total=False):
     """They are there with return_token_ids; in a stream, with a choice's first tokens."""
 
     prompt_token_ids: list[int]
-
-
-class TokenEntry(TypedDict):
-    token: str
-    logprob: float
-    bytes: list[int]
-
-
-class ChatToken(TokenEntry):
-    top_logprobs: list[TokenEntry]
-
-
-class ChatLogprobs(TypedDict):
-    """One entry per token."""
-
-    content: list[ChatToken]
-    refusal: None
 
 
 class CalledFunction(TypedDict):
@@ -218,10 +175,6 @@ class NativeFinish(TypedDict):
     length: NotRequired[int]
     matched: NotRequired[str | int | None]
     message: NotRequired[str]
-
-
-# [log-probability, token id, text]
-NativeToken = tuple[float | None, int, str | None]
 
 
 class NativeLists(TypedDict, total=False):

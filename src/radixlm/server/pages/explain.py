@@ -15,7 +15,7 @@ from radixlm.server.anthropic import messages_as_chat as messages
 from radixlm.server.anthropic.messages_run import message_task
 from radixlm.server.http.http_errors import AdminKeyNeededError, NotFoundError
 from radixlm.server.http.routes import ReadAs, Route, noted
-from radixlm.server.openai.completions import completion_job
+from radixlm.server.openai.completions import completion_generation
 from radixlm.server.pages.explain_body import (
     ExplainBody,
     ExplainChat,
@@ -28,25 +28,25 @@ from radixlm.server.pages.explain_body import (
 from radixlm.server.pipeline.cache_report import report_of
 from radixlm.server.pipeline.cache_wire import Advice, Explanation, Held
 from radixlm.server.pipeline.chat import chat_task
-from radixlm.server.pipeline.generation import Job
+from radixlm.server.pipeline.generation import Generation
 from radixlm.server.pipeline.service import Service, check_room, service_of, tenant_of
 from radixlm.server.responses import responses_as_chat as responses
 from radixlm.server.responses.responses_prompt import response_task
-from radixlm.server.sglang.generate_answers import generate_job
+from radixlm.server.sglang.generate_answers import native_task
 
 
 async def explanation(service: Service, body: ExplainBody, tenant: str) -> Explanation:
     """The answer. Raises InvalidRequestError, as the body's own route would."""
-    job = await _job_of(service, body, tenant)
+    generation = await _generation_of(service, body, tenant)
     everywhere = bool(body.across_namespaces)
-    namespace = service.isolated(job.namespace, tenant)
+    namespace = generation.requests[0].namespace
     reports, elsewhere = [], []
-    for index, key in enumerate(job.prompts):
+    for index, key in enumerate(generation.prompts):
         try:
             told = await service.engine.explain(key, namespace=namespace, everywhere=everywhere)
         except InvalidRequestError as error:
             raise _in_words_of(body, error) from None
-        reports.append(report_of(service, job, index, told.report))
+        reports.append(report_of(service, generation, index, told.report))
         holders = cast("Mapping[Namespace, int]", told.holders)
         elsewhere.append(_longer(holders, namespace, told.report.cached))
     return (
@@ -54,25 +54,26 @@ async def explanation(service: Service, body: ExplainBody, tenant: str) -> Expla
     )
 
 
-async def _job_of(service: Service, body: ExplainBody, tenant: str) -> Job:
+async def _generation_of(service: Service, body: ExplainBody, tenant: str) -> Generation:
     """What the body's own route would run."""
     match body:
         case ExplainChat():
-            return (await asyncio.to_thread(chat_task, service, body, tenant)).job
+            return (await asyncio.to_thread(chat_task, service, body, tenant)).generation
         case ExplainCompletion():
-            return await asyncio.to_thread(completion_job, service, body, tenant)
+            return await asyncio.to_thread(completion_generation, service, body, tenant)
         case ExplainResponse():
             body.check()
-            return (await response_task(service, body, tenant)).chat.job
+            return (await response_task(service, body, tenant)).chat.generation
         case ExplainMessages():
             body.check()
-            return (await asyncio.to_thread(message_task, service, body, tenant)).job
+            return (await asyncio.to_thread(message_task, service, body, tenant)).chat.generation
         case ExplainGenerate():
             began = service.clock.now()
             try:
-                return (await asyncio.to_thread(generate_job, service, body, tenant, began)).job
+                task = await asyncio.to_thread(native_task, service, body, tenant, began)
             except InvalidRequestError as error:
                 raise body.explain(error) from None
+            return task.generation
 
 
 def _in_words_of(body: ExplainBody, error: InvalidRequestError) -> InvalidRequestError:

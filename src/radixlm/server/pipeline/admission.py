@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from radixlm.core.clock import Clock
@@ -51,17 +51,16 @@ class Pace:
         self._moments = deque([clock.now()], maxlen=_REMEMBERED)
 
     @contextmanager
-    def one_more(self) -> Iterator[None]:
-        """A request is under way inside. It counts as ended unless it raises."""
+    def running(self, count: int) -> Iterator[Callable[[], None]]:
+        """Requests are under way inside. Yields what is called when one of them has ended."""
         if not self._running:
             self._moments.clear()
             self._moments.append(self._clock.now())
-        self._running += 1
+        self._running += count
         try:
-            yield
-            self._moments.append(self._clock.now())
+            yield lambda: self._moments.append(self._clock.now())
         finally:
-            self._running -= 1
+            self._running -= count
 
     def seconds_for(self, requests: int) -> int:
         """In how many seconds so many more will have ended, if it goes on like this: 1 to 60.
@@ -85,8 +84,11 @@ class Rids:
         self._ids: dict[str, set[str]] = {}
 
     @contextmanager
-    def held(self, owner: str, names: Mapping[str, Sequence[str]]) -> Iterator[None]:
-        """Know these rids and the engine's ids behind them for as long as the block lasts.
+    def held(
+        self, owner: str, names: Mapping[str, Sequence[str]], ids: Collection[str]
+    ) -> Iterator[None]:
+        """Know the engine's `ids` as the owner's for as long as the block lasts, and some of them
+        by the owner's rids.
 
         Raises InvalidRequestError for a rid of the owner's that is under way already.
         """
@@ -95,23 +97,16 @@ class Rids:
                 raise InvalidRequestError(
                     f"a request with the rid {rid!r:.80} is under way", param="rid"
                 )
-        self._names.update({(owner, rid): ids for rid, ids in names.items()})
+        self._names.update({(owner, rid): own for rid, own in names.items()})
+        known = self._ids.setdefault(owner, set())
+        known.update(ids)
         try:
             yield
         finally:
             for rid in names:
                 del self._names[owner, rid]
-
-    @contextmanager
-    def running(self, owner: str, request_id: str) -> Iterator[None]:
-        """Know one of the engine's requests as the owner's for as long as the block lasts."""
-        ids = self._ids.setdefault(owner, set())
-        ids.add(request_id)
-        try:
-            yield
-        finally:
-            ids.remove(request_id)
-            if not ids:
+            known.difference_update(ids)
+            if not known:
                 self._ids.pop(owner, None)
 
     def of(self, owner: str, rid: str) -> Sequence[str]:

@@ -1,42 +1,26 @@
-"""/v1/chat/completions: messages to a job, outputs to `choices`."""
+"""From a chat's messages to its prompt, and what is to be generated for it."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
 from radixlm.core.keys import Key
-from radixlm.core.request import NOTHING, Breakpoint, Piece, RequestOutput, TokenLogprob
+from radixlm.core.request import Breakpoint
 from radixlm.observe.outline import Outline
-from radixlm.parsers import Answered, AnswerParser
+from radixlm.parsers import AnswerParser
 from radixlm.server.http.body import not_too_deep
-from radixlm.server.openai.chat_deltas import deltas_of, finish_of, message_of
-from radixlm.server.openai.openai_wire import (
-    ChatChoice,
-    ChatChoices,
-    ChatChunkChoice,
-    ChatChunkChoices,
-    ChatDelta,
-    ChatFinish,
-    ChatLogprobs,
-    PromptIds,
-    Tier,
-    TokenIds,
-)
 from radixlm.server.pipeline.answer_memory import Asked, Span
-from radixlm.server.pipeline.answer_stream import AnswerStream
 from radixlm.server.pipeline.cache_control import Wish, breakpoints_of, wishes_in
-from radixlm.server.pipeline.generation import Job
-from radixlm.server.pipeline.logprobs import TokenTexts, chat_logprobs
+from radixlm.server.pipeline.generation import Generation, requests_for
 from radixlm.server.pipeline.protocol import ChatBody, ChatMessage, TemplateFields
 from radixlm.server.pipeline.rendering import Rendering
 from radixlm.server.pipeline.service import Service
 from radixlm.server.pipeline.tool_fields import tool_use
 from radixlm.text.chat_template import require_template
-from radixlm.text.tokenizer import Tokenizer
 
 
 class ChatPrompt(NamedTuple):
@@ -55,9 +39,9 @@ class ChatPrompt(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChatTask:
-    """new_parser: makes a parser for one of the job's answers."""
+    """new_parser: makes a parser for one of its answers."""
 
-    job: Job
+    generation: Generation
     prompt: ChatPrompt
     new_parser: Callable[[], AnswerParser]
 
@@ -94,11 +78,13 @@ def task_of(
     *,
     request_id: str,
     max_tokens: int | None = None,
+    prompt_only: bool = False,
 ) -> ChatTask:
     """The task of a chat, whichever route it comes by. Raises InvalidRequestError.
 
     make_prompt: called when all else was found right.
     max_tokens: in place of the body's own: as many as there is room for, and these at most.
+    prompt_only: nothing is to be generated.
     """
     params = body.to_params(service.sampling_defaults)
     use = tool_use(body.tools or (), body.tool_choice, body.parallel_tool_calls)
@@ -111,21 +97,22 @@ def task_of(
     )
     if max_tokens is not None:
         params = replace(params, max_tokens=service.fitting_limit(prompt.key, max_tokens))
-    job = Job(
-        request_id=request_id,
-        prompts=[prompt.key],
-        n=body.n or 1,
-        params=params,
-        namespace=body.namespace,
-        priority=body.priority or 0,
-        tenant=tenant,
-        breakpoints=prompt.breakpoints,
+    n = body.n or 1
+    generation = Generation(
+        request_id,
+        requests_for(
+            *(service, request_id, [prompt.key], [params], body, tenant),
+            n=n,
+            breakpoints=prompt.breakpoints,
+        ),
+        n,
+        prompt_only=[prompt_only],
         asked=prompt.asked,
         outline=prompt.outline,
         cache_report=bool(body.cache_report),
         cached_details=bool(body.return_cached_tokens_details),
     )
-    return ChatTask(job, prompt, partial(style.parser, use, prompt.text))
+    return ChatTask(generation, prompt, partial(style.parser, use, prompt.text))
 
 
 @not_too_deep()
@@ -162,120 +149,3 @@ def chat_prompt(
     )
     kept = breakpoints_of(tokenizer, key, text, mark, wishes, chat.render)
     return ChatPrompt(text, key, asked, kept, chat.outline(text))
-
-
-class ChatShape:
-    """OpenAI's chat answers, token ids where vLLM has them.
-
-    Source: https://platform.openai.com/docs/api-reference/chat.
-    """
-
-    whole_kind = "chat.completion"
-    chunk_kind = "chat.completion.chunk"
-
-    def __init__(self, tokenizer: Tokenizer, task: ChatTask, body: ChatBody) -> None:
-        self._tokenizer = tokenizer
-        self._new_parser = task.new_parser
-        self._params = task.job.params
-        self._prompt = task.job.prompts[0]
-        self._with_logprobs = task.job.params.logprobs is not None
-        self._with_ids = bool(body.return_token_ids)
-        # OpenAI says which tier it was only where one was asked for.
-        self._tier: Tier = {} if body.service_tier is None else {"service_tier": "default"}
-        self._choices: dict[int, _Choice] = {}
-
-    @property
-    def reasoning_tokens(self) -> int:
-        return sum(known.stream.reasoning_tokens for known in self._choices.values())
-
-    def read(self, choice: int, output: RequestOutput) -> None:
-        if choice not in self._choices:
-            self._choices[choice] = self._begin()
-        known = self._choices[choice]
-        known.answered.add(known.stream.events(output))
-
-    def whole(self, outputs: Sequence[RequestOutput]) -> ChatChoices:
-        choices = [self._choice(choice, output) for choice, output in enumerate(outputs)]
-        return {"choices": choices, **self._tier, **self._prompt_ids()}
-
-    def chunks(self, choice: int, output: RequestOutput) -> list[ChatChunkChoices]:
-        """The role comes first and alone, the finish reason last and alone."""
-        made: list[ChatChunkChoices] = []
-        if choice not in self._choices:
-            self._choices[choice] = self._begin()
-            first: ChatDelta = {"role": "assistant", "content": "", "refusal": None}
-            made.append(self._chunk(choice, first, prompt_ids=self._prompt_ids()))
-        known = self._choices[choice]
-        pieces = output.as_it_came() if known.texts is None else known.texts.pieces(output)
-        for piece, events in known.stream.steps(pieces, output):
-            known.add(piece)
-            for delta in deltas_of(events):  # the first one has what is told of the tokens
-                made.append(self._chunk(choice, delta, told=known.take()))
-        if output.finish_reason is not None:
-            if known.untold.token_ids and known.texts is not None:
-                made.append(self._chunk(choice, {"content": ""}, told=known.take()))
-            reason = finish_of(output, called=known.stream.called)
-            made.append(self._chunk(choice, {}, finish_reason=reason))
-        return made
-
-    def _begin(self) -> _Choice:
-        told = self._with_ids or self._with_logprobs
-        texts = TokenTexts(self._tokenizer, self._params, self._prompt) if told else None
-        return _Choice(AnswerStream(self._new_parser()), texts)
-
-    def _choice(self, choice: int, output: RequestOutput) -> ChatChoice:
-        known = self._choices[choice]
-        return {
-            "index": choice,
-            "message": message_of(known.answered),
-            "logprobs": self._logprobs(output.logprobs),
-            "finish_reason": finish_of(output, called=known.stream.called),
-            **self._ids(output.token_ids),
-        }
-
-    def _chunk(
-        self,
-        choice: int,
-        delta: ChatDelta,
-        *,
-        told: Piece = NOTHING,
-        finish_reason: ChatFinish | None = None,
-        prompt_ids: PromptIds | None = None,
-    ) -> ChatChunkChoices:
-        entry: ChatChunkChoice = {
-            "index": choice,
-            "delta": delta,
-            "logprobs": self._logprobs(told.logprobs) if told.logprobs else None,
-            "finish_reason": finish_reason,
-            **self._ids(told.token_ids),
-        }
-        return {"choices": [entry], **self._tier, **(prompt_ids or {})}
-
-    def _ids(self, token_ids: Sequence[int]) -> TokenIds:
-        return {"token_ids": list(token_ids)} if self._with_ids else {}
-
-    def _prompt_ids(self) -> PromptIds:
-        return {"prompt_token_ids": self._prompt.tolist()} if self._with_ids else {}
-
-    def _logprobs(self, entries: Sequence[TokenLogprob]) -> ChatLogprobs | None:
-        return chat_logprobs(self._tokenizer, entries) if self._with_logprobs else None
-
-
-@dataclass(slots=True)
-class _Choice:
-    """One of the answers. texts: where chunks tell of tokens. untold: of these, what they have not
-    told yet, since the parser holds the text back.
-    """
-
-    stream: AnswerStream
-    texts: TokenTexts | None
-    answered: Answered = field(default_factory=Answered)
-    untold: Piece = NOTHING
-
-    def add(self, piece: Piece) -> None:
-        ids, logprobs = self.untold.token_ids, self.untold.logprobs
-        self.untold = Piece(ids + piece.token_ids, "", logprobs + piece.logprobs)
-
-    def take(self) -> Piece:
-        untold, self.untold = self.untold, NOTHING
-        return untold

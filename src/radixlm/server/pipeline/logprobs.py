@@ -7,16 +7,38 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
+from typing_extensions import TypedDict
+
 from radixlm.core.keys import Key
 from radixlm.core.request import Piece, RequestOutput, TokenLogprob
 from radixlm.core.sampling import SamplingParams
 from radixlm.server.http.sse import compact, spliced
-from radixlm.server.openai.openai_wire import ChatLogprobs, ChatToken, NativeToken, TokenEntry
 from radixlm.text.detokenizer import PROMPT_TAIL, Detokenizer
 from radixlm.text.tokenizer import Tokenizer
 
 # JSON has no infinity; OpenAI writes this for tokens that cannot be.
 _LOWEST = -9999.0
+
+
+class TokenEntry(TypedDict):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ChatToken(TokenEntry):
+    top_logprobs: list[TokenEntry]
+
+
+class ChatLogprobs(TypedDict):
+    """One entry per token."""
+
+    content: list[ChatToken]
+    refusal: None
+
+
+# [log-probability, token id, text]
+NativeToken = tuple[float | None, int, str | None]
 
 
 def chat_logprobs(tokenizer: Tokenizer, entries: Sequence[TokenLogprob]) -> ChatLogprobs:

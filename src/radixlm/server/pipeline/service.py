@@ -24,7 +24,8 @@ from radixlm.core.request import Namespace
 from radixlm.core.sampling import SamplingParams
 from radixlm.parsers.style import AnswerStyle
 from radixlm.server.config.server_config import ServerConfig
-from radixlm.server.http.api_keys import Keyring, carried_key, digest_of
+from radixlm.server.http.api_keys import Keyring
+from radixlm.server.http.envelope import exchange_of
 from radixlm.server.http.http_errors import ModelNotFoundError
 from radixlm.server.pipeline.admission import KeyQueues, Pace, Rids
 from radixlm.server.pipeline.advice import MissWindow
@@ -104,6 +105,12 @@ class Service:
         """What the salts of a tenant's own namespaces begin with, and nobody else's do."""
         return f"{tenant}/"
 
+    def own_salt(self, namespace: Namespace, tenant: str) -> str:
+        """The salt that a request named itself, without what `isolated` put before it."""
+        if not self.config.isolate_by_key:
+            return namespace.cache_salt
+        return namespace.cache_salt.removeprefix(self.salt_of(tenant))
+
     def shows_cached_text(self, tenant: str, namespace: Namespace) -> bool:
         """Whether what is cached in a namespace may be shown to a tenant: where nobody without a
         secret that it knows, a key or a salt, can have written it, and to admins.
@@ -133,7 +140,7 @@ class Service:
 
         So one that is refused need not be read first: refusing must cost next to nothing.
         """
-        self.engine.check_room()
+        self.engine.client.check_room()
         self.queues.check(tenant, 1, self.config.max_queued_requests_per_key)
 
     def check_admin(self, request: Request) -> None:
@@ -242,8 +249,7 @@ def fingerprint_of(info: ModelInfo) -> str:
 
 def tenant_of(request: Request) -> str:
     """On whose behalf a request comes: a digest of the API key that it carries, "" without one."""
-    key = carried_key(request.headers)
-    return "" if key is None else digest_of(key)
+    return exchange_of(request).tenant
 
 
 def check_room(request: Request) -> None:

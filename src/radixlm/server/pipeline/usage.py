@@ -2,11 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing_extensions import TypedDict
 
 from radixlm.core.misses import MissReport
 from radixlm.core.request import Breakpoint, RequestOutput
-from radixlm.server.openai.openai_wire import Usage
+
+
+class PromptTokensDetails(TypedDict):
+    """cached_tokens: read from the cache. cache_write_tokens: computed, and in it from now on."""
+
+    cached_tokens: int
+    cache_write_tokens: int
+    text_tokens: int
+    audio_tokens: int
+    image_tokens: int
+
+
+class CompletionTokensDetails(TypedDict):
+    reasoning_tokens: int
+    text_tokens: int
+    audio_tokens: int
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
+
+
+class Usage(TypedDict):
+    """A prompt counts once however many choices it has."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails
 
 
 class UsageMeter:
@@ -26,19 +53,11 @@ class UsageMeter:
         self._prompts: dict[int, tuple[int, int]] = {}
         self._kept: tuple[Breakpoint, ...] = ()
         self.misses: dict[int, MissReport] = {}
-        self._completion_tokens = 0
-
-    @classmethod
-    def of(cls, outputs: Sequence[RequestOutput], n: int, *, caches: bool) -> UsageMeter:
-        """The meter after whole outputs, in order of the choices."""
-        meter = cls(n, caches=caches)
-        for choice, output in enumerate(outputs):
-            meter.add(choice, output)
-        return meter
+        self.completion_tokens = 0
 
     def add(self, choice: int, output: RequestOutput) -> None:
         """Count one output of a choice."""
-        self._completion_tokens += len(output.token_ids)
+        self.completion_tokens += len(output.token_ids)
         if choice % self._n == 0:
             if output.prompt_tokens:  # an end that came from elsewhere knows of none
                 self._prompts[choice // self._n] = (output.prompt_tokens, output.cached_tokens)
@@ -48,7 +67,11 @@ class UsageMeter:
             self._kept += output.kept
 
     @property
-    def cached(self) -> int:
+    def prompt_tokens(self) -> int:
+        return sum(tokens for tokens, _ in self._prompts.values())
+
+    @property
+    def cached_tokens(self) -> int:
         """How many of the prompts' tokens were cached."""
         return sum(tokens for _, tokens in self._prompts.values())
 
@@ -67,12 +90,11 @@ class UsageMeter:
 
         OpenAI gives the numbers of all kinds of tokens, those too that nothing here makes.
         """
-        prompt = sum(tokens for tokens, _ in self._prompts.values())
-        cached = self.cached
+        prompt, cached = self.prompt_tokens, self.cached_tokens
         return {
             "prompt_tokens": prompt,
-            "completion_tokens": self._completion_tokens,
-            "total_tokens": prompt + self._completion_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": prompt + self.completion_tokens,
             "prompt_tokens_details": {
                 "cached_tokens": cached,
                 "cache_write_tokens": prompt - cached if self._caches else 0,
@@ -82,7 +104,7 @@ class UsageMeter:
             },
             "completion_tokens_details": {
                 "reasoning_tokens": reasoning_tokens,
-                "text_tokens": self._completion_tokens,
+                "text_tokens": self.completion_tokens,
                 "audio_tokens": 0,
                 "accepted_prediction_tokens": 0,
                 "rejected_prediction_tokens": 0,

@@ -35,7 +35,7 @@ class ResponseTask:
 
     @property
     def id(self) -> str:
-        return self.chat.job.request_id
+        return self.chat.generation.request_id
 
 
 async def response_task(service: Service, body: ResponseBody, tenant: str) -> ResponseTask:

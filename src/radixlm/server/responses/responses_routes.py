@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Annotated, Any
 
@@ -12,18 +11,17 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import JSONResponse, Response
 
 from radixlm.core.errors import InvalidRequestError
-from radixlm.server.http.envelope import exchange_of
-from radixlm.server.http.http_errors import OPENAI, NotFoundError, timed_out
+from radixlm.server.http.http_errors import NotFoundError, timed_out
 from radixlm.server.http.routes import GENERATING, Route, noted
-from radixlm.server.pipeline.answer import Parts, respond
-from radixlm.server.pipeline.generation import stream_parts
+from radixlm.server.pipeline.answer import respond
+from radixlm.server.pipeline.generation import run as run_generation
 from radixlm.server.pipeline.names import new_id
 from radixlm.server.pipeline.service import Service, check_room, service_of, tenant_of
 from radixlm.server.responses.response_store import Turn
 from radixlm.server.responses.responses_as_chat import in_own_words, items_of
 from radixlm.server.responses.responses_body import AnyItem, ItemsQuery, ResponseBody, RetrieveQuery
 from radixlm.server.responses.responses_prompt import ResponseTask, not_found, response_task
-from radixlm.server.responses.responses_run import Run, as_bytes
+from radixlm.server.responses.responses_run import ResponseWriter
 from radixlm.server.responses.responses_wire import (
     AnyEvent,
     Deleted,
@@ -101,11 +99,11 @@ async def create_response(request: Request, body: ResponseBody) -> Response:
     tenant = tenant_of(request)
     body.check()
     made = await response_task(service, body, tenant)
-    run = Run(service, made, stored_items(made.body))
+    run = ResponseWriter(service, made, stored_items(made.body))
     try:
         if body.background:
             return JSONResponse(await _begin_in_background(service, made, run))
-        return await _answer(request, made, run)
+        return await respond(request, made.chat.generation, run, stream=bool(body.stream))
     except InvalidRequestError as error:
         raise in_own_words(error, body) from None
 
@@ -122,7 +120,7 @@ async def count_input_tokens(request: Request, body: ResponseBody) -> Response:
     made = await response_task(service, body, tenant)
     count: InputTokens = {
         "object": "response.input_tokens",
-        "input_tokens": made.chat.job.prompts[0].size,
+        "input_tokens": made.chat.prompt.key.size,
     }
     return JSONResponse(count)
 
@@ -184,42 +182,7 @@ async def list_input_items(
     return JSONResponse(listed(await asyncio.to_thread(json.loads, turn.input), query))
 
 
-async def _answer(request: Request, made: ResponseTask, run: Run) -> Response:
-    service = service_of(request)
-    exchange_of(request).errors = OPENAI._replace(end=run.end_of)
-
-    async def events(parts: Parts) -> AsyncGenerator[bytes, None]:
-        for told in run.begin():
-            yield as_bytes(told)
-        async with aclosing(parts):
-            async for _, output in parts:
-                for told in run.push(output):
-                    yield as_bytes(told)
-        for told in run.finish():
-            yield as_bytes(told)
-        await run.store()
-        yield as_bytes(run.last())
-
-    async def whole(parts: Parts) -> Any:
-        await _to_end(run, parts)
-        await run.store()
-        return run.response()
-
-    parts = stream_parts(service, made.chat.job)
-    stream = bool(made.body.stream)
-    return await respond(request, parts, n=1, stream=stream, events=events, whole=whole)
-
-
-async def _to_end(run: Run, parts: Parts) -> None:
-    async with aclosing(parts):
-        async for _, output in parts:
-            for _ in run.push(output):
-                pass
-    for _ in run.finish():
-        pass
-
-
-async def _begin_in_background(service: Service, made: ResponseTask, run: Run) -> Any:
+async def _begin_in_background(service: Service, made: ResponseTask, run: ResponseWriter) -> Any:
     """Store a response and begin to make it. Gives it as it is now.
 
     Raises InvalidRequestError when it is not stored: nobody could ever fetch it.
@@ -235,12 +198,19 @@ async def _begin_in_background(service: Service, made: ResponseTask, run: Run) -
     return begun
 
 
-async def _make(service: Service, made: ResponseTask, run: Run) -> None:
+async def _make(service: Service, made: ResponseTask, run: ResponseWriter) -> None:
     """Make a response from its beginning to its end, whatever that is."""
     limit = service.config.request_timeout
     try:
         async with asyncio.timeout(limit or None):
-            await _to_end(run, _beginning(run, stream_parts(service, made.chat.job)))
+            async with aclosing(run_generation(service, made.chat.generation)) as parts:
+                async for part in parts:
+                    run.meter.add(*part)
+                    begins = run.status == "queued"
+                    run.push(*part)
+                    if begins:  # it is stored as one in progress
+                        await run.store()
+            await run.finish()
     except asyncio.CancelledError:
         run.cancel()
         raise
@@ -252,19 +222,6 @@ async def _make(service: Service, made: ResponseTask, run: Run) -> None:
         run.fail(error)
     finally:  # even when it is cancelled once more
         await asyncio.shield(run.store())
-
-
-async def _beginning(run: Run, parts: Parts) -> Parts:
-    """The same parts. With the first of them the response is stored as one in progress."""
-    async with aclosing(parts):
-        begun = False
-        async for part in parts:
-            if not begun:
-                begun = True
-                for _ in run.begin():
-                    pass
-                await run.store()
-            yield part
 
 
 def _as_stored(turn: Turn) -> Response:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 from radixlm.core.errors import InvalidRequestError, QueueFullError
 from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.server.http.http_errors import GenerationFailedError, openai_error
-from radixlm.server.http.sse import event
+from radixlm.server.http.sse import compact, event
 from radixlm.server.pipeline.answer_stream import AnswerStream
 from radixlm.server.pipeline.cache_control import DEFAULT_KEEP
 from radixlm.server.pipeline.cache_fields import SECONDS
@@ -55,8 +55,8 @@ _OUTCOMES: dict[FinishReason | None, Outcome] = {
 }
 
 
-class Run:
-    """Takes the outputs of a response's job, and writes it down.
+class ResponseWriter:
+    """Writes a response, and stores it.
 
     input_items: as they are stored and given back, with their ids.
     """
@@ -70,18 +70,19 @@ class Run:
         self._service = service
         self._made = made
         self._stream = AnswerStream(made.chat.new_parser())
-        job, tokenizer = made.chat.job, service.engine.tokenizer
-        told = job.params.logprobs is not None
-        self._texts = TokenTexts(tokenizer, job.params, job.prompts[0]) if told else None
+        params, tokenizer = made.chat.generation.params, service.engine.tokenizer
+        told = params.logprobs is not None
+        self._texts = TokenTexts(tokenizer, params, made.chat.prompt.key) if told else None
         self._input = json.dumps(input_items, ensure_ascii=False)
         self._count = itertools.count()
         self._writer = ItemWriter(
             self._number, seals=made.body.includes(ENCRYPTED), names=callers_names(made.body.tools)
         )
-        self._meter = UsageMeter(1, caches=service.caches)
+        self.meter = UsageMeter(1, caches=service.caches)
         self._reason: FinishReason | None = None
         self._stored = made.body.stores
         self.status: Outcome = "queued" if made.body.background else "in_progress"
+        self._begun = False
         self._error: Exception | None = None
         self._completed_at: int | None = None
 
@@ -96,24 +97,38 @@ class Run:
     def begin(self) -> Iterator[AnyEvent]:
         """It is being made now."""
         self.status = "in_progress"
+        self._begun = True
         yield self._told("response.created")
         yield self._told("response.in_progress")
 
-    def push(self, output: RequestOutput) -> Iterator[AnyEvent]:
-        """Take the next output."""
-        self._meter.add(0, output)
-        self._reason = output.finish_reason
-        pieces = output.as_it_came() if self._texts is None else self._texts.pieces(output)
-        for piece, events in self._stream.steps(pieces, output):
-            logprobs = chat_logprobs(self._service.engine.tokenizer, piece.logprobs)["content"]
-            yield from self._writer.push(events, () if self._stream.thinks else logprobs)
+    def push(self, _choice: int, output: RequestOutput) -> Iterable[bytes]:
+        return self._written(self._events(output))
 
-    def finish(self) -> Iterator[AnyEvent]:
-        """The job has ended."""
+    async def finish(self) -> Iterable[bytes]:
+        """It is stored before its stream's last event, so that it can be fetched then."""
         outcome = _OUTCOMES.get(self._reason, "cancelled")
         status: Status = "completed" if outcome == "completed" else "incomplete"
-        yield from self._writer.finish(status)
+        events = self._written(self._writer.finish(status))
         self._end(outcome)
+        await self.store()
+        return [*events, *self._written(iter([self.last()]))]
+
+    def whole(self) -> bytes:
+        return compact(self.response())
+
+    def _written(self, events: Iterator[AnyEvent]) -> list[bytes]:
+        """Each as it is made: they show items that grow."""
+        streams = self._made.body.stream
+        return [as_bytes(told) for told in events if streams]
+
+    def _events(self, output: RequestOutput) -> Iterator[AnyEvent]:
+        if not self._begun:
+            yield from self.begin()
+        self._reason = output.finish_reason
+        pieces = output.as_it_came() if self._texts is None else self._texts.pieces(output)
+        for piece, told in self._stream.steps(pieces, output):
+            logprobs = chat_logprobs(self._service.engine.tokenizer, piece.logprobs)["content"]
+            yield from self._writer.push(told, () if self._stream.thinks else logprobs)
 
     def last(self) -> ResponseEvent:
         """The stream's last event."""
@@ -133,8 +148,8 @@ class Run:
         self._writer.stop()
         self._end("failed")
 
-    def end_of(self, error: Exception) -> bytes:
-        """What its stream ends with that an error cuts short. Such a response is not stored."""
+    def failed(self, error: Exception) -> bytes:
+        """Such a response is not stored."""
         self._stored = False
         self.fail(error)
         return as_bytes(self.last())
@@ -147,7 +162,8 @@ class Run:
 
     def response(self) -> ResponseObject:
         """As it is now."""
-        body, job = self._made.body, self._made.chat.job
+        body, generation = self._made.body, self._made.chat.generation
+        params = generation.params
         response: ResponseObject = {
             "id": self.id,
             "object": "response",
@@ -174,17 +190,17 @@ class Run:
             "safety_identifier": body.safety_identifier,
             "service_tier": "default",
             "store": self._stored,
-            "temperature": job.params.temperature,
+            "temperature": params.temperature,
             "text": _text(body),
             "tool_choice": _tool_choice(body),
             "tools": [_tool(tool) for tool in body.tools or ()],
             "top_logprobs": body.top_logprobs or 0,
-            "top_p": job.params.top_p,
+            "top_p": params.top_p,
             "truncation": body.truncation or "disabled",
             "usage": self._usage() if self.ended else None,
             "user": body.user,
         }
-        report = reported(self._service, job, self._meter.misses)
+        report = reported(self._service, generation, self.meter.misses)
         if self.ended and "cache_report" in report:
             response["cache_report"] = report["cache_report"]
         return response
@@ -197,7 +213,7 @@ class Run:
     def _turn(self) -> Turn:
         return Turn(
             id=self.id,
-            owner=self._made.chat.job.tenant,
+            owner=self._made.chat.generation.tenant,
             parent=self._made.body.previous_response_id,
             created=self._made.created,
             ended=self.ended,
@@ -206,8 +222,8 @@ class Run:
         )
 
     def _usage(self) -> ResponseUsage:
-        usage = self._meter.as_json(self._stream.reasoning_tokens)
-        kept = self._meter.newly_kept()
+        usage = self.meter.as_json(self._stream.reasoning_tokens)
+        kept = self.meter.newly_kept()
         details = usage["prompt_tokens_details"]
         return {
             "input_tokens": usage["prompt_tokens"],

@@ -14,7 +14,7 @@ from radixlm.parsers import (
     ToolCallCut,
     ToolCallEnded,
 )
-from radixlm.server.openai.openai_wire import ChatToken
+from radixlm.server.pipeline.logprobs import ChatToken
 from radixlm.server.pipeline.names import new_id, sealed
 from radixlm.server.responses.responses_as_chat import Member
 from radixlm.server.responses.responses_body import Status

@@ -27,7 +27,7 @@ from radixlm.server.openai.openai_wire import (
 )
 from radixlm.server.pipeline.answer import respond
 from radixlm.server.pipeline.service import Service, check_room, service_of, tenant_of
-from radixlm.server.sglang.generate_answers import Answers, generate_job, native_parts
+from radixlm.server.sglang.generate_answers import NativeWriter, native_task
 from radixlm.server.sglang.generate_body import AbortBody, GenerateBody
 
 HEALTH_SECONDS = 20.0
@@ -57,16 +57,9 @@ async def generate(request: Request, body: GenerateBody) -> Response:
     service = service_of(request)
     began = exchange_of(request).begun
     try:
-        native = await asyncio.to_thread(generate_job, service, body, tenant_of(request), began)
-        answers = Answers(service, native)
-        return await respond(
-            request,
-            native_parts(service, native),
-            n=native.job.n,
-            stream=bool(body.stream),
-            events=answers.events,
-            whole=answers.whole,
-        )
+        task = await asyncio.to_thread(native_task, service, body, tenant_of(request), began)
+        writer = NativeWriter(service, task)
+        return await respond(request, task.generation, writer, stream=bool(body.stream))
     except InvalidRequestError as error:
         raise body.explain(error) from None
 

@@ -1,0 +1,218 @@
+"""How chat completions are written: answers as messages, and as their deltas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from radixlm.core.request import NOTHING, FinishReason, Piece, RequestOutput, TokenLogprob
+from radixlm.parsers import (
+    Answered,
+    AnswerEvent,
+    ReasoningDelta,
+    TextDelta,
+    ToolArguments,
+    ToolCallBegun,
+    ToolCallCut,
+    ToolCallEnded,
+)
+from radixlm.server.openai.openai_wire import (
+    ChatAnswer,
+    ChatChoice,
+    ChatChoices,
+    ChatChunkChoice,
+    ChatChunkChoices,
+    ChatDelta,
+    ChatFinish,
+    PromptIds,
+    Tier,
+    TokenIds,
+    ToolCallDelta,
+)
+from radixlm.server.openai.openai_writer import OpenAIWriter
+from radixlm.server.pipeline.answer_stream import AnswerStream
+from radixlm.server.pipeline.chat import ChatTask
+from radixlm.server.pipeline.logprobs import ChatLogprobs, TokenTexts, chat_logprobs
+from radixlm.server.pipeline.protocol import ChatBody
+from radixlm.server.pipeline.service import Service
+
+
+class ChatWriter(OpenAIWriter):
+    """OpenAI's chat answers, token ids where vLLM has them.
+
+    Source: https://platform.openai.com/docs/api-reference/chat.
+    """
+
+    whole_kind = "chat.completion"
+    chunk_kind = "chat.completion.chunk"
+
+    def __init__(self, service: Service, task: ChatTask, body: ChatBody) -> None:
+        super().__init__(service, task.generation, body)
+        self._tokenizer = service.engine.tokenizer
+        self._new_parser = task.new_parser
+        self._params = task.generation.params
+        self._prompt = task.prompt.key
+        self._with_logprobs = self._params.logprobs is not None
+        self._with_ids = bool(body.return_token_ids)
+        self._streams = bool(body.stream)
+        # OpenAI says which tier it was only where one was asked for.
+        self._tier: Tier = {} if body.service_tier is None else {"service_tier": "default"}
+        self._choices: dict[int, _Choice] = {}
+
+    @property
+    def reasoning_tokens(self) -> int:
+        return sum(known.stream.reasoning_tokens for known in self._choices.values())
+
+    def push(self, choice: int, output: RequestOutput) -> Iterable[bytes]:
+        begins = choice not in self._choices
+        if begins:
+            self._choices[choice] = self._begin()
+        known = self._choices[choice]
+        if self._streams:
+            return self._chunks(choice, known, output, begins=begins)
+        known.outputs.append(output)
+        known.answered.add(known.stream.events(output))
+        return ()
+
+    def answer(self) -> ChatChoices:
+        choices = [self._choice(choice) for choice in sorted(self._choices)]
+        return {"choices": choices, **self._tier, **self._prompt_ids()}
+
+    def _chunks(
+        self, choice: int, known: _Choice, output: RequestOutput, *, begins: bool
+    ) -> list[bytes]:
+        """The role comes first and alone, the finish reason last and alone."""
+        made: list[bytes] = []
+        if begins:
+            first: ChatDelta = {"role": "assistant", "content": "", "refusal": None}
+            made.append(self._chunk(choice, first, prompt_ids=self._prompt_ids()))
+        pieces = output.as_it_came() if known.texts is None else known.texts.pieces(output)
+        for piece, events in known.stream.steps(pieces, output):
+            known.add(piece)
+            for delta in deltas_of(events):  # the first one shows the tokens
+                made.append(self._chunk(choice, delta, told=known.take()))
+        if output.finish_reason is not None:
+            if known.untold.token_ids and known.texts is not None:
+                made.append(self._chunk(choice, {"content": ""}, told=known.take()))
+            reason = finish_of(output, called=known.stream.called)
+            made.append(self._chunk(choice, {}, finish_reason=reason))
+        return made
+
+    def _begin(self) -> _Choice:
+        told = self._streams and (self._with_ids or self._with_logprobs)
+        texts = TokenTexts(self._tokenizer, self._params, self._prompt) if told else None
+        return _Choice(AnswerStream(self._new_parser()), texts)
+
+    def _choice(self, choice: int) -> ChatChoice:
+        known = self._choices[choice]
+        output = RequestOutput.joined(known.outputs)
+        return {
+            "index": choice,
+            "message": message_of(known.answered),
+            "logprobs": self._logprobs(output.logprobs),
+            "finish_reason": finish_of(output, called=known.stream.called),
+            **self._ids(output.token_ids),
+        }
+
+    def _chunk(
+        self,
+        choice: int,
+        delta: ChatDelta,
+        *,
+        told: Piece = NOTHING,
+        finish_reason: ChatFinish | None = None,
+        prompt_ids: PromptIds | None = None,
+    ) -> bytes:
+        entry: ChatChunkChoice = {
+            "index": choice,
+            "delta": delta,
+            "logprobs": self._logprobs(told.logprobs) if told.logprobs else None,
+            "finish_reason": finish_reason,
+            **self._ids(told.token_ids),
+        }
+        chunk: ChatChunkChoices = {"choices": [entry], **self._tier, **(prompt_ids or {})}
+        return self.event(chunk)
+
+    def _ids(self, token_ids: Sequence[int]) -> TokenIds:
+        return {"token_ids": list(token_ids)} if self._with_ids else {}
+
+    def _prompt_ids(self) -> PromptIds:
+        return {"prompt_token_ids": self._prompt.tolist()} if self._with_ids else {}
+
+    def _logprobs(self, entries: Sequence[TokenLogprob]) -> ChatLogprobs | None:
+        return chat_logprobs(self._tokenizer, entries) if self._with_logprobs else None
+
+
+@dataclass(slots=True)
+class _Choice:
+    """One of the answers. texts: where chunks show tokens. untold: of these, what they have not
+    shown yet, since the parser holds the text back. outputs: of an answer that is sent whole.
+    """
+
+    stream: AnswerStream
+    texts: TokenTexts | None
+    answered: Answered = field(default_factory=Answered)
+    outputs: list[RequestOutput] = field(default_factory=list)
+    untold: Piece = NOTHING
+
+    def add(self, piece: Piece) -> None:
+        ids, logprobs = self.untold.token_ids, self.untold.logprobs
+        self.untold = Piece(ids + piece.token_ids, "", logprobs + piece.logprobs)
+
+    def take(self) -> Piece:
+        untold, self.untold = self.untold, NOTHING
+        return untold
+
+
+def deltas_of(events: Iterable[AnswerEvent]) -> list[ChatDelta]:
+    """New events of an answer."""
+    return [delta for event in events if (delta := _delta(event)) is not None]
+
+
+def message_of(answer: Answered) -> ChatAnswer:
+    """A whole answer."""
+    message: ChatAnswer = {
+        "role": "assistant",
+        "content": (answer.text or None) if answer.calls else answer.text,
+        "refusal": None,
+        "annotations": [],
+    }
+    if answer.reasoning:
+        message["reasoning_content"] = answer.reasoning
+    if answer.calls:
+        message["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in answer.calls
+        ]
+    return message
+
+
+def finish_of(output: RequestOutput, *, called: bool) -> ChatFinish | None:
+    """Why the answer ended: with calls for the client to make, when it came to its own end."""
+    if called and output.finish_reason is FinishReason.STOP:
+        return "tool_calls"
+    return output.finish_reason
+
+
+def _delta(event: AnswerEvent) -> ChatDelta | None:
+    match event:
+        case TextDelta(text):
+            return {"content": text}
+        case ReasoningDelta(text):
+            return {"reasoning_content": text}
+        case ToolCallBegun(call, call_id, name):
+            begun: ToolCallDelta = {
+                "index": call,
+                "id": call_id,
+                "type": "function",
+                "function": {"name": name, "arguments": ""},
+            }
+            return {"tool_calls": [begun]}
+        case ToolArguments(call, delta):
+            return {"tool_calls": [{"index": call, "function": {"arguments": delta}}]}
+        case ToolCallEnded() | ToolCallCut():
+            return None

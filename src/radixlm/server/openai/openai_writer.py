@@ -1,0 +1,101 @@
+"""What chat's and text's completions have in common: head, usage, reports, the stream's end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+from radixlm.core.request import RequestOutput
+from radixlm.server.http.http_errors import OPENAI
+from radixlm.server.http.sse import DONE, compact, event, framed, spliced
+from radixlm.server.openai.openai_wire import Head
+from radixlm.server.pipeline.cache_report import reported
+from radixlm.server.pipeline.cache_wire import CacheTold
+from radixlm.server.pipeline.generation import Generation
+from radixlm.server.pipeline.protocol import GenerationBody
+from radixlm.server.pipeline.service import Service
+from radixlm.server.pipeline.usage import UsageMeter
+
+Fields = Mapping[str, Any]
+
+
+class OpenAIWriter(ABC):
+    """A Writer. whole_kind, chunk_kind: `object` of an answer and of a stream's chunk."""
+
+    whole_kind: ClassVar[str]
+    chunk_kind: ClassVar[str]
+
+    def __init__(self, service: Service, generation: Generation, body: GenerationBody) -> None:
+        self.meter = UsageMeter(generation.n, caches=service.caches)
+        self._service = service
+        self._generation = generation
+        self._usage = body.told_usage
+        self._created = int(time.time())
+        self._beside: CacheTold = {}
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """How many of the tokens that were pushed are thoughts."""
+        return 0
+
+    @abstractmethod
+    def push(self, choice: int, output: RequestOutput) -> Iterable[bytes]:
+        """As Writer.push."""
+
+    @abstractmethod
+    def answer(self) -> Fields:
+        """`choices` of the whole answer, and what else the API gives. A choice is a mapping, or
+        JSON already.
+        """
+
+    async def finish(self) -> list[bytes]:
+        generation = self._generation
+        if len(generation.requests) > 1:  # in a thread: each prompt's report takes a while
+            told = await asyncio.to_thread(reported, self._service, generation, self.meter.misses)
+        else:
+            told = reported(self._service, generation, self.meter.misses)
+        if "cache_report" in told:
+            self._beside["cache_report"] = told["cache_report"]
+        if generation.cached_details:
+            device = self.meter.cached_tokens
+            self._beside["sglext"] = {"cached_tokens_details": {"device": device, "host": 0}}
+        last = {**self._head(self.chunk_kind), "choices": [], **self._beside}
+        if self._usage.include_usage:
+            last["usage"] = self.meter.as_json(self.reasoning_tokens)
+        return [event(last), DONE] if self._usage.include_usage or self._beside else [DONE]
+
+    def whole(self) -> bytes:
+        usage = self.meter.as_json(self.reasoning_tokens)
+        return _in_pieces(
+            {**self._head(self.whole_kind), **self.answer(), "usage": usage, **self._beside}
+        )
+
+    def failed(self, error: Exception) -> bytes:
+        return OPENAI.end(error)
+
+    def event(self, fields: Fields) -> bytes:
+        """A chunk with these fields, and the usage so far where that is asked for."""
+        chunk = {**self._head(self.chunk_kind), **fields}
+        if self._usage.include_usage:
+            so_far = self._usage.continuous_usage_stats
+            chunk["usage"] = self.meter.as_json(self.reasoning_tokens) if so_far else None
+        return framed(_in_pieces(chunk))
+
+    def _head(self, kind: str) -> Head:
+        return {
+            "id": self._generation.request_id,
+            "object": kind,
+            "created": self._created,
+            "model": self._service.model_name,
+            "system_fingerprint": self._service.fingerprint,
+        }
+
+
+def _in_pieces(fields: Fields) -> bytes:
+    """JSON, choice by choice: making it keeps the interpreter to itself."""
+    written = (each if isinstance(each, bytes) else compact(each) for each in fields["choices"])
+    rest = {name: value for name, value in fields.items() if name != "choices"}
+    return spliced(rest, {"choices": b"[" + b",".join(written) + b"]"})

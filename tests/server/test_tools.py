@@ -10,11 +10,11 @@ from typing import Any
 
 import openai
 import pytest
-from radixlm.server.openai.chat_deltas import deltas_of
 
 from radixlm.core.request import RequestOutput
 from radixlm.parsers.style import AnswerStyle
 from radixlm.parsers.tools import ToolUse
+from radixlm.server.openai.chat_writer import deltas_of
 from radixlm.server.pipeline.answer_stream import AnswerStream
 from tests import chat_templates
 from tests.chat_templates import MARKERS

@@ -22,7 +22,7 @@ from radixlm.build import AsyncEngine, Loaded, ModelInfo
 from radixlm.cache import RadixCache
 from radixlm.core.batch import ScheduledBatch, ScheduledRow, StepResult
 from radixlm.core.config import EngineConfig
-from radixlm.core.request import RequestOutput
+from radixlm.core.request import GenerateRequest, RequestOutput
 from radixlm.engine import EngineClient, EngineCore, InputProcessor
 from radixlm.engine.engine_core import Runner
 from radixlm.engine.watching import Journal
@@ -147,6 +147,19 @@ def fake_engine(
     )
     chat = compiled(template) if template is not None else None
     return AsyncEngine(Loaded(config, info, tokenizer, chat, client)), runner
+
+
+def arrivals(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> list[GenerateRequest]:
+    """The requests that the engine is asked for, filled as they come."""
+    seen: list[GenerateRequest] = []
+    stream = engine.client.stream
+
+    def spy(requests: Sequence[GenerateRequest]) -> Any:
+        seen.extend(requests)
+        return stream(requests)
+
+    monkeypatch.setattr(engine.client, "stream", spy)
+    return seen
 
 
 def service_with(tokenizer: Tokenizer) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.chat_templates import HERMES
-from tests.server_support import Client, events, fake_engine, refused
+from tests.server_support import Client, arrivals, events, fake_engine, refused
 
 CHAT, TEXT, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 HELLO = {"role": "user", "content": "hi"}
@@ -327,16 +327,9 @@ def test_hints_and_defaults_are_taken(fake, path, fields):
     ],
 )
 def test_sampling_of_responses_arrives(fake, monkeypatch, name, value):
-    seen = []
-    stream = fake.engine.stream
-
-    def spy(prompt, params, **options):
-        seen.append(params)
-        return stream(prompt, params, **options)
-
-    monkeypatch.setattr(fake.engine, "stream", spy)
+    seen = arrivals(fake.engine, monkeypatch)
     assert fake.post(RESPONSES, **SHORT[RESPONSES], **{name: value}).status_code == 200
-    assert getattr(seen[0], name) == value
+    assert getattr(seen[0].params, name) == value
 
 
 def test_the_verbosity_that_was_asked_for_is_told(fake):

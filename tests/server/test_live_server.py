@@ -218,5 +218,3 @@ def test_a_port_in_use_says_what_to_do():
         pytest.raises(ConfigError, match="choose another with --host, --port"),
     ):
         bind("127.0.0.1", taken.getsockname()[1])
-    with pytest.raises(ConfigError, match=r"--port is a number from 0 to 65535, got 70000"):
-        bind("127.0.0.1", 70000)

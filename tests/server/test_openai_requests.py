@@ -35,10 +35,9 @@ from openai.types.shared_params.response_format_json_schema import JSONSchema
 from typing_extensions import is_typeddict
 
 from radixlm.core.grammar import Grammar
-from radixlm.core.request import Namespace
-from radixlm.core.sampling import SamplingParams
+from radixlm.core.request import GenerateRequest, Namespace
 from radixlm.server.http.fields import MESSAGE_NO_OPS, NOT_YET, REQUEST_NO_OPS
-from tests.server_support import Client, events, fake_engine, refused
+from tests.server_support import Client, arrivals, events, fake_engine, refused
 
 HELLO = [{"role": "user", "content": "hello"}]
 TOOL = {"type": "function", "function": {"name": "f"}}
@@ -206,17 +205,9 @@ def test_every_type_inside_is_decided_upon():
 
 
 @pytest.fixture
-def seen(fake, monkeypatch) -> list[tuple[SamplingParams, dict[str, Any]]]:
+def seen(fake, monkeypatch) -> list[GenerateRequest]:
     """What arrived at the engine."""
-    arrived = []
-    stream = fake.engine.stream
-
-    def spy(prompt, params, **options):
-        arrived.append((params, options))
-        return stream(prompt, params, **options)
-
-    monkeypatch.setattr(fake.engine, "stream", spy)
-    return arrived
+    return arrivals(fake.engine, monkeypatch)
 
 
 def post(client: Client, api: str, **fields: Any) -> Any:
@@ -234,7 +225,7 @@ def test_sampling_arrives(fake, seen, api, name):
     assert plain.status_code == 200
     answer = post(fake, api, **needed, **{name: value})
     assert answer.status_code == 200, answer.text
-    (before, _), (after, _) = seen
+    before, after = (request.params for request in seen)
     assert getattr(after, attribute) == expected != getattr(before, attribute)
 
 
@@ -253,17 +244,17 @@ def test_sampling_arrives(fake, seen, api, name):
 )
 def test_sampling_beyond_openai_s_arrives(fake, seen, api, name, value):
     assert post(fake, api, **{name: value}).status_code == 200
-    [(params, _)] = seen
-    assert getattr(params, name) == (frozenset(value) if isinstance(value, list) else value)
+    [request] = seen
+    assert getattr(request.params, name) == (frozenset(value) if isinstance(value, list) else value)
 
 
 @pytest.mark.parametrize("api", PATHS)
 def test_what_the_cache_and_the_schedule_need_arrives(fake, seen, api):
     fields = {"cache_salt": "s", "extra_key": "e", "priority": 7}
     assert post(fake, api, **fields).status_code == 200
-    [(_, options)] = seen
-    assert options["namespace"] == Namespace(cache_salt="s", extra_key="e")
-    assert options["priority"] == 7
+    [request] = seen
+    assert request.namespace == Namespace(cache_salt="s", extra_key="e")
+    assert request.priority == 7
 
 
 @pytest.mark.parametrize("name", sorted(REQUEST_NO_OPS))

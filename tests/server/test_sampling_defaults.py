@@ -14,9 +14,10 @@ import pytest
 from radixlm.build import AsyncEngine
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, ModelError
+from radixlm.core.request import GenerateRequest
 from radixlm.core.sampling import SamplingParams
 from radixlm.server.config.server_config import ServerConfig
-from tests.server_support import Client
+from tests.server_support import Client, arrivals
 
 RECOMMENDED = {
     "temperature": 0.6,
@@ -50,19 +51,15 @@ def engine(model_folder: Path, tmp_path_factory) -> Iterator[AsyncEngine]:
 
 
 @pytest.fixture
-def arrived(engine, monkeypatch) -> list[SamplingParams]:
-    seen = []
-    stream = engine.stream
-
-    def spy(prompt, params, **options):
-        seen.append(params)
-        return stream(prompt, params, **options)
-
-    monkeypatch.setattr(engine, "stream", spy)
-    return seen
+def arrived(engine, monkeypatch) -> list[GenerateRequest]:
+    return arrivals(engine, monkeypatch)
 
 
-def of(params: SamplingParams) -> dict[str, float]:
+def of(request: GenerateRequest) -> dict[str, float]:
+    return values_of(request.params)
+
+
+def values_of(params: SamplingParams) -> dict[str, float]:
     return {name: getattr(params, name) for name in RECOMMENDED}
 
 
@@ -71,7 +68,7 @@ def test_the_model_s_own_are_the_default(engine, arrived, flags):
     client = Client(engine, "tiny", **flags)
     assert client.complete(max_tokens=1).status_code == 200
     assert client.chat(max_tokens=1, temperature=None).status_code == 200
-    assert [of(params) for params in arrived] == [RECOMMENDED] * 2
+    assert [of(request) for request in arrived] == [RECOMMENDED] * 2
 
 
 def test_a_request_s_own_fields_win(engine, arrived):
@@ -83,13 +80,13 @@ def test_a_request_s_own_fields_win(engine, arrived):
 def test_openai_s_can_be_had(engine, arrived):
     client = Client(engine, "tiny", sampling_defaults="openai")
     assert client.complete(max_tokens=1).status_code == 200
-    assert of(arrived[0]) == of(SamplingParams())
+    assert of(arrived[0]) == values_of(SamplingParams())
 
 
 def test_the_native_route_keeps_its_own(engine, arrived):
     params = {"max_new_tokens": 1}
     assert Client(engine, "tiny").generate("a", sampling_params=params).status_code == 200
-    assert of(arrived[0]) == of(SamplingParams())
+    assert of(arrived[0]) == values_of(SamplingParams())
 
 
 def test_the_length_is_not_taken_from_the_model(engine):

@@ -8,6 +8,7 @@ from radixlm.build import loading
 from radixlm.core.config import EngineConfig
 from radixlm.core.sampling import SamplingParams
 from radixlm.runner.model_runner import ModelRunner
+from radixlm.structured_output import Compiler
 from radixlm.testing.checkpoints import write_random_checkpoint
 
 GREEDY = SamplingParams(max_tokens=8, temperature=0)
@@ -56,18 +57,24 @@ def test_what_was_warmed_up_leaves_no_trace(folder, batches, flags):
     if before.kv_capacity > 20:
         assert answer(warm) == answer(cold)
     for loaded in (warm, cold):
-        loaded.close()
+        loaded.client.close()
 
 
 def test_a_pool_too_small_for_any_answer_is_left_cold(folder, batches):
     loaded = loading.load(EngineConfig(model=folder, kv_tokens=2), progress=False, warm=True)
     assert not batches
-    loaded.close()
+    loaded.client.close()
 
 
-def test_grammars_are_ready_too(folder):
+def test_grammars_are_ready_too(folder, monkeypatch):
+    compiled, submit = [], Compiler.submit
+
+    def watched(compiler, grammar, *tenant):
+        compiled.append(grammar)
+        return submit(compiler, grammar, *tenant)
+
+    monkeypatch.setattr(Compiler, "submit", watched)
     config = EngineConfig(model=folder, kv_tokens=1000)
     for warm in (False, True):
-        loaded = loading.load(config, progress=False, warm=warm)
-        assert (loaded.grammars._trial is not None) is warm
-        loaded.close()
+        loading.load(config, progress=False, warm=warm).client.close()
+        assert bool(compiled) is warm

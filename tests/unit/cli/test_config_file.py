@@ -11,9 +11,9 @@ from click.testing import CliRunner
 
 from radixlm.cli import serve_command as cli_serve
 from radixlm.cli.config_file import read_flags
-from radixlm.core.flags import flags_of
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError
+from radixlm.core.flags import flags_of
 from radixlm.server.config.server_config import ServerConfig
 
 

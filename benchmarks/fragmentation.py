@@ -59,7 +59,7 @@ class Traffic:
         tokens = tuple(t if r.samples else None for t, r in zip(drawn, batch.rows, strict=True))
         for news in self.scheduler.update(batch, StepResult(tokens), {}):
             user, answer = self._under_way[news.request_id]
-            answer.extend(news.tokens)
+            answer.extend(news.token_ids)
             if news.finish_reason is not None:
                 self._end(news.request_id, user, answer)
         return batch

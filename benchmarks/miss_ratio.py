@@ -138,7 +138,7 @@ def run(workload: Chats | FewShot | Trees, pool: int, requests: int) -> tuple[fl
         batch = scheduler.schedule()
         for news in scheduler.update(batch, runner.execute(batch), {}):
             client, answer = clients[news.request_id]
-            answer += news.tokens
+            answer += news.token_ids
             if news.finish_reason is not None:
                 del clients[news.request_id]
                 if sent < requests:

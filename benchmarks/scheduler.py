@@ -59,11 +59,11 @@ class Load:
 
     def step(self) -> None:
         """One step, and as many arrivals as it admitted."""
-        before = self.scheduler.n_waiting
+        before = len(self.scheduler.waiting)
         batch = self._timed_step()
         if not batch.rows:
             raise RuntimeError("nothing was scheduled")
-        admitted = before - self.scheduler.n_waiting
+        admitted = before - len(self.scheduler.waiting)
         self.admitted += admitted
         self._fill(admitted)
 

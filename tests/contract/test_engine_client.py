@@ -171,7 +171,7 @@ def test_a_crash_with_an_abandoned_flush_still_tells_everybody() -> None:
     engine.gate.open.clear()
     mailbox = ThreadMailbox()
     engine.client.submit(_requests(1), mailbox)
-    while not engine.bench.scheduler.n_running:
+    while not len(engine.bench.scheduler.running):
         time.sleep(0.001)
     abandoned, waited_for = engine.client.flush(), engine.client.flush()
     assert abandoned.cancel()

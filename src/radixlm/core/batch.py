@@ -113,6 +113,23 @@ class Failure(NamedTuple):
     sound: int
 
 
+class NewTokens(NamedTuple):
+    """What a sampled token has become.
+
+    tokens: it, and those that its grammar forces after it; none where it can not be taken.
+    text: what of the answer's text is certain by them.
+    stop: the stop string that the text now holds; the last token completed it.
+    complete: the grammar lets nothing follow.
+    error: why the request can not go on.
+    """
+
+    tokens: tuple[int, ...]
+    text: str = ""
+    stop: str | None = None
+    complete: bool = False
+    error: str | None = None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class StepResult:
     """What a step gave, by the rows' order in the batch.

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import Protocol
 
 from radixlm.cache import Pin, RadixCache
 from radixlm.core.batch import ScheduledBatch, StepResult
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.misses import Explained
-from radixlm.core.request import FinishReason, GenerateRequest, RequestOutput
+from radixlm.core.request import GenerateRequest, RequestOutput
 from radixlm.engine.engine_stats import EngineStats
-from radixlm.engine.keeping import Keeping
 from radixlm.engine.messages import Explain, Flush, Flushed, PinPrefix, Question, Unpin
-from radixlm.engine.output_processor import Continuation, Following, Grown
+from radixlm.engine.output_processor import OutputProcessor
 from radixlm.engine.watching import Journal, Watching
-from radixlm.scheduler import Progress, Scheduler
+from radixlm.scheduler import Scheduler
 from radixlm.structured_output import MaskFiller
 from radixlm.text.tokenizer import Tokenizer
 
@@ -29,8 +27,6 @@ class Runner(Protocol):
 
 _logger = logging.getLogger("radixlm.engine")
 
-_ENDS = (FinishReason.STOP, FinishReason.LENGTH)
-
 
 class EngineCore:
     """Everything that one step touches, in one thread. It knows neither threads nor clients.
@@ -38,8 +34,8 @@ class EngineCore:
     Text is made before `update`, so that a stop string ends its request in the step in which it
     is complete. Masks for rows that follow a grammar are made while the runner computes.
 
-    masks: needed for requests with a grammar. jump_forward: see Continuation. journal: what the
-    scheduler notes, for those who watch; without it they see no request come or go.
+    masks: needed for requests with a grammar. jump_forward: see output_processor.Answer.
+    journal: what the scheduler notes for viewers; without it they see no request come or go.
     """
 
     def __init__(
@@ -56,12 +52,8 @@ class EngineCore:
         self._scheduler = scheduler
         self._cache = cache
         self._runner = runner
-        self._tokenizer = tokenizer
-        self._masks = masks
-        self._jump_forward = jump_forward
-        self._answers: dict[str, Continuation] = {}
-        self._following = Following(masks, self._answers)
-        self._keeping = Keeping(cache)
+        self._takes_grammars = masks is not None
+        self.outputs = OutputProcessor(tokenizer, cache, masks, jump_forward=jump_forward)
         self.watching = Watching(
             cache, scheduler, Journal() if journal is None else journal, self.stats
         )
@@ -78,34 +70,29 @@ class EngineCore:
         """Queue a request, which came `waited` seconds ago. Raises InvalidRequestError; then
         nothing of it is kept.
         """
-        if request.constraint is not None and self._masks is None:
+        if request.constraint is not None and not self._takes_grammars:
             raise InvalidRequestError("this engine follows no grammars", param="grammar")
         self._scheduler.add(request, waited=waited)
-        self._keeping.add(request)
-        self._answers[request.request_id] = Continuation(
-            request, self._tokenizer, jump_forward=self._jump_forward
-        )
+        self.outputs.add(request)
 
     def abort(self, request_id: str) -> RequestOutput | None:
         """End a request now; its last output, or None when it is not under way."""
-        news = self._scheduler.abort(request_id)
+        output = self._scheduler.abort(request_id)
         self.check_idle()
-        return self._output(news, "") if news else None
+        return self.outputs.complete(output) if output else None
 
     def step(self) -> list[RequestOutput]:
         """One forward pass and what it means for every request in it."""
-        held = self._following.held(self._scheduler.running)
-        batch = self._following.with_masks(self._scheduler.schedule(held))
+        held = self.outputs.held(self._scheduler.running)
+        batch = self.outputs.with_masks(self._scheduler.schedule(held))
         result = self._runner.execute(batch)
-        grown = self._grow(batch, result)
-        taken = {name: item.taken for name, item in grown.items()}
-        news = self._scheduler.update(batch, result, taken)
+        grown = self.outputs.take(batch, result)
+        outputs = self._scheduler.update(batch, result, grown)
         self._steps += 1
         self._kv_bytes_read += result.kv_bytes_read
         self._kv_bytes_of_rows += result.kv_bytes_of_rows
         self.check_idle()
-        texts = {name: item.text for name, item in grown.items()}
-        return [self._output(item, texts.get(item.request_id, "")) for item in news]
+        return [self.outputs.complete(output) for output in outputs]
 
     def answer(self, question: Question) -> Flushed | Pin | Explained | None:
         """Do what is asked of the cache. Raises CacheError; then nothing has changed."""
@@ -136,8 +123,8 @@ class EngineCore:
         counters = self._scheduler.counters
         tree = self._cache.tree.stats
         return EngineStats(
-            running=self._scheduler.n_running,
-            waiting=self._scheduler.n_waiting,
+            running=len(self._scheduler.running),
+            waiting=len(self._scheduler.waiting),
             kv_capacity=self._cache.capacity,
             kv_free=usage.free,
             kv_private=usage.private,
@@ -170,43 +157,4 @@ class EngineCore:
             hits_at_eviction=tree.hits_at_eviction.tally(),
             endings=dict(tree.endings),
             expected_tokens=tuple(counters.expected_tokens),
-        )
-
-    def _grow(self, batch: ScheduledBatch, result: StepResult) -> dict[str, Grown]:
-        """What the sampled tokens have become, by request.
-
-        What is forced is taken at once, however long others took: as tokens that were sampled later
-        it would be cut differently, and answers would depend on the clock.
-        """
-        if batch.masks is not None:
-            batch.masks.bits.result()  # a matcher is left alone until its mask is made
-        sampled = zip(batch.rows, result.tokens, strict=True)
-        return {
-            row.request.request_id: self._answers[row.request.request_id].take(token)
-            for row, token in sampled
-            if token is not None
-        }
-
-    def _output(self, news: Progress, text: str) -> RequestOutput:
-        kept = self._keeping.computed(news.request_id) if news.tokens else ()
-        if news.finish_reason is not None:
-            last = self._answers.pop(news.request_id).flush()
-            text += last.text
-            if last.stop is not None and news.finish_reason in _ENDS:
-                news = replace(news, finish_reason=FinishReason.STOP, matched_stop=last.stop)
-            self._keeping.forget(news.request_id)
-        return RequestOutput(
-            request_id=news.request_id,
-            text=text,
-            token_ids=news.tokens,
-            prompt_tokens=news.prompt_tokens,
-            cached_tokens=news.cached_tokens,
-            finish_reason=news.finish_reason,
-            matched_stop=news.matched_stop,
-            logprobs=news.logprobs,
-            prompt_logprobs=news.prompt_logprobs,
-            kept=kept,
-            error=news.error,
-            miss=news.miss,
-            queued=news.queued,
         )

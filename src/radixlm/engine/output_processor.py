@@ -1,36 +1,32 @@
-"""One request's answer as it grows: its text, its grammar, where it ends."""
+"""Requests' answers as they grow: their text, their grammars, where they end, what is pinned."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from time import thread_time
-from typing import NamedTuple
 
-from radixlm.core.batch import ScheduledBatch, TokenMasks
-from radixlm.core.request import GenerateRequest
-from radixlm.scheduler import Taken
+from radixlm.cache import RadixCache
+from radixlm.core.batch import NewTokens, ScheduledBatch, StepResult, TokenMasks
+from radixlm.core.errors import PinError
+from radixlm.core.request import Breakpoint, FinishReason, GenerateRequest, RequestOutput
 from radixlm.scheduler.state import RequestState
 from radixlm.structured_output import MaskFiller, Matcher
-from radixlm.text.detokenizer import PROMPT_TAIL, Detokenizer, Piece
+from radixlm.text.detokenizer import PROMPT_TAIL, Detokenizer
 from radixlm.text.tokenizer import Tokenizer
 
 _logger = logging.getLogger("radixlm.engine")
 
-# Of what is forced, so many tokens are taken at a time.
+# Of what is forced, at most this many tokens are taken at a time.
 MAX_FORCED = 128
+# What a step may take, in seconds, for grammars that take long, and what is long for one answer.
+BUDGET = 0.02
+LONG = 0.002
 
 
-class Grown(NamedTuple):
-    """What a sampled token has become, and the text that is certain by it."""
-
-    taken: Taken
-    text: str
-
-
-class Continuation:
-    """What the engine knows of a request besides its tokens.
+class Answer:
+    """One request's answer: its text, and where in its grammar it is.
 
     After a sampled token come those that the grammar forces (jump-forward): the model is not asked
     for them, and they are computed in one part with the next token's logits. They are cut into
@@ -41,15 +37,14 @@ class Continuation:
     asked for: of tokens that the model was not asked for there are none.
     """
 
-    __slots__ = ("_jumps", "_request", "_room", "_text", "matcher")
+    __slots__ = ("_jumps", "_room", "matcher", "request", "text")
 
     def __init__(
         self, request: GenerateRequest, tokenizer: Tokenizer, *, jump_forward: bool
     ) -> None:
         params = request.params
-        self._request = request
-        self._room = request.max_tokens
-        self._text = Detokenizer(
+        self.request = request
+        self.text = Detokenizer(
             tokenizer,
             stop=params.stop,
             min_tokens=params.min_tokens,
@@ -57,12 +52,13 @@ class Continuation:
             shown=params.shown_special_ids,
             prompt_tail=request.key[-PROMPT_TAIL:].tolist(),
         )
-        self._jumps = jump_forward and params.logprobs is None
         self.matcher: Matcher | None = (
             None if request.constraint is None else request.constraint.matcher()
         )
+        self._room = request.max_tokens
+        self._jumps = jump_forward and params.logprobs is None
 
-    def take(self, token: int) -> Grown:
+    def take(self, token: int) -> NewTokens:
         """Go on by a sampled token and what is forced after it, to the first end there is."""
         if self.matcher is None:
             return self._push([token])
@@ -75,73 +71,80 @@ class Continuation:
         finally:
             self.matcher.weight.step = thread_time() - begun
 
-    def _follow(self, matcher: Matcher, token: int) -> Grown:
-        if matcher.error is None and matcher.accept([token]):
-            grown = self._push([token])
-            if self._ended(grown.taken) or matcher.complete or not self._jumps:
-                return self._completed(grown)
+    def _follow(self, matcher: Matcher, token: int) -> NewTokens:
+        if matcher.error is not None or not matcher.accept([token]):
+            return _failed(matcher.error or f"token {token} is not allowed")
+        new = self._push([token])
+        if not self._ended(new) and not matcher.complete and self._jumps:
             forced = matcher.forced()[: min(self._room, MAX_FORCED)]
             if forced and matcher.accept(forced):
                 more = self._push(forced)
-                tokens = grown.taken.tokens + more.taken.tokens
-                grown = Grown(more.taken._replace(tokens=tokens), grown.text + more.text)
-            return self._completed(grown)
-        reason = matcher.error or f"token {token} is not allowed"
-        return _failed(reason)
+                new = more._replace(tokens=new.tokens + more.tokens, text=new.text + more.text)
+        return new._replace(complete=matcher.complete)
 
-    def flush(self) -> Piece:
-        """The text that was held back, at the end, and the stop string that it completes."""
-        return self._text.flush()
-
-    def _push(self, tokens: list[int]) -> Grown:
+    def _push(self, tokens: list[int]) -> NewTokens:
         """Make text of them, up to a stop token or string."""
-        texts: list[str] = []
-        for place, token in enumerate(tokens):
+        text, stop = "", None
+        for place, token in enumerate(tokens, 1):
             self._room -= 1
-            if token in self._request.stop_token_ids:
-                return Grown(Taken(tuple(tokens[: place + 1])), "".join(texts))
-            piece = self._text.push(token)
-            texts.append(piece.text)
-            if piece.stop is not None:
-                return Grown(Taken(tuple(tokens[: place + 1]), piece.stop), "".join(texts))
-        return Grown(Taken(tuple(tokens)), "".join(texts))
+            if token not in self.request.stop_token_ids:
+                piece = self.text.push(token)
+                text, stop = text + piece.text, piece.stop
+                if stop is None:
+                    continue
+            return NewTokens(tuple(tokens[:place]), text, stop)
+        return NewTokens(tuple(tokens), text)
 
-    def _ended(self, taken: Taken) -> bool:
-        stopped = taken.tokens[-1] in self._request.stop_token_ids
-        return stopped or taken.stop is not None or self._room == 0
-
-    def _completed(self, grown: Grown) -> Grown:
-        complete = self.matcher is not None and self.matcher.complete
-        return grown._replace(taken=grown.taken._replace(complete=complete))
+    def _ended(self, new: NewTokens) -> bool:
+        stopped = new.tokens[-1] in self.request.stop_token_ids
+        return stopped or new.stop is not None or self._room == 0
 
 
-def _failed(reason: str) -> Grown:
-    return Grown(Taken((), error=f"the grammar can not be followed any further: {reason}"), "")
+def _failed(reason: str) -> NewTokens:
+    return NewTokens((), error=f"the grammar can not be followed any further: {reason}")
 
 
-# What a step may take, in seconds, for grammars that take long, and what is long for one answer.
-BUDGET = 0.02
-LONG = 0.002
+class OutputProcessor:
+    """What the engine knows of the requests under way besides their tokens.
 
-
-class Following:
-    """Those who follow a grammar that takes long wait for each other, so that nobody else waits for
-    all of them. A step goes on with those that moved longest ago, as many as the budget has room
-    for by what their grammars took of late, but one at least.
+    masks: needed for requests with a grammar. answers: by request.
+    to_pin: requests with breakpoints whose prompt is not computed yet.
     """
 
-    def __init__(self, masks: MaskFiller | None, answers: Mapping[str, Continuation]) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        cache: RadixCache,
+        masks: MaskFiller | None,
+        *,
+        jump_forward: bool,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._cache = cache
         self._masks = masks
-        self._answers = answers
+        self._jump_forward = jump_forward
+        self.answers: dict[str, Answer] = {}
+        self.to_pin: dict[str, GenerateRequest] = {}
+
+    def add(self, request: GenerateRequest) -> None:
+        """A request is queued."""
+        self.answers[request.request_id] = Answer(
+            request, self._tokenizer, jump_forward=self._jump_forward
+        )
+        if request.breakpoints:
+            self.to_pin[request.request_id] = request
 
     def held(self, running: Iterable[RequestState]) -> frozenset[str]:
-        """Whose turn it is not."""
+        """Whose turn it is not. Requests whose grammars take long wait for each other, so that no
+        other request waits for all of them: a step goes on with those that moved longest ago, as
+        many as the budget has room for by what their grammars took of late, but one at least.
+        """
         slow = []
         for state in running:
             name = state.request.request_id
-            seconds = self._seconds(self._answers[name].matcher) if state.decodes else 0.0
-            if seconds >= LONG:
-                slow.append((state.moved, state.arrival, name, seconds))
+            matcher = self.answers[name].matcher
+            if matcher is not None and state.decodes and matcher.weight.seconds >= LONG:
+                slow.append((state.moved, state.arrival, name, matcher.weight.seconds))
         held = []
         left = BUDGET
         for _, _, name, seconds in sorted(slow):
@@ -151,17 +154,57 @@ class Following:
         return frozenset(held)
 
     def with_masks(self, batch: ScheduledBatch) -> ScheduledBatch:
-        """The same, with masks under way for the rows that sample and follow a grammar."""
+        """The batch, with masks under way for the rows that sample and follow a grammar."""
         matchers = {
             place: matcher
             for place, row in enumerate(batch.rows)
-            if row.samples and (matcher := self._answers[row.request.request_id].matcher)
+            if row.samples and (matcher := self.answers[row.request.request_id].matcher)
         }
         if self._masks is None or not matchers:
             return batch
         bits = self._masks.start(list(matchers.values()))
         return replace(batch, masks=TokenMasks(tuple(matchers), bits))
 
-    @staticmethod
-    def _seconds(matcher: Matcher | None) -> float:
-        return 0.0 if matcher is None else matcher.weight.seconds
+    def take(self, batch: ScheduledBatch, result: StepResult) -> dict[str, NewTokens]:
+        """What the sampled tokens have become, by request.
+
+        What is forced is taken at once, however long others took: as tokens that were sampled later
+        it would be cut differently, and answers would depend on the clock.
+        """
+        if batch.masks is not None:
+            batch.masks.bits.result()  # a matcher is left alone until its mask is made
+        return {
+            row.request.request_id: self.answers[row.request.request_id].take(token)
+            for row, token in zip(batch.rows, result.tokens, strict=True)
+            if token is not None
+        }
+
+    def complete(self, output: RequestOutput) -> RequestOutput:
+        """Add what the scheduler does not know: the breakpoints that were pinned, to the output
+        with the first tokens; the text that was held back, to the last one.
+        """
+        if output.token_ids and output.request_id in self.to_pin:
+            output = replace(output, kept=self._pin(self.to_pin.pop(output.request_id)))
+        if output.finish_reason is None:
+            return output
+        self.to_pin.pop(output.request_id, None)
+        last = self.answers.pop(output.request_id).text.flush()
+        reason, matched = output.finish_reason, output.matched_stop
+        if last.stop is not None and reason in (FinishReason.STOP, FinishReason.LENGTH):
+            reason, matched = FinishReason.STOP, last.stop
+        text = output.text + last.text
+        return replace(output, text=text, finish_reason=reason, matched_stop=matched)
+
+    def _pin(self, request: GenerateRequest) -> tuple[Breakpoint, ...]:
+        """Pin the request's breakpoints, now that its prompt is in the cache; those for which there
+        was room. The longest comes last, so that it is the youngest where room is short.
+        """
+        pinned = []
+        for wish in sorted(request.breakpoints):
+            prefix = request.key[: wish.tokens]
+            try:
+                pin = self._cache.keep(prefix, request.namespace, wish.ttl, request.tenant)
+            except PinError:
+                continue
+            pinned.append(Breakpoint(pin.tokens, wish.ttl))
+        return tuple(pinned)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from radixlm.cache import Lease, Match, RadixCache
@@ -101,6 +101,14 @@ class MemoryGuard:
     def admits(self, state: RequestState, match: Match) -> bool:
         """Whether `state` fits beside all that is reserved. The only one always does."""
         return not self._occupied or self.needed(state, match) <= self.left(match)
+
+    def has_room(self, tokens: Sequence[tuple[RequestState, int]]) -> bool:
+        """Whether there are slots for what running requests are to compute in a step."""
+        wanted = sum(n_new for _, n_new in tokens)
+        if wanted + (self._cache.page_size - 1) * len(tokens) <= self._cache.available:
+            return True
+        slots = sum(state.running_lease.slots_needed(n_new) for state, n_new in tokens)
+        return self._cache.has_room(slots)
 
     def needed(self, state: RequestState, match: Match) -> int:
         """Slots that `state` will need when it starts from `match`."""

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterable, Iterator
 import numpy as np
 
 from radixlm.cache import Match, RadixTree, TreeNode
+from radixlm.cache.checks import require
 from radixlm.cache.node import walk
 from radixlm.core.keys import Key, Slots
 from radixlm.scheduler.state import RequestState
@@ -34,6 +35,13 @@ class PromptIndex:
 
     def __len__(self) -> int:
         return len(self._places)
+
+    def check(self) -> None:
+        """Raise InvariantError unless the tree is sound and holds these prompts only."""
+        self._tree.check()
+        ends = {state: node for node, states in self._ends.items() for state in states}
+        require(ends == self._places, "a prompt ends elsewhere")
+        require(bool(self._places) or not self._tree.node_count, "nodes of no prompt are left")
 
     def add(self, state: RequestState) -> None:
         """Enter what is known of a request that waits."""

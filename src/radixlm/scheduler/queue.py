@@ -14,7 +14,7 @@ from radixlm.scheduler.state import RequestState
 SLACK = 64
 
 
-class Line:
+class TenantQueue:
     """Who is next: first those who were retracted, by arrival; then one who waited too long; then
     the first by the policy's order.
 
@@ -125,17 +125,17 @@ def _is_fresh(state: RequestState) -> bool:
     return state.waits and not state.returned
 
 
-Turn = tuple[int, int, str, Line]
+Turn = tuple[int, int, str, TenantQueue]
 
 
-class Level:
+class PriorityLevel:
     """The lines of one priority. turns: (served, number of the line, tenant, line), the least
     served first, of equals the line that was opened first; what is noted there only grows, so it
     is put right when it comes up.
     """
 
     def __init__(self) -> None:
-        self.lines: dict[str, Line] = {}
+        self.lines: dict[str, TenantQueue] = {}
         self.turns: list[Turn] = []
 
     def forget_dead_turns(self) -> None:
@@ -156,7 +156,7 @@ class WaitingQueue:
         self._order = order
         self._fairness = fairness
         self._bound = max_wait_admissions
-        self._levels: dict[int, Level] = {}
+        self._levels: dict[int, PriorityLevel] = {}
         self._priorities: list[int] = []
         self._lines_made = 0
 
@@ -164,12 +164,12 @@ class WaitingQueue:
         priority = self._priority(state)
         level = self._levels.get(priority)
         if level is None:
-            level = self._levels[priority] = Level()
+            level = self._levels[priority] = PriorityLevel()
             insort(self._priorities, priority)
         tenant = state.request.tenant
         line = level.lines.get(tenant)
         if line is None:
-            line = level.lines[tenant] = Line(self._order, self._bound)
+            line = level.lines[tenant] = TenantQueue(self._order, self._bound)
             self._lines_made += 1
             turn = (self._fairness.served(tenant), self._lines_made, tenant, line)
             heapq.heappush(level.turns, turn)
@@ -206,7 +206,7 @@ class WaitingQueue:
                 return state
         return None
 
-    def _head_of(self, level: Level) -> RequestState | None:
+    def _head_of(self, level: PriorityLevel) -> RequestState | None:
         passed: list[Turn] = []
         found: RequestState | None = None
         while level.turns and found is None:

@@ -3,24 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Mapping
-from dataclasses import replace
+from typing import NamedTuple
 
-from radixlm.cache import Match, RadixCache
-from radixlm.core.batch import Failure, Remap, ScheduledBatch, StepResult
+from radixlm.cache import RadixCache
+from radixlm.cache.checks import require
+from radixlm.core.batch import Failure, NewTokens, Remap, ScheduledBatch, StepResult
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.errors import CacheError, InvalidRequestError
 from radixlm.core.events import Arrived, EventSink, Finished, Retracted, Scheduled, ignore
 from radixlm.core.keys import Slots
-from radixlm.core.request import FinishReason, GenerateRequest, TokenLogprob
+from radixlm.core.request import FinishReason, GenerateRequest, RequestOutput, TokenLogprob
 from radixlm.scheduler.fairness import DecodeTurns, TokenFairness
 from radixlm.scheduler.memory_guard import MemoryGuard, Retraction
 from radixlm.scheduler.orders import AdmissionOrder
-from radixlm.scheduler.progress import Counters, Progress, Taken, end_of, progress_of
 from radixlm.scheduler.queue import WaitingQueue
-from radixlm.scheduler.state import RequestState, scheduled_row
+from radixlm.scheduler.state import Counters, RequestState, scheduled_row
 from radixlm.scheduler.waiting import WaitingRoom
 
-Scheduling = dict[str, tuple[RequestState, Slots]]
+Parts = dict[RequestState, Slots]
+
+
+class Plan(NamedTuple):
+    """What running requests are to compute in a step.
+
+    decoding: those that decode, each with its tokens. prompts: the others, in their turns.
+    budget: tokens for these, and for prompts that are admitted.
+    """
+
+    decoding: list[tuple[RequestState, int]]
+    prompts: list[RequestState]
+    budget: int
+
+    def tokens(self) -> list[tuple[RequestState, int]]:
+        """All of them, the prompts with the chunks that the budget gives them."""
+        left, chunks = self.budget, []
+        for state in self.prompts:
+            chunks.append((state, min(state.pending, left)))
+            left -= chunks[-1][1]
+        return self.decoding + chunks
 
 
 class Scheduler:
@@ -35,10 +55,11 @@ class Scheduler:
     every step, and between two of its tokens no more than the budget is computed for others; a
     prompt moves in every step, too.
 
-    When the pool is full, running requests are retracted (see Retraction): what they computed is
-    committed first, so only what gets evicted meanwhile is computed again.
+    Room is made before anything is given: when what running requests need does not fit, some are
+    retracted (see Retraction), and nobody is admitted in that step. What they computed is committed
+    first, so only what gets evicted meanwhile is computed again.
 
-    Used by one thread; `abort` and `add` come between steps.
+    Used by one thread; `abort` and `add` come between steps. fairness, turns: to be looked at.
     """
 
     def __init__(
@@ -59,10 +80,10 @@ class Scheduler:
         self._preemption_gap = preemption_threshold if order.by_priority else None
         self._guard = MemoryGuard(cache, schedule_conservativeness)
         self._retraction = Retraction(by_priority=order.by_priority)
-        self._fairness = TokenFairness()
-        self._turns = DecodeTurns(self._fairness, chunked_prefill_size)
+        self.fairness = TokenFairness()
+        self.turns = DecodeTurns(self.fairness, chunked_prefill_size)
         self._waiting = WaitingRoom(
-            cache, order, WaitingQueue(order, self._fairness, max_wait_admissions)
+            cache, order, WaitingQueue(order, self.fairness, max_wait_admissions)
         )
         self._running: dict[str, RequestState] = {}
         self._free_rows = list(range(min(max_running_requests, chunked_prefill_size)))[::-1]
@@ -72,21 +93,18 @@ class Scheduler:
         self.counters = Counters()
 
     @property
-    def n_waiting(self) -> int:
-        return len(self._waiting)
-
-    @property
-    def n_running(self) -> int:
-        return len(self._running)
-
-    @property
     def running(self) -> Collection[RequestState]:
         """Those that run, in order of their admission; live, not a copy."""
         return self._running.values()
 
     @property
+    def waiting(self) -> Collection[RequestState]:
+        """Those that wait, in order of their arrival; live, not a copy."""
+        return self._waiting.states
+
+    @property
     def has_work(self) -> bool:
-        return bool(len(self._waiting) or self._running)
+        return bool(self.waiting or self._running)
 
     def add(self, request: GenerateRequest, *, waited: float = 0.0) -> None:
         """Queue a request, which came `waited` seconds ago. Raises InvalidRequestError for an id
@@ -105,44 +123,53 @@ class Scheduler:
                 param="prompt",
             )
         self._arrivals += 1
-        self._fairness.enter(request.tenant)
+        self.fairness.enter(request.tenant)
         self._waiting.add(RequestState(request, self._arrivals, self._clock.now() - waited))
         self._sink(Arrived(name, request.key.size, request.namespace))
 
-    def abort(self, request_id: str) -> Progress | None:
+    def abort(self, request_id: str) -> RequestOutput | None:
         """End a request, wherever it is; None when there is none of that id."""
         state = self._running.get(request_id) or self._waiting.get(request_id)
         if state is None:
             return None
         self.counters.aborted += 1
         self._finish(state, FinishReason.ABORT)
-        return progress_of(state, (), FinishReason.ABORT)
+        return state.output(reason=FinishReason.ABORT)
 
     def schedule(self, held: Container[str] = ()) -> ScheduledBatch:
         """Choose what the next step computes; gives slots, admits, and retracts where needed.
 
         held: of those that decode, who is left out of this step.
         """
-        parts: Scheduling = {}
         self._guard.next_step()
-        self._turns.next_step()
-        retractions = self.counters.retractions
-        budget = self._decode(parts, held)
-        prompts = self._prompts() if len(self._fairness) > 1 else []
-        if prompts and self.counters.retractions == retractions:
-            budget = self._admit(parts, budget, before=prompts[0])
-        budget = self._continue_prompts(parts, budget)
-        if self.counters.retractions == retractions:
+        self.turns.next_step()
+        plan, crowded = self._plan(held), False
+        while not self._guard.has_room(plan.tokens()):
+            self._retract_one()
+            plan, crowded = self._plan(held), True
+        parts: Parts = {}
+        for state, n_new in plan.decoding:
+            self._give(state, state.running_lease.extend(n_new), parts)
+        budget = plan.budget
+        if not crowded and plan.prompts and len(self.fairness) > 1:
+            budget = self._admit(parts, budget, before=plan.prompts[0])
+        for state in plan.prompts:
+            if budget > 0 and state.lease is not None:
+                slots = state.lease.extend(min(state.pending, budget))
+                budget -= self._give(state, slots, parts)
+        if not crowded:
             self._admit(parts, budget)
-        leases = {state.lease: name for name, (state, _) in parts.items() if state.lease}
-        ordered = self._cache.depth_first(leases)
-        return ScheduledBatch(tuple(scheduled_row(*parts[leases[lease]]) for lease in ordered))
+        states = {state.running_lease: state for state in parts}
+        ordered = [states[lease] for lease in self._cache.depth_first(states)]
+        return ScheduledBatch(tuple(scheduled_row(state, parts[state]) for state in ordered))
 
     def update(
-        self, batch: ScheduledBatch, result: StepResult, taken: Mapping[str, Taken]
-    ) -> list[Progress]:
-        """Take the results of a step. `taken`: what the sampled tokens have become, by request;
-        those that are not in there are taken as they are.
+        self, batch: ScheduledBatch, result: StepResult, grown: Mapping[str, NewTokens]
+    ) -> list[RequestOutput]:
+        """Take the results of a step; what is new of each request that got a token or ended.
+
+        grown: what the sampled tokens have become, by request; those that are not in there are
+        taken as they are.
         """
         news = []
         for index, row in enumerate(batch.rows):
@@ -160,39 +187,30 @@ class Scheduler:
                 self._commit(state)
             token = result.tokens[index]
             if token is not None:
-                whole = taken.get(row.request.request_id) or Taken((token,))
-                news.append(self._take(state, whole, result.logprobs.get(index)))
+                new = grown.get(row.request.request_id) or NewTokens((token,))
+                news.append(self._take(state, new, result.logprobs.get(index)))
         return news
 
-    def _decode(self, parts: Scheduling, held: Container[str]) -> int:
-        """Give those that decode their tokens, and what grammars forced; return what is left."""
+    def check(self) -> None:
+        """Whether what is under way, and nothing else, is in all books. Raises InvariantError."""
+        self._waiting.check()
+        tenants = {state.request.tenant for state in (*self.running, *self.waiting)}
+        require(len(self.fairness) == len(tenants), f"{len(self.fairness)} tenants, not {tenants}")
+
+    def _plan(self, held: Container[str]) -> Plan:
+        """Who of the running requests goes on in this step, with how many tokens."""
+        prompts = self._prompts()
         running = self._running.items()
         decoding = [state for name, state in running if state.decodes and name not in held]
-        if len(self._fairness) > 1 and (prompt := self._first_prompt()) is not None:
-            decoding = self._turns.beside(prompt, decoding)
-        budget = self._turns.left_of_budget(decoding)
+        if len(self.fairness) > 1 and (first := self._first_prompt(prompts)) is not None:
+            decoding = self.turns.beside(first, decoding)
+        budget = self.turns.left_of_budget(decoding)
+        tokens = []
         for state in decoding:
-            given = self._continue(state, min(state.pending, 1 + budget), parts)
-            budget -= max(given - 1, 0)
-        return budget
-
-    def _first_prompt(self) -> RequestState | None:
-        """Whose prompt is the first of this step, running or to be admitted; None for nobody's."""
-        first = next(iter(self._prompts()), None)
-        found = self._waiting.next() if len(self._waiting) and self._free_rows else None
-        if found is None or (first is not None and self._served(found[0]) >= self._served(first)):
-            return first
-        self._guard.begin(self._running.values())
-        return found[0] if self._guard.admits(*found) else first
-
-    def _continue_prompts(self, parts: Scheduling, budget: int) -> int:
-        """Give running prompts their chunks, in their turns; return what is left."""
-        for state in self._prompts():
-            if budget < 1:
-                break
-            if state.request.request_id not in parts:
-                budget -= self._continue(state, min(state.pending, budget), parts)
-        return budget
+            n_new = min(state.pending, 1 + budget)
+            budget -= n_new - 1
+            tokens.append((state, n_new))
+        return Plan(tokens, prompts, budget)
 
     def _prompts(self) -> list[RequestState]:
         """Running requests that do not decode yet, those of the tenant that was served least
@@ -201,76 +219,80 @@ class Scheduler:
         prompts = [state for state in self._running.values() if not state.decodes]
         return sorted(prompts, key=self._served)
 
-    def _served(self, state: RequestState) -> int:
-        return self._fairness.served(state.request.tenant)
+    def _first_prompt(self, prompts: list[RequestState]) -> RequestState | None:
+        """Whose prompt is the first of this step, running or to be admitted; None for nobody's."""
+        first = prompts[0] if prompts else None
+        state = self._next(before=first) if self.waiting and self._free_rows else None
+        if state is None:
+            return first
+        self._guard.begin(self._running.values())
+        return state if self._fits(state) else first
 
-    def _continue(self, state: RequestState, n_new: int, parts: Scheduling) -> int:
-        """Give a running request `n_new` tokens; how many it got: none if it had to give way."""
-        slots = self._extend(state, n_new, parts)
-        if slots is None:
-            return 0
-        self._give(state, slots, parts)
-        return n_new
-
-    def _give(self, state: RequestState, slots: Slots, parts: Scheduling) -> None:
-        """Make `slots` the request's part of the step."""
-        parts[state.request.request_id] = (state, slots)
-        self._turns.moves(state)
-        self._fairness.charge(state.request.tenant, slots.size)
-
-    def _extend(self, state: RequestState, n_new: int, parts: Scheduling) -> Slots | None:
-        """Slots for a running request, at others' expense; None if it had to give way itself."""
-        while state.lease is not None:
-            slots = state.lease.extend(n_new)
-            if slots is not None:
-                return slots
-            victim = self._retraction.pick(self._running.values())
-            if victim is None:
-                raise CacheError(f"request {state.request.request_id} does not fit, though alone")
-            self._guard.learn_from_retraction(self._running.values())
-            self._retract(victim, parts)
+    def _next(self, before: RequestState | None) -> RequestState | None:
+        """The next to be admitted; with `before`, only if its tenant was served less than that
+        one's.
+        """
+        state = self._waiting.next()
+        if state is None or before is None or self._served(state) < self._served(before):
+            return state
         return None
 
-    def _retract(self, state: RequestState, parts: Scheduling) -> None:
+    def _served(self, state: RequestState) -> int:
+        return self.fairness.served(state.request.tenant)
+
+    def _retract_one(self) -> None:
+        """Let a running request give way to the others."""
+        victim = self._retraction.pick(self._running.values())
+        if victim is None:
+            raise CacheError(f"request {next(iter(self._running))} does not fit, though alone")
+        self._guard.learn_from_retraction(self._running.values())
+        self._retract(victim)
+
+    def _give(self, state: RequestState, slots: Slots | None, parts: Parts) -> int:
+        """Make `slots` the request's part of the step; return how many. None are left for a prompt
+        whose room was taken by an admission: the next step makes room for it.
+        """
+        if slots is None:
+            return 0
+        parts[state] = slots
+        self.turns.moves(state)
+        self.fairness.charge(state.request.tenant, slots.size)
+        return slots.size
+
+    def _retract(self, state: RequestState) -> None:
         self._commit(state)
         request = state.request
         self._sink(Retracted(request.request_id, state.computed, request.namespace))
         self._leave(state)
-        parts.pop(request.request_id, None)
         state.computed = 0
         state.returned = True
         self.counters.retractions += 1
         self._waiting.add(state)
 
-    def _admit(self, parts: Scheduling, budget: int, *, before: RequestState | None = None) -> int:
+    def _admit(self, parts: Parts, budget: int, *, before: RequestState | None = None) -> int:
         """Admit who waits, as far as the budget goes; return what is left of it.
 
         before: only those whose tenant was served less than this one's.
         """
-        if not len(self._waiting) or budget < 1:
-            return budget
-        if not self._free_rows and self._preemption_gap is None:
+        full = not self._free_rows and self._preemption_gap is None
+        if budget < 1 or full or not self.waiting:
             return budget
         self._guard.begin(self._running.values())
-        while budget > 0 and (found := self._waiting.next()) is not None:
-            state, match = found
-            if before is not None and self._served(state) >= self._served(before):
-                break
-            if not self._fits(state, match) and not self._preempt_for(state, parts):
+        while budget > 0 and (state := self._next(before)) is not None:
+            if not self._fits(state) and not self._preempt_for(state, parts):
                 break
             slots = self._start(state, budget)
             if slots is None:
                 break
-            self._give(state, slots, parts)
-            self._fairness.admit(state.request.tenant)
-            budget -= slots.size
+            budget -= self._give(state, slots, parts)
+            self.fairness.admit(state.request.tenant)
             self._guard.reserve(state)
         return budget
 
-    def _fits(self, state: RequestState, match: Match) -> bool:
-        return bool(self._free_rows) and self._guard.admits(state, match)
+    def _fits(self, state: RequestState) -> bool:
+        return bool(self._free_rows) and self._guard.admits(state, self._waiting.match(state))
 
-    def _preempt_for(self, state: RequestState, parts: Scheduling) -> bool:
+    def _preempt_for(self, state: RequestState, parts: Parts) -> bool:
         """Retract running requests of far lower priority until `state` fits, if that is enough."""
         if self._preemption_gap is None:
             return False
@@ -279,12 +301,13 @@ class Scheduler:
         match = self._waiting.match(state)
         if not lower or self._guard.needed(state, match) > self._guard.left_without(lower, match):
             return False
-        while not self._fits(state, self._waiting.match(state)):
+        while not self._fits(state):
             victim = self._retraction.pick_below(self._running.values(), priority)
             if victim is None:
                 return False
             self.counters.preemptions += 1
-            self._retract(victim, parts)
+            parts.pop(victim, None)
+            self._retract(victim)
             self._guard.begin(self._running.values())
         return True
 
@@ -296,6 +319,7 @@ class Scheduler:
             n_tokens=state.n_tokens,
             max_match=state.max_match,
             priority=state.request.priority,
+            match=self._waiting.match(state),
         )
         slots = lease.extend(min(state.n_tokens - lease.cached, budget))
         if slots is None:
@@ -314,40 +338,35 @@ class Scheduler:
         state.prefill_end = state.n_tokens
         state.row = self._free_rows.pop()
         state.remaps = [Remap(0, lease.slots[: lease.cached].copy())] if lease.cached else []
-        name = state.request.request_id
+        name, namespace = state.request.request_id, state.request.namespace
         self._waiting.start(state, lease.cached)
         self._running[name] = state
-        namespace = state.request.namespace
         self._sink(Scheduled(name, lease.cached, state.prompt_length, again, namespace))
         return slots
 
-    def _take(self, state: RequestState, taken: Taken, logprob: TokenLogprob | None) -> Progress:
+    def _take(
+        self, state: RequestState, new: NewTokens, logprob: TokenLogprob | None
+    ) -> RequestOutput:
         """Append the new tokens and end the request where it ends."""
         first = state.output_tokens == 0
-        state.extend(taken.tokens)
-        self.counters.output_tokens += len(taken.tokens)
-        reason, matched = end_of(state, taken)
+        state.extend(new.tokens)
+        self.counters.output_tokens += len(new.tokens)
+        reason, matched = state.end_by(new)
         if reason is not None:
             self.counters.finished += 1
             self._guard.learn_from_end(state)
             self._finish(state, reason)
-        return replace(
-            progress_of(state, taken.tokens, reason),
-            matched_stop=matched,
-            logprobs=() if logprob is None else (logprob,),
-            prompt_logprobs=tuple(state.prompt_logprobs) if first else (),
-            miss=state.miss if first else None,
-            queued=state.queued if first else None,
-            error=taken.error,
-        )
+        return state.output(new, reason, matched, logprob, first=first)
 
-    def _fail(self, state: RequestState, failure: Failure) -> Progress:
-        """End a request whose numbers are none: what they spoiled is nobody's to find."""
+    def _fail(self, state: RequestState, failure: Failure) -> RequestOutput:
+        """End a request whose keys, values or logits are not numbers: nobody may find what they
+        have spoiled.
+        """
         state.computed = failure.sound
         self.counters.finished += 1
         self._finish(state, FinishReason.ERROR)
         self._cache.discard(state.known, state.request.namespace, failure.sound)
-        return replace(progress_of(state, (), FinishReason.ERROR), error=failure.reason)
+        return state.output(NewTokens((), error=failure.reason), FinishReason.ERROR)
 
     def _finish(self, state: RequestState, reason: FinishReason) -> None:
         name = state.request.request_id
@@ -356,28 +375,26 @@ class Scheduler:
             self._leave(state)
         else:
             self._waiting.drop(state)
-        self._fairness.leave(state.request.tenant)
+        self.fairness.leave(state.request.tenant)
         self._sink(Finished(name, reason.value, state.output_tokens, state.request.namespace))
 
     def _leave(self, state: RequestState) -> None:
         """Give back the lease and the row of a running request."""
-        if state.lease is None:
-            raise CacheError(f"request {state.request.request_id} does not run")
-        self._waiting.stop_computing(state, state.lease.committed)
-        state.lease.release()
+        lease = state.running_lease
+        self._waiting.stop_computing(state, lease.committed)
+        lease.release()
         state.lease = None
         state.remaps = []
         self._free_rows.append(state.row)
         del self._running[state.request.request_id]
 
     def _commit(self, state: RequestState) -> None:
-        if state.lease is None:
-            return
-        before = state.lease.committed
-        remap = state.lease.commit(state.computed)
+        lease = state.running_lease
+        before = lease.committed
+        remap = lease.commit(state.computed)
         if remap is not None:
             state.remaps.append(remap)
-        if state.lease.committed > before:
-            self._waiting.committed(state, before, state.lease.committed)
+        if lease.committed > before:
+            self._waiting.committed(state, before, lease.committed)
         if state.computed >= state.prefill_end:
-            self._waiting.stop_computing(state, state.lease.committed)
+            self._waiting.stop_computing(state, lease.committed)

@@ -1,17 +1,54 @@
-"""One request's life inside the scheduler."""
+"""One request's life inside the scheduler, and what is counted of all."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from radixlm.cache import Lease
-from radixlm.core.batch import Remap, ScheduledRow
+from radixlm.core.batch import NewTokens, Remap, ScheduledRow
 from radixlm.core.errors import CacheError
 from radixlm.core.keys import Key, Slots
-from radixlm.core.misses import MissReport
-from radixlm.core.request import GenerateRequest, TokenLogprob
+from radixlm.core.misses import POOL_SCALES, MissReport
+from radixlm.core.request import FinishReason, GenerateRequest, RequestOutput, TokenLogprob
+
+NO_TOKENS = NewTokens(())
+
+
+@dataclass(slots=True)
+class Counters:
+    """Totals since the start, in requests or tokens.
+
+    prompt_tokens, cached_tokens: of requests admitted for the first time; their ratio is the hit
+    rate. readmitted_*: the same after retractions, of which preemptions made room for requests of
+    higher priority. computed_tokens: tokens that went through the model. expected_tokens: what
+    cached_tokens would be with pools of POOL_SCALES times the size.
+    """
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    readmitted_tokens: int = 0
+    readmitted_cached: int = 0
+    computed_tokens: int = 0
+    output_tokens: int = 0
+    finished: int = 0
+    aborted: int = 0
+    retractions: int = 0
+    preemptions: int = 0
+    expected_tokens: list[int] = field(default_factory=lambda: [0] * len(POOL_SCALES))
+
+    def admit(self, prompt: int, cached: int, expected: Sequence[int]) -> None:
+        """A prompt is admitted for the first time."""
+        self.prompt_tokens += prompt
+        self.cached_tokens += cached
+        for place, tokens in enumerate(expected):
+            self.expected_tokens[place] += tokens
+
+    @property
+    def hit_rate(self) -> float:
+        return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
 
 
 class RequestState:
@@ -21,14 +58,14 @@ class RequestState:
                 | has keys and values | pending    | not known yet    )
 
     prefill_end: n_tokens when it was last admitted; what lies after it was decoded since.
-    cached: while it waits, so many tokens are believed to be in the cache (see WaitingRoom).
+    cached: while it waits, how many tokens are believed to be in the cache (see WaitingRoom).
     cached_tokens, miss: how many were when it was first admitted, and why no more.
-    arrived: in seconds. queued: how long it waited until then.
+    arrived: in seconds. queued: seconds that it waited until then.
     computing: it runs, and its prompt is not all computed yet.
     moved: the step in which it was last given tokens.
 
-    Kept for its line: waits; returned, after a retraction; follows, the request that computes
-    what it will take from the cache; stamp, which tells its present entry from dead ones.
+    For its queue: waits; returned, after a retraction; follows, the request that computes what it
+    will take from the cache; stamp, which marks its present entry among dead ones.
     """
 
     __slots__ = (
@@ -125,6 +162,48 @@ class RequestState:
         """
         return self.request.params.first_prompt_logprob + len(self.prompt_logprobs)
 
+    @property
+    def running_lease(self) -> Lease:
+        """Its lease. Raises CacheError while it does not run."""
+        if self.lease is None:
+            raise CacheError(f"request {self.request.request_id} does not run")
+        return self.lease
+
+    def end_by(self, new: NewTokens) -> tuple[FinishReason | None, str | int | None]:
+        """Whether it ends with the tokens that it has just taken, and by which stop."""
+        if new.error is not None:
+            return FinishReason.ERROR, None
+        if new.tokens[-1] in self.request.stop_token_ids:
+            return FinishReason.STOP, new.tokens[-1]
+        if new.stop is not None or new.complete:
+            return FinishReason.STOP, new.stop
+        return (FinishReason.LENGTH if self.room == 0 else None), None
+
+    def output(
+        self,
+        new: NewTokens = NO_TOKENS,
+        reason: FinishReason | None = None,
+        matched: str | int | None = None,
+        logprob: TokenLogprob | None = None,
+        *,
+        first: bool = False,
+    ) -> RequestOutput:
+        """What a step gave it. first: these are its first tokens."""
+        return RequestOutput(
+            request_id=self.request.request_id,
+            text=new.text,
+            token_ids=new.tokens,
+            prompt_tokens=self.prompt_length,
+            cached_tokens=self.cached_tokens or 0,
+            finish_reason=reason,
+            matched_stop=matched,
+            logprobs=() if logprob is None else (logprob,),
+            prompt_logprobs=tuple(self.prompt_logprobs) if first else (),
+            error=new.error,
+            miss=self.miss if first else None,
+            queued=self.queued if first else None,
+        )
+
     def extend(self, tokens: Sequence[int]) -> None:
         self.tokens[self.n_tokens : self.n_tokens + len(tokens)] = tokens
         self.n_tokens += len(tokens)
@@ -132,8 +211,6 @@ class RequestState:
 
 def scheduled_row(state: RequestState, slots: Slots) -> ScheduledRow:
     """What a running request does in a step: compute the next tokens into `slots`."""
-    if state.lease is None:
-        raise CacheError(f"request {state.request.request_id} was scheduled without a lease")
     stop = state.computed + slots.size
     remaps, state.remaps = tuple(state.remaps), []
     return ScheduledRow(
@@ -144,6 +221,6 @@ def scheduled_row(state: RequestState, slots: Slots) -> ScheduledRow:
         prompt_length=state.prompt_length,
         new_slots=slots,
         remaps=remaps,
-        segments=state.lease.segments(),
+        segments=state.running_lease.segments(),
         samples=stop == state.n_tokens,
     )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from radixlm.cache import Match, RadixCache
+from radixlm.cache.checks import require
 from radixlm.scheduler.orders import AdmissionOrder
 from radixlm.scheduler.prompt_index import PromptIndex
 from radixlm.scheduler.queue import WaitingQueue
@@ -13,13 +16,17 @@ class InFlight:
     """Who follows whom: a waiting request follows one that computes tokens which it could take
     from the cache a step or more later.
 
-    It holds nothing while it follows. Whoever is followed runs and gets budget in every step in
-    which anybody could be admitted, and followers are let go when it has computed what they share
-    or does not run any more; so none follows for ever.
+    It holds nothing while it follows. A request that is followed runs and gets budget in every step
+    in which any could be admitted, and followers are let go when it has computed what they share or
+    does not run any more; so none follows for ever.
     """
 
     def __init__(self) -> None:
         self._followers: dict[RequestState, dict[int, dict[RequestState, None]]] = {}
+
+    def __len__(self) -> int:
+        """How many follow others."""
+        return sum(len(f) for by_shared in self._followers.values() for f in by_shared.values())
 
     def follow(self, state: RequestState, leader: RequestState, shared: int) -> None:
         """`state` waits until `leader` has computed `shared` tokens."""
@@ -41,7 +48,7 @@ class InFlight:
         return freed
 
     def forget(self, state: RequestState) -> None:
-        """A follower is gone."""
+        """A follower does not wait any more."""
         leader = state.follows
         if leader is None:
             return
@@ -56,14 +63,15 @@ class InFlight:
 
 
 class WaitingRoom:
-    """Chooses the next request to admit; told of all that waits, starts and gets committed.
+    """Chooses the next request to admit. It is called for each that arrives, starts, commits tokens
+    or ends.
 
     `state.cached` is what the cache holds of a waiting request, or more: a commit raises it for
     those below the new tokens, found in the prompt index. Eviction may leave it too high; so the
-    one that seems first is looked up in the cache, and put back with the right figure if it was.
-    (It may be too low where two requests compute the same, as one with log-probabilities of its
-    prompt must; that costs a place in the order, nothing else.) A step costs what has changed and
-    what is admitted, not what waits.
+    request that seems first is looked up in the cache, and put back with the right figure if it
+    was. (It may be too low where two requests compute the same, as one with log-probabilities of
+    its prompt must; that costs a place in the order, nothing else.) A step costs what has changed
+    and what is admitted, not what waits.
     """
 
     def __init__(self, cache: RadixCache, order: AdmissionOrder, queue: WaitingQueue) -> None:
@@ -73,9 +81,16 @@ class WaitingRoom:
         self._index = PromptIndex(cache.page_size)
         self._in_flight = InFlight()
         self._waiting: dict[str, RequestState] = {}
+        self._found: tuple[RequestState, Match] | None = None
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    def check(self) -> None:
+        """Raise InvariantError unless the index is sound and followers are those that wait so."""
+        self._index.check()
+        following = sum(state.follows is not None for state in self.states)
+        require(len(self._in_flight) == following, f"{following} follow, the books differ")
 
     def get(self, request_id: str) -> RequestState | None:
         return self._waiting.get(request_id)
@@ -90,28 +105,41 @@ class WaitingRoom:
         self._queue.push(state)
 
     def drop(self, state: RequestState) -> None:
-        """A waiting request is gone."""
+        """A waiting request has ended."""
         self._in_flight.forget(state)
         self._take_out(state, admitted=False)
         if self._cache.enabled:
             self._index.remove(state)
 
-    def next(self) -> tuple[RequestState, Match] | None:
-        """Who is to be admitted next, and what the cache holds of it; None for nobody."""
+    @property
+    def states(self) -> Collection[RequestState]:
+        """All that wait, in order of their arrival; live, not a copy."""
+        return self._waiting.values()
+
+    def next(self) -> RequestState | None:
+        """Who is to be admitted next; None for nobody."""
         if self._order.lay_out(self._index):
             self._queue.rank_all()
         while (state := self._queue.head()) is not None:
-            match = self.match(state)
-            was_there, state.cached = state.cached, match.length
+            was_there, state.cached = state.cached, self.match(state).length
             follows = self._cache.enabled and self._follow_if_worth_it(state)
-            if not follows and match.length >= was_there:
-                return state, match
+            if not follows and state.cached >= was_there:
+                return state
             self._queue.rank(state)
         return None
 
     def match(self, state: RequestState) -> Match:
-        """What the cache holds of a waiting request now."""
-        return self._cache.match(state.known, state.request.namespace, max_match=state.max_match)
+        """What the cache holds of a waiting request now. The last one is remembered: as long as the
+        tree stays as it is, a request is matched once from its arrival to its admission.
+        """
+        if self._found is not None:
+            found, match = self._found
+            if found is state and match.version == self._cache.tree.version:
+                return match
+        namespace = state.request.namespace
+        match = self._cache.match(state.known, namespace, max_match=state.max_match)
+        self._found = state, match
+        return match
 
     def start(self, state: RequestState, cached: int) -> None:
         """A waiting request has been admitted; those who share more of it than is `cached` will
@@ -147,11 +175,12 @@ class WaitingRoom:
         self._let_go(state, state.n_tokens, computed)
 
     def _take_out(self, state: RequestState, *, admitted: bool) -> None:
+        self._found = None
         del self._waiting[state.request.request_id]
         self._queue.remove(state, admitted=admitted)
 
     def _let_go(self, leader: RequestState, upto: int, computed: int) -> None:
-        """Let go who shares no more than `upto` with `leader`, which has computed so many."""
+        """Let go those who share no more than `upto` with `leader`, which has `computed` tokens."""
         for other, shared in self._in_flight.let_go(leader, upto):
             self._raise(other, min(shared, computed))
 

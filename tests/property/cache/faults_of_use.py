@@ -79,9 +79,9 @@ def revive_leaves_the_path_above_dead(_revive, self, node, values):
 
 @around(RadixTree, "revive")
 def revive_does_not_count(revive, self, node, slots):
-    evictable = self.evictable
+    evictable = self.evictable_size
     revive(self, node, slots)
-    self.evictable = evictable
+    self.evictable_size = evictable
 
 
 @around(RadixTree, "forget_ghosts")

@@ -111,7 +111,8 @@ def right_tokens_and_no_slot_lost(
     assert usage.private == 0
     assert usage.locked == bench.cache.tree.pinned_size <= PIN_BUDGET
     assert usage.free + usage.evictable + usage.locked == CAPACITY
-    assert not bench.core._keeping._waiting
+    assert not bench.core.outputs.to_pin
+    bench.scheduler.check()
     if not enabled:
         assert usage.free == CAPACITY
     for request in requests:
@@ -140,14 +141,14 @@ def _step_with_progress(bench: Bench, budget: int) -> list[RequestOutput]:
     turns; and the conservation law holds.
     """
     scheduler, busy = bench.scheduler, bench.core.has_work
-    tenants = len(scheduler._fairness)
+    tenants = len(scheduler.fairness)
     computed, retractions = scheduler.counters.computed_tokens, scheduler.counters.retractions
-    decoding = [(s, s.n_tokens) for s in scheduler._running.values() if s.pending == 1]
+    decoding = [(s, s.n_tokens) for s in scheduler.running if s.pending == 1]
     outputs = bench.step()
     assert sum(bench.cache.usage()) == CAPACITY
     assert busy <= scheduler.counters.computed_tokens - computed <= budget
     if scheduler.counters.retractions == retractions:
-        now = scheduler._turns.step
+        now = scheduler.turns.step
         moved = [state.n_tokens == before + 1 for state, before in decoding]
         assert all(moved) or tenants > 1
         assert all(now - state.moved <= LONGEST_PAUSE for state, _ in decoding)
@@ -159,10 +160,11 @@ def _check_what_is_known_of_waiting(bench: Bench) -> None:
     holds of it; and whoever is followed runs. (A scored request computes what is being computed
     already: then those who follow the one are not told of the other.)
     """
-    room = bench.scheduler._waiting
-    for state in room._waiting.values():
+    for state in bench.scheduler.waiting:
         if state.follows is None:
-            assert state.cached >= room.match(state).length, state.request.request_id
+            namespace, limit = state.request.namespace, state.max_match
+            match = bench.cache.match(state.known, namespace, max_match=limit)
+            assert state.cached >= match.length, state.request.request_id
         else:
             assert state.follows.lease is not None, state.request.request_id
             assert state.follows.computing, state.request.request_id

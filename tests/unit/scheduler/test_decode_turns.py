@@ -71,7 +71,7 @@ def test_who_decodes_little_gives_way_to_nobody() -> None:
 def test_nobody_gives_way_to_its_like() -> None:
     bench = _decoding("flood", 6)
     _decoding("other", 6, bench)
-    served = {name: bench.scheduler._fairness.served(name) for name in ("flood", "other")}
+    served = {name: bench.scheduler.fairness.served(name) for name in ("flood", "other")}
     least = min(served, key=lambda name: served[name])
     bench.scheduler.add(make_request("more", range(100, 140), 4, tenant=least))
     assert len(_step(bench)) == 6 + 6 + 1
@@ -117,7 +117,7 @@ def test_after_tenants_met_contexts_count_against_the_budget_for_a_while() -> No
     _step(bench)
     bench.scheduler.abort("quiet")
     assert chunk() == BUDGET // 2
-    bench.scheduler._turns.step += MEMORY
+    bench.scheduler.turns.step += MEMORY
     assert chunk() == BUDGET - 2
 
 

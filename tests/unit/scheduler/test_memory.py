@@ -171,7 +171,7 @@ def _chat(next_turn_after: int | None) -> tuple[Bench, list[int]]:
         if step == next_turn_after:
             bench.core.add(make_request("turn2", [*[2] * 40, *answer, 5], 2))
         bench.step()
-        waited.append("waits" in bench.scheduler._waiting._waiting)
+        waited.append(any(s.request.request_id == "waits" for s in bench.scheduler.waiting))
     return bench, [step for step, waits in enumerate(waited) if waits]
 
 

@@ -8,6 +8,8 @@ from radixlm.core.errors import ConfigError
 from radixlm.core.events import Event, Scheduled
 from radixlm.core.request import GenerateRequest
 from radixlm.scheduler import make_order
+from radixlm.scheduler.prompt_index import PromptIndex
+from radixlm.scheduler.state import RequestState
 from tests.engines import Bench, make_request
 
 WARM = list(range(100, 120))
@@ -67,11 +69,10 @@ def test_dfs_weight_takes_the_most_shared_branch_first_and_finishes_it() -> None
 
 def test_dfs_weight_lays_newcomers_out_once_they_are_a_quarter() -> None:
     order = make_order("dfs-weight")
-    bench = Bench(2_000, policy="dfs-weight", max_running=1, budget=64)
-    index = bench.scheduler._waiting._index
+    index = PromptIndex(page_size=1)
     layouts = 0
     for n in range(200):
-        bench.core.add(make_request(f"r{n}", [n, n, n]))
+        index.add(RequestState(make_request(f"r{n}", [n, n, n]), n))
         layouts += order.lay_out(index)
     assert 5 < layouts < 30
 

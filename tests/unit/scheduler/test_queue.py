@@ -6,7 +6,7 @@ import pytest
 
 from radixlm.scheduler import make_order
 from radixlm.scheduler.fairness import TokenFairness
-from radixlm.scheduler.queue import SLACK, Line, WaitingQueue
+from radixlm.scheduler.queue import SLACK, TenantQueue, WaitingQueue
 from radixlm.scheduler.state import RequestState
 from tests.engines import ORDERS, make_request
 
@@ -17,7 +17,7 @@ def _state(arrival: int, tenant: str = "") -> RequestState:
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_line_forgets_what_does_not_wait_any_more(order: str) -> None:
-    line = Line(make_order(order), bound=1_000)  # type: ignore[arg-type]
+    line = TenantQueue(make_order(order), bound=1_000)  # type: ignore[arg-type]
     stuck = _state(0)
     line.push(stuck)
     for arrival in range(1, 3_000):
@@ -36,7 +36,7 @@ def test_a_line_forgets_what_does_not_wait_any_more(order: str) -> None:
 
 
 def test_a_line_forgets_those_who_came_back_and_are_gone() -> None:
-    line = Line(make_order("fcfs"), bound=1_000)
+    line = TenantQueue(make_order("fcfs"), bound=1_000)
     oldest = _state(0)
     oldest.returned = True
     line.push(oldest)
@@ -50,7 +50,7 @@ def test_a_line_forgets_those_who_came_back_and_are_gone() -> None:
 
 
 def test_overtakers_are_counted_up_to_the_bound_only() -> None:
-    line = Line(make_order("lof"), bound=5)
+    line = TenantQueue(make_order("lof"), bound=5)
     oldest = _state(0)
     line.push(oldest)
     for arrival in range(1, 2_000):
@@ -81,7 +81,7 @@ def test_the_queue_forgets_lines_of_tenants_who_come_and_go_behind_one_who_waits
 
 
 def test_the_order_decides_when_nobody_came_back_or_waited_too_long() -> None:
-    line = Line(make_order("shortest-prefill-first"), bound=100)
+    line = TenantQueue(make_order("shortest-prefill-first"), bound=100)
     states = [_state(arrival) for arrival in range(3)]
     for state, cached in zip(states, (0, 2, 1), strict=True):
         state.cached = cached
@@ -94,7 +94,7 @@ def test_the_order_decides_when_nobody_came_back_or_waited_too_long() -> None:
 
 
 def test_one_who_follows_in_its_turn_lets_nobody_overtake() -> None:
-    line = Line(make_order("lof"), bound=2)
+    line = TenantQueue(make_order("lof"), bound=2)
     leader = _state(99)
     oldest = _state(0)
     line.push(oldest)

@@ -37,7 +37,7 @@ def test_every_running_request_moves_however_small_the_budget() -> None:
     for index in range(4):
         bench.scheduler.add(make_request(f"r{index}", [index * 10 + 1], 3))
     assert _shape(bench) == {"r0": 1, "r1": 1}
-    assert bench.scheduler.n_waiting == 2
+    assert len(bench.scheduler.waiting) == 2
 
 
 def test_lpm_admits_the_longest_cached_prefix_first_and_fcfs_the_oldest() -> None:

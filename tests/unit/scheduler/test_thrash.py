@@ -66,7 +66,7 @@ def _work(
         before = counters.computed_tokens
         batch = bench.scheduler.schedule()
         for news in bench.scheduler.update(batch, bench.runner.execute(batch), {}):
-            tokens[news.request_id] += news.tokens
+            tokens[news.request_id] += news.token_ids
             assert news.finish_reason in (None, FinishReason.LENGTH)
         assert counters.computed_tokens > before, "a step without progress"
         steps += 1

@@ -44,10 +44,10 @@ def test_when_the_one_that_computes_is_aborted_one_follower_takes_over() -> None
     for n in range(3):
         bench.core.add(make_request(f"r{n}", [*SHARED, 50 + n], 2))
     bench.step()
-    assert bench.scheduler.n_running == 1
+    assert len(bench.scheduler.running) == 1
     bench.core.abort("r0")
     bench.step()
-    assert bench.scheduler.n_running == 1
+    assert len(bench.scheduler.running) == 1
     bench.run()
     assert admitted.cached == {"r0": 0, "r1": 4, "r2": 20}
     assert bench.scheduler.counters.computed_tokens == 4 + 17 + 1 + 2
@@ -67,8 +67,7 @@ def test_when_the_one_that_computes_is_retracted_nobody_waits_for_it() -> None:
         bench.core.add(request)
     for _ in range(3):
         bench.step()
-    waiting = bench.scheduler._waiting._waiting
-    assert [state.follows is not None for state in waiting.values()] == [True, True]
+    assert [state.follows is not None for state in bench.scheduler.waiting] == [True, True]
     outputs = bench.run()
     assert retracted
     assert retracted[0] < len(SHARED)
@@ -81,14 +80,12 @@ def test_an_aborted_follower_leaves_nothing_behind() -> None:
     for n in range(4):
         bench.core.add(make_request(f"r{n}", [*SHARED, 50 + n], 2))
     bench.step()
-    room = bench.scheduler._waiting
-    assert [state.follows is not None for state in room._waiting.values()] == [True] * 3
+    assert [state.follows is not None for state in bench.scheduler.waiting] == [True] * 3
     for n in (2, 1, 3):
         bench.core.abort(f"r{n}")
-    assert not room._in_flight._followers
+    bench.scheduler.check()
     bench.run()
-    assert len(room._index) == 0
-    assert room._index._tree.node_count == 0
+    bench.scheduler.check()
 
 
 def test_what_is_computed_already_is_taken_and_not_followed() -> None:
@@ -97,8 +94,8 @@ def test_what_is_computed_already_is_taken_and_not_followed() -> None:
     bench.step()
     bench.core.add(make_request("near", [*SHARED[:8], 99], 2))
     bench.core.add(make_request("far", [*SHARED[:10], 99], 2))
-    wide = bench.scheduler._running["wide"]
-    states = bench.scheduler._waiting._waiting
+    [wide] = bench.scheduler.running
+    states = {state.request.request_id: state for state in bench.scheduler.waiting}
     assert states["near"].follows is None
     assert states["far"].follows is wide
     bench.step()
@@ -120,7 +117,8 @@ def test_one_whose_prefix_was_evicted_follows_who_computes_it_again() -> None:
     bench.cache.flush()
     bench.step()
     bench.step()
-    assert set(bench.scheduler._running) == {"long", "first"}
+    running = {state.request.request_id for state in bench.scheduler.running}
+    assert running == {"long", "first"}
     assert bench.run()["second"].cached_tokens == 8
 
 
@@ -146,4 +144,4 @@ def test_followers_are_let_go_at_what_they_share_and_not_before() -> None:
     assert in_flight.let_go(leader, 99) == [(far, 12)]
     assert all(state.follows is None for state in states)
     assert in_flight.let_go(leader, 99) == []
-    assert not in_flight._followers
+    assert len(in_flight) == 0

@@ -5,64 +5,96 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, NamedTuple
 
 from radixlm.core.clock import Clock
 from radixlm.core.misses import POOL_SCALES, MissReason
 from radixlm.core.reports import Tally
 
-_NONE = Tally((), 0)
+
+class Exported(NamedTuple):
+    """A field's metric: its name, after the prefix, and what it says."""
+
+    kind: Literal["gauge", "counter", "histogram"]
+    name: str
+    text: str
+
+
+def _gauge(name: str, text: str) -> Any:
+    return field(default=0, metadata={"metric": Exported("gauge", name, text)})
+
+
+def _counter(name: str, text: str) -> Any:
+    return field(default=0, metadata={"metric": Exported("counter", name, text)})
+
+
+def _histogram(name: str, text: str) -> Any:
+    metric = Exported("histogram", name, text)
+    return field(default=Tally((), 0), metadata={"metric": metric})
 
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """A snapshot; sizes in tokens (slots), the rest are totals since the start.
+    """A snapshot; sizes in tokens (slots), the rest are totals since the start. A field that is a
+    metric is declared as one.
 
     kv_free + kv_private + kv_locked + kv_evictable == kv_capacity; kv_pinned is part of kv_locked.
-    ghost_tokens: evicted, but remembered. tree_nodes: of the radix tree, ghosts too; tree_leaves:
-    those of them without children. revived_tokens: computed again while they were ghosts.
-    reuse_age, match_depth, hits_at_eviction, endings: see TreeStats.
-    hit_rate: cached_tokens / prompt_tokens over admitted requests, re-admissions counted apart.
-    kv_bytes_read: what attention read; kv_bytes_of_rows: had each row read its own context.
+    hit_rate: over admitted requests, re-admissions counted apart (readmitted_*).
+    endings: see TreeStats.
     expected_tokens: what cached_tokens would be with pools of POOL_SCALES times the size.
-    leaks: how often the books did not balance when the engine was idle; 0 unless there is a bug.
-    picture_failures: pictures of the cache that could not be made; 0 unless there is a bug.
     """
 
-    running: int = 0
-    waiting: int = 0
-    kv_capacity: int = 0
-    kv_free: int = 0
+    running: int = _gauge("num_running_reqs", "Requests that run.")
+    waiting: int = _gauge("num_queue_reqs", "Requests that wait.")
+    kv_capacity: int = _gauge("max_total_num_tokens", "KV slots in all.")
+    kv_free: int = _gauge("num_free_tokens", "KV slots that hold nothing.")
     kv_private: int = 0
     kv_locked: int = 0
-    kv_evictable: int = 0
+    kv_evictable: int = _gauge("num_evictable_tokens", "KV slots of cached tokens that none uses.")
     kv_pinned: int = 0
-    ghost_tokens: int = 0
-    tree_nodes: int = 0
-    tree_leaves: int = 0
-    revived_tokens: int = 0
-    evicted_tokens: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
+    ghost_tokens: int = _gauge("num_ghost_tokens", "Evicted tokens that are remembered.")
+    tree_nodes: int = _gauge("num_tree_nodes", "Nodes of the radix tree, ghosts too.")
+    tree_leaves: int = _gauge("num_tree_leaves", "Of these, without children.")
+    revived_tokens: int = _counter(
+        "ghost_hit_tokens", "Evicted tokens that were computed again while remembered."
+    )
+    evicted_tokens: int = _counter("evicted_tokens", "Cached tokens that had to go.")
+    prompt_tokens: int = _counter("prompt_tokens", "Prompt tokens of admitted requests.")
+    cached_tokens: int = _counter("cached_tokens", "Prompt tokens that came from the cache.")
     readmitted_tokens: int = 0
     readmitted_cached: int = 0
-    computed_tokens: int = 0
-    output_tokens: int = 0
-    requests_finished: int = 0
-    requests_aborted: int = 0
-    retractions: int = 0
-    preemptions: int = 0
-    steps: int = 0
-    kv_bytes_read: int = 0
-    kv_bytes_of_rows: int = 0
-    leaks: int = 0
-    picture_failures: int = 0
-    hit_rate: float = 0.0
-    reuse_age: Tally = _NONE
-    match_depth: Tally = _NONE
-    hits_at_eviction: Tally = _NONE
+    computed_tokens: int = _counter("computed_tokens", "Tokens that went through the model.")
+    output_tokens: int = _counter("generation_tokens", "Tokens that were generated.")
+    requests_finished: int = _counter("num_requests", "Requests that finished.")
+    requests_aborted: int = _counter("num_aborted_requests", "Requests that were aborted.")
+    retractions: int = _counter("num_retractions", "Times a running request had to make room.")
+    preemptions: int = _counter("num_preemptions", "Of these, for one of higher priority.")
+    steps: int = _counter("num_steps", "Forward passes.")
+    kv_bytes_read: int = _counter("kv_read_bytes", "Keys and values that attention read.")
+    kv_bytes_of_rows: int = _counter(
+        "kv_context_bytes", "The same, had each request read its own context."
+    )
+    leaks: int = _counter("num_leaks", "Times slots were missing when idle: a bug if not 0.")
+    picture_failures: int = _counter(
+        "num_picture_failures", "Views of the cache that broke off: a bug if not 0."
+    )
+    hit_rate: float = _gauge("cache_hit_rate", "Cached prompt tokens / prompt tokens.")
+    reuse_age: Tally = _histogram(
+        "reuse_age", "Uses of the tree since what was found was last used."
+    )
+    match_depth: Tally = _histogram("match_depth", "Nodes that what was found runs through.")
+    hits_at_eviction: Tally = _histogram(
+        "hits_at_eviction", "How often a node had been found when tokens of it were evicted."
+    )
     endings: Mapping[MissReason, int] = field(default_factory=dict)
     expected_tokens: tuple[int, ...] = (0,) * len(POOL_SCALES)
+
+    def exported(self) -> Iterator[tuple[Exported, Any]]:
+        """The fields that are metrics, with their values."""
+        for item in fields(self):
+            if "metric" in item.metadata:
+                yield item.metadata["metric"], getattr(self, item.name)
 
     @property
     def kv_in_use(self) -> int:

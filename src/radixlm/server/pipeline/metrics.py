@@ -192,61 +192,22 @@ class _EngineCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         stats = self._stats()
-        for name, text, value in (
-            ("num_running_reqs", "Requests that run.", stats.running),
-            ("num_queue_reqs", "Requests that wait.", stats.waiting),
-            ("num_used_tokens", "KV slots that running requests hold.", stats.kv_in_use),
-            ("num_free_tokens", "KV slots that hold nothing.", stats.kv_free),
-            (
-                "num_evictable_tokens",
-                "KV slots of cached tokens that none uses.",
-                stats.kv_evictable,
-            ),
-            ("max_total_num_tokens", "KV slots in all.", stats.kv_capacity),
-            ("token_usage", "Share of KV slots in use.", stats.token_usage),
-            ("num_ghost_tokens", "Evicted tokens that are remembered.", stats.ghost_tokens),
-            ("num_tree_nodes", "Nodes of the radix tree, ghosts too.", stats.tree_nodes),
-            ("num_tree_leaves", "Of these, without children.", stats.tree_leaves),
-            ("cache_hit_rate", "Cached prompt tokens / prompt tokens.", stats.hit_rate),
-            (
-                "gen_throughput",
-                "Tokens generated a second, since the last look.",
-                self._throughput.of(stats.output_tokens),
-            ),
-        ):
-            gauge = GaugeMetricFamily(PREFIX + name, text, labels=["model_name"])
-            gauge.add_metric([self._model_name], value)
-            yield gauge
-        for name, text, total in (
-            ("prompt_tokens", "Prompt tokens of admitted requests.", stats.prompt_tokens),
-            ("cached_tokens", "Prompt tokens that came from the cache.", stats.cached_tokens),
-            ("evicted_tokens", "Cached tokens that had to go.", stats.evicted_tokens),
-            (
-                "ghost_hit_tokens",
-                "Evicted tokens that were computed again while remembered.",
-                stats.revived_tokens,
-            ),
-            ("computed_tokens", "Tokens that went through the model.", stats.computed_tokens),
-            ("generation_tokens", "Tokens that were generated.", stats.output_tokens),
-            ("num_requests", "Requests that finished.", stats.requests_finished),
-            ("num_aborted_requests", "Requests that were aborted.", stats.requests_aborted),
-            ("num_retractions", "Times a running request had to make room.", stats.retractions),
-            ("num_preemptions", "Of these, for one of higher priority.", stats.preemptions),
-            ("num_steps", "Forward passes.", stats.steps),
-            ("kv_read_bytes", "Keys and values that attention read.", stats.kv_bytes_read),
-            (
-                "kv_context_bytes",
-                "The same, had each request read its own context.",
-                stats.kv_bytes_of_rows,
-            ),
-            ("num_leaks", "Times slots were missing when idle: a bug if not 0.", stats.leaks),
-            (
-                "num_picture_failures",
-                "Views of the cache that broke off: a bug if not 0.",
-                stats.picture_failures,
-            ),
-        ):
-            yield _counter(name, text, total, self._model_name)
+        for metric, value in stats.exported():
+            name, text = metric.name, metric.text
+            if metric.kind == "gauge":
+                yield self._gauge(name, text, value)
+            elif metric.kind == "counter":
+                yield _counter(name, text, value, self._model_name)
+            else:
+                family = HistogramMetricFamily(PREFIX + name, text, labels=["model_name"])
+                family.add_metric([self._model_name], _buckets(value), value.total)
+                yield family
+        rate = self._throughput.of(stats.output_tokens)
+        yield self._gauge(
+            "num_used_tokens", "KV slots that running requests hold.", stats.kv_in_use
+        )
+        yield self._gauge("token_usage", "Share of KV slots in use.", stats.token_usage)
+        yield self._gauge("gen_throughput", "Tokens generated a second, since the last look.", rate)
         yield from self._of_the_tree(stats)
 
     def _of_the_tree(self, stats: EngineStats) -> Iterator[Metric]:
@@ -266,18 +227,11 @@ class _EngineCollector(Collector):
         for reason in MissReason:
             endings.add_metric([self._model_name, reason], stats.endings.get(reason, 0))
         yield endings
-        for name, text, counts in (
-            ("reuse_age", "Uses of the tree since what was found was last used.", stats.reuse_age),
-            ("match_depth", "Nodes that what was found runs through.", stats.match_depth),
-            (
-                "hits_at_eviction",
-                "How often a node had been found when tokens of it were evicted.",
-                stats.hits_at_eviction,
-            ),
-        ):
-            family = HistogramMetricFamily(PREFIX + name, text, labels=["model_name"])
-            family.add_metric([self._model_name], _buckets(counts), counts.total)
-            yield family
+
+    def _gauge(self, name: str, text: str, value: float) -> GaugeMetricFamily:
+        gauge = GaugeMetricFamily(PREFIX + name, text, labels=["model_name"])
+        gauge.add_metric([self._model_name], value)
+        return gauge
 
 
 class _KVEventCollector(Collector):

@@ -1,10 +1,12 @@
-"""The waiting requests of one tenant and one priority, and which of them is next."""
+"""The waiting requests by priority, tenant and order, and which of them is next."""
 
 from __future__ import annotations
 
-import heapq
 from bisect import bisect_left, insort
 from collections import deque
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from typing import Any, Generic, TypeVar
 
 from radixlm.scheduler.fairness import TokenFairness
 from radixlm.scheduler.orders import AdmissionOrder
@@ -12,6 +14,49 @@ from radixlm.scheduler.state import RequestState
 
 # Dead entries that a heap or a queue may hold beside twice as many as are alive.
 SLACK = 64
+T = TypeVar("T", bound=tuple[Any, ...])
+
+
+class LazyHeap(Generic[T]):
+    """A heap whose entries die where they are. Dead ones are dropped when they come up, and all at
+    once when they are more than the others. O(log n) per change.
+    """
+
+    def __init__(self, is_alive: Callable[[T], bool]) -> None:
+        self._is_alive = is_alive
+        self._entries: list[T] = []
+
+    def __len__(self) -> int:
+        """Entries, dead ones included."""
+        return len(self._entries)
+
+    def push(self, entry: T, n_alive: int) -> None:
+        """n_alive: how many entries can be alive."""
+        heappush(self._entries, entry)
+        if len(self._entries) > 2 * n_alive + SLACK:
+            self.rebuild(self.alive())
+
+    def first(self) -> T | None:
+        """The smallest entry that is alive."""
+        while self._entries and not self._is_alive(self._entries[0]):
+            heappop(self._entries)
+        return self._entries[0] if self._entries else None
+
+    def pop(self) -> T:
+        """Take out what `first` found."""
+        return heappop(self._entries)
+
+    def alive(self) -> list[T]:
+        return [entry for entry in self._entries if self._is_alive(entry)]
+
+    def rebuild(self, entries: list[T]) -> None:
+        self._entries = entries
+        heapify(entries)
+
+
+def _is_present(entry: tuple[float, int, int, RequestState]) -> bool:
+    """Whether an entry of a request is its latest, and the request waits."""
+    return entry[2] == entry[3].stamp
 
 
 class TenantQueue:
@@ -26,7 +71,7 @@ class TenantQueue:
     the bound, only W or older ones are next until W goes. One who was retracted is next before
     all who are younger, so its count stays at 0.
 
-    One who follows another (see InFlight) is next only in its turn: then nobody is, for a few
+    One who follows another (see WaitingRoom) is next only in its turn: then nobody is, for a few
     steps. Entries that have died are dropped when they come up. O(log n) per change.
     """
 
@@ -34,10 +79,15 @@ class TenantQueue:
         self.size = 0
         self._order = order
         self._bound = bound
-        self._ranked: list[tuple[float, int, int, RequestState]] = []
+        self._ranked = LazyHeap(_is_present)
+        self._returned = LazyHeap(_is_present)
         self._fresh: deque[RequestState] = deque()
-        self._returned: list[tuple[int, int, RequestState]] = []
-        self._overtakers: list[int] = []
+        self.overtakers: list[int] = []
+
+    @property
+    def entries(self) -> int:
+        """What it keeps of those that wait, dead entries included."""
+        return len(self._ranked) + len(self._returned) + len(self._fresh)
 
     def push(self, state: RequestState) -> None:
         """A request arrives, or comes back when `state.returned`."""
@@ -45,31 +95,25 @@ class TenantQueue:
         state.waits = True
         if state.returned:
             state.stamp += 1
-            heapq.heappush(self._returned, (state.arrival, state.stamp, state))
-            if len(self._returned) > 2 * self.size + SLACK:
-                alive = {entry[-1]: entry for entry in self._returned if _has_returned(entry)}
-                self._returned = list(alive.values())
-                heapq.heapify(self._returned)
+            self._returned.push((0, state.arrival, state.stamp, state), self.size)
             return
         self._fresh.append(state)
         self.rank(state)
 
     def rank(self, state: RequestState) -> None:
         """Put a request where it belongs now: its rank has changed, or whether it follows."""
-        state.stamp += 1
-        if state.returned or state.follows is not None:
+        if state.returned:
             return
-        entry = (self._order.rank(state), state.arrival, state.stamp, state)
-        heapq.heappush(self._ranked, entry)
-        if len(self._ranked) > 2 * self.size + SLACK:
-            self._ranked = [entry for entry in self._ranked if _is_alive(entry)]
-            heapq.heapify(self._ranked)
+        state.stamp += 1
+        if state.follows is None:
+            self._ranked.push(self._entry(state), self.size)
 
     def rank_all(self) -> None:
         """Every rank has changed."""
-        states = [entry[-1] for entry in self._ranked if _is_alive(entry)]
-        self._ranked = [(self._order.rank(s), s.arrival, s.stamp, s) for s in states]
-        heapq.heapify(self._ranked)
+        self._ranked.rebuild([self._entry(state) for *_, state in self._ranked.alive()])
+
+    def _entry(self, state: RequestState) -> tuple[float, int, int, RequestState]:
+        return self._order.rank(state), state.arrival, state.stamp, state
 
     def remove(self, state: RequestState, *, admitted: bool) -> None:
         """A request has been admitted, or is gone."""
@@ -78,7 +122,7 @@ class TenantQueue:
         state.stamp += 1
         oldest = self._oldest()
         if admitted and oldest is not None and oldest.arrival < state.arrival:
-            heapq.heappush(self._overtakers, state.arrival)
+            heappush(self.overtakers, state.arrival)
         if len(self._fresh) > 2 * self.size + SLACK:
             self._fresh = deque(state for state in self._fresh if _is_fresh(state))
 
@@ -87,21 +131,19 @@ class TenantQueue:
         first = self._first_in_turn()
         if first is not None:
             return None if first.follows is not None else first
-        while self._ranked and not _is_alive(self._ranked[0]):
-            heapq.heappop(self._ranked)
-        return self._ranked[0][-1] if self._ranked else None
+        entry = self._ranked.first()
+        return None if entry is None else entry[-1]
 
     def _first_in_turn(self) -> RequestState | None:
         """The older one of who came back first and who was overtaken too often."""
-        while self._returned and not _has_returned(self._returned[0]):
-            heapq.heappop(self._returned)
-        returned = self._returned[0][-1] if self._returned else None
+        entry = self._returned.first()
+        returned = None if entry is None else entry[-1]
         oldest = self._oldest()
         if oldest is None:
             return returned
-        while self._overtakers and self._overtakers[0] < oldest.arrival:
-            heapq.heappop(self._overtakers)
-        if len(self._overtakers) < self._bound:
+        while self.overtakers and self.overtakers[0] < oldest.arrival:
+            heappop(self.overtakers)
+        if len(self.overtakers) < self._bound:
             return returned
         return oldest if returned is None or oldest.arrival < returned.arrival else returned
 
@@ -110,15 +152,6 @@ class TenantQueue:
         while self._fresh and not _is_fresh(self._fresh[0]):
             self._fresh.popleft()
         return self._fresh[0] if self._fresh else None
-
-
-def _is_alive(entry: tuple[float, int, int, RequestState]) -> bool:
-    return entry[2] == entry[3].stamp
-
-
-def _has_returned(entry: tuple[int, int, RequestState]) -> bool:
-    state = entry[2]
-    return state.waits and state.returned
 
 
 def _is_fresh(state: RequestState) -> bool:
@@ -136,13 +169,7 @@ class PriorityLevel:
 
     def __init__(self) -> None:
         self.lines: dict[str, TenantQueue] = {}
-        self.turns: list[Turn] = []
-
-    def forget_dead_turns(self) -> None:
-        """Drop the turns of lines that are gone, when they are more than those of the others."""
-        if len(self.turns) > 2 * len(self.lines) + SLACK:
-            self.turns = [turn for turn in self.turns if self.lines.get(turn[2]) is turn[3]]
-            heapq.heapify(self.turns)
+        self.turns: LazyHeap[Turn] = LazyHeap(lambda turn: self.lines.get(turn[2]) is turn[3])
 
 
 class WaitingQueue:
@@ -156,15 +183,15 @@ class WaitingQueue:
         self._order = order
         self._fairness = fairness
         self._bound = max_wait_admissions
-        self._levels: dict[int, PriorityLevel] = {}
+        self.levels: dict[int, PriorityLevel] = {}
         self._priorities: list[int] = []
         self._lines_made = 0
 
     def push(self, state: RequestState) -> None:
         priority = self._priority(state)
-        level = self._levels.get(priority)
+        level = self.levels.get(priority)
         if level is None:
-            level = self._levels[priority] = PriorityLevel()
+            level = self.levels[priority] = PriorityLevel()
             insort(self._priorities, priority)
         tenant = state.request.tenant
         line = level.lines.get(tenant)
@@ -172,36 +199,35 @@ class WaitingQueue:
             line = level.lines[tenant] = TenantQueue(self._order, self._bound)
             self._lines_made += 1
             turn = (self._fairness.served(tenant), self._lines_made, tenant, line)
-            heapq.heappush(level.turns, turn)
-            level.forget_dead_turns()
+            level.turns.push(turn, len(level.lines))
         line.push(state)
 
     def rank(self, state: RequestState) -> None:
         """A waiting request's rank has changed, or whether it follows another."""
-        self._levels[self._priority(state)].lines[state.request.tenant].rank(state)
+        self.levels[self._priority(state)].lines[state.request.tenant].rank(state)
 
     def rank_all(self) -> None:
         """Every rank has changed."""
-        for level in self._levels.values():
+        for level in self.levels.values():
             for line in level.lines.values():
                 line.rank_all()
 
     def remove(self, state: RequestState, *, admitted: bool) -> None:
         """A waiting request has been admitted, or is gone."""
         priority, tenant = self._priority(state), state.request.tenant
-        level = self._levels[priority]
+        level = self.levels[priority]
         line = level.lines[tenant]
         line.remove(state, admitted=admitted)
         if not line.size:
             del level.lines[tenant]
             if not level.lines:
-                del self._levels[priority]
+                del self.levels[priority]
                 del self._priorities[bisect_left(self._priorities, priority)]
 
     def head(self) -> RequestState | None:
         """Who is next; None when nobody waits, or all of them follow others."""
         for priority in reversed(self._priorities):
-            state = self._head_of(self._levels[priority])
+            state = self._head_of(self.levels[priority])
             if state is not None:
                 return state
         return None
@@ -209,20 +235,18 @@ class WaitingQueue:
     def _head_of(self, level: PriorityLevel) -> RequestState | None:
         passed: list[Turn] = []
         found: RequestState | None = None
-        while level.turns and found is None:
-            noted, number, tenant, line = level.turns[0]
-            if level.lines.get(tenant) is not line:
-                heapq.heappop(level.turns)
-                continue
+        while found is None and (turn := level.turns.first()) is not None:
+            noted, number, tenant, line = turn
             served = self._fairness.served(tenant)
             if served != noted:
-                heapq.heapreplace(level.turns, (served, number, tenant, line))
+                level.turns.pop()
+                level.turns.push((served, number, tenant, line), len(level.lines))
                 continue
             found = line.head()
             if found is None:
-                passed.append(heapq.heappop(level.turns))
+                passed.append(level.turns.pop())
         for turn in passed:
-            heapq.heappush(level.turns, turn)
+            level.turns.push(turn, len(level.lines))
         return found
 
     def _priority(self, state: RequestState) -> int:

@@ -51,6 +51,7 @@ class Counters:
         return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
 
 
+@dataclass(slots=True, eq=False)
 class RequestState:
     """A request that waits or runs. It runs while it has a `lease`.
 
@@ -68,53 +69,33 @@ class RequestState:
     will take from the cache; stamp, which marks its present entry among dead ones.
     """
 
-    __slots__ = (
-        "arrival",
-        "arrived",
-        "cached",
-        "cached_tokens",
-        "computed",
-        "computing",
-        "follows",
-        "lease",
-        "miss",
-        "moved",
-        "n_tokens",
-        "prefill_end",
-        "prompt_logprobs",
-        "queued",
-        "remaps",
-        "request",
-        "returned",
-        "row",
-        "stamp",
-        "tokens",
-        "waits",
-    )
+    request: GenerateRequest
+    arrival: int
+    arrived: float = 0.0
+    tokens: Key = field(init=False)
+    n_tokens: int = field(init=False)
+    prefill_end: int = field(init=False)
+    computed: int = 0
+    lease: Lease | None = None
+    row: int = -1
+    remaps: list[Remap] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
+    cached: int = 0
+    cached_tokens: int | None = None
+    miss: MissReport | None = None
+    queued: float | None = None
+    computing: bool = False
+    moved: int = 0
+    waits: bool = False
+    returned: bool = False
+    follows: RequestState | None = None
+    stamp: int = 0
 
-    def __init__(self, request: GenerateRequest, arrival: int, arrived: float = 0.0) -> None:
-        self.request = request
-        self.arrival = arrival
-        self.arrived = arrived
-        self.queued: float | None = None
-        self.n_tokens = request.key.size
-        self.tokens: Key = np.zeros(request.key.size + request.max_tokens, dtype=np.int32)
-        self.tokens[: self.n_tokens] = request.key
-        self.computed = 0
-        self.prefill_end = self.n_tokens
-        self.lease: Lease | None = None
-        self.row = -1
-        self.remaps: list[Remap] = []
-        self.cached = 0
-        self.cached_tokens: int | None = None
-        self.miss: MissReport | None = None
-        self.computing = False
-        self.moved = 0
-        self.waits = False
-        self.returned = False
-        self.follows: RequestState | None = None
-        self.stamp = 0
-        self.prompt_logprobs: list[TokenLogprob] = []
+    def __post_init__(self) -> None:
+        key = self.request.key
+        self.n_tokens = self.prefill_end = key.size
+        self.tokens = np.zeros(key.size + self.request.max_tokens, dtype=np.int32)
+        self.tokens[: key.size] = key
 
     @property
     def prompt_length(self) -> int:

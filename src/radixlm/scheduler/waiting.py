@@ -1,8 +1,9 @@
-"""In-flight sharing: a prefix that a running request is computing is waited for, not computed."""
+"""Which waiting request is next; a prefix that another computes is waited for, not computed."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from heapq import heappop, heappush
 
 from radixlm.cache import Match, RadixCache
 from radixlm.cache.checks import require
@@ -10,56 +11,6 @@ from radixlm.scheduler.orders import AdmissionOrder
 from radixlm.scheduler.prompt_index import PromptIndex
 from radixlm.scheduler.queue import WaitingQueue
 from radixlm.scheduler.state import RequestState
-
-
-class InFlight:
-    """Who follows whom: a waiting request follows one that computes tokens which it could take
-    from the cache a step or more later.
-
-    It holds nothing while it follows. A request that is followed runs and gets budget in every step
-    in which any could be admitted, and followers are let go when it has computed what they share or
-    does not run any more; so none follows for ever.
-    """
-
-    def __init__(self) -> None:
-        self._followers: dict[RequestState, dict[int, dict[RequestState, None]]] = {}
-
-    def __len__(self) -> int:
-        """How many follow others."""
-        return sum(len(f) for by_shared in self._followers.values() for f in by_shared.values())
-
-    def follow(self, state: RequestState, leader: RequestState, shared: int) -> None:
-        """`state` waits until `leader` has computed `shared` tokens."""
-        state.follows = leader
-        self._followers.setdefault(leader, {}).setdefault(shared, {})[state] = None
-
-    def let_go(self, leader: RequestState, upto: int) -> list[tuple[RequestState, int]]:
-        """The followers who share no more than `upto` tokens with `leader`; with how many."""
-        by_shared = self._followers.get(leader)
-        if by_shared is None:
-            return []
-        freed = []
-        for shared in [shared for shared in by_shared if shared <= upto]:
-            for state in by_shared.pop(shared):
-                state.follows = None
-                freed.append((state, shared))
-        if not by_shared:
-            del self._followers[leader]
-        return freed
-
-    def forget(self, state: RequestState) -> None:
-        """A follower does not wait any more."""
-        leader = state.follows
-        if leader is None:
-            return
-        state.follows = None
-        by_shared = self._followers[leader]
-        for shared, followers in list(by_shared.items()):
-            followers.pop(state, None)
-            if not followers:
-                del by_shared[shared]
-        if not by_shared:
-            del self._followers[leader]
 
 
 class WaitingRoom:
@@ -72,6 +23,11 @@ class WaitingRoom:
     was. (It may be too low where two requests compute the same, as one with log-probabilities of
     its prompt must; that costs a place in the order, nothing else.) A step costs what has changed
     and what is admitted, not what waits.
+
+    *In-flight sharing.* A waiting request follows one that computes tokens which it could take from
+    the cache a step or more later; it holds nothing while it does. A request that is followed runs
+    and gets budget in every step in which any could be admitted, and its followers are let go when
+    it has computed what they share or does not run any more; so none follows for ever.
     """
 
     def __init__(self, cache: RadixCache, order: AdmissionOrder, queue: WaitingQueue) -> None:
@@ -79,7 +35,8 @@ class WaitingRoom:
         self._order = order
         self._queue = queue
         self._index = PromptIndex(cache.page_size)
-        self._in_flight = InFlight()
+        # Heaps of (tokens shared, arrival, follower); entries of others are dead.
+        self._followers: dict[RequestState, list[tuple[int, int, RequestState]]] = {}
         self._waiting: dict[str, RequestState] = {}
         self._found: tuple[RequestState, Match] | None = None
 
@@ -87,10 +44,12 @@ class WaitingRoom:
         return len(self._waiting)
 
     def check(self) -> None:
-        """Raise InvariantError unless the index is sound and followers are those that wait so."""
+        """Raise InvariantError unless the index is sound and all that are followed compute."""
         self._index.check()
-        following = sum(state.follows is not None for state in self.states)
-        require(len(self._in_flight) == following, f"{following} follow, the books differ")
+        following = [state for state in self.states if state.follows is not None]
+        led = all(state.follows in self._followers for state in following)
+        require(led, "a request follows one that does not know it")
+        require(all(leader.computing for leader in self._followers), "one that ended is followed")
 
     def get(self, request_id: str) -> RequestState | None:
         return self._waiting.get(request_id)
@@ -106,7 +65,7 @@ class WaitingRoom:
 
     def drop(self, state: RequestState) -> None:
         """A waiting request has ended."""
-        self._in_flight.forget(state)
+        state.follows = None
         self._take_out(state, admitted=False)
         if self._cache.enabled:
             self._index.remove(state)
@@ -181,8 +140,16 @@ class WaitingRoom:
 
     def _let_go(self, leader: RequestState, upto: int, computed: int) -> None:
         """Let go those who share no more than `upto` with `leader`, which has `computed` tokens."""
-        for other, shared in self._in_flight.let_go(leader, upto):
-            self._raise(other, min(shared, computed))
+        followers = self._followers.get(leader)
+        if followers is None:
+            return
+        while followers and followers[0][0] <= upto:
+            shared, _, other = heappop(followers)
+            if other.follows is leader:
+                other.follows = None
+                self._raise(other, min(shared, computed))
+        if not followers:
+            del self._followers[leader]
 
     def _raise(self, state: RequestState, cached: int) -> None:
         """More of a waiting request may be in the cache now, or it does not follow any more."""
@@ -199,5 +166,6 @@ class WaitingRoom:
         usable = self._cache.round_down(min(shared, state.max_match))
         if usable <= state.cached:
             return False
-        self._in_flight.follow(state, leader, usable)
+        state.follows = leader
+        heappush(self._followers.setdefault(leader, []), (usable, state.arrival, state))
         return True

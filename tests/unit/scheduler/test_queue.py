@@ -28,11 +28,10 @@ def test_a_line_forgets_what_does_not_wait_any_more(order: str) -> None:
             line.rank(state)
         line.remove(state, admitted=arrival < 500)
     assert line.size == 1
-    assert len(line._ranked) <= 2 + SLACK
-    assert len(line._fresh) <= 2 + SLACK
+    assert line.entries <= 2 * (2 + SLACK) + 1
     line.remove(stuck, admitted=False)
     assert line.head() is None
-    assert not line._ranked
+    assert line.entries <= 2 + SLACK
 
 
 def test_a_line_forgets_those_who_came_back_and_are_gone() -> None:
@@ -45,11 +44,11 @@ def test_a_line_forgets_those_who_came_back_and_are_gone() -> None:
         state.returned = True
         line.push(state)
         line.remove(state, admitted=False)
-    assert len(line._returned) <= 2 + SLACK
+    assert line.entries <= 2 + SLACK
     assert line.head() is oldest
 
 
-def test_overtakers_are_counted_up_to_the_bound_only() -> None:
+def testovertakers_are_counted_up_to_the_bound_only() -> None:
     line = TenantQueue(make_order("lof"), bound=5)
     oldest = _state(0)
     line.push(oldest)
@@ -58,7 +57,7 @@ def test_overtakers_are_counted_up_to_the_bound_only() -> None:
         head = line.head()
         assert head is not None
         line.remove(head, admitted=True)
-        assert len(line._overtakers) <= 5
+        assert len(line.overtakers) <= 5
 
 
 def test_the_queue_forgets_lines_of_tenants_who_come_and_go_behind_one_who_waits() -> None:
@@ -74,10 +73,10 @@ def test_the_queue_forgets_lines_of_tenants_who_come_and_go_behind_one_who_waits
         assert queue.head() is stuck
         queue.remove(state, admitted=False)
         fairness.leave("b")
-    [level] = queue._levels.values()
+    [level] = queue.levels.values()
     assert len(level.turns) <= 2 + SLACK
     queue.remove(stuck, admitted=True)
-    assert queue._levels == {}
+    assert queue.levels == {}
 
 
 def test_the_order_decides_when_nobody_came_back_or_waited_too_long() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from radixlm.core.events import Event, Retracted, Scheduled
-from radixlm.scheduler.state import RequestState
-from radixlm.scheduler.waiting import InFlight
 from tests.engines import Bench, make_request
 
 SHARED = list(range(1, 21))
@@ -131,17 +129,18 @@ def test_nobody_follows_when_the_cache_is_off() -> None:
 
 
 def test_followers_are_let_go_at_what_they_share_and_not_before() -> None:
-    states = [RequestState(make_request(f"r{n}", SHARED), n) for n in range(4)]
-    leader, near, far, gone = states
-    in_flight = InFlight()
-    in_flight.follow(near, leader, 4)
-    in_flight.follow(far, leader, 12)
-    in_flight.follow(gone, leader, 12)
-    assert in_flight.let_go(leader, 3) == []
-    assert in_flight.let_go(leader, 4) == [(near, 4)]
-    in_flight.forget(gone)
-    in_flight.forget(gone)
-    assert in_flight.let_go(leader, 99) == [(far, 12)]
-    assert all(state.follows is None for state in states)
-    assert in_flight.let_go(leader, 99) == []
-    assert len(in_flight) == 0
+    bench = Bench(200, budget=4, max_running=1)
+    bench.core.add(make_request("leader", [*SHARED, 50], 1))
+    for name, shared in (("near", 4), ("far", 12), ("gone", 12)):
+        bench.core.add(make_request(name, [*SHARED[:shared], 99], 1))
+    states = {state.request.request_id: state for state in bench.scheduler.waiting}
+    followed = []
+    for _ in range(3):
+        bench.step()
+        bench.scheduler.check()
+        followed.append([states[name].follows is states["leader"] for name in ("near", "far")])
+        bench.core.abort("gone")
+    assert followed == [[False, True], [False, True], [False, False]]
+    assert (states["near"].cached, states["far"].cached) == (4, 12)
+    bench.run()
+    bench.scheduler.check()

@@ -38,17 +38,17 @@ from radixlm.engine.messages import (
     Flush,
     Flushed,
     Inbound,
-    Look,
-    LookAway,
     Outbound,
     Outputs,
     PinPrefix,
     Question,
     Scene,
-    Seen,
     Stop,
+    StopWatching,
     Submit,
+    TreeUpdate,
     Unpin,
+    WatchTree,
 )
 from radixlm.engine.viewer import Viewer
 
@@ -228,7 +228,7 @@ class EngineClient:
         """
         future: Future[Scene] = Future()
         with self._lock:
-            self._begin_to_look(self._looking, MAX_LOOKS, query, future, follow=False)
+            self._begin_to_watch(self._looking, MAX_LOOKS, query, future, follow=False)
         return future
 
     def watch(
@@ -236,16 +236,16 @@ class EngineClient:
     ) -> Viewer:
         """The same, and every change from then on; for a coroutine, which closes it in the end.
 
-        max_waiting: sights that may wait for a slow one. own: a part of this program, which is
+        max_waiting: updates that may wait for a slow one. own: a part of this program, which is
         never turned away. Raises QueueFullError when too many others watch.
         """
         most = MAX_VIEWERS + own
 
-        def look(viewer: Viewer) -> int:
+        def watch(viewer: Viewer) -> int:
             with self._lock:
-                return self._begin_to_look(self._viewers, most, query, viewer, follow=True)
+                return self._begin_to_watch(self._viewers, most, query, viewer, follow=True)
 
-        return Viewer(look, self._look_away, max_waiting)
+        return Viewer(watch, self._stop_watching, max_waiting)
 
     def explain(self, key: Key, namespace: Namespace, *, everywhere: bool) -> Future[Explained]:
         """Why a prompt would miss now; nothing of it is run, and no trace is left.
@@ -282,7 +282,7 @@ class EngineClient:
                 with self._lock:
                     future = self._asked.pop(ticket)
                 _settle(future, value, error)
-            case Seen():
+            case TreeUpdate():
                 self._show(message)
             case Died(error):
                 self._bury(error)
@@ -314,7 +314,7 @@ class EngineClient:
         for viewer in viewers:
             viewer.deliver(type(error)(reason))
 
-    def _begin_to_look(
+    def _begin_to_watch(
         self, others: dict[int, T], most: int, query: TreeQuery, who: T, *, follow: bool
     ) -> int:
         self._check_alive()
@@ -323,24 +323,24 @@ class EngineClient:
             raise QueueFullError(f"{most} others {doing} already; try again later")
         self._tickets += 1
         others[self._tickets] = who
-        self._inbox.put(Look(self._tickets, query, follow))
+        self._inbox.put(WatchTree(self._tickets, query, follow))
         return self._tickets
 
-    def _look_away(self, ticket: int) -> None:
+    def _stop_watching(self, ticket: int) -> None:
         with self._lock:
             if self._viewers.pop(ticket, None) is not None:
-                self._inbox.put(LookAway(ticket))
+                self._inbox.put(StopWatching(ticket))
 
-    def _show(self, seen: Seen) -> None:
+    def _show(self, update: TreeUpdate) -> None:
         with self._lock:
-            viewer = self._viewers.get(seen.ticket)
-            future = self._looking.pop(seen.ticket, None)
+            viewer = self._viewers.get(update.ticket)
+            future = self._looking.pop(update.ticket, None)
         if viewer is not None:
-            viewer.deliver(seen.sight)
-        elif future is not None and isinstance(seen.sight, CacheError):
-            _settle(future, None, seen.sight)
+            viewer.deliver(update.news)
+        elif future is not None and isinstance(update.news, CacheError):
+            _settle(future, None, update.news)
         elif future is not None:
-            _settle(future, seen.sight, None)
+            _settle(future, update.news, None)
 
     def _ask(self, question: Question) -> Future[Any]:
         future: Future[Any] = Future()

@@ -23,13 +23,13 @@ from radixlm.engine.messages import (
     Ask,
     Died,
     Inbound,
-    Look,
-    LookAway,
     Outbound,
     Outputs,
     Question,
     Stop,
+    StopWatching,
     Submit,
+    WatchTree,
 )
 
 _logger = logging.getLogger("radixlm.engine")
@@ -122,10 +122,10 @@ class EngineThread(threading.Thread):
                 answer = self._answer(ticket, question)
                 self.stats = self._core.stats()  # who has the answer finds its effect in them
                 self._outbox.put(answer)
-            case Look(ticket, query, follow):
-                self._core.watching.look(ticket, query, follow=follow)
-            case LookAway(ticket):
-                self._core.watching.look_away(ticket)
+            case WatchTree(ticket, query, follow):
+                self._core.watching.watch(ticket, query, follow=follow)
+            case StopWatching(ticket):
+                self._core.watching.stop(ticket)
             case Stop():
                 self._stopping = True
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from radixlm.cache import Pin
 from radixlm.core.errors import CacheError, EngineDeadError
-from radixlm.core.events import RequestEvent
+from radixlm.core.events import Event
 from radixlm.core.keys import Key
 from radixlm.core.misses import Explained
 from radixlm.core.reports import RequestView, TreeChange, TreeQuery, TreeSnapshot
@@ -84,9 +84,9 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """Show what `query` asks for: a Seen that holds a Scene; with `follow` also every change from
-    then on, until LookAway.
+class WatchTree:
+    """Show what `query` asks for: a TreeUpdate that holds a Scene; with `follow` also every change
+    from then on, until StopWatching.
     """
 
     ticket: int
@@ -95,13 +95,13 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class LookAway:
-    """End what was asked for with this ticket."""
+class StopWatching:
+    """End the watching that has this ticket."""
 
     ticket: int
 
 
-Inbound = Submit | Abort | Ask | Look | LookAway | Stop
+Inbound = Submit | Abort | Ask | WatchTree | StopWatching | Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,25 +132,25 @@ class SceneChange:
     """What leads to a later scene. tree: None when nothing of it changed.
 
     events: what happened to requests, in order; `lost` more were too many. running: those that
-    changed; who was retracted or has finished is told by the events alone.
+    changed; that one was retracted or has finished is in the events alone.
     """
 
     tree: TreeChange | None
-    events: tuple[RequestEvent, ...]
+    events: tuple[Event, ...]
     lost: int
     running: tuple[RequestView, ...]
     stats: EngineStats
 
 
-Sight = Scene | SceneChange | CacheError
+TreeNews = Scene | SceneChange | CacheError
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What a Look brought; after an error there is no more."""
+class TreeUpdate:
+    """An answer to WatchTree; after an error there is no more."""
 
     ticket: int
-    sight: Sight
+    news: TreeNews
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,4 +160,4 @@ class Died:
     error: EngineDeadError
 
 
-Outbound = Outputs | Answer | Seen | Died
+Outbound = Outputs | Answer | TreeUpdate | Died

@@ -1,4 +1,4 @@
-"""One who watches the tree: what was seen waits here for a coroutine, within bounds."""
+"""A viewer of the tree: updates wait here for a coroutine, within bounds."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from contextlib import suppress
 
 from radixlm.core.errors import CacheError, EngineDeadError
 from radixlm.core.reports import MAX_WAITING
-from radixlm.engine.messages import Scene, SceneChange, Sight
+from radixlm.engine.messages import Scene, SceneChange, TreeNews
 
-# So many nodes may wait in the changes.
+# How many nodes may wait in the changes.
 MAX_WAITING_NODES = 20_000
 
 Ending = CacheError | EngineDeadError
@@ -21,23 +21,23 @@ Ending = CacheError | EngineDeadError
 class Viewer:
     """Follows what a query shows, from the coroutine's own loop.
 
-    A viewer that is too slow loses what waits for it and is shown nothing more, until it asks
-    again: then it gets a fresh scene. So it costs the engine nothing, however slow it is.
+    A viewer that is too slow loses what waits for it and is shown nothing more until it asks again:
+    then it gets a fresh scene. So it costs the engine nothing, however slow it is.
 
-    look: begins to watch, and gives the ticket. look_away: ends it.
-    max_waiting: sights that may wait. dropped: how many were lost so far.
+    watch: begins to watch, and gives the ticket. stop: ends it.
+    max_waiting: updates that may wait. dropped: how many were lost so far.
     """
 
     def __init__(
         self,
-        look: Callable[[Viewer], int],
-        look_away: Callable[[int], None],
+        watch: Callable[[Viewer], int],
+        stop: Callable[[int], None],
         max_waiting: int = MAX_WAITING,
     ) -> None:
         self.dropped = 0
         self.max_waiting = max_waiting
-        self._look = look
-        self._look_away = look_away
+        self._watch = watch
+        self._stop = stop
         self._loop = asyncio.get_running_loop()
         # Held while a ticket is asked for: what is delivered by it may end it at once.
         self._lock = threading.RLock()
@@ -46,10 +46,10 @@ class Viewer:
         self._ended: Ending | None = None
         self._arrived = asyncio.Event()
         with self._lock:
-            self._ticket: int | None = look(self)
+            self._ticket: int | None = watch(self)
 
     async def next(self) -> Scene | SceneChange:
-        """Wait for what is to be seen next. A scene takes the place of all before it.
+        """Wait for the next update. A scene takes the place of all before it.
 
         Raises NodeGoneError when the node that is watched is gone, EngineDeadError.
         """
@@ -57,13 +57,13 @@ class Viewer:
             with self._lock:
                 self._arrived.clear()
                 if self._waiting:
-                    sight = self._waiting.popleft()
-                    self._waiting_nodes -= _size(sight)
-                    return sight
+                    news = self._waiting.popleft()
+                    self._waiting_nodes -= _size(news)
+                    return news
                 if self._ended is not None:
                     raise self._ended
                 if self._ticket is None:
-                    self._ticket = self._look(self)
+                    self._ticket = self._watch(self)
             await self._arrived.wait()
 
     def close(self) -> None:
@@ -71,21 +71,21 @@ class Viewer:
         with self._lock:
             ticket, self._ticket = self._ticket, None
             if ticket is not None:
-                self._look_away(ticket)
+                self._stop(ticket)
 
-    def deliver(self, sight: Sight | EngineDeadError) -> None:
+    def deliver(self, news: TreeNews | EngineDeadError) -> None:
         """Called by the engine's thread."""
         with self._lock:
-            if isinstance(sight, CacheError | EngineDeadError):
-                self._ended = sight
-            elif not self._accept(sight):
+            if isinstance(news, CacheError | EngineDeadError):
+                self._ended = news
+            elif not self._accept(news):
                 self.close()
         with suppress(RuntimeError):  # the loop is closed: nobody reads any more
             self._loop.call_soon_threadsafe(self._arrived.set)
 
-    def _accept(self, sight: Scene | SceneChange) -> bool:
-        self._waiting.append(sight)
-        self._waiting_nodes += _size(sight)
+    def _accept(self, news: Scene | SceneChange) -> bool:
+        self._waiting.append(news)
+        self._waiting_nodes += _size(news)
         many = self._waiting_nodes > MAX_WAITING_NODES and len(self._waiting) > 1
         if len(self._waiting) <= self.max_waiting and not many:
             return True
@@ -95,7 +95,7 @@ class Viewer:
         return False
 
 
-def _size(sight: Scene | SceneChange) -> int:
-    if isinstance(sight, Scene):
-        return len(sight.tree.nodes)
-    return 0 if sight.tree is None else len(sight.tree.nodes)
+def _size(news: Scene | SceneChange) -> int:
+    if isinstance(news, Scene):
+        return len(news.tree.nodes)
+    return 0 if news.tree is None else len(news.tree.nodes)

@@ -1,4 +1,4 @@
-"""What happens to requests, noted for those who watch; and nothing while nobody does."""
+"""Viewers of the tree, on the engine's side: pictures and what happens to requests, in turns."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from radixlm.cache import RadixCache
 from radixlm.cache.tree_stats import Changes
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.errors import CacheError, NodeGoneError
-from radixlm.core.events import Arrived, Event, Finished, RequestEvent, Retracted, Scheduled
+from radixlm.core.events import Event
 from radixlm.core.reports import RequestView, TreeChange, TreeQuery
 from radixlm.engine.engine_stats import EngineStats
-from radixlm.engine.messages import Scene, SceneChange, Seen, Sight
+from radixlm.engine.messages import Scene, SceneChange, TreeNews, TreeUpdate
 from radixlm.observe.picture import Picture, Pictures
 from radixlm.scheduler import Scheduler
 
@@ -24,7 +24,7 @@ MAX_EVENTS = 2_000
 class Noted(NamedTuple):
     """lost: how many events more there were than are kept."""
 
-    events: tuple[RequestEvent, ...] = ()
+    events: tuple[Event, ...] = ()
     lost: int = 0
 
     def after(self, n: int) -> Noted:
@@ -33,20 +33,20 @@ class Noted(NamedTuple):
 
 
 class Journal:
-    """The scheduler's sink. Written and read by the engine's thread."""
+    """The scheduler's sink: keeps events while it is open. Used by the engine's thread."""
 
     def __init__(self) -> None:
         self.open = False
-        self._events: list[RequestEvent] = []
+        self._events: list[Event] = []
         self._lost = 0
 
     def __len__(self) -> int:
-        """How many were noted since it was last asked, those that are not kept too."""
+        """How many came since `take`, those that are not kept too."""
         return len(self._events) + self._lost
 
     def note(self, event: Event) -> None:
         """An EventSink."""
-        if not self.open or not isinstance(event, Arrived | Scheduled | Retracted | Finished):
+        if not self.open:
             return
         if len(self._events) < MAX_EVENTS:
             self._events.append(event)
@@ -54,18 +54,17 @@ class Journal:
             self._lost += 1
 
     def take(self) -> Noted:
-        """What was noted since it was last asked."""
+        """What came since the last call."""
         noted = Noted(tuple(self._events), self._lost)
         self._events, self._lost = [], 0
         return noted
 
 
-# What a step may be held up by for a picture that is being made: two or three milliseconds.
+# By how much a picture that is being made may hold up a step: two or three milliseconds.
 NODES_PER_TURN = 1_000
 SECONDS_BETWEEN_CHANGES = 0.1
-# After a change with many nodes and requests the next one is later: each costs some 15 us, so that
-# telling of them takes the same share of the time however many there are, until changes would come
-# too late to be watched.
+# After a change with many nodes and requests the next one is later, since each of them costs some
+# 15 us: so changes take the same share of the time, until they would come too late to be watched.
 SECONDS_PER_ITEM = 0.004
 MOST_SECONDS_BETWEEN_CHANGES = 0.5
 
@@ -74,9 +73,9 @@ _logger = logging.getLogger("radixlm.engine")
 
 @dataclass(slots=True, eq=False)
 class _Watcher:
-    """shown: whether the scene was sent. running: what was last told of each request.
+    """shown: whether the scene was sent. running: what was last sent of each request.
 
-    known: so many of the events that wait in the journal are part of the scene.
+    known: how many of the events that wait in the journal are part of the scene.
     """
 
     ticket: int
@@ -89,13 +88,13 @@ class _Watcher:
 
 
 class Watching:
-    """Those who look. Used by the engine's thread; costs nothing while there are none.
+    """All watchers. Used by the engine's thread; costs nothing while there are none.
 
     A scene is made over as many turns as it takes, one watcher at a time; the changes between the
     turns go into it, so that it is of one moment when it is sent. Then changes follow, ten times a
-    second at most, less often the more there is to be told, whoever else begins to look meanwhile;
-    of the first one a part may be in the scene already. A picture that can not be made ends with an
-    error for who looks at it, never for the requests that run.
+    second at most, less often when they are large; a part of the first one may be in the scene
+    already. A picture that can not be made ends with an error for its watcher, never for the
+    requests that run.
 
     failures: how many pictures ended so; 0 unless there is a bug.
     """
@@ -114,22 +113,22 @@ class Watching:
         self._stats = stats
         self._clock = clock or WallClock()
         self._watchers: dict[int, _Watcher] = {}
-        self._refused: list[Seen] = []
+        self._refused: list[TreeUpdate] = []
         self._next_change = 0.0
         self.failures = 0
 
-    def look(self, ticket: int, query: TreeQuery, *, follow: bool) -> None:
-        """Begin a scene; with `follow` its changes come after it, until `look_away`."""
+    def watch(self, ticket: int, query: TreeQuery, *, follow: bool) -> None:
+        """Begin a scene; with `follow` its changes come after it, until `stop`."""
         try:
             picture = self._pictures.open(query)
         except Exception as error:
-            self._refused.append(Seen(ticket, self._told(error)))
+            self._refused.append(TreeUpdate(ticket, self._failure(error)))
             return
         self._watchers[ticket] = _Watcher(ticket, query, follow, picture)
         self._journal.open = True
 
-    def look_away(self, ticket: int) -> None:
-        """Somebody has seen enough."""
+    def stop(self, ticket: int) -> None:
+        """End a watcher, if it is still there."""
         if self._watchers.pop(ticket, None) is None:
             return
         self._pictures.close()
@@ -145,11 +144,11 @@ class Watching:
             return None
         return max(self._next_change - self._clock.now(), 0.0)
 
-    def turn(self) -> list[Seen]:
+    def turn(self) -> list[TreeUpdate]:
         """What there is to be sent now."""
-        seen, self._refused = self._refused, []
+        updates, self._refused = self._refused, []
         if not self._watchers:
-            return seen
+            return updates
         developing = self._developing()
         to_show = [] if developing is None else [developing]
         changes, noted = self._pictures.changes, Noted()
@@ -158,21 +157,21 @@ class Watching:
             to_show = list(self._watchers.values())
             changes, noted = self._pictures.take_changes(), self._journal.take()
         for watcher in to_show:
-            sight: Sight | None
+            news: TreeNews | None
             try:
-                sight = self._show(watcher, changes, noted, develop=watcher is developing)
+                news = self._show(watcher, changes, noted, develop=watcher is developing)
             except Exception as error:
-                sight = self._told(error)
-            if sight is not None:
-                seen.append(Seen(watcher.ticket, sight))
-                if isinstance(sight, CacheError) or not watcher.follow:
-                    self.look_away(watcher.ticket)
+                news = self._failure(error)
+            if news is not None:
+                updates.append(TreeUpdate(watcher.ticket, news))
+                if isinstance(news, CacheError) or not watcher.follow:
+                    self.stop(watcher.ticket)
         if due:
-            self._next_change = self._clock.now() + _pause_after(seen)
-        return seen
+            self._next_change = self._clock.now() + _pause_after(updates)
+        return updates
 
-    def _told(self, error: Exception) -> CacheError:
-        """What one who looks is told of an error; one of ours that is no answer is logged."""
+    def _failure(self, error: Exception) -> CacheError:
+        """The error that a watcher gets; one that is a bug is logged and counted."""
         if isinstance(error, NodeGoneError):
             return error
         self.failures += 1
@@ -186,7 +185,7 @@ class Watching:
     def _show(
         self, watcher: _Watcher, changes: Changes | None, noted: Noted, *, develop: bool
     ) -> Scene | SceneChange | None:
-        """Bring a watcher's picture up to date, and go on with it; what it has to be sent."""
+        """Bring a watcher's picture up to date, and go on with it; return what is to be sent."""
         if changes is not None and (changes.lost or watcher.picture.overgrown):
             watcher.picture = self._pictures.again(watcher.query)
             watcher.shown = False
@@ -233,9 +232,9 @@ class Watching:
         }
 
 
-def _pause_after(seen: Iterable[Seen]) -> float:
-    """Seconds until the next changes may be told."""
-    items = sum(_items(each.sight) for each in seen if isinstance(each.sight, SceneChange))
+def _pause_after(updates: Iterable[TreeUpdate]) -> float:
+    """Seconds until the next changes may be sent."""
+    items = sum(_items(each.news) for each in updates if isinstance(each.news, SceneChange))
     pause = max(SECONDS_PER_ITEM * items, SECONDS_BETWEEN_CHANGES)
     return min(pause, MOST_SECONDS_BETWEEN_CHANGES)
 

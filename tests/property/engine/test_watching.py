@@ -9,7 +9,7 @@ import random
 import pytest
 
 from radixlm.core.clock import VirtualClock
-from radixlm.core.events import Event, RequestEvent
+from radixlm.core.events import Event
 from radixlm.core.reports import NodeView, TreeQuery
 from radixlm.engine import watching
 from radixlm.engine import watching as journal
@@ -63,7 +63,7 @@ class World:
         self._names = 0
 
     def _note(self, event: Event) -> None:
-        if isinstance(event, RequestEvent):
+        if isinstance(event, Event):
             self.noted.append(event)
         self._journal.note(event)
 
@@ -77,18 +77,18 @@ class World:
         if draw.random() < 0.1 and len(self.watchers) < 5:
             ticket = int(self._name())
             self.watchers[ticket] = Watcher()
-            self.watching.look(ticket, TreeQuery(), follow=True)
+            self.watching.watch(ticket, TreeQuery(), follow=True)
         if draw.random() < 0.02 and self.watchers:
             ticket = draw.choice(list(self.watchers))
             del self.watchers[ticket]
-            self.watching.look_away(ticket)
+            self.watching.stop(ticket)
         self.clock.advance(draw.choice([0.001, 0.01, 0.05]))
         self.turn()
 
     def turn(self) -> None:
         for seen in self.watching.turn():
             watcher = self.watchers[seen.ticket]
-            watcher.take(seen.sight, self.clock.now(), len(self.noted))
+            watcher.take(seen.news, self.clock.now(), len(self.noted))
 
     def _name(self) -> str:
         self._names += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from radixlm.core.events import Arrived, Matched
+from radixlm.core.events import Arrived
 from radixlm.engine.watching import MAX_EVENTS, Journal
 
 EVENT = Arrived("r", 3, None)
@@ -17,8 +17,6 @@ def test_nothing_is_noted_while_nobody_looks():
 def test_what_happened_to_requests_is_told_once():
     journal = Journal()
     journal.open = True
-    journal.note(Matched(3, 2))
-    assert not journal
     journal.note(EVENT)
     assert journal
     assert journal.take() == ((EVENT,), 0)

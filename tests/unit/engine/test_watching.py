@@ -11,7 +11,7 @@ from radixlm.core.clock import VirtualClock
 from radixlm.core.errors import CacheError, NodeGoneError
 from radixlm.core.reports import NodeView, TreeQuery, TreeSnapshot
 from radixlm.engine import watching
-from radixlm.engine.messages import Scene, SceneChange, Seen
+from radixlm.engine.messages import Scene, SceneChange, TreeUpdate
 from radixlm.engine.watching import (
     MOST_SECONDS_BETWEEN_CHANGES,
     SECONDS_BETWEEN_CHANGES,
@@ -41,7 +41,7 @@ class Watched:
         self.bench.core.add(make_request(name, key))
         self.bench.run()
 
-    def turn(self) -> list[Seen]:
+    def turn(self) -> list[TreeUpdate]:
         self.clock.advance(SOON)
         return self.watching.turn()
 
@@ -71,12 +71,12 @@ def test_nobody_looks(watched):
 
 def test_one_look_is_one_scene(watched):
     watched.run("r", [1, 2, 3])
-    watched.watching.look(1, TreeQuery(), follow=False)
+    watched.watching.watch(1, TreeQuery(), follow=False)
     assert watched.watching.seconds_left() == 0
     [seen] = watched.turn()
     assert seen.ticket == 1
-    assert isinstance(seen.sight, Scene)
-    assert seen.sight.tree == tree_snapshot(watched.bench.cache.tree)
+    assert isinstance(seen.news, Scene)
+    assert seen.news.tree == tree_snapshot(watched.bench.cache.tree)
     assert watched.watching.seconds_left() is None
     assert watched.bench.cache.tree.changes is None
 
@@ -85,29 +85,29 @@ def test_a_scene_takes_several_turns_and_is_of_the_last(watched, monkeypatch):
     monkeypatch.setattr(watching, "NODES_PER_TURN", 2)
     for number in range(1, 6):
         watched.run(f"r{number}", [number, 2, 3])
-    watched.watching.look(1, TreeQuery(), follow=False)
+    watched.watching.watch(1, TreeQuery(), follow=False)
     assert watched.turn() == []
     watched.run("late", [9, 9, 9])
-    seen: list[Seen] = []
+    seen: list[TreeUpdate] = []
     while not seen:
         seen = watched.turn()
-    assert isinstance(seen[0].sight, Scene)
+    assert isinstance(seen[0].news, Scene)
     now = tree_snapshot(watched.bench.cache.tree)
-    assert seen[0].sight.tree.version == now.version
-    assert by_id(seen[0].sight.tree) == by_id(now)
+    assert seen[0].news.tree.version == now.version
+    assert by_id(seen[0].news.tree) == by_id(now)
 
 
 def test_changes_follow_no_oftener_than_they_should(watched):
-    watched.watching.look(1, TreeQuery(), follow=True)
+    watched.watching.watch(1, TreeQuery(), follow=True)
     watched.turn()
     assert watched.watching.seconds_left() is None
     watched.run("r", [1, 2, 3])
     assert watched.watching.seconds_left() == pytest.approx(SECONDS_BETWEEN_CHANGES)
     assert watched.watching.turn() == []
     [seen] = watched.turn()
-    assert isinstance(seen.sight, SceneChange)
-    assert kinds(seen.sight) == ["Arrived", "Scheduled", "Finished"]
-    watched.watching.look_away(1)
+    assert isinstance(seen.news, SceneChange)
+    assert kinds(seen.news) == ["Arrived", "Scheduled", "Finished"]
+    watched.watching.stop(1)
     watched.run("unseen", [4, 5, 6])
     assert not watched.journal
     assert watched.turn() == []
@@ -119,23 +119,23 @@ def kinds(change: SceneChange) -> list[str]:
 
 def test_who_comes_to_look_hurries_nobody(watched, monkeypatch):
     monkeypatch.setattr(watching, "NODES_PER_TURN", 2)
-    watched.watching.look(1, TreeQuery(), follow=True)
+    watched.watching.watch(1, TreeQuery(), follow=True)
     while not watched.turn():
         pass
     watched.run("before", [1, 2, 3])
     assert [seen.ticket for seen in watched.turn()] == [1]
-    watched.watching.look(2, TreeQuery(), follow=True)
+    watched.watching.watch(2, TreeQuery(), follow=True)
     watched.run("meanwhile", [4, 5, 6])
     assert watched.watching.turn() == []
-    seen: list[Seen] = []
+    seen: list[TreeUpdate] = []
     while not seen:
         seen = watched.watching.turn()
     assert [each.ticket for each in seen] == [2]
-    assert isinstance(seen[0].sight, Scene)
-    assert by_id(seen[0].sight.tree) == by_id(tree_snapshot(watched.bench.cache.tree))
+    assert isinstance(seen[0].news, Scene)
+    assert by_id(seen[0].news.tree) == by_id(tree_snapshot(watched.bench.cache.tree))
     watched.run("after", [7, 8, 9])
     assert watched.watching.turn() == []
-    first, second = (seen.sight for seen in watched.turn())
+    first, second = (seen.news for seen in watched.turn())
     assert isinstance(first, SceneChange)
     assert isinstance(second, SceneChange)
     assert kinds(first) == 2 * ["Arrived", "Scheduled", "Finished"]
@@ -144,30 +144,30 @@ def test_who_comes_to_look_hurries_nobody(watched, monkeypatch):
 
 def test_too_many_changes_begin_every_scene_anew(watched, monkeypatch):
     monkeypatch.setattr(watching, "NODES_PER_TURN", 2)
-    watched.watching.look(1, TreeQuery(), follow=True)
+    watched.watching.watch(1, TreeQuery(), follow=True)
     while not watched.turn():
         pass
     watched.run("before", [1, 2, 3])
     watched.turn()
     monkeypatch.setattr(changes, "MAX_CHANGES", 0)
-    watched.watching.look(2, TreeQuery(), follow=True)
+    watched.watching.watch(2, TreeQuery(), follow=True)
     watched.run("meanwhile", [4, 5, 6])
-    seen: list[Seen] = []
+    seen: list[TreeUpdate] = []
     while len(seen) < 2:
         seen += watched.watching.turn()
     now = tree_snapshot(watched.bench.cache.tree)
     for each in seen:
-        assert isinstance(each.sight, Scene)
-        assert by_id(each.sight.tree) == by_id(now)
+        assert isinstance(each.news, Scene)
+        assert by_id(each.news.tree) == by_id(now)
 
 
 def test_the_more_is_told_the_later_comes_the_next(watched):
     for ticket in range(4):
-        watched.watching.look(ticket, TreeQuery(), follow=True)
+        watched.watching.watch(ticket, TreeQuery(), follow=True)
         watched.turn()
     for number in range(1, 9):
         watched.run(f"r{number}", [number, 9])
-    nodes = sum(len(seen.sight.tree.nodes) for seen in watched.turn())
+    nodes = sum(len(seen.news.tree.nodes) for seen in watched.turn())
     watched.run("last", [30, 31])
     left = watched.watching.seconds_left()
     assert left == pytest.approx(SECONDS_PER_ITEM * nodes)
@@ -176,7 +176,7 @@ def test_the_more_is_told_the_later_comes_the_next(watched):
 
 def test_however_much_is_told_the_next_does_not_wait_for_ever(watched, monkeypatch):
     monkeypatch.setattr(watching, "SECONDS_PER_ITEM", 60.0)
-    watched.watching.look(1, TreeQuery(), follow=True)
+    watched.watching.watch(1, TreeQuery(), follow=True)
     watched.turn()
     watched.run("first", [1, 2, 3])
     assert watched.turn()
@@ -186,33 +186,33 @@ def test_however_much_is_told_the_next_does_not_wait_for_ever(watched, monkeypat
 
 def test_requests_count_as_what_is_told(watched, monkeypatch):
     monkeypatch.setattr(watching, "SECONDS_PER_ITEM", 0.03)
-    watched.watching.look(1, TreeQuery(), follow=True)
+    watched.watching.watch(1, TreeQuery(), follow=True)
     watched.turn()
     for number in range(4):
         watched.bench.core.add(make_request(f"r{number}", [number, 1, 2]))
     watched.bench.core.step()
     [seen] = watched.turn()
-    nodes, requests = len(seen.sight.tree.nodes), len(seen.sight.running)
+    nodes, requests = len(seen.news.tree.nodes), len(seen.news.running)
     assert requests == 4
     watched.bench.run()
     assert watched.watching.seconds_left() == pytest.approx(0.03 * (nodes + requests))
 
 
 def test_who_looks_at_no_node_is_told_so(watched):
-    watched.watching.look(1, TreeQuery(node=99), follow=True)
+    watched.watching.watch(1, TreeQuery(node=99), follow=True)
     [seen] = watched.turn()
-    assert isinstance(seen.sight, NodeGoneError)
+    assert isinstance(seen.news, NodeGoneError)
     assert watched.watching.failures == 0
 
 
 @pytest.mark.parametrize("method", ["develop", "snapshot", "_tops"])
 def test_a_picture_that_breaks_ends_who_looks(watched, monkeypatch, caplog, method):
     break_pictures(monkeypatch, method)
-    watched.watching.look(1, TreeQuery(), follow=True)
+    watched.watching.watch(1, TreeQuery(), follow=True)
     with caplog.at_level(logging.ERROR):
         [seen] = watched.turn()
-    assert isinstance(seen.sight, CacheError)
-    assert "a bug" not in str(seen.sight)
+    assert isinstance(seen.news, CacheError)
+    assert "a bug" not in str(seen.news)
     assert watched.watching.failures == 1
     assert "KeyError: 'a bug'" in caplog.text
     assert watched.watching.seconds_left() is None
@@ -220,14 +220,14 @@ def test_a_picture_that_breaks_ends_who_looks(watched, monkeypatch, caplog, meth
 
 def test_a_change_that_breaks_ends_all_who_look_and_nothing_else(watched, monkeypatch):
     for ticket in (1, 2):
-        watched.watching.look(ticket, TreeQuery(), follow=True)
+        watched.watching.watch(ticket, TreeQuery(), follow=True)
         watched.turn()
     break_pictures(monkeypatch, "update")
     watched.run("r", [1, 2, 3])
     seen = watched.turn()
     assert [each.ticket for each in seen] == [1, 2]
-    assert all(isinstance(each.sight, CacheError) for each in seen)
+    assert all(isinstance(each.news, CacheError) for each in seen)
     assert watched.watching.failures == 2
     monkeypatch.undo()
-    watched.watching.look(3, TreeQuery(), follow=False)
-    assert isinstance(watched.turn()[0].sight, Scene)
+    watched.watching.watch(3, TreeQuery(), follow=False)
+    assert isinstance(watched.turn()[0].news, Scene)

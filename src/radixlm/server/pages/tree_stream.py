@@ -9,7 +9,7 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 from radixlm.core.clock import Clock
-from radixlm.core.events import Arrived, Finished, RequestEvent, Retracted, Scheduled
+from radixlm.core.events import Arrived, Event, Finished, Retracted, Scheduled
 from radixlm.engine.messages import Scene, SceneChange
 from radixlm.engine.viewer import Viewer
 from radixlm.server.http.sse import EventStream, compact, event, framed
@@ -150,7 +150,7 @@ class EventWriter:
         return self._seq
 
 
-def _happened(happened: RequestEvent) -> HappenedOut:
+def _happened(happened: Event) -> HappenedOut:
     match happened:
         case Arrived(name, prompt_tokens):
             return {"type": "arrived", "id": name, "prompt_tokens": prompt_tokens}

@@ -218,7 +218,7 @@ class RadixCache:
         return self._pins.add(self.tree.match_prefix(key, namespace), ttl)
 
     def keep(self, key: KeyLike, namespace: Hashable, ttl: float, owner: str) -> Pin:
-        """Pin as `pin` does, on behalf of an owner, so that it yields to later ones; see PinBoard.
+        """Pin the whole pages of `key` for an owner; the pin yields to later ones, see PinBoard.
 
         Raises PinError when not all of the key's whole pages are cached, when it has none, or when
         there is no room for them.
@@ -233,12 +233,12 @@ class RadixCache:
         return self._pins.keep(whole[:end], namespace, ttl, owner)
 
     def unpin(self, pin_id: int) -> None:
-        """Let go of a pin. Raises PinError when there is none of that id (any more)."""
+        """Let go of a pin. Raises PinError when there is no such pin (any more)."""
         self._pins.expire()
         self._pins.remove(pin_id)
 
     def holders(self, key: KeyLike) -> dict[Hashable, int]:
-        """For operators: how many tokens of `key` each namespace holds. No request may ask."""
+        """How many tokens of `key` each namespace holds: for operators, not for requests."""
         found = {name: self.tree.match_prefix(key, name).length for name in self.tree.roots}
         return {name: length for name, length in found.items() if length}
 
@@ -247,7 +247,7 @@ class RadixCache:
         return sorted(leases, key=path_ids)
 
     def flush(self) -> int:
-        """Drop all that no lease and no pin holds, ghosts too; returns how many tokens it was."""
+        """Drop all tokens that are not locked, and all ghosts; return how many were resident."""
         self._pins.expire()
         freed = self.tree.evict(self.tree.evictable_size)
         self._allocator.free(freed)
@@ -255,7 +255,7 @@ class RadixCache:
         return freed.size
 
     def discard(self, key: KeyLike, namespace: Hashable, keep: int) -> None:
-        """Drop what is cached of `key` after its first `keep` tokens, as far as nobody holds it."""
+        """Drop what is cached and unlocked of `key` after its first `keep` tokens."""
         match = self.tree.match_prefix(key, namespace)
         self._allocator.free(self.tree.discard(match, self.round_down(keep)))
 

@@ -1,4 +1,4 @@
-"""Why a match ended where it did, told from the tree as it was at that moment."""
+"""Why a match ended where it did, by the tree as it was at that moment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from radixlm.cache.node import TOKEN_BYTES, Match, TreeNode, page_key
 from radixlm.core.keys import Key, common_prefix, first_difference
 from radixlm.core.misses import MissReason, MissReport
 
-# So much is looked at of a list whose entries changed places: in front of the place, and behind.
+# How many tokens are compared, before and after the place, of lists whose entries changed places.
 _SHARED_TOKENS = 64
 _NEXT_TOKENS = 1_024
 _MOST_EDGES = 8
@@ -18,8 +18,8 @@ _MOST_SIBLINGS = 8
 
 
 class Ending:
-    """Where a match ended, kept by reference to what can not change: the bytes of edges. Cheap
-    enough to be made for every lease; the report is put together when somebody asks.
+    """Where a match ended, kept by reference to what can not change: the bytes of edges. It is made
+    for every lease, in O(1); the report is made on demand.
 
         key     | matched, resident | the next page ...
         edge    |    (of the node)  | same tokens, a ghost:  evicted

@@ -137,7 +137,7 @@ class EvictionOrder:
 
     def offer(self, node: TreeNode) -> bool:
         """Enter an unlocked leaf; one that is entered already keeps its place until it comes up.
-        Returns whether an entry that no longer counts was left behind.
+        Returns whether it left an entry that no longer counts.
         """
         key, queued = self.policy.key(node), node.queued_key
         if queued is not None and key >= queued:
@@ -164,7 +164,7 @@ class EvictionOrder:
     def rebuild(self, nodes: Iterable[TreeNode], policy: EvictionPolicy | None = None) -> None:
         """Enter exactly these leaves, by a new policy where one is given. O(nodes)."""
         policy = policy or self.policy
-        # All keys first: a policy of the user's that raises has then changed nothing.
+        # All keys first: when a user's policy raises, nothing has changed.
         keys = [
             (node, None if node.lock_ref or node.live or not node.resident else policy.key(node))
             for node in nodes

@@ -19,7 +19,7 @@ from radixlm.core.misses import MissReason, MissReport
 
 
 class Keeper(Protocol):
-    """What a lease needs of the cache that gave it."""
+    """The cache, as a lease sees it."""
 
     page_size: int
     enabled: bool
@@ -99,7 +99,7 @@ class Lease:
 
     @property
     def reserve(self) -> int:
-        """Slots in whole pages that no token has been given yet; they can be taken back."""
+        """Slots in whole pages that hold no token yet; they can be taken back."""
         return self._reserve
 
     @property
@@ -109,7 +109,7 @@ class Lease:
 
     @property
     def own_size(self) -> int:
-        """Slots that nobody else uses: the private ones, and those of the path's nodes that this
+        """Slots that no other lease uses: the private ones, and those of the path's nodes that this
         lease alone has locked. They are what its release gives back. O(nodes on the path).
         """
         size, at = self.private_size, self._node
@@ -144,7 +144,7 @@ class Lease:
         return int(self._slots[self._allocated - 1]) if self._allocated else None
 
     def give_back_reserve(self) -> None:
-        """Free the reserve: others need it now."""
+        """Free the reserve, for other leases."""
         if self._reserve:
             end = self._allocated - self._reserve
             slots = self._slots[end : self._allocated].copy()
@@ -231,7 +231,7 @@ class Lease:
                 self._tail.append(run)
 
     def _tail_extents(self) -> tuple[Extent, ...]:
-        """The runs of the private tokens, without what is reserved behind them."""
+        """The runs of the private tokens, without the reserve."""
         tail = self._tail
         reserved = self._allocated - self.length
         while reserved >= (size := tail[-1].stop - tail[-1].start):

@@ -29,7 +29,7 @@ _first_token = struct.Struct("=i").unpack_from
 
 def page_key(edge: bytes, page_size: int) -> PageKey:
     """The key of a child in its parent: its first page, or with pages of one token the token
-    itself, which is looked up in half the time. (Pages stay bytes, whose hash nobody can foresee.)
+    itself, which is looked up in half the time. (Pages stay bytes, whose hash can not be foreseen.)
     """
     if page_size == 1:
         token: int = _first_token(edge)[0]
@@ -38,7 +38,7 @@ def page_key(edge: bytes, page_size: int) -> PageKey:
 
 
 class TreeNode:
-    """The tokens on the edge into it, the slots of those that are resident, and who uses them.
+    """The tokens on the edge into it, the slots of those that are resident, and how it is used.
 
         edge   [ t0 t1 t2 t3 t4 t5 ]        tokens, all of them known
         slots  [ 17 18 19 40 )              the first `resident` have keys and values,
@@ -47,9 +47,9 @@ class TreeNode:
     Ghosts lie below what is resident: a node that is not resident to its end has only ghosts for
     children, since eviction works from the leaves up.
 
-    namespace: what must match besides tokens. The root of one is a node, too, without tokens. It is
-    of no class of its own: Python walks a path much faster where all nodes are of the same one.
-    edge: the tokens' int32 bytes, a copy of its own (a view would keep whole prompts alive).
+    namespace: what must match besides tokens. Its root is a TreeNode, too, without tokens: Python
+    walks a path much faster where all nodes are of one class.
+    edge: the tokens' int32 bytes, a copy (a view would keep whole prompts alive).
     end: tokens from the root to the end of this node.
     live: children with resident tokens; 0 makes it a leaf for eviction.
     lock_ref: leases and pins whose path runs through here; 0 means that it may be evicted.
@@ -64,27 +64,10 @@ class TreeNode:
     """
 
     __slots__ = (
-        "_extents",
-        "children",
-        "created",
-        "edge",
-        "end",
-        "evicted_at",
-        "held",
-        "hits",
-        "id",
-        "last_used",
-        "live",
-        "lock_ref",
-        "namespace",
-        "parent",
-        "pins",
-        "priority",
-        "queued_key",
-        "resident",
-        "slots",
-        "weight",
-    )
+        "_extents", "children", "created", "edge", "end", "evicted_at", "held", "hits", "id",
+        "last_used", "live", "lock_ref", "namespace", "parent", "pins", "priority", "queued_key",
+        "resident", "slots", "weight",
+    )  # fmt: skip
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ class Pin:
 
 @dataclass(slots=True, eq=False)
 class _Held:
-    """owner: who it yields for, None if it yields to nobody. added: tokens that no other pin held
+    """owner: for whom it is kept, None if it never yields. added: tokens that no other pin held
     when it was made.
     """
 

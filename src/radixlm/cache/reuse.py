@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from radixlm.cache.node import TOKEN_BYTES, TreeNode
 from radixlm.core.misses import POOL_SCALES
 
-# Epochs that a pool's worth of tokens is counted in: so fine are distances told apart.
+# Epochs that a pool's worth of tokens is counted in: the resolution of distances.
 _EPOCHS_IN_POOL = 64
 _MOST_EPOCHS = 1_280
 
@@ -39,7 +39,7 @@ class Reuse:
         self._tokens = [0]
 
     def is_right(self, nodes: Iterable[TreeNode]) -> bool:
-        """Whether it counts what these, all of a tree, hold; for checks."""
+        """Whether it counts what all nodes of a tree hold; for checks."""
         tokens = [0] * len(self._tokens)
         for node in nodes:
             if not node.lock_ref:
@@ -47,7 +47,7 @@ class Reuse:
         return tokens == self._tokens
 
     def enter(self, use: int, n_tokens: int) -> None:
-        """So many tokens are under no lock now, and were last used at `use`."""
+        """Count tokens that are under no lock now, and were last used at `use`."""
         if use > self._newest:  # an epoch that begins earlier would take over what is in the last
             self._newest = use
             if self._tokens[-1] >= self._width:
@@ -58,7 +58,7 @@ class Reuse:
         self._tokens[self._epoch(use)] += n_tokens
 
     def leave(self, use: int, n_tokens: int) -> None:
-        """So many of them, last used at `use`, are locked now, or forgotten."""
+        """Uncount tokens, last used at `use`, that are locked now, or forgotten."""
         self._tokens[self._epoch(use)] -= n_tokens
 
     def expected(self, node: TreeNode | None, length: int, in_use: int) -> tuple[int, ...]:

@@ -38,7 +38,7 @@ class RadixTree:
         root ── [1 2] 10 11 ─┬─ [3 4] 12 13
                              └─ [9]   20
 
-    It knows neither requests nor tensors nor who owns the slots. A node's children are found by
+    It knows neither requests nor tensors nor the owners of slots. A node's children are found by
     their first page; a whole edge is compared by one memcmp, without copying the key.
 
     Locks run from a node up to its root: lock_ref(node) = locks that end there + its children's.
@@ -55,8 +55,8 @@ class RadixTree:
     evictable_size, protected_size, pinned_size: resident tokens under no lock, under one or more,
     under a pin. uses: the counter that `last_used` is taken from.
     roots: by namespace. by_id: every node. order, ghosts: what is evicted, and forgotten, next.
-    changes: records which nodes changed, None while nobody watches.
-    reuse: counts when tokens were last used, None where nobody predicts.
+    changes: records which nodes changed, while somebody watches.
+    reuse: counts when tokens were last used, where that is wanted.
 
     >>> tree = RadixTree()
     >>> _ = tree.insert([1, 2, 3, 4], [10, 11, 12, 13])
@@ -172,7 +172,7 @@ class RadixTree:
 
         slots: one per token of the whole key. start: a node on the key's path that the caller
         holds; nothing above it is compared again, and the caller's lock moves from it down to
-        where the key ends. A leaf that nobody but the caller holds grows in place.
+        where the key ends. A leaf that only the caller holds grows in place.
         priority: raises that of the path, or of what gets locked. O(compared + new bytes).
         Raises InvalidKeyError, CacheError for a start that is not held; nothing has changed then.
         """
@@ -212,8 +212,8 @@ class RadixTree:
     def _add(
         self, node: TreeNode, held: bool, edge: bytes, slots: Slots, priority: int
     ) -> TreeNode:
-        """Add tokens below `node`, in place where nobody but the caller can be holding its end,
-        unless the node has more priority than what is added. held: whether the caller does.
+        """Add tokens below `node`, in place where at most the caller holds its end, unless the node
+        has more priority than what is added. held: whether the caller holds it.
         """
         alone = not node.children and node.lock_ref == held
         if alone and node.priority <= priority and not node.is_root:
@@ -415,8 +415,8 @@ class RadixTree:
             self.forget(node)
 
     def settle(self, node: TreeNode) -> None:
-        """What becomes of a node that nobody holds and under which nothing is resident: a resident
-        one waits for eviction, an empty root goes, so that namespaces do not pile up.
+        """Put an unlocked node without resident children in its place: a resident one into the
+        eviction order, an empty root out of the tree, so that namespaces do not pile up.
         """
         if node.lock_ref or node.live:
             return
@@ -429,7 +429,7 @@ class RadixTree:
             self._leave(node)
 
     def _tidy_order(self) -> None:
-        """Smaller keys and joined nodes leave entries behind that no longer count."""
+        """Drop the entries that smaller keys and joined nodes have left, when they are many."""
         if self.order.is_bloated(self.node_count):
             self.order.rebuild(self.nodes())
 

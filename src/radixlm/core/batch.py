@@ -105,8 +105,8 @@ class ScheduledBatch:
 class Failure(NamedTuple):
     """Why a row gave no token, and never will.
 
-    sound: so many of its first tokens have keys and values that are numbers; none of the others
-    may be read again.
+    sound: how many of its first tokens have keys and values that are numbers; the others must not
+    be read again.
     """
 
     reason: str

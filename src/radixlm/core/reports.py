@@ -9,7 +9,7 @@ from typing import NamedTuple
 from radixlm.core.keys import Slots
 from radixlm.core.request import Namespace
 
-# So many changes may wait for a slow viewer: some three seconds of them.
+# How many changes may wait for a slow viewer: about three seconds of them.
 MAX_WAITING = 32
 
 
@@ -25,7 +25,7 @@ class TreeQuery:
     """What of the tree is to be shown.
 
     max_depth: edges below the top. min_tokens: nodes with fewer in them and below are left out.
-    node: only that one and what is below it. max_nodes: keep so many, the heaviest by tokens in
+    node: only that one and what is below it. max_nodes: keep that many, the heaviest by tokens in
     them and below; of very many children only the newest are looked at, twice as many in all.
     within: only namespaces whose cache_salt begins with this. salted: also where it goes on.
     """
@@ -113,7 +113,7 @@ class TreeChange:
 class RequestView:
     """A request that runs. node_id: the deepest node of its path that is shown, None for none.
 
-    computed_tokens: of its prompt and answer, so many have keys and values.
+    computed_tokens: tokens of its prompt and answer that have keys and values.
     """
 
     id: str

@@ -42,7 +42,7 @@ class Outbox(Protocol):
 class EngineThread(threading.Thread):
     """Runs an EngineCore. Messages take effect between steps, so an abort within one step.
 
-    A crash ends the thread with a Died message, never silently: whoever waits is told.
+    A crash ends the thread with a Died message, never silently.
     stats: as of the last step; read from any thread.
     """
 
@@ -82,7 +82,7 @@ class EngineThread(threading.Thread):
     def _receive(self) -> None:
         """Handle all messages there are; wait for one when there is nothing else to do.
 
-        What has ended by them is told together: thousands may be aborted in one moment.
+        Requests that end by them are in one message: thousands may be aborted in one moment.
         """
         ended: list[RequestOutput] = []
         if not self._core.has_work:
@@ -102,7 +102,7 @@ class EngineThread(threading.Thread):
             self._outbox.put(Outputs(tuple(ended)))
 
     def _wait(self) -> Inbound | None:
-        """The next message, or None when those who watch have something to be shown first."""
+        """The next message, or None when there is something to be sent to watchers first."""
         try:
             return self._inbox.get(timeout=self._core.watching.seconds_left())
         except Empty:
@@ -120,7 +120,7 @@ class EngineThread(threading.Thread):
                     ended.append(output)
             case Ask(ticket, question):
                 answer = self._answer(ticket, question)
-                self.stats = self._core.stats()  # who has the answer finds its effect in them
+                self.stats = self._core.stats()  # the answer's effect is in them
                 self._outbox.put(answer)
             case WatchTree(ticket, query, follow):
                 self._core.watching.watch(ticket, query, follow=follow)

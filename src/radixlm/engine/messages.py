@@ -155,7 +155,7 @@ class TreeUpdate:
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """The loop ended; no further message follows. error: for all who wait, and who come later."""
+    """The loop ended; no further message follows. error: for all requests, later ones too."""
 
     error: EngineDeadError
 

@@ -80,7 +80,7 @@ class Viewer:
                 self._ended = news
             elif not self._accept(news):
                 self.close()
-        with suppress(RuntimeError):  # the loop is closed: nobody reads any more
+        with suppress(RuntimeError):  # the loop is closed, so there is no reader
             self._loop.call_soon_threadsafe(self._arrived.set)
 
     def _accept(self, news: Scene | SceneChange) -> bool:

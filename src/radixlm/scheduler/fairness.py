@@ -1,4 +1,4 @@
-"""Whose turn it is, between tenants."""
+"""Fairness between tenants: who is admitted next, and who decodes in a step."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class TokenFairness:
     """Counts the tokens that were computed for each tenant, so that the least served is next.
 
     Self-clocked fair queueing (Golestani, INFOCOM 1994), with tokens as the virtual time, as in
-    Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024): who comes, or comes
-    back, starts where the one admitted last is now, so that nobody saves up turns by being idle;
-    or later, where it had more than that, so that nobody is rid of it by being idle for a moment.
-    Every admission moves that point, so endless newcomers keep nobody waiting. While two tenants
-    both have requests waiting, what they were served differs by no more than one request's prompt
-    and what those that run generate. Tokens are counted, not how long a request keeps its place:
-    where places are short and prompts are cached, long answers get more of them.
+    Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024). A tenant that comes, or
+    comes back, starts where the one admitted last is now, so that no turns are saved up by being
+    idle; or later, where it had more than that, so that a moment of being idle does not cancel it.
+    Every admission moves that point, so endless new tenants keep no other waiting. While two
+    tenants both have requests waiting, what they were served differs by no more than one request's
+    prompt and what those that run generate. Tokens are counted, not how long a request keeps its
+    row: where rows are short and prompts are cached, long answers get more of them.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class TokenFairness:
             return
         del self._active[tenant]
         served = self._served.pop(tenant)
-        if not self._active:  # what one is given while nobody else asks is held against nobody
+        if not self._active:  # what a tenant was given while it was alone is not held against it
             self._now = max(self._now, served, *self._ahead.values())
             self._ahead.clear()
         elif served > self._now:
@@ -69,9 +69,9 @@ class TokenFairness:
         self._served[tenant] += tokens
 
 
-# To read so many tokens of its context costs a request that decodes as much as a prompt's token.
+# Reading this many tokens of its context costs a decoding request as much as a prompt's token.
 CONTEXT_PER_TOKEN = 128
-# Of what a tenant decodes, at least one part of so many goes on, by cost.
+# Of what a tenant decodes, at least 1 / PARTS goes on, by cost.
 PARTS = 4
 # Steps for which it is remembered that several tenants had requests under way at a time.
 MEMORY = 4_096
@@ -84,17 +84,17 @@ class DecodeTurns:
     *Giving way.* The first prompt of a step may be due to a tenant that was served less than
     others and decodes little: half of an even share of the step's budget, or less. In such a step
     every tenant that was served more goes on with a quarter of what it decodes, or with that much
-    where it is more; its requests take turns, those that moved longest ago first. So who decodes
-    little gives way to nobody, and nobody gives way to its like.
+    where it is more; its requests take turns, those that moved longest ago first. So a tenant that
+    decodes little does not give way, and none gives way to one like itself.
 
-    Nobody pauses for long: who moved in a step stands behind all who paused in it, and each step
-    takes a quarter of all there is, so after three or four of them it is everyone's turn again.
+    No request pauses for long: those that paused in a step come before those that moved in it, and
+    each step takes a quarter of them, so after three or four steps each has had its turn.
 
-    *Length.* A step in flight is what a tenant that comes next waits for. So in all other steps
-    what is read by those who decode counts against the budget, up to half of it: prompts get what
-    is left. This goes on for some steps after several tenants had requests under way.
+    *Length.* A tenant that comes next waits for the step in flight. So in all other steps what
+    decoding requests read counts against the budget, up to half of it: prompts get the rest. This
+    goes on for some steps after several tenants had requests under way.
 
-    step: how many there were so far.
+    step: the number of the present one.
     """
 
     def __init__(self, fairness: TokenFairness, budget: int) -> None:
@@ -115,7 +115,7 @@ class DecodeTurns:
         state.moved = self.step
 
     def beside(self, prompt: RequestState, decoding: list[RequestState]) -> list[RequestState]:
-        """Those of `decoding` that go on in a step whose first prompt is this one."""
+        """The requests of `decoding` that go on in a step whose first prompt is this one."""
         costs: Counter[str] = Counter()
         for state in decoding:
             costs[state.request.tenant] += _cost(state)
@@ -148,7 +148,7 @@ class DecodeTurns:
 
 
 def _cost(state: RequestState) -> int:
-    """What a request's next token takes of a step, in tokens of a prompt."""
+    """What a request's next token costs, in tokens of a prompt."""
     return 1 + state.n_tokens // CONTEXT_PER_TOKEN
 
 

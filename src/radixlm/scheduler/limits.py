@@ -67,7 +67,7 @@ class Limits:
         return params.max_tokens
 
     def _longest_of(self, params: SamplingParams) -> int:
-        """A prompt that is scored may fill the context: the one token behind it is not computed
+        """A prompt that is scored may fill the context: the one token after it is not computed
         on, so the model need not know its position.
         """
         scored = params.prompt_logprobs is not None and params.max_tokens == 1

@@ -1,4 +1,4 @@
-"""Who gives way when the pool is full, or when a more important request wants to run."""
+"""Which requests memory lets in, and which give way when it is full."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class MemoryGuard:
 
     Each is expected to use a share of the output it is allowed. The share is measured: it follows
     what ended requests have used, and a retraction, which shows that it was too low, raises it to
-    what those who run have used already. `conservativeness` scales it; 0 reserves nothing, so
+    what running requests have used already. `conservativeness` scales it; 0 reserves nothing, so
     that more run at once and some are retracted. Tokens that several share count once: they are
     neither free nor evictable.
 
@@ -88,7 +88,7 @@ class MemoryGuard:
         return min(1.0, self._share * self._conservativeness)
 
     def next_step(self) -> None:
-        """What was left behind long enough ago is not kept any more."""
+        """Forget what was left long enough ago."""
         self._left_behind.append([])
 
     def begin(self, running: Iterable[RequestState]) -> None:
@@ -115,7 +115,7 @@ class MemoryGuard:
         return self._cache.round_up(state.n_tokens - match.length) + self._expected(state)
 
     def left(self, match: Match) -> int:
-        """Slots that nobody has, or is expected to need, once `match` is locked."""
+        """Slots that no request has, or is expected to need, once `match` is locked."""
         spared = chain.from_iterable(self._left_behind)
         return self._cache.available_after(match, spared) - self._reserved
 

@@ -1,4 +1,4 @@
-"""Who is admitted first: one small method per policy."""
+"""The order of admission: one small method per policy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class AdmissionOrder(ABC):
         """The lowest goes first. Asked again when `state.cached` has changed."""
 
     def lay_out(self, index: PromptIndex) -> bool:  # noqa: ARG002
-        """Look at all that waits, where an order needs that; whether ranks have changed by it."""
+        """Walk all waiting prompts, where an order needs that; whether ranks have changed."""
         return False
 
 

@@ -60,19 +60,19 @@ def _is_present(entry: tuple[float, int, int, RequestState]) -> bool:
 
 
 class TenantQueue:
-    """Who is next: first those who were retracted, by arrival; then one who waited too long; then
-    the first by the policy's order.
+    """The waiting requests of one tenant and one priority. Next are the retracted ones, by arrival;
+    then one that waited too long; then the first by the policy's order.
 
     No request waits for more than `bound` admissions of younger ones. Proof sketch: let W be the
-    one that has waited longest among those who never ran. Whoever was admitted and is younger
-    than W arrived after W, so it was admitted while W waited: counting the admissions of all who
-    are younger counts W's. Any other V that waits is younger than W, and whoever is younger than
-    V is younger than W, so V's count is no larger: looking at W alone suffices. Once it reaches
-    the bound, only W or older ones are next until W goes. One who was retracted is next before
-    all who are younger, so its count stays at 0.
+    one that has waited longest among those that never ran. A request that was admitted and is
+    younger than W arrived after W, so it was admitted while W waited: counting the admissions of
+    all younger ones counts W's. Any other V that waits is younger than W, and all that are younger
+    than V are younger than W, so V's count is no larger: looking at W alone suffices. Once it
+    reaches the bound, only W or older ones are next until W goes. A retracted request is next
+    before all younger ones, so its count stays at 0.
 
-    One who follows another (see WaitingRoom) is next only in its turn: then nobody is, for a few
-    steps. Entries that have died are dropped when they come up. O(log n) per change.
+    When the request whose turn it is follows another (see WaitingRoom), none is next, for a few
+    steps. O(log n) per change. overtakers: arrivals of admitted requests that are younger than W.
     """
 
     def __init__(self, order: AdmissionOrder, bound: int) -> None:
@@ -116,7 +116,7 @@ class TenantQueue:
         return self._order.rank(state), state.arrival, state.stamp, state
 
     def remove(self, state: RequestState, *, admitted: bool) -> None:
-        """A request has been admitted, or is gone."""
+        """A request has been admitted, or has ended."""
         self.size -= 1
         state.waits = False
         state.stamp += 1
@@ -127,7 +127,7 @@ class TenantQueue:
             self._fresh = deque(state for state in self._fresh if _is_fresh(state))
 
     def head(self) -> RequestState | None:
-        """Who is next; None when all that wait, or the one whose turn it is, follow another."""
+        """The next request; None when all, or the one whose turn it is, follow another."""
         first = self._first_in_turn()
         if first is not None:
             return None if first.follows is not None else first
@@ -135,7 +135,7 @@ class TenantQueue:
         return None if entry is None else entry[-1]
 
     def _first_in_turn(self) -> RequestState | None:
-        """The older one of who came back first and who was overtaken too often."""
+        """The older one of the first that came back and one that was overtaken too often."""
         entry = self._returned.first()
         returned = None if entry is None else entry[-1]
         oldest = self._oldest()
@@ -148,7 +148,7 @@ class TenantQueue:
         return oldest if returned is None or oldest.arrival < returned.arrival else returned
 
     def _oldest(self) -> RequestState | None:
-        """The one that has waited longest of those who never ran."""
+        """The one that has waited longest of those that never ran."""
         while self._fresh and not _is_fresh(self._fresh[0]):
             self._fresh.popleft()
         return self._fresh[0] if self._fresh else None
@@ -162,9 +162,9 @@ Turn = tuple[int, int, str, TenantQueue]
 
 
 class PriorityLevel:
-    """The lines of one priority. turns: (served, number of the line, tenant, line), the least
-    served first, of equals the line that was opened first; what is noted there only grows, so it
-    is put right when it comes up.
+    """The queues of one priority. turns: (served, number of the queue, tenant, queue), the least
+    served first, of equals the queue that was opened first; `served` only grows, so an entry is put
+    right when it comes up.
     """
 
     def __init__(self) -> None:
@@ -173,8 +173,8 @@ class PriorityLevel:
 
 
 class WaitingQueue:
-    """Says who is next: the highest priority, there the tenant that was served least, there the
-    head of its line. O(log n) per change.
+    """All waiting requests. Next is, at the highest priority, the head of the queue of the tenant
+    that was served least. O(log n) per change.
     """
 
     def __init__(
@@ -213,7 +213,7 @@ class WaitingQueue:
                 line.rank_all()
 
     def remove(self, state: RequestState, *, admitted: bool) -> None:
-        """A waiting request has been admitted, or is gone."""
+        """A waiting request has been admitted, or has ended."""
         priority, tenant = self._priority(state), state.request.tenant
         level = self.levels[priority]
         line = level.lines[tenant]
@@ -225,7 +225,7 @@ class WaitingQueue:
                 del self._priorities[bisect_left(self._priorities, priority)]
 
     def head(self) -> RequestState | None:
-        """Who is next; None when nobody waits, or all of them follow others."""
+        """The next request; None when none waits, or all of them follow others."""
         for priority in reversed(self._priorities):
             state = self._head_of(self.levels[priority])
             if state is not None:

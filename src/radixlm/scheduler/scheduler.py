@@ -1,4 +1,4 @@
-"""Who computes how many tokens in the next step, and what becomes of them."""
+"""Which requests compute how many tokens in the next step, and what becomes of them."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Scheduler:
         self._sink(Arrived(name, request.key.size, request.namespace))
 
     def abort(self, request_id: str) -> RequestOutput | None:
-        """End a request, wherever it is; None when there is none of that id."""
+        """End a request, wherever it is; None when it is not under way."""
         state = self._running.get(request_id) or self._waiting.get(request_id)
         if state is None:
             return None
@@ -139,7 +139,7 @@ class Scheduler:
     def schedule(self, held: Container[str] = ()) -> ScheduledBatch:
         """Choose what the next step computes; gives slots, admits, and retracts where needed.
 
-        held: of those that decode, who is left out of this step.
+        held: decoding requests that are left out of this step.
         """
         self._guard.next_step()
         self.turns.next_step()
@@ -198,7 +198,7 @@ class Scheduler:
         require(len(self.fairness) == len(tenants), f"{len(self.fairness)} tenants, not {tenants}")
 
     def _plan(self, held: Container[str]) -> Plan:
-        """Who of the running requests goes on in this step, with how many tokens."""
+        """Which running requests go on in this step, with how many tokens."""
         prompts = self._prompts()
         running = self._running.items()
         decoding = [state for name, state in running if state.decodes and name not in held]
@@ -220,7 +220,7 @@ class Scheduler:
         return sorted(prompts, key=self._served)
 
     def _first_prompt(self, prompts: list[RequestState]) -> RequestState | None:
-        """Whose prompt is the first of this step, running or to be admitted; None for nobody's."""
+        """The first prompt of this step, running or to be admitted; None if there is none."""
         first = prompts[0] if prompts else None
         state = self._next(before=first) if self.waiting and self._free_rows else None
         if state is None:
@@ -270,7 +270,7 @@ class Scheduler:
         self._waiting.add(state)
 
     def _admit(self, parts: Parts, budget: int, *, before: RequestState | None = None) -> int:
-        """Admit who waits, as far as the budget goes; return what is left of it.
+        """Admit waiting requests, as far as the budget goes; return what is left of it.
 
         before: only those whose tenant was served less than this one's.
         """
@@ -359,8 +359,8 @@ class Scheduler:
         return state.output(new, reason, matched, logprob, first=first)
 
     def _fail(self, state: RequestState, failure: Failure) -> RequestOutput:
-        """End a request whose keys, values or logits are not numbers: nobody may find what they
-        have spoiled.
+        """End a request whose keys, values or logits are not numbers, and drop what they spoiled
+        from the cache.
         """
         state.computed = failure.sound
         self.counters.finished += 1

@@ -76,7 +76,7 @@ class WaitingRoom:
         return self._waiting.values()
 
     def next(self) -> RequestState | None:
-        """Who is to be admitted next; None for nobody."""
+        """The request to be admitted next; None if there is none."""
         if self._order.lay_out(self._index):
             self._queue.rank_all()
         while (state := self._queue.head()) is not None:
@@ -101,7 +101,7 @@ class WaitingRoom:
         return match
 
     def start(self, state: RequestState, cached: int) -> None:
-        """A waiting request has been admitted; those who share more of it than is `cached` will
+        """A waiting request has been admitted; those that share more of it than `cached` tokens
         follow it.
         """
         self._take_out(state, admitted=True)
@@ -119,7 +119,7 @@ class WaitingRoom:
         self._let_go(state, upto, upto)
         if upto <= state.prefill_end or not self._waiting:
             return
-        # What it generated is nobody's to follow, but others may have come with the same tokens.
+        # No request follows what it generated, but others may have come with the same tokens.
         namespace = state.request.namespace
         for other, shared in list(self._index.sharing(state.known[:upto], namespace, before)):
             if other.follows is None:

@@ -1,8 +1,8 @@
 """Where the end of a message, of a call or of a tool lies in a prompt, in characters and tokens.
 
-The messages are rendered once more with a mark behind each of these, and where the marks come out
-is where they end. What a template does with the text around (trimming it, say) may differ then, so
-a place counts only as far as both texts are the same:
+The messages are rendered once more with a mark after each of these, and the marks show where they
+end. What a template does with the text around (trimming it, say) may differ then, so a place counts
+only as far as both texts are the same:
 
     rendered       <|user|>Hello<|end|>
     with a mark    <|user|>Hello  #<|end|>      trimmed no more: the same up to "Hello"
@@ -22,7 +22,7 @@ Json = dict[str, Any]
 
 
 class Place(NamedTuple):
-    """What a prefix ends with: a message's part of content or call, or a tool, by their numbers.
+    """The end of a prefix: a message's part of content or call, or a tool, by their numbers.
 
     of: which message, or 0. A content that is one text is its own only part.
     """
@@ -41,7 +41,7 @@ def with_marks(
     marked, marked_tools = [dict(message) for message in messages], [dict(tool) for tool in tools]
     for place, mark in marks.items():
         if place.kind == "tool":
-            marked_tools[place.at] = _behind(marked_tools[place.at], mark)
+            marked_tools[place.at] = _marked(marked_tools[place.at], mark)
             continue
         message = marked[place.of]
         name = "content" if place.kind == "part" else "tool_calls"
@@ -50,12 +50,12 @@ def with_marks(
             message[name] = entries + mark
         elif entries:
             here = place.at
-            message[name] = [*entries[:here], _behind(entries[here], mark), *entries[here + 1 :]]
+            message[name] = [*entries[:here], _marked(entries[here], mark), *entries[here + 1 :]]
     return marked, marked_tools
 
 
 def ends_in(text: str, marked: str, marks: Sequence[str]) -> dict[str, int]:
-    """After how many characters of `text` each mark stands that came out once, in order."""
+    """For each mark that `marked` holds once, in order: the characters of `text` in front of it."""
     found: dict[str, int] = {}
     places = sorted((marked.find(mark), mark) for mark in marks if marked.count(mark) == 1)
     for place, mark in places:
@@ -70,7 +70,7 @@ def tokens_within(tokenizer: Tokenizer, key: Key, text: str, places: Sequence[in
     """For each place in a key's text, how many of its tokens lie wholly in front of it.
 
     places: in characters. Where the tokens do not spell the text, as with a tokenizer that
-    normalizes it, it is those that the text up to there has alone, too.
+    normalizes it, these are the tokens that the key shares with the text up to there alone.
     """
     spelled = [tokenizer.token_bytes(int(token)) for token in key]
     data, wanted = b"".join(spelled), text.encode()
@@ -87,16 +87,16 @@ def _characters(text: str) -> Key:
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<i4")
 
 
-def _behind(value: Any, mark: str) -> Any:
-    """`value` with the mark behind the last text in it; names stay as they are."""
+def _marked(value: Any, mark: str) -> Any:
+    """`value` with the mark after the last text in it; names stay as they are."""
     match value:
         case str():
             return value + mark
         case list() if value:
-            return [*value[:-1], _behind(value[-1], mark)]
+            return [*value[:-1], _marked(value[-1], mark)]
         case dict():
             for name in reversed(value):
-                marked = _behind(value[name], mark)
+                marked = _marked(value[name], mark)
                 if marked != value[name]:
                     return {**value, name: marked}
     return value

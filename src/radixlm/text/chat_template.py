@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from radixlm.core.errors import InvalidRequestError, ModelError
 from radixlm.core.files import read_text
-from radixlm.text.sandbox import Budget, make_environment
 from radixlm.text.tokenizer import Tokenizer, read_tokenizer_config, special_token_text
 
-MAX_RENDERED = 32 * 2**20
+MAX_RENDERED = 32 * 2**20  # characters
 _MOST_BYTES = 4 * 2**20
+_MAX_STEPS = _MAX_REPEAT = 1_000_000
+_MAX_POWER = 10_000
 _DEFAULT = "default"
 _WITH_TOOLS = "tool_use"
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token")
@@ -89,35 +96,33 @@ class ChatTemplate:
         messages: each has `role` and `content`, a text or a list of {"type": "text", "text": …};
             the assistant's may have `tool_calls`, with their arguments as mappings.
         add_generation_prompt: end with the opening of the assistant's turn; the default, unless
-            continue_final_message leaves the last message open to be gone on with.
+            continue_final_message leaves the last message open to be continued.
         kwargs: more variables for the template, such as `tools` or enable_thinking.
 
         Raises InvalidRequestError with the template's own message when it refuses the messages.
         """
-        if add_generation_prompt is None:
-            add_generation_prompt = not continue_final_message
         plain = [{**message, "content": one_text(message.get("content"))} for message in messages]
-        marker = ""
-        if continue_final_message:
-            if add_generation_prompt:
-                raise InvalidRequestError(
-                    "continue_final_message and add_generation_prompt exclude each other",
-                    param="continue_final_message",
-                )
-            marker = _mark_end(plain)
-        text = self._run({**kwargs, "messages": plain}, add_generation_prompt)
-        if not marker:
-            return text
-        head, found, _ = text.rpartition(marker)
+        if not continue_final_message:
+            return self._run({**kwargs, "messages": plain}, add_generation_prompt is not False)
+        param = "continue_final_message"
+        if add_generation_prompt:
+            raise InvalidRequestError(
+                f"{param} and add_generation_prompt exclude each other", param=param
+            )
+        if not plain or not isinstance(plain[-1]["content"], str):
+            raise InvalidRequestError(f"{param} needs a last message with text", param=param)
+        mark = uuid.uuid4().hex  # where the last message ends in the rendered text
+        plain[-1]["content"] += mark
+        text, found, _ = self._run({**kwargs, "messages": plain}, False).rpartition(mark)
         if not found:
             raise InvalidRequestError(
                 "the chat template leaves out the last message, so it cannot be continued",
-                param="continue_final_message",
+                param=param,
             )
-        return head
+        return text
 
     def _run(self, variables: Mapping[str, Any], add_generation_prompt: bool) -> str:
-        budget = Budget(MAX_RENDERED)
+        budget = _Budget()
         context = {
             "tools": None,
             "documents": None,
@@ -133,50 +138,11 @@ class ChatTemplate:
             return "".join(map(budget.spend_text, template.generate(context)))
         except InvalidRequestError:
             raise
-        except Exception as error:  # a template is a program: anything may come out of it
+        except Exception as error:  # a template is a program: it may raise anything
             raise InvalidRequestError(
                 f"the chat template refuses these messages: {str(error) or type(error).__name__}",
                 param="messages",
             ) from error
-
-
-def _compiled(source: str) -> jinja2.Template:
-    try:
-        return make_environment().from_string(source)
-    except Exception as error:  # Python compiles it, too: whatever that raises, it is of no use
-        reason = str(error) or type(error).__name__
-        raise ModelError(f"the chat template is not valid Jinja: {reason:.500}") from error
-
-
-def as_plain_text(
-    messages: Sequence[Message],
-    tokenizer: Tokenizer,
-    mark: str,
-    *,
-    continue_final_message: bool = False,
-) -> list[dict[str, Any]]:
-    """The messages with `mark` inside of what spells a special token, for `Tokenizer.encode`.
-
-    Descriptions of tools are such messages too: they come from whoever wrote the tool.
-    So nobody's words end a turn or begin another one's. That holds for the assistant's too, which
-    may repeat a user's; but the beginning of an answer that is to be continued is taken as it is.
-    """
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, str):
-            return tokenizer.broken_up(value, mark)
-        if isinstance(value, list):
-            return [plain(entry) for entry in value]
-        if isinstance(value, Mapping):
-            return {plain(name): plain(entry) for name, entry in value.items()}
-        return value
-
-    ends = len(messages)
-    if continue_final_message and messages and messages[-1].get("role") == "assistant":
-        ends -= 1
-    return [plain(message) for message in messages[:ends]] + [
-        dict(message) for message in messages[ends:]
-    ]
 
 
 def require_template(template: ChatTemplate | None) -> ChatTemplate:
@@ -228,10 +194,131 @@ def _named_template(folder: Path, entry: Any) -> tuple[str, str]:
     )
 
 
+class _Budget:
+    """What one rendering may use: characters of output, and steps of `range` loops in all.
+
+    A template has no other endless loop: the rest run over values that are there already. Text that
+    is doubled again and again is not bounded; templates come with the model, not the request.
+    """
+
+    def __init__(self) -> None:
+        self._characters = MAX_RENDERED
+        self._steps = _MAX_STEPS
+
+    def spend_text(self, text: str) -> str:
+        self._characters -= len(text)
+        if self._characters < 0:
+            raise OverflowError("it writes too much text")
+        return text
+
+    def range(self, *bounds: int) -> range:
+        """As the builtin."""
+        steps = range(*bounds)
+        self._steps -= len(steps)
+        if self._steps < 0:
+            raise OverflowError("it loops too often")
+        return steps
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """The sandbox, with `*` and `**` bounded: they make large values out of small ones."""
+
+    intercepted_binops = frozenset({"*", "**"})
+
+    def call_binop(
+        self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any
+    ) -> Any:
+        if operator == "**" and max(abs(left), abs(right)) > _MAX_POWER:
+            raise OverflowError(f"{left} ** {right} is too large")
+        if operator == "*":
+            for value, times in ((left, right), (right, left)):
+                if isinstance(value, str | list | tuple) and len(value) * times > _MAX_REPEAT:
+                    raise OverflowError(f"a value repeated {times} times is too large")
+        return super().call_binop(context, operator, left, right)
+
+
+class _GenerationBlock(Extension):
+    """`{% generation %}`, which marks the assistant's text for training: its body as it is."""
+
+    tags = {"generation"}  # noqa: RUF012 - as the base class declares it
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _compiled(source: str) -> jinja2.Template:
+    """In the environment that chat templates are written for.
+
+    Source: https://huggingface.co/docs/transformers/chat_templating_writing
+    """
+    environment = _Environment(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[jinja2.ext.loopcontrols, _GenerationBlock],
+    )
+    environment.filters["tojson"] = _to_json
+    del environment.globals["lipsum"]  # as much filler as its arguments ask for, all at once
+    try:
+        return environment.from_string(source)
+    except Exception as error:  # Python compiles it, too, and may raise anything
+        reason = str(error) or type(error).__name__
+        raise ModelError(f"the chat template is not valid Jinja: {reason:.500}") from error
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _refuse(message: str) -> None:
+    raise InvalidRequestError(f"the chat template refuses: {message}", param="messages")
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.now().astimezone().strftime(form)
+
+
+def as_plain_text(
+    messages: Sequence[Message],
+    tokenizer: Tokenizer,
+    mark: str,
+    *,
+    continue_final_message: bool = False,
+) -> list[dict[str, Any]]:
+    """The messages with `mark` inside of what spells a special token, for `Tokenizer.encode`.
+
+    So no text that came from outside ends a turn or begins another one; that holds for descriptions
+    of tools, which are such messages too, and for the assistant's messages, which may repeat a
+    user's. But the beginning of an answer that is to be continued is taken as it is.
+    """
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, str):
+            return tokenizer.broken_up(value, mark)
+        if isinstance(value, list):
+            return [plain(entry) for entry in value]
+        if isinstance(value, Mapping):
+            return {plain(name): plain(entry) for name, entry in value.items()}
+        return value
+
+    ends = len(messages)
+    if continue_final_message and messages and messages[-1].get("role") == "assistant":
+        ends -= 1
+    return [plain(message) for message in messages[:ends]] + [*map(dict, messages[ends:])]
+
+
 def one_text(content: Any) -> Any:
     """A message's content as templates get it: text parts as one text, a line each.
 
-    Templates that know no parts are the many.
+    Most templates know no parts.
     """
     if not isinstance(content, list):
         return content
@@ -244,20 +331,60 @@ def one_text(content: Any) -> Any:
     return "\n".join(str(part.get("text", "")) for part in content)
 
 
-def _mark_end(messages: list[dict[str, Any]]) -> str:
-    """Append a mark to the last message's text, to find where it ends in the rendered text."""
-    if not messages or not isinstance(messages[-1]["content"], str):
-        raise InvalidRequestError(
-            "continue_final_message needs a last message with text", param="continue_final_message"
-        )
-    marker = uuid.uuid4().hex
-    messages[-1]["content"] += marker
-    return marker
+_HEAD = """You may call functions. These are there, one a line, each with the JSON schema of its \
+parameters:"""
+_FOOT = """To call one, answer with nothing but a JSON object:
+{"name": <the function's name>, "arguments": <an object of its parameters>}
+To call several, write one such object a line. You are given the results then."""
 
 
-def _refuse(message: str) -> None:
-    raise InvalidRequestError(f"the chat template refuses: {message}", param="messages")
+def tools_as_text(
+    messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, takes_system: bool
+) -> list[dict[str, Any]]:
+    """The messages for a template that knows no tools: with the tools in the system message, calls
+    as the assistant's text, and results as the user's.
+
+    takes_system: whether the template takes a system message; else the tools come with the first
+    user message. The tools keep their order, so that the same ones make the same beginning.
+    """
+    written: list[dict[str, Any]] = []
+    for are_results, group in groupby(messages, lambda message: message["role"] == "tool"):
+        if are_results:  # one message: many templates want the roles in turn
+            written.append({"role": "user", "content": "\n\n".join(map(_result, group))})
+            continue
+        said = [_with_calls(message) for message in group]
+        if written and said[0]["role"] == "user":  # after results
+            said = _begun_with(written.pop()["content"], said, "user")
+        written += said
+    if not tools:
+        return written
+    text = "\n".join([_HEAD, *(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)])
+    return _begun_with(f"{text}\n{_FOOT}", written, "system" if takes_system else "user")
 
 
-def _strftime_now(form: str) -> str:
-    return datetime.now().astimezone().strftime(form)
+def _begun_with(text: str, messages: list[dict[str, Any]], role: str) -> list[dict[str, Any]]:
+    """The messages with `text` in the first one, which is `role`'s."""
+    if not messages or messages[0]["role"] != role:
+        return [{"role": role, "content": text}, *messages]
+    first, *others = messages
+    own = str(one_text(first["content"]) or "")
+    parts = (own, text) if role == "system" else (text, own)
+    return [{**first, "content": "\n\n".join(parts)}, *others]
+
+
+def _with_calls(message: Message) -> dict[str, Any]:
+    """The message with its calls, if any, written as the model is asked to."""
+    plain = dict(message)
+    functions = [call["function"] for call in plain.pop("tool_calls", ())]
+    calls = [
+        json.dumps({name: function[name] for name in ("name", "arguments")}, ensure_ascii=False)
+        for function in functions
+    ]
+    if calls:
+        said = str(one_text(message["content"]) or "")
+        plain["content"] = "\n".join([said, *calls] if said else calls)
+    return plain
+
+
+def _result(message: Message) -> str:
+    return f"Result of {message['name']}:\n{one_text(message['content']) or ''}"

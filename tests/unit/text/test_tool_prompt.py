@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from radixlm.text.tool_prompt import told_in_text
+from radixlm.text.chat_template import tools_as_text
 
 
 def test_roles_take_turns_where_the_user_speaks_behind_results() -> None:
@@ -14,9 +14,9 @@ def test_roles_take_turns_where_the_user_speaks_behind_results() -> None:
         {"role": "user", "content": [{"type": "text", "text": "c"}]},
         {"role": "user", "content": "d"},
     ]
-    told = told_in_text(said, [], takes_system=True)
+    told = tools_as_text(said, [], takes_system=True)
     assert [message["role"] for message in told] == ["user", "assistant", "user", "user"]
     assert told[2]["content"] == "Result of f:\n1\n\nResult of g:\n2\n\nc"
-    assert told_in_text(said[2:4], [], takes_system=True) == [
+    assert tools_as_text(said[2:4], [], takes_system=True) == [
         {"role": "user", "content": "Result of f:\n1\n\nResult of g:\n2"}
     ]

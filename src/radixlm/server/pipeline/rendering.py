@@ -15,9 +15,8 @@ from radixlm.parsers.style import AnswerStyle
 from radixlm.server.pipeline.protocol import ChatMessage, TemplateFields
 from radixlm.server.pipeline.tool_fields import ToolCallPart, tools_for_template
 from radixlm.text.breakpoints import Place, with_marks
-from radixlm.text.chat_template import ChatTemplate, as_plain_text
+from radixlm.text.chat_template import ChatTemplate, as_plain_text, tools_as_text
 from radixlm.text.tokenizer import Tokenizer
-from radixlm.text.tool_prompt import told_in_text
 
 _CALLING = ("tool_calls", "reasoning_content", "reasoning")
 
@@ -177,7 +176,7 @@ class Rendering:
         plain, known = with_marks(self.said, self.tools, marks)
         if not self.style.calls.described:
             takes_system = self.template.takes_system
-            plain, known = told_in_text(plain, known, takes_system=takes_system), []
+            plain, known = tools_as_text(plain, known, takes_system=takes_system), []
         continued = bool(self.fields.continue_final_message)
         return self.template.render(
             as_plain_text(plain, self.tokenizer, self.mark, continue_final_message=continued),

@@ -43,7 +43,7 @@ from radixlm.scheduler import Limits, Scheduler, make_order
 from radixlm.structured_output import Compiler, MaskFiller
 from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.model_folder import DEMO_MODEL, DEMO_NAME, resolve_folder
-from radixlm.text.prefix_check import BrokenPrefix, broken_prefixes, told
+from radixlm.text.prefix_check import BrokenPrefix, broken_prefixes, warning_of
 from radixlm.text.tokenizer import Tokenizer
 
 _logger = logging.getLogger("radixlm.build")
@@ -223,7 +223,7 @@ def _checked_prefixes(
 ) -> tuple[BrokenPrefix, ...]:
     broken = () if template is None else broken_prefixes(template, tokenizer)
     if broken:
-        _logger.warning("%s (/model_info has more)", told(broken))
+        _logger.warning("%s (/model_info has more)", warning_of(broken))
     return broken
 
 

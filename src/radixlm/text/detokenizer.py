@@ -1,4 +1,4 @@
-"""Stop strings in a stream of characters."""
+"""Output tokens to text, and stop strings in it, as they come."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class StopScanner:
     """Finds the stop string that is complete first, whatever the pieces the text comes in.
 
     Each string has a Knuth-Morris-Pratt automaton: its state is how much of the string the text
-    seen so far ends with. So the longest state is what must be held back, and a character costs
-    amortised O(1) per stop string. Of several that end at the same character the longest wins.
+    ends with so far. So the longest state must be held back, and a character costs amortised O(1)
+    per stop string. Of several that end at the same character the longest wins.
     """
 
     __slots__ = ("_borders", "_states", "_stops")
@@ -37,7 +37,7 @@ class StopScanner:
         return max(self._states, default=0)
 
     def feed(self, text: str, *, armed: bool = True) -> StopHit | None:
-        """Read on; the first hit ends it. What ends while not `armed` is passed over.
+        """Read on, up to the first hit. Strings that end while it is not `armed` are passed over.
 
         >>> StopScanner(("lo w", "wor")).feed("hello world")
         StopHit(stop='lo w', end=7)
@@ -76,7 +76,7 @@ def _borders(text: str) -> list[int]:
     return borders
 
 
-# So many of a prompt's last ids are enough to know what a first space or half a character behind
+# This many of a prompt's last ids are enough to know what a first space or half a character after
 # it belongs to.
 PROMPT_TAIL = 8
 
@@ -95,7 +95,7 @@ def continues(half: bytes, data: bytes) -> bool:
 
 
 class Piece(NamedTuple):
-    """What one token made certain. `stop` is the stop string that ends the request here."""
+    """The text that one token made certain. `stop`: the stop string that ends the request here."""
 
     text: str
     stop: str | None = None
@@ -110,9 +110,9 @@ class Detokenizer:
         bytes of the token -> UTF-8 decoder (keeps half a character) -> stop scanner (keeps what
         may become a stop string) -> piece
 
-    stop: texts before the first of these to be complete are the output; they are not part of it.
+    stop: the output ends in front of the first of these to be complete.
     min_tokens: a stop string that is complete with an earlier token than this one is plain text.
-    shown: ids of special tokens that are not skipped even so.
+    shown: ids of special tokens that are never skipped.
     prompt_tail: the last PROMPT_TAIL prompt ids, where the output continues a prompt: then a first
         space is kept, and a character that begins in the prompt is completed. What the output does
     not complete is the prompt's, and no part of the output.
@@ -157,18 +157,18 @@ class Detokenizer:
 
     @property
     def half(self) -> bytes:
-        """What has come of a character that is not whole yet."""
+        """The bytes so far of a character that is not whole yet."""
         return self._decoder.getstate()[0]
 
     def push(self, token: int) -> Piece:
-        """Take the next output token; give the text that is certain now. Nothing after a stop."""
+        """Take the next output token; give the text that is certain now, nothing after a stop."""
         if self._ended:
             return Piece("")
         self._pushed += 1
         return self._scanned(self._decode(token))
 
     def flush(self) -> Piece:
-        """What was held back, when the request ends for another reason than a stop string; half a
+        """The text that was held back, when the request ends without a stop string; half a
         character that is left may complete one.
         """
         if self._ended:

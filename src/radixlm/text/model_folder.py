@@ -1,4 +1,4 @@
-"""Names on the Hugging Face Hub, and the commands that fetch what they name."""
+"""Where a model's folder is, which kinds are not supported, and commands that fetch others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -72,12 +72,12 @@ _PLAIN_WEIGHTS = "weights in float32, bfloat16 or float16 are"
 
 def check_file(path: Path) -> None:
     """Raise UnsupportedModelError where a file is a model in a format that is not read."""
-    if path.suffix == ".gguf" or _begins(path) == _GGUF:
+    if path.suffix == ".gguf" or _head(path, len(_GGUF)) == _GGUF:
         raise _gguf(f"{str(path)!r} is a GGUF file")
 
 
 def check_kind(folder: Path) -> None:
-    """Raise UnsupportedModelError where a folder holds what is not served; it says what to do."""
+    """Raise UnsupportedModelError, with what to do, where a folder's model is not supported."""
     if (folder / "adapter_config.json").is_file() and not _has_weights(folder):
         raise _adapter(folder)
     if not (folder / "config.json").is_file():
@@ -115,7 +115,7 @@ def _adapter(folder: Path) -> UnsupportedModelError:
 def _quantized(folder: Path, how: str, field: str) -> UnsupportedModelError:
     """`field`: of config.json, where it says so."""
     card = folder / "README.md"
-    made_from = _MADE_FROM.search(_text(card)) if card.is_file() else None
+    made_from = _MADE_FROM.search(_head(card).decode(errors="replace")) if card.is_file() else None
     return UnsupportedModelError(
         f"{str(folder)!r} is a checkpoint quantized with {how} ({field} in its config.json), which "
         f"is not supported yet: {_PLAIN_WEIGHTS}. Take the model that it was made from",
@@ -148,26 +148,18 @@ def _has_weights(folder: Path) -> bool:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """A JSON object; empty where there is none, which is said when the model is loaded."""
+    """A JSON object; empty where there is none, which loading the model will report."""
     try:
-        value = json.loads(_text(path))
+        value = json.loads(_head(path).decode(errors="replace"))
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
 
 
-def _text(path: Path) -> str:
+def _head(path: Path, most: int = _MOST_BYTES) -> bytes:
     try:
         with path.open("rb") as file:
-            return file.read(_MOST_BYTES).decode(errors="replace")
-    except OSError:
-        return ""
-
-
-def _begins(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(len(_GGUF))
+            return file.read(most)
     except OSError:
         return b""
 
@@ -189,24 +181,22 @@ def resolve_folder(model: str | None) -> Path:
         return folder
     if model == DEMO_NAME:
         return DEMO_MODEL
-    if _is_file(model):
+    if _holds(model, Path.is_file):
         check_file(Path(model).expanduser())
         raise ModelError(f"{model!r} is a file; give the folder that it is in")
     raise _missing(model)
 
 
 def is_folder(model: str) -> bool:
-    """Whether there is such a folder; a text that can be no path is none."""
-    try:
-        return bool(model) and Path(model).expanduser().is_dir()
-    except (OSError, ValueError, RuntimeError):  # too long, a null byte, nobody's home
-        return False
+    """Whether there is such a folder."""
+    return bool(model) and _holds(model, Path.is_dir)
 
 
-def _is_file(model: str) -> bool:
+def _holds(model: str, test: Callable[[Path], bool]) -> bool:
+    """Whether a path passes a test; a text that can be no path does not."""
     try:
-        return Path(model).expanduser().is_file()
-    except (OSError, ValueError, RuntimeError):
+        return test(Path(model).expanduser())
+    except (OSError, ValueError, RuntimeError):  # too long, a null byte, no such user's home
         return False
 
 

@@ -1,5 +1,5 @@
-"""Does a chat template keep the prefix: does each turn's prompt begin with the one before it and
-its answer? Where it does not, nothing behind that place can come from the cache.
+"""Whether a chat template keeps the prefix: whether each turn's prompt begins with the one before
+it and its answer. Where it does not, nothing after that place can come from the cache.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from radixlm.core.keys import common_prefix
 from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.tokenizer import Tokenizer
 
-# A prompt of more characters than this is not looked at, so that loading does not wait for it.
+# In characters. Longer prompts are not looked at, so that loading does not wait for them.
 LONGEST_PROMPT = 100_000
 _SHOWN = 24
 _QUESTION = {"role": "user", "content": "Is it so?"}
@@ -50,11 +50,11 @@ _PROBES = (
 
 @dataclass(frozen=True, slots=True)
 class BrokenPrefix:
-    """What a template does not keep.
+    """A part of a conversation that a template does not keep.
 
-    written, rendered: what stood in the first turn, and what the next one has in its place, from
-    the first difference on. tokens: of the first turn's, how many the next one begins with, and of
-    how many. fix: what can be done, "" where that is nothing.
+    written, rendered: the text of the first turn, and that of the next one in its place, from the
+    first difference on. tokens: how many of the first turn's the next one begins with, and how many
+    there are. fix: what can be done, "" where that is nothing.
     """
 
     what: str
@@ -65,17 +65,16 @@ class BrokenPrefix:
 
 
 def broken_prefixes(template: ChatTemplate, tokenizer: Tokenizer) -> tuple[BrokenPrefix, ...]:
-    """What of its conversations the template does not keep; none is as it should be.
+    """The parts of conversations that the template does not keep; a good one keeps all.
 
-    Renders and tokenizes a few short conversations. One that the template refuses or makes very
-    long is not looked at, nor what the tokenizer can not read, nor reasoning where the template
-    knows none.
+    Renders and tokenizes a few short conversations. It passes over those that the template refuses
+    or makes very long, or the tokenizer cannot read, and reasoning where the template knows none.
     """
     found = (_broken(template, tokenizer, probe) for probe in _PROBES if _concerns(template, probe))
     return tuple(broken for broken in found if broken is not None)
 
 
-def told(broken: Sequence[BrokenPrefix]) -> str:
+def warning_of(broken: Sequence[BrokenPrefix]) -> str:
     """One line for the log."""
     places = "; ".join(
         f"{entry.what}: {entry.written!r} becomes {entry.rendered!r}" for entry in broken
@@ -114,6 +113,6 @@ def _broken(template: ChatTemplate, tokenizer: Tokenizer, probe: _Probe) -> Brok
 
 
 def _rest_of(written: str, prompt: str) -> str:
-    """What is left to write where the prompt has opened the thoughts already."""
+    """The text that is left to write where the prompt has opened the reasoning already."""
     opened = "<think>\n"
     return written.removeprefix(opened) if prompt.endswith(opened) else written

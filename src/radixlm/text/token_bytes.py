@@ -1,9 +1,9 @@
-"""What bytes a token stands for, read once from the tokenizer's decoder.
+"""The bytes that a token stands for, read once from the tokenizer's decoder.
 
-Every tokenizer that language models use is, when decoding, a table from token to bytes, plus at
-most one leading space to be dropped. So text is the UTF-8 reading of joined bytes, and decoding
-step by step needs no second look at earlier tokens: the standard library's incremental decoder
-holds back what is half a character. Decoders that are not of this kind are refused.
+Every tokenizer of a language model decodes by a table from token to bytes, plus at most one leading
+space to be dropped. So text is the joined bytes read as UTF-8, and decoding step by step needs no
+second look at earlier tokens: the standard library's incremental decoder holds half a character
+back. Other decoders are refused.
 
     byte-level BPE      every character of a token names a byte          "Ġhi"   -> b" hi"
     sentencepiece-like  a mark stands for the space, <0xE4> for a byte   "▁hi"   -> b" hi"
@@ -12,7 +12,7 @@ holds back what is half a character. Decoders that are not of this kind are refu
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>\Z")
 class TokenBytes:
     """How a token's spelling in the vocabulary becomes bytes.
 
-    byte_level: each character of the spelling names one byte, as GPT-2 does it.
+    byte_level: each character of the spelling names one byte, as in GPT-2.
     byte_fallback: a spelling such as <0xE4> is that byte.
     replace: (old, new) texts, applied in order.
     prefix: text put before each token (vocabularies of whole words).
@@ -74,11 +74,6 @@ def read_decoder(decoder: Mapping[str, Any] | None) -> TokenBytes:
         if set(kinds) - {"ByteLevel", "Fuse"}:
             raise _unsupported(kinds)
         return TokenBytes(byte_level=_byte_alphabet())
-    return _read_marked(steps, kinds)
-
-
-def _read_marked(steps: Sequence[Mapping[str, Any]], kinds: list[str]) -> TokenBytes:
-    """The sentencepiece family: marks for spaces, bytes as tokens, a first space to be dropped."""
     replace: list[tuple[str, str]] = []
     drops_first_space = False
     for place, step in enumerate(steps):
@@ -118,8 +113,7 @@ def _byte_alphabet() -> dict[str, int]:
 
     Printable Latin-1 bytes stand for themselves; the others got the code points from 256 upwards.
     """
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = [byte for byte in range(256) if byte not in printable]
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = sorted(set(range(256)) - set(printable))
     alphabet = {chr(byte): byte for byte in printable}
-    alphabet.update({chr(256 + place): byte for place, byte in enumerate(others)})
-    return alphabet
+    return alphabet | {chr(256 + place): byte for place, byte in enumerate(others)}

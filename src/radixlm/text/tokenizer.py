@@ -19,24 +19,24 @@ from radixlm.core.files import read_json_object
 from radixlm.core.keys import Key
 from radixlm.text.token_bytes import read_decoder
 
-# Characters that mean nothing to anyone; the last two of their plane are not characters.
+# Characters without a meaning; the last two of their plane are not characters.
 _PRIVATE_USE = 0xF0000
 _PRIVATE_USE_SIZE = 0xFFFE
-# What few tokens reach out of.
+# Texts that few tokens reach across.
 _GUARDS = ("\n", ".", "0")
 # Sixty times the largest vocabulary there is; tables have a row for each id.
 _MOST_TOKENS = 2**24
 
 
 class _Piece(NamedTuple):
-    """A part of a text, tokenized behind a guard, whose tokens are so many of its first ones."""
+    """A part of a text, tokenized after a guard. guards: how many of its first tokens are that."""
 
     encoding: tokenizers.Encoding
     guards: int
 
 
 class _Spellings(dict[int, bytes]):
-    """The bytes of tokens, each made when it is asked for first."""
+    """The bytes of tokens, each made at its first use."""
 
     def __init__(self, make: Callable[[int], bytes]) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Tokenizer:
         be larger (padded); ids beyond are decoded to nothing.
     eos_token_id, bos_token_id: as tokenizer_config.json names them, None where it does not.
     special_ids: ids that `skip_special_tokens` leaves out. added_ids: these, and all others that
-        are found in a text before anything else is (`<tool_call>` in many models).
+        are looked for in a text first (`<tool_call>` in many models).
     longest_token: characters of the longest spelling; no token stands for more of a text.
     """
 
@@ -86,7 +86,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
-        """Load a folder's tokenizer.json; without one, what `transformers` makes of the folder.
+        """Load a folder's tokenizer.json; without one, ask `transformers` to read the folder.
 
         Raises ModelError that says what is missing or broken.
         """
@@ -108,7 +108,7 @@ class Tokenizer:
     def encode(
         self, text: str, *, add_special_tokens: bool = True, break_mark: str | None = None
     ) -> Key:
-        """(n,) int32 ids of `text`, which may be none; the post-processor adds special tokens.
+        """(n,) int32 ids of `text`, which may be empty; the post-processor adds special tokens.
 
         break_mark: is left out wherever it stands, and no token reaches across such a place.
         Raises InvalidRequestError for text that is not valid Unicode.
@@ -123,11 +123,11 @@ class Tokenizer:
     def encode_behind(
         self, text: str, *, last: int | None = None, break_mark: str | None = None
     ) -> Key:
-        """(n,) int32 ids of `text` as it goes on from another one, with no token across the seam:
+        """(n,) int32 ids of `text` as it continues another one, with no token across the seam:
         nothing is put in front of it, neither special tokens nor a space.
 
-        last: the token before; behind a special one the text is what it is there in a whole text,
-            which some tokenizers begin with a space. break_mark: as for `encode`.
+        last: the token before; after a special one some tokenizers begin a text with a space, as in
+            a whole text. break_mark: as for `encode`.
         Raises InvalidRequestError for text that is not valid Unicode.
         """
         first, *others = _pieces(text, break_mark)
@@ -161,23 +161,22 @@ class Tokenizer:
         return self.encode(self.broken_up(text, mark), add_special_tokens=False, break_mark=mark)
 
     def broken_up(self, text: str, mark: str) -> str:
-        """`text` with `mark` inside of everything that spells a special token.
-
-        With that as its `break_mark`, `encode` finds none of them in it. O(length).
+        """`text` with `mark` inside of everything that spells a special token: with that as its
+        `break_mark`, `encode` finds none of them. O(length).
         """
         if self._begins is None or self._special is None or not self._special.search(text):
             return text
         return self._begins.sub(lambda found: found[2] + mark, text)
 
     def spells_added(self, ids: Sequence[int]) -> bool:
-        """Whether some of `ids` spell an added token that is none of them. O(length)."""
+        """Whether some of `ids` spell an added token without being it. O(length)."""
         if self._spelled is None:
             return False
         others = (run for added, run in groupby(ids, self.added_ids.__contains__) if not added)
         return any(self._spelled.search(self.decode(run)) for run in others)
 
     def within_added(self, text: str, place: int) -> bool:
-        """Whether an added token that `text` spells has begun before `place` and ends behind it."""
+        """Whether an added token that `text` spells begins before `place` and ends after it."""
         if self._spelled is None:
             return False
         start, stop = max(place - self.longest_token, 0), place + self.longest_token
@@ -190,8 +189,8 @@ class Tokenizer:
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         """Text of `ids`; each invalid byte sequence becomes U+FFFD.
 
-        The same as the library's own, but for byte tokens: it gives up the valid characters too
-        where one byte of a run is not valid, which no decoding step by step could know.
+        As the library decodes, except where one byte of a run of byte tokens is not valid: the
+        library gives up the valid characters, too, which no decoding step by step could know.
         """
         skipped = self.special_ids if skip_special_tokens else frozenset()
         data = b"".join(self.token_bytes(int(token)) for token in ids if token not in skipped)
@@ -200,7 +199,7 @@ class Tokenizer:
         return data.decode(errors="replace")
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes that `token` adds to a text; none for an id that the vocabulary lacks."""
+        """The bytes that `token` adds to a text; empty for an id that the vocabulary lacks."""
         return self._known_bytes[token]
 
     def spelled(self, ids: Iterable[int]) -> bytes:
@@ -218,7 +217,7 @@ class Tokenizer:
         return int(lengths.sum())
 
     def token_text(self, token: int) -> str:
-        """`token` on its own as text; bytes that are no whole character become U+FFFD."""
+        """`token` alone as text; bytes that are no whole character become U+FFFD."""
         return self.token_bytes(token).decode(errors="replace")
 
     def token_id(self, spelling: str) -> int | None:
@@ -226,13 +225,13 @@ class Tokenizer:
         return self._backend.token_to_id(spelling)
 
     def spelling(self, token: int) -> str | None:
-        """How the vocabulary spells `token`, None for an id that it lacks."""
+        """How the vocabulary spells `token`; None for an id that it lacks."""
         return self._backend.id_to_token(token) if 0 <= token < self.vocab_size else None
 
     def _find_guards(self) -> tuple[tuple[str, list[int]], ...]:
-        """Texts with their tokens that, put in front of another, get the first space in its stead.
+        """Texts with their tokens that take the first space when they stand in front of another.
 
-        Several, since one may be merged with what stands behind it.
+        Several, since one may be merged with the text after it.
         """
         found = []
         for guard in _GUARDS:
@@ -256,7 +255,7 @@ class Tokenizer:
 
 
 def new_mark() -> str:
-    """A mark for `Tokenizer.broken_up` that nobody can have guessed, and no template changes."""
+    """A mark for `Tokenizer.broken_up` that cannot be guessed, and that no template changes."""
     return "".join(chr(_PRIVATE_USE + secrets.randbelow(_PRIVATE_USE_SIZE)) for _ in range(5))
 
 
@@ -270,9 +269,9 @@ def _pieces(text: str, break_mark: str | None) -> list[str]:
 
 
 def _spellings(spelled: Iterable[str]) -> re.Pattern[str] | None:
-    """What finds any of them, the longest first; None where there is none.
+    """A pattern for any of them, the longest first; None where there is none.
 
-    One of a single character can not be broken up, so it is left out.
+    One of a single character cannot be broken up, so it is left out.
     """
     found = sorted((text for text in spelled if len(text) > 1), key=len, reverse=True)
     return re.compile("|".join(map(re.escape, found))) if found else None
@@ -292,7 +291,7 @@ def special_token_text(config: Mapping[str, Any], name: str) -> str | None:
 
 
 def _decoder_state(backend: tokenizers.Tokenizer) -> dict[str, Any] | None:
-    """The `decoder` of tokenizer.json, without writing out the whole vocabulary to get at it."""
+    """The `decoder` of tokenizer.json, without serializing the whole vocabulary."""
     if backend.decoder is None:
         return None
     state: dict[str, Any] = json.loads(backend.decoder.__getstate__())
@@ -311,11 +310,11 @@ def _through_transformers(folder: Path) -> tokenizers.Tokenizer:
             "--tokenizer, or `pip install transformers` so that other formats can be read"
         ) from None
     try:
-        # Left open, a folder that brings code of its own has the terminal asked whether to run it.
+        # Without False, a folder with code of its own would ask the terminal whether to run it.
         loaded = transformers.AutoTokenizer.from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False
         )
-    except Exception as error:  # whatever it raises, the folder is of no use
+    except Exception as error:  # it may raise anything
         raise ModelError(
             f"{folder} has no tokenizer.json, and transformers cannot read its tokenizer: {error}"
         ) from error

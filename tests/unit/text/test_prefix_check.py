@@ -6,7 +6,7 @@ import pytest
 import tokenizers
 
 from radixlm.text.chat_template import ChatTemplate
-from radixlm.text.prefix_check import LONGEST_PROMPT, BrokenPrefix, broken_prefixes, told
+from radixlm.text.prefix_check import LONGEST_PROMPT, BrokenPrefix, broken_prefixes, warning_of
 from radixlm.text.tokenizer import Tokenizer
 from tests.text_samples import byte_level
 
@@ -69,6 +69,6 @@ def test_another_order() -> None:
 
 
 def test_the_log_line() -> None:
-    line = told(broken(DROPS))
+    line = warning_of(broken(DROPS))
     assert "reasoning of earlier turns: '<think>" in line
     assert "\n" not in line

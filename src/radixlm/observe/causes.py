@@ -103,17 +103,17 @@ WORDS: Final = {
     Cause.HELD_BACK: Words("no more was wanted from the cache"),
     Cause.DISABLED: Words("the cache is off", "start without --disable-radix-cache"),
 }
-# Of what had to be computed, so much at least had been cached: many prompts begin with a few tokens
-# that some forgotten one had, too.
+# At least this share of the computed tokens had been cached: many prompts begin with a few tokens
+# of some forgotten one.
 _EVICTED_SHARE: Final = 0.25
 _PROMPT_END: Final = "the end of the prompt"
 _LAST_MESSAGE: Final = "the last message, and leave it there in later turns"
 _QUESTION: Final = 2  # messages that are no conversation yet: a system prompt and a question
 _OF_TOOLS: Final = '"parameters": {'
-_MOST_OF_TOOLS: Final = 4_096  # tokens: what came first may now come last
+_MOST_OF_TOOLS: Final = 4_096  # tokens: the first tool may now come last
 _SOME: Final = 10  # characters
 _HEADER: Final = 5  # characters that the template writes in front of a message, at least
-# What is told by a word or two, and by the message that they are in.
+# Kinds that a few words show; the cause depends on the message that they are in.
 _OF_WORDS: Final = frozenset({Kind.DATE_TIME, Kind.ID, Kind.NUMBER, Kind.TEXT})
 _OF_REASON: Final = {
     MissReason.NEW: Cause.FIRST_SEEN,
@@ -126,8 +126,8 @@ _OF_REASON: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """position: the token. spot: its message, in a chat. difference: where prompts part. where:
-    whatever changes there would stand better.
+    """position: the token. spot: its message, in a chat. difference: where prompts part. where: a
+    better place for the part that changes.
     """
 
     cause: Cause
@@ -153,7 +153,7 @@ class Finding:
 
 
 def cause_of(miss: MissReport) -> Cause | None:
-    """The cause of a miss, where that can be told without its text."""
+    """The cause of a miss, where its text is not needed for that."""
     if miss.reason is MissReason.EVICTED:
         computed = miss.prompt_tokens - miss.cached
         return Cause.EVICTED if miss.evicted >= _EVICTED_SHARE * computed else Cause.FIRST_SEEN
@@ -168,10 +168,10 @@ def find(
     *,
     others: bool = False,
 ) -> Finding:
-    """Make out a miss's cause. O(prompt), most of it in C; see benchmarks/explain.py.
+    """Find a miss's cause. O(prompt), most of it in C; see benchmarks/explain.py.
 
-    key: the prompt. outline: of a chat's. others: what is cached may be somebody else's, so little
-    of it is looked at: by causes one could search it for what one guesses.
+    key: the prompt. outline: of a chat's. others: the cached text may be of another user, so little
+    of it is looked at: causes could reveal guesses of it.
     """
     cause = cause_of(miss)
     if cause is not None:
@@ -242,15 +242,15 @@ def _of_own(kind: Kind, *, inside: bool) -> Cause:
 
 
 def _tools_gone(cached: str, spot: Spot) -> bool:
-    """Whether tools were told behind the system prompt, or without one in front of the messages,
-    where none are now.
+    """Whether tools stood after the system prompt, or without one before the messages, where none
+    are now.
     """
     between = spot.into < 0 if spot.role != "system" else not spot.left
     return between and _OF_TOOLS in cached
 
 
 def _left_out(texts: Texts, spot: Spot) -> bool:
-    """Whether the message that begins here stood later before."""
+    """Whether the message that begins here came later in the cached prompt."""
     before, cached, requested = texts
     if spot.into < 0:
         lead = ""
@@ -263,7 +263,7 @@ def _left_out(texts: Texts, spot: Spot) -> bool:
 
 
 def _where(spot: Spot | None, *, inside: bool, has_tools: bool) -> str:
-    """The place for what changes behind all that stays the same."""
+    """The place for the part that changes: after all that stays the same."""
     if spot is None or spot.last:
         return _PROMPT_END
     alone = spot.role == "system" and spot.of <= _QUESTION and not has_tools

@@ -1,4 +1,4 @@
-"""What kind of difference it is where two texts part, and where they go on the same."""
+"""The kind of difference where two texts part, and where they go on the same."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from radixlm.core.keys import Key
 from radixlm.core.misses import SHOWN_TOKENS
 from radixlm.text.tokenizer import Tokenizer
 
-# Texts go on the same where so many characters agree; without white space, fewer tell.
+# Texts go on the same where this many characters agree; without white space, fewer are enough.
 SAME = 40
 _SAME_SQUEEZED = 24
 _LOOKED_AT = 256
@@ -29,6 +29,7 @@ _WORD = re.compile(r"[^\s<>]*")
 _LONGEST_TORN = 40
 _TORN_WORD = re.compile(rf"[^\s<>]{{1,{_LONGEST_TORN}}}\Z")
 _ENTRY_ENDS = re.compile(r"[\[\]{}<>\n]|[,.:;!?](?:\s|\Z)")
+_LINES = re.compile(r"\n")
 _ITEMS = re.compile(r",\s*(?=[\"{\[])|\n")
 _THOUGHTS = "<think>"
 _MONTHS = (
@@ -54,7 +55,7 @@ _NUMBER = re.compile(r"[^\w\s]*\d[\d.,]*[^\w\s]*")
 
 
 class Kind(StrEnum):
-    """What differs where two texts part."""
+    """The difference where two texts part."""
 
     RETOKENIZED = "retokenized"  # nothing: the same text is cut into other tokens
     WHITE_SPACE = "white_space"  # nothing else
@@ -97,24 +98,24 @@ def meeting(cached: str, requested: str) -> tuple[int, int] | None:
 
 
 def torn_word(before: str) -> str:
-    """What `before` ends with of a word that may go on behind it."""
+    """The end of `before` that may be the begin of a word."""
     torn = _TORN_WORD.search(before, max(len(before) - _LONGEST_TORN, 0))
     return "" if torn is None else torn[0]
 
 
 def _torn(before: str, cached: str, requested: str) -> str:
-    """What the first words of both begin with in front of them."""
+    """The begin, in `before`, of the first words of both."""
     return "" if cached[:1].isspace() and requested[:1].isspace() else torn_word(before)
 
 
 def _begins(text: str) -> Iterator[int]:
-    """Where the first pieces begin behind which enough is known."""
+    """The places of the first pieces that are followed by enough text to compare."""
     found = islice(_PIECES.finditer(text), _MOST_PIECES)
     return (piece.start() for piece in found if piece.start() + SAME <= len(text))
 
 
 def _other_number(left: str, right: str) -> bool:
-    """Whether both go on with a number, and then with the same; else it numbers other texts."""
+    """Whether both go on with a number, and then the same; else they number other texts."""
     words = _first_word(left), _first_word(right)
     rests = (text[len(word) :][:_BEHIND] for text, word in zip((left, right), words, strict=True))
     return all(map(_NUMBER.fullmatch, words)) and _fields_agree(*rests)
@@ -125,19 +126,19 @@ def _first_word(text: str) -> str:
 
 
 def _fields_agree(left: str, right: str) -> bool:
-    """Whether both begin with the same, as far as that tells."""
+    """Whether both begin the same, as far as both are known."""
     enough = min(len(left), len(right), _SAME_SQUEEZED)
     return enough > 0 and left[:enough] == right[:enough]
 
 
 def _folded(text: str) -> str:
-    """Without what is not seen, and each letter in its simplest form."""
+    """The text without invisible characters, each letter in its simplest form."""
     simple = unicodedata.normalize("NFKC", text)
     return "".join(c for c in simple if not c.isspace() and unicodedata.category(c) != "Cf")
 
 
 def _reaches_into(pattern: re.Pattern[str], lead: str, text: str) -> bool:
-    """Whether it matches so that a part of the first word of `text` is in it."""
+    """Whether a match contains a part of the first word of `text`."""
     end = len(lead) + len(text) - len(text.lstrip()) + len(_first_word(text)[:_LONGEST_WORD])
     found = pattern.finditer(lead + text[: end - len(lead) + _CONTEXT])
     return any(match.end() > len(lead) and match.start() < end for match in found)
@@ -163,7 +164,7 @@ def _bare(entry: str) -> str:
 
 
 def _balanced(left: Sequence[str], right: Sequence[str]) -> bool:
-    """Whether the first few are the same ones."""
+    """Whether the first few of both are the same entries."""
     owed: Counter[str] = Counter()
     for ours, theirs in zip(left, right, strict=False):
         for entry, change in ((ours, 1), (theirs, -1)):
@@ -177,21 +178,14 @@ def _balanced(left: Sequence[str], right: Sequence[str]) -> bool:
 
 def _changed_places(before: str, cached: str, requested: str) -> bool:
     """Whether the first entry of each is a later one of the other: a line, or a member of JSON.
-    So lists are told that end behind what is known of them.
+    This finds lists that are longer than the text that is known of them.
     """
-    torn = before.rpartition("\n")[-1]
-    entries = [
-        [entry.strip(" ,[]{}") for entry in (torn + text).split("\n")]
-        for text in (cached, requested)
-    ]
-    if _crossed(*entries):
-        return True
-    torn = _ITEMS.split(torn)[-1]
-    entries = [
-        [entry.strip(" ,[]{}") for entry in _ITEMS.split(torn + text)]
-        for text in (cached, requested)
-    ]
-    return _crossed(*entries)
+    for separator in (_LINES, _ITEMS):
+        torn = separator.split(before)[-1]
+        texts = [separator.split(torn + text) for text in (cached, requested)]
+        if _crossed(*([entry.strip(" ,[]{}") for entry in text] for text in texts)):
+            return True
+    return False
 
 
 def _crossed(left: Sequence[str], right: Sequence[str]) -> bool:
@@ -210,7 +204,7 @@ _DECODER = codecs.getincrementaldecoder("utf-8")
 
 
 class Texts(NamedTuple):
-    """before: the last of what both share; cached and requested go on from there."""
+    """before: the end of the text that both share; cached and requested go on from there."""
 
     before: str
     cached: str
@@ -218,8 +212,8 @@ class Texts(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """before, after: what both say around it, as far as it is shown; control characters are
-    escaped, in `cached` and `requested` too. begins: nothing stands in front of `before`.
+    """before, after: the text around it that is shown; control characters are escaped, in `cached`
+    and `requested` too. begins: nothing stands in front of `before`.
     """
 
     kind: Kind
@@ -239,8 +233,8 @@ class Difference(NamedTuple):
 def difference(
     tokenizer: Tokenizer, shared: Key, cached: Key, requested: Key, *, begins: bool = False
 ) -> tuple[Difference, Texts]:
-    """The difference of two continuations of the same tokens, of which the last are `shared`; and
-    all that is known of them.
+    """The difference of two continuations of the same tokens, the last of which are `shared`; and
+    all their known text.
     """
     head, *both = (tokenizer.spelled(ids.tolist()) for ids in (shared, cached, requested))
     before, torn = _decoded(head)  # a character that the tokens cut belongs to the continuations
@@ -258,7 +252,7 @@ def difference(
 
 
 def visible(text: str) -> str:
-    """`text` with what can not be seen, or would turn its direction, written as escapes."""
+    """`text` with characters that are invisible, or turn its direction, written as escapes."""
     return "".join(map(_visible, text))
 
 
@@ -273,41 +267,40 @@ def _visible(letter: str) -> str:
 
 
 def _decoded(data: bytes) -> tuple[str, bytes]:
-    """The text, and the bytes of a character that ends behind it."""
+    """The text, and the bytes of an unfinished character at its end."""
     decoder = _DECODER("replace")
     return decoder.decode(data), decoder.getstate()[0]
 
 
 def _whole(data: bytes) -> str:
-    """All of its text, but for a character that ends behind it."""
+    """All of its text without an unfinished character at its end."""
     return _decoded(data)[0] or data.decode(errors="replace")
 
 
 def _agree(left: str | bytes, right: str | bytes) -> bool:
-    """Whether one goes on where the other ends."""
+    """Whether the longer one begins with the other."""
     short, long = sorted((left, right), key=len)
     return bool(short) and long[: len(short)] == short
 
 
 def _parted(texts: Texts, lead: int, ends: Sequence[int]) -> tuple[str, str, str, str]:
     """(before, cached, requested, after) with whole words in the middle; lead, ends: how many
-    characters are shown in front and behind.
+    characters are shown before and after.
     """
     torn = torn_word(texts.before)
     end = len(texts.before) - len(torn)
     before = texts.before[max(len(texts.before) - lead, 0) : end]
-    whole = texts.cached, texts.requested
-    parted = _in_words(*(torn + text[:end] for text, end in zip(whole, ends, strict=True)))
-    if not parted[-1]:
-        ends = [_word_end(text, end) for text, end in zip(whole, ends, strict=True)]
-        parted = _in_words(*(torn + text[:end] for text, end in zip(whole, ends, strict=True)))
-    same, ours, theirs, after = parted
+    shown = [text[:end] for text, end in zip(texts[1:], ends, strict=True)]
+    same, ours, theirs, after = _in_words(*(torn + text for text in shown))
+    if not after:
+        shown = [_to_word_end(text, end) for text, end in zip(texts[1:], ends, strict=True)]
+        same, ours, theirs, after = _in_words(*(torn + text for text in shown))
     return before + same, ours, theirs, after
 
 
-def _word_end(text: str, at: int) -> int:
+def _to_word_end(text: str, at: int) -> str:
     rest = _REST_OF_WORD.match(text, at)
-    return at if rest is None else rest.end()
+    return text[: at if rest is None else rest.end()]
 
 
 def _in_words(cached: str, requested: str) -> tuple[str, str, str, str]:

@@ -14,8 +14,8 @@ from radixlm.text.tokenizer import Tokenizer
 TOOLS = "tools"
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _MOST_STRINGS = 100
-# Characters that are looked through in vain for messages that the template changed; those that come
-# when so many were are sought in the next few only.
+# How many characters are searched in vain for messages that the template changed; after that, a
+# message is only looked for in the next few.
 _MOST_IN_VAIN = 32 * 2**20
 _NEAR = 4_096
 
@@ -23,8 +23,8 @@ _NEAR = 4_096
 class Spot(NamedTuple):
     """role: of the message, or TOOLS, which are no message. of: how many messages there are.
 
-    into, left: how many characters of the message stand in front of the place and behind it;
-    `into` is negative in what the template writes in front of it.
+    into, left: how many characters of the message stand before and after the place; `into` is
+    negative in the text that the template writes in front of it.
     """
 
     message: int | None
@@ -46,7 +46,7 @@ class Spot(NamedTuple):
 class Outline:
     """A chat's messages and tools, and the text that the template made of them.
 
-    edited: the messages of which an edit of the context left something out.
+    edited: the messages from which an edit of the context left something out.
     """
 
     text: str
@@ -55,12 +55,12 @@ class Outline:
     edited: Collection[int] = ()
 
     def at(self, tokenizer: Tokenizer, key: Key, position: int) -> Spot | None:
-        """The message of the token at `position` of the text's key; what the template writes
-        between two belongs to the second, but where the first one ends it may have gone on. None
-        without messages. O(text).
+        """The message of the token at `position` of the text's key. The template's text between two
+        messages belongs to the second, except where the first one ends. None without messages.
+        O(text).
 
         A text that messages share can be found too early. One that the template changed is not
-        found, nor is a call of a tool: all up to the next one is taken for theirs.
+        found, nor is a call of a tool: the text up to the next message is taken for theirs.
         """
         if not self.messages:
             return None
@@ -82,8 +82,8 @@ class Outline:
         return self._spot(last, wanted - begin, max(end - wanted, 0))
 
     def _spans(self) -> Iterator[tuple[int, int, int, int | None]]:
-        """Each message that is found, where it begins and ends, and which one what stands between
-        it and the one before belongs to, if not to the template.
+        """Each message that is found, where it begins and ends, and the message that the text
+        before it belongs to, if not to the template.
         """
         whole, between = self.text, None
         end, left, reach = 0, _MOST_IN_VAIN, _MOST_IN_VAIN
@@ -112,9 +112,9 @@ class Outline:
         return byte if self.text.isascii() else len(data[:byte].decode(errors="ignore"))
 
     def _tools_end(self, limit: int) -> int:
-        """Where before `limit` ends what JSON says of the tool that is named last; 0 without."""
+        """Where the JSON of the tool that is named last before `limit` ends; 0 without."""
         begin, last = -1, None
-        for tool in reversed(self.tools):  # the last is mostly told last: little is left to search
+        for tool in reversed(self.tools):  # the last mostly comes last: little is left to search
             name = str(tool.get("function", tool).get("name", ""))
             at = self.text.rfind(f'"{name}"', max(begin, 0), limit)
             begin, last = (at, tool) if at > begin else (begin, last)

@@ -114,8 +114,8 @@ class Detokenizer:
     min_tokens: a stop string that is complete with an earlier token than this one is plain text.
     shown: ids of special tokens that are never skipped.
     prompt_tail: the last PROMPT_TAIL prompt ids, where the output continues a prompt: then a first
-        space is kept, and a character that begins in the prompt is completed. What the output does
-    not complete is the prompt's, and no part of the output.
+        space is kept, and a character that begins in the prompt is completed. It is left
+        out where the output does not complete it.
     """
 
     __slots__ = (

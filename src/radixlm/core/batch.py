@@ -1,4 +1,4 @@
-"""What one step computes (ScheduledBatch) and what came of it (StepResult): values only."""
+"""The input of one step (ScheduledBatch) and its result (StepResult): values only."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class TokenMasks:
 
     places: of these rows in the batch.
     bits: (len(places), at least vocab / 32) int32: bit t % 32 of word t // 32 allows token t. They
-        are being made while the batch is computed, and wanted when it is sampled.
+        are made while the batch is computed, and needed when it is sampled.
     """
 
     places: tuple[int, ...]
@@ -105,8 +105,8 @@ class ScheduledBatch:
 class Failure(NamedTuple):
     """Why a row gave no token, and never will.
 
-    sound: how many of its first tokens have keys and values that are numbers; the others must not
-    be read again.
+    sound: the keys and values of this many of its first tokens are finite; the others must not be
+    read again.
     """
 
     reason: str
@@ -132,10 +132,10 @@ class NewTokens(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepResult:
-    """What a step gave, by the rows' order in the batch.
+    """The result of a step, in the order of the batch's rows.
 
     tokens: the sampled token, or None for a row that does not sample, or failed.
-    failed: by row position, rows whose numbers are none; the others have nothing to do with it.
+    failed: by row position, rows whose numbers are not finite; it does not affect the others.
     logprobs: by row position, for rows that sample and asked for them.
     prompt_logprobs: by row position: of the prompt tokens start + 1 ... (as far as they are
         prompt, and not before the first that is wanted), for rows that asked for them.

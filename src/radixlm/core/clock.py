@@ -1,4 +1,4 @@
-"""Time has one owner: the clock given at construction. Tests give a virtual one."""
+"""Time comes from the clock given at construction. Tests give a virtual one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class WallClock:
 
 
 class VirtualClock:
-    """A clock that moves only when told.
+    """A clock that moves only by `advance`.
 
     >>> clock = VirtualClock()
     >>> clock.advance(1.5)

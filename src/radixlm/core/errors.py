@@ -1,4 +1,4 @@
-"""How many there are, in words."""
+"""Every error that RadixLM raises on purpose."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class RadixLMError(Exception):
 
 
 class InvalidRequestError(RadixLMError, ValueError):
-    """The request is wrong. `param` names the field, in the words of the caller's interface."""
+    """The request is wrong. `param` names the field as the caller's interface does."""
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
         super().__init__(message)
@@ -53,11 +53,11 @@ class EngineDeadError(RadixLMError):
 
 
 class EngineStoppedError(EngineDeadError):
-    """The engine was shut down, as it was meant to be."""
+    """The engine was shut down on purpose."""
 
 
 class NoTrialError(RadixLMError):
-    """No process can be started to try grammars in; those that are known still work."""
+    """No process can be started to try grammars in; known grammars still work."""
 
 
 class ConfigError(RadixLMError, ValueError):
@@ -116,11 +116,11 @@ class LeaseClosedError(CacheError):
 
 
 class PinError(CacheError):
-    """More would be pinned than the budget allows, nothing is there to pin, or no such pin is."""
+    """The budget of pins is used up, there is nothing to pin, or no such pin."""
 
 
 class NodeGoneError(CacheError):
-    """The node is not in the tree, or not any more, or not for the one who asks."""
+    """The node is not in the tree, not any more, or not visible to the caller."""
 
 
 class SlotError(CacheError):

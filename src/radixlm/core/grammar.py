@@ -1,4 +1,4 @@
-"""What a request's answer must look like: a value, compiled elsewhere."""
+"""The form that a request's answer must have: a value, compiled elsewhere."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ JSON_STYLE: Final[Mapping[str, Any]] = {
     "key_separator": ": ",
     "whitespace_flexible": False,
 }
-# What means something in a regular expression.
+# Characters with a meaning in regular expressions.
 _OPERATORS = re.compile(r"[\\.+*?()|\[\]{}^$#&\-~/]")
 # The schema of every JSON object.
 ANY_OBJECT: Final[Mapping[str, Any]] = {"type": "object"}
@@ -39,14 +39,14 @@ class GrammarKind(StrEnum):
 
 
 class Constraint(Protocol):
-    """A grammar compiled for one tokenizer; what `matcher` gives is for the engine to know."""
+    """A grammar compiled for one tokenizer; the engine knows the type of its matchers."""
 
     def matcher(self) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """All answers that are allowed. Only its size is checked here; `constraints` compiles it.
+    """All answers that are allowed. Only its size is checked here; `structured_output` compiles it.
 
     param: the field it came from, which errors name.
 

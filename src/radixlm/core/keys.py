@@ -26,35 +26,30 @@ def as_key(tokens: KeyLike) -> Key:
     >>> as_key([3, 1, 2]).dtype
     dtype('int32')
     """
-    array: Key
-    if isinstance(tokens, np.ndarray) and tokens.dtype == np.int32 and tokens.flags.c_contiguous:
-        array = tokens.view(np.int32)
-    else:
-        try:
-            wide = np.asarray(tokens)
-        except ValueError as error:
-            raise InvalidKeyError(f"token ids do not form one row: {error}") from None
-        if wide.ndim != 1:
-            raise InvalidKeyError(f"a key has one dimension, got shape {wide.shape}")
-        if wide.size and not np.issubdtype(wide.dtype, np.integer):
-            raise InvalidKeyError(f"token ids must be integers, got dtype {wide.dtype}")
-        for value in (int(wide.max()), int(wide.min())) if wide.size else ():
+    try:
+        wide = np.asarray(tokens)
+    except ValueError as error:
+        raise InvalidKeyError(f"token ids do not form one row: {error}") from None
+    if wide.ndim != 1:
+        raise InvalidKeyError(f"a key has one dimension, got shape {wide.shape}")
+    if not wide.size:
+        raise InvalidKeyError("a key needs at least one token, got none")
+    if not np.issubdtype(wide.dtype, np.integer):
+        raise InvalidKeyError(f"token ids must be integers, got dtype {wide.dtype}")
+    if wide.dtype != _INT32:
+        for value in (int(wide.max()), int(wide.min())):
             if abs(value) > _INT32_MAX:
                 raise InvalidKeyError(f"token id {value} does not fit int32")
-        array = np.ascontiguousarray(wide, dtype=np.int32)
-    if array.ndim != 1:
-        raise InvalidKeyError(f"a key has one dimension, got shape {array.shape}")
-    if not array.size:
-        raise InvalidKeyError("a key needs at least one token, got none")
+    array: Key = np.ascontiguousarray(wide, dtype=np.int32)
     if array.min() < 0:
         raise InvalidKeyError(f"token ids must not be negative, got {int(array.min())}")
     return array
 
 
 def token_view(key: KeyLike) -> memoryview:
-    """The tokens of a key, as int32s in one piece. What has a key's type already is taken as it is,
-    in constant time: its ids are not looked at one by one. Negative ones match nothing, and the
-    tree refuses to add them. Raises InvalidKeyError.
+    """The tokens of a key, as int32s in one piece. An array of a key's type is taken as it is, in
+    constant time, without a look at its ids: negative ones match nothing, and the tree refuses to
+    add them. Raises InvalidKeyError.
     """
     if isinstance(key, np.ndarray) and key.dtype == _INT32:
         view = key.data
@@ -64,7 +59,7 @@ def token_view(key: KeyLike) -> memoryview:
 
 
 def as_trusted_key(key: KeyLike) -> Key:
-    """As `as_key`, but what has a key's type already is trusted; see `token_view`."""
+    """As `as_key`, but an array that has a key's type is trusted; see `token_view`."""
     return cast("Key", token_view(key).obj)
 
 

@@ -1,4 +1,4 @@
-"""What the cache says of a prompt: why it missed, and what pools of other sizes would hold."""
+"""Why a prompt was not found in the cache, and the sizes of pools that are predicted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 from radixlm.core.errors import counted
 
-# How much of a cached text is shown on either side of where a prompt leaves it.
+# How much of a cached text is shown on either side of the place where a prompt leaves it.
 SHOWN_TOKENS: Final = 12
 # Sizes of the pool, as multiples of its own, for which the cache predicts what it would hold.
 POOL_SCALES: Final = (0.5, 1.0, 2.0, 4.0)
@@ -34,11 +34,10 @@ class MissReport:
 
     position: where it ends: `cached`, or with pages, for `diverged`, the very token that differs.
     shared, cached_next, requested_next: for `diverged`, the bytes of the int32 ids around it: the
-        last ones before `position`, and what is cached and what was asked for from there on; more
-        than is shown, to compare lists whose entries changed places.
+        last ones before `position`, and the cached and the requested ones from there on; more than
+        is shown, to compare lists whose entries changed places.
     evicted, evicted_ago: for `evicted`, how many tokens from there on had been cached, and how many
-        seconds ago the first of them had to go. hits: how often what is (or was) there had been
-        found.
+        seconds ago the first of them was evicted. hits: how often the tokens there had been found.
     """
 
     prompt_tokens: int

@@ -12,7 +12,7 @@ _OWN_CGROUP = Path("/proc/self/cgroup")
 
 
 def processors_seen() -> int:
-    """Those that the scheduler may put this process on."""
+    """The processors that the system may run this process on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -24,7 +24,7 @@ def processors_allowed(cgroups: Path = _CGROUPS, own: Path = _OWN_CGROUP) -> flo
 
 
 def threads_for(allowed: float) -> int:
-    """How many threads compute on so many processors: one and a half keep two busy in turns."""
+    """How many threads compute: one and a half processors keep two threads busy in turns."""
     return max(math.ceil(allowed), 1)
 
 

@@ -22,10 +22,10 @@ class Tally(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TreeQuery:
-    """What of the tree is to be shown.
+    """The part of the tree to show.
 
     max_depth: edges below the top. min_tokens: nodes with fewer in them and below are left out.
-    node: only that one and what is below it. max_nodes: keep that many, the heaviest by tokens in
+    node: only that one and the nodes below it. max_nodes: keep this many, the heaviest by tokens in
     them and below; of very many children only the newest are looked at, twice as many in all.
     within: only namespaces whose cache_salt begins with this. salted: also where it goes on.
     """
@@ -99,8 +99,8 @@ class TreeSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class TreeChange:
-    """What leads from one picture of the tree to a later one: first `removed` go, then `nodes` are
-    put in or replaced, each before its children.
+    """The step from one picture of the tree to a later one: first `removed` go, then `nodes` are
+    added or replaced, each before its children.
     """
 
     version: int
@@ -111,9 +111,9 @@ class TreeChange:
 
 @dataclass(frozen=True, slots=True)
 class RequestView:
-    """A request that runs. node_id: the deepest node of its path that is shown, None for none.
+    """A request that runs. node_id: the deepest node of its path that is shown, or None.
 
-    computed_tokens: tokens of its prompt and answer that have keys and values.
+    computed_tokens: how many tokens of its prompt and answer have keys and values.
     """
 
     id: str

@@ -254,12 +254,12 @@ def _left_out(texts: Texts, spot: Spot) -> bool:
     before, cached, requested = texts
     if spot.into < 0:
         lead = ""
-        told = spot.role == "assistant"
+        certain = spot.role == "assistant"
     else:
         lead = before[-spot.into - _HEADER :]
-        told = spot.role != "system" and len(lead) == spot.into + _HEADER
+        certain = spot.role != "system" and len(lead) == spot.into + _HEADER
     message = requested[:SAME]
-    return told and len(message) == SAME and (lead + cached).find(lead + message, 1) > 0
+    return certain and len(message) == SAME and (lead + cached).find(lead + message, 1) > 0
 
 
 def _where(spot: Spot | None, *, inside: bool, has_tools: bool) -> str:

@@ -106,8 +106,8 @@ class Outline:
     def _character(self, tokenizer: Tokenizer, key: Key, position: int) -> int:
         """Where in the text the token at `position` begins."""
         data = self.text.encode()
-        before, behind = map(tokenizer.byte_length, (key[:position], key[position:]))
-        added = max(before + behind - len(data), 0)  # by the tokenizer, in front
+        before, after = map(tokenizer.byte_length, (key[:position], key[position:]))
+        added = max(before + after - len(data), 0)  # by the tokenizer, in front
         byte = max(before - added, 0)
         return byte if self.text.isascii() else len(data[:byte].decode(errors="ignore"))
 

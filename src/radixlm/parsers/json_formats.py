@@ -272,11 +272,7 @@ class HermesParser(JsonCallParser):
     """
 
     def _run(self) -> Steps[None]:
-        while self._may_call and (yield from self._until(HERMES_BEGIN)):
-            yield from self._skip_spaces()
-            if (yield from self._call()):
-                yield from self._closed_by(HERMES_END)
-        yield from self._rest()
+        return self._tagged_calls(HERMES_BEGIN, HERMES_END)
 
 
 HERMES = CallFormat(

@@ -95,6 +95,14 @@ class CallParser(StepParser):
             if not self._may_call or not (yield from self._skip(separator)):
                 return True
 
+    def _tagged_calls(self, begin: str, end: str) -> Steps[None]:
+        """Read calls between tags, any number, with text around."""
+        while self._may_call and (yield from self._until(begin)):
+            yield from self._skip_spaces()
+            if (yield from self._call()):
+                yield from self._closed_by(end)
+        yield from self._rest()
+
     def _word(self) -> Steps[str]:
         """Read a name; "" when none comes."""
         start = self._at

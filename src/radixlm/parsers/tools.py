@@ -20,7 +20,7 @@ class Tool:
 
 
 class Calling(StrEnum):
-    """Whether tools are called: never, as the model likes, or once at least."""
+    """Whether tools are called: never, as the model chooses, or at least once."""
 
     NONE = "none"
     AUTO = "auto"
@@ -45,8 +45,8 @@ class ToolUse:
 
     @property
     def constrained(self) -> bool:
-        """Whether the answer has to be held to it, token by token: even without calls, since a
-        model that sees tools may call them.
+        """Whether a grammar must enforce it: even without calls, since a model that sees tools may
+        call them.
         """
         if self.calling is Calling.AUTO:
             held = self.others or not self.parallel
@@ -55,16 +55,16 @@ class ToolUse:
 
 
 ANY_TYPE = frozenset({"string", "number", "integer", "boolean", "null", "array", "object"})
-# What says nothing of the values.
+# Keywords that say nothing about the values.
 REMARKS: Final = frozenset({"title", "description", "default", "examples", "$comment"})
-# With more than that a schema says nothing, nor does one that refers to itself alone.
+# A schema with more choices than that is not followed, nor one that only refers to itself.
 _MOST_CHOICES = 1_000
 _BEGINS = {'"': "string", "{": "object", "[": "array", "t": "boolean", "f": "boolean", "n": "null"}
 
 
 class Choices(NamedTuple):
-    """Schemas, one of which each value must follow. only: that is all that it must, but for
-    exclusive: it must not follow two of them.
+    """Schemas, one of which each value must follow. only: nothing else is required, except with
+    exclusive: that it follows no two of them.
     """
 
     schemas: Sequence[Any]
@@ -76,7 +76,7 @@ _UNKNOWN = Choices(({},), only=False)
 
 
 def choices(schema: Any, root: Any) -> Choices:
-    """What `schema`, which stands in `root`, leaves to choose from: `$ref` followed, each once, and
+    """The choices that `schema`, which stands in `root`, leaves: `$ref` followed, each once, and
     `anyOf` and `oneOf` opened. Bounded, however often schemas refer to each other.
     """
     found: list[Any] = []

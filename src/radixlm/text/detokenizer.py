@@ -118,19 +118,6 @@ class Detokenizer:
         out where the output does not complete it.
     """
 
-    __slots__ = (
-        "_decoder",
-        "_drop_space",
-        "_ended",
-        "_half",
-        "_held",
-        "_min_tokens",
-        "_pushed",
-        "_scanner",
-        "_skipped",
-        "_tokenizer",
-    )
-
     def __init__(
         self,
         tokenizer: Tokenizer,

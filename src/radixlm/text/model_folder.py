@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import shlex
 import shutil
@@ -13,7 +12,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from radixlm.core.errors import ModelError, UnsupportedModelError
+from radixlm.core.errors import CheckpointError, ModelError, UnsupportedModelError
+from radixlm.core.files import read_json_object
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*\w", re.ASCII)
 
@@ -48,7 +48,7 @@ def _tool(name: str) -> str:
     return str(beside)
 
 
-_MOST_BYTES = 2**20
+_MOST_OF_CARD = 2**20  # bytes
 _GGUF = b"GGUF"
 _QUANTIZERS: Mapping[str, str] = MappingProxyType(
     {
@@ -115,7 +115,11 @@ def _adapter(folder: Path) -> UnsupportedModelError:
 def _quantized(folder: Path, how: str, field: str) -> UnsupportedModelError:
     """`field`: of config.json, where it says so."""
     card = folder / "README.md"
-    made_from = _MADE_FROM.search(_head(card).decode(errors="replace")) if card.is_file() else None
+    made_from = (
+        _MADE_FROM.search(_head(card, _MOST_OF_CARD).decode(errors="replace"))
+        if card.is_file()
+        else None
+    )
     return UnsupportedModelError(
         f"{str(folder)!r} is a checkpoint quantized with {how} ({field} in its config.json), which "
         f"is not supported yet: {_PLAIN_WEIGHTS}. Take the model that it was made from",
@@ -150,13 +154,12 @@ def _has_weights(folder: Path) -> bool:
 def _read(path: Path) -> dict[str, Any]:
     """A JSON object; empty where there is none, which loading the model will report."""
     try:
-        value = json.loads(_head(path).decode(errors="replace"))
-    except (ValueError, RecursionError):
+        return read_json_object(path)
+    except CheckpointError:
         return {}
-    return value if isinstance(value, dict) else {}
 
 
-def _head(path: Path, most: int = _MOST_BYTES) -> bytes:
+def _head(path: Path, most: int) -> bytes:
     try:
         with path.open("rb") as file:
             return file.read(most)

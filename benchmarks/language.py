@@ -26,10 +26,10 @@ from tqdm import tqdm
 
 import radixlm as rl
 from benchmarks.rows import show_rows
-from radixlm.bench.paper.bound import Finished, best_possible, remember
-from radixlm.bench.paper.frontend.content import round_trip_tokens
-from radixlm.bench.paper.frontend.run import Listener
-from radixlm.bench.paper.programs import Draw
+from radixlm.bench.bound import Finished, best_possible, remember
+from radixlm.bench.frontend_programs import round_trip_tokens
+from radixlm.bench.frontend_run import Listener
+from radixlm.bench.programs import Draw
 from radixlm.build import AsyncEngine
 from radixlm.cache import RadixTree
 from radixlm.core.config import EngineConfig

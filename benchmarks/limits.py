@@ -43,7 +43,6 @@ from benchmarks.machine import (
     product_rates,
 )
 from benchmarks.step_profile import StepProfile
-from radixlm.bench import write_random_checkpoint
 from radixlm.core.batch import Extent, Remap, ScheduledBatch, ScheduledRow, Segment
 from radixlm.core.keys import as_key
 from radixlm.core.request import GenerateRequest
@@ -52,7 +51,7 @@ from radixlm.memory.kv_pool import KVPool, bytes_per_token
 from radixlm.memory.req_to_token import ReqToTokenPool
 from radixlm.models import ModelConfig, load_config, load_model
 from radixlm.runner.model_runner import ModelRunner
-from radixlm.testing.checkpoints import SHAPES
+from radixlm.testing.checkpoints import SHAPES, write_random_checkpoint
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 DECODE, CHUNKS = (1, 8, 32), (256, 2048)

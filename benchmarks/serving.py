@@ -33,9 +33,9 @@ from benchmarks.peer_workloads import Ask, Draw
 from benchmarks.rows import show_rows
 from benchmarks.served import PATIENCE, RADIXLM, memory, serving
 from radixlm import Engine, SamplingParams
-from radixlm.bench import write_random_checkpoint
 from radixlm.memory.kv_pool import bytes_per_token
 from radixlm.models import load_config
+from radixlm.testing.checkpoints import write_random_checkpoint
 
 CLIENTS, OWN, OUT = 64, 200, 128
 KV_TOKENS = 40_000

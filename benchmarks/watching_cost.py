@@ -36,8 +36,7 @@ import uvloop
 from benchmarks.peer_workloads import Draw
 from benchmarks.served import PATIENCE, serving
 from benchmarks.serving import CLIENTS, OUT, VOCAB
-from radixlm.bench import write_random_checkpoint
-from radixlm.testing.checkpoints import SHAPES
+from radixlm.testing.checkpoints import SHAPES, write_random_checkpoint
 
 SHARED, OWN = 100, 100
 STREAMED = 320

@@ -13,7 +13,6 @@ import torch
 import radixlm
 from radixlm import AsyncEngine, Engine, EngineConfig, Namespace, SamplingParams
 from radixlm.attention import cpu_backend
-from radixlm.bench import write_random_checkpoint
 from radixlm.core.errors import (
     ConfigError,
     InvalidRequestError,
@@ -22,6 +21,7 @@ from radixlm.core.errors import (
     RequestTooLargeError,
 )
 from radixlm.core.request import FinishReason
+from radixlm.testing.checkpoints import write_random_checkpoint
 
 GREEDY = SamplingParams(max_tokens=6, temperature=0, ignore_eos=True)
 

@@ -12,10 +12,10 @@ import torch
 
 from radixlm import Engine, Namespace, RequestOutput, SamplingParams
 from radixlm.attention.torch_backend import TorchBackend
-from radixlm.bench import write_random_checkpoint
 from radixlm.core.keys import as_key
 from radixlm.core.request import FinishReason
 from radixlm.engine.mailbox import ThreadMailbox
+from radixlm.testing.checkpoints import write_random_checkpoint
 
 SHARED = list(range(100, 150))
 BROKEN = 7

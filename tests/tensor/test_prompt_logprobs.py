@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from radixlm import Engine, RequestOutput, SamplingParams
-from radixlm.bench import write_random_checkpoint
 from radixlm.core.batch import ScheduledBatch
 from radixlm.core.errors import InvalidRequestError
 from radixlm.runner.forward_batch import ForwardBatch
+from radixlm.testing.checkpoints import write_random_checkpoint
 from tests.tensor.rows import make_row
 
 SHARED = list(range(100, 150))

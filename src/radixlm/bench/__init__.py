@@ -1,5 +1,1 @@
-"""Floor 7: workloads, reports, random checkpoints."""
-
-from radixlm.testing.checkpoints import SHAPES, write_random_checkpoint
-
-__all__ = ["SHAPES", "write_random_checkpoint"]
+"""Floor 7: workloads, how they are measured, and the command `radixlm bench`."""

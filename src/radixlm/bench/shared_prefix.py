@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
 
+from radixlm.bench.reporting import Contrast, in_turns, print_table, say
 from radixlm.build import Engine
 from radixlm.core.errors import ConfigError
 from radixlm.core.sampling import SamplingParams
@@ -50,6 +51,7 @@ class SharedPrefix:
 MODES = ("on", "off")
 # What loads the kernels and starts the threads that the workload itself will use.
 _WARM_REQUESTS, _WARM_OUT = 8, 8
+_COLUMNS = ("cache", "wall s", "of the rounds", "computed", "cached", "possible", "out tok/s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +88,13 @@ def measure(
 ) -> list[Measurement]:
     """Run the workload with the cache on and off, in turns, a new engine each time.
 
-    Which goes first changes from round to round. done: called after each run.
+    done: called after each run.
     """
     runs: dict[str, list[Measurement]] = {mode: [] for mode in MODES}
-    for number in range(rounds):
-        for mode in MODES[:: -1 if number % 2 else 1]:
-            runs[mode].append(_run(workload, model, mode=mode, dtype=dtype, page_size=page_size))
-            done()
-    return [_together(runs[mode]) for mode in MODES]
+    for mode in in_turns(MODES, rounds):
+        runs[mode].append(_run(workload, model, mode=mode, dtype=dtype, page_size=page_size))
+        done()
+    return [_together(rows) for rows in runs.values()]
 
 
 def _together(rounds: list[Measurement]) -> Measurement:
@@ -149,3 +150,27 @@ def _run(
         walls_s=(round(wall, 4),),
         output_tokens_per_s=round(output / wall, 2),
     )
+
+
+def contrast(rows: Sequence[Measurement]) -> Contrast:
+    """The wall times without the cache beside those with it."""
+    walls = {row.mode: row.walls_s for row in rows}
+    return Contrast(off=walls["off"], on=walls["on"])
+
+
+def show_shared_prefix(title: str, rows: Sequence[Measurement]) -> None:
+    """Print a table with one row per measurement, and what the difference is worth."""
+    cells = [
+        [
+            row.mode,
+            f"{row.wall_s:.3f}",
+            f"{min(row.walls_s):.3f} to {max(row.walls_s):.3f}",
+            f"{row.computed_tokens:,}",
+            f"{row.cached_tokens:,}",
+            f"{row.expected_cached_tokens:,}",
+            f"{row.output_tokens_per_s:,.0f}",
+        ]
+        for row in rows
+    ]
+    print_table(title, _COLUMNS, [cells], left=0)
+    say(contrast(rows).sentence())

@@ -35,7 +35,9 @@ SUBCOMMANDS = {
         "radixlm.cli.explain_command", "Tell where two requests stop sharing a prefix."
     ),
     "top": Subcommand("radixlm.cli.top_command", "Watch a running server's cache in the terminal."),
-    "bench": Subcommand("radixlm.bench.command", "Measure workloads, write random checkpoints."),
+    "bench": Subcommand(
+        "radixlm.bench.bench_commands", "Measure workloads, write random checkpoints."
+    ),
 }
 
 

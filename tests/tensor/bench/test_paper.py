@@ -10,16 +10,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from radixlm.bench import write_random_checkpoint
-from radixlm.bench.command import command
-from radixlm.bench.paper.batches import SharedPrompt
-from radixlm.bench.paper.picture import check_picture, draw
-from radixlm.bench.paper.run import MODES, Row, Setup, run
-from radixlm.bench.paper.summary import share_of_bound, summary
-from radixlm.bench.paper.table import show
-from radixlm.bench.paper.workloads import WORKLOADS, Workload
+from radixlm.bench.bench_commands import command
+from radixlm.bench.paper_report import draw, show, summary
+from radixlm.bench.paper_run import MODES, Row, Setup, run
+from radixlm.bench.reporting import check_picture, share_of_bound
+from radixlm.bench.workloads import WORKLOADS, SharedPrompt, Workload
 from radixlm.core.errors import ConfigError
-from radixlm.testing.checkpoints import SHAPES
+from radixlm.testing.checkpoints import SHAPES, write_random_checkpoint
 
 FIELDS = [
     *("workload", "mode", "requests", "prompt_tokens", "cached_tokens", "computed_tokens"),
@@ -171,7 +168,7 @@ def test_modes_take_turns_and_the_middle_round_is_reported(setup: Setup) -> None
         ("off", "lpm"),
         replace(setup, scale=0.1),
         rounds=3,
-        started=lambda _workload, mode: order.append(mode),
+        started=lambda name: order.append(name.rpartition(" ")[2]),
     )
     for row in rows:
         assert row.wall_s == sorted(row.walls_s)[1]

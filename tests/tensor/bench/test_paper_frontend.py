@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from radixlm.bench import write_random_checkpoint
-from radixlm.bench.command import command
-from radixlm.bench.paper.frontend.report import summary
-from radixlm.bench.paper.frontend.run import run
-from radixlm.bench.paper.frontend.workloads import CHANGES, make_twins
-from radixlm.bench.paper.run import Setup
-from radixlm.testing.checkpoints import SHAPES
+from radixlm.bench.bench_commands import command
+from radixlm.bench.frontend_programs import CHANGES, make_twins
+from radixlm.bench.frontend_report import frontend_summary
+from radixlm.bench.frontend_run import run
+from radixlm.bench.paper_run import Setup
+from radixlm.testing.checkpoints import SHAPES, write_random_checkpoint
 from radixlm.text.tokenizer import Tokenizer
 from tests.lang_support import no_threads_left
 
@@ -46,7 +45,7 @@ def test_programs_ask_what_is_asked_without_them(name: str, setup: Setup) -> Non
     assert row.wall_s > 0
     assert row.direct_wall_s > 0
     assert no_threads_left()
-    assert summary([row])["share_of_bound"][name] >= 0.96
+    assert frontend_summary([row])["share_of_bound"][name] >= 0.96
 
 
 @pytest.mark.slow

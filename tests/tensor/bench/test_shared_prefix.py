@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from radixlm.bench import shared_prefix
-from radixlm.bench.command import command
+from radixlm.bench.bench_commands import command
 
 ARGUMENTS = ["shared-prefix", "--shape", "tiny", "--requests", "4", "--shared", "40", "--own", "4"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from radixlm.bench.contrast import Contrast
+from radixlm.bench.reporting import Contrast
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from radixlm.bench.paper.chains import TreeOfThought
-from radixlm.bench.paper.frontend.content import as_text, retold, round_trip_tokens
-from radixlm.bench.paper.programs import Draw
+from radixlm.bench.frontend_programs import as_text, retold, round_trip_tokens
+from radixlm.bench.programs import Draw
+from radixlm.bench.workloads import TreeOfThought
 from radixlm.core.errors import ConfigError
 from radixlm.text.tokenizer import Tokenizer
 from tests.engines import byte_tokenizer
@@ -46,4 +46,3 @@ def test_lists_of_tokens_become_text_however_deep() -> None:
         [seed for seed, _ in level] for level in call["levels"]
     ]
     assert all(len(text) == 3 for _, text in said["levels"][0])
-    assert (said["branching"], said["out"]) == (2, 5)

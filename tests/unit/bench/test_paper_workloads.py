@@ -9,10 +9,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from radixlm.bench.paper.bound import Bound, Finished, best_possible
-from radixlm.bench.paper.plan import MARGIN, DryClient, Plan, make_plan
-from radixlm.bench.paper.programs import Ask, Draw, Reply, run_all
-from radixlm.bench.paper.workloads import WORKLOADS
+from radixlm.bench.bound import MARGIN, Bound, DryClient, Finished, Plan, best_possible, make_plan
+from radixlm.bench.programs import Ask, Draw, Reply, run_all
+from radixlm.bench.workloads import WORKLOADS
 
 VOCAB = 6_144
 

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from benchmarks.language import Counts, count, main
-from radixlm.bench.paper.bound import Finished
-from radixlm.bench.paper.programs import Ask
+from radixlm.bench.bound import Finished
+from radixlm.bench.programs import Ask
 
 
 def finished(*prompt: int) -> Finished:

@@ -1,17 +1,16 @@
 """What a workload is made of: programs that ask, wait for the answers, and ask again.
 
-A program sees a Client and nothing else, so the same one runs against an engine and against a
-client that makes answers up (a dry run). Content is random token ids, all drawn before the first
-request, so that it does not depend on who is answered first.
+A program sees a Client and nothing else, so the same one runs against an engine and in a dry run,
+whose client makes answers up. Content is random token ids, all drawn before the first request, so
+that it does not depend on who is answered first.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -38,8 +37,7 @@ class Ask:
         return len(self.prompt) - self.scored - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """token_ids: what was generated. logprob: the sum over the scored tokens, 0 without any."""
 
     token_ids: list[int]
@@ -47,12 +45,12 @@ class Reply:
 
 
 class Client(Protocol):
-    """Answers requests, as many at once as one likes."""
+    """Answers any number of requests at once."""
 
     async def ask(self, ask: Ask, /) -> Reply: ...
 
 
-# Runs to its end and returns the token ids that it came to.
+# Runs to its end and returns the token ids of its result.
 Program = Callable[[Client], Coroutine[Any, Any, list[int]]]
 
 
@@ -67,7 +65,6 @@ class Draw:
         self._random = np.random.default_rng(seeds)
 
     def tokens(self, count: int) -> list[int]:
-        """`count` token ids."""
         places = self._random.integers(0, self._vocabulary.size, count)
         drawn: list[int] = self._vocabulary[places].tolist()
         return drawn
@@ -81,48 +78,13 @@ class Draw:
         return int(self._random.integers(0, 2**31))
 
     def fractions(self, count: int) -> list[float]:
-        """`count` numbers from 0 to 1."""
+        """Numbers from 0 to 1."""
         drawn: list[float] = self._random.random(count).tolist()
         return drawn
 
     def choice(self, among: int, count: int) -> list[int]:
-        """`count` different numbers below `among`, rising."""
+        """Different numbers below `among`, rising."""
         return sorted(self._random.choice(among, count, replace=False).tolist())
-
-
-# What a program is called with, by name.
-Arguments = Mapping[str, Any]
-
-
-class Shape(Protocol):
-    """A kind of workload with its numbers."""
-
-    def programs(self, draw: Draw, scale: float) -> list[Program]:
-        """Programs with their content drawn, to be run once. scale: times as many requests,
-        agents, questions; never fewer than one. Lengths stay.
-        """
-        ...
-
-
-class DrawnShape(Shape, Protocol):
-    """One whose content can be had apart from what is done with it."""
-
-    def calls(self, draw: Draw, scale: float) -> list[Arguments]:
-        """What each program is called with. See `programs`."""
-        ...
-
-
-def scaled(count: int, scale: float) -> int:
-    return max(1, round(count * scale))
-
-
-def single(ask: Ask) -> Program:
-    """A program of one request."""
-    return partial(_single, ask)
-
-
-async def _single(ask: Ask, client: Client) -> list[int]:
-    return (await client.ask(ask)).token_ids
 
 
 async def together(client: Client, asks: Iterable[Ask]) -> list[Reply]:
@@ -131,5 +93,5 @@ async def together(client: Client, asks: Iterable[Ask]) -> list[Reply]:
 
 
 async def run_all(client: Client, programs: Iterable[Program]) -> list[list[int]]:
-    """Start all programs at once and wait for the last; each goes its own pace."""
+    """Start all programs at once and wait for the last."""
     return await asyncio.gather(*(program(client) for program in programs))

@@ -9,16 +9,14 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from radixlm.bench.paper.bound import Bound, Finished, best_possible
-from radixlm.bench.paper.client import MeasuringClient
-from radixlm.bench.paper.frontend.workloads import AT_ONCE, Twins
-from radixlm.bench.paper.programs import Ask, run_all
-from radixlm.bench.paper.run import Setup, warm_up
-from radixlm.build import AsyncEngine, load
-from radixlm.core.config import EngineConfig
-from radixlm.core.keys import Key
+from radixlm.bench.bound import Bound, Finished, best_possible
+from radixlm.bench.frontend_programs import AT_ONCE, Twins
+from radixlm.bench.paper_run import MeasuringClient, Setup, warm_up
+from radixlm.bench.programs import Ask, run_all
+from radixlm.bench.reporting import in_turns
+from radixlm.build import AsyncEngine
 from radixlm.core.request import RequestOutput
 from radixlm.core.sampling import SamplingParams
 
@@ -55,29 +53,20 @@ class FrontendRow:
     dtype: str
 
 
-class _Run(NamedTuple):
-    """One round, one way."""
-
-    requests: int
-    bound: Bound
-    cached: int
-    wall: float
-
-
 class Listener:
-    """An AsyncEngine that programs run on, and what came of each of their requests."""
+    """An AsyncEngine, and what came of each of its requests. done: called after each."""
 
     def __init__(self, engine: AsyncEngine, done: Callable[[], object]) -> None:
         self.info = engine.info
         self.tokenizer = engine.tokenizer
         self.chat_template = engine.chat_template
         self.flush_cache = engine.flush_cache
-        self._heard: list[tuple[Key, RequestOutput]] = []
+        self._heard: list[tuple[Any, RequestOutput]] = []
         self._engine = engine
         self._done = done
 
     async def stream(
-        self, prompt: Key, params: SamplingParams
+        self, prompt: Any, params: SamplingParams
     ) -> AsyncGenerator[RequestOutput, None]:
         outputs = []
         async with aclosing(self._engine.stream(prompt, params)) as stream:
@@ -96,9 +85,21 @@ class Listener:
     def finished(self) -> list[Finished]:
         """The requests in the order in which they ended."""
         return [
-            Finished(Ask(prompt=key.tolist(), out=len(output.token_ids)), list(output.token_ids))
-            for key, output in self._heard
+            Finished(Ask(prompt=[*map(int, prompt)], out=len(ids)), list(ids))
+            for prompt, ids in ((prompt, output.token_ids) for prompt, output in self._heard)
         ]
+
+
+class _Round(NamedTuple):
+    """One round, one way."""
+
+    requests: int
+    bound: Bound
+    cached: int
+    wall: float
+
+
+Way = Callable[[Twins, Setup, Listener], Callable[[], object]]
 
 
 def run(
@@ -119,51 +120,42 @@ def run(
 
 
 def _measure(twins: Twins, setup: Setup, rounds: int, done: Callable[[], object]) -> FrontendRow:
-    pool = setup.plan(twins.workload).pool_tokens(setup.pool or _ROOM)
-    config = EngineConfig.from_flags(model=setup.model, dtype=setup.dtype, kv_tokens=pool)
-    engine = AsyncEngine(load(config, progress=False))
-    ways = [_direct, _through_the_language]
-    results: dict[Callable[..., _Run], list[_Run]] = {way: [] for way in ways}
+    engine = setup.engine(setup.plan(twins.workload).pool_tokens(setup.pool or _ROOM))
+    ways: tuple[Way, Way] = (_direct, _through_the_language)
+    measured: dict[Way, list[_Round]] = {way: [] for way in ways}
     try:
         asyncio.run(warm_up(engine))
-        for number in range(rounds):
-            for way in ways if number % 2 == 0 else ways[::-1]:
-                asyncio.run(engine.flush_cache())
-                gc.collect()
-                results[way].append(way(twins, setup, engine, done))
+        for way in in_turns(ways, rounds):
+            asyncio.run(engine.flush_cache())
+            gc.collect()
+            listener = Listener(engine, done)
+            work = way(twins, setup, listener)
+            started = time.perf_counter()
+            work()
+            wall = time.perf_counter() - started
+            finished = listener.finished
+            bound = best_possible(finished)
+            measured[way].append(_Round(len(finished), bound, listener.cached_tokens, wall))
     finally:
         asyncio.run(engine.close())
-    direct, through = (results[way] for way in ways)
+    direct, through = measured.values()
     return _row(twins, setup, direct, through, engine.info.kv_tokens)
 
 
-def _direct(twins: Twins, setup: Setup, engine: AsyncEngine, done: Callable[[], object]) -> _Run:
+def _direct(twins: Twins, setup: Setup, listener: Listener) -> Callable[[], object]:
     programs = twins.direct(seed=setup.seed, scale=setup.scale)
-    client = MeasuringClient(engine, done)
-    started = time.perf_counter()
-    asyncio.run(run_all(client, programs))
-    wall = time.perf_counter() - started
-    cached = sum(item.cached_tokens for item in client.measured)
-    bound = best_possible(item.finished for item in client.measured)
-    return _Run(len(client.measured), bound, cached, wall)
+    return lambda: asyncio.run(run_all(MeasuringClient(listener), programs))
 
 
-def _through_the_language(
-    twins: Twins, setup: Setup, engine: AsyncEngine, done: Callable[[], object]
-) -> _Run:
+def _through_the_language(twins: Twins, setup: Setup, listener: Listener) -> Callable[[], object]:
     calls = twins.calls(seed=setup.seed, scale=setup.scale)
-    listener = Listener(engine, done)
-    started = time.perf_counter()
-    twins.function.run_batch(
+    return lambda: twins.function.run_batch(
         calls, backend=listener, num_threads=AT_ONCE, temperature=0.0, ignore_eos=True
     )
-    wall = time.perf_counter() - started
-    finished = listener.finished
-    return _Run(len(finished), best_possible(finished), listener.cached_tokens, wall)
 
 
 def _row(
-    twins: Twins, setup: Setup, direct: list[_Run], through: list[_Run], pool_tokens: int
+    twins: Twins, setup: Setup, direct: list[_Round], through: list[_Round], pool_tokens: int
 ) -> FrontendRow:
     ratios = [ours.wall / theirs.wall for ours, theirs in zip(through, direct, strict=True)]
     prompt = sum(one.bound.prompt for one in through)

@@ -1,0 +1,283 @@
+"""`radixlm bench`: workloads and random checkpoints."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args
+
+import click
+from tqdm import tqdm
+
+from radixlm.bench.frontend_programs import AT_ONCE, CHANGES, make_twins
+from radixlm.bench.frontend_report import draw_frontend, frontend_summary, show_frontend
+from radixlm.bench.frontend_run import FrontendRow
+from radixlm.bench.frontend_run import run as run_frontend
+from radixlm.bench.paper_report import draw, show, summary
+from radixlm.bench.paper_run import MODES, Row, Setup, run
+from radixlm.bench.reporting import append_json, check_picture
+from radixlm.bench.shared_prefix import (
+    MODES as ON_AND_OFF,
+)
+from radixlm.bench.shared_prefix import (
+    SharedPrefix,
+    contrast,
+    measure,
+    show_shared_prefix,
+)
+from radixlm.bench.workloads import WORKLOADS
+from radixlm.core.errors import counted
+from radixlm.models import load_config
+from radixlm.testing.checkpoints import SHAPES, write_random_checkpoint
+from radixlm.text.tokenizer import Tokenizer
+
+Dtype = Literal["bfloat16", "float32"]
+Command = Callable[..., Any]
+R = TypeVar("R", Row, FrontendRow)
+
+
+@click.group("bench")
+def command() -> None:
+    """Measure workloads, write random checkpoints."""
+
+
+def _dtype_option(default: Dtype) -> Callable[[Command], Command]:
+    return click.option(
+        "--dtype", type=click.Choice(get_args(Dtype)), default=default, show_default=True
+    )
+
+
+def _shape_option(default: str) -> Callable[[Command], Command]:
+    """For commands that take a model folder or make one."""
+    return click.option(
+        "--shape",
+        type=click.Choice(list(SHAPES)),
+        default=default,
+        show_default=True,
+        help="Random model to measure with, when no MODEL folder is given.",
+    )
+
+
+@contextmanager
+def _model_folder(model: str | None, shape: str, dtype: Dtype) -> Iterator[str]:
+    """The folder given, or a random checkpoint that lives as long as the measurement."""
+    if model is not None:
+        yield model
+        return
+    with tempfile.TemporaryDirectory(prefix="radixlm-bench-") as scratch:
+        folder = Path(scratch) / shape
+        write_random_checkpoint(shape, folder, dtype=dtype)
+        yield str(folder)
+
+
+@command.command("make-checkpoint")
+@click.argument("shape", type=click.Choice(list(SHAPES)))
+@click.argument("folder", type=click.Path(path_type=Path))
+@_dtype_option("bfloat16")
+@click.option("--seed", type=int, default=0, show_default=True)
+def make_checkpoint(shape: str, folder: Path, dtype: Dtype, seed: int) -> None:
+    """Write a checkpoint of a known SHAPE with random weights into FOLDER.
+
+    It can be served and measured; what it says means nothing.
+    """
+    write_random_checkpoint(shape, folder, dtype=dtype, seed=seed)
+    click.echo(f"wrote {shape} to {folder}; try: radixlm serve {folder}")
+
+
+@command.command("shared-prefix")
+@click.argument("model", required=False)
+@_shape_option("smollm-135m")
+@_dtype_option("bfloat16")
+@click.option("--requests", type=click.IntRange(1), default=64, show_default=True)
+@click.option("--shared", type=click.IntRange(1), default=1_000, show_default=True, help="Tokens.")
+@click.option("--own", type=click.IntRange(1), default=50, show_default=True, help="Tokens.")
+@click.option("--out", type=click.IntRange(1), default=32, show_default=True, help="Tokens.")
+@click.option("--page-size", type=int, default=1, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="In turns.")
+@click.option("--json", "path", type=click.Path(path_type=Path), help="Write JSON lines here.")
+def shared_prefix(
+    model: str | None,
+    shape: str,
+    dtype: Dtype,
+    page_size: int,
+    rounds: int,
+    path: Path | None,
+    **sizes: int,
+) -> None:
+    """Requests over one shared prefix, with the cache on and off, in turns.
+
+    With --json the rows go there, and the last line printed is JSON.
+    """
+    workload = SharedPrefix(**sizes)
+    with (
+        _model_folder(model, shape, dtype) as folder,
+        tqdm(total=len(ON_AND_OFF) * rounds, unit=" runs", dynamic_ncols=True, leave=False) as bar,
+    ):
+        rows = measure(
+            workload, folder, dtype=dtype, page_size=page_size, rounds=rounds, done=bar.update
+        )
+    name = Path(model).name if model else shape
+    show_shared_prefix(
+        f"{counted(workload.requests, 'request')} x ({workload.shared:,} shared + {workload.own} "
+        f"own tokens), {workload.out} out: {name}, {dtype}",
+        rows,
+    )
+    if path is None:
+        return
+    path.write_text("")
+    for row in rows:
+        append_json(path, row)
+    report: dict[str, Any] = {"workload": "shared-prefix", "model": name, "dtype": dtype}
+    report["off_over_on"] = round(contrast(rows).ratio, 3)
+    told = ("wall_s", "computed_tokens", "hit_rate", "best_hit_rate")
+    report |= {row.mode: {name: getattr(row, name) for name in told} for row in rows}
+    click.echo(json.dumps(report))
+
+
+@command.command("paper")
+@click.argument("model", required=False)
+@_shape_option("10m")
+@_dtype_option("float32")
+@click.option(
+    "--only", multiple=True, type=click.Choice(list(WORKLOADS)), help="A workload; repeatable."
+)
+@click.option(
+    "--modes",
+    multiple=True,
+    type=click.Choice(list(MODES)),
+    default=list(MODES),
+    show_default=True,
+    help="Cache off, orders, pages of 16; repeatable.",
+)
+@click.option(
+    "--scale",
+    type=click.FloatRange(0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Times as many requests, agents, questions.",
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option(
+    "--pool",
+    type=click.FloatRange(0, min_open=True),
+    help="KV pool over the workload's distinct tokens, such as 0.3. Default: all fits.",
+)
+@click.option(
+    "--frontend",
+    is_flag=True,
+    help="Programs in the frontend language, beside the same requests without it.",
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="Each workload so many times in all modes, in turns; times are medians.",
+)
+@click.option("--json", "path", type=click.Path(path_type=Path), help="Write JSON lines here.")
+@click.option("--picture", type=click.Path(path_type=Path), help="Draw a PNG here.")
+@click.pass_context
+def paper(
+    context: click.Context,
+    /,
+    model: str | None,
+    shape: str,
+    dtype: Dtype,
+    only: Sequence[str],
+    modes: Sequence[str],
+    frontend: bool,
+    rounds: int,
+    path: Path | None,
+    picture: Path | None,
+    **sizes: Any,
+) -> None:
+    """The workloads of SGLang's paper, with the cache off and on.
+
+    --json gets one line per workload and mode, as soon as it is measured; the last line printed is
+    a summary in JSON then.
+    """
+    if frontend:
+        _check_choices(context, only)
+    if picture is not None:
+        check_picture(picture)
+    if path is not None:
+        path.write_text("")
+    name = Path(model).name if model else shape
+    with _model_folder(model, shape, dtype) as folder:
+        vocab_size = load_config(Path(folder)).vocab_size
+        setup = Setup(model=folder, shape=name, vocab_size=vocab_size, dtype=dtype, **sizes)
+        report: dict[str, Any]
+        if frontend:
+            report = _compare(setup, only or list(CHANGES), rounds, path, picture)
+        else:
+            report = _measure(setup, only or list(WORKLOADS), modes, rounds, path, picture)
+    if picture is not None:
+        click.echo(f"drew {picture}")
+    if path is not None:
+        click.echo(json.dumps(report))
+
+
+def _check_choices(context: click.Context, only: Sequence[str]) -> None:
+    """Raise UsageError for what does not go with --frontend."""
+    if context.get_parameter_source("modes") is not click.core.ParameterSource.DEFAULT:
+        raise click.UsageError("--frontend has no --modes: it compares with and without")
+    for name in only:
+        if name not in CHANGES:
+            raise click.UsageError(f"with --frontend there is no {name!r}: {', '.join(CHANGES)}")
+
+
+def _measure(
+    setup: Setup,
+    names: Sequence[str],
+    modes: Sequence[str],
+    rounds: int,
+    path: Path | None,
+    picture: Path | None,
+) -> dict[str, Any]:
+    """Measure these workloads, show the rows, give the summary."""
+    planned = [(WORKLOADS[name], setup.plan(WORKLOADS[name])) for name in names]
+    total = rounds * len(modes) * sum(plan.requests for _, plan in planned)
+    with _progress(total) as bar:
+        measured = run(
+            planned, modes, setup, rounds=rounds, started=bar.set_description, done=bar.update
+        )
+        rows = _saved(measured, path)
+    room = "everything" if setup.pool is None else f"{100 * setup.pool:g} % of the tokens"
+    title = f"The workloads of SGLang's paper: {setup.shape} in {setup.dtype}, room for {room}"
+    show(title, rows)
+    if picture is not None:
+        draw(picture, title, rows)
+    return summary(rows)
+
+
+def _compare(
+    setup: Setup, names: Sequence[str], rounds: int, path: Path | None, picture: Path | None
+) -> dict[str, Any]:
+    """As `_measure`, with and without the language."""
+    twins = make_twins(names, Tokenizer.load(Path(setup.model)), setup.vocab_size)
+    with _progress(2 * rounds * sum(setup.plan(each.workload).requests for each in twins)) as bar:
+        measured = run_frontend(twins, setup, rounds, started=bar.set_description, done=bar.update)
+        rows = _saved(measured, path)
+    title = f"Programs in the frontend language: {setup.shape} in {setup.dtype}, {AT_ONCE} at once"
+    show_frontend(title, rows)
+    if picture is not None:
+        draw_frontend(picture, title, rows)
+    return frontend_summary(rows)
+
+
+def _progress(requests: int) -> tqdm[Any]:
+    return tqdm(total=requests, unit=" requests", dynamic_ncols=True)
+
+
+def _saved(rows: Iterable[R], path: Path | None) -> list[R]:
+    """All rows; each is saved when it is there."""
+    found = []
+    for row in rows:
+        found.append(row)
+        if path is not None:
+            append_json(path, row)
+    return found

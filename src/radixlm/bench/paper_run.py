@@ -1,0 +1,247 @@
+"""Run workloads in several modes, one engine each, and measure them at the client."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from radixlm.bench.bound import Finished, Plan, best_possible, make_plan
+from radixlm.bench.programs import Ask, Reply, run_all, together
+from radixlm.bench.reporting import in_turns
+from radixlm.bench.workloads import Workload
+from radixlm.build import AsyncEngine, load
+from radixlm.core.config import EngineConfig
+from radixlm.core.request import RequestOutput
+from radixlm.core.sampling import SamplingParams
+
+# What differs from the engine's defaults. `off` keeps the order, so that only the cache differs.
+MODES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "off": {"disable_radix_cache": True, "schedule_policy": "lpm"},
+        "fcfs": {"schedule_policy": "fcfs"},
+        "lpm": {"schedule_policy": "lpm"},
+        # What a cache of hashed blocks could share.
+        "page16": {"schedule_policy": "lpm", "page_size": 16},
+    }
+)
+# Prompts that share, and differ in their last token, so that every kind of kernel is loaded.
+_WARM_UP = [Ask(prompt=[*(token % 250 for token in range(256)), last], out=8) for last in range(8)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What is measured with, and how much.
+
+    model: folder of the checkpoint; shape: its name. dtype: of weights and KV.
+    scale: times as many requests. pool: KV pool over distinct tokens; None: all fits.
+    """
+
+    model: str
+    shape: str
+    vocab_size: int
+    dtype: str = "float32"
+    scale: float = 1.0
+    seed: int = 0
+    pool: float | None = None
+
+    def plan(self, workload: Workload) -> Plan:
+        return make_plan(workload, self.vocab_size, seed=self.seed, scale=self.scale)
+
+    def engine(self, kv_tokens: int, **flags: Any) -> AsyncEngine:
+        config = EngineConfig.from_flags(
+            model=self.model, dtype=self.dtype, kv_tokens=kv_tokens, **flags
+        )
+        return AsyncEngine(load(config, progress=False))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One workload in one mode.
+
+    prompt_tokens, cached_tokens: of each request when it was first admitted.
+    computed_tokens: in all steps: prompts, answers, and what was computed again.
+    best_hit_rate: what no order can beat. wall_s: first submission to last token. walls_s: that of
+    every round; all else is of the round in the middle.
+    ttft_ms: submission to first token. itl_ms: between tokens; None where all answers have one.
+    """
+
+    workload: str
+    mode: str
+    requests: int
+    prompt_tokens: int
+    cached_tokens: int
+    computed_tokens: int
+    hit_rate: float
+    best_hit_rate: float
+    wall_s: float
+    walls_s: tuple[float, ...]
+    output_tokens_per_s: float
+    ttft_ms_p50: float | None
+    ttft_ms_p99: float | None
+    itl_ms_p50: float | None
+    itl_ms_p99: float | None
+    pool_tokens: int
+    seed: int
+    shape: str
+    dtype: str
+
+
+class Streams(Protocol):
+    """An AsyncEngine, or a listener to one."""
+
+    def stream(
+        self, prompt: list[int], params: SamplingParams, /
+    ) -> AsyncGenerator[RequestOutput, None]: ...
+
+
+class Measured(NamedTuple):
+    """One request as its client saw it. Times in seconds.
+
+    first: from submission to the first token. gaps: between one token and the next.
+    """
+
+    finished: Finished
+    cached_tokens: int
+    first: float
+    gaps: list[float]
+
+
+class MeasuringClient:
+    """Asks an engine, and keeps what came of every request in the order in which they ended.
+
+    counted: whether the requests from now on are part of the measurement.
+    done: called after each request.
+    """
+
+    def __init__(self, engine: Streams, done: Callable[[], object] = lambda: None) -> None:
+        self.counted = True
+        self.measured: list[Measured] = []
+        self._engine = engine
+        self._done = done
+
+    async def ask(self, ask: Ask) -> Reply:
+        counted = self.counted
+        started = time.perf_counter()
+        outputs: list[RequestOutput] = []
+        moments: list[float] = []
+        async for output in self._engine.stream(ask.prompt, _params(ask)):
+            outputs.append(output)
+            moments.append(time.perf_counter())
+        whole = RequestOutput.joined(outputs)
+        token_ids = list(whole.token_ids)
+        finished = Finished(ask, token_ids, counted)
+        gaps = _gaps(moments, [len(output.token_ids) for output in outputs])
+        first = moments[0] - started
+        self.measured.append(Measured(finished, whole.cached_tokens, first, gaps))
+        self._done()
+        return Reply(token_ids, sum(entry.logprob for entry in whole.prompt_logprobs))
+
+
+def _params(ask: Ask) -> SamplingParams:
+    return SamplingParams(
+        max_tokens=ask.out,
+        temperature=0.0 if ask.seed is None else 1.0,
+        seed=ask.seed,
+        ignore_eos=True,
+        prompt_logprobs=0 if ask.scored else None,
+        logprob_start_len=len(ask.prompt) - ask.scored if ask.scored else 0,
+    )
+
+
+def _gaps(moments: Sequence[float], counts: Sequence[int]) -> list[float]:
+    """Seconds between tokens. Those that arrived together share the time since the ones before;
+    those that came with the first one took none.
+    """
+    gaps = [0.0] * (counts[0] - 1)
+    for before, now, count in zip(moments, moments[1:], counts[1:], strict=False):
+        gaps += [(now - before) / count] * count
+    return gaps
+
+
+def run(
+    workloads: Iterable[tuple[Workload, Plan]],
+    modes: Sequence[str],
+    setup: Setup,
+    *,
+    rounds: int = 1,
+    started: Callable[[str], object] = lambda _name: None,
+    done: Callable[[], object] = lambda: None,
+) -> Iterator[Row]:
+    """Measure each workload in each mode, in turns; a workload's rows come as soon as it is done.
+
+    started: called with the names of workload and mode. done: called after each request.
+    """
+    for workload, plan in workloads:
+        measured: dict[str, list[Row]] = {mode: [] for mode in modes}
+        for mode in in_turns(modes, rounds):
+            started(f"{workload.name}, {mode}")
+            measured[mode].append(asyncio.run(_measure(workload, plan, mode, setup, done)))
+        for rows in measured.values():
+            middle = sorted(rows, key=lambda row: row.wall_s)[(rounds - 1) // 2]
+            yield replace(middle, walls_s=tuple(row.wall_s for row in rows))
+
+
+async def _measure(
+    workload: Workload, plan: Plan, mode: str, setup: Setup, done: Callable[[], object]
+) -> Row:
+    share = setup.pool if workload.pool_share is None else workload.pool_share
+    engine = setup.engine(plan.pool_tokens(share), **MODES[mode])
+    try:
+        await warm_up(engine)
+        programs = workload.programs(setup.vocab_size, seed=setup.seed, scale=setup.scale)
+        client = MeasuringClient(engine, done)
+        client.counted = False
+        for program in programs[: workload.unmeasured]:
+            await program(client)
+        client.counted = True
+        before = engine.stats().computed_tokens
+        started = time.perf_counter()
+        await run_all(client, programs[workload.unmeasured :])
+        wall = time.perf_counter() - started
+        computed = engine.stats().computed_tokens - before
+    finally:
+        await engine.close()
+    bound = best_possible(item.finished for item in client.measured)
+    counted = [item for item in client.measured if item.finished.counted]
+    cached = sum(item.cached_tokens for item in counted)
+    output = sum(len(item.finished.token_ids) for item in counted)
+    first = [item.first for item in counted]
+    gaps = [gap for item in counted for gap in item.gaps]
+    return Row(
+        workload=workload.name,
+        mode=mode,
+        requests=len(counted),
+        prompt_tokens=bound.prompt,
+        cached_tokens=cached,
+        computed_tokens=computed,
+        hit_rate=round(cached / bound.prompt, 6),
+        best_hit_rate=round(bound.hit_rate, 6),
+        wall_s=round(wall, 4),
+        walls_s=(round(wall, 4),),
+        output_tokens_per_s=round(output / wall, 2),
+        ttft_ms_p50=_percentile_ms(first, 50),
+        ttft_ms_p99=_percentile_ms(first, 99),
+        itl_ms_p50=_percentile_ms(gaps, 50),
+        itl_ms_p99=_percentile_ms(gaps, 99),
+        pool_tokens=engine.info.kv_tokens,
+        seed=setup.seed,
+        shape=setup.shape,
+        dtype=setup.dtype,
+    )
+
+
+async def warm_up(engine: AsyncEngine) -> None:
+    """Thread pools and kernels start with the first steps; they are not what is measured."""
+    await together(MeasuringClient(engine), _WARM_UP)
+    await engine.flush_cache()
+
+
+def _percentile_ms(seconds: Sequence[float], percent: float) -> float | None:
+    """That percentile in milliseconds; None of nothing."""
+    return round(1_000 * float(np.percentile(seconds, percent)), 3) if seconds else None

@@ -35,121 +35,47 @@ CHAT_TEMPLATE = (
 _SHARD_BYTES = 1 << 30
 
 
-def _shape(model_type: str, architecture: str, **fields: Any) -> Mapping[str, Any]:
+# fmt: off
+_FIELDS = (
+    "model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+    "num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings",
+    "rms_norm_eps", "rope_theta", "tie_word_embeddings",
+)
+# tiny and 10m (parameters) are ours. The others are as published, save for the token ids:
+# {HuggingFaceTB/SmolLM2-135M, Qwen/Qwen3-0.6B, meta-llama/Llama-3.2-1B, Qwen/Qwen3-8B}. SmolLM2
+# has SmolLM's sizes and four times its context.
+_SIZES: Mapping[str, tuple[Any, ...]] = {
+    "tiny": ("llama", 512, 64, 192, 2, 4, 2, 16, 8192, 1e-5, 10_000.0, True),
+    "10m": ("llama", 6144, 384, 768, 6, 6, 2, 64, 8192, 1e-5, 10_000.0, True),
+    "smollm-135m": ("llama", 49_152, 576, 1536, 30, 9, 3, 64, 8192, 1e-5, 100_000.0, True),
+    "qwen3-0.6b": ("qwen3", 151_936, 1024, 3072, 28, 16, 8, 128, 40_960, 1e-6, 1_000_000.0, True),
+    "llama-3.2-1b": ("llama", 128_256, 2048, 8192, 16, 32, 8, 64, 131_072, 1e-5, 500_000.0, True),
+    "qwen3-8b": ("qwen3", 151_936, 4096, 12_288, 36, 32, 8, 128, 40_960, 1e-6, 1_000_000.0, False),
+}
+_FURTHER: Mapping[str, Mapping[str, Any]] = {
+    "llama-3.2-1b": {
+        "rope_scaling": {
+            "rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        }
+    }
+}
+# fmt: on
+
+
+def _shape(name: str) -> Mapping[str, Any]:
+    sizes = dict(zip(_FIELDS, _SIZES[name], strict=True))
     common = {
-        "architectures": [architecture],
-        "model_type": model_type,
+        "architectures": [f"{sizes['model_type'].capitalize()}ForCausalLM"],
         "hidden_act": "silu",
         "attention_bias": False,
         "eos_token_id": EOS_TOKEN_ID,
         "bos_token_id": None,
     }
-    return MappingProxyType(common | fields)
+    return MappingProxyType(common | sizes | dict(_FURTHER.get(name, {})))
 
 
-# tiny and 10m (parameters) are ours. The others are as published, save for the token ids:
-# {HuggingFaceTB/SmolLM2-135M, Qwen/Qwen3-0.6B, meta-llama/Llama-3.2-1B, Qwen/Qwen3-8B}. SmolLM2
-# has SmolLM's sizes and four times its context.
-SHAPES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {
-        "tiny": _shape(
-            "llama",
-            "LlamaForCausalLM",
-            vocab_size=512,
-            hidden_size=64,
-            intermediate_size=192,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=16,
-            max_position_embeddings=8192,
-            rms_norm_eps=1e-5,
-            rope_theta=10_000.0,
-            tie_word_embeddings=True,
-        ),
-        "10m": _shape(
-            "llama",
-            "LlamaForCausalLM",
-            vocab_size=6144,
-            hidden_size=384,
-            intermediate_size=768,
-            num_hidden_layers=6,
-            num_attention_heads=6,
-            num_key_value_heads=2,
-            head_dim=64,
-            max_position_embeddings=8192,
-            rms_norm_eps=1e-5,
-            rope_theta=10_000.0,
-            tie_word_embeddings=True,
-        ),
-        "smollm-135m": _shape(
-            "llama",
-            "LlamaForCausalLM",
-            vocab_size=49_152,
-            hidden_size=576,
-            intermediate_size=1536,
-            num_hidden_layers=30,
-            num_attention_heads=9,
-            num_key_value_heads=3,
-            max_position_embeddings=8192,
-            rms_norm_eps=1e-5,
-            rope_theta=100_000.0,
-            tie_word_embeddings=True,
-        ),
-        "qwen3-0.6b": _shape(
-            "qwen3",
-            "Qwen3ForCausalLM",
-            vocab_size=151_936,
-            hidden_size=1024,
-            intermediate_size=3072,
-            num_hidden_layers=28,
-            num_attention_heads=16,
-            num_key_value_heads=8,
-            head_dim=128,
-            max_position_embeddings=40_960,
-            rms_norm_eps=1e-6,
-            rope_theta=1_000_000.0,
-            tie_word_embeddings=True,
-        ),
-        "llama-3.2-1b": _shape(
-            "llama",
-            "LlamaForCausalLM",
-            vocab_size=128_256,
-            hidden_size=2048,
-            intermediate_size=8192,
-            num_hidden_layers=16,
-            num_attention_heads=32,
-            num_key_value_heads=8,
-            head_dim=64,
-            max_position_embeddings=131_072,
-            rms_norm_eps=1e-5,
-            rope_theta=500_000.0,
-            rope_scaling={
-                "rope_type": "llama3",
-                "factor": 32.0,
-                "low_freq_factor": 1.0,
-                "high_freq_factor": 4.0,
-                "original_max_position_embeddings": 8192,
-            },
-            tie_word_embeddings=True,
-        ),
-        "qwen3-8b": _shape(
-            "qwen3",
-            "Qwen3ForCausalLM",
-            vocab_size=151_936,
-            hidden_size=4096,
-            intermediate_size=12_288,
-            num_hidden_layers=36,
-            num_attention_heads=32,
-            num_key_value_heads=8,
-            head_dim=128,
-            max_position_embeddings=40_960,
-            rms_norm_eps=1e-6,
-            rope_theta=1_000_000.0,
-            tie_word_embeddings=False,
-        ),
-    }
-)
+SHAPES: Mapping[str, Mapping[str, Any]] = MappingProxyType({name: _shape(name) for name in _SIZES})
 
 
 def write_random_checkpoint(

@@ -22,18 +22,25 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from threading import Event, Thread
 from typing import Any
 
 import httpx
 import numpy as np
 
+from benchmarks.served import served_here
 from radixlm import SamplingParams
-from radixlm.build import AsyncEngine
+from radixlm.build import AsyncEngine, load
 from radixlm.cache import RadixCache
 from radixlm.core.batch import ScheduledBatch, StepResult
+from radixlm.core.config import EngineConfig
+from radixlm.engine import EngineClient, EngineCore
+from radixlm.engine.watching import Journal
+from radixlm.scheduler import Scheduler, make_order
+from radixlm.server.app import create_app
 from radixlm.server.http.garbage import full_searches_on_demand
-from tests.server_support import SlowRunner, fake_engine, live
+from radixlm.testing.fake_runner import FakeRunner
 
 CLIENTS, OWN, OUT = 64, 60, 60
 BELOW, EDGE = 1_000, 8
@@ -42,23 +49,41 @@ _ASCII = 96
 
 
 class Steps:
-    """When steps begin and end."""
+    """A runner without a model, whose step takes `seconds`. between: seconds between steps."""
 
-    def __init__(self, runner: SlowRunner) -> None:
-        self._execute = runner.execute
+    def __init__(self, capacity: int, seconds: float) -> None:
+        self._runner = FakeRunner(capacity, CLIENTS, _ASCII)
+        self._seconds = seconds
         self._ended = float("nan")
         self.between: list[float] = []
-        runner.execute = self._timed  # type: ignore[method-assign]
 
-    def _timed(self, batch: ScheduledBatch) -> StepResult:
+    def execute(self, batch: ScheduledBatch) -> StepResult:
         self.between.append(time.perf_counter() - self._ended)
-        result = self._execute(batch)
+        time.sleep(self._seconds)
+        result = self._runner.execute(batch)
         self._ended = time.perf_counter()
         return result
 
     def forget(self) -> None:
         self._ended = float("nan")
         self.between = []
+
+
+def weightless(cache: RadixCache, steps: Steps) -> AsyncEngine:
+    """An engine on this cache and runner; the demo model gives the tokenizer."""
+    loaded = load(EngineConfig(kv_tokens=1_000), progress=False)
+    asyncio.run(AsyncEngine(loaded).close())
+    journal = Journal()
+    scheduler = Scheduler(
+        cache,
+        make_order("lpm"),
+        chunked_prefill_size=loaded.config.chunked_prefill_size,
+        max_running_requests=CLIENTS,
+        schedule_conservativeness=1.0,
+        sink=journal.note,
+    )
+    core = EngineCore(scheduler, cache, steps, loaded.tokenizer, journal=journal)
+    return AsyncEngine(replace(loaded, client=EngineClient(core, max_queued_requests=CLIENTS)))
 
 
 def fill(cache: RadixCache, nodes: int) -> None:
@@ -156,9 +181,10 @@ def main() -> None:
     parser.add_argument("--step", type=float, default=0.01, help="seconds")
     options = parser.parse_args()
     cache = RadixCache(EDGE * options.nodes + 2 * EDGE * BELOW + CLIENTS * (OWN + OUT) * 40)
-    engine, runner = fake_engine(seconds=options.step, cache=cache)
-    steps = Steps(runner)
-    with live(engine) as url, full_searches_on_demand():
+    steps = Steps(cache.capacity, options.step)
+    engine = weightless(cache, steps)
+    app = create_app(engine, served_model_name="weightless")
+    with served_here(app) as url, full_searches_on_demand():
         began = time.perf_counter()
         fill(cache, options.nodes)
         print(f"{cache.tree.node_count} nodes in {time.perf_counter() - began:.0f} s")

@@ -1,6 +1,7 @@
 """The parity table: every architecture against transformers, in every way the engine can run.
 
     python -m benchmarks.parity [--prompts 64] [--tokens 64] [--device cuda] [--read-together]
+                                [--architecture llama ...] [--setting "cache off" ...]
 
 --read-together: every shared node is one read for all its rows, as it is in larger models; in these
 small ones it does not pay, and each row reads by itself. Ends in one JSON line.
@@ -19,8 +20,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from radixlm.attention import cpu_backend
-from tests.parity import (
+from benchmarks.parity_settings import (
     SETTINGS,
     Outcome,
     largest_logit_difference,
@@ -28,7 +28,8 @@ from tests.parity import (
     reference,
     run_setting,
 )
-from tests.reference import ARCHITECTURES, load_reference, make_checkpoint
+from radixlm.attention import cpu_backend
+from radixlm.testing.reference import ARCHITECTURES, load_reference, make_checkpoint
 
 VOCAB = 320
 
@@ -39,7 +40,10 @@ def main() -> int:
     options.add_argument("--tokens", type=int, default=64)
     options.add_argument("--device", default="cpu")
     options.add_argument("--read-together", action="store_true")
+    options.add_argument("--architecture", nargs="+", choices=ARCHITECTURES)
+    options.add_argument("--setting", nargs="+", choices=[each.name for each in SETTINGS])
     args = options.parse_args()
+    settings = [each for each in SETTINGS if args.setting is None or each.name in args.setting]
     if args.read_together:
         for kind in cpu_backend.SHARING:
             cpu_backend.SHARING[kind] = (1, 0, 1)
@@ -49,12 +53,12 @@ def main() -> int:
     console = Console()
     good = True
     with tempfile.TemporaryDirectory() as scratch:
-        for seed, architecture in enumerate(ARCHITECTURES):
+        for seed, architecture in enumerate(args.architecture or ARCHITECTURES):
             folder = make_checkpoint(Path(scratch) / architecture, architecture, seed=seed)
             difference = largest_logit_difference(folder, prompts, args.device)
             expected = reference(load_reference(folder), prompts, args.tokens)
             outcomes = [
-                run_setting(folder, setting, prompts, expected, args.device) for setting in SETTINGS
+                run_setting(folder, setting, prompts, expected, args.device) for setting in settings
             ]
             console.print(_table(architecture, difference, outcomes))
             good &= difference <= 1e-4 and _all_good(outcomes)

@@ -10,17 +10,11 @@ import argparse
 import json
 import os
 import statistics
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-import uvicorn
-
 from benchmarks.made_up_tree import MadeUpTree, made_up_server
-from radixlm.server.http.listen import bind
+from benchmarks.served import served_here
 from scripts.browser import HEIGHT, WIDTH, chromium
 
 if TYPE_CHECKING:
@@ -55,7 +49,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     tree = MadeUpTree(options.nodes)
-    with serving(tree, options.events, options.changed) as url, chromium() as browser:
+    app = made_up_server(tree, options.events, options.changed)
+    with served_here(app) as url, chromium() as browser:
         rows = [_round(browser, url, options.seconds) for _ in range(options.rounds)]
     for row in rows:
         print(
@@ -89,24 +84,6 @@ def _first_picture(page: Page) -> float:
     while (first := page.evaluate("window.first_")) is None:
         page.wait_for_timeout(50)
     return float(first)
-
-
-@contextmanager
-def serving(tree: MadeUpTree, events: float, changed: int) -> Iterator[str]:
-    """The made-up server on a free port, on a thread; gives its URL."""
-    listener = bind("127.0.0.1", 0)
-    app = made_up_server(tree, events, changed)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
-    thread = threading.Thread(target=lambda: server.run(sockets=[listener]), daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join()
-        listener.close()
 
 
 if __name__ == "__main__":

@@ -1,26 +1,17 @@
-"""The engine gives transformers' greedy tokens in every setting (benchmarks/parity.py: more)."""
+"""The engine gives transformers' greedy tokens and logits in every setting: `benchmarks.parity`, on
+fewer prompts.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
+import json
+import subprocess
+import sys
 
 import pytest
 
-from tests.parity import (
-    SETTINGS,
-    Reference,
-    Setting,
-    largest_logit_difference,
-    make_prompts,
-    reference,
-    run_setting,
-)
-from tests.reference import ARCHITECTURES, load_reference, make_checkpoint
-
-PROMPTS = make_prompts(16, 320)
-STEPS = 24
 # One of each kind.
-QUICK = {
+QUICK = [
     "cache off",
     "cache on, warm",
     "chunked prefill 16",
@@ -28,40 +19,37 @@ QUICK = {
     "namespaces",
     "small pool, pages of 16",
     "preemption",
-}
+]
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        "llama",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ARCHITECTURES if name != "llama"),
-    ],
-)
-def checkpoint(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, Reference]:
-    folder = make_checkpoint(tmp_path_factory.mktemp("model") / request.param, request.param)
-    return folder, reference(load_reference(folder), PROMPTS, STEPS)
+def run(*options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "benchmarks.parity", "--prompts", "16", "--tokens", "24"]
+    return subprocess.run([*command, *options], capture_output=True, text=True, check=False)  # noqa: S603
 
 
 @pytest.mark.parametrize(
-    "setting",
+    ("architecture", "settings"),
     [
-        pytest.param(
-            setting, id=setting.name, marks=[] if setting.name in QUICK else [pytest.mark.slow]
-        )
-        for setting in SETTINGS
+        ("llama", QUICK),
+        *(
+            pytest.param(name, [], id=name, marks=pytest.mark.slow)
+            for name in ("llama", "mistral", "qwen2", "qwen3")
+        ),
     ],
 )
-def test_same_greedy_tokens(checkpoint: tuple[Path, Reference], setting: Setting) -> None:
-    folder, expected = checkpoint
-    outcome = run_setting(folder, setting, PROMPTS, expected, "cpu")
-    assert outcome.different == 0
-    assert outcome.equal + outcome.ties == len(PROMPTS)
-    assert (outcome.retractions > 0) == setting.retracts
+def test_same_greedy_tokens_and_logits(architecture: str, settings: list[str]) -> None:
+    chosen = ["--setting", *settings] if settings else []
+    done = run("--architecture", architecture, *chosen)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert report["passed"]
+    outcomes = report[architecture]["settings"]
+    assert len(outcomes) == len(settings) or len(outcomes) > 25
+    assert {each["equal"] + each["ties"] for each in outcomes.values()} == {16}
+    assert report[architecture]["largest_logit_difference"] <= 1e-4
 
 
-def test_same_logits(checkpoint: tuple[Path, Reference]) -> None:
-    folder, _ = checkpoint
-    assert largest_logit_difference(folder, PROMPTS[:4], "cpu") <= 1e-4
+def test_an_unknown_setting_is_refused() -> None:
+    done = run("--setting", "upside down")
+    assert done.returncode == 2
+    assert "upside down" in done.stderr

@@ -97,11 +97,11 @@ user_begin, user_end = partial(RoleBegin, "user"), partial(RoleEnd, "user")
 assistant_begin, assistant_end = partial(RoleBegin, "assistant"), partial(RoleEnd, "assistant")
 
 
-class _Default:
+class Default:
     backend: Backend | None = None
 
 
-_DEFAULT = _Default()
+DEFAULT = Default()
 
 
 def set_default_backend(backend: Any) -> None:
@@ -109,7 +109,7 @@ def set_default_backend(backend: Any) -> None:
 
     Raises ConfigError for anything else.
     """
-    _DEFAULT.backend = as_backend(backend)
+    DEFAULT.backend = as_backend(backend)
 
 
 def flush_cache(backend: Any = None) -> bool:
@@ -120,12 +120,12 @@ def flush_cache(backend: Any = None) -> bool:
 def as_backend(backend: Any) -> Backend:
     """What programs can run on; None is the default. Raises ConfigError."""
     if backend is None:
-        if _DEFAULT.backend is None:
+        if DEFAULT.backend is None:
             raise ConfigError(
                 "no backend: call set_default_backend(...), or give backend=, with "
                 "an Engine, RuntimeEndpoint(url) or OpenAI(model)"
             )
-        return _DEFAULT.backend
+        return DEFAULT.backend
     if isinstance(backend, AnyEngine):
         return EngineBackend(backend)
     if hasattr(backend, "session") and hasattr(backend, "flush_cache"):

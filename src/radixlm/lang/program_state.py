@@ -34,24 +34,26 @@ class State:
     ret_value: what the program returned. arguments: what it was called with.
     """
 
-    def __init__(self, stream: StreamExecutor, arguments: dict[str, Any] | None = None) -> None:
-        self._stream = stream
+    def __init__(
+        self, stream_executor: StreamExecutor, arguments: dict[str, Any] | None = None
+    ) -> None:
+        self.stream_executor = stream_executor
         self.arguments = arguments or {}
         self.ret_value: Any = None
 
     def __iadd__(self, other: Expr | str) -> Self:
         for part in parts_of(other):
-            self._stream.submit(part)
+            self.stream_executor.submit(part)
         return self
 
     def __getitem__(self, name: str) -> Any:
-        return _read(self._stream.find(name))
+        return _read(self.stream_executor.find(name))
 
     def __setitem__(self, name: str, value: Any) -> None:
-        self._stream.define({name: value})
+        self.stream_executor.define({name: value})
 
     def __contains__(self, name: str) -> bool:
-        return name in self._stream.variables
+        return name in self.stream_executor.variables
 
     get_var = __getitem__
     set_var = __setitem__
@@ -74,9 +76,9 @@ class State:
 
     @contextmanager
     def _within(self, begin: Expr, end: Expr) -> Iterator[None]:
-        self._stream.submit(begin)
+        self.stream_executor.submit(begin)
         yield
-        self._stream.submit(end)
+        self.stream_executor.submit(end)
 
     def fork(self, size: int = 1) -> Forks:
         """`size` states that go on from here side by side; what they share is computed once."""
@@ -84,7 +86,9 @@ class State:
             raise ProgramError(
                 f"a state is forked into 1 or more, got {size!r}", line=str(caller_line())
             )
-        return Forks(self, [State(child, self.arguments) for child in self._stream.fork(size)])
+        return Forks(
+            self, [State(child, self.arguments) for child in self.stream_executor.fork(size)]
+        )
 
     @contextmanager
     def copy(self) -> Iterator[State]:
@@ -97,11 +101,11 @@ class State:
 
     def text(self) -> str:
         """Everything so far, messages as the model reads them."""
-        return self._stream.read(lambda said: said.text)
+        return self.stream_executor.read(lambda said: said.text)
 
     def messages(self) -> list[Message]:
         """The messages that are whole, in the form of OpenAI's API."""
-        return self._stream.read(lambda said: list(said.messages))
+        return self.stream_executor.read(lambda said: list(said.messages))
 
     def sync(self) -> None:
         """Wait until all that is appended is done. Raises nothing: see `error`."""
@@ -110,18 +114,18 @@ class State:
     def error(self) -> ProgramError | None:
         """What went wrong so far, None when nothing did."""
         try:
-            self._stream.read(bool)
+            self.stream_executor.read(bool)
         except ProgramError as error:
             return error
         return None
 
     def get_meta_info(self, name: str) -> Any:
         """What the backend says of an answer, as SGLang's `meta_info`; None of other variables."""
-        return _meta(self._stream.find(name))
+        return _meta(self.stream_executor.find(name))
 
     def text_iter(self, name: str | None = None) -> Iterator[str]:
         """The text of a variable, or of everything, as it comes; run with `stream=True`."""
-        value = self._stream.text if name is None else self._stream.find(name)
+        value = self.stream_executor.text if name is None else self.stream_executor.find(name)
         if isinstance(value, Value):
             yield from value.pieces()
         else:
@@ -131,7 +135,7 @@ class State:
         self, name: str | None = None, return_meta_data: bool = False
     ) -> AsyncIterator[Any]:
         """As `text_iter`; with return_meta_data pairs of the text and what is known of it."""
-        stream = self._stream
+        stream = self.stream_executor
         value: Any = stream.text
         if name is not None:
             known = name in self or not stream.may_wait
@@ -145,10 +149,10 @@ class State:
 
     def cancel(self) -> None:
         """End the program where it is; at the backend too. What is read from then on raises."""
-        self._stream.cancel()
+        self.stream_executor.cancel()
 
     def __repr__(self) -> str:
-        return f"State({', '.join(list(self._stream.variables))})"
+        return f"State({', '.join(list(self.stream_executor.variables))})"
 
 
 class Forks:
@@ -193,10 +197,12 @@ class Forks:
         self._joined = line
         made: dict[str, list[Any]] = {}
         for state in self._states:
-            state._stream.close(f"this fork was joined, by {line}")
-            for name, value in state._stream.made().items():
+            state.stream_executor.close(f"this fork was joined, by {line}")
+            for name, value in state.stream_executor.made().items():
                 made.setdefault(name, []).append(value)
-        self._origin._stream.define({name: _Gathered(values) for name, values in made.items()})
+        self._origin.stream_executor.define(
+            {name: _Gathered(values) for name, values in made.items()}
+        )
 
     def _each(self, other: Any) -> Sequence[Expr | str]:
         if isinstance(other, Expr | str):

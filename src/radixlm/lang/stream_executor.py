@@ -315,6 +315,8 @@ class StreamExecutor:
 
     def _end(self) -> None:
         with self._changed:
+            if self._said is None:  # cancelled before its first step
+                self.fail(_cancelled(self._line))
             if self._error is None and self._said is not None:
                 self.text.settle(self._said.text)
             else:

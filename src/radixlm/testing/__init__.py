@@ -1,1 +1,1 @@
-"""What tests use, and users may too: a runner without a model, checkpoints made at random."""
+"""Helpers of tests and benchmarks, and of users: engines without a model, random checkpoints."""

@@ -1,4 +1,4 @@
-"""Seeded stress of the cache against a brute-force model; see benchmarks/cache_stress.py."""
+"""Seeded stress of the cache against a brute-force model; see tests/cache_stress.py."""
 
 from __future__ import annotations
 

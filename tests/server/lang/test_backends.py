@@ -52,7 +52,7 @@ def backend(kind: str, engine: AsyncEngine, url: str, *, chat: bool = False):
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(api, "_DEFAULT", api._Default())
+    monkeypatch.setattr(api, "DEFAULT", api.Default())
     yield
     assert no_threads_left()
     assert until(lambda: idle_and_whole(engine)), engine.stats()

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from radixlm.core.errors import CheckpointError
 from radixlm.models import CausalLM, load_config, load_model
-from tests.reference import make_checkpoint
+from radixlm.testing.reference import make_checkpoint
 
 Tensors = dict[str, Tensor]
 

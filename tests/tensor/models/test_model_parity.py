@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from radixlm.models import CausalLM, load_config, load_model
-from tests.reference import DenseAttend, load_reference, make_checkpoint, reference_logits
+from radixlm.testing.reference import DenseAttend, load_reference, make_checkpoint, reference_logits
 
 CPU = torch.device("cpu")
 TOLERANCE = 1e-4

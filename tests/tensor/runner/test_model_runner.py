@@ -16,7 +16,7 @@ from radixlm.core.sampling import SamplingParams
 from radixlm.memory import KVPool, ReqToTokenPool
 from radixlm.models import CausalLM, load_config, load_model
 from radixlm.runner import ModelRunner
-from tests.reference import load_reference, make_checkpoint, reference_logits
+from radixlm.testing.reference import load_reference, make_checkpoint, reference_logits
 from tests.tensor.rows import make_row
 
 VOCAB = 300

@@ -346,7 +346,7 @@ def test_what_a_program_begins_with_is_cached(backend):
 
 
 def test_the_default_backend(backend, monkeypatch):
-    monkeypatch.setattr(api, "_DEFAULT", api._Default())
+    monkeypatch.setattr(api, "DEFAULT", api.Default())
     rl.set_default_backend(backend)
     assert rl.function(as_values).run()["a"] == "<34>"
     assert rl.flush_cache()
@@ -419,7 +419,7 @@ def test_steps_that_are_done_are_not_looked_through_at_each_step(backend, monkey
 
 def test_a_read_is_not_refused_by_a_close_that_comes_between(backend, monkeypatch):
     def closed_meanwhile():
-        closing = threading.Thread(target=state._stream.close, args=("closed",))
+        closing = threading.Thread(target=state.stream_executor.close, args=("closed",))
         closing.start()
         closing.join(0.1)
         return line()

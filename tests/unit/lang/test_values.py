@@ -9,23 +9,17 @@ import pytest
 
 from radixlm.core.errors import ProgramError
 from radixlm.lang.values import Value
-from tests.server_support import until
 
 
-def test_who_waits_for_the_end_is_not_woken_by_each_piece(monkeypatch):
-    value, read, woken = Value(), [], []
-    reader = threading.Thread(target=lambda: read.append(value.result()), daemon=True)
-    reader.start()
-    assert until(lambda: value._condition._waiters)
-    notify = value._condition.notify_all
-    monkeypatch.setattr(value._condition, "notify_all", lambda: woken.append(1) or notify())
+def test_who_waits_for_the_end_is_not_woken_by_each_piece():
+    value, ended = Value(), []
+    value.add_done_callback(ended.append)
     for piece in ("a", "b", "c"):
         value.grow(piece)
-    assert not woken
+    assert not ended
     value.settle("abc")
-    reader.join()
-    assert read == ["abc"]
-    assert len(woken) == 1
+    assert ended == [value]
+    assert value.result() == "abc"
 
 
 def test_pieces_come_as_they_grow_to_threads_and_to_coroutines():

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.peer_client import Peer, PeerError, gaps
 from benchmarks.peer_workloads import WORKLOADS, Ask, Draw
 from benchmarks.peers import compare, main, run
-from tests.server_support import fake_engine, live
+from benchmarks.served import serving
 
 URL = "http://peer"
 VOCAB = 1_000
@@ -215,13 +215,13 @@ def test_only_outputs_of_the_same_prompt_are_compared():
     assert compare(first, other) == (0, 2)
 
 
+@pytest.mark.slow
 def test_two_of_our_servers(capsys, tmp_path):
-    engines = [fake_engine(disable_radix_cache=off)[0] for off in (False, True)]
-    with live(engines[0]) as one, live(engines[1]) as two:
+    flags = ["--context-length", "2000", "--kv-tokens", "4000"]
+    with serving(*flags) as first, serving(*flags, "--disable-radix-cache") as second:
+        one, two = first.url, second.url
         arguments = [one, two, "--scale", "0.1", "--vocab-size", "97", "--only", "W2,W4,W5"]
         code = main([*arguments, "--json", str(tmp_path / "report.json")])
-    for engine in engines:
-        asyncio.run(engine.close())
     out = capsys.readouterr().out
     report = json.loads(out.splitlines()[-1])
     assert report == json.loads((tmp_path / "report.json").read_text())

@@ -88,7 +88,7 @@ def reference_logits(
 class DenseAttend:
     """Causal attention among one sequence's tokens, each step all of them: no cache at all."""
 
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # noqa: ARG002
         q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
         out = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         return out[0].transpose(0, 1)

@@ -24,7 +24,7 @@ from radixlm.memory.kv_pool import KVPool
 from radixlm.memory.req_to_token import ReqToTokenPool
 from radixlm.models import load_config, load_model
 from radixlm.runner.forward_batch import ForwardBatch
-from tests.reference import load_reference, reference_logits
+from radixlm.testing.reference import load_reference, reference_logits
 
 # Two tokens whose reference logits are closer than this are equally good.
 TIE = 1e-5

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from radixlm.core.errors import ConfigError, ProgramError
+from radixlm.core.errors import ConfigError
 from radixlm.lang.backend import Backend
 from radixlm.lang.choices import ChoicesSamplingMethod, token_length_normalized
 from radixlm.lang.engine_backend import AnyEngine, EngineBackend
-from radixlm.lang.ir import Expr, Gen, RoleBegin, RoleEnd, Select, caller_line, in_role, make_params
+from radixlm.lang.ir import Expr, Gen, RoleBegin, RoleEnd, Select, in_role, make_params, wrong
 
 
 def gen(
@@ -53,7 +53,7 @@ def gen(
     try:
         return Gen(name, make_params(**given))
     except (TypeError, ValueError, re.error) as error:
-        raise ProgramError(str(error), line=str(caller_line())) from None
+        raise wrong(str(error)) from None
 
 
 def gen_int(name: str | None = None, max_tokens: int | None = None, **others: Any) -> Expr:
@@ -86,7 +86,7 @@ def select(
     elif temperature > 1e-5:
         reason = f"select takes the best choice, so its temperature is 0, got {temperature}"
     if reason is not None or choices is None:
-        raise ProgramError(str(reason), line=str(caller_line()))
+        raise wrong(str(reason))
     return Select(name, tuple(choices), choices_method)
 
 

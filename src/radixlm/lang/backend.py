@@ -30,6 +30,9 @@ class Piece:
     cut: bool = False
 
 
+Pieces = AsyncGenerator[Piece, None]
+
+
 class Scores(NamedTuple):
     """Each choice's tokens after the prompt, and on their own if that was asked for. A token that
     the choice shares with the prompt's last text is the choice's.
@@ -57,9 +60,7 @@ class Session(Protocol):
         """A transcript that says nothing yet."""
         ...
 
-    def answer(
-        self, said: Transcript, params: Params, *, stream: bool
-    ) -> AsyncGenerator[Piece, None]:
+    def answer(self, said: Transcript, params: Params, *, stream: bool) -> Pieces:
         """One answer, as it comes if `stream`, else in few pieces. `params.n` is for the caller."""
         ...
 
@@ -103,9 +104,7 @@ class WarmingSession:
         """A program is over, so there may be no second call to wait for. On the loop."""
         self._warm.set()
 
-    async def answer(
-        self, said: Transcript, params: Params, *, stream: bool
-    ) -> AsyncGenerator[Piece, None]:
+    async def answer(self, said: Transcript, params: Params, *, stream: bool) -> Pieces:
         await self._warmed(said)
         async with aclosing(self._session.answer(said, params, stream=stream)) as pieces:
             async for piece in pieces:

@@ -15,7 +15,7 @@ from radixlm.core.grammar import Grammar
 from radixlm.core.keys import Key
 from radixlm.core.request import FinishReason, RequestOutput, TokenLogprob
 from radixlm.core.sampling import SamplingParams
-from radixlm.lang.backend import Piece, Scores, Session, side_by_side
+from radixlm.lang.backend import Piece, Pieces, Scores, Session, side_by_side
 from radixlm.lang.choices import Token, Tokens
 from radixlm.lang.ir import Params
 from radixlm.lang.transcript import Answer, HabitRoles, Roles, TemplateRoles, Transcript
@@ -178,9 +178,7 @@ class EngineSession:
     def begin(self) -> TokenTranscript:
         return TokenTranscript(self._roles, self._engine.tokenizer)
 
-    async def answer(
-        self, said: Transcript, params: Params, *, stream: bool
-    ) -> AsyncGenerator[Piece, None]:
+    async def answer(self, said: Transcript, params: Params, *, stream: bool) -> Pieces:
         key = cast(TokenTranscript, said).key()
         prompt_only = params.max_new_tokens == 0
         if prompt_only:

@@ -10,17 +10,7 @@ from typing import Any
 
 from radixlm.lang.backend import Session, side_by_side
 from radixlm.lang.choices import ChoicesDecision, mean_logprob
-from radixlm.lang.ir import (
-    Expr,
-    Gen,
-    Params,
-    RoleBegin,
-    RoleEnd,
-    ScopeBegin,
-    ScopeEnd,
-    Select,
-    Text,
-)
+from radixlm.lang.ir import Expr, Gen, Params, ScopeBegin, ScopeEnd, Select
 from radixlm.lang.transcript import Answer, Transcript
 from radixlm.lang.values import Value
 
@@ -55,12 +45,8 @@ class Interpreter:
         """Raises ValueError, RadixLMError. value: where the step's result goes."""
         said = self.said
         match expr:
-            case Text(text):
-                said.write(text)
-            case RoleBegin(role):
-                said.begin(role)
-            case RoleEnd(role):
-                said.end(role)
+            case _ if said.apply(expr):
+                pass
             case ScopeBegin(name):
                 self._scopes[name] = len(said.text), value
             case ScopeEnd(name):

@@ -49,6 +49,11 @@ def caller_line() -> Line:
     return Line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 
 
+def wrong(reason: str) -> ProgramError:
+    """An error at the caller's line."""
+    return ProgramError(reason, line=str(caller_line()))
+
+
 def function_line(function: Callable[..., Any]) -> Line:
     """Where it is defined; the caller's line where that is not known."""
     code = getattr(inspect.unwrap(function), "__code__", None)
@@ -174,10 +179,9 @@ class Expr:
         return Exprs((*parts_of(other), *parts_of(self)))
 
     def __str__(self) -> NoReturn:
-        raise ProgramError(
+        raise wrong(
             f"{self!r} has no text of its own: append it to a program's state with `s +=`, "
-            "then read the value from the state",
-            line=str(caller_line()),
+            "then read the value from the state"
         )
 
     def __format__(self, spec: str) -> NoReturn:
@@ -251,9 +255,8 @@ def parts_of(value: object) -> tuple[Expr, ...]:
             return (value,)
         case str():
             return (Text(value),)
-    raise ProgramError(
-        f"only text and expressions (gen, select, user, ...) can be appended, got {value!r:.80}",
-        line=str(caller_line()),
+    raise wrong(
+        f"only text and expressions (gen, select, user, ...) can be appended, got {value!r:.80}"
     )
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import importlib
 import json
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from itertools import repeat
 from types import ModuleType
 from typing import Any
 
 from radixlm.core.errors import BackendError, ConfigError, InvalidRequestError
-from radixlm.lang.backend import Piece, Scores, Session
+from radixlm.lang.backend import Piece, Pieces, Scores, Session
 from radixlm.lang.choices import Tokens, behind
 from radixlm.lang.ir import Params
 from radixlm.lang.transcript import HabitRoles, Roles, Transcript
@@ -114,7 +114,7 @@ class _OpenAISession:
                 raise BackendError(f"the connection to the API is broken: {error!r}") from error
             raise
 
-    async def _pieces(self, create: Any, arguments: dict[str, Any]) -> AsyncGenerator[Piece, None]:
+    async def _pieces(self, create: Any, arguments: dict[str, Any]) -> Pieces:
         with self._connected():
             response = await create(**arguments)
             if not arguments["stream"]:
@@ -131,9 +131,7 @@ class ChatSession(_OpenAISession):
 
     answers_turns = True
 
-    async def answer(
-        self, said: Transcript, params: Params, *, stream: bool
-    ) -> AsyncGenerator[Piece, None]:
+    async def answer(self, said: Transcript, params: Params, *, stream: bool) -> Pieces:
         if said.role != "assistant" or said.open_message:
             raise InvalidRequestError(
                 "a chat model of OpenAI's API answers whole turns: put gen right behind the "
@@ -155,9 +153,7 @@ class TextSession(_OpenAISession):
 
     answers_turns = False
 
-    async def answer(
-        self, said: Transcript, params: Params, *, stream: bool
-    ) -> AsyncGenerator[Piece, None]:
+    async def answer(self, said: Transcript, params: Params, *, stream: bool) -> Pieces:
         arguments = self._arguments(params, stream=stream) | {"prompt": said.text}
         if "response_format" in arguments:  # is for chats; servers know the schema by SGLang's name
             del arguments["response_format"]

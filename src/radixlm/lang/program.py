@@ -15,22 +15,11 @@ from typing import Any, NoReturn, cast, overload
 from tqdm import tqdm
 
 from radixlm.core.errors import ConfigError, ProgramError
+from radixlm.lang import ir
 from radixlm.lang.api import as_backend
 from radixlm.lang.backend import Backend, WarmingSession
 from radixlm.lang.interpreter import Style
-from radixlm.lang.ir import (
-    DEFAULTS,
-    PARAMS,
-    Expr,
-    Params,
-    RoleBegin,
-    RoleEnd,
-    ScopeBegin,
-    ScopeEnd,
-    Text,
-    function_line,
-    make_params,
-)
+from radixlm.lang.ir import DEFAULTS, PARAMS, Params
 from radixlm.lang.program_state import State
 from radixlm.lang.stream_executor import Executor, StreamExecutor
 from radixlm.lang.transcript import Transcript
@@ -182,7 +171,7 @@ def _apart(kwargs: Mapping[str, Any]) -> tuple[Params, dict[str, Any]]:
     """Sampling parameters, and the others. Raises ConfigError."""
     sampling = {name: value for name, value in kwargs.items() if name in PARAMS}
     try:
-        params = make_params(**sampling).over(DEFAULTS)
+        params = ir.make_params(**sampling).over(DEFAULTS)
     except ValueError as error:
         raise ConfigError(str(error)) from None
     return params, {name: value for name, value in kwargs.items() if name not in PARAMS}
@@ -239,7 +228,7 @@ class _Call:
         return state
 
     def _begun(self, executor: Executor, thread: threading.Thread) -> tuple[StreamExecutor, State]:
-        line = function_line(self.function)
+        line = ir.function_line(self.function)
         stream = StreamExecutor(executor, self.style, line, thread)
         return stream, State(stream, dict(self.kwargs))
 
@@ -318,18 +307,9 @@ class _Recorder:
         self._said = said
         self.variables: dict[str, Any] = {}
 
-    def submit(self, expr: Expr) -> None:
-        match expr:
-            case Text(text):
-                self._said.write(text)
-            case RoleBegin(role):
-                self._said.begin(role)
-            case RoleEnd(role):
-                self._said.end(role)
-            case ScopeBegin() | ScopeEnd():
-                pass
-            case _:
-                raise _Unknown
+    def submit(self, expr: ir.Expr) -> None:
+        if not self._said.apply(expr) and not isinstance(expr, ir.ScopeBegin | ir.ScopeEnd):
+            raise _Unknown
 
     def __getattr__(self, name: str) -> NoReturn:
         raise _Unknown

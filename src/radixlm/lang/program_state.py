@@ -10,16 +10,8 @@ from functools import partialmethod
 from typing import Any, Self
 
 from radixlm.core.errors import ProgramError
-from radixlm.lang.ir import (
-    Expr,
-    RoleBegin,
-    RoleEnd,
-    ScopeBegin,
-    ScopeEnd,
-    caller_line,
-    in_role,
-    parts_of,
-)
+from radixlm.lang import ir
+from radixlm.lang.ir import Expr, wrong
 from radixlm.lang.stream_executor import StreamExecutor
 from radixlm.lang.transcript import Message
 from radixlm.lang.values import Value
@@ -42,7 +34,7 @@ class State:
         self.ret_value: Any = None
 
     def __iadd__(self, other: Expr | str) -> Self:
-        for part in parts_of(other):
+        for part in ir.parts_of(other):
             self.stream_executor.submit(part)
         return self
 
@@ -61,8 +53,8 @@ class State:
     def _message(self, expr: Expr | str | None = None, *, role: str) -> Any:
         """A whole message, or without `expr` a context manager for one."""
         if expr is None:
-            return self._within(RoleBegin(role), RoleEnd(role))
-        message = in_role(role, expr)
+            return self._within(ir.RoleBegin(role), ir.RoleEnd(role))
+        message = ir.in_role(role, expr)
         self += message
         return message
 
@@ -72,7 +64,7 @@ class State:
 
     def var_scope(self, name: str) -> AbstractContextManager[None]:
         """What is appended inside is also the variable `name`."""
-        return self._within(ScopeBegin(name), ScopeEnd(name))
+        return self._within(ir.ScopeBegin(name), ir.ScopeEnd(name))
 
     @contextmanager
     def _within(self, begin: Expr, end: Expr) -> Iterator[None]:
@@ -83,9 +75,7 @@ class State:
     def fork(self, size: int = 1) -> Forks:
         """`size` states that go on from here side by side; what they share is computed once."""
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ProgramError(
-                f"a state is forked into 1 or more, got {size!r}", line=str(caller_line())
-            )
+            raise wrong(f"a state is forked into 1 or more, got {size!r}")
         return Forks(
             self, [State(child, self.arguments) for child in self.stream_executor.fork(size)]
         )
@@ -175,7 +165,7 @@ class Forks:
     def __setitem__(self, place: int, state: State) -> None:
         """What `forks[i] += ...` does at its end."""
         if self._states[place] is not state:
-            raise ProgramError("a fork can not be replaced", line=str(caller_line()))
+            raise wrong("a fork can not be replaced")
 
     def __iadd__(
         self, other: Expr | str | Sequence[Expr | str] | Callable[[int], Expr | str]
@@ -189,12 +179,11 @@ class Forks:
         """End the forks. Every variable that they made, or changed, is a list in the state that was
         forked, with an entry for each fork that did.
         """
-        line = str(caller_line())
         if mode != "gather_variable":
-            raise ProgramError(f"the mode of a join is 'gather_variable', got {mode!r}", line=line)
+            raise wrong(f"the mode of a join is 'gather_variable', got {mode!r}")
         if self._joined is not None:
-            raise ProgramError(f"these forks were joined before, by {self._joined}", line=line)
-        self._joined = line
+            raise wrong(f"these forks were joined before, by {self._joined}")
+        self._joined = line = str(ir.caller_line())
         made: dict[str, list[Any]] = {}
         for state in self._states:
             state.stream_executor.close(f"this fork was joined, by {line}")
@@ -211,10 +200,9 @@ class Forks:
             return [other(place) for place in range(len(self._states))]
         if isinstance(other, list | tuple) and len(other) == len(self._states):
             return other
-        raise ProgramError(
+        raise wrong(
             f"{len(self._states)} forks are given one expression, a list of as many, or a function "
-            f"of their place, got {other!r:.80}",
-            line=str(caller_line()),
+            f"of their place, got {other!r:.80}"
         )
 
 

@@ -11,7 +11,7 @@ import httpx
 from httpx_sse import aconnect_sse
 
 from radixlm.core.errors import BackendError, InvalidRequestError, ModelError
-from radixlm.lang.backend import Piece, Scores, Session
+from radixlm.lang.backend import Piece, Pieces, Scores, Session
 from radixlm.lang.choices import Tokens, behind
 from radixlm.lang.ir import Params
 from radixlm.lang.transcript import HabitRoles, Roles, TemplateRoles, Transcript
@@ -117,9 +117,7 @@ class EndpointSession:
     def begin(self) -> Transcript:
         return Transcript(self._roles)
 
-    async def answer(
-        self, said: Transcript, params: Params, *, stream: bool
-    ) -> AsyncGenerator[Piece, None]:
+    async def answer(self, said: Transcript, params: Params, *, stream: bool) -> Pieces:
         given = params.given()
         sampling = {name: value for name, value in given.items() if name not in _ELSEWHERE}
         body = {

@@ -13,7 +13,17 @@ from radixlm.core.errors import ProgramError, RadixLMError, UnknownVariableError
 from radixlm.lang.api_prefetch import interpreter_for
 from radixlm.lang.backend import Backend, Session
 from radixlm.lang.interpreter import Interpreter, Style
-from radixlm.lang.ir import Expr, Gen, Line, ScopeBegin, ScopeEnd, Select, caller_line, error_line
+from radixlm.lang.ir import (
+    Expr,
+    Gen,
+    Line,
+    ScopeBegin,
+    ScopeEnd,
+    Select,
+    caller_line,
+    error_line,
+    wrong,
+)
 from radixlm.lang.transcript import Transcript
 from radixlm.lang.values import Value, done
 
@@ -221,15 +231,13 @@ class StreamExecutor:
                 self._changed.wait()
             if name not in self.variables:
                 known = ", ".join(map(repr, self.variables)) or "none"
-                raise UnknownVariableError(
-                    f"there is no variable {name!r} (known: {known})", line=str(caller_line())
-                )
+                reason = f"there is no variable {name!r} (known: {known})"
+                raise UnknownVariableError(reason, line=str(caller_line()))
             found = self.variables[name]
         if not wait and isinstance(found, Value) and found.in_scope and not found.done():
-            raise ProgramError(
-                f"{name!r} is read inside its own scope, which is not over: read it "
-                "behind the `with`",
-                line=str(caller_line()),
+            raise wrong(
+                f"{name!r} is read inside its own scope, which is not over: "
+                "read it behind the `with`"
             )
         return found
 

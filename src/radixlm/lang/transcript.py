@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, Self
 
 from radixlm.core.errors import InvalidRequestError
+from radixlm.lang.ir import Expr, RoleBegin, RoleEnd, Text
 from radixlm.text.chat_template import ChatTemplate
 
 Message = dict[str, str]
@@ -72,6 +73,19 @@ class Transcript:
     def open_message(self) -> str:
         """What the open message says so far."""
         return self.text[self._message_start :]
+
+    def apply(self, expr: Expr) -> bool:
+        """Write what needs no model; whether it does not. Raises ValueError."""
+        match expr:
+            case Text(text):
+                self.write(text)
+            case RoleBegin(role):
+                self.begin(role)
+            case RoleEnd(role):
+                self.end(role)
+            case _:
+                return False
+        return True
 
     def write(self, text: str) -> None:
         """The program says this."""

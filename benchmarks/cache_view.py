@@ -35,11 +35,12 @@ from radixlm.build import AsyncEngine, load
 from radixlm.cache import RadixCache
 from radixlm.core.batch import ScheduledBatch, StepResult
 from radixlm.core.config import EngineConfig
-from radixlm.engine import EngineClient, EngineCore
+from radixlm.engine import EngineClient, EngineCore, InputProcessor
 from radixlm.engine.watching import Journal
-from radixlm.scheduler import Scheduler, make_order
+from radixlm.scheduler import Limits, Scheduler, make_order
 from radixlm.server.app import create_app
 from radixlm.server.http.garbage import full_searches_on_demand
+from radixlm.structured_output import Compiler
 from radixlm.testing.fake_runner import FakeRunner
 
 CLIENTS, OWN, OUT = 64, 60, 60
@@ -83,7 +84,11 @@ def weightless(cache: RadixCache, steps: Steps) -> AsyncEngine:
         sink=journal.note,
     )
     core = EngineCore(scheduler, cache, steps, loaded.tokenizer, journal=journal)
-    return AsyncEngine(replace(loaded, client=EngineClient(core, max_queued_requests=CLIENTS)))
+    size = loaded.info.vocab_size
+    grammars = Compiler(loaded.tokenizer, vocab_size=size, eos_ids=())
+    processor = InputProcessor(Limits(cache.capacity, cache.capacity, size), frozenset(), grammars)
+    client = EngineClient(core, processor, max_queued_requests=CLIENTS)
+    return AsyncEngine(replace(loaded, client=client))
 
 
 def fill(cache: RadixCache, nodes: int) -> None:

@@ -23,6 +23,9 @@ define install_torch
 	|| echo 'There is no torch $(TORCH) for CPUs alone to be had: taking the ordinary one.'
 endef
 
+# Where bytecode may not be kept, every process compiles all that it imports: ten seconds each.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: install develop serve test check bench wheel lint-deploy clients sglang-frontend clean
 
 install: $(SERVING)

@@ -16,9 +16,9 @@ ROUTES = (
 HELLO = [{"role": "user", "content": "hello"}]
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def unharmed(fake):
-    """After each of them the server answers, and no slot is lost."""
+    """After all of them the server answers, and no slot is lost."""
     yield
     assert fake.complete("still there?", max_tokens=1).status_code == 200
     assert until(lambda: idle_and_whole(fake.engine))

@@ -50,9 +50,9 @@ def test_many_short_runs_are_taken_in_one_pass() -> None:
     allocator = SlotAllocator(40_000)
     odd = allocator.allocate(40_000)[1::2].copy()
     allocator.free(odd)
-    started = time.perf_counter()
+    started = time.thread_time()
     assert allocator.allocate(2_048).tolist() == odd[:2_048].tolist()
-    assert time.perf_counter() - started < 0.5
+    assert time.thread_time() - started < 0.5
     allocator.check()
     allocator.allocate(allocator.free_size)
     assert (allocator.free_size, allocator.runs()) == (0, [])

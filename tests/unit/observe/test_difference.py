@@ -128,6 +128,6 @@ def test_where_texts_meet_again() -> None:
 
 
 def test_a_long_line_in_front_is_looked_through_once() -> None:
-    begun = time.perf_counter()
+    begun = time.thread_time()
     assert kind_of("x" * 30_000 + "\nSo, ", "cc dd", "ee ff") is Kind.TEXT
-    assert time.perf_counter() - begun < 0.2
+    assert time.thread_time() - begun < 0.2

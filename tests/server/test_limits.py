@@ -314,7 +314,7 @@ def test_a_key_s_limit_holds_for_those_that_come_together():
             pass
         with queues.taken("a", 100, None):
             pass
-    assert not queues._under_way
+    assert len(queues) == 0
 
 
 def test_a_prompt_of_the_whole_context_is_scored_and_nothing_more():

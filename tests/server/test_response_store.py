@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import sqlite3
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,20 @@ def clock() -> Clock:
     return Clock()
 
 
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
+    """The databases of stores, the latest one last."""
+    made: list[sqlite3.Connection] = []
+    connect = sqlite3.connect
+
+    def noted(*args: Any, **options: Any) -> sqlite3.Connection:
+        made.append(connect(*args, **options))
+        return made[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", noted)
+    return made
+
+
 def store_of(clock: Clock, turns: int = 100, size: int = 10**6, seconds: float = DAY) -> TurnStore:
     return TurnStore(None, StoreLimits(turns, size, seconds), clock)
 
@@ -35,8 +50,8 @@ def turn(name: str, clock: Clock, parent: str | None = None, **more: object) -> 
     return Turn(**{"id": name, "parent": parent, "created": clock(), **values, **more})
 
 
-def rows(store: TurnStore) -> int:
-    return store._db.execute("SELECT COUNT(*) FROM turns").fetchone()[0]
+def rows(opened: list[sqlite3.Connection]) -> int:
+    return opened[-1].execute("SELECT COUNT(*) FROM turns").fetchone()[0]
 
 
 def test_a_turn_comes_back_as_it_was(clock):
@@ -59,7 +74,7 @@ def test_a_conversation_comes_from_its_beginning(clock):
     assert store.conversation("you", "c") == []
 
 
-def test_what_is_deleted_stays_for_what_continues_it(clock):
+def test_what_is_deleted_stays_for_what_continues_it(clock, opened):
     store = store_of(clock)
     for name, parent in (("a", None), ("b", "a"), ("c", "b"), ("x", "a")):
         store.put(turn(name, clock, parent))
@@ -68,22 +83,22 @@ def test_what_is_deleted_stays_for_what_continues_it(clock):
     assert not store.delete("you", "b")
     assert store.delete("me", "b")
     assert [each.id for each in store.conversation("me", "c")] == ["a", "b", "c"]
-    assert rows(store) == 4
+    assert rows(opened) == 4
     assert store.delete("me", "c")
-    assert rows(store) == 2
+    assert rows(opened) == 2
     assert store.delete("me", "x")
-    assert rows(store) == 0
+    assert rows(opened) == 0
 
 
-def test_nothing_continues_what_is_gone(clock):
+def test_nothing_continues_what_is_gone(clock, opened):
     store = store_of(clock)
     store.put(turn("a", clock))
     store.delete("me", "a")
     assert not store.put(turn("b", clock, "a"))
-    assert rows(store) == 0
+    assert rows(opened) == 0
 
 
-def test_the_oldest_make_room(clock):
+def test_the_oldest_make_room(clock, opened):
     store = store_of(clock, turns=2)
     for name in "abc":
         store.put(turn(name, clock))
@@ -94,7 +109,7 @@ def test_the_oldest_make_room(clock):
         store.put(turn(name, clock))
     assert [store.get("me", name) is not None for name in "abc"] == [False, True, True]
     assert not store.put(turn("d", clock, input="[" + " " * 2 * size + "]"))
-    assert rows(store) == 2
+    assert rows(opened) == 2
 
 
 def test_the_rows_of_items_count(clock):
@@ -108,16 +123,16 @@ def test_the_rows_of_items_count(clock):
     assert not store_of(clock, size=size).put(turn("a", clock, input=items))
 
 
-def test_what_has_not_ended_stays(clock):
+def test_what_has_not_ended_stays(clock, opened):
     store = store_of(clock, turns=1)
     store.put(turn("a", clock, ended=False))
     store.put(turn("b", clock), {"a"})
     assert store.get("me", "a") is not None
     store.put(turn("a", clock))
-    assert rows(store) == 1
+    assert rows(opened) == 1
 
 
-def test_what_nobody_works_on_makes_room(clock):
+def test_what_nobody_works_on_makes_room(clock, opened):
     store = store_of(clock, turns=1, seconds=10)
     store.put(turn("a", clock, ended=False))
     store.put(turn("b", clock))
@@ -125,7 +140,7 @@ def test_what_nobody_works_on_makes_room(clock):
     store.put(turn("c", clock, ended=False))
     clock.now += 11
     store.put(turn("d", clock))
-    assert rows(store) == 1
+    assert rows(opened) == 1
 
 
 @pytest.mark.parametrize("limit", ["turns", "size"])
@@ -138,7 +153,7 @@ def test_who_has_the_most_makes_room(clock, limit):
     assert [each is not None for each in found] == [True, False, True, True, True]
 
 
-def test_old_ones_go(clock):
+def test_old_ones_go(clock, opened):
     store = store_of(clock, seconds=10)
     store.put(turn("a", clock))
     clock.now += 6
@@ -149,7 +164,7 @@ def test_old_ones_go(clock):
     store.put(turn("c", clock))
     clock.now += 6
     store.put(turn("d", clock))
-    assert rows(store) == 2
+    assert rows(opened) == 2
 
 
 def test_what_nobody_works_on_is_failed(clock):
@@ -162,7 +177,7 @@ def test_what_nobody_works_on_is_failed(clock):
     assert store.get("me", "b").response == '"done"'
 
 
-def test_limits_hold_and_no_turn_is_lost_that_is_needed(clock):
+def test_limits_hold_and_no_turn_is_lost_that_is_needed(clock, opened):
     """Random puts, deletions and time, compared with what a dictionary knows."""
     rng = random.Random(7)
     store = store_of(clock, turns=12, size=30 * turn("x", clock).size, seconds=50)
@@ -179,7 +194,7 @@ def test_limits_hold_and_no_turn_is_lost_that_is_needed(clock):
             parents[name] = parent
         alive = [name for name in parents if store.get("me", name) is not None]
         assert len(alive) <= 12
-        (size,) = store._db.execute("SELECT SUM(size) FROM turns").fetchone()
+        size = opened[-1].execute("SELECT SUM(size) FROM turns").fetchone()[0]
         assert size <= 30 * turn("x", clock).size * 1.1
         needed = set()
         for each in alive:
@@ -191,7 +206,7 @@ def test_limits_hold_and_no_turn_is_lost_that_is_needed(clock):
                 place = parents[place]
             assert line == walked[::-1]
             needed |= set(line)
-        expired = rows(store) - len(needed)
+        expired = rows(opened) - len(needed)
         assert expired <= len(parents)
 
 

@@ -17,6 +17,10 @@ class KeyQueues:
     def __init__(self) -> None:
         self._under_way: Counter[str] = Counter()
 
+    def __len__(self) -> int:
+        """Tenants with requests under way."""
+        return len(self._under_way)
+
     def check(self, tenant: str, count: int, most: int | None) -> None:
         """Raise QueueFullError when so many more would exceed `most`; None is no limit."""
         if most is not None and self._under_way[tenant] + count > most:

@@ -1,0 +1,96 @@
+"""Tests, benchmarks and scripts use what users have: no name that begins with an underscore."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scripts.code_size import ROOT
+from tests.arch.private_names import private_names
+
+FOLDERS = ("tests", "benchmarks", "scripts", "examples")
+# Files that still have to be freed of them. None may be added.
+TO_DO: frozenset[str] = frozenset(
+    {
+        "tests/cache_model.py",
+        "tests/checked_cache.py",
+        "tests/property/cache/faults.py",
+        "tests/property/cache/faults_of_use.py",
+        "tests/property/engine/test_engine_properties.py",
+        "tests/property/scheduler/test_prompt_index.py",
+        "tests/server/lang/test_backends.py",
+        "tests/server/test_completion_options.py",
+        "tests/server/test_generate_api.py",
+        "tests/server/test_structured_output.py",
+        "tests/tensor/kernels/test_kernels.py",
+        "tests/tensor/runner/test_logprobs.py",
+        "tests/tensor/test_not_finite.py",
+        "tests/tensor/test_warming.py",
+        "tests/unit/cache/test_allocator.py",
+        "tests/unit/cache/test_cache_errors.py",
+        "tests/unit/cache/test_ghosts.py",
+        "tests/unit/cache/test_merge.py",
+        "tests/unit/cache/test_pins.py",
+        "tests/unit/cache/test_policies.py",
+        "tests/unit/cache/test_reuse.py",
+        "tests/unit/cache/test_tree_errors.py",
+        "tests/unit/cache/test_why.py",
+        "tests/unit/engine/test_grammars.py",
+        "tests/unit/engine/test_keeping.py",
+        "tests/unit/engine/test_slow_grammars.py",
+        "tests/unit/lang/test_programs.py",
+        "tests/unit/lang/test_values.py",
+        "tests/unit/scheduler/test_decode_turns.py",
+        "tests/unit/scheduler/test_fairness.py",
+        "tests/unit/scheduler/test_memory.py",
+        "tests/unit/scheduler/test_orders.py",
+        "tests/unit/scheduler/test_queue.py",
+        "tests/unit/scheduler/test_waiting.py",
+        "tests/unit/server/cache/test_advice.py",
+        "tests/unit/server/test_token_texts.py",
+        "tests/unit/structured_output/test_schemas.py",
+        "benchmarks/fragmentation.py",
+    }
+)
+
+
+def test_nobody_touches_a_private_name() -> None:
+    found = {
+        f"{path.relative_to(ROOT)}:{place}"
+        for folder in FOLDERS
+        for path in (ROOT / folder).rglob("*.py")
+        if str(path.relative_to(ROOT)) not in TO_DO
+        for place in private_names(path)
+    }
+    assert sorted(found) == []
+
+
+def test_files_to_do_are_there() -> None:
+    assert all((ROOT / name).is_file() for name in TO_DO)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cache._tree.nodes()\n",
+        "def test(self, other):\n    return other._name\n",
+        "from radixlm.cache.tree import _Node\n",
+        "setattr(cache, '_tree', None)\n",
+        "monkeypatch.setattr(tree, '_tree', None)\n",
+        "monkeypatch.setattr('radixlm.cache.tree._tree', None)\n",
+        "from radixlm.cache import tree\ntree._LIMIT\n",
+    ],
+)
+def test_the_rule_bites(text: str, tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text(text)
+    assert len(list(private_names(tmp_path / "bad.py"))) == 1
+
+
+def test_what_is_one_s_own_may_be_touched(tmp_path: Path) -> None:
+    (tmp_path / "good.py").write_text(
+        "import torch\nfrom __future__ import annotations\n\n\nclass A(B):\n"
+        "    def _f(self):\n        self._a = super()._f()\n        return self.__dict__\n\n\n"
+        "torch.ops.mkldnn._pack(row._replace(a=1))\nsetattr(_, 'b', _)\n"
+    )
+    assert list(private_names(tmp_path / "good.py")) == []

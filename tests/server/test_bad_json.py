@@ -11,7 +11,7 @@ from tests.server_support import idle_and_whole, refused, until
 
 ROUTES = (
     *("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages"),
-    *("/generate", "/tokenize", "/abort_request"),
+    *("/generate", "/tokenize", "/detokenize", "/abort_request"),
 )
 HELLO = [{"role": "user", "content": "hello"}]
 
@@ -30,7 +30,10 @@ def unharmed(fake):
     [
         (b"", "valid JSON"),
         (b"{", "valid JSON"),
+        (b"nonsense", "valid JSON"),
+        (b'{"prompt": "a"', "valid JSON"),
         (b'{"model": "a"} {}', "valid JSON"),
+        (b"\xff", "byte 0 is not UTF-8"),
         (b'{"model": "\xff"}', "byte 11 is not UTF-8"),
         (b'{"model": "\xed\xa0\x80"}', "byte 11 is not UTF-8"),
         (b"\xef\xbb\xbf{}", "valid JSON"),
@@ -43,11 +46,25 @@ def unharmed(fake):
         (b'{"a": ' * 100_000 + b"1" + b"}" * 100_000, "nested too deeply"),
         (b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
         (b"[]", "object"),
+        (b"7", "object"),
         (b"null", "object"),
     ],
 )
 def test_bodies_that_are_no_json_object(fake, path, content, words):
     assert words in refused(fake.request("POST", path, content=content))["message"]
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_too_large_a_body_is_a_413(fake, path):
+    refused(fake.request("POST", path, content=b" " * (32 * 2**20 + 1)), 413)
+
+
+def test_a_body_in_pieces_may_not_be_larger(fake):
+    async def pieces():
+        for _ in range(33):
+            yield b" " * 2**20
+
+    refused(fake.request("POST", "/v1/completions", content=pieces()), 413)
 
 
 @pytest.mark.parametrize("depth", [50, 200, 400, 800, 950, 1000])

@@ -13,32 +13,19 @@ FOLDERS = ("tests", "benchmarks", "scripts", "examples")
 # Files that still have to be freed of them. None may be added.
 TO_DO: frozenset[str] = frozenset(
     {
-        "tests/cache_model.py",
-        "tests/checked_cache.py",
         "tests/property/cache/faults.py",
         "tests/property/cache/faults_of_use.py",
         "tests/property/engine/test_engine_properties.py",
         "tests/property/scheduler/test_prompt_index.py",
         "tests/server/lang/test_backends.py",
-        "tests/server/test_completion_options.py",
-        "tests/server/test_generate_api.py",
-        "tests/server/test_structured_output.py",
         "tests/tensor/kernels/test_kernels.py",
         "tests/tensor/runner/test_logprobs.py",
         "tests/tensor/test_not_finite.py",
-        "tests/tensor/test_warming.py",
         "tests/unit/cache/test_allocator.py",
         "tests/unit/cache/test_cache_errors.py",
-        "tests/unit/cache/test_ghosts.py",
-        "tests/unit/cache/test_merge.py",
         "tests/unit/cache/test_pins.py",
-        "tests/unit/cache/test_policies.py",
         "tests/unit/cache/test_reuse.py",
-        "tests/unit/cache/test_tree_errors.py",
         "tests/unit/cache/test_why.py",
-        "tests/unit/engine/test_grammars.py",
-        "tests/unit/engine/test_keeping.py",
-        "tests/unit/engine/test_slow_grammars.py",
         "tests/unit/lang/test_programs.py",
         "tests/unit/lang/test_values.py",
         "tests/unit/scheduler/test_decode_turns.py",
@@ -47,10 +34,6 @@ TO_DO: frozenset[str] = frozenset(
         "tests/unit/scheduler/test_orders.py",
         "tests/unit/scheduler/test_queue.py",
         "tests/unit/scheduler/test_waiting.py",
-        "tests/unit/server/cache/test_advice.py",
-        "tests/unit/server/test_token_texts.py",
-        "tests/unit/structured_output/test_schemas.py",
-        "benchmarks/fragmentation.py",
     }
 )
 
@@ -64,10 +47,6 @@ def test_nobody_touches_a_private_name() -> None:
         for place in private_names(path)
     }
     assert sorted(found) == []
-
-
-def test_files_to_do_are_there() -> None:
-    assert all((ROOT / name).is_file() for name in TO_DO)
 
 
 @pytest.mark.parametrize(

@@ -214,7 +214,7 @@ def test_a_prompt_is_scored_once_for_all_its_answers(real, monkeypatch, stream):
         return write(*args)
 
     monkeypatch.setattr(CompletionLogprobs, "of_prompt", spy)
-    monkeypatch.setattr(answer_module, "_MANY_LOGPROBS", 50)
+    monkeypatch.setattr(answer_module, "MANY_LOGPROBS", 50)
     answer = real.complete(prompts, n=8, stream=stream, **fields)
     assert real.engine.stats().computed_tokens - before < 2 * 300
     assert len(threads) == len(prompts)

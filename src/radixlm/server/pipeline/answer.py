@@ -17,7 +17,7 @@ from radixlm.server.pipeline.service import Service, service_of
 from radixlm.server.pipeline.writer import Writer
 
 # With more log-probabilities than this, an answer or an event is written in a thread.
-_MANY_LOGPROBS = 2_000
+MANY_LOGPROBS = 2_000
 
 
 async def respond(
@@ -52,7 +52,7 @@ async def whole(service: Service, generation: Generation, writer: Writer) -> byt
             large |= _is_large(part.output)
             await _push(writer, part, stream=False)
     await writer.finish()
-    if large or scores > _MANY_LOGPROBS:
+    if large or scores > MANY_LOGPROBS:
         return await asyncio.to_thread(writer.whole)
     return writer.whole()
 
@@ -88,4 +88,4 @@ def _is_large(output: RequestOutput) -> bool:
     """Whether it is written in a thread: log-probabilities may be megabytes of JSON, and making it
     keeps the interpreter to itself.
     """
-    return bool(output.prompt_logprobs) or len(output.logprobs) > _MANY_LOGPROBS
+    return bool(output.prompt_logprobs) or len(output.logprobs) > MANY_LOGPROBS

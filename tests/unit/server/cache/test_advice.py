@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from weakref import WeakSet
+
 from radixlm.core.clock import VirtualClock
 from radixlm.core.misses import MissReason, MissReport
 from radixlm.engine.engine_stats import EngineStats
@@ -10,6 +12,10 @@ from radixlm.observe.outline import Spot
 from radixlm.server.pipeline.advice import WINDOW_REQUESTS, WINDOW_SECONDS, MissWindow
 
 LOOKED = Finding(Cause.DATE_TIME, 18, Spot(0, "system", 2), where="the end of the system prompt")
+
+
+class Tenant(str):
+    """A name of which one can see whether it is still in memory."""
 
 
 class Looks:
@@ -84,14 +90,17 @@ def test_so_many_looks_a_second_at_most() -> None:
 def test_of_the_last_minutes_and_requests() -> None:
     clock = VirtualClock()
     window = MissWindow(clock)
+    remembered: WeakSet[Tenant] = WeakSet()
     for position in range(WINDOW_REQUESTS + 10):
-        window.add("", diverged(position), Looks(), shows_text=False)
+        tenant = Tenant(position)
+        remembered.add(tenant)
+        window.add(tenant, diverged(position), Looks(), shows_text=False)
+    del tenant
     assert window.advice(EngineStats(), None)["requests"] <= WINDOW_REQUESTS
-    assert len(window._groups) <= WINDOW_REQUESTS
+    assert len(remembered) <= WINDOW_REQUESTS
     clock.advance(WINDOW_SECONDS + 1)
     assert window.advice(EngineStats(), None)["requests"] == 0
-    assert not window._groups
-    assert not window._keys
+    assert len(remembered) == 0
 
 
 def test_capacity_is_of_the_window() -> None:

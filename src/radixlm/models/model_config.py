@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -13,15 +12,8 @@ import torch
 from radixlm.core.errors import CheckpointError
 from radixlm.core.files import read_json_object
 from radixlm.layers.rotary import RopeConfig
-from radixlm.models.config_fields import MOST, Fields
-from radixlm.models.registry import read_traits
-from radixlm.models.rope import read_rope
-
-_DTYPES = MappingProxyType(
-    {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-)
-
-_MOST_EOS = 1_000
+from radixlm.models.architectures import read_hf_config
+from radixlm.models.hf_config import EndTokens, read, read_rope, unsupported
 
 # `do_sample` is not among them: requests say what they want by `temperature`.
 _SAMPLING_FIELDS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -65,39 +57,39 @@ class ModelConfig:
 
         Raises UnsupportedModelError that names the field, its value and what is supported.
         """
-        fields = Fields(config)
-        traits = read_traits(fields)
-        _refuse_unsupported(fields)
-        rope = read_rope(fields)
-        n_heads = fields.integer("num_attention_heads")
-        n_kv_heads = fields.integer("num_key_value_heads", n_heads)
+        hf = read_hf_config(config)
+        if hf.architectures and not any(n.endswith("ForCausalLM") for n in hf.architectures):
+            raise unsupported("architectures", hf.architectures, "...ForCausalLM")
+        traits, rope = hf.traits(), read_rope(hf)
+        n_heads = hf.num_attention_heads
+        n_kv_heads = hf.num_key_value_heads or n_heads
         if n_heads % n_kv_heads:
-            raise fields.wrong("num_key_value_heads", f"a divisor of {n_heads} attention heads")
-        hidden_size = fields.integer("hidden_size")
-        head_dim = fields.integer("head_dim", traits.head_dim or hidden_size // n_heads)
+            divisor = f"a divisor of {n_heads} attention heads"
+            raise unsupported("num_key_value_heads", n_kv_heads, divisor)
+        head_dim = hf.head_dim or traits.head_dim or hf.hidden_size // n_heads
         if head_dim % 2:
-            raise fields.wrong("head_dim", f"an even number, but it is {head_dim}")
+            raise unsupported("head_dim", hf.head_dim, f"an even number, but it is {head_dim}")
         return cls(
             model_type=config["model_type"],
-            vocab_size=fields.integer("vocab_size"),
-            hidden_size=hidden_size,
-            intermediate_size=fields.integer("intermediate_size"),
-            n_layers=fields.integer("num_hidden_layers"),
+            vocab_size=hf.vocab_size,
+            hidden_size=hf.hidden_size,
+            intermediate_size=hf.intermediate_size,
+            n_layers=hf.num_hidden_layers,
             n_heads=n_heads,
             n_kv_heads=n_kv_heads,
             head_dim=head_dim,
             context_length=rope.context_length,
             sliding_window=traits.sliding_window,
-            rms_norm_eps=fields.number("rms_norm_eps", 1e-6),
+            rms_norm_eps=hf.rms_norm_eps,
             rope=rope.config,
             qkv_bias=traits.qkv_bias,
             output_bias=traits.output_bias,
             mlp_bias=traits.mlp_bias,
             qk_norm=traits.qk_norm,
-            tie_word_embeddings=fields.flag("tie_word_embeddings"),
-            dtype=_dtype(fields),
-            eos_token_ids=_eos(fields) | _eos(Fields(generation_config or {})),
-            bos_token_id=_token_id(fields, "bos_token_id", config.get("bos_token_id")),
+            tie_word_embeddings=hf.tie_word_embeddings,
+            dtype=getattr(torch, hf.dtype or hf.torch_dtype),
+            eos_token_ids=hf.ids | read(EndTokens, generation_config or {}).ids,
+            bos_token_id=hf.bos_token_id,
         )
 
 
@@ -125,44 +117,3 @@ def recommended_sampling(folder: Path) -> dict[str, Any]:
     path = folder / "generation_config.json"
     given = read_json_object(path) if path.is_file() else {}
     return {name: given[name] for name in _SAMPLING_FIELDS if given.get(name) is not None}
-
-
-def _refuse_unsupported(fields: Fields) -> None:
-    if fields.get("hidden_act") not in (None, "silu"):
-        raise fields.wrong("hidden_act", "silu")
-    if fields.get("quantization_config") is not None:
-        raise fields.wrong("quantization_config", "weights in float32, bfloat16 or float16")
-    for name in ("num_experts", "num_local_experts", "n_routed_experts"):
-        if fields.get(name) is not None:
-            raise fields.wrong(name, "dense models only")
-    names = fields.names("architectures")
-    if names and not any(name.endswith("ForCausalLM") for name in names):
-        raise fields.wrong("architectures", "...ForCausalLM")
-
-
-def _dtype(fields: Fields) -> torch.dtype:
-    name = "torch_dtype" if fields.get("dtype") is None else "dtype"
-    value = fields.get(name)
-    if value is None:
-        return torch.float32
-    dtype = _DTYPES.get(str(value).removeprefix("torch."))
-    if dtype is None:
-        raise fields.wrong(name, ", ".join(_DTYPES))
-    return dtype
-
-
-def _eos(fields: Fields) -> frozenset[int]:
-    value = fields.get("eos_token_id")
-    ids = value if isinstance(value, list) else [value]
-    if len(ids) > _MOST_EOS:
-        raise fields.wrong("eos_token_id", f"{_MOST_EOS} token ids at most")
-    found = (_token_id(fields, "eos_token_id", token) for token in ids)
-    return frozenset(token for token in found if token is not None)
-
-
-def _token_id(fields: Fields, name: str, value: object) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or abs(value) > MOST:
-        raise fields.wrong(name, "token ids")
-    return value

@@ -1,0 +1,282 @@
+"""config.json as Hugging Face writes it: the fields that are read, and what they may be.
+
+JSON's null counts as absent, as it does for transformers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WrapValidator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from radixlm.core.errors import UnsupportedModelError
+from radixlm.layers.rotary import LinearScaling, Llama3Scaling, RopeConfig, Scaling, YarnScaling
+
+# What numbers of a model can be: sizes fit an int32, factors a float32, products of two a float.
+MOST = 2**31 - 1
+_SMALLEST, _LARGEST = 1e-30, 1e30
+_MOST_EOS = 1_000
+_ROPE_TYPES = "default, linear, llama3, yarn, dynamic (up to its original length)"
+
+
+def supported(text: str) -> WrapValidator:
+    """Say `text` of whatever the type refuses."""
+
+    def checked(value: Any, check: Any) -> Any:
+        try:
+            return check(value)
+        except (ValidationError, OverflowError):
+            raise PydanticCustomError("supported", text) from None
+
+    return WrapValidator(checked)
+
+
+def unsupported(field: str, value: object, supported: str) -> UnsupportedModelError:
+    """The error for a config field whose value cannot be served."""
+    return UnsupportedModelError(
+        f"config field {field!r} is {value!r:.200}, which is not supported; supported: {supported}"
+    )
+
+
+Size = Annotated[
+    int, Field(strict=True, ge=1, le=MOST), supported(f"a positive integer, {MOST} at most")
+]
+Number = Annotated[
+    float,
+    Field(strict=True, ge=_SMALLEST, le=_LARGEST),
+    supported(f"a number from {_SMALLEST} to {_LARGEST}"),
+]
+Flag = Annotated[bool, Field(strict=True), supported("true or false")]
+_TokenId = Annotated[int, Field(strict=True, ge=-MOST, le=MOST)]
+_All = Annotated[float, Field(ge=1, le=1), supported("1.0")]
+_Dense = Annotated[None, supported("dense models only")]
+_Dtype = Annotated[
+    Literal["float32", "bfloat16", "float16"],
+    BeforeValidator(lambda value: str(value).removeprefix("torch.")),
+    supported("float32, bfloat16, float16"),
+]
+# YaRN's mscale counts as absent when it is 0.
+_Weight = Annotated[
+    float, Field(strict=True, ge=0, le=_LARGEST), supported(f"a number up to {_LARGEST}")
+]
+
+
+class Fields(BaseModel):
+    """An object of the config. The fields that are not declared are kept as they are."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", protected_namespaces=())
+    nullable: ClassVar[frozenset[str]] = frozenset()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            raise PydanticCustomError("supported", "an object or null")
+        return {k: v for k, v in values.items() if v is not None or k in cls.nullable}
+
+
+class EndTokens(Fields):
+    """Of config.json and generation_config.json alike."""
+
+    eos_token_id: Annotated[
+        _TokenId | Annotated[list[_TokenId | None], Field(max_length=_MOST_EOS)] | None,
+        supported(f"token ids, {_MOST_EOS} at most"),
+    ] = None
+
+    @property
+    def ids(self) -> frozenset[int]:
+        given = self.eos_token_id if isinstance(self.eos_token_id, list) else [self.eos_token_id]
+        return frozenset(token for token in given if token is not None)
+
+
+class RopeFields(Fields):
+    """`rope_parameters` of transformers 5, `rope_scaling` of 4. Every dimension of a head turns, by
+    one position, alike in all layers.
+    """
+
+    partial_rotary_factor: _All = 1.0
+    mrope_section: Annotated[None, supported("positions of text only")] = None
+    rope_type: Any = None
+    type: Any = None
+    rope_theta: Number | None = None
+    factor: Number | None = None
+    low_freq_factor: Number | None = None
+    high_freq_factor: Number | None = None
+    original_max_position_embeddings: Size | None = None
+    attention_factor: Number | None = None
+    mscale: _Weight = 0.0
+    mscale_all_dim: _Weight = 0.0
+    beta_fast: Number = 32.0
+    beta_slow: Number = 1.0
+    truncate: Flag = True
+
+
+class HFConfig(EndTokens):
+    """What all architectures share; each one's own fields are in its subclass."""
+
+    hidden_act: Annotated[Literal["silu"], supported("silu")] = "silu"
+    quantization_config: Annotated[None, supported("weights in float32, bfloat16 or float16")] = (
+        None
+    )
+    num_experts: _Dense = None
+    num_local_experts: _Dense = None
+    n_routed_experts: _Dense = None
+    architectures: Annotated[list[str], supported("a list of names, or null")] = []
+    vocab_size: Size
+    hidden_size: Size
+    intermediate_size: Size
+    num_hidden_layers: Size
+    num_attention_heads: Size
+    num_key_value_heads: Size | None = None
+    head_dim: Size | None = None
+    max_position_embeddings: Size
+    original_max_position_embeddings: Size | None = None
+    rms_norm_eps: Number = 1e-6
+    partial_rotary_factor: _All = 1.0
+    rope_theta: Number = 10_000.0
+    rope_scaling: RopeFields | None = None
+    rope_parameters: RopeFields | None = None
+    tie_word_embeddings: Flag = False
+    dtype: _Dtype | None = None
+    torch_dtype: _Dtype = "float32"
+    bos_token_id: Annotated[_TokenId | None, supported("token ids")] = None
+
+    def traits(self) -> Traits:
+        """What sets the architecture apart."""
+        raise NotImplementedError
+
+
+class Traits(NamedTuple):
+    """What sets an architecture apart, as its own class reads it from the config.
+
+    qkv_bias, output_bias, mlp_bias: which projections add a bias.
+    qk_norm: every query and key head is normed before rotary.
+    head_dim: size of a head where the config names none; None: hidden_size / heads.
+    sliding_window: tokens that a token sees, itself included; None: all before it.
+    """
+
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    head_dim: int | None = None
+    sliding_window: int | None = None
+
+
+_F = TypeVar("_F", bound=Fields)
+
+
+def read(kind: type[_F], values: Mapping[str, Any]) -> _F:
+    """Raises UnsupportedModelError that names the field, its value and what is supported."""
+    try:
+        return kind.model_validate(values)
+    except ValidationError as refused:
+        error = refused.errors(include_url=False)[0]
+    field = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "missing":
+        raise UnsupportedModelError(f"config field {field!r} is missing")
+    raise unsupported(field, error["input"], error["msg"])
+
+
+class Rope(NamedTuple):
+    """How positions are encoded, and how many of them the model can tell apart."""
+
+    config: RopeConfig
+    context_length: int
+
+
+def read_rope(config: HFConfig) -> Rope:
+    """The context is `max_position_embeddings`, stretched for `linear` and `yarn` as vLLM does it
+    (yarn: from the original length). `dynamic` changes the rotation of all earlier keys once a
+    sequence outgrows the original length, so cached keys would be wrong there: its context ends
+    at that length, below which it is the plain rotation.
+    Raises UnsupportedModelError that names the field.
+    """
+    name, rope = _section(config)
+    length, theta = config.max_position_embeddings, rope.rope_theta or config.rope_theta
+    if theta <= 1:
+        raise unsupported("rope_theta", theta, "a number above 1")
+    original = (
+        config.original_max_position_embeddings or rope.original_max_position_embeddings or length
+    )
+    scaling: Scaling | None = None
+    match rope.rope_type or rope.type or "default":
+        case "default":
+            pass
+        case "dynamic":
+            length = min(length, original)
+        case "linear":
+            scaling = LinearScaling(_given(rope.factor, f"{name}.factor"))
+            if scaling.factor < 1:
+                raise unsupported(f"{name}.factor", scaling.factor, "1 or more")
+            length = int(length * scaling.factor)
+        case "llama3":
+            scaling = _llama3(rope, name, original)
+        case "yarn":
+            scaling = _yarn(rope, original, length)
+            length = max(length, int(original * scaling.factor))
+        case other:
+            field = "type" if rope.rope_type is None else "rope_type"
+            raise unsupported(f"{name}.{field}", other, _ROPE_TYPES)
+    return Rope(RopeConfig(theta, scaling), length)
+
+
+def _section(config: HFConfig) -> tuple[str, RopeFields]:
+    for name in ("rope_scaling", "rope_parameters"):
+        rope: RopeFields | None = getattr(config, name)
+        for key, value in (rope.model_extra or {} if rope else {}).items():
+            if isinstance(value, Mapping):
+                one = "one set of rotary parameters for all layers"
+                raise unsupported(f"{name}.{key}", value, one)
+        if rope is not None and (rope.model_fields_set or rope.model_extra):
+            return name, rope
+    return "rope_scaling", RopeFields()
+
+
+def _given(value: float | None, field: str) -> float:
+    if value is None:
+        raise UnsupportedModelError(f"config field {field!r} is missing")
+    return value
+
+
+def _llama3(rope: RopeFields, name: str, original: int) -> Llama3Scaling:
+    low = _given(rope.low_freq_factor, f"{name}.low_freq_factor")
+    high = _given(rope.high_freq_factor, f"{name}.high_freq_factor")
+    if high <= low:
+        more = f"more than low_freq_factor, {low}"
+        raise unsupported(f"{name}.high_freq_factor", high, more)
+    return Llama3Scaling(_given(rope.factor, f"{name}.factor"), low, high, original)
+
+
+def _yarn(rope: RopeFields, original: int, length: int) -> YarnScaling:
+    factor = rope.factor or length / original
+    if rope.attention_factor is not None:
+        attention_factor = rope.attention_factor
+    elif rope.mscale and rope.mscale_all_dim:
+        attention_factor = _mscale(factor, rope.mscale) / _mscale(factor, rope.mscale_all_dim)
+    else:
+        attention_factor = _mscale(factor, 1.0)
+    return YarnScaling(
+        factor=factor,
+        original_length=original,
+        attention_factor=attention_factor,
+        beta_fast=rope.beta_fast,
+        beta_slow=rope.beta_slow,
+        truncate=rope.truncate,
+    )
+
+
+def _mscale(factor: float, weight: float) -> float:
+    """YaRN's rule for how much attention is sharpened when the context grows by `factor`."""
+    return 0.1 * weight * math.log(factor) + 1.0 if factor > 1.0 else 1.0

@@ -47,8 +47,7 @@ from radixlm.core.batch import Extent, Remap, ScheduledBatch, ScheduledRow, Segm
 from radixlm.core.keys import as_key
 from radixlm.core.request import GenerateRequest
 from radixlm.core.sampling import SamplingParams
-from radixlm.memory.kv_pool import KVPool, bytes_per_token
-from radixlm.memory.req_to_token import ReqToTokenPool
+from radixlm.memory.pools import KVPool, ReqToTokenPool, bytes_per_token
 from radixlm.models import ModelConfig, load_config, load_model
 from radixlm.runner.model_runner import ModelRunner
 from radixlm.testing.checkpoints import SHAPES, write_random_checkpoint

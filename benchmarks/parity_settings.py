@@ -20,8 +20,7 @@ from radixlm.core.batch import ScheduledBatch, ScheduledRow
 from radixlm.core.config import SchedulePolicy
 from radixlm.core.keys import as_key
 from radixlm.core.request import GenerateRequest
-from radixlm.memory.kv_pool import KVPool
-from radixlm.memory.req_to_token import ReqToTokenPool
+from radixlm.memory.pools import KVPool, ReqToTokenPool
 from radixlm.models import load_config, load_model
 from radixlm.runner.forward_batch import ForwardBatch
 from radixlm.testing.reference import load_reference, reference_logits

@@ -33,7 +33,7 @@ from benchmarks.peer_workloads import Ask, Draw
 from benchmarks.rows import show_rows
 from benchmarks.served import PATIENCE, RADIXLM, memory, serving
 from radixlm import Engine, SamplingParams
-from radixlm.memory.kv_pool import bytes_per_token
+from radixlm.memory.pools import bytes_per_token
 from radixlm.models import load_config
 from radixlm.testing.checkpoints import write_random_checkpoint
 

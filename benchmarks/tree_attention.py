@@ -24,18 +24,12 @@ from torch import Tensor
 from tqdm import tqdm
 
 from benchmarks.rows import show_rows
-from radixlm.attention import (
-    Attend,
-    AttentionPlan,
-    Backend,
-    Sharing,
-    make_backend,
-    make_plan,
-)
+from radixlm.attention.backend import Attend, Backend, make_backend
+from radixlm.attention.plan import AttentionPlan, Sharing, make_plan
 from radixlm.core.batch import Extent, Remap, ScheduledRow, Segment
 from radixlm.core.request import GenerateRequest
 from radixlm.core.sampling import SamplingParams
-from radixlm.memory import KVPool, ReqToTokenPool
+from radixlm.memory.pools import KVPool, ReqToTokenPool
 
 HEADS, KV_HEADS, HEAD_DIM, LAYERS = 9, 3, 64, 30
 MEASURED_LAYERS = 6

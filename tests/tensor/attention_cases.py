@@ -10,9 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from radixlm.attention import Backend, CpuBackend, Sharing, TorchBackend, make_plan
+from radixlm.attention.backend import Backend
+from radixlm.attention.cpu_backend import CpuBackend
+from radixlm.attention.plan import Sharing, make_plan
+from radixlm.attention.torch_backend import TorchBackend
 from radixlm.core.batch import ScheduledRow, Segment
-from radixlm.memory import KVPool, ReqToTokenPool
+from radixlm.memory.pools import KVPool, ReqToTokenPool
 from tests.tensor.rows import extents_of, make_row
 
 

@@ -10,7 +10,7 @@ from radixlm.attention.cpu_backend import SHARING, CpuBackend
 from radixlm.attention.plan import AttentionPlan, Sharing
 from radixlm.attention.torch_backend import TorchBackend
 from radixlm.kernels.openmp import team
-from radixlm.memory.kv_pool import KVPool
+from radixlm.memory.pools import KVPool
 
 
 class Attend(Protocol):

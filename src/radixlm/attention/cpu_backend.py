@@ -15,7 +15,7 @@ from radixlm.attention.reads import Reads, TileRead, cut, direct_reads, tile_rea
 from radixlm.attention.tile_layout import STRIP, Shape, places_of
 from radixlm.attention.tiles import make_tile_kernel
 from radixlm.kernels.openmp import team
-from radixlm.memory.kv_pool import KVPool
+from radixlm.memory.pools import KVPool
 
 # When to share: fewest, shortest, least saved in tokens x heads x head_dim, measured in
 # docs/adr/0012-cpu-kernels.md.

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from radixlm.kernels.jit import Kernel, compiled
 from radixlm.kernels.openmp import Worker
-from radixlm.kernels.vectors import floats, inner, make_put, take_unit, words
+from radixlm.kernels.vectors import floats, inner, make_put, over_rows, words
 
 # A row of parts that means: the token's answer.
 ANSWER = -1
@@ -103,16 +103,16 @@ class Merge:
         parts = torch.empty((rows.count, heads, head_dim), dtype=torch.float32, device="cpu")
         lse = torch.empty((rows.count, heads), dtype=torch.float32, device="cpu")
         self.parts, self.lse = parts.data_ptr(), lse.data_ptr()
-        tokens, first, rows_of = by_token = rows.by_token()
+        tokens, first, parts_of = by_token = rows.by_token()
         self._memory = parts, lse, by_token
         self._worker = Worker(
             kernel,
-            tokens=len(tokens),
+            rows=len(tokens),
             heads=heads,
             head_dim=head_dim,
             token=tokens.ctypes.data,
             first=first.ctypes.data,
-            rows=rows_of.ctypes.data,
+            parts_of=parts_of.ctypes.data,
             parts=self.parts,
             lse=self.lse,
         )
@@ -123,29 +123,27 @@ class Merge:
 
 
 _Arguments = namedtuple(
-    "_Arguments", "counters tokens heads head_dim token first rows parts lse answers"
+    "_Arguments", "counters rows heads head_dim token first parts_of parts lse answers"
 )
 
 
 @compiled(_Arguments)
 def make_merge_kernel(*, bfloat16: bool) -> Callable[[Any], None]:
-    """The kernel for answers in this type, or float32."""
+    """The kernel for answers in this type, or float32. rows: tokens."""
     put, element = make_put(bfloat16=bfloat16), 2 if bfloat16 else 4
 
-    def merge(args: _Arguments) -> None:
+    @inner
+    def merge(args: _Arguments, row: int) -> None:
         size = args.head_dim
-        index = take_unit(args.counters)
-        while index < args.tokens:
-            begin, end = words(args.first)[index], words(args.first)[index + 1]
-            rows = words(args.rows + 8 * begin)
-            for head in range(args.heads):
-                total = _added_up(args, rows, end - begin, head)
-                made = args.parts + 4 * (rows[0] * args.heads + head) * size
-                into = (words(args.token)[index] * args.heads + head) * size * element
-                put(made, np.float32(1) / total, size, args.answers + into)
-            index = take_unit(args.counters)
+        begin, end = words(args.first)[row], words(args.first)[row + 1]
+        parts_of = words(args.parts_of + 8 * begin)
+        for head in range(args.heads):
+            total = _added_up(args, parts_of, end - begin, head)
+            made = args.parts + 4 * (parts_of[0] * args.heads + head) * size
+            into = (words(args.token)[row] * args.heads + head) * size * element
+            put(made, np.float32(1) / total, size, args.answers + into)
 
-    return merge
+    return over_rows(merge, 1)
 
 
 @inner

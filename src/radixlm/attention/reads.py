@@ -17,7 +17,7 @@ from radixlm.attention.plan import RowSpan
 from radixlm.kernels.jit import Kernel
 from radixlm.kernels.openmp import Worker, team
 from radixlm.kernels.vectors import MOST_LANES
-from radixlm.memory.kv_pool import KVPool
+from radixlm.memory.pools import KVPool
 
 
 class Reads:

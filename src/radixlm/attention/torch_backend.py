@@ -14,7 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from radixlm.attention.flash import attend_all, attend_part, merge
 from radixlm.attention.plan import AttentionPlan, RowSpan, SharedRead, Sharing
 from radixlm.core.batch import Extent
-from radixlm.memory.kv_pool import KVPool
+from radixlm.memory.pools import KVPool
 
 # A run of slots of a shared node this long is read in place, shorter ones are gathered together.
 LEAST_VIEW = 4096
@@ -31,9 +31,8 @@ class Sources:
         gathered = max((s.numel() for s in sources if isinstance(s, Tensor)), default=0)
         shape = (gathered, pool.n_kv_heads, pool.head_dim)
         # Written anew in each layer: fresh memory per gather costs more in page faults than it.
-        self._scratch = (
-            torch.empty(shape, dtype=pool.dtype, device=pool.device),
-            torch.empty(shape, dtype=pool.dtype, device=pool.device),
+        self._scratch = tuple(
+            torch.empty(shape, dtype=pool.dtype, device=pool.device) for _ in range(2)
         )
 
     def read(self, layer: int, source: Source) -> tuple[Tensor, Tensor]:
@@ -99,14 +98,6 @@ class _Group(NamedTuple):
     mask: Tensor | None
 
 
-class _Shared(NamedTuple):
-    """All new tokens [first, stop) read `source`, every one all of it."""
-
-    first: int
-    stop: int
-    source: Source
-
-
 class TorchBackend:
     """Attention on any device. n_heads: of queries."""
 
@@ -130,9 +121,8 @@ class TorchAttention:
     Each row attends to what it reads by itself, then what rows read together is merged in, one
     read after the other; where nothing is shared, nothing is merged and the first part is all.
 
-    Grouped queries need no kernel of their own: of one token, the queries that share a key head
-    are so many queries of one head; of many tokens, they are heads over a key that is expanded
-    with stride 0.
+    Grouped queries need no kernel of their own: of one token, those that share a key head are
+    several queries of one head; of many tokens, they are heads over a key expanded with stride 0.
 
     The causal mask is one (block, longest context) triangle aligned at the bottom right. Cutting
     off rows above and columns to the left keeps the alignment, so it serves every block of every
@@ -152,13 +142,11 @@ class TorchAttention:
         self._slots = slots
         self._chunks = _chunks(plan.chunks, table, pool)
         self._groups = _groups(plan.groups, table, pool)
-        self._shared = [_shared(read, pool) for read in plan.shared]
+        self._shared = [(read, shared_source(read, pool)) for read in plan.shared]
         singles = [span.token for group in plan.groups for span in group]
         self._singles = torch.tensor(singles, dtype=torch.int64, device=pool.device)
-        sources = [chunk.source for chunk in self._chunks]
-        sources += [group.source for group in self._groups]
-        sources += [read.source for read in self._shared]
-        self._sources = Sources(pool, sources)
+        own = [part.source for part in (*self._chunks, *self._groups)]
+        self._sources = Sources(pool, [*own, *(source for _, source in self._shared)])
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """See `Attend`: q (tokens, n_heads, head_dim) -> the same shape."""
@@ -198,14 +186,12 @@ class TorchAttention:
         n_kv = self._pool.n_kv_heads
         queries = stacked_queries(q, n_kv)
         out, lse = out.unflatten(1, (n_kv, -1)), lse.unflatten(1, (n_kv, -1))
-        for read in self._shared:
-            keys, values = self._sources.read(layer, read.source)
+        for read, source in self._shared:
+            keys, values = self._sources.read(layer, source)
             rows = slice(read.first, read.stop)
-            part, part_lse = attend_all(queries[:, rows].flatten(1, 2), keys, values)
-            part, part_lse = (
-                part.view_as(queries[:, rows]),
-                part_lse.view(queries[:, rows].shape[:3]),
-            )
+            theirs = queries[:, rows]
+            part, part_lse = attend_all(theirs.flatten(1, 2), keys, values)
+            part, part_lse = part.view_as(theirs), part_lse.view(theirs.shape[:3])
             merge(out[rows], lse[rows], part.transpose(0, 1), part_lse.transpose(0, 1))
 
 
@@ -260,10 +246,6 @@ def _attend_group(
         out.view(rows, n_kv, -1, head_dim),
         None if lse is None else lse.view(rows, n_kv, -1),
     )
-
-
-def _shared(read: SharedRead, pool: KVPool) -> _Shared:
-    return _Shared(read.first, read.stop, shared_source(read, pool))
 
 
 def _chunks(spans: Sequence[RowSpan], table: Tensor, pool: KVPool) -> list[_Chunk]:

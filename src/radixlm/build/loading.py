@@ -33,8 +33,7 @@ from radixlm.engine.input_processor import Prompt, RequestFields, new_request, p
 from radixlm.engine.watching import Journal
 from radixlm.kernels.openmp import team
 from radixlm.memory.budget import MOST_TOKENS, default_kv_tokens
-from radixlm.memory.kv_pool import KVPool, bytes_per_token
-from radixlm.memory.req_to_token import ReqToTokenPool
+from radixlm.memory.pools import KVPool, ReqToTokenPool, bytes_per_token
 from radixlm.models.loader import load_model
 from radixlm.models.model_config import load_config, recommended_sampling
 from radixlm.runner.model_runner import ModelRunner

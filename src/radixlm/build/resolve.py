@@ -61,7 +61,7 @@ def resolve_context(config: EngineConfig, model: ModelConfig) -> int:
     UnsupportedModelError where a sliding window would cut something off.
     """
     wanted = config.context_length
-    window = model.sliding_window
+    window = model.traits.sliding_window
     if window is not None and window < (wanted or model.context_length):
         raise UnsupportedModelError(
             f"the model sees only the last {window} tokens of its context of "

@@ -119,6 +119,19 @@ def thread_number(builder: ir.IRBuilder, counters: Any) -> Any:
     return _count_up(builder, builder.add(counters, ir.Constant(_INT64, 8)))
 
 
+def over_rows(row: Any, rows_per_unit: int) -> Callable[[Any], None]:
+    """A kernel that calls row(args, index) for each index below `args.rows`."""
+
+    def kernel(args: Any) -> None:
+        begin = take_unit(args.counters) * rows_per_unit
+        while begin < args.rows:
+            for index in range(begin, min(begin + rows_per_unit, args.rows)):
+                row(args, index)
+            begin = take_unit(args.counters) * rows_per_unit
+
+    return kernel
+
+
 def _count_up(builder: ir.IRBuilder, address: Any) -> Any:
     """Add 1 to an int64 that several threads may count; returns what it was before."""
     counter = builder.inttoptr(address, _INT64.as_pointer())

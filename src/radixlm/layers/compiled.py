@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,15 +19,25 @@ from torch import Tensor
 
 from radixlm.kernels.jit import compiled
 from radixlm.kernels.openmp import Worker, team
-from radixlm.kernels.vectors import MOST_LANES, Lanes, emitted, float_of_bits, take_unit
+from radixlm.kernels.vectors import MOST_LANES, Lanes, emitted, float_of_bits, inner, over_rows
 
 _ROWS_PER_UNIT = 4
 
 
-def known(device: torch.device, dtype: torch.dtype, width: int) -> bool:
-    """Whether there is compiled code for rows of `width` numbers here."""
-    types_known = dtype in (torch.float32, torch.bfloat16)
-    return device.type == "cpu" and types_known and width % MOST_LANES == 0 and team().is_whole
+class TensorOptions(NamedTuple):
+    """Type and place of a layer's weights and activations."""
+
+    dtype: torch.dtype
+    device: torch.device
+
+    def empty(self, *shape: int) -> Tensor:
+        return torch.empty(*shape, dtype=self.dtype, device=self.device)
+
+    def known(self, width: int) -> bool:
+        """Whether there is compiled code for rows of `width` numbers here."""
+        types_known = self.dtype in (torch.float32, torch.bfloat16)
+        here = self.device.type == "cpu" and team().is_whole
+        return here and types_known and width % MOST_LANES == 0
 
 
 def _threads_for(rows: int) -> int | None:
@@ -124,23 +134,20 @@ def _norm_kernel(*, bfloat16: bool) -> Callable[[Any], None]:
         made = builder.fmul(scaled, ops.load(weight, 0, bfloat16=bfloat16))
         ops.put(made, out, bfloat16=bfloat16)
 
-    def norm(args: _NormArguments) -> None:
+    @inner
+    def norm(args: _NormArguments, row: int) -> None:
         epsilon = float_of_bits(np.int32(args.eps))
         size = args.width * element
-        begin = take_unit(args.counters) * _ROWS_PER_UNIT
-        while begin < args.rows:
-            for row in range(begin, min(begin + _ROWS_PER_UNIT, args.rows)):
-                hidden, out = args.hidden + row * size, args.out + row * size
-                added = (args.added + row * size) * (args.added != 0)
-                squares = np.float32(0)
-                for at in range(0, size, MOST_LANES * element):
-                    squares += add_squares(hidden + at, added + at * (added != 0))
-                factor = np.float32(1) / np.sqrt(squares / np.float32(args.width) + epsilon)
-                for at in range(0, size, MOST_LANES * element):
-                    scale(hidden + at, args.weight + at, factor, out + at)
-            begin = take_unit(args.counters) * _ROWS_PER_UNIT
+        hidden, out = args.hidden + row * size, args.out + row * size
+        added = (args.added + row * size) * (args.added != 0)
+        squares = np.float32(0)
+        for at in range(0, size, MOST_LANES * element):
+            squares += add_squares(hidden + at, added + at * (added != 0))
+        factor = np.float32(1) / np.sqrt(squares / np.float32(args.width) + epsilon)
+        for at in range(0, size, MOST_LANES * element):
+            scale(hidden + at, args.weight + at, factor, out + at)
 
-    return norm
+    return over_rows(norm, _ROWS_PER_UNIT)
 
 
 _GateArguments = namedtuple("_GateArguments", "counters rows width gate_up out")
@@ -164,17 +171,14 @@ def _gate_kernel(*, bfloat16: bool) -> Callable[[Any], None]:
         made = builder.fmul(builder.fmul(x, part), ops.load(up, 0, bfloat16=bfloat16))
         ops.put(made, out, bfloat16=bfloat16)
 
-    def gate(args: _GateArguments) -> None:
+    @inner
+    def gate(args: _GateArguments, row: int) -> None:
         size = args.width * element
-        begin = take_unit(args.counters) * _ROWS_PER_UNIT
-        while begin < args.rows:
-            for row in range(begin, min(begin + _ROWS_PER_UNIT, args.rows)):
-                both, out = args.gate_up + 2 * row * size, args.out + row * size
-                for at in range(0, size, MOST_LANES * element):
-                    silu_times(both + at, both + size + at, out + at)
-            begin = take_unit(args.counters) * _ROWS_PER_UNIT
+        both, out = args.gate_up + 2 * row * size, args.out + row * size
+        for at in range(0, size, MOST_LANES * element):
+            silu_times(both + at, both + size + at, out + at)
 
-    return gate
+    return over_rows(gate, _ROWS_PER_UNIT)
 
 
 _RotateArguments = namedtuple("_RotateArguments", "counters rows width x stride heads table")
@@ -194,17 +198,14 @@ def _rotate_kernel(*, bfloat16: bool) -> Callable[[Any], None]:
         turned = builder.fadd(builder.fmul(y, c), builder.fmul(x, s))
         ops.put(turned, high, bfloat16=bfloat16)
 
-    def rotate(args: _RotateArguments) -> None:
+    @inner
+    def rotate(args: _RotateArguments, row: int) -> None:
         size = args.width * element
         half = size // 2
-        begin = take_unit(args.counters) * _ROWS_PER_UNIT
-        while begin < args.rows:
-            for row in range(begin, min(begin + _ROWS_PER_UNIT, args.rows)):
-                cos = args.table + row * size
-                for head in range(args.heads):
-                    low = args.x + row * args.stride + head * size
-                    for at in range(0, half, MOST_LANES * element):
-                        turn(low + at, low + half + at, cos + at, cos + half + at)
-            begin = take_unit(args.counters) * _ROWS_PER_UNIT
+        cos = args.table + row * size
+        for head in range(args.heads):
+            low = args.x + row * args.stride + head * size
+            for at in range(0, half, MOST_LANES * element):
+                turn(low + at, low + half + at, cos + at, cos + half + at)
 
-    return rotate
+    return over_rows(rotate, _ROWS_PER_UNIT)

@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from radixlm.core.errors import ModelError
 from radixlm.layers import compiled, products
+from radixlm.layers.compiled import TensorOptions
 
 
 class Linear:
@@ -24,15 +25,14 @@ class Linear:
         self,
         in_features: int,
         parts: Mapping[str, int],
+        options: TensorOptions,
         *,
         bias: bool,
-        dtype: torch.dtype,
-        device: torch.device,
     ) -> None:
         self.parts = dict(parts)
         rows = sum(self.parts.values())
-        self.weight = torch.empty(rows, in_features, dtype=dtype, device=device)
-        self.bias = torch.empty(rows, dtype=dtype, device=device) if bias else None
+        self.weight = options.empty(rows, in_features)
+        self.bias = options.empty(rows) if bias else None
         self._packed: products.PackedProduct | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -65,20 +65,13 @@ class GatedMLP:
     """down(silu(gate(x)) * up(x)), with gate and up as one product."""
 
     def __init__(
-        self,
-        hidden_size: int,
-        intermediate_size: int,
-        *,
-        bias: bool,
-        dtype: torch.dtype,
-        device: torch.device,
+        self, hidden_size: int, intermediate_size: int, options: TensorOptions, *, bias: bool
     ) -> None:
         both = {"gate_proj": intermediate_size, "up_proj": intermediate_size}
-        self.gate_up = Linear(hidden_size, both, bias=bias, dtype=dtype, device=device)
-        down = {"down_proj": hidden_size}
-        self.down = Linear(intermediate_size, down, bias=bias, dtype=dtype, device=device)
-        known = compiled.known(device, dtype, intermediate_size)
-        self._compiled = compiled.Gate(dtype) if known else None
+        self.gate_up = Linear(hidden_size, both, options, bias=bias)
+        self.down = Linear(intermediate_size, {"down_proj": hidden_size}, options, bias=bias)
+        known = options.known(intermediate_size)
+        self._compiled = compiled.Gate(options.dtype) if known else None
 
     def __call__(self, x: Tensor) -> Tensor:
         """(tokens, hidden_size) -> (tokens, hidden_size)."""
@@ -100,10 +93,8 @@ class GatedMLP:
 class TokenEmbedding:
     """A row per token of the vocabulary."""
 
-    def __init__(
-        self, vocab_size: int, hidden_size: int, *, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        self.weight = torch.empty(vocab_size, hidden_size, dtype=dtype, device=device)
+    def __init__(self, vocab_size: int, hidden_size: int, options: TensorOptions) -> None:
+        self.weight = options.empty(vocab_size, hidden_size)
 
     def __call__(self, token_ids: Tensor) -> Tensor:
         """(tokens,) int64 -> (tokens, hidden_size), new memory."""

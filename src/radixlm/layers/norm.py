@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
 from radixlm.layers import compiled
+from radixlm.layers.compiled import TensorOptions
 
 
 class RMSNorm:
     """x / rms(x) * weight over the last dimension (Zhang and Sennrich, 2019)."""
 
-    def __init__(self, size: int, eps: float, *, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, size: int, eps: float, options: TensorOptions) -> None:
         self.eps = eps
-        self.weight = torch.empty(size, dtype=dtype, device=device)
-        known = compiled.known(device, dtype, size)
-        self._compiled = compiled.AddNorm(self.weight, eps) if known else None
+        self.weight = options.empty(size)
+        self._compiled = compiled.AddNorm(self.weight, eps) if options.known(size) else None
 
     def __call__(self, x: Tensor, added: Tensor | None = None) -> Tensor:
         """Add `added` to x, in place, and norm the sum: (tokens, size) -> (tokens, size), new."""
@@ -35,13 +34,10 @@ class RMSNorm:
 class QueryKeyNorm:
     """RMSNorm of every query head and every key head by itself, as Qwen3 does before rotary."""
 
-    def __init__(
-        self, n_heads: int, head_dim: int, eps: float, *, dtype: torch.dtype, device: torch.device
-    ) -> None:
+    def __init__(self, n_heads: int, head_dim: int, eps: float, options: TensorOptions) -> None:
         self.n_heads = n_heads
         self.eps = eps
-        self.q_weight = torch.empty(head_dim, dtype=dtype, device=device)
-        self.k_weight = torch.empty(head_dim, dtype=dtype, device=device)
+        self.q_weight, self.k_weight = options.empty(head_dim), options.empty(head_dim)
 
     def __call__(self, qk: Tensor) -> Tensor:
         """(tokens, n_heads + n_kv_heads, head_dim), query heads first -> the same shape, new."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from radixlm.layers import compiled
+from radixlm.layers.compiled import TensorOptions
 
 
 def plain_frequencies(theta: float, head_dim: int) -> Tensor:
@@ -140,9 +141,7 @@ class Rotary:
         rope: RopeConfig,
         head_dim: int,
         context_length: int,
-        *,
-        dtype: torch.dtype,
-        device: torch.device,
+        options: TensorOptions,
     ) -> None:
         positions = torch.arange(context_length, dtype=torch.float32)
         angles = torch.outer(positions, rope.frequencies(head_dim))
@@ -150,9 +149,8 @@ class Rotary:
         torch.cos(angles, out=table[:, : head_dim // 2])
         torch.sin(angles, out=table[:, head_dim // 2 :])
         table.mul_(rope.attention_factor)
-        self._table = table.to(device=device, dtype=dtype)
-        known = compiled.known(device, dtype, head_dim // 2)
-        self._compiled = compiled.Rotate(dtype) if known else None
+        self._table = table.to(dtype=options.dtype, device=options.device)
+        self._compiled = compiled.Rotate(options.dtype) if options.known(head_dim // 2) else None
 
     def at(self, positions: Tensor) -> Rotation:
         """The rotations of `positions` (tokens,) int64, each in [0, context_length)."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from radixlm.attention.backend import Attend
+from radixlm.layers.compiled import TensorOptions
 from radixlm.layers.linear import GatedMLP, Linear, LMHead, TokenEmbedding
 from radixlm.layers.norm import QueryKeyNorm, RMSNorm
 from radixlm.layers.rotary import Rotary, Rotation
@@ -20,30 +21,19 @@ NamedWeights = Iterator[tuple[str, Tensor]]
 class SelfAttention:
     """Projections around the attention of one layer; queries and keys are turned as one tensor."""
 
-    def __init__(
-        self, config: ModelConfig, layer: int, *, dtype: torch.dtype, device: torch.device
-    ) -> None:
+    def __init__(self, config: ModelConfig, layer: int, options: TensorOptions) -> None:
         self.layer = layer
         self.heads = (config.n_heads, config.n_kv_heads, config.n_kv_heads)
         self.head_dim = config.head_dim
         q, kv = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
-        self.qkv = Linear(
-            config.hidden_size,
-            {"q_proj": q, "k_proj": kv, "v_proj": kv},
-            bias=config.qkv_bias,
-            dtype=dtype,
-            device=device,
-        )
-        self.norm = (
-            QueryKeyNorm(
-                config.n_heads, config.head_dim, config.rms_norm_eps, dtype=dtype, device=device
-            )
-            if config.qk_norm
-            else None
-        )
-        self.output = Linear(
-            q, {"o_proj": config.hidden_size}, bias=config.output_bias, dtype=dtype, device=device
-        )
+        traits, hidden = config.traits, config.hidden_size
+        parts = {"q_proj": q, "k_proj": kv, "v_proj": kv}
+        self.qkv = Linear(hidden, parts, options, bias=traits.qkv_bias)
+        self.norm = None
+        if traits.qk_norm:
+            eps = config.rms_norm_eps
+            self.norm = QueryKeyNorm(config.n_heads, config.head_dim, eps, options)
+        self.output = Linear(q, {"o_proj": hidden}, options, bias=traits.output_bias)
 
     def __call__(self, x: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
         """(tokens, hidden_size) -> (tokens, hidden_size)."""
@@ -69,16 +59,12 @@ class SelfAttention:
 class DecoderLayer:
     """x + attention(norm(x)), then x + mlp(norm(x))."""
 
-    def __init__(
-        self, config: ModelConfig, layer: int, *, dtype: torch.dtype, device: torch.device
-    ) -> None:
+    def __init__(self, config: ModelConfig, layer: int, options: TensorOptions) -> None:
         hidden, eps = config.hidden_size, config.rms_norm_eps
-        self.attention_norm = RMSNorm(hidden, eps, dtype=dtype, device=device)
-        self.attention = SelfAttention(config, layer, dtype=dtype, device=device)
-        self.mlp_norm = RMSNorm(hidden, eps, dtype=dtype, device=device)
-        self.mlp = GatedMLP(
-            hidden, config.intermediate_size, bias=config.mlp_bias, dtype=dtype, device=device
-        )
+        self.attention_norm = RMSNorm(hidden, eps, options)
+        self.attention = SelfAttention(config, layer, options)
+        self.mlp_norm = RMSNorm(hidden, eps, options)
+        self.mlp = GatedMLP(hidden, config.intermediate_size, options, bias=config.traits.mlp_bias)
 
     def __call__(
         self, hidden: Tensor, part: Tensor | None, rotation: Rotation, attend: Attend
@@ -105,17 +91,11 @@ class CausalLM:
 
     def __init__(self, config: ModelConfig, *, dtype: torch.dtype, device: torch.device) -> None:
         self.config = config
-        self.embedding = TokenEmbedding(
-            config.vocab_size, config.hidden_size, dtype=dtype, device=device
-        )
-        self.rotary = Rotary(
-            config.rope, config.head_dim, config.context_length, dtype=dtype, device=device
-        )
-        self.layers = [
-            DecoderLayer(config, layer, dtype=dtype, device=device)
-            for layer in range(config.n_layers)
-        ]
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype=dtype, device=device)
+        options, hidden = TensorOptions(dtype, device), config.hidden_size
+        self.embedding = TokenEmbedding(config.vocab_size, hidden, options)
+        self.rotary = Rotary(config.rope, config.head_dim, config.context_length, options)
+        self.layers = [DecoderLayer(config, layer, options) for layer in range(config.n_layers)]
+        self.norm = RMSNorm(hidden, config.rms_norm_eps, options)
         self.head = LMHead.for_embedding(self.embedding, tied=config.tie_word_embeddings)
 
     def forward(

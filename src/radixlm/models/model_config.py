@@ -13,7 +13,7 @@ from radixlm.core.errors import CheckpointError
 from radixlm.core.files import read_json_object
 from radixlm.layers.rotary import RopeConfig
 from radixlm.models.architectures import read_hf_config
-from radixlm.models.hf_config import EndTokens, read, read_rope, unsupported
+from radixlm.models.hf_config import EndTokens, Traits, read, read_rope, unsupported
 
 # `do_sample` is not among them: requests say what they want by `temperature`.
 _SAMPLING_FIELDS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -23,7 +23,6 @@ _SAMPLING_FIELDS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalt
 class ModelConfig:
     """A decoder's shape. Sizes are in elements, `context_length` is in tokens.
 
-    sliding_window: tokens that a token sees at most, itself included; None: all before it.
     dtype: the checkpoint's own type; what the weights are loaded as is the caller's choice.
     eos_token_ids: any of them ends an answer; from generation_config.json and config.json alike.
     """
@@ -37,13 +36,9 @@ class ModelConfig:
     n_kv_heads: int
     head_dim: int
     context_length: int
-    sliding_window: int | None
     rms_norm_eps: float
     rope: RopeConfig
-    qkv_bias: bool
-    output_bias: bool
-    mlp_bias: bool
-    qk_norm: bool
+    traits: Traits
     tie_word_embeddings: bool
     dtype: torch.dtype
     eos_token_ids: frozenset[int]
@@ -79,13 +74,9 @@ class ModelConfig:
             n_kv_heads=n_kv_heads,
             head_dim=head_dim,
             context_length=rope.context_length,
-            sliding_window=traits.sliding_window,
             rms_norm_eps=hf.rms_norm_eps,
             rope=rope.config,
-            qkv_bias=traits.qkv_bias,
-            output_bias=traits.output_bias,
-            mlp_bias=traits.mlp_bias,
-            qk_norm=traits.qk_norm,
+            traits=traits,
             tie_word_embeddings=hf.tie_word_embeddings,
             dtype=getattr(torch, hf.dtype or hf.torch_dtype),
             eos_token_ids=hf.ids | read(EndTokens, generation_config or {}).ids,

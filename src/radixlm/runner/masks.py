@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from radixlm.kernels.jit import compiled
 from radixlm.kernels.openmp import Worker
-from radixlm.kernels.vectors import floats, integers, take_unit, words
+from radixlm.kernels.vectors import floats, inner, integers, over_rows, words
 
 _NEVER = np.float32(-np.inf)
 # For each byte of a mask, what is added to the logits of its eight tokens: 0 or -inf.
@@ -60,21 +60,19 @@ _Arguments = namedtuple("_Arguments", "counters rows vocab logits stride places 
 def forbid_kernel() -> Callable[[Any], None]:
     """What does it on the CPU, row after row. places: of the rows among the logits, int64."""
 
-    def forbid_rows(args: _Arguments) -> None:
+    @inner
+    def forbid_row(args: _Arguments, row: int) -> None:
         vocab = args.vocab
-        row = take_unit(args.counters)
-        while row < args.rows:
-            logits = floats(args.logits + 4 * words(args.places)[row] * args.stride)
-            bits = integers(args.bits + 4 * row * args.words_of_row)
-            for word in range(vocab // 32):
-                allowed = bits[word]
-                if allowed != -1:
-                    for token in range(32):  # vector instructions take it as it is
-                        place = 32 * word + token
-                        logits[place] = logits[place] if allowed >> token & 1 else _NEVER
-            for token in range(vocab // 32 * 32, vocab):
-                if not bits[vocab // 32] >> token % 32 & 1:
-                    logits[token] = _NEVER
-            row = take_unit(args.counters)
+        logits = floats(args.logits + 4 * words(args.places)[row] * args.stride)
+        bits = integers(args.bits + 4 * row * args.words_of_row)
+        for word in range(vocab // 32):
+            allowed = bits[word]
+            if allowed != -1:
+                for token in range(32):  # vector instructions take it as it is
+                    place = 32 * word + token
+                    logits[place] = logits[place] if allowed >> token & 1 else _NEVER
+        for token in range(vocab // 32 * 32, vocab):
+            if not bits[vocab // 32] >> token % 32 & 1:
+                logits[token] = _NEVER
 
-    return forbid_rows
+    return over_rows(forbid_row, 1)

@@ -15,8 +15,7 @@ from radixlm.attention.backend import Attend, make_backend
 from radixlm.attention.plan import make_plan
 from radixlm.core.batch import Failure, ScheduledBatch, ScheduledRow, StepResult
 from radixlm.core.request import TokenLogprob
-from radixlm.memory.kv_pool import KVPool
-from radixlm.memory.req_to_token import ReqToTokenPool
+from radixlm.memory.pools import KVPool, ReqToTokenPool
 from radixlm.models.model_config import ModelConfig
 from radixlm.runner.forward_batch import ForwardBatch
 from radixlm.runner.masks import forbid_kernel

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from radixlm.attention import make_plan
+from radixlm.attention.plan import make_plan
 from radixlm.core.batch import Extent, ScheduledRow
 from tests.tensor.rows import make_row
 

@@ -7,10 +7,13 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from radixlm.attention import CpuBackend, TorchBackend, make_backend, make_plan
 from radixlm.attention import backend as backends
+from radixlm.attention.backend import make_backend
+from radixlm.attention.cpu_backend import CpuBackend
+from radixlm.attention.plan import make_plan
+from radixlm.attention.torch_backend import TorchBackend
 from radixlm.kernels.openmp import team
-from radixlm.memory import KVPool
+from radixlm.memory.pools import KVPool
 from tests.tensor.attention_cases import (
     BACKENDS,
     Heads,

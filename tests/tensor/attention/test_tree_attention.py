@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from radixlm.attention import AttentionPlan, CpuBackend, Sharing, flash, make_plan
-from radixlm.memory import KVPool
+from radixlm.attention import flash
+from radixlm.attention.cpu_backend import CpuBackend
+from radixlm.attention.plan import AttentionPlan, Sharing, make_plan
+from radixlm.memory.pools import KVPool
 from tests.tensor.attention_cases import (
     Heads,
     Path,

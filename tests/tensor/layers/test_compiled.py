@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional
 
 from radixlm.layers import compiled
+from radixlm.layers.compiled import TensorOptions
 
 TYPES = [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)]
 ROWS = [1, 3, 4, 5, 33]
@@ -15,14 +16,14 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(autouse=True)
 def _only_where_it_is_known() -> None:
-    if not compiled.known(CPU, torch.bfloat16, 16):
+    if not TensorOptions(torch.bfloat16, CPU).known(16):
         pytest.skip("this machine has no such products")
 
 
 def test_rows_that_are_not_whole_vectors_are_left_to_torch() -> None:
-    assert not compiled.known(CPU, torch.float32, 24)
-    assert not compiled.known(CPU, torch.float64, 32)
-    assert not compiled.known(torch.device("meta"), torch.float32, 32)
+    assert not TensorOptions(torch.float32, CPU).known(24)
+    assert not TensorOptions(torch.float64, CPU).known(32)
+    assert not TensorOptions(torch.float32, torch.device("meta")).known(32)
 
 
 @pytest.mark.parametrize(("dtype", "near"), TYPES)

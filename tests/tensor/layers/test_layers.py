@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from radixlm.layers.compiled import TensorOptions
 from radixlm.layers.linear import GatedMLP, Linear, LMHead, TokenEmbedding
 from radixlm.layers.norm import QueryKeyNorm, RMSNorm
 from radixlm.layers.rotary import LinearScaling, RopeConfig, Rotary, YarnScaling
@@ -14,7 +15,7 @@ F32 = torch.float32
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_a_fused_projection_equals_its_parts(bias: bool) -> None:
-    fused = Linear(8, {"a": 3, "b": 5}, bias=bias, dtype=F32, device=CPU)
+    fused = Linear(8, {"a": 3, "b": 5}, TensorOptions(F32, CPU), bias=bias)
     own = {name: torch.randn(view.shape) for name, view in fused.named_weights()}
     for name, view in fused.named_weights():
         view.copy_(own[name])
@@ -27,7 +28,7 @@ def test_a_fused_projection_equals_its_parts(bias: bool) -> None:
 
 
 def test_gated_mlp() -> None:
-    mlp = GatedMLP(8, 6, bias=False, dtype=F32, device=CPU)
+    mlp = GatedMLP(8, 6, TensorOptions(F32, CPU), bias=False)
     weights = dict(mlp.named_weights())
     for view in weights.values():
         view.normal_()
@@ -39,7 +40,7 @@ def test_gated_mlp() -> None:
 
 @pytest.mark.parametrize("dtype", [F32, torch.bfloat16])
 def test_rms_norm_takes_the_mean_in_float32(dtype: torch.dtype) -> None:
-    norm = RMSNorm(64, 1e-6, dtype=dtype, device=CPU)
+    norm = RMSNorm(64, 1e-6, TensorOptions(dtype, CPU))
     norm.weight.normal_(1.0, 0.3)
     x = (torch.randn(5, 64) * 300).to(dtype)  # squares of it overflow nothing but lose bits
     wide = x.double()
@@ -49,7 +50,7 @@ def test_rms_norm_takes_the_mean_in_float32(dtype: torch.dtype) -> None:
 
 
 def test_query_key_norm_works_on_each_head() -> None:
-    norm = QueryKeyNorm(3, 16, 1e-6, dtype=F32, device=CPU)
+    norm = QueryKeyNorm(3, 16, 1e-6, TensorOptions(F32, CPU))
     for _, view in norm.named_weights():
         view.normal_(1.0, 0.3)
     qk = torch.randn(5, 4, 16)
@@ -70,7 +71,7 @@ def _turned(x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("head_dim", [8, 64])
 def test_rotary_turns_pairs_by_position(head_dim: int) -> None:
     """By torch and, where it has whole vectors, by compiled code."""
-    rotary = Rotary(RopeConfig(100.0), head_dim, 64, dtype=F32, device=CPU)
+    rotary = Rotary(RopeConfig(100.0), head_dim, 64, TensorOptions(F32, CPU))
     positions = torch.tensor([0, 63, 5, 5, 1, 2])
     x = torch.randn(6, 3, head_dim)
     before = x.clone()
@@ -83,7 +84,7 @@ def test_rotary_turns_pairs_by_position(head_dim: int) -> None:
 
 
 def test_rotary_refuses_positions_past_the_context() -> None:
-    rotary = Rotary(RopeConfig(100.0), 8, 64, dtype=F32, device=CPU)
+    rotary = Rotary(RopeConfig(100.0), 8, 64, TensorOptions(F32, CPU))
     with pytest.raises(IndexError):
         rotary.at(torch.tensor([64]))
 
@@ -98,7 +99,7 @@ def test_scaling_slows_turns() -> None:
 
 
 def test_tied_head_reads_the_embedding() -> None:
-    embedding = TokenEmbedding(10, 4, dtype=torch.bfloat16, device=CPU)
+    embedding = TokenEmbedding(10, 4, TensorOptions(torch.bfloat16, CPU))
     embedding.weight.normal_()
     tied = LMHead.for_embedding(embedding, tied=True)
     own = LMHead.for_embedding(embedding, tied=False)

@@ -7,6 +7,7 @@ import torch
 
 from radixlm.core.errors import ModelError
 from radixlm.layers import products
+from radixlm.layers.compiled import TensorOptions
 from radixlm.layers.linear import Linear, LMHead, TokenEmbedding
 
 CPU = torch.device("cpu")
@@ -26,7 +27,7 @@ def test_the_same_product(
     tokens: int, outputs: int, dtype: torch.dtype, close: float, bias: bool
 ) -> None:
     torch.manual_seed(0)
-    linear = Linear(96, {"a": outputs - 16, "b": 16}, bias=bias, dtype=dtype, device=CPU)
+    linear = Linear(96, {"a": outputs - 16, "b": 16}, TensorOptions(dtype, CPU), bias=bias)
     for _, weight in linear.named_weights():
         weight.normal_()
     x = torch.randn(tokens, 96).to(dtype)
@@ -43,7 +44,7 @@ def test_the_same_product(
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-4), (torch.bfloat16, 0.05)])
 def test_a_tied_head_is_packed_beside_the_embedding(dtype: torch.dtype, close: float) -> None:
     torch.manual_seed(0)
-    embedding = TokenEmbedding(50, 32, dtype=dtype, device=CPU)
+    embedding = TokenEmbedding(50, 32, TensorOptions(dtype, CPU))
     embedding.weight.normal_()
     head = LMHead.for_embedding(embedding, tied=True)
     rows = embedding(torch.tensor([3, 49]))
@@ -57,7 +58,7 @@ def test_a_tied_head_is_packed_beside_the_embedding(dtype: torch.dtype, close: f
 
 
 def test_packed_weights_are_not_handed_out() -> None:
-    linear = Linear(16, {"a": 48}, bias=False, dtype=torch.float32, device=CPU)
+    linear = Linear(16, {"a": 48}, TensorOptions(torch.float32, CPU), bias=False)
     pack(linear)
     with pytest.raises(ModelError, match="packed"):
         list(linear.named_weights())
@@ -70,14 +71,14 @@ def test_packed_weights_are_not_handed_out() -> None:
 def test_what_the_kernel_does_not_know_stays_as_it_is(
     inputs: int, outputs: int, dtype: torch.dtype
 ) -> None:
-    linear = Linear(inputs, {"a": outputs}, bias=False, dtype=dtype, device=CPU)
+    linear = Linear(inputs, {"a": outputs}, TensorOptions(dtype, CPU), bias=False)
     linear.pack()
     assert [name for name, _ in linear.named_weights()] == ["a.weight"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_broken_numbers_stay_in_their_rows(dtype: torch.dtype) -> None:
-    linear = Linear(64, {"a": 96}, bias=False, dtype=dtype, device=CPU)
+    linear = Linear(64, {"a": 96}, TensorOptions(dtype, CPU), bias=False)
     linear.weight.normal_()
     pack(linear)
     x = torch.randn(11, 64).to(dtype)
@@ -86,6 +87,6 @@ def test_broken_numbers_stay_in_their_rows(dtype: torch.dtype) -> None:
 
 
 def test_packing_keeps_no_second_copy() -> None:
-    linear = Linear(64, {"a": 96}, bias=True, dtype=torch.float32, device=CPU)
+    linear = Linear(64, {"a": 96}, TensorOptions(torch.float32, CPU), bias=True)
     pack(linear)
     assert linear.weight.untyped_storage().nbytes() == 0

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from radixlm.core.batch import ScheduledBatch, ScheduledRow, StepResult, TokenMasks
 from radixlm.core.sampling import SamplingParams
-from radixlm.memory import KVPool, ReqToTokenPool
+from radixlm.memory.pools import KVPool, ReqToTokenPool
 from radixlm.models import CausalLM, load_config, load_model
 from radixlm.runner import ModelRunner
 from radixlm.testing.reference import load_reference, make_checkpoint, reference_logits

@@ -105,7 +105,7 @@ def test_yarn_attention_factor(fields: dict[str, Any], expected: float) -> None:
     ],
 )
 def test_what_sets_architectures_apart(config: dict[str, Any], traits: tuple[bool, ...]) -> None:
-    made = ModelConfig.from_hf(config)
+    made = ModelConfig.from_hf(config).traits
     assert (made.qkv_bias, made.output_bias, made.mlp_bias, made.qk_norm) == traits
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from radixlm.attention.merge import make_write
-from radixlm.attention.tile_layout import copy_floats
+from radixlm.attention.tile_layout import copy_floats, fetch
 from radixlm.kernels.dots import NUMBERS, make_dots, make_mix, make_pair_dots, make_pair_mix
 from radixlm.kernels.jit import compiled
 from radixlm.kernels.softmax import make_row_weights, row_largest
@@ -29,7 +29,6 @@ from radixlm.kernels.vectors import (
     has_bfloat16,
     inner,
     integers,
-    prefetch,
     take_unit,
     thread_number,
     words,
@@ -77,7 +76,7 @@ def make_direct_kernel(queries: int, head_dim: int, *, bfloat16: bool) -> Callab
         item = take_unit(args.counters)
         if item < args.items:
             slots_of, n = first_slots(args, item)
-            fetch(args.keys, size, slots_of, min(tile_tokens(size), n))
+            fetch(args.keys, size, size, slots_of, 0, min(tile_tokens(size), n))
         while item < args.items:
             part, token, count = collect(args, item, slots)
             q = args.q + token * args.q_stride
@@ -146,25 +145,6 @@ def tile_tokens(size: int) -> int:
     return max(4, _TILE_BYTES // size // 4 * 4)
 
 
-@inner
-def fetch(pool: int, token_bytes: int, at: int, n: int) -> None:
-    """Have n tokens' keys or values fetched."""
-    slots = integers(at)
-    for t in range(n):
-        token = pool + np.int64(slots[t]) * token_bytes
-        for line in range(0, token_bytes, 64):
-            prefetch(token + line)
-
-
-@inner
-def fetch_ahead(ahead: _Ahead, size: int, t: int, length: int) -> None:
-    """Have `length` bytes of the token t that is ahead fetched, or of the last one."""
-    slot = integers(ahead[1])[min(t, ahead[2] - 1)]
-    at = ahead[0] + np.int64(slot) * size
-    for line in range(0, length, 64):
-        prefetch(at + line)
-
-
 def _make_tiles(queries: int, head_dim: int, *, bfloat16: bool, pairs: bool) -> tuple[Any, Any]:
     """The two passes over a context: scores of its keys, and its values mixed.
 
@@ -213,7 +193,7 @@ def _make_tiles(queries: int, head_dim: int, *, bfloat16: bool, pairs: bool) -> 
                     row = rows + 4 * i * stride + row_bytes * first
                     later = (ahead + head, ahead_at, ahead_n)
                     step(its_side, pool + head, size, here, width, row, stride, later)
-                fetch(ahead, size, ahead_at + 4 * width, ahead_n - width)
+                fetch(ahead, size, size, ahead_at, width, ahead_n)
 
         return tiles
 
@@ -241,10 +221,12 @@ def _by_fours(length: int, four: Any, one: Any) -> Any:
                 pool + np.int64(slots[t + 3]) * size,
             )
             for index in range(t, t + 4):
-                fetch_ahead(ahead, size, index, length)
+                place = min(index, ahead[2] - 1)
+                fetch(ahead[0], size, length, ahead[1], place, place + 1)
             four(side, tokens, row + 4 * t, stride)
         for t in range(whole, n):
-            fetch_ahead(ahead, size, t, length)
+            place = min(t, ahead[2] - 1)
+            fetch(ahead[0], size, length, ahead[1], place, place + 1)
             one(side, (pool + np.int64(slots[t]) * size,), row + 4 * t, stride)
 
     return step

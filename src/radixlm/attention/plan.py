@@ -11,14 +11,13 @@ from radixlm.core.batch import Extent, ScheduledRow, Segment
 
 
 class Sharing(NamedTuple):
-    """When a stretch is worth a read of its own; the backend knows what that costs.
+    """When a stretch is worth a shared read; the backend knows what that costs.
 
     largest: a row with more new tokens than this gains nothing by sharing, and does not count.
     fewest, shortest, least_saved: a stretch pays when (new tokens that read it - fewest) x (its
-        length - shortest) is at least `least_saved`, and neither is less than nothing: so many
-        tokens are as fast by themselves, so many tokens long are what merging a token's parts
-        costs, and the rest has to pay for the extra calls. Other stretches are read by each row
-        with its own tokens.
+        length - shortest) is at least `least_saved`, and both factors are above 0: `fewest` tokens
+        are as fast without sharing, `shortest` is what merging a token's parts costs, and the rest
+        has to pay for the extra calls. Other stretches each row reads with its own tokens.
     least_view: a run of slots this long is read in place; shorter ones are gathered together.
     """
 

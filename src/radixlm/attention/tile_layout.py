@@ -16,6 +16,7 @@ from radixlm.kernels.vectors import (
     has_bfloat16,
     inner,
     integers,
+    prefetch,
     words,
 )
 
@@ -95,7 +96,7 @@ def places_of(shape: Shape) -> Places:
 
 
 def make_take(shape: Shape) -> Any:
-    """take(q, stride, tokens, base): a block's queries one below the other, nothing read so far."""
+    """take(q, stride, tokens, base): lay out a block's queries; nothing is read yet."""
     places, units, queries, head_dim = places_of(shape), shape.units, shape.queries, shape.head_dim
     all_rows, width, bfloat16, pairs = shape.rows, shape.width, shape.bfloat16, shape.pairs
     element = 2 if bfloat16 else 4
@@ -110,13 +111,21 @@ def make_take(shape: Shape) -> Any:
             else:
                 copy_floats(read, head_dim, into, units, bfloat16)
         clear(base + places.mixed, all_rows * width)
-        tops = floats(base + places.tops)
-        sums = floats(base + places.sums)
+        clear(base + places.sums, all_rows)
         for row in range(all_rows):
-            tops[row] = -np.inf
-            sums[row] = 0
+            floats(base + places.tops)[row] = -np.inf
 
     return take
+
+
+@inner
+def fetch(pool: int, token_bytes: int, length: int, at: int, a: int, b: int) -> None:
+    """Have `length` bytes of each of the tokens from a to b fetched, by the slots at an address."""
+    slots = integers(at)
+    for t in range(a, b):
+        token = pool + np.int64(slots[t]) * token_bytes
+        for line in range(0, length, 64):
+            prefetch(token + line)
 
 
 @inner

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from radixlm.attention.merge import ANSWER, make_write
-from radixlm.attention.tile_layout import STRIP, TILE, Shape, make_pack, make_take, places_of
+from radixlm.attention.tile_layout import STRIP, TILE, Shape, fetch, make_pack, make_take, places_of
 from radixlm.kernels.jit import compiled
 from radixlm.kernels.softmax import make_row_weights, row_largest
 from radixlm.kernels.strips import UNIT_BYTES, make_product, strip_vectors
@@ -32,8 +32,6 @@ from radixlm.kernels.vectors import (
     MOST_LANES,
     floats,
     inner,
-    integers,
-    prefetch,
     take_unit,
     thread_number,
     words,
@@ -69,7 +67,7 @@ def make_tile_kernel(shape: Shape) -> Callable[[Any], None]:
         unit = take_unit(args.counters)
         if unit < args.items * heads:
             ahead = first_tile(args, unit, head_bytes)
-            fetch(ahead, token_bytes, head_bytes, 0, ahead[3])
+            fetch_both(ahead, token_bytes, head_bytes, 0, ahead[3])
         while unit < args.items * heads:
             item, head = unit // heads, unit % heads
             read = words(args.reads + 48 * item)
@@ -89,7 +87,7 @@ def make_tile_kernel(shape: Shape) -> Callable[[Any], None]:
                     ahead = first_tile(args, min(unit, args.items * heads - 1), head_bytes)
                 for row in range(0, rows, STRIP):
                     a, b = ahead[3] * row // rows, ahead[3] * min(row + STRIP, rows) // rows
-                    fetch(ahead, token_bytes, head_bytes, a, b)
+                    fetch_both(ahead, token_bytes, head_bytes, a, b)
                     strip(base, row, rows - 1, seen - first, width)
             finish(args, base, head, token, tokens, part)
 
@@ -106,14 +104,10 @@ def first_tile(args: _Arguments, unit: int, head_bytes: int) -> _Ahead:
 
 
 @inner
-def fetch(ahead: _Ahead, token_bytes: int, head_bytes: int, a: int, b: int) -> None:
+def fetch_both(ahead: _Ahead, token_bytes: int, head_bytes: int, a: int, b: int) -> None:
     """Have one head's keys and values of the tokens from a to b of a tile fetched."""
-    slots = integers(ahead[2])
-    for t in range(a, b):
-        token = np.int64(slots[t]) * token_bytes
-        for line in range(0, head_bytes, 64):
-            prefetch(ahead[0] + token + line)
-            prefetch(ahead[1] + token + line)
+    fetch(ahead[0], token_bytes, head_bytes, ahead[2], a, b)
+    fetch(ahead[1], token_bytes, head_bytes, ahead[2], a, b)
 
 
 def _make_strip(shape: Shape) -> Any:

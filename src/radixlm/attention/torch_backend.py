@@ -145,8 +145,10 @@ class TorchAttention:
         self._shared = [(read, shared_source(read, pool)) for read in plan.shared]
         singles = [span.token for group in plan.groups for span in group]
         self._singles = torch.tensor(singles, dtype=torch.int64, device=pool.device)
-        own = [part.source for part in (*self._chunks, *self._groups)]
-        self._sources = Sources(pool, [*own, *(source for _, source in self._shared)])
+        sources = [chunk.source for chunk in self._chunks]
+        sources += [group.source for group in self._groups]
+        sources += [source for _, source in self._shared]
+        self._sources = Sources(pool, sources)
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """See `Attend`: q (tokens, n_heads, head_dim) -> the same shape."""

@@ -58,7 +58,7 @@ class KernelStore:
         return content if digest == hashlib.sha256(content).digest() else None
 
     def put(self, key: str, content: bytes) -> None:
-        """Keep it under this key. Readers see all of a file or none of it."""
+        """Write it under this key. Readers see all of a file or none of it."""
         with contextlib.suppress(OSError):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if _is_private(self._folder.stat()):
@@ -137,8 +137,7 @@ def compiled(
     """Make a factory of Python functions one of kernels, each compiled once.
 
     arguments: the named tuple that the functions take, of int64, see `Kernel`. What the factory
-    returns depends only on its arguments, told apart by their `repr`, on `kernels` and on its own
-    package.
+    returns depends only on its arguments, by their `repr`, on `kernels` and on its own package.
     """
 
     def decorated(factory: Callable[_P, Callable[[Any], None]]) -> Callable[_P, Kernel]:

@@ -45,7 +45,8 @@ class Team:
         return 1 if self._parallel is None else torch.get_num_threads()
 
     def leave(self) -> None:
-        """End the threads that torch keeps for the calling one; whoever computes next has new ones.
+        """End the threads that torch keeps for the calling one; the next thread to compute gets new
+        ones.
 
         With more threads than processors OpenMP lets all of them sleep between two calls, and to
         wake them takes longer than most calls: 30 us.

@@ -31,7 +31,7 @@ _ROPE_TYPES = "default, linear, llama3, yarn, dynamic (up to its original length
 
 
 def supported(text: str) -> WrapValidator:
-    """Say `text` of whatever the type refuses."""
+    """Name `text` in the error for whatever the type refuses."""
 
     def checked(value: Any, check: Any) -> Any:
         try:
@@ -189,15 +189,10 @@ def read(kind: type[_F], values: Mapping[str, Any]) -> _F:
     raise unsupported(field, error["input"], error["msg"])
 
 
-class Rope(NamedTuple):
-    """How positions are encoded, and how many of them the model can tell apart."""
+def read_rope(config: HFConfig) -> tuple[RopeConfig, int]:
+    """How positions are encoded, and how many of them the model can tell apart.
 
-    config: RopeConfig
-    context_length: int
-
-
-def read_rope(config: HFConfig) -> Rope:
-    """The context is `max_position_embeddings`, stretched for `linear` and `yarn` as vLLM does it
+    The context is `max_position_embeddings`, stretched for `linear` and `yarn` as vLLM does it
     (yarn: from the original length). `dynamic` changes the rotation of all earlier keys once a
     sequence outgrows the original length, so cached keys would be wrong there: its context ends
     at that length, below which it is the plain rotation.
@@ -229,7 +224,7 @@ def read_rope(config: HFConfig) -> Rope:
         case other:
             field = "type" if rope.rope_type is None else "rope_type"
             raise unsupported(f"{name}.{field}", other, _ROPE_TYPES)
-    return Rope(RopeConfig(theta, scaling), length)
+    return RopeConfig(theta, scaling), length
 
 
 def _section(config: HFConfig) -> tuple[str, RopeFields]:
@@ -267,14 +262,8 @@ def _yarn(rope: RopeFields, original: int, length: int) -> YarnScaling:
         attention_factor = _mscale(factor, rope.mscale) / _mscale(factor, rope.mscale_all_dim)
     else:
         attention_factor = _mscale(factor, 1.0)
-    return YarnScaling(
-        factor=factor,
-        original_length=original,
-        attention_factor=attention_factor,
-        beta_fast=rope.beta_fast,
-        beta_slow=rope.beta_slow,
-        truncate=rope.truncate,
-    )
+    betas = rope.beta_fast, rope.beta_slow
+    return YarnScaling(factor, original, attention_factor, *betas, rope.truncate)
 
 
 def _mscale(factor: float, weight: float) -> float:

@@ -55,7 +55,7 @@ class ModelConfig:
         hf = read_hf_config(config)
         if hf.architectures and not any(n.endswith("ForCausalLM") for n in hf.architectures):
             raise unsupported("architectures", hf.architectures, "...ForCausalLM")
-        traits, rope = hf.traits(), read_rope(hf)
+        traits, (rope, context_length) = hf.traits(), read_rope(hf)
         n_heads = hf.num_attention_heads
         n_kv_heads = hf.num_key_value_heads or n_heads
         if n_heads % n_kv_heads:
@@ -73,9 +73,9 @@ class ModelConfig:
             n_heads=n_heads,
             n_kv_heads=n_kv_heads,
             head_dim=head_dim,
-            context_length=rope.context_length,
+            context_length=context_length,
             rms_norm_eps=hf.rms_norm_eps,
-            rope=rope.config,
+            rope=rope,
             traits=traits,
             tie_word_embeddings=hf.tie_word_embeddings,
             dtype=getattr(torch, hf.dtype or hf.torch_dtype),

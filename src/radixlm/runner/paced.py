@@ -17,22 +17,22 @@ from radixlm.kernels.openmp import Team, team
 
 _TASKS, _ALL = Path("/proc/self/task"), Path("/proc/stat")
 _WINDOW_SECONDS = 0.1
-# Without a step for so long it was idle: how long its threads waited says nothing.
+# Without a step for this long it was idle: how long its threads waited says nothing.
 _IDLE_SECONDS = 0.5
 # Of all threads together, seconds in a second that they were ready and had no processor, as far as
 # other processes ran meanwhile: HTTP's thread and the engine's get in each other's way, too. One
 # busy process beside two spinning threads makes it 0.6, and half of that when they sleep.
 _CROWDED, _CALM = 0.25, 0.1
-# What others do for a moment is no crowd: so much of the past counts.
+# What others do for a moment is no crowd: this much of the past counts.
 _MEMORY_SECONDS = 0.3
-# So long it has to be calm, at first and at most: to try costs a tenth of a second where the crowd
-# is still there.
+# It has to be calm for this long, at first and at most: a try costs a tenth of a second where the
+# crowd is still there.
 _FIRST_PATIENCE, _MOST_PATIENCE = 0.5, 30.0
 
 
 def seconds_waited() -> Mapping[str, float]:
-    """By thread of this process, how long it has been ready to run without a processor. Empty where
-    the kernel does not tell.
+    """By thread of this process, seconds that it was ready to run without a processor. Empty where
+    the kernel does not count them.
     """
     waited = {}
     for task in _TASKS.iterdir() if _TASKS.is_dir() else ():
@@ -45,7 +45,7 @@ def seconds_waited() -> Mapping[str, float]:
 
 
 def seconds_of_others() -> float:
-    """Processor time of all processes but this one; it never moves on where /proc does not tell."""
+    """Processor time of all processes but this one; infinite without /proc."""
     try:
         with _ALL.open(encoding="ascii") as lines:
             ticks = [int(word) for word in next(lines).split()[1:8]]
@@ -163,6 +163,6 @@ class PacedRunner:
             return 1
         crowded = self._crowd.look()
         self._team.doze(crowded)
-        # Of a size that there was none of yet: as if it were much.
+        # Steps of a size that is new count as much work.
         alone = crowded and self._taken.get(size, self._small) < self._small
         return 1 if alone else self._most

@@ -1,7 +1,7 @@
 """top-k, top-p and min-p: from which probability on the tokens of a row are kept.
 
 All three cut at a value, never at a rank: tokens as likely as the last one kept are kept too. So
-what is kept does not hang on how a sort orders equals, and one row never hangs on another.
+what is kept does not depend on how a sort orders equals, and no row depends on another.
 probs are (rows, vocab) float32, not negative; they need not add up to 1 and are not changed. The
 thresholds are (rows, 1) float32; a token is kept when it is not below.
 """
@@ -101,9 +101,8 @@ def sample(
 
     logits: (rows, vocab) float32, unchanged but for what masks forbid, which may become -inf.
     masks: which of the rows have one, and these masks' bits; see TokenMasks. They come after bias
-    and penalties, which so can not bring back what is not allowed.
-    A drawn token hangs on its row's logits, parameters, seed and number of tokens alone; whatever
-    else is in the batch changes nothing.
+    and penalties, which so cannot bring back what is not allowed.
+    A drawn token depends only on its row's logits, parameters, seed and number of tokens.
     None for a row whose logits are not finite; it changes nothing for the others.
     """
     if not rows:

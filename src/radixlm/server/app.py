@@ -36,12 +36,14 @@ from radixlm.server.pipeline.service import (
 from radixlm.server.responses.response_store import Keeper
 from radixlm.server.responses.responses_routes import router as responses_router
 from radixlm.server.sglang.sglang_routes import router as native_router
+from radixlm.server.sglang.tokenize import router as tokenize_router
 
 _ROUTERS = (
     router,
     responses_router,
     messages_router,
     native_router,
+    tokenize_router,
     explain_router,
     cache_router,
 )
@@ -70,10 +72,11 @@ def create_app(
     open_paths = ("/metrics",) if config.open_metrics else ()
     keys = Keyring(config.api_key, config.admin_api_key, open_paths=open_paths)
     names = config.metrics_names
+    more = tuple if kv_events is None else kv_events.described
     service = Service(
         engine=engine,
         model_name=served_model_name,
-        metrics=Metrics(engine.stats, served_model_name, clock, kv_events, names=names),
+        metrics=Metrics(engine.stats, served_model_name, clock, more=more, names=names),
         clock=clock,
         created=int(time.time()),
         config=config,

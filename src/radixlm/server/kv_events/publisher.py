@@ -37,6 +37,18 @@ class KVEventCounts:
     dropped: int = 0
     failures: int = 0
 
+    def described(self) -> list[tuple[str, str, float]]:
+        """For the metrics: of each its name, what it counts, and how many."""
+        fast = "Changes that came too fast to be told one by one."
+        broken = "Times they broke off and began afresh: a bug if not 0."
+        return [
+            ("kv_event_batches", "Batches of KV events that were published.", self.batches),
+            ("kv_event_stored_blocks", "Blocks told as stored.", self.stored_blocks),
+            ("kv_event_removed_blocks", "Blocks told as removed.", self.removed_blocks),
+            ("kv_event_dropped_changes", fast, self.dropped),
+            ("kv_event_failures", broken, self.failures),
+        ]
+
 
 class Publisher:
     """Follows the cache and tells of its blocks. The engine waits for nothing here.

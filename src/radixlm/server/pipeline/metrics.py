@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Final
 
@@ -21,7 +21,6 @@ from radixlm.core.misses import POOL_SCALES, MissReason
 from radixlm.core.reports import Tally
 from radixlm.engine.engine_stats import EngineStats
 from radixlm.server.config.server_config import MetricsNames
-from radixlm.server.kv_events.publisher import KVEventCounts
 
 PREFIX: Final = "radixlm:"
 _LINE = re.compile(
@@ -74,13 +73,17 @@ _BITS = 24  # of the largest number that a histogram of numbers tells from large
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 
+# The name of a counter, what it counts, and how many.
+Counted = tuple[str, str, float]
+
+
 class Metrics:
     """One server's metrics, in a registry of their own.
 
     time_to_first_token, queue_time, inter_token_latency, request_latency: in seconds, observed by
     the routes.
     names: whose prefix they have.
-    kv_events: what was published; None where nothing is.
+    more: what other parts count.
     """
 
     def __init__(
@@ -88,15 +91,13 @@ class Metrics:
         stats: Callable[[], EngineStats],
         model_name: str,
         clock: Clock,
-        kv_events: KVEventCounts | None = None,
         *,
+        more: Callable[[], Iterable[Counted]] = tuple,
         names: MetricsNames = "radixlm",
     ) -> None:
         self._names = names
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(_EngineCollector(stats, model_name, clock))
-        if kv_events is not None:
-            self._registry.register(_KVEventCollector(kv_events, model_name))
+        self._registry.register(_EngineCollector(stats, more, model_name, clock))
         self.time_to_first_token = self._histogram(
             "time_to_first_token_seconds",
             "From a request's arrival to its first output.",
@@ -185,8 +186,15 @@ class _Throughput:
 class _EngineCollector(Collector):
     """Reads the engine's snapshot when it is asked: nothing is counted twice."""
 
-    def __init__(self, stats: Callable[[], EngineStats], model_name: str, clock: Clock) -> None:
+    def __init__(
+        self,
+        stats: Callable[[], EngineStats],
+        more: Callable[[], Iterable[Counted]],
+        model_name: str,
+        clock: Clock,
+    ) -> None:
         self._stats = stats
+        self._more = more
         self._model_name = model_name
         self._throughput = _Throughput(clock)
 
@@ -208,6 +216,8 @@ class _EngineCollector(Collector):
         )
         yield self._gauge("token_usage", "Share of KV slots in use.", stats.token_usage)
         yield self._gauge("gen_throughput", "Tokens generated a second, since the last look.", rate)
+        for name, text, total in self._more():
+            yield _counter(name, text, total, self._model_name)
         yield from self._of_the_tree(stats)
 
     def _of_the_tree(self, stats: EngineStats) -> Iterator[Metric]:
@@ -232,31 +242,6 @@ class _EngineCollector(Collector):
         gauge = GaugeMetricFamily(PREFIX + name, text, labels=["model_name"])
         gauge.add_metric([self._model_name], value)
         return gauge
-
-
-class _KVEventCollector(Collector):
-    def __init__(self, counts: KVEventCounts, model_name: str) -> None:
-        self._counts = counts
-        self._model_name = model_name
-
-    def collect(self) -> Iterator[Metric]:
-        counts = self._counts
-        for name, text, total in (
-            ("kv_event_batches", "Batches of KV events that were published.", counts.batches),
-            ("kv_event_stored_blocks", "Blocks told as stored.", counts.stored_blocks),
-            ("kv_event_removed_blocks", "Blocks told as removed.", counts.removed_blocks),
-            (
-                "kv_event_dropped_changes",
-                "Changes that came too fast to be told one by one.",
-                counts.dropped,
-            ),
-            (
-                "kv_event_failures",
-                "Times they broke off and began afresh: a bug if not 0.",
-                counts.failures,
-            ),
-        ):
-            yield _counter(name, text, total, self._model_name)
 
 
 def _counter(name: str, text: str, total: float, model_name: str) -> CounterMetricFamily:

@@ -10,13 +10,13 @@ from radixlm.core.misses import MissReport
 from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.server.http.http_errors import OPENAI
 from radixlm.server.http.sse import DONE, framed, spliced
-from radixlm.server.openai.openai_wire import NativeFinish, NativeMeta
 from radixlm.server.pipeline.cache_report import report_of
 from radixlm.server.pipeline.generation import Generation, computed, requests_for
 from radixlm.server.pipeline.logprobs import NativeLogprobs
 from radixlm.server.pipeline.service import Service
 from radixlm.server.pipeline.usage import UsageMeter
 from radixlm.server.sglang.generate_body import GenerateBody
+from radixlm.server.sglang.sglang_wire import NativeFinish, NativeMeta
 
 
 @dataclass(frozen=True, slots=True, eq=False)

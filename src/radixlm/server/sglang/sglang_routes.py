@@ -1,4 +1,4 @@
-"""SGLang's native routes, and vLLM's name for one of them."""
+"""SGLang's native routes, with vLLM's: /generate, and those about the server itself."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 
 from fastapi import APIRouter, Depends, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from radixlm.core.errors import EngineDeadError, InvalidRequestError, QueueFullError
 from radixlm.core.sampling import SamplingParams
 from radixlm.server.http.envelope import exchange_of
 from radixlm.server.http.http_errors import NotGeneratingError
 from radixlm.server.http.routes import GENERATING, Route, noted
-from radixlm.server.openai.openai_wire import (
+from radixlm.server.pipeline.answer import respond
+from radixlm.server.pipeline.service import Service, check_room, service_of, tenant_of
+from radixlm.server.sglang.generate_answers import NativeWriter, native_task
+from radixlm.server.sglang.generate_body import AbortBody, GenerateBody
+from radixlm.server.sglang.sglang_wire import (
     Aborted,
     CacheReset,
     Generated,
     Load,
     Loads,
+    ServedModel,
     ServerFacts,
     Status,
 )
-from radixlm.server.pipeline.answer import respond
-from radixlm.server.pipeline.service import Service, check_room, service_of, tenant_of
-from radixlm.server.sglang.generate_answers import NativeWriter, native_task
-from radixlm.server.sglang.generate_body import AbortBody, GenerateBody
 
 HEALTH_SECONDS = 20.0
 _HEALTH_POLL_SECONDS = 0.05
@@ -85,6 +86,22 @@ async def abort_request(request: Request, body: AbortBody) -> Response:
     return JSONResponse({"aborted": service.engine.abort(ids)})
 
 
+@router.get("/health", response_model=Status, responses=noted(EngineDeadError))
+async def health(request: Request) -> Response:
+    """200 for as long as the engine's loop runs, else 503 with the reason.
+
+    Where there are keys this route needs none, so the reason stays in the log.
+    """
+    service = service_of(request)
+    try:
+        service.engine.health()
+    except EngineDeadError:
+        if not service.config.api_key:
+            raise
+        raise EngineDeadError("the engine is dead; the server's log says why") from None
+    return JSONResponse({"status": "ok"})
+
+
 @router.get(
     "/health_generate",
     response_model=Status,
@@ -94,6 +111,45 @@ async def health_generate(request: Request) -> Response:
     """200 when a token comes in time, else 503."""
     await _generate_one(service_of(request), HEALTH_SECONDS)
     return JSONResponse({"status": "ok"})
+
+
+@router.get("/model_info", response_model=ServedModel)
+@router.get("/get_model_info", response_model=ServedModel)
+async def get_model_info(request: Request) -> Response:
+    """What was loaded, and how."""
+    service = service_of(request)
+    info = asdict(service.engine.info)
+    info["eos_token_ids"] = sorted(info["eos_token_ids"])
+    return JSONResponse({"served_model_name": service.model_name, "is_generation": True, **info})
+
+
+@router.api_route(
+    "/flush_cache",
+    methods=["GET", "POST"],
+    response_class=PlainTextResponse,
+    response_description="The cache is empty.",
+    responses={
+        400: {
+            "description": "Requests are running: only what they do not use was dropped.",
+            "content": {"text/plain": {"schema": {"type": "string"}}},
+        },
+        **noted(EngineDeadError, admin=True),
+    },
+)
+async def flush_cache(request: Request) -> Response:
+    """Drop every cached token; 400 when requests run, since theirs stay. For admins."""
+    service = service_of(request)
+    service.check_admin(request)
+    if await service.engine.flush_cache():
+        return PlainTextResponse("The cache is empty.\n")
+    text = "Requests are running: only what they do not use was dropped.\n"
+    return PlainTextResponse(text, status_code=400)
+
+
+@router.get("/metrics", response_class=PlainTextResponse)
+async def metrics(request: Request) -> Response:
+    """Prometheus' text format."""
+    return Response(service_of(request).metrics.render(), media_type="text/plain; version=0.0.4")
 
 
 @router.get("/server_info", response_model=ServerFacts)

@@ -1,19 +1,45 @@
-"""/tokenize and /detokenize, as vLLM shapes them."""
+"""/tokenize, /detokenize and /tokenizer_info, as vLLM shapes them."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Annotated, Any
 
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
 from pydantic import Field
+from typing_extensions import TypedDict
 
 from radixlm.build import ModelInfo
 from radixlm.core.errors import InvalidRequestError, RequestTooLargeError
 from radixlm.server.http.body import Body, ListOf
-from radixlm.server.openai.openai_wire import Detokenized, Tokenized
+from radixlm.server.http.routes import Route, noted
 from radixlm.server.pipeline.chat import chat_prompt
 from radixlm.server.pipeline.protocol import ChatMessage, TemplateFields
-from radixlm.server.pipeline.service import Service
+from radixlm.server.pipeline.service import Service, service_of
+
+
+class Tokenized(TypedDict):
+    """token_strs: with return_token_strs; null for an id that the vocabulary leaves out."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str | None] | None
+
+
+class Detokenized(TypedDict):
+    """The same text twice: vLLM calls it prompt, SGLang text. A list where several were given."""
+
+    prompt: str | list[str]
+    text: str | list[str]
+
+
+class TokenizerInfo(TypedDict):
+    """tokenizer_config.json, with whatever else it holds."""
+
+    tokenizer_class: str
 
 
 class TokenizeBody(TemplateFields):
@@ -123,3 +149,30 @@ def tokenizer_info(service: Service) -> dict[str, Any]:
     if engine.chat_template is not None:
         info["chat_template"] = engine.chat_template.source
     return info
+
+
+router = APIRouter(route_class=Route)
+
+
+@router.post(
+    "/tokenize",
+    response_model=Tokenized,
+    responses=noted(example={"prompt": "The capital of France is"}),
+)
+async def tokenize(request: Request, body: TokenizeBody) -> Response:
+    """A text's or a chat's token ids."""
+    return JSONResponse(await asyncio.to_thread(tokenized, service_of(request), body))
+
+
+@router.post(
+    "/detokenize", response_model=Detokenized, responses=noted(example={"tokens": [1, 2, 3]})
+)
+async def detokenize(request: Request, body: DetokenizeBody) -> Response:
+    """The text of token ids."""
+    return JSONResponse(await asyncio.to_thread(detokenized, service_of(request), body))
+
+
+@router.get("/tokenizer_info", response_model=TokenizerInfo)
+async def get_tokenizer_info(request: Request) -> Response:
+    """The tokenizer's configuration."""
+    return JSONResponse(tokenizer_info(service_of(request)))

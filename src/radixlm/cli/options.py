@@ -19,14 +19,9 @@ from radixlm.text.model_folder import DEMO_NAME
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+# Those of SamplingParams' fields that are options.
 _SAMPLING_HELP = {
-    "max_tokens": "Longest answer, in tokens.",
-    "temperature": "0 always takes the likeliest token; more is more varied.",
-    "top_p": "Sample among the likeliest tokens that hold this much probability.",
-    "top_k": "Sample among this many of the likeliest tokens; -1 takes all.",
-    "min_p": "Leave out tokens less likely than this share of the likeliest one.",
-    "repetition_penalty": "More than 1 makes tokens that were there already less likely.",
-    "seed": "The same seed gives the same answer.",
+    item.name: item.metadata["help"] for item in fields(SamplingParams) if item.metadata.get("help")
 }
 
 

@@ -1,11 +1,14 @@
-"""How a request's tokens are chosen and when it ends. Validated when made, never after."""
+"""How a request's tokens are chosen and when it ends. Validated when made, never after.
+
+A field is declared here alone: HTTP bodies, the schemas and the commands' options follow.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.grammar import Grammar
@@ -26,36 +29,13 @@ class Range(NamedTuple):
     open_below: bool = False
 
 
-RANGES: Mapping[str, Range] = MappingProxyType(
-    {
-        "max_tokens": Range(1, _MAX_INT),
-        "min_tokens": Range(0, _MAX_INT),
-        "temperature": Range(0.0, 100.0),
-        "top_p": Range(0.0, 1.0, open_below=True),
-        "top_k": Range(-1, _MAX_INT),
-        "min_p": Range(0.0, 1.0),
-        "seed": Range(-(2**63), 2**64 - 1),
-        "presence_penalty": Range(-2.0, 2.0),
-        "frequency_penalty": Range(-2.0, 2.0),
-        # Logits are divided by it: with a smaller one they would leave float32.
-        "repetition_penalty": Range(0.01, 10.0),
-        "logprobs": Range(0, MAX_LOGPROBS),
-        "prompt_logprobs": Range(0, MAX_LOGPROBS),
-        "logprob_start_len": Range(0, _MAX_INT),
-    }
-)
+def _number_field(default: Any, allowed: Range, text: str = "") -> Any:
+    """A field that holds a number. text: the help of its option, where commands have one."""
+    return field(default=default, metadata={"range": allowed, "help": text})
+
+
 TOKEN_IDS = Range(0, _MAX_INT)
 BIASES = Range(-100.0, 100.0)
-_INTEGERS = (
-    "max_tokens",
-    "min_tokens",
-    "top_k",
-    "seed",
-    "logprobs",
-    "prompt_logprobs",
-    "logprob_start_len",
-)
-_MAY_BE_NONE = ("max_tokens", "seed", "logprobs", "prompt_logprobs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,23 +58,38 @@ class SamplingParams:
     Raises InvalidRequestError that names the field and the value.
     """
 
-    max_tokens: int | None = 128
-    min_tokens: int = 0
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = -1
-    min_p: float = 0.0
-    seed: int | None = None
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
+    max_tokens: int | None = _number_field(128, Range(1, _MAX_INT), "Longest answer, in tokens.")
+    min_tokens: int = _number_field(0, Range(0, _MAX_INT))
+    temperature: float = _number_field(
+        1.0, Range(0.0, 100.0), "0 always takes the likeliest token; more is more varied."
+    )
+    top_p: float = _number_field(
+        1.0,
+        Range(0.0, 1.0, open_below=True),
+        "Sample among the likeliest tokens that hold this much probability.",
+    )
+    top_k: int = _number_field(
+        -1, Range(-1, _MAX_INT), "Sample among this many of the likeliest tokens; -1 takes all."
+    )
+    min_p: float = _number_field(
+        0.0, Range(0.0, 1.0), "Leave out tokens less likely than this share of the likeliest one."
+    )
+    # Logits are divided by it: with a smaller one they would leave float32.
+    repetition_penalty: float = _number_field(
+        1.0, Range(0.01, 10.0), "More than 1 makes tokens that were there already less likely."
+    )
+    seed: int | None = _number_field(
+        None, Range(-(2**63), 2**64 - 1), "The same seed gives the same answer."
+    )
+    presence_penalty: float = _number_field(0.0, Range(-2.0, 2.0))
+    frequency_penalty: float = _number_field(0.0, Range(-2.0, 2.0))
+    logprobs: int | None = _number_field(None, Range(0, MAX_LOGPROBS))
+    prompt_logprobs: int | None = _number_field(None, Range(0, MAX_LOGPROBS))
+    logprob_start_len: int = _number_field(0, Range(0, _MAX_INT))
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     stop: tuple[str, ...] = ()
     stop_token_ids: frozenset[int] = frozenset()
     ignore_eos: bool = False
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
-    logprob_start_len: int = 0
     skip_special_tokens: bool = True
     shown_special_ids: frozenset[int] = frozenset()
     grammar: Grammar | None = None
@@ -125,11 +120,11 @@ class SamplingParams:
         return max(self.logprob_start_len, 1)
 
     def _check_numbers(self) -> None:
-        for name, allowed in RANGES.items():
+        for name, (kind, allowed) in NUMBERS.items():
             value = getattr(self, name)
-            if value is None and name in _MAY_BE_NONE:
+            if value is None and kind.endswith("None"):
                 continue
-            check = _integer if name in _INTEGERS else _number
+            check = _integer if kind.startswith("int") else _number
             check(name, value, allowed)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidRequestError(
@@ -174,6 +169,17 @@ class SamplingParams:
         for token, bias in self.logit_bias.items():
             _integer("logit_bias", token, TOKEN_IDS)
             _number("logit_bias", bias, BIASES)
+
+
+# The fields that hold numbers, each with its type as it is written above.
+NUMBERS: Mapping[str, tuple[str, Range]] = MappingProxyType(
+    {
+        item.name: (str(item.type), item.metadata["range"])
+        for item in fields(SamplingParams)
+        if "range" in item.metadata
+    }
+)
+RANGES: Mapping[str, Range] = MappingProxyType({name: held for name, (_, held) in NUMBERS.items()})
 
 
 def _integer(name: str, value: object, allowed: Range) -> None:

@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.request import Namespace
-from radixlm.core.sampling import MAX_LOGIT_BIAS, MAX_LOGPROBS, SamplingParams
+from radixlm.core.sampling import MAX_LOGIT_BIAS, MAX_LOGPROBS, NUMBERS, SamplingParams
 from radixlm.server.http.body import Body, ListOf, named
 from radixlm.server.http.body_schema import TOKEN_KEY
 from radixlm.server.http.fields import MESSAGE_ECHOES, MESSAGE_NO_OPS, REQUEST_NO_OPS
@@ -44,6 +44,8 @@ MAX_N = 128
 MAX_CHOICES = 2048
 MAX_SALT_LENGTH = 1_024
 COMPLETION_MAX_TOKENS = 16
+# Numbers of SamplingParams that APIs name in their own ways, or do not have.
+_OF_SOME_APIS = ("max_tokens", "min_tokens", "logprobs", "prompt_logprobs", "logprob_start_len")
 
 
 def _few(biases: object) -> object:
@@ -63,16 +65,16 @@ class StreamOptions(Body):
 
 
 class TokenFields(Body):
-    """How tokens are chosen and when an answer ends, as all APIs name it. Null is the default."""
+    """How tokens are chosen and when an answer ends, as all APIs name it. Null is the default.
 
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    seed: int | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
+    The numbers are SamplingParams' own.
+    """
+
+    __annotations__ = {
+        name: Annotated[(int if kind.startswith("int") else float) | None, Field(default=None)]
+        for name, (kind, _) in NUMBERS.items()
+        if name not in _OF_SOME_APIS
+    }
     logit_bias: Annotated[dict[str, float], BeforeValidator(_few)] | None = None
     stop: str | ListOf[str] | None = None
     stop_token_ids: ListOf[int] | None = None

@@ -36,11 +36,12 @@ class NativeParams(SamplingFields):
     """`sampling_params` of /generate.
 
     Source: https://docs.sglang.ai/basic_usage/sampling_params.html. Null for max_new_tokens is as
-    much as fits; 0 computes the prompt and no more.
+    much as fits; 0 computes the prompt and no more. sampling_seed: another name of seed.
     """
 
     max_new_tokens: int | None = DEFAULT_NEW_TOKENS
     min_new_tokens: int | None = None
+    seed: int | None = None
     sampling_seed: int | None = None
 
     @property

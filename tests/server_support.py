@@ -33,7 +33,7 @@ from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.listen import bind, listening
 from radixlm.server.kv_events.publisher import KVEventCounts
 from radixlm.server.pipeline.writer import Writer
-from radixlm.server.responses.response_store import Keeper
+from radixlm.server.responses.response_store import ResponseStore
 from radixlm.server.serve import Server, http_config
 from radixlm.structured_output import Compiler, MaskFiller
 from radixlm.testing.fake_runner import FakeRunner
@@ -184,7 +184,7 @@ class Client:
         self,
         engine: AsyncEngine,
         name: str = NAME,
-        responses: Keeper | None = None,
+        responses: ResponseStore | None = None,
         kv_events: KVEventCounts | None = None,
         **flags: Any,
     ) -> None:

@@ -9,7 +9,7 @@ from anthropic.types import Message
 from fastapi.responses import JSONResponse
 
 from radixlm.parsers import TextDelta, ToolArguments, ToolCallBegun, ToolCallEnded
-from radixlm.server.anthropic.messages_run import BlockWriter
+from radixlm.server.anthropic.messages_writer import BlockWriter
 from radixlm.server.http.sse import event as as_bytes
 from tests import chat_templates
 from tests.messages_support import BROKEN, CALL, TOOLS, USER, joined, model, send, told
@@ -158,14 +158,16 @@ def test_what_the_model_breaks_is_told_once(stream):
 def test_arguments_that_no_answer_can_hold_are_left_out(city, stream):
     """They are JSON all the same, so the parser takes them for a call's; nobody is to make it."""
     call = ToolCallBegun(0, "c", "get_weather"), ToolArguments(0, f'{{"city": {city}}}')
-    writer = BlockWriter(shows_thinking=True)
-    events = [*writer.push([*call, ToolCallEnded(0), TextDelta(" So.")]), *writer.close()]
+    sent: list[bytes] = []
+    writer = BlockWriter(lambda told: sent.append(as_bytes(told)), shows_thinking=True)
+    for event in [*call, ToolCallEnded(0), TextDelta(" So.")]:
+        writer.write(event)
+    writer.close()
     assert not writer.called
     [block, text] = writer.blocks
     assert (block["type"], block["input"]) == ("tool_use", {})
     assert text == {"type": "text", "text": " So."}
-    sent = [as_bytes(told) for told in events] if stream else [JSONResponse(writer.blocks).body]
-    assert all(sent)
+    assert all(sent) if stream else JSONResponse(writer.blocks).body
 
 
 @pytest.mark.parametrize("stream", [False, True])

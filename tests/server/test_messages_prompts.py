@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from anthropic.types import MessageTokensCount
 
-from radixlm.server.anthropic.messages_as_chat import chat_of
 from radixlm.server.anthropic.messages_body import CountBody
+from radixlm.server.anthropic.messages_conversation import conversation_of
 from radixlm.server.http.body import checked
 from tests.messages_support import TOOLS, USER, model, send
 from tests.published import strictly
@@ -189,7 +189,9 @@ def test_a_breakpoint_within_a_document_is_at_its_end():
         ({**FOUND, "content": [part]}, {**FOUND, **mark}),
     ):
         found = [
-            chat_of(checked(CountBody, {"messages": [{"role": "user", "content": [block]}]}))
+            conversation_of(
+                checked(CountBody, {"messages": [{"role": "user", "content": [block]}]})
+            )
             for block in (within, marked_itself)
         ]
         assert found[0].wishes == found[1].wishes

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from radixlm.server.anthropic.messages_as_chat import chat_of
 from radixlm.server.anthropic.messages_body import CountBody
+from radixlm.server.anthropic.messages_conversation import conversation_of
 from radixlm.server.http.body import checked
-from radixlm.server.pipeline.tool_fields import FunctionPart
 from tests.messages_support import TOOLS, USER, model, send
 from tests.server_support import refused
 
@@ -18,15 +17,15 @@ OLD = "str_replace_editor"
 NEW = "str_replace_based_edit_tool"
 
 
-def told(tool: dict[str, Any]) -> FunctionPart:
+def told(tool: dict[str, Any]) -> dict[str, Any]:
     """What the model's template is given of a tool."""
-    [made] = chat_of(checked(CountBody, {"messages": [USER], "tools": [tool]})).chat.tools or []
-    return made.function
+    [made] = conversation_of(checked(CountBody, {"messages": [USER], "tools": [tool]})).tools
+    return made["function"]
 
 
 @pytest.mark.parametrize("kind", ["bash_20241022", "bash_20250124"])
 def test_bash_has_the_schema_that_is_known(kind):
-    parameters = told({"type": kind, "name": "bash"}).parameters or {}
+    parameters = told({"type": kind, "name": "bash"})["parameters"]
     assert {name: each["type"] for name, each in parameters["properties"].items()} == {
         "command": "string",
         "restart": "boolean",
@@ -44,7 +43,7 @@ def test_bash_has_the_schema_that_is_known(kind):
     ],
 )
 def test_editors_have_the_schema_that_is_known(kind, name, commands):
-    parameters = told({"type": kind, "name": name}).parameters or {}
+    parameters = told({"type": kind, "name": name})["parameters"]
     properties = parameters["properties"]
     assert properties["command"]["enum"] == commands
     assert properties.keys() == {
@@ -55,16 +54,16 @@ def test_editors_have_the_schema_that_is_known(kind, name, commands):
 
 def test_a_view_s_limit_is_told():
     tool = {"type": "text_editor_20250728", "name": NEW, "max_characters": 500}
-    assert "500 characters" in (told(tool).description or "")
+    assert "500 characters" in told(tool)["description"]
 
 
 def test_examples_are_told_with_the_description():
     [tool] = TOOLS
     made = told({**tool, "input_examples": [{"city": "Bern"}, {"city": "Zürich"}]})
-    assert made.description == (
+    assert made["description"] == (
         'The weather in a city.\nExample input: {"city": "Bern"}\nExample input: {"city": "Zürich"}'
     )
-    assert told({**tool, "input_examples": []}).description == tool["description"]
+    assert told({**tool, "input_examples": []})["description"] == tool["description"]
 
 
 def test_a_tool_that_is_known_is_called():

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 
-from radixlm.server.responses.response_store import Keeper, StoreLimits, TurnStore
+from radixlm.server.responses.response_store import ResponseStore, StoreLimits, TurnStore
 
 
 def test_work_is_cancelled_once():
     """What it does when it is cancelled goes on, however often it is told to stop."""
-    keeper = Keeper(TurnStore(None, StoreLimits(9, 10**6, 60), time.time))
+    store = ResponseStore(TurnStore(None, StoreLimits(9, 10**6, 60), time.time))
     done = []
 
     async def work() -> None:
@@ -22,12 +22,12 @@ def test_work_is_cancelled_once():
             done.append("stored")
 
     async def main() -> None:
-        keeper.start("a", work())
+        store.start("a", work())
         await asyncio.sleep(0)
-        first = asyncio.create_task(keeper.stop("a"))
+        first = asyncio.create_task(store.stop("a"))
         await asyncio.sleep(0)
-        await asyncio.gather(first, keeper.stop("a"))
+        await asyncio.gather(first, store.stop("a"))
 
     asyncio.run(main())
-    keeper.close()
+    store.close()
     assert done == ["stored"]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
 from openai.types.responses import Response
 
 from radixlm.parsers import TextDelta, ToolArguments, ToolCallBegun, ToolCallEnded
-from radixlm.server.responses.responses_writer import ItemWriter
+from radixlm.server.responses.item_writer import ItemWriter
 from tests import chat_templates
 from tests.published import strictly
 from tests.responses_support import BROKEN, CALL, TOOLS, kinds, model, respond, told
@@ -158,7 +157,8 @@ def test_log_probabilities_wait_for_text_that_is_held_back():
     def of(token: str) -> Any:
         return {"token": token, "logprob": 0.0, "bytes": [], "top_logprobs": []}
 
-    writer = ItemWriter(itertools.count().__next__, seals=False, names={})
+    found: list[Any] = []
+    writer = ItemWriter(found.append, seals=False, names={})
     pushes: Any = [
         ([], "<tool"),
         ([TextDelta("<tools>")], "s>"),
@@ -166,9 +166,9 @@ def test_log_probabilities_wait_for_text_that_is_held_back():
         ([ToolArguments(0, "{}"), ToolCallEnded(0)], "{}"),
         ([], "<"),
     ]
-    found = [told for events, token in pushes for told in writer.push(events, [of(token)])] + list(
-        writer.push([TextDelta("<")])
-    )
+    for events, token in pushes:
+        writer.push(events, [of(token)])
+    writer.push([TextDelta("<")])
     texts = [item["content"][0] for item in writer.items if item["type"] == "message"]
     tokens = [[entry["token"] for entry in text["logprobs"]] for text in texts]
     assert tokens == [["<tool", "s>"], ["<"]]

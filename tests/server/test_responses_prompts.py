@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from radixlm.server.responses import responses_prompt as prompt
+from radixlm.server.responses import responses_task as task
 from tests.responses_support import TOOLS, model, respond
 from tests.server_support import refused
 
@@ -117,7 +117,7 @@ def test_truncation_leaves_out_the_oldest_turns(fake):
 
 
 def test_a_conversation_holds_no_more_items_than_a_body_may(fake, monkeypatch):
-    monkeypatch.setattr(prompt, "MAX_OBJECTS", 2)
+    monkeypatch.setattr(task, "MAX_OBJECTS", 2)
     first = respond(fake).json()["id"]
     second = respond(fake, previous_response_id=first).json()["id"]
     for more in ({}, {"truncation": "auto"}):

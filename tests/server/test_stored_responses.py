@@ -15,7 +15,7 @@ import pytest
 
 from radixlm.core.errors import ConfigError
 from radixlm.server.config.server_config import ServerConfig
-from radixlm.server.responses.response_store import Keeper
+from radixlm.server.responses.response_store import ResponseStore
 from radixlm.server.serve import stored_responses
 from tests import chat_templates
 from tests.server_support import (
@@ -276,7 +276,7 @@ def test_a_file_that_is_no_store_is_refused(tmp_path: Path):
     path.write_text("Not a database, and longer than the head of one would be. " * 9)
     for place in (path, tmp_path, tmp_path / "nowhere" / "x.db"):
         with pytest.raises(ConfigError, match="--response-store"):
-            Keeper.from_config(ServerConfig(response_store=str(place)))
+            ResponseStore.from_config(ServerConfig(response_store=str(place)))
 
 
 @pytest.mark.parametrize(

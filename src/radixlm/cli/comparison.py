@@ -11,7 +11,7 @@ from radixlm.core.misses import MissReason, MissReport
 from radixlm.observe.causes import find
 from radixlm.observe.outline import Outline
 from radixlm.parsers.style import AnswerStyle
-from radixlm.server.anthropic import messages_as_chat as messages
+from radixlm.server.anthropic import messages_conversation as messages
 from radixlm.server.pages.explain_body import (
     ExplainBody,
     ExplainChat,
@@ -21,9 +21,9 @@ from radixlm.server.pages.explain_body import (
     ExplainResponse,
     explain_body,
 )
-from radixlm.server.pipeline.protocol import ChatBody
-from radixlm.server.pipeline.rendering import Rendering
-from radixlm.server.responses import responses_as_chat as responses
+from radixlm.server.pipeline.chat_conversation import chat_of
+from radixlm.server.pipeline.conversation import Conversation
+from radixlm.server.responses import responses_conversation as responses
 from radixlm.text.chat_template import ChatTemplate, require_template
 from radixlm.text.model_folder import resolve_folder
 from radixlm.text.tokenizer import Tokenizer, new_mark
@@ -93,10 +93,10 @@ def _prompt_of(body: ExplainBody, tokenizer: Tokenizer, template: ChatTemplate |
     """As the body's route reads it; what of it makes no prompt is not looked at."""
     match body:
         case ExplainChat():
-            return _chat(body, tokenizer, require_template(template))
+            return _chat(chat_of(body), tokenizer, require_template(template))
         case ExplainMessages():
             body.check()
-            return _chat(messages.chat_of(body).chat, tokenizer, require_template(template))
+            return _chat(messages.conversation_of(body), tokenizer, require_template(template))
         case ExplainResponse():
             body.check()
             if body.previous_response_id is not None:
@@ -104,7 +104,7 @@ def _prompt_of(body: ExplainBody, tokenizer: Tokenizer, template: ChatTemplate |
                     "previous_response_id is of a server that stores it; write what it continues "
                     "into input"
                 )
-            return _chat(responses.chat_of(body, ()), tokenizer, require_template(template))
+            return _chat(responses.conversation_of(body), tokenizer, require_template(template))
         case ExplainCompletion():
             special = body.add_special_tokens is not False
         case ExplainGenerate():
@@ -118,10 +118,9 @@ def _prompt_of(body: ExplainBody, tokenizer: Tokenizer, template: ChatTemplate |
     return _Prompt(as_key(prompt), None)
 
 
-def _chat(body: ChatBody, tokenizer: Tokenizer, template: ChatTemplate) -> _Prompt:
-    mark, style = new_mark(), AnswerStyle.of(template.tool_source)
-    chat = Rendering(body.messages, body, template, style, tokenizer, mark)
-    text = chat.render({})
-    special = bool(body.add_special_tokens)
+def _chat(chat: Conversation, tokenizer: Tokenizer, template: ChatTemplate) -> _Prompt:
+    mark = new_mark()
+    text = chat.render(template, AnswerStyle.of(template.tool_source), tokenizer, mark)
+    special = chat.add_special_tokens
     key = tokenizer.encode(text, add_special_tokens=special, break_mark=mark)
-    return _Prompt(key, chat.outline(text))
+    return _Prompt(key, chat.outline(text, mark))

@@ -33,7 +33,7 @@ from radixlm.server.pipeline.service import (
     fingerprint_of,
     sampling_defaults_of,
 )
-from radixlm.server.responses.response_store import Keeper
+from radixlm.server.responses.response_store import ResponseStore
 from radixlm.server.responses.responses_routes import router as responses_router
 from radixlm.server.sglang.sglang_routes import router as native_router
 from radixlm.server.sglang.tokenize import router as tokenize_router
@@ -56,7 +56,7 @@ def create_app(
     *,
     served_model_name: str,
     config: ServerConfig | None = None,
-    responses: Keeper | None = None,
+    responses: ResponseStore | None = None,
     kv_events: KVEventCounts | None = None,
 ) -> ASGIApp:
     """The routes over `engine`, which stays the caller's to close.
@@ -84,12 +84,13 @@ def create_app(
         sampling_defaults=sampling_defaults_of(engine.info, config),
         fingerprint=fingerprint_of(engine.info),
         keys=keys,
-        responses=responses or Keeper.from_config(replace(config, response_store=None)),
         memory=AnswerMemory(engine.tokenizer, engine.info.kv_tokens),
         answer_style=answer_style_of(engine, config),
     )
     app = _Application(title="RadixLM", docs_url=None, redoc_url=None)
     app.state.service = service
+    in_memory = replace(config, response_store=None)
+    app.state.responses = responses or ResponseStore.from_config(in_memory)
     app.state.read_limits = ReadLimits(
         service.max_request_bytes, config.body_timeout, config.strict_fields
     )

@@ -24,8 +24,8 @@ from radixlm.server.http.connection import connection_with
 from radixlm.server.http.garbage import full_searches_on_demand, search_when_quiet
 from radixlm.server.kv_events.outlet import Outlet
 from radixlm.server.kv_events.publisher import Publisher, published
-from radixlm.server.responses.response_store import Keeper
-from radixlm.server.responses.responses_run import lost
+from radixlm.server.responses.response_store import ResponseStore
+from radixlm.server.responses.responses_writer import lost
 
 _logger = logging.getLogger("radixlm.server")
 
@@ -107,7 +107,7 @@ def _serve(
     engine: AsyncEngine,
     listener: socket.socket,
     settings: ServerConfig,
-    responses: Keeper,
+    responses: ResponseStore,
     publisher: Publisher | None,
 ) -> None:
     name = settings.served_model_name or engine.model_name
@@ -146,14 +146,14 @@ def kv_outlet(settings: ServerConfig) -> Iterator[Outlet | None]:
 
 
 @contextlib.contextmanager
-def stored_responses(settings: ServerConfig) -> Iterator[Keeper]:
+def stored_responses(settings: ServerConfig) -> Iterator[ResponseStore]:
     """Those of earlier servers too, where there is a file. Raises ConfigError."""
-    keeper = Keeper.from_config(settings)
+    store = ResponseStore.from_config(settings)
     try:
-        keeper.fail_open(lost)
-        yield keeper
+        store.fail_open(lost)
+        yield store
     finally:
-        keeper.close()
+        store.close()
 
 
 async def _run(server: Server, listener: socket.socket, engine: AsyncEngine) -> None:

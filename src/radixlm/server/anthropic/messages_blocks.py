@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Discriminator, Tag
+from pydantic import Discriminator
 
-from radixlm.server.http.body import Body, ListOf, by_type
+from radixlm.server.http.body import Body, ByType, ListOf
 from radixlm.server.http.fields import NotYet
-from radixlm.server.pipeline.cache_fields import CacheControl
+from radixlm.server.pipeline.cache_control import CacheControl
 
 
 class Block(Body):
@@ -106,17 +106,8 @@ class RedactedThinkingBlock(Body):
     data: str
 
 
-_TEXTS: Mapping[str | None, str] = {
-    "text": "TextBlock",
-    "document": "DocumentBlock",
-    "search_result": "SearchResultBlock",
-}
-
 TextualBlock = Annotated[
-    Annotated[TextBlock, Tag("TextBlock")]
-    | Annotated[DocumentBlock, Tag("DocumentBlock")]
-    | Annotated[SearchResultBlock, Tag("SearchResultBlock")],
-    by_type(_TEXTS, "Blocks are supported here"),
+    TextBlock | DocumentBlock | SearchResultBlock, ByType("Blocks are supported here")
 ]
 
 
@@ -146,23 +137,15 @@ class ThinkingBlock(Body):
     signature: str | None = None
 
 
-_TAGS: Mapping[str | None, str] = {
-    **_TEXTS,
-    "tool_use": "ToolUseBlock",
-    "tool_result": "ToolResultBlock",
-    "thinking": "ThinkingBlock",
-    "redacted_thinking": "RedactedThinkingBlock",
-}
-
 AnyBlock = Annotated[
-    Annotated[TextBlock, Tag("TextBlock")]
-    | Annotated[DocumentBlock, Tag("DocumentBlock")]
-    | Annotated[SearchResultBlock, Tag("SearchResultBlock")]
-    | Annotated[ToolUseBlock, Tag("ToolUseBlock")]
-    | Annotated[ToolResultBlock, Tag("ToolResultBlock")]
-    | Annotated[ThinkingBlock, Tag("ThinkingBlock")]
-    | Annotated[RedactedThinkingBlock, Tag("RedactedThinkingBlock")],
-    by_type(_TAGS, "Blocks are supported"),
+    TextBlock
+    | DocumentBlock
+    | SearchResultBlock
+    | ToolUseBlock
+    | ToolResultBlock
+    | ThinkingBlock
+    | RedactedThinkingBlock,
+    ByType("Blocks are supported"),
 ]
 
 

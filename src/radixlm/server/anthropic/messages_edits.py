@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Literal, NamedTuple, TypeVar
 
-from pydantic import Field, Tag
+from pydantic import Field
 
 from radixlm.server.anthropic.messages_blocks import (
     AnyBlock,
@@ -20,7 +20,7 @@ from radixlm.server.anthropic.messages_blocks import (
     ToolUseBlock,
 )
 from radixlm.server.anthropic.messages_wire import AppliedEdit
-from radixlm.server.http.body import Body, ListOf, by_type
+from radixlm.server.http.body import Body, ByType, ListOf
 
 CLEARED = "[cleared to make room]"
 _DEFAULT_TRIGGER = 100_000
@@ -60,10 +60,7 @@ class AllTurnsItem(Body):
     type: Literal["all"]
 
 
-_Trigger = Annotated[
-    Annotated[TokensItem, Tag("TokensItem")] | Annotated[UsesItem, Tag("UsesItem")],
-    by_type({"input_tokens": "TokensItem", "tool_uses": "UsesItem"}, "Triggers are supported"),
-]
+_Trigger = Annotated[TokensItem | UsesItem, ByType("Triggers are supported")]
 
 
 class ClearUsesItem(Body):
@@ -141,17 +138,7 @@ class ClearThinkingItem(Body):
         }
 
 
-Edit = Annotated[
-    Annotated[ClearUsesItem, Tag("ClearUsesItem")]
-    | Annotated[ClearThinkingItem, Tag("ClearThinkingItem")],
-    by_type(
-        {
-            "clear_tool_uses_20250919": "ClearUsesItem",
-            "clear_thinking_20251015": "ClearThinkingItem",
-        },
-        "Edits are supported",
-    ),
-]
+Edit = Annotated[ClearUsesItem | ClearThinkingItem, ByType("Edits are supported")]
 
 
 class ContextManagement(Body):

@@ -3,24 +3,46 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
 
-from radixlm.core.errors import InvalidRequestError
-from radixlm.server.anthropic.messages_as_chat import in_own_words
-from radixlm.server.anthropic.messages_body import CountBody, MessagesBody
-from radixlm.server.anthropic.messages_run import MessageWriter, message_task, token_count
-from radixlm.server.anthropic.messages_wire import MessageEvent, MessageOut, TokenCount
+from radixlm.core.errors import RequestTooLargeError
+from radixlm.core.request import Namespace
+from radixlm.server.anthropic.messages_blocks import MessageItem
+from radixlm.server.anthropic.messages_body import CountBody, MessagesBody, PromptBody
+from radixlm.server.anthropic.messages_conversation import (
+    NAMES,
+    conversation_of,
+    params_of,
+    use_of,
+)
+from radixlm.server.anthropic.messages_edits import edited
+from radixlm.server.anthropic.messages_wire import AppliedEdit, MessageEvent, MessageOut, TokenCount
+from radixlm.server.anthropic.messages_writer import MessageWriter
+from radixlm.server.http.body import not_too_deep
 from radixlm.server.http.envelope import exchange_of
 from radixlm.server.http.http_errors import MessagesError
 from radixlm.server.http.routes import GENERATING, Route, noted
 from radixlm.server.pipeline.answer import respond
-from radixlm.server.pipeline.service import check_room, service_of, tenant_of
+from radixlm.server.pipeline.chat import ChatTask, chat_prompt, task_of
+from radixlm.server.pipeline.conversation import Conversation
+from radixlm.server.pipeline.names import in_callers_words, new_id
+from radixlm.server.pipeline.service import Service, check_room, service_of, tenant_of
 
 _PROMPT = {"messages": [{"role": "user", "content": "What is the capital of France?"}]}
 
 router = APIRouter(route_class=Route)
+
+
+class MessageTask(NamedTuple):
+    """applied: the edits of the context."""
+
+    chat: ChatTask
+    applied: Sequence[AppliedEdit]
 
 
 @router.post(
@@ -36,15 +58,12 @@ router = APIRouter(route_class=Route)
 )
 async def create_message(request: Request, body: MessagesBody) -> Response:
     """Anthropic's messages."""
-    service = service_of(request)
-    tenant = tenant_of(request)
+    service, tenant = service_of(request), tenant_of(request)
     body.check()
-    made = await asyncio.to_thread(message_task, service, body, tenant)
-    writer = MessageWriter(service, made, exchange_of(request).errors.end)
-    try:
-        return await respond(request, made.chat.generation, writer, stream=bool(body.stream))
-    except InvalidRequestError as error:
-        raise in_own_words(error) from None
+    chat, applied = await asyncio.to_thread(message_task, service, body, tenant)
+    writer = MessageWriter(service, chat, body, applied, exchange_of(request).errors.end)
+    with in_callers_words(NAMES):
+        return await respond(request, chat.generation, writer, stream=bool(body.stream))
 
 
 @router.post(
@@ -57,3 +76,63 @@ async def count_tokens(request: Request, body: CountBody) -> Response:
     body.check()
     count = await asyncio.to_thread(token_count, service_of(request), body, tenant_of(request))
     return JSONResponse(count)
+
+
+@not_too_deep()
+def message_task(service: Service, body: MessagesBody, tenant: str) -> MessageTask:
+    """Render and tokenize. Takes time in proportion to the messages: call it off the event loop.
+
+    Raises InvalidRequestError that names the field.
+    """
+    service.check_model(body.model)
+    with in_callers_words(NAMES):
+        chat, applied = _edited(service, body)
+        params, use = params_of(body, service.sampling_defaults), use_of(body)
+        prompt = chat_prompt(service, chat, whose=(tenant, *body.namespace))
+        task = task_of(
+            service,
+            prompt,
+            use,
+            params,
+            body,
+            tenant,
+            request_id=new_id("msg"),
+            max_tokens=max(body.max_tokens, 1),
+            prompt_only=body.prompt_only,
+        )
+    return MessageTask(task, applied)
+
+
+@not_too_deep()
+def token_count(service: Service, body: CountBody, tenant: str) -> TokenCount:
+    """Tokens of the prompt. Takes time in proportion to it: call it off the event loop.
+
+    Raises InvalidRequestError that names the field.
+    """
+    service.check_model(body.model)
+    with in_callers_words(NAMES):
+        chat, applied = _edited(service, body)
+        whose = (tenant, *Namespace())
+        tokens = chat_prompt(service, replace(chat, wishes=()), whose=whose).key.size
+    told: TokenCount = {"input_tokens": tokens}
+    if body.edits:
+        cleared = sum(edit["cleared_input_tokens"] for edit in applied)
+        told["context_management"] = {"original_input_tokens": tokens + cleared}
+    return told
+
+
+def _edited(service: Service, body: PromptBody) -> tuple[Conversation, Sequence[AppliedEdit]]:
+    """The conversation that the edits of the context leave, and those that were made."""
+
+    def size(messages: Sequence[MessageItem]) -> int:
+        chat = conversation_of(body.model_copy(update={"messages": messages}))
+        try:
+            return chat_prompt(service, chat).key.size
+        except RequestTooLargeError as error:
+            if error.prompt_tokens is None:
+                raise
+            return error.prompt_tokens  # at least
+
+    made = edited(body.messages, body.edits, size)
+    left = body.model_copy(update={"messages": made.messages})
+    return conversation_of(left, made.changed), made.applied

@@ -97,16 +97,24 @@ class ContextManaged(TypedDict, total=False):
     context_management: AppliedEdits
 
 
-class MessageOut(CacheReported, ContextManaged):
+class NoStopDetails(TypedDict):
+    stop_details: None
+    container: None
+
+
+class StopDelta(NoStopDetails):
+    """How an answer ended."""
+
+    stop_reason: StopReason | None
+    stop_sequence: str | None
+
+
+class MessageOut(StopDelta, CacheReported, ContextManaged):
     id: str
     type: Literal["message"]
     role: Literal["assistant"]
     model: str
     content: list[BlockOut]
-    stop_reason: StopReason | None
-    stop_sequence: str | None
-    stop_details: None
-    container: None
     diagnostics: None
     usage: MessageUsage
 
@@ -154,13 +162,6 @@ class BlockDelta(TypedDict):
 class BlockStop(TypedDict):
     type: Literal["content_block_stop"]
     index: int
-
-
-class StopDelta(TypedDict):
-    stop_reason: StopReason | None
-    stop_sequence: str | None
-    stop_details: None
-    container: None
 
 
 class MessageDelta(CacheReported, ContextManaged):

@@ -8,11 +8,20 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, ClassVar, TypeVar
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
 from fastapi import Request
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    ValidationError,
+)
+from pydantic_core import CoreSchema, ErrorDetails
+from pydantic_core.core_schema import tagged_union_schema
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.server.http.body_schema import describe_body
@@ -46,22 +55,46 @@ class Body(BaseModel):
     answered: ClassVar[bool] = True
 
 
-def by_type(tags: Mapping[str | None, str], what: str) -> Discriminator:
-    """Tells a union's members apart by their `type`; None: those without.
+@dataclass(frozen=True, slots=True)
+class ByType:
+    """Tells the members of a union of Bodies apart by their `type`, which some may leave out.
 
-    tags: the members' tags, which are their names. what: the beginning of what is said of others.
+    what: the beginning of what is said of others. otherwise: the member that others are read as.
     """
 
-    def tag(value: Any) -> str | None:
-        kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-        return tags.get(kind) if kind is None or isinstance(kind, str) else None
+    what: str = ""
+    otherwise: type[Body] | None = None
 
-    known = ", ".join(kind for kind in tags if kind is not None)
-    return Discriminator(
-        tag,
-        custom_error_type="unknown_type",
-        custom_error_message=f"{what} whose type is one of {known}",
-    )
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        members: tuple[type[Body], ...] = get_args(source)
+        tags: dict[str | None, str] = {}
+        for member in members:
+            field = member.model_fields["type"]
+            kinds = [kind for each in _literals(field.annotation) for kind in each]
+            tags |= dict.fromkeys(kinds if field.is_required() else [*kinds, None], member.__name__)
+        rest = None if self.otherwise is None else self.otherwise.__name__
+
+        def tag(value: Any) -> str | None:
+            kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+            return tags.get(kind, rest) if kind is None or isinstance(kind, str) else rest
+
+        known = ", ".join(kind for kind in tags if kind is not None)
+        return tagged_union_schema(
+            {member.__name__: handler.generate_schema(member) for member in members},
+            tag,
+            custom_error_type="unknown_type",
+            custom_error_message=f"{self.what} whose type is one of {known}",
+        )
+
+
+def _literals(annotation: Any) -> Iterator[tuple[str, ...]]:
+    """The values of each Literal in it."""
+    if get_origin(annotation) is Literal:
+        yield get_args(annotation)
+    for part in get_args(annotation):
+        yield from _literals(part)
 
 
 _UNION_MEMBER = re.compile(

@@ -7,7 +7,6 @@ import asyncio
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
 
-from radixlm.core.errors import InvalidRequestError
 from radixlm.server.http.http_errors import Error, MessagesError, ModelNotFoundError, for_anthropic
 from radixlm.server.http.routes import GENERATING, Route, noted
 from radixlm.server.openai.chat_writer import ChatWriter
@@ -15,6 +14,7 @@ from radixlm.server.openai.completions import CompletionWriter, completion_gener
 from radixlm.server.openai.openai_wire import ChatChunk, ChatCompletion, TextChunk, TextCompletion
 from radixlm.server.pipeline.answer import respond
 from radixlm.server.pipeline.chat import chat_task
+from radixlm.server.pipeline.names import in_callers_words
 from radixlm.server.pipeline.protocol import ChatBody, CompletionBody
 from radixlm.server.pipeline.served_models import (
     AnthropicModel,
@@ -49,11 +49,8 @@ async def chat_completions(request: Request, body: ChatBody) -> Response:
     service = service_of(request)
     task = await asyncio.to_thread(chat_task, service, body, tenant_of(request))
     writer = ChatWriter(service, task, body)
-    try:
+    with in_callers_words(body.names):
         return await respond(request, task.generation, writer, stream=bool(body.stream))
-    except InvalidRequestError as error:
-        error.param = body.field_of(error.param)
-        raise
 
 
 @router.post(

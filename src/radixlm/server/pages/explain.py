@@ -11,8 +11,8 @@ from fastapi.responses import JSONResponse, Response
 
 from radixlm.core.errors import EngineDeadError, InvalidRequestError, QueueFullError
 from radixlm.core.request import Namespace
-from radixlm.server.anthropic import messages_as_chat as messages
-from radixlm.server.anthropic.messages_run import message_task
+from radixlm.server.anthropic import messages_conversation as messages
+from radixlm.server.anthropic.messages_routes import message_task
 from radixlm.server.http.http_errors import AdminKeyNeededError, NotFoundError
 from radixlm.server.http.routes import ReadAs, Route, noted
 from radixlm.server.openai.completions import completion_generation
@@ -29,15 +29,18 @@ from radixlm.server.pipeline.cache_report import report_of
 from radixlm.server.pipeline.cache_wire import Advice, Explanation, Held
 from radixlm.server.pipeline.chat import chat_task
 from radixlm.server.pipeline.generation import Generation
-from radixlm.server.pipeline.service import Service, check_room, service_of, tenant_of
-from radixlm.server.responses import responses_as_chat as responses
-from radixlm.server.responses.responses_prompt import response_task
+from radixlm.server.pipeline.names import renamed
+from radixlm.server.pipeline.service import check_room, service_of, tenant_of
+from radixlm.server.responses import responses_conversation as responses
+from radixlm.server.responses.responses_routes import store_of
+from radixlm.server.responses.responses_task import response_task
 from radixlm.server.sglang.generate_answers import native_task
 
 
-async def explanation(service: Service, body: ExplainBody, tenant: str) -> Explanation:
+async def explanation(request: Request, body: ExplainBody) -> Explanation:
     """The answer. Raises InvalidRequestError, as the body's own route would."""
-    generation = await _generation_of(service, body, tenant)
+    service = service_of(request)
+    generation = await _generation_of(request, body)
     everywhere = bool(body.across_namespaces)
     namespace = generation.requests[0].namespace
     reports, elsewhere = [], []
@@ -54,8 +57,9 @@ async def explanation(service: Service, body: ExplainBody, tenant: str) -> Expla
     )
 
 
-async def _generation_of(service: Service, body: ExplainBody, tenant: str) -> Generation:
+async def _generation_of(request: Request, body: ExplainBody) -> Generation:
     """What the body's own route would run."""
+    service, tenant = service_of(request), tenant_of(request)
     match body:
         case ExplainChat():
             return (await asyncio.to_thread(chat_task, service, body, tenant)).generation
@@ -63,7 +67,7 @@ async def _generation_of(service: Service, body: ExplainBody, tenant: str) -> Ge
             return await asyncio.to_thread(completion_generation, service, body, tenant)
         case ExplainResponse():
             body.check()
-            return (await response_task(service, body, tenant)).chat.generation
+            return (await response_task(service, store_of(request), body, tenant)).chat.generation
         case ExplainMessages():
             body.check()
             return (await asyncio.to_thread(message_task, service, body, tenant)).chat.generation
@@ -80,12 +84,11 @@ def _in_words_of(body: ExplainBody, error: InvalidRequestError) -> InvalidReques
     """The same error about what was made of the body, as its own route tells it."""
     match body:
         case ExplainChat():
-            error.param = body.field_of(error.param)
-            return error
+            return renamed(error, body.names)
         case ExplainResponse():
-            return responses.in_own_words(error, body)
+            return renamed(error, responses.NAMES)
         case ExplainMessages():
-            return messages.in_own_words(error)
+            return renamed(error, messages.NAMES)
         case ExplainGenerate():
             return body.explain(error)
         case ExplainCompletion():
@@ -126,7 +129,7 @@ async def explain(request: Request, body: Annotated[ExplainBody, ReadAs(explain_
     service, tenant = service_of(request), tenant_of(request)
     if body.across_namespaces and not service.keys.is_admin(tenant):
         raise AdminKeyNeededError("across_namespaces needs one of the keys of --admin-api-key")
-    return JSONResponse(await explanation(service, body, tenant))
+    return JSONResponse(await explanation(request, body))
 
 
 @router.get("/cache/advice", response_model=Advice)

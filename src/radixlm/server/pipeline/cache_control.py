@@ -1,65 +1,73 @@
-"""What clients ask to be kept of a prompt: from marks in their messages to tokens of the key."""
+"""What of a prompt is to stay cached, and for how long, as clients ask for it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, Literal, NamedTuple
 
 from radixlm.core.keys import Key
 from radixlm.core.request import Breakpoint
-from radixlm.server.pipeline.cache_fields import SECONDS, PromptCacheOptions
-from radixlm.server.pipeline.protocol import ChatMessage, TextPart
-from radixlm.server.pipeline.tool_fields import ToolPart
+from radixlm.server.http.body import Body
+from radixlm.server.http.fields import NotYet
 from radixlm.text.breakpoints import Place, ends_in, tokens_within
 from radixlm.text.tokenizer import Tokenizer, new_mark
 
 MAX_BREAKPOINTS: Final = 4
 DEFAULT_KEEP: Final = "30m"
+SECONDS: Final = {"5m": 300.0, "30m": 1_800.0, "1h": 3_600.0, "12h": 43_200.0}
+KeepFor = Literal["30m", "12h"]
+# The longest that a cache may keep a prefix: nothing is promised by it.
+Retention = Literal["in_memory", "in-memory", "24h"]
+
+
+class CacheControl(Body):
+    """Anthropic's: the prompt up to here is to be kept, for five minutes by default."""
+
+    type: Literal["ephemeral"]
+    ttl: Literal["5m", "1h"] | None = None
+
+    @property
+    def seconds(self) -> float:
+        return SECONDS[self.ttl or "5m"]
+
+
+class PromptCacheBreakpoint(Body):
+    """OpenAI's: a prefix that is to be kept ends here. ttl: by default the options' one."""
+
+    mode: Literal["explicit"]
+    ttl: KeepFor | None = None
+
+    def seconds(self, options: PromptCacheOptions | None) -> float:
+        return SECONDS[self.ttl or (options and options.ttl) or DEFAULT_KEEP]
+
+
+class PromptCacheOptions(Body):
+    """ttl: of all breakpoints; given, the implicit one at the prompt's end is kept as well."""
+
+    not_yet: ClassVar[NotYet] = {"comparison_response_id": (), "prewarm": (False,)}
+
+    mode: Literal["implicit", "explicit"] | None = None
+    ttl: KeepFor | None = None
 
 
 class Wish(NamedTuple):
-    """The prompt up to the end of `place` is to be kept; without one, the whole prompt."""
+    """The prompt up to the end of `place` is to be kept; without one, the whole prompt.
+
+    ttl: in seconds; 0 counts as one of the breakpoints, but keeps nothing.
+    """
 
     place: Place | None
     ttl: float
 
 
-def wishes_in(
-    messages: Sequence[ChatMessage],
-    options: PromptCacheOptions | None,
-    tools: Sequence[ToolPart] = (),
-) -> list[Wish]:
-    """What OpenAI's fields ask for, and Anthropic's `cache_control` in a chat: the latest
-    breakpoints, as many as a request may write.
-
-    The implicit breakpoint counts as one of them, and is kept where a lifetime is asked for:
-    without one, the prompt stays as long as nothing needs its room more.
+def implicit_wish(options: PromptCacheOptions | None) -> list[Wish]:
+    """OpenAI's implicit breakpoint at the prompt's end. Without a lifetime nothing is kept by it:
+    the prompt stays as long as nothing needs its room more.
     """
     options = options or PromptCacheOptions()
-    wishes = [
-        Wish(Place("tool", at), mark.seconds)
-        for at, tool in enumerate(tools)
-        if (mark := tool.cache_control or tool.function.cache_control) is not None
-    ]
-    for of, message in enumerate(messages):
-        parts = message.content if isinstance(message.content, list) else []
-        for at, part in enumerate(parts):
-            if (seconds := _seconds_of(part, options)) is not None:
-                wishes.append(Wish(Place("part", at, of), seconds))
-        if message.cache_control is not None and message.content:
-            last = Place("part", max(len(parts) - 1, 0), of)
-            wishes.append(Wish(last, message.cache_control.seconds))
     if options.mode == "explicit":
-        return wishes[-MAX_BREAKPOINTS:]
-    implicit = [] if options.ttl is None else [Wish(None, SECONDS[options.ttl])]
-    return wishes[-(MAX_BREAKPOINTS - 1) :] + implicit
-
-
-def _seconds_of(part: TextPart, options: PromptCacheOptions) -> float | None:
-    """How long the prompt up to a part is to be kept."""
-    if (mark := part.prompt_cache_breakpoint) is not None:
-        return SECONDS[mark.ttl or options.ttl or DEFAULT_KEEP]
-    return None if part.cache_control is None else part.cache_control.seconds
+        return []
+    return [Wish(None, 0.0 if options.ttl is None else SECONDS[options.ttl])]
 
 
 def breakpoints_of(
@@ -70,13 +78,13 @@ def breakpoints_of(
     wishes: Sequence[Wish],
     render: Callable[[Mapping[Place, str]], str],
 ) -> tuple[Breakpoint, ...]:
-    """Where the wishes' prefixes end in the key. O(length of the text), and nothing without any.
+    """Where the latest wishes' prefixes end in the key, of as many as a request may have.
 
     text: of the key, with `break_mark` in it. render: the same text with a mark at each place.
+    O(length of the text), and nothing without any wish.
     """
-    if not wishes:
-        return ()
-    marks = {wish.place: new_mark() for wish in wishes if wish.place is not None}
+    wanted = [wish for wish in wishes[-MAX_BREAKPOINTS:] if wish.ttl]
+    marks = {wish.place: new_mark() for wish in wanted if wish.place is not None}
     ends: dict[str, int] = {}
     if marks:
         chars = ends_in(text, render(marks), list(marks.values()))
@@ -85,7 +93,7 @@ def breakpoints_of(
         tokens = tokens_within(tokenizer, key, plain, places)
         ends = dict(zip(chars, tokens, strict=True))
     found: dict[int, float] = {}
-    for place, ttl in wishes:
+    for place, ttl in wanted:
         end = key.size if place is None else ends.get(marks[place], 0)
         if end:
             found[end] = max(ttl, found.get(end, 0.0))

@@ -10,16 +10,19 @@ from typing import NamedTuple
 
 from radixlm.core.keys import Key
 from radixlm.core.request import Breakpoint
+from radixlm.core.sampling import SamplingParams
 from radixlm.observe.outline import Outline
 from radixlm.parsers import AnswerParser
+from radixlm.parsers.tools import ToolUse
 from radixlm.server.http.body import not_too_deep
 from radixlm.server.pipeline.answer_memory import Asked, Span
-from radixlm.server.pipeline.cache_control import Wish, breakpoints_of, wishes_in
+from radixlm.server.pipeline.cache_control import breakpoints_of
+from radixlm.server.pipeline.chat_conversation import chat_of, use_of
+from radixlm.server.pipeline.conversation import Conversation
 from radixlm.server.pipeline.generation import Generation, requests_for
-from radixlm.server.pipeline.protocol import ChatBody, ChatMessage, TemplateFields
-from radixlm.server.pipeline.rendering import Rendering
+from radixlm.server.pipeline.names import in_callers_words
+from radixlm.server.pipeline.protocol import CacheFields, ChatBody
 from radixlm.server.pipeline.service import Service
-from radixlm.server.pipeline.tool_fields import tool_use
 from radixlm.text.chat_template import require_template
 
 
@@ -46,49 +49,48 @@ class ChatTask:
     new_parser: Callable[[], AnswerParser]
 
 
+@not_too_deep()
 def chat_task(service: Service, body: ChatBody, tenant: str) -> ChatTask:
     """Render and tokenize. Takes time in proportion to the messages: call it off the event loop.
 
     Raises InvalidRequestError that names the field.
     """
     service.check_model(body.model)
-    special = bool(body.add_special_tokens)
-    return task_of(
-        service,
-        body,
-        lambda: chat_prompt(
+    with in_callers_words(body.names):
+        params, use = body.to_params(service.sampling_defaults), use_of(body)
+        prompt = chat_prompt(service, chat_of(body), whose=(tenant, *body.namespace))
+        return task_of(
             service,
-            body.messages,
+            prompt,
+            use,
+            params,
             body,
-            whose=(tenant, *body.namespace),
-            add_special_tokens=special,
-            wishes=wishes_in(body.messages, body.prompt_cache_options, body.tools or ()),
-        ),
-        tenant,
-        request_id=f"chatcmpl-{uuid.uuid4().hex}",
-    )
+            tenant,
+            request_id=f"chatcmpl-{uuid.uuid4().hex}",
+            n=body.n or 1,
+            cached_details=bool(body.return_cached_tokens_details),
+        )
 
 
-@not_too_deep()
 def task_of(
     service: Service,
-    body: ChatBody,
-    make_prompt: Callable[[], ChatPrompt],
+    prompt: ChatPrompt,
+    use: ToolUse,
+    params: SamplingParams,
+    body: CacheFields,
     tenant: str,
     *,
     request_id: str,
+    n: int = 1,
     max_tokens: int | None = None,
     prompt_only: bool = False,
+    cached_details: bool = False,
 ) -> ChatTask:
-    """The task of a chat, whichever route it comes by. Raises InvalidRequestError.
+    """The task of a chat, whichever API it came by. Raises InvalidRequestError.
 
-    make_prompt: called when all else was found right.
-    max_tokens: in place of the body's own: as many as there is room for, and these at most.
+    max_tokens: in place of the parameters' own: as many as there is room for, and these at most.
     prompt_only: nothing is to be generated.
     """
-    params = body.to_params(service.sampling_defaults)
-    use = tool_use(body.tools or (), body.tool_choice, body.parallel_tool_calls)
-    prompt = make_prompt()
     style, tokenizer = service.answer_style, service.engine.tokenizer
     params = replace(
         params,
@@ -97,7 +99,6 @@ def task_of(
     )
     if max_tokens is not None:
         params = replace(params, max_tokens=service.fitting_limit(prompt.key, max_tokens))
-    n = body.n or 1
     generation = Generation(
         request_id,
         requests_for(
@@ -110,42 +111,35 @@ def task_of(
         asked=prompt.asked,
         outline=prompt.outline,
         cache_report=bool(body.cache_report),
-        cached_details=bool(body.return_cached_tokens_details),
+        cached_details=cached_details,
     )
     return ChatTask(generation, prompt, partial(style.parser, use, prompt.text))
 
 
-@not_too_deep()
 def chat_prompt(
-    service: Service,
-    messages: Sequence[ChatMessage],
-    fields: TemplateFields,
-    *,
-    add_special_tokens: bool = False,
-    whose: Sequence[str] | None = None,
-    wishes: Sequence[Wish] = (),
+    service: Service, chat: Conversation, *, whose: Sequence[str] | None = None
 ) -> ChatPrompt:
-    """The messages' prompt, by the model's template. Raises InvalidRequestError.
+    """A conversation's prompt, by the model's template. Raises InvalidRequestError.
 
-    whose: where answers were given to them, their tokens are taken again; without it, nobody's.
-    wishes: what is to be kept; the template runs once more where there are any.
+    whose: for whom it is computed, so that the tokens of answers that were given to them are taken
+    again, and what is to be kept is found (the template runs once more then); else for nobody.
     """
     template = require_template(service.engine.chat_template)
     tokenizer, mark = service.engine.tokenizer, service.memory.mark
-    chat = Rendering(messages, fields, template, service.answer_style, tokenizer, mark)
-    text = chat.render({})
+    render = partial(chat.render, template, service.answer_style, tokenizer, mark)
+    text = render()
     spans: Sequence[Span] = ()
     asked = None
     # With special tokens around it, the prompt is no beginning of the next one.
-    if whose is not None and service.caches and not add_special_tokens:
-        given = (chat.tools, fields.template_variables())
-        spans, asked = service.memory.recall(text, whose, chat.said, *given)
+    if whose is not None and service.caches and not chat.add_special_tokens:
+        spans, asked = service.memory.recall(text, whose, chat.messages, chat.tools, chat.variables)
     key = service.encode(
         text,
-        add_special_tokens=add_special_tokens,
+        add_special_tokens=chat.add_special_tokens,
         param="messages",
         break_mark=mark,
         known=spans,
     )
-    kept = breakpoints_of(tokenizer, key, text, mark, wishes, chat.render)
-    return ChatPrompt(text, key, asked, kept, chat.outline(text))
+    wishes = chat.wishes if whose is not None else ()
+    kept = breakpoints_of(tokenizer, key, text, mark, wishes, render)
+    return ChatPrompt(text, key, asked, kept, chat.outline(text, mark))

@@ -68,10 +68,14 @@ class StructuredOutputs(Body):
     json_object: bool | None = None
 
 
+# What OpenAI calls a schema by.
+Label = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+
+
 class SchemaFormat(Body):
     """name and description are labels. strict: the schema is followed whatever it says."""
 
-    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    name: Label
     description: str | None = None
     schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
     strict: bool | None = None

@@ -1,23 +1,22 @@
-"""Ids of what the server makes."""
+"""Ids that the server gives, and names of fields in errors."""
 
 from __future__ import annotations
 
 import base64
 import binascii
-import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from copy import copy
 
 from radixlm.core.errors import InvalidRequestError
 
+_PREFIX = "radixlm1."
+
 
 def new_id(kind: str) -> str:
-    """A fresh id, whose beginning says of what."""
+    """A fresh id, which begins with what it is of."""
     return f"{kind}_{uuid.uuid4().hex}"
-
-
-_PREFIX = "radixlm1."
 
 
 def sealed(text: str) -> str:
@@ -40,16 +39,22 @@ def unsealed(token: str) -> str | None:
 def renamed(error: InvalidRequestError, names: Mapping[str, str]) -> InvalidRequestError:
     """The same error about the request's own field.
 
-    names: patterns of the fields it was made into, each with what stands for it, as `re.sub` takes
-    them; the first that matches a field's beginning counts.
+    names: the request's fields, by what the pipeline and the engine call them.
     """
-    if error.param is None:
+    own = names.get(error.param or "")
+    if own is None:
         return error
-    for pattern, name in names.items():
-        param = re.sub(rf"\A{pattern}", name, error.param)
-        if param != error.param:
-            told = copy(error)
-            told.args = (str(error).replace(error.param, param),)
-            told.param = param
-            return told
-    return error
+    told = copy(error)
+    told.param = own
+    if error.param not in ("prompt", "messages"):  # which are words of the text, too
+        told.args = (str(error).replace(str(error.param), own),)
+    return told
+
+
+@contextmanager
+def in_callers_words(names: Mapping[str, str]) -> Iterator[None]:
+    """Errors that are raised within are about the request's own fields; see `renamed`."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        raise renamed(error, names) from None

@@ -1,4 +1,4 @@
-"""How hard a model is asked to think, in the variables that chat templates know."""
+"""What a request may hold, as the APIs share it."""
 
 from __future__ import annotations
 
@@ -14,31 +14,15 @@ from radixlm.core.sampling import MAX_LOGIT_BIAS, MAX_LOGPROBS, NUMBERS, Samplin
 from radixlm.server.http.body import Body, ListOf, named
 from radixlm.server.http.body_schema import TOKEN_KEY
 from radixlm.server.http.fields import MESSAGE_ECHOES, MESSAGE_NO_OPS, REQUEST_NO_OPS
-from radixlm.server.pipeline.cache_fields import (
+from radixlm.server.pipeline.cache_control import (
     CacheControl,
     PromptCacheBreakpoint,
     PromptCacheOptions,
     Retention,
 )
+from radixlm.server.pipeline.conversation import Effort, effort_variables
 from radixlm.server.pipeline.grammar_fields import GrammarFields, ResponseFormatField
 from radixlm.server.pipeline.tool_fields import ToolCallPart, ToolChoice, Tools
-
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-
-# Templates have three steps.
-_STEPS = {"minimal": "low", "xhigh": "high", "max": "high"}
-
-
-def effort_variables(effort: Effort | None) -> Mapping[str, Any]:
-    """What a template is told; one that knows none of it writes the same prompt."""
-    match effort:
-        case None:
-            return {}
-        case "none":
-            return {"enable_thinking": False}
-        case _:
-            return {"reasoning_effort": _STEPS.get(effort, effort)}
-
 
 MAX_N = 128
 MAX_CHOICES = 2048
@@ -81,12 +65,6 @@ class TokenFields(Body):
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
 
-
-class SamplingFields(TokenFields, GrammarFields):
-    """The same, with how many answers there are, and what each must look like."""
-
-    n: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
-
     def sampling(self, defaults: Mapping[str, float] | None = None, **more: Any) -> SamplingParams:
         """The engine's parameters. Raises InvalidRequestError that names the field.
 
@@ -97,9 +75,18 @@ class SamplingFields(TokenFields, GrammarFields):
             "stop": (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()),
             "stop_token_ids": frozenset(self.stop_token_ids or ()),
             "logit_bias": _biases(self.logit_bias or {}),
-            "grammar": self.grammar(),
         }
         return SamplingParams(**{**(defaults or {}), **given, **more})
+
+
+class SamplingFields(TokenFields, GrammarFields):
+    """The same, with how many answers there are, and what each must look like."""
+
+    n: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
+
+    def sampling(self, defaults: Mapping[str, float] | None = None, **more: Any) -> SamplingParams:
+        """As TokenFields.sampling."""
+        return super().sampling(defaults, grammar=self.grammar(), **more)
 
 
 class CacheFields(Body):
@@ -228,24 +215,15 @@ class ChatBody(GenerationBody, TemplateFields):
                     param="top_logprobs",
                 )
         logprobs = (self.top_logprobs or 0) if self.logprobs else None
-        if self.max_completion_tokens is None:
-            return self.sampling(defaults, max_tokens=self.max_tokens, logprobs=logprobs)
-        try:
-            limit = self.max_completion_tokens
-            return self.sampling(defaults, max_tokens=limit, logprobs=logprobs)
-        except InvalidRequestError as error:
-            if error.param != "max_tokens":
-                raise
-            text = str(error).replace("max_tokens", "max_completion_tokens")
-            raise InvalidRequestError(text, param="max_completion_tokens") from None
+        longest = self.max_completion_tokens
+        limit = self.max_tokens if longest is None else longest
+        return self.sampling(defaults, max_tokens=limit, logprobs=logprobs)
 
-    def field_of(self, param: str | None) -> str | None:
-        """This request's field behind `param`, a field of what was made of it for the engine."""
-        if param == "prompt":
-            return "messages"
-        if param == "max_tokens" and self.max_completion_tokens is not None:
-            return "max_completion_tokens"
-        return param
+    @property
+    def names(self) -> Mapping[str, str]:
+        """The request's fields, by what the pipeline and the engine call them."""
+        newer = self.max_completion_tokens is not None
+        return {"prompt": "messages"} | ({"max_tokens": "max_completion_tokens"} if newer else {})
 
 
 class CompletionBody(GenerationBody):

@@ -31,7 +31,6 @@ from radixlm.server.pipeline.admission import KeyQueues, Pace, Rids
 from radixlm.server.pipeline.advice import MissWindow
 from radixlm.server.pipeline.answer_memory import AnswerMemory, Span
 from radixlm.server.pipeline.metrics import Metrics
-from radixlm.server.responses.response_store import Keeper
 
 # The longest body, unless a flag says otherwise: text takes 4 to 24 bytes a token, ids up to 9.
 BYTES_PER_TOKEN = 64
@@ -46,7 +45,7 @@ class Service:
     answer_style: how the model's chat answers are read.
     fingerprint: the same for as long as the same seed gives the same answer.
     keys: which API keys may do what.
-    responses: those that are stored. memory: the tokens of answers that were given.
+    memory: the tokens of answers that were given.
     rids: the requests under way, by name and owner. queues: how many each key has.
     misses: why the last ones computed what they did.
     """
@@ -61,7 +60,6 @@ class Service:
     sampling_defaults: Mapping[str, float]
     fingerprint: str
     keys: Keyring
-    responses: Keeper
     memory: AnswerMemory
     answer_style: AnswerStyle
     rids: Rids = field(default_factory=Rids)

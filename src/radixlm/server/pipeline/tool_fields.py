@@ -1,9 +1,9 @@
-"""Tools as clients describe them, and calls as they are sent back."""
+"""Tools as clients describe them, for chat templates and for what reads the answers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -11,9 +11,10 @@ from radixlm.core.errors import InvalidRequestError
 from radixlm.parsers.tools import Calling, Tool, ToolUse
 from radixlm.server.http.body import Body, ListOf
 from radixlm.server.http.fields import CALL_ECHOES
-from radixlm.server.pipeline.cache_fields import CacheControl
+from radixlm.server.pipeline.cache_control import CacheControl
 
 MAX_TOOLS = 128
+MAX_NAME = 128
 # What OpenAI takes a tool without parameters to mean.
 _NO_PARAMETERS: Mapping[str, Any] = {
     "type": "object",
@@ -22,7 +23,7 @@ _NO_PARAMETERS: Mapping[str, Any] = {
 }
 
 # It stands in prompts, answers and grammars; servers of tools put dots and slashes of theirs in.
-Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_./:-]{1,128}$")]
+Name = Annotated[str, Field(pattern=rf"^[a-zA-Z0-9_./:-]{{1,{MAX_NAME}}}$")]
 
 
 class FunctionPart(Body):
@@ -89,81 +90,78 @@ Tools = Annotated[ListOf[ToolPart], Field(max_length=MAX_TOOLS)]
 ToolChoice = Literal["none", "auto", "required"] | NamedToolPart | AllowedToolsPart
 
 
-def tools_for_template(tools: Sequence[ToolPart]) -> list[dict[str, Any]]:
+class ToolSpec(NamedTuple):
+    """A tool, whichever API describes it.
+
+    parameters: none mean that there are none. path, fields: of the tool and of its fields in the
+    request. schema: the field that holds the parameters.
+    """
+
+    name: str
+    description: str | None
+    parameters: Mapping[str, Any] | None
+    strict: bool | None
+    path: str
+    fields: str
+    schema: str = "parameters"
+
+    @property
+    def given(self) -> Mapping[str, Any]:
+        """The parameters, also where there are none."""
+        return _NO_PARAMETERS if self.parameters is None else self.parameters
+
+
+def tools_for_template(tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
     """The tools as chat templates take them, in their order and always alike.
 
     Raises InvalidRequestError that names the field.
     """
-    _check_names(tools)
-    return [
-        {"type": "function", "function": _function(tool.function, f"tools[{place}].function")}
-        for place, tool in enumerate(tools)
-    ]
+    paths: dict[str, str] = {}
+    for tool in tools:
+        if tool.name in paths:
+            raise InvalidRequestError(
+                f"{paths[tool.name]} and {tool.path} have the same name {tool.name!r}",
+                param=f"{tool.fields}.name",
+            )
+        paths[tool.name] = tool.path
+        _check_schema(tool.given, f"{tool.fields}.{tool.schema}")
+    return [{"type": "function", "function": _function(tool)} for tool in tools]
+
+
+def _function(tool: ToolSpec) -> dict[str, Any]:
+    described = {} if tool.description is None else {"description": tool.description}
+    return {"name": tool.name, **described, "parameters": tool.given}
 
 
 def tool_use(
-    tools: Sequence[ToolPart], choice: ToolChoice | None, parallel: bool | None
+    tools: Sequence[ToolSpec],
+    calling: Calling | None,
+    chosen: Mapping[str, str] | None = None,
+    *,
+    parallel: bool,
 ) -> ToolUse:
-    """What an answer may call. Raises InvalidRequestError that names the field."""
-    known = tuple(
-        Tool(
-            tool.function.name,
-            _parameters(tool.function),
-            strict=bool(tool.function.strict),
-        )
-        for tool in tools
-    )
-    several = parallel is not False
-    if choice in ("none", None) or (choice == "auto" and not known):
-        calling = Calling.AUTO if known and choice is None else Calling.NONE
-        return ToolUse(known, calling, several)
+    """What an answer may call. Raises InvalidRequestError that names the field.
+
+    chosen: the names of the only tools that may be called, by the fields that name them.
+    """
+    known = tuple(Tool(tool.name, tool.given, strict=bool(tool.strict)) for tool in tools)
     if not known:
-        raise InvalidRequestError(
-            "tool_choice asks for a call, but there are no tools", param="tool_choice"
-        )
-    match choice:
-        case NamedToolPart():
-            named = _named(known, [choice], "tool_choice")
-            return ToolUse(named, Calling.REQUIRED, parallel=False)
-        case AllowedToolsPart(allowed_tools=allowed):
-            named = _named(known, allowed.tools, "tool_choice.allowed_tools.tools[{}]")
-            return ToolUse(named, Calling(allowed.mode), several, others=len(named) < len(known))
-    return ToolUse(known, Calling(str(choice)), several)
-
-
-def _named(known: Sequence[Tool], chosen: Sequence[NamedToolPart], path: str) -> tuple[Tool, ...]:
-    """The tools that are chosen, in the order of `known`. path: of an entry, by its place."""
-    names = [part.function.name for part in chosen]
-    for place, name in enumerate(names):
+        if calling is Calling.REQUIRED or chosen is not None:
+            raise InvalidRequestError(
+                "tool_choice asks for a call, but there are no tools", param="tool_choice"
+            )
+        return ToolUse(parallel=parallel)
+    if calling is None:
+        calling = Calling.AUTO
+    if chosen is None:
+        return ToolUse(known, calling, parallel)
+    for path, name in chosen.items():
         if all(tool.name != name for tool in known):
             raise InvalidRequestError(
-                f"tool_choice names {name!r}, which is none of the tools",
-                param=f"{path.format(place)}.function.name",
+                f"tool_choice names {name!r}, which is none of the tools", param=path
             )
-    return tuple(tool for tool in known if tool.name in names)
-
-
-def _check_names(tools: Sequence[ToolPart]) -> None:
-    places: dict[str, int] = {}
-    for place, tool in enumerate(tools):
-        name = tool.function.name
-        if name in places:
-            raise InvalidRequestError(
-                f"tools[{places[name]}] and tools[{place}] have the same name {name!r}",
-                param=f"tools[{place}].function.name",
-            )
-        places[name] = place
-
-
-def _function(part: FunctionPart, path: str) -> dict[str, Any]:
-    parameters = _parameters(part)
-    _check_schema(parameters, f"{path}.parameters")
-    described = {} if part.description is None else {"description": part.description}
-    return {"name": part.name, **described, "parameters": parameters}
-
-
-def _parameters(part: FunctionPart) -> Mapping[str, Any]:
-    return _NO_PARAMETERS if part.parameters is None else part.parameters
+    named = tuple(tool for tool in known if tool.name in chosen.values())
+    return ToolUse(named, calling, parallel, others=len(named) < len(known))
 
 
 def _check_schema(schema: Mapping[str, Any], path: str) -> None:

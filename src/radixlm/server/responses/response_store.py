@@ -17,10 +17,11 @@ import time
 from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from radixlm.core.errors import ConfigError
 from radixlm.server.config.server_config import ServerConfig
@@ -269,19 +270,22 @@ def _turn(row: tuple[Any, ...]) -> Turn:
     return replace(turn, ended=bool(turn.ended))
 
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Keeper:
-    """One store, on a thread of its own, and the tasks of responses that run in the background."""
+class ResponseStore:
+    """Stored turns, on a thread of their own, and the tasks of responses that are made in the
+    background.
+    """
 
-    def __init__(self, store: TurnStore) -> None:
-        self._store = store
+    def __init__(self, turns: TurnStore) -> None:
+        self._turns = turns
         self._thread = ThreadPoolExecutor(1, "radixlm-responses")
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     @classmethod
-    def from_config(cls, config: ServerConfig) -> Keeper:
+    def from_config(cls, config: ServerConfig) -> ResponseStore:
         """Raises ConfigError for a file that is no store."""
         limits = StoreLimits(
             config.max_stored_responses, config.max_stored_bytes, config.response_ttl
@@ -291,35 +295,27 @@ class Keeper:
 
     def close(self) -> None:
         """Nothing may be asked of it afterwards."""
-        self._thread.submit(self._store.close)
+        self._thread.submit(self._turns.close)
         self._thread.shutdown()
 
     def fail_open(self, failed: Callable[[str], str]) -> None:
         """As TurnStore.fail_open: a server that begins works on none that an earlier one left."""
-        self._thread.submit(self._store.fail_open, failed).result()
+        self._thread.submit(self._turns.fail_open, failed).result()
 
     async def put(self, turn: Turn) -> bool:
         """As TurnStore.put."""
-        return await self._do(self._store.put, turn, frozenset(self._tasks))
+        return await self.call(TurnStore.put, turn, frozenset(self._tasks))
 
-    async def get(self, owner: str, turn_id: str) -> Turn | None:
-        """As TurnStore.get."""
-        return await self._do(self._store.get, owner, turn_id)
-
-    async def conversation(self, owner: str, turn_id: str) -> list[Turn]:
-        """As TurnStore.conversation."""
-        return await self._do(self._store.conversation, owner, turn_id)
-
-    async def items(self, owner: str, item_ids: Collection[str]) -> dict[str, dict[str, Any]]:
-        """As TurnStore.items."""
-        return await self._do(self._store.items, owner, item_ids)
-
-    async def delete(self, owner: str, turn_id: str) -> bool:
-        """As TurnStore.delete."""
-        return await self._do(self._store.delete, owner, turn_id)
+    async def call(
+        self, method: Callable[Concatenate[TurnStore, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Call a method of the turns on their thread."""
+        loop = asyncio.get_running_loop()
+        work = partial(method, self._turns, *args, **kwargs)
+        return await loop.run_in_executor(self._thread, work)
 
     def start(self, turn_id: str, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work`, which makes this response, whoever comes and goes."""
+        """Run `work`, which makes this response, also when its client has gone."""
         task = asyncio.create_task(work)
         self._tasks[turn_id] = task
         task.add_done_callback(lambda _: self._tasks.pop(turn_id, None))
@@ -334,7 +330,3 @@ class Keeper:
             if not task.cancelling():
                 task.cancel()
             await asyncio.wait([task])
-
-    async def _do(self, call: Callable[..., T], *arguments: Any) -> T:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, call, *arguments)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Field
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.sampling import MAX_LOGPROBS
-from radixlm.server.http.body import DIGITS, Body, ListOf
+from radixlm.server.http.body import DIGITS, Body, ByType, ListOf
 from radixlm.server.http.fields import NotYet
-from radixlm.server.pipeline.cache_fields import (
+from radixlm.server.pipeline.cache_control import (
     PromptCacheBreakpoint,
     PromptCacheOptions,
     Retention,
 )
-from radixlm.server.pipeline.protocol import CacheFields, Effort, TokenFields
-from radixlm.server.pipeline.tool_fields import Name
+from radixlm.server.pipeline.conversation import Effort
+from radixlm.server.pipeline.grammar_fields import Label
+from radixlm.server.pipeline.protocol import CacheFields, TokenFields
+from radixlm.server.pipeline.tool_fields import MAX_TOOLS, Name
 
 Status = Literal["in_progress", "completed", "incomplete"]
 
@@ -95,32 +97,9 @@ class ReferenceItem(Body):
     id: str
 
 
-_TAGS = {
-    "message": "MessageItem",
-    "function_call": "FunctionCallItem",
-    "function_call_output": "FunctionOutputItem",
-    "reasoning": "ReasoningItem",
-    "item_reference": "ReferenceItem",
-}
-
-
-def _tag(value: Any) -> str | None:
-    """Which item it is; a message may leave out that it is one."""
-    kind = value.get("type", "message") if isinstance(value, dict) else None
-    return _TAGS.get(kind) if isinstance(kind, str) else None
-
-
 AnyItem = Annotated[
-    Annotated[MessageItem, Tag("MessageItem")]
-    | Annotated[FunctionCallItem, Tag("FunctionCallItem")]
-    | Annotated[FunctionOutputItem, Tag("FunctionOutputItem")]
-    | Annotated[ReasoningItem, Tag("ReasoningItem")]
-    | Annotated[ReferenceItem, Tag("ReferenceItem")],
-    Discriminator(
-        _tag,
-        custom_error_type="item_type",
-        custom_error_message="Items are supported whose type is one of " + ", ".join(_TAGS),
-    ),
+    MessageItem | FunctionCallItem | FunctionOutputItem | ReasoningItem | ReferenceItem,
+    ByType("Items are supported"),
 ]
 
 
@@ -145,7 +124,7 @@ class FunctionTool(Body):
     }
 
     type: Literal["function"]
-    name: str
+    name: Name
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
@@ -160,16 +139,7 @@ class NamespaceTool(Body):
     tools: Annotated[ListOf[FunctionTool], Field(min_length=1)]
 
 
-def _tool_tag(value: Any) -> str:
-    """Which tool it is."""
-    grouped = isinstance(value, dict) and value.get("type") == "namespace"
-    return "NamespaceTool" if grouped else "FunctionTool"
-
-
-AnyTool = Annotated[
-    Annotated[FunctionTool, Tag("FunctionTool")] | Annotated[NamespaceTool, Tag("NamespaceTool")],
-    Discriminator(_tool_tag),
-]
+AnyTool = Annotated[FunctionTool | NamespaceTool, ByType(otherwise=FunctionTool)]
 
 
 class ChosenTool(Body):
@@ -183,14 +153,14 @@ class ChosenTool(Body):
 class AllowedTools(Body):
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: ListOf[ChosenTool]
+    tools: Annotated[ListOf[ChosenTool], Field(min_length=1, max_length=MAX_TOOLS)]
 
 
 class TextFormat(Body):
     """name to strict: of type json_schema, whose schema is told as `schema`."""
 
     type: Literal["text", "json_object", "json_schema"]
-    name: str | None = None
+    name: Label | None = None
     description: str | None = None
     json_schema: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
     strict: bool | None = None
@@ -236,7 +206,7 @@ Metadata = dict[
     Annotated[str, Field(max_length=MAX_METADATA_KEY)],
     Annotated[str, Field(max_length=MAX_METADATA_VALUE)],
 ]
-# Those behind the first two are about tools that run on the server, and images: there are none, so
+# All but the first two are about tools that run on the server, and images: there are none, so
 # nothing of them is left out of an answer.
 Include = Literal[
     "message.output_text.logprobs",

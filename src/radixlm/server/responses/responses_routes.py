@@ -1,4 +1,4 @@
-"""A response's input, as it is stored and listed."""
+"""The routes of /v1/responses."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from radixlm.core.errors import InvalidRequestError
 from radixlm.server.http.http_errors import NotFoundError, timed_out
 from radixlm.server.http.routes import GENERATING, Route, noted
 from radixlm.server.pipeline.answer import respond
-from radixlm.server.pipeline.generation import run as run_generation
-from radixlm.server.pipeline.names import new_id
+from radixlm.server.pipeline.generation import run
+from radixlm.server.pipeline.names import in_callers_words, new_id, renamed
 from radixlm.server.pipeline.service import Service, check_room, service_of, tenant_of
-from radixlm.server.responses.response_store import Turn
-from radixlm.server.responses.responses_as_chat import in_own_words, items_of
+from radixlm.server.responses.response_store import ResponseStore, Turn, TurnStore
 from radixlm.server.responses.responses_body import AnyItem, ItemsQuery, ResponseBody, RetrieveQuery
-from radixlm.server.responses.responses_prompt import ResponseTask, not_found, response_task
-from radixlm.server.responses.responses_run import ResponseWriter
+from radixlm.server.responses.responses_conversation import NAMES, items_of
+from radixlm.server.responses.responses_task import ResponseTask, not_found, response_task
 from radixlm.server.responses.responses_wire import (
     AnyEvent,
     Deleted,
@@ -29,7 +28,9 @@ from radixlm.server.responses.responses_wire import (
     InputTokens,
     ResponseObject,
 )
+from radixlm.server.responses.responses_writer import ResponseWriter
 
+# What the ids of items begin with.
 _KINDS = {
     "message": "msg",
     "function_call": "fc",
@@ -37,49 +38,13 @@ _KINDS = {
     "reasoning": "rs",
 }
 
-
-def stored_items(body: ResponseBody) -> list[dict[str, Any]]:
-    """`input` as items that say all of themselves, each with an id."""
-    return [_whole(item) for item in items_of(body)]
-
-
-def listed(items: list[dict[str, Any]], query: ItemsQuery) -> InputItems:
-    """One page of a response's input. Raises InvalidRequestError for an unknown `after`."""
-    found = items if query.order == "asc" else items[::-1]
-    if query.after is not None:
-        places = [place for place, item in enumerate(found) if item["id"] == query.after]
-        if not places:
-            raise InvalidRequestError(
-                f"after {query.after!r:.80} is the id of none of these items", param="after"
-            )
-        found = found[places[0] + 1 :]
-    page = found[: query.limit]
-    return {
-        "object": "list",
-        "data": page,
-        "first_id": page[0]["id"] if page else None,
-        "last_id": page[-1]["id"] if page else None,
-        "has_more": len(found) > len(page),
-    }
-
-
-def _whole(item: AnyItem) -> dict[str, Any]:
-    told: dict[str, Any] = {"id": new_id(_KINDS[item.type]), "status": "completed"}
-    told |= item.model_dump(exclude_none=True)
-    if item.type == "message":
-        kind = "output_text" if item.role == "assistant" else "input_text"
-        if isinstance(item.content, str):
-            told["content"] = [{"type": kind, "text": item.content}]
-        if kind == "output_text":
-            told["content"] = [
-                {"annotations": [], "logprobs": [], **part} for part in told["content"]
-            ]
-    elif item.type == "reasoning":
-        told.setdefault("summary", [])
-    return told
-
-
 router = APIRouter(route_class=Route)
+
+
+def store_of(request: Request) -> ResponseStore:
+    """The stored responses, which `create_app` put into the application."""
+    store: ResponseStore = request.app.state.responses
+    return store
 
 
 @router.post(
@@ -95,17 +60,14 @@ router = APIRouter(route_class=Route)
 )
 async def create_response(request: Request, body: ResponseBody) -> Response:
     """OpenAI's responses: made, and stored unless store is false."""
-    service = service_of(request)
-    tenant = tenant_of(request)
+    service, store = service_of(request), store_of(request)
     body.check()
-    made = await response_task(service, body, tenant)
-    run = ResponseWriter(service, made, stored_items(made.body))
-    try:
-        if body.background:
-            return JSONResponse(await _begin_in_background(service, made, run))
-        return await respond(request, made.chat.generation, run, stream=bool(body.stream))
-    except InvalidRequestError as error:
-        raise in_own_words(error, body) from None
+    made = await response_task(service, store, body, tenant_of(request))
+    writer = ResponseWriter(service, store, made, stored_items(made.body))
+    if body.background:
+        return await _begin_in_background(request, made, writer)
+    with in_callers_words(NAMES):
+        return await respond(request, made.chat.generation, writer, stream=bool(body.stream))
 
 
 @router.post(
@@ -115,9 +77,9 @@ async def create_response(request: Request, body: ResponseBody) -> Response:
 )
 async def count_input_tokens(request: Request, body: ResponseBody) -> Response:
     """How many tokens a response's prompt has."""
-    service, tenant = service_of(request), tenant_of(request)
     body.check()
-    made = await response_task(service, body, tenant)
+    service, tenant = service_of(request), tenant_of(request)
+    made = await response_task(service, store_of(request), body, tenant)
     count: InputTokens = {
         "object": "response.input_tokens",
         "input_tokens": made.chat.prompt.key.size,
@@ -144,10 +106,10 @@ async def get_response(
 )
 async def delete_response(request: Request, response_id: str) -> Response:
     """Forget a stored response. Those that continue it can still be continued."""
-    service = service_of(request)
+    store = store_of(request)
     turn = await _stored(request, response_id)
-    await service.responses.stop(turn.id)
-    await service.responses.delete(turn.owner, turn.id)
+    await store.stop(turn.id)
+    await store.call(TurnStore.delete, turn.owner, turn.id)
     return JSONResponse({"id": turn.id, "object": "response", "deleted": True})
 
 
@@ -158,14 +120,13 @@ async def delete_response(request: Request, response_id: str) -> Response:
 )
 async def cancel_response(request: Request, response_id: str) -> Response:
     """End a response that is made in the background; one that has ended stays as it is."""
-    service = service_of(request)
     turn = await _stored(request, response_id)
     if not (await asyncio.to_thread(json.loads, turn.response))["background"]:
         raise InvalidRequestError(
             f"the response {turn.id} is not made in the background: close its connection instead",
             param="response_id",
         )
-    await service.responses.stop(turn.id)
+    await store_of(request).stop(turn.id)
     return _as_stored(await _stored(request, response_id))
 
 
@@ -179,49 +140,95 @@ async def list_input_items(
 ) -> Response:
     """The items that a stored response was given; of those before it there is its own list."""
     turn = await _stored(request, response_id)
-    return JSONResponse(listed(await asyncio.to_thread(json.loads, turn.input), query))
+    return JSONResponse(_listed(await asyncio.to_thread(json.loads, turn.input), query))
 
 
-async def _begin_in_background(service: Service, made: ResponseTask, run: ResponseWriter) -> Any:
+async def _begin_in_background(
+    request: Request, made: ResponseTask, writer: ResponseWriter
+) -> Response:
     """Store a response and begin to make it. Gives it as it is now.
 
     Raises InvalidRequestError when it is not stored: nobody could ever fetch it.
     """
-    if not await run.store():
+    if not await writer.store():
         raise InvalidRequestError(
             "the response is not made in the background, since it can not be stored: it is larger "
             "than --max-stored-bytes, or what it continues is gone",
             param="background",
         )
-    begun = run.response()
-    service.responses.start(made.id, _make(service, made, run))
+    begun = JSONResponse(writer.response())
+    work = _make(service_of(request), made, writer)
+    store_of(request).start(made.chat.generation.request_id, work)
     return begun
 
 
-async def _make(service: Service, made: ResponseTask, run: ResponseWriter) -> None:
+async def _make(service: Service, made: ResponseTask, writer: ResponseWriter) -> None:
     """Make a response from its beginning to its end, whatever that is."""
     limit = service.config.request_timeout
     try:
-        async with asyncio.timeout(limit or None):
-            async with aclosing(run_generation(service, made.chat.generation)) as parts:
-                async for part in parts:
-                    run.meter.add(*part)
-                    begins = run.status == "queued"
-                    run.push(*part)
-                    if begins:  # it is stored as one in progress
-                        await run.store()
-            await run.finish()
+        async with (
+            asyncio.timeout(limit or None),
+            aclosing(run(service, made.chat.generation)) as parts,
+        ):
+            async for part in parts:
+                begins = writer.status == "queued"
+                writer.meter.add(*part)
+                writer.push(*part)
+                if begins:
+                    await writer.store()
+            await writer.finish()
     except asyncio.CancelledError:
-        run.cancel()
+        writer.cancel()
         raise
     except TimeoutError:
-        run.fail(timed_out(limit))
+        writer.fail(timed_out(limit))
     except InvalidRequestError as error:
-        run.fail(in_own_words(error, made.body))
-    except Exception as error:  # there is nobody else who could be told
-        run.fail(error)
+        writer.fail(renamed(error, NAMES))
+    except Exception as error:  # nobody else can be told of it
+        writer.fail(error)
     finally:  # even when it is cancelled once more
-        await asyncio.shield(run.store())
+        await asyncio.shield(writer.store())
+
+
+def stored_items(body: ResponseBody) -> list[dict[str, Any]]:
+    """`input` as items that say all of themselves, each with an id."""
+    return [_stored_item(item) for item in items_of(body)]
+
+
+def _stored_item(item: AnyItem) -> dict[str, Any]:
+    told: dict[str, Any] = {"id": new_id(_KINDS[item.type]), "status": "completed"}
+    told |= item.model_dump(exclude_none=True)
+    if item.type == "message":
+        kind = "output_text" if item.role == "assistant" else "input_text"
+        if isinstance(item.content, str):
+            told["content"] = [{"type": kind, "text": item.content}]
+        if kind == "output_text":
+            told["content"] = [
+                {"annotations": [], "logprobs": [], **part} for part in told["content"]
+            ]
+    elif item.type == "reasoning":
+        told.setdefault("summary", [])
+    return told
+
+
+def _listed(items: list[dict[str, Any]], query: ItemsQuery) -> InputItems:
+    """One page of a response's input. Raises InvalidRequestError for an unknown `after`."""
+    found = items if query.order == "asc" else items[::-1]
+    if query.after is not None:
+        places = [place for place, item in enumerate(found) if item["id"] == query.after]
+        if not places:
+            raise InvalidRequestError(
+                f"after {query.after!r:.80} is the id of none of these items", param="after"
+            )
+        found = found[places[0] + 1 :]
+    page = found[: query.limit]
+    return {
+        "object": "list",
+        "data": page,
+        "first_id": page[0]["id"] if page else None,
+        "last_id": page[-1]["id"] if page else None,
+        "has_more": len(found) > len(page),
+    }
 
 
 def _as_stored(turn: Turn) -> Response:
@@ -231,7 +238,7 @@ def _as_stored(turn: Turn) -> Response:
 
 async def _stored(request: Request, response_id: str) -> Turn:
     """The client's own response of this id. Raises NotFoundError."""
-    turn = await service_of(request).responses.get(tenant_of(request), response_id)
+    turn = await store_of(request).call(TurnStore.get, tenant_of(request), response_id)
     if turn is None:
         raise not_found(response_id, "response_id")
     return turn

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from radixlm.server.pipeline.cache_fields import KeepFor
+from radixlm.server.pipeline.cache_control import KeepFor
 from radixlm.server.pipeline.cache_wire import CacheReported
 from radixlm.server.pipeline.logprobs import ChatToken
 from radixlm.server.responses.responses_body import Status
@@ -117,6 +117,9 @@ class CacheOptions(TypedDict):
     ttl: KeepFor
 
 
+Outcome = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+
+
 class ResponseObject(CacheReported):
     """created_at, completed_at: in seconds since 1970. Fields of the request are as it was run."""
 
@@ -124,7 +127,7 @@ class ResponseObject(CacheReported):
     object: Literal["response"]
     created_at: int
     completed_at: int | None
-    status: Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+    status: Outcome
     background: bool
     error: ResponseFailure | None
     incomplete_details: IncompleteDetails | None

@@ -1,254 +1,283 @@
-"""An answer's events as the items of a response, and as the events that tell of them."""
+"""One response while it is made: what it is so far, and what its stream tells."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import Literal
+import itertools
+import json
+import time
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from radixlm.parsers import (
-    AnswerEvent,
-    ReasoningDelta,
-    TextDelta,
-    ToolArguments,
-    ToolCallBegun,
-    ToolCallCut,
-    ToolCallEnded,
+from radixlm.core.errors import InvalidRequestError, QueueFullError
+from radixlm.core.request import FinishReason, RequestOutput
+from radixlm.server.http.http_errors import GenerationFailedError, openai_error
+from radixlm.server.http.sse import compact, event
+from radixlm.server.pipeline.answer_stream import AnswerStream
+from radixlm.server.pipeline.cache_control import DEFAULT_KEEP, SECONDS
+from radixlm.server.pipeline.cache_report import reported
+from radixlm.server.pipeline.logprobs import TokenTexts, chat_logprobs
+from radixlm.server.pipeline.service import Service
+from radixlm.server.pipeline.usage import UsageMeter
+from radixlm.server.responses.item_writer import ItemWriter
+from radixlm.server.responses.response_store import ResponseStore, Turn
+from radixlm.server.responses.responses_body import (
+    ENCRYPTED,
+    AnyTool,
+    NamespaceTool,
+    Reasoning,
+    ResponseBody,
 )
-from radixlm.server.pipeline.logprobs import ChatToken
-from radixlm.server.pipeline.names import new_id, sealed
-from radixlm.server.responses.responses_as_chat import Member
-from radixlm.server.responses.responses_body import Status
+from radixlm.server.responses.responses_conversation import callers_names
+from radixlm.server.responses.responses_task import ResponseTask
 from radixlm.server.responses.responses_wire import (
-    AnyEvent,
-    EventLogprob,
-    ItemEvent,
-    OfItem,
-    OfPart,
-    OutputCall,
-    OutputItem,
-    OutputMessage,
-    OutputReasoning,
-    OutputText,
-    PartEvent,
-    ReasoningText,
+    CacheOptions,
+    FailureCode,
+    Outcome,
+    ResponseFailure,
+    ResponseObject,
+    ResponseUsage,
 )
 
+_OUTCOMES: dict[FinishReason | None, Outcome] = {
+    FinishReason.STOP: "completed",
+    FinishReason.LENGTH: "incomplete",
+}
+_LAST = {"completed": "response.completed", "failed": "response.failed"}
 
-class ItemWriter:
-    """Builds `items` of an answer's events, one open at a time, and tells of each change.
 
-        text       message   added, part added, deltas, text done, part done, done
-        thoughts   reasoning added, part added, deltas, text done, part done, done
-        a call     function_call added, deltas, arguments done, done
+class ResponseWriter:
+    """The Writer of one response.
 
-    next_number: of the stream's events. seals: give reasoning as encrypted_content too.
-    names: tools in namespaces, by what the model calls them.
+    input_items: as they are stored and given back, with their ids.
     """
 
     def __init__(
-        self, next_number: Callable[[], int], *, seals: bool, names: Mapping[str, Member]
+        self,
+        service: Service,
+        store: ResponseStore,
+        made: ResponseTask,
+        input_items: list[dict[str, Any]],
     ) -> None:
-        self.items: list[OutputItem] = []
-        self._next_number = next_number
-        self._seals = seals
-        self._names = names
-        self._open: OutputItem | None = None
-        # Of tokens whose text is held back, as what may be the beginning of a call is.
-        self._logprobs: list[ChatToken] = []
+        self.meter = UsageMeter(1, caches=service.caches)
+        self.status: Outcome = "queued" if made.body.background else "in_progress"
+        self._service = service
+        self._store = store
+        self._made = made
+        self._generation, tokenizer = made.chat.generation, service.engine.tokenizer
+        self._stream = AnswerStream(made.chat.new_parser())
+        params = self._generation.params
+        told = params.logprobs is not None
+        self._texts = TokenTexts(tokenizer, params, made.chat.prompt.key) if told else None
+        self._input = json.dumps(input_items, ensure_ascii=False)
+        body = made.body
+        self._writer = ItemWriter(
+            self._tell, seals=body.includes(ENCRYPTED), names=callers_names(body.tools)
+        )
+        self._begun = False
+        self._reason: FinishReason | None = None
+        self._stored, self._streams = body.stores, bool(body.stream)
+        self._error: Exception | None = None
+        self._completed_at: int | None = None
+        self._count = itertools.count()
+        self._events: list[bytes] = []
 
-    def push(
-        self, events: Sequence[AnswerEvent], logprobs: Sequence[ChatToken] = ()
-    ) -> Iterator[AnyEvent]:
-        """Take the next events. logprobs: of the tokens that came; the next text gets them, those
-        of a call nothing.
-        """
-        fresh = list(logprobs)
-        for event in events:
-            match event:
-                case TextDelta(text):
-                    yield from self._text(text, self._logprobs + fresh)
-                    self._logprobs, fresh = [], []
-                case ReasoningDelta(text):
-                    yield from self._thought(text)
-                case ToolCallBegun(_, call_id, name):
-                    yield from self._call(call_id, name)
-                case ToolArguments(_, delta):
-                    yield from self._arguments(delta)
-                case ToolCallEnded():
-                    self._logprobs = []
-                    yield from self._close("completed")
-                case ToolCallCut():
-                    self._logprobs = []
-                    yield from self._close("incomplete")
-        if not (events and isinstance(events[-1], ToolCallEnded)):
-            self._logprobs += fresh
+    def push(self, _choice: int, output: RequestOutput) -> list[bytes]:
+        """As Writer.push."""
+        if not self._begun:
+            self._begun, self.status = True, "in_progress"
+            self._tell_whole("response.created")
+            self._tell_whole("response.in_progress")
+        self._reason = output.finish_reason
+        pieces = output.as_it_came() if self._texts is None else self._texts.pieces(output)
+        for piece, events in self._stream.steps(pieces, output):
+            logprobs = chat_logprobs(self._service.engine.tokenizer, piece.logprobs)["content"]
+            self._writer.push(events, () if self._stream.thinks else logprobs)
+        return self._new_events()
 
-    def finish(self, status: Status) -> Iterator[AnyEvent]:
-        """The answer has ended. One that says nothing is an empty message."""
-        if not self.items:
-            yield from self._message()
-        yield from self._close(status)
+    async def finish(self) -> list[bytes]:
+        """As Writer.finish: the response is stored before its stream's last event."""
+        outcome = _OUTCOMES.get(self._reason, "cancelled")
+        self._writer.finish("completed" if outcome == "completed" else "incomplete")
+        self._end(outcome)
+        await self.store()
+        self._tell_whole(_LAST.get(self.status, "response.incomplete"))
+        return self._new_events()
 
-    def stop(self) -> None:
-        """Nothing more comes, and nobody is told."""
-        for _ in self._close("incomplete"):
-            pass
+    def whole(self) -> bytes:
+        """As Writer.whole."""
+        return compact(self.response())
 
-    def _text(self, text: str, logprobs: list[ChatToken]) -> Iterator[AnyEvent]:
-        message = yield from self._message()
-        part = message["content"][0]
-        part["text"] += text
-        part["logprobs"] += logprobs
-        yield {
-            **self._of_part(),
-            "type": "response.output_text.delta",
-            "delta": text,
-            "logprobs": _without_bytes(logprobs),
+    def failed(self, error: Exception) -> bytes:
+        """As Writer.failed. Such a response is not stored."""
+        self._stored = False
+        self.fail(error)
+        self._tell_whole("response.failed")
+        return b"".join(self._new_events())
+
+    def cancel(self) -> None:
+        """Its client wants no more of it."""
+        self._writer.close("incomplete")
+        self._end("cancelled")
+
+    def fail(self, error: Exception) -> None:
+        """It can not be made."""
+        self._error = error
+        self._writer.close("incomplete")
+        self._end("failed")
+
+    async def store(self) -> bool:
+        """Keep it as it is now, if it is to be kept. Whether it is."""
+        if self._stored:
+            self._stored = await self._store.put(self._turn())
+        return self._stored
+
+    def response(self) -> ResponseObject:
+        """As it is now."""
+        body, params = self._made.body, self._generation.params
+        ended = self.status not in ("queued", "in_progress")
+        response: ResponseObject = {
+            "id": self._generation.request_id,
+            "object": "response",
+            "created_at": self._made.created,
+            "completed_at": self._completed_at,
+            "status": self.status,
+            "background": bool(body.background),
+            "error": None if self._error is None else _failure(self._error),
+            "incomplete_details": (
+                {"reason": "max_output_tokens"} if self.status == "incomplete" else None
+            ),
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "max_tool_calls": None,
+            "metadata": body.metadata or {},
+            "model": self._service.model_name,
+            "output": self._writer.items,
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
+            "previous_response_id": body.previous_response_id,
+            "prompt_cache_key": body.prompt_cache_key,
+            "prompt_cache_options": _cache_options(body),
+            "prompt_cache_retention": _retention(body),
+            "reasoning": (body.reasoning or Reasoning()).model_dump(),
+            "safety_identifier": body.safety_identifier,
+            "service_tier": "default",
+            "store": self._stored,
+            "temperature": params.temperature,
+            "text": _text(body),
+            "tool_choice": _tool_choice(body),
+            "tools": [_tool(tool) for tool in body.tools or ()],
+            "top_logprobs": body.top_logprobs or 0,
+            "top_p": params.top_p,
+            "truncation": body.truncation or "disabled",
+            "usage": self._usage() if ended else None,
+            "user": body.user,
         }
+        report = reported(self._service, self._generation, self.meter.misses)
+        if ended and "cache_report" in report:
+            response["cache_report"] = report["cache_report"]
+        return response
 
-    def _message(self) -> Generator[AnyEvent, None, OutputMessage]:
-        """The message that is open; it begins when there is none."""
-        if self._open is not None and self._open["type"] == "message":
-            return self._open
-        message: OutputMessage = {
-            "type": "message",
-            "id": new_id("msg"),
-            "status": "in_progress",
-            "role": "assistant",
-            "content": [],
-        }
-        yield from self._begin(message)
-        part: OutputText = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-        yield self._of_whole_part("response.content_part.added", part)
-        message["content"].append(part)
-        return message
+    def _end(self, outcome: Outcome) -> None:
+        self.status = outcome
+        if outcome == "completed":
+            self._completed_at = int(time.time())
 
-    def _thought(self, text: str) -> Iterator[AnyEvent]:
-        reasoning = yield from self._reasoning()
-        reasoning["content"][0]["text"] += text
-        yield {**self._of_part(), "type": "response.reasoning_text.delta", "delta": text}
+    def _turn(self) -> Turn:
+        return Turn(
+            id=self._generation.request_id,
+            owner=self._generation.tenant,
+            parent=self._made.body.previous_response_id,
+            created=self._made.created,
+            ended=self.status not in ("queued", "in_progress"),
+            response=json.dumps(self.response(), ensure_ascii=False),
+            input=self._input,
+        )
 
-    def _reasoning(self) -> Generator[AnyEvent, None, OutputReasoning]:
-        """The reasoning that is open; it begins when there is none."""
-        if self._open is not None and self._open["type"] == "reasoning":
-            return self._open
-        reasoning: OutputReasoning = {
-            "type": "reasoning",
-            "id": new_id("rs"),
-            "status": "in_progress",
-            "summary": [],
-            "content": [],
-        }
-        yield from self._begin(reasoning)
-        part: ReasoningText = {"type": "reasoning_text", "text": ""}
-        yield self._of_whole_part("response.content_part.added", part)
-        reasoning["content"].append(part)
-        return reasoning
-
-    def _call(self, call_id: str, name: str) -> Iterator[AnyEvent]:
-        member = self._names.get(name)
-        call: OutputCall = {
-            "type": "function_call",
-            "id": new_id("fc"),
-            "status": "in_progress",
-            "call_id": call_id,
-            "name": name if member is None else member.tool.name,
-            "arguments": "",
-        }
-        if member is not None and member.namespace is not None:
-            call["namespace"] = member.namespace
-        yield from self._begin(call)
-
-    def _arguments(self, delta: str) -> Iterator[AnyEvent]:
-        if self._open is None or self._open["type"] != "function_call":
-            raise ValueError("arguments of no call")
-        self._open["arguments"] += delta
-        yield {
-            **self._of_item(),
-            "type": "response.function_call_arguments.delta",
-            "delta": delta,
-        }
-
-    def _begin(self, item: OutputItem) -> Iterator[AnyEvent]:
-        yield from self._close("completed")
-        self.items.append(item)
-        self._open = item
-        yield self._of_whole_item("response.output_item.added", item)
-
-    def _close(self, status: Status) -> Iterator[AnyEvent]:
-        """End the item that is open, if any."""
-        item, self._open = self._open, None
-        if item is None:
-            return
-        match item["type"]:
-            case "message":
-                yield from self._end_text(item["content"][0])
-            case "reasoning":
-                yield from self._end_thought(item)
-            case "function_call":
-                yield {
-                    **self._of_item(),
-                    "type": "response.function_call_arguments.done",
-                    "arguments": item["arguments"],
-                }
-        item["status"] = status
-        yield self._of_whole_item("response.output_item.done", item)
-
-    def _end_text(self, part: OutputText) -> Iterator[AnyEvent]:
-        yield {
-            **self._of_part(),
-            "type": "response.output_text.done",
-            "text": part["text"],
-            "logprobs": _without_bytes(part["logprobs"]),
-        }
-        yield self._of_whole_part("response.content_part.done", part)
-
-    def _end_thought(self, item: OutputReasoning) -> Iterator[AnyEvent]:
-        part = item["content"][0]
-        yield {**self._of_part(), "type": "response.reasoning_text.done", "text": part["text"]}
-        yield self._of_whole_part("response.content_part.done", part)
-        if self._seals:
-            item["encrypted_content"] = sealed(part["text"])
-
-    def _of_item(self) -> OfItem:
+    def _usage(self) -> ResponseUsage:
+        usage = self.meter.as_json(self._stream.reasoning_tokens)
+        kept = self.meter.newly_kept()
+        details = usage["prompt_tokens_details"]
         return {
-            "sequence_number": self._next_number(),
-            "item_id": self.items[-1]["id"],
-            "output_index": len(self.items) - 1,
+            "input_tokens": usage["prompt_tokens"],
+            "input_tokens_details": {
+                "cached_tokens": details["cached_tokens"],
+                "cache_write_tokens": details["cache_write_tokens"],
+                "cache_write_tokens_details": {
+                    "ttl_30m_tokens": kept.get(SECONDS["30m"], 0),
+                    "ttl_12h_tokens": kept.get(SECONDS["12h"], 0),
+                },
+            },
+            "output_tokens": usage["completion_tokens"],
+            "output_tokens_details": {
+                "reasoning_tokens": usage["completion_tokens_details"]["reasoning_tokens"]
+            },
+            "total_tokens": usage["total_tokens"],
         }
 
-    def _of_part(self) -> OfPart:
-        return {**self._of_item(), "content_index": 0}
+    def _tell_whole(self, kind: str) -> None:
+        if self._streams:
+            self._tell({"type": kind, "response": self.response()})
 
-    def _of_whole_item(
-        self,
-        kind: Literal["response.output_item.added", "response.output_item.done"],
-        item: OutputItem,
-    ) -> ItemEvent:
-        return {
-            "sequence_number": self._next_number(),
-            "type": kind,
-            "output_index": len(self.items) - 1,
-            "item": item,
-        }
+    def _tell(self, told: Mapping[str, Any]) -> None:
+        if self._streams:
+            numbered = {"sequence_number": next(self._count), **told}
+            self._events.append(event(numbered, told["type"]))
 
-    def _of_whole_part(
-        self,
-        kind: Literal["response.content_part.added", "response.content_part.done"],
-        part: OutputText | ReasoningText,
-    ) -> PartEvent:
-        return {**self._of_part(), "type": kind, "part": part}
+    def _new_events(self) -> list[bytes]:
+        events, self._events = self._events, []
+        return events
 
 
-def _without_bytes(entries: Sequence[ChatToken]) -> list[EventLogprob]:
-    return [
-        {
-            "token": entry["token"],
-            "logprob": entry["logprob"],
-            "top_logprobs": [
-                {"token": best["token"], "logprob": best["logprob"]}
-                for best in entry["top_logprobs"]
-            ],
-        }
-        for entry in entries
-    ]
+def lost(response: str) -> str:
+    """A stored response that nobody works on any more, since the server that did has ended."""
+    failure = _failure(GenerationFailedError("the server ended before it did"))
+    return json.dumps({**json.loads(response), "status": "failed", "error": failure})
+
+
+def _failure(error: Exception) -> ResponseFailure:
+    code: FailureCode = "server_error"
+    if isinstance(error, QueueFullError):
+        code = "rate_limit_exceeded"
+    elif isinstance(error, InvalidRequestError):
+        code = "invalid_prompt"
+    told = openai_error(error)["error"]
+    return {
+        "code": code,
+        "message": told["message"],
+        "type": told["type"],
+        "param": told["param"],
+    }
+
+
+def _text(body: ResponseBody) -> dict[str, Any]:
+    form = body.text.format if body.text is not None else None
+    told: dict[str, Any] = {"type": "text"}
+    if form is not None:
+        told = form.model_dump(by_alias=True, exclude_none=True)
+    verbosity = body.text.verbosity if body.text is not None else None
+    return {"format": told, "verbosity": verbosity or "medium"}
+
+
+def _cache_options(body: ResponseBody) -> CacheOptions | None:
+    wish = body.prompt_cache_options
+    if wish is None:
+        return None
+    return {"mode": wish.mode or "implicit", "ttl": wish.ttl or DEFAULT_KEEP}
+
+
+def _retention(body: ResponseBody) -> Literal["in_memory", "24h"] | None:
+    kept = body.prompt_cache_retention
+    return "in_memory" if kept == "in-memory" else kept
+
+
+def _tool_choice(body: ResponseBody) -> Any:
+    choice = body.tool_choice
+    if choice is None or isinstance(choice, str):
+        return choice or "auto"
+    return choice.model_dump(exclude_none=True)
+
+
+def _tool(tool: AnyTool) -> dict[str, Any]:
+    if isinstance(tool, NamespaceTool):
+        told = {"type": tool.type, "name": tool.name, "description": tool.description or ""}
+        return {**told, "tools": [_tool(inner) for inner in tool.tools]}
+    return {**tool.model_dump(), "strict": tool.strict is True}

@@ -13,9 +13,10 @@ from typing_extensions import TypedDict
 
 from radixlm.build import ModelInfo
 from radixlm.core.errors import InvalidRequestError, RequestTooLargeError
-from radixlm.server.http.body import Body, ListOf
+from radixlm.server.http.body import Body, ListOf, not_too_deep
 from radixlm.server.http.routes import Route, noted
 from radixlm.server.pipeline.chat import chat_prompt
+from radixlm.server.pipeline.chat_conversation import conversation_of
 from radixlm.server.pipeline.protocol import ChatMessage, TemplateFields
 from radixlm.server.pipeline.service import Service, service_of
 
@@ -78,6 +79,7 @@ class DetokenizeBody(Body):
     skip_special_tokens: bool | None = None
 
 
+@not_too_deep()
 def tokenized(service: Service, body: TokenizeBody) -> Tokenized:
     """The answer of /tokenize. Takes time in proportion to the text: call it off the event loop.
 
@@ -86,8 +88,9 @@ def tokenized(service: Service, body: TokenizeBody) -> Tokenized:
     service.check_model(body.model)
     body.check()
     if body.messages is not None:
-        special = bool(body.add_special_tokens)
-        key = chat_prompt(service, body.messages, body, add_special_tokens=special).key
+        special = body.add_special_tokens
+        chat = conversation_of(body.messages, body, add_special_tokens=special)
+        key = chat_prompt(service, chat).key
     else:
         special = body.add_special_tokens is not False
         key = service.encode(body.prompt or "", add_special_tokens=special, param="prompt")

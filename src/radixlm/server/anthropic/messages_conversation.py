@@ -1,0 +1,261 @@
+"""A conversation of blocks as the model's template takes it.
+
+Tools that Anthropic defined come without a schema: its models were taught them, others need one.
+Source: https://docs.claude.com/en/docs/agents-and-tools/tool-use.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final, Literal
+
+from radixlm.core.errors import InvalidRequestError
+from radixlm.core.grammar import Grammar
+from radixlm.core.sampling import SamplingParams
+from radixlm.parsers.tools import Calling, ToolUse
+from radixlm.server.anthropic.messages_blocks import (
+    AnyBlock,
+    Block,
+    DocumentBlock,
+    RedactedThinkingBlock,
+    SearchResultBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from radixlm.server.anthropic.messages_body import (
+    BashTool,
+    ClientTool,
+    CustomTool,
+    EditorTool,
+    MessagesBody,
+    OldEditorTool,
+    PromptBody,
+)
+from radixlm.server.anthropic.messages_edits import At
+from radixlm.server.http.body import named
+from radixlm.server.pipeline.cache_control import Wish
+from radixlm.server.pipeline.conversation import (
+    Content,
+    Conversation,
+    Json,
+    Thread,
+    text_part,
+    variables_of,
+)
+from radixlm.server.pipeline.names import unsealed
+from radixlm.server.pipeline.tool_fields import ToolSpec, tool_use, tools_for_template
+from radixlm.text.breakpoints import Place
+
+# The request's fields, by what the pipeline and the engine call them.
+NAMES: Final = {"prompt": "messages", "stop": "stop_sequences"}
+_CALLING = {"auto": Calling.AUTO, "any": Calling.REQUIRED, "none": Calling.NONE}
+_COMMANDS = ("view", "create", "str_replace", "insert")
+_TEXT: Json = {"type": "string"}
+_LINE: Json = {"type": "integer"}
+_BASH: Json = {
+    "type": "object",
+    "properties": {
+        "command": {"type": "string", "description": "The command to run."},
+        "restart": {"type": "boolean", "description": "Restart the shell; needs no command."},
+    },
+}
+
+
+def conversation_of(body: PromptBody, changed: Collection[At] = ()) -> Conversation:
+    """What the model reads. Raises InvalidRequestError that names the field.
+
+    What is to be kept is what cache_control marks. changed: the blocks that an edit changed.
+    """
+    turns = _Turns({f"messages[{message}].content[{place}]" for message, place in changed})
+    if body.system:
+        turns.add("system", body.system, "system")
+    for place, message in enumerate(body.messages):
+        turns.add(message.role, message.content, f"messages[{place}].content")
+    wishes = [
+        Wish(Place("tool", place), tool.cache_control.seconds)
+        for place, tool in enumerate(body.tools or ())
+        if tool.cache_control is not None
+    ]
+    wishes += turns.thread.wishes
+    if body.cache_control is not None and turns.last is not None:
+        wishes.append(Wish(turns.last, body.cache_control.seconds))
+    return Conversation(
+        turns.thread.messages(),
+        tools_for_template(_specs(body.tools)),
+        variables_of(
+            None if body.output_config is None else body.output_config.effort,
+            _thinking(body),
+            continued=turns.thread.last["role"] == "assistant",
+        ),
+        wishes,
+        turns.edited,
+    )
+
+
+def params_of(body: MessagesBody, defaults: Mapping[str, float]) -> SamplingParams:
+    """The engine's parameters, but for the answer's length. Raises InvalidRequestError.
+
+    defaults: of fields that the request leaves open.
+    """
+    form = None if body.output_config is None else body.output_config.format
+    grammar = None
+    if form is not None:
+        grammar = Grammar.json_schema(form.json_schema, param="output_config.format")
+    given = named({name: getattr(body, name) for name in ("temperature", "top_p", "top_k")})
+    stop = tuple(body.stop_sequences or ())
+    return SamplingParams(**{**defaults, **given}, stop=stop, grammar=grammar)
+
+
+def use_of(body: PromptBody) -> ToolUse:
+    """What the answer may call. Raises InvalidRequestError that names the field."""
+    specs, choice = _specs(body.tools), body.tool_choice
+    if choice is None:
+        return tool_use(specs, None, parallel=True)
+    if choice.name is not None:
+        chosen = {"tool_choice.name": choice.name}
+        return tool_use(specs, Calling.REQUIRED, chosen, parallel=False)
+    return tool_use(specs, _CALLING[choice.type], parallel=not choice.disable_parallel_tool_use)
+
+
+class _Turns:
+    """Puts blocks together to messages. Turns of one role that follow each other are one.
+
+    last: where the last block came to stand that may be marked. changed: paths of blocks that were
+    edited; edited: the messages that they came to stand in.
+    """
+
+    def __init__(self, changed: Collection[str]) -> None:
+        self.thread = Thread("of no tool_use block")
+        self.edited: set[int] = set()
+        self.last: Place | None = None
+        self._changed = changed
+
+    def add(self, role: str, blocks: str | Sequence[AnyBlock], path: str) -> None:
+        """Take the next message's content. Raises InvalidRequestError that names the field."""
+        if isinstance(blocks, str):
+            blocks = [TextBlock(type="text", text=blocks)]
+        if not blocks:
+            raise InvalidRequestError(f"{path} is empty", param=path)
+        for place, block in enumerate(blocks):
+            where = f"{path}[{place}]"
+            self._add_block(role, block, where)
+            if where in self._changed:
+                self.edited.add(len(self.thread) - 1)
+
+    def _add_block(self, role: str, block: AnyBlock, path: str) -> None:
+        match block:
+            case TextBlock() | DocumentBlock() | SearchResultBlock():
+                parts = self._turn(role).setdefault("content", [])
+                parts.append(text_part(block.text))
+                self._stands("part", len(parts) - 1, block)
+            case ThinkingBlock() | RedactedThinkingBlock():
+                _only(role, "assistant", path, block.type)
+                turn = self._turn(role)
+                if isinstance(block, ThinkingBlock):
+                    before = turn.get("reasoning_content", "")
+                    turn["reasoning_content"] = before + _thoughts(block)
+            case ToolUseBlock():
+                _only(role, "assistant", path, block.type)
+                turn = self._turn(role)
+                self.thread.call(block.id, block.name, block.input, f"{path}.id")
+                self._stands("call", len(turn["tool_calls"]) - 1, block)
+            case ToolResultBlock():
+                _only(role, "user", path, block.type)
+                content = _result(block)
+                self.thread.result(block.tool_use_id, content, f"{path}.tool_use_id")
+                parts = block.content if isinstance(content, list) else None
+                for place, part in enumerate(parts or ()):
+                    if isinstance(part, Block):
+                        self._stands("part", place, part)
+                self._stands("part", max(len(parts or ()) - 1, 0), block)
+
+    def _stands(self, kind: Literal["part", "call"], at: int, block: Block) -> None:
+        """A block is the last of the messages so far, at this place."""
+        self.last = Place(kind, at, len(self.thread) - 1)
+        if block.mark is not None:
+            self.thread.keep(kind, at, block.mark.seconds)
+
+    def _turn(self, role: str) -> Json:
+        """The message of this role that is being put together."""
+        last = self.thread.last
+        return last if last.get("role") == role else self.thread.begin(role)
+
+
+def _only(role: str, wanted: str, path: str, kind: str) -> None:
+    if role != wanted:
+        raise InvalidRequestError(
+            f"{path}: a {kind} block is for messages of role {wanted!r}", param=f"{path}.type"
+        )
+
+
+def _thoughts(block: ThinkingBlock) -> str:
+    if block.thinking or block.signature is None:
+        return block.thinking
+    return unsealed(block.signature) or ""
+
+
+def _result(block: ToolResultBlock) -> Content:
+    if isinstance(block.content, str):
+        texts = [block.content]
+    else:
+        texts = [part.text for part in block.content or ()]
+    if block.is_error:  # a chat has no other place to say so
+        return "Error: " + "\n".join(texts)
+    return block.content if isinstance(block.content, str) else [text_part(each) for each in texts]
+
+
+def _thinking(body: PromptBody) -> Json:
+    if body.thinking is None or body.thinking.type == "adaptive":
+        return {}
+    return {"enable_thinking": body.thinking.type == "enabled"}
+
+
+def _specs(tools: Sequence[ClientTool] | None) -> list[ToolSpec]:
+    return [_spec(tool, f"tools[{place}]") for place, tool in enumerate(tools or ())]
+
+
+def _spec(tool: ClientTool, path: str) -> ToolSpec:
+    text: str | None
+    match tool:
+        case CustomTool():
+            text, schema = tool.description, tool.input_schema
+        case BashTool():
+            text = "Run a command in a bash shell, which goes on from call to call."
+            schema = _BASH
+        case OldEditorTool():
+            text = "View and edit text files. undo_edit takes back the last edit of the file."
+            schema = _editor((*_COMMANDS, "undo_edit"))
+        case EditorTool(max_characters=most):
+            text, schema = "View and edit text files.", _editor(_COMMANDS)
+            if most is not None:
+                text += f" A view shows at most {most} characters."
+    examples = [
+        f"Example input: {json.dumps(each, ensure_ascii=False)}"
+        for each in tool.input_examples or ()
+    ]
+    told = "\n".join([*([] if text is None else [text]), *examples])
+    described = None if text is None and not examples else told
+    return ToolSpec(tool.name, described, schema, tool.strict, path, path, "input_schema")
+
+
+def _editor(commands: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {
+            "command": {"type": "string", "enum": list(commands)},
+            "path": {"type": "string", "description": "The file, or a directory to view."},
+            "file_text": {**_TEXT, "description": "create: what the file is to hold."},
+            "old_str": {**_TEXT, "description": "str_replace: text that stands there once."},
+            "new_str": {**_TEXT, "description": "str_replace, insert: the new text."},
+            "insert_line": {**_LINE, "description": "insert: the line after which; 0: the top."},
+            "view_range": {
+                "type": "array",
+                "items": _LINE,
+                "description": "view: first and last line, from 1; -1: the end.",
+            },
+        },
+        "required": ["command", "path"],
+    }

@@ -1,0 +1,195 @@
+"""A chat, whichever API it came by, as the model's template takes it.
+
+Each API turns its bodies into a `Conversation`; from there on there is one way for all of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from pydantic_core import from_json
+
+from radixlm.core.errors import InvalidRequestError
+from radixlm.observe.outline import Outline
+from radixlm.parsers.style import AnswerStyle
+from radixlm.server.pipeline.cache_control import Wish
+from radixlm.text.breakpoints import Place, with_marks
+from radixlm.text.chat_template import ChatTemplate, as_plain_text, tools_as_text
+from radixlm.text.tokenizer import Tokenizer
+
+Json = dict[str, Any]
+Content = str | list[Json]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+# Templates know three steps.
+_STEPS = {"minimal": "low", "xhigh": "high", "max": "high"}
+# Of a message, in the order in which templates and digests see them.
+_FIELDS = ("role", "name", "reasoning_content", "content", "tool_calls")
+
+
+def effort_variables(effort: Effort | None) -> Mapping[str, Any]:
+    """How hard the model is asked to think. A template that does not know the variable writes the
+    same prompt.
+    """
+    match effort:
+        case None:
+            return {}
+        case "none":
+            return {"enable_thinking": False}
+        case _:
+            return {"reasoning_effort": _STEPS.get(effort, effort)}
+
+
+def variables_of(effort: Effort | None, more: Json, *, continued: bool = False) -> Json:
+    """The template's variables. continued: go on with the last message."""
+    ends = {"add_generation_prompt": None, "continue_final_message": continued}
+    return {**effort_variables(effort), **more, **ends}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Conversation:
+    """messages, tools, variables: what the template is given.
+
+    wishes: what is to stay cached. edited: the messages that edits of the context changed.
+    add_special_tokens: around what the template wrote.
+    """
+
+    messages: Sequence[Json]
+    tools: Sequence[Json] = ()
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    wishes: Sequence[Wish] = ()
+    edited: Collection[int] = ()
+    add_special_tokens: bool = False
+
+    def render(
+        self,
+        template: ChatTemplate,
+        style: AnswerStyle,
+        tokenizer: Tokenizer,
+        mark: str,
+        marks: Mapping[Place, str] | None = None,
+    ) -> str:
+        """The text, with each of `marks` at the end of its place. mark: for `as_plain_text`.
+
+        Raises InvalidRequestError.
+        """
+        plain, known = with_marks(self.messages, self.tools, marks or {})
+        if not style.calls.described:
+            plain = tools_as_text(plain, known, takes_system=template.takes_system)
+            known = []
+        continued = bool(self.variables.get("continue_final_message"))
+        return template.render(
+            as_plain_text(plain, tokenizer, mark, continue_final_message=continued),
+            tools=as_plain_text(known, tokenizer, mark) or None,
+            **self.variables,
+        )
+
+    def outline(self, text: str, mark: str) -> Outline:
+        """Where the messages lie in `text`, which was rendered with `mark`."""
+        return Outline(text.replace(mark, ""), self.messages, self.tools, self.edited)
+
+    def only(self, places: Sequence[int]) -> Conversation:
+        """The same with these of its messages, and what is to be kept of them."""
+        fresh = {place: number for number, place in enumerate(places)}
+        wishes = []
+        for place, ttl in self.wishes:
+            if place is None or place.kind == "tool":
+                wishes.append(Wish(place, ttl))
+            elif place.of in fresh:
+                wishes.append(Wish(place._replace(of=fresh[place.of]), ttl))
+        messages = [self.messages[place] for place in places]
+        return replace(self, messages=messages, wishes=wishes)
+
+
+class Thread:
+    """Puts messages together, one after the other, and what is to stay cached of them.
+
+    A result must answer a call of the last message that had any, and each only once.
+    """
+
+    def __init__(self, no_call: str) -> None:
+        """no_call: what errors say of a result that answers none."""
+        self.wishes: list[Wish] = []
+        self._messages: list[Json] = []
+        self._no_call = no_call
+        self._waiting: dict[str, str] = {}  # names of what the last message calls, by the ids
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    @property
+    def last(self) -> Json:
+        """The message that is being put together; empty without any."""
+        return self._messages[-1] if self._messages else {}
+
+    def begin(self, role: str, **fields: Any) -> Json:
+        """A new message."""
+        self._waiting = {}
+        self._messages.append({"role": role, **fields})
+        return self.last
+
+    def call(self, call_id: str, name: str, arguments: Json, path: str) -> None:
+        """The last message calls a tool. path: of the field with the id."""
+        if call_id in self._waiting:
+            raise InvalidRequestError(f"{path} {call_id!r:.80} stands twice", param=path)
+        self._waiting[call_id] = name
+        called = {"name": name, "arguments": arguments}
+        entry = {"id": call_id, "type": "function", "function": called}
+        self.last.setdefault("tool_calls", []).append(entry)
+
+    def result(self, call_id: str, content: Content, path: str, name: str | None = None) -> None:
+        """What a tool gave. path: of the field with the call's id."""
+        called = self._waiting.pop(call_id, None)
+        if called is None:
+            raise InvalidRequestError(
+                f"{path} {call_id!r:.80} is {self._no_call} before it, or was answered already",
+                param=path,
+            )
+        told = {"tool_call_id": call_id, "name": name or called}
+        self._messages.append({"role": "tool", "content": content, **told})
+
+    def keep(self, kind: Literal["part", "call"], at: int, ttl: float) -> None:
+        """What ends with this part or call of the last message is to stay cached."""
+        self.wishes.append(Wish(Place(kind, at, len(self) - 1), ttl))
+
+    def messages(self) -> list[Json]:
+        """All of them, each with a content and its fields in one order."""
+        return [_in_order(message) for message in self._messages]
+
+
+def _in_order(message: Json) -> Json:
+    if message["role"] == "tool":
+        return message
+    whole = {"content": "", **message}
+    return {name: whole[name] for name in _FIELDS if name in whole}
+
+
+def text_part(text: str) -> Json:
+    """A part of a content."""
+    return {"type": "text", "text": text}
+
+
+def read_arguments(text: str, path: str) -> Json:
+    """A call's arguments: templates write them their own way. Of a call that was cut off, what came
+    whole. path: of their field. Raises InvalidRequestError.
+    """
+    try:
+        arguments = _read(text or "{}")
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequestError(f"{path} is not valid JSON: {error}", param=path) from None
+    if not isinstance(arguments, dict):
+        raise InvalidRequestError(f"{path} must be a JSON object, got {text!r:.80}", param=path)
+    return arguments
+
+
+def _read(arguments: str) -> Any:
+    try:
+        return json.loads(arguments)
+    except ValueError as error:
+        try:
+            return from_json(arguments, allow_partial=True)
+        except ValueError:
+            raise error from None

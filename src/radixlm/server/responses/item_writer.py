@@ -1,0 +1,198 @@
+"""An answer's events as the items of a response, and as the events that tell of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from radixlm.parsers import (
+    AnswerEvent,
+    ReasoningDelta,
+    TextDelta,
+    ToolArguments,
+    ToolCallBegun,
+    ToolCallCut,
+    ToolCallEnded,
+)
+from radixlm.server.pipeline.logprobs import ChatToken
+from radixlm.server.pipeline.names import new_id, sealed
+from radixlm.server.responses.responses_body import Status
+from radixlm.server.responses.responses_conversation import Member
+from radixlm.server.responses.responses_wire import (
+    EventLogprob,
+    OutputCall,
+    OutputItem,
+    OutputMessage,
+    OutputReasoning,
+    OutputText,
+    ReasoningText,
+)
+
+
+class ItemWriter:
+    """Builds `items` of an answer's events, one open at a time, and tells of each change.
+
+        text       message   added, part added, deltas, text done, part done, done
+        thoughts   reasoning added, part added, deltas, text done, part done, done
+        a call     function_call added, deltas, arguments done, done
+
+    tell: takes each event, without its number, at once: what is in it goes on changing.
+    seals: give reasoning as encrypted_content too. names: tools in namespaces, by what the model
+    calls them.
+    """
+
+    def __init__(
+        self, tell: Callable[[Mapping[str, Any]], None], *, seals: bool, names: Mapping[str, Member]
+    ) -> None:
+        self.items: list[OutputItem] = []
+        self._tell = tell
+        self._seals = seals
+        self._names = names
+        self._open: OutputItem | None = None
+        # Of tokens whose text is held back, as what may be the beginning of a call is.
+        self._logprobs: list[ChatToken] = []
+
+    def push(self, events: Sequence[AnswerEvent], logprobs: Sequence[ChatToken] = ()) -> None:
+        """Take the next events. logprobs: of the tokens that came; the next text gets them, those
+        of a call nothing.
+        """
+        fresh = list(logprobs)
+        for event in events:
+            match event:
+                case TextDelta(text):
+                    self._text(text, self._logprobs + fresh)
+                    self._logprobs, fresh = [], []
+                case ReasoningDelta(text):
+                    part = self._reasoning()["content"][0]
+                    part["text"] += text
+                    self._tell_of_part("response.reasoning_text.delta", delta=text)
+                case ToolCallBegun(_, call_id, name):
+                    self._call(call_id, name)
+                case ToolArguments(_, delta):
+                    self._arguments(delta)
+                case ToolCallEnded():
+                    self._logprobs = []
+                    self.close("completed")
+                case ToolCallCut():
+                    self._logprobs = []
+                    self.close("incomplete")
+        if not (events and isinstance(events[-1], ToolCallEnded)):
+            self._logprobs += fresh
+
+    def finish(self, status: Status) -> None:
+        """The answer has ended. One that says nothing is an empty message."""
+        if not self.items:
+            self._message()
+        self.close(status)
+
+    def close(self, status: Status) -> None:
+        """End the item that is open, if any."""
+        item, self._open = self._open, None
+        if item is None:
+            return
+        match item["type"]:
+            case "message":
+                text = item["content"][0]
+                logprobs = _without_bytes(text["logprobs"])
+                done = "response.output_text.done"
+                self._tell_of_part(done, text=text["text"], logprobs=logprobs)
+                self._tell_of_part("response.content_part.done", part=text)
+            case "reasoning":
+                part = item["content"][0]
+                self._tell_of_part("response.reasoning_text.done", text=part["text"])
+                self._tell_of_part("response.content_part.done", part=part)
+                if self._seals:
+                    item["encrypted_content"] = sealed(part["text"])
+            case "function_call":
+                done, arguments = "response.function_call_arguments.done", item["arguments"]
+                self._tell_of_item(done, item_id=item["id"], arguments=arguments)
+        item["status"] = status
+        self._tell_of_item("response.output_item.done", item=item)
+
+    def _text(self, text: str, logprobs: list[ChatToken]) -> None:
+        part = self._message()["content"][0]
+        part["text"] += text
+        part["logprobs"] += logprobs
+        told = _without_bytes(logprobs)
+        self._tell_of_part("response.output_text.delta", delta=text, logprobs=told)
+
+    def _message(self) -> OutputMessage:
+        """The message that is open; it begins when there is none."""
+        if self._open is not None and self._open["type"] == "message":
+            return self._open
+        message: OutputMessage = {
+            "type": "message",
+            "id": new_id("msg"),
+            "status": "in_progress",
+            "role": "assistant",
+            "content": [],
+        }
+        self._begin(message)
+        part: OutputText = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+        self._tell_of_part("response.content_part.added", part=part)
+        message["content"].append(part)
+        return message
+
+    def _reasoning(self) -> OutputReasoning:
+        """The reasoning that is open; it begins when there is none."""
+        if self._open is not None and self._open["type"] == "reasoning":
+            return self._open
+        reasoning: OutputReasoning = {
+            "type": "reasoning",
+            "id": new_id("rs"),
+            "status": "in_progress",
+            "summary": [],
+            "content": [],
+        }
+        self._begin(reasoning)
+        part: ReasoningText = {"type": "reasoning_text", "text": ""}
+        self._tell_of_part("response.content_part.added", part=part)
+        reasoning["content"].append(part)
+        return reasoning
+
+    def _call(self, call_id: str, name: str) -> None:
+        member = self._names.get(name)
+        call: OutputCall = {
+            "type": "function_call",
+            "id": new_id("fc"),
+            "status": "in_progress",
+            "call_id": call_id,
+            "name": name if member is None else member.tool.name,
+            "arguments": "",
+        }
+        if member is not None and member.namespace is not None:
+            call["namespace"] = member.namespace
+        self._begin(call)
+
+    def _arguments(self, delta: str) -> None:
+        if self._open is None or self._open["type"] != "function_call":
+            raise ValueError("arguments of no call")
+        self._open["arguments"] += delta
+        kind, item_id = "response.function_call_arguments.delta", self._open["id"]
+        self._tell_of_item(kind, item_id=item_id, delta=delta)
+
+    def _begin(self, item: OutputItem) -> None:
+        self.close("completed")
+        self.items.append(item)
+        self._open = item
+        self._tell_of_item("response.output_item.added", item=item)
+
+    def _tell_of_item(self, kind: str, **fields: Any) -> None:
+        self._tell({"type": kind, "output_index": len(self.items) - 1, **fields})
+
+    def _tell_of_part(self, kind: str, **fields: Any) -> None:
+        self._tell_of_item(kind, item_id=self.items[-1]["id"], content_index=0, **fields)
+
+
+def _without_bytes(entries: Sequence[ChatToken]) -> list[EventLogprob]:
+    return [
+        {
+            "token": entry["token"],
+            "logprob": entry["logprob"],
+            "top_logprobs": [
+                {"token": best["token"], "logprob": best["logprob"]}
+                for best in entry["top_logprobs"]
+            ],
+        }
+        for entry in entries
+    ]

@@ -1,0 +1,286 @@
+"""A conversation of items as the model's template takes it.
+
+Tools in namespaces are to the model a function each, and to the client a name in its namespace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from radixlm.core.errors import InvalidRequestError
+from radixlm.core.grammar import ANY_OBJECT, Grammar
+from radixlm.core.sampling import SamplingParams
+from radixlm.parsers.tools import Calling, ToolUse
+from radixlm.server.pipeline.cache_control import PromptCacheOptions, implicit_wish
+from radixlm.server.pipeline.conversation import (
+    Content,
+    Conversation,
+    Json,
+    Thread,
+    read_arguments,
+    text_part,
+    variables_of,
+)
+from radixlm.server.pipeline.names import unsealed
+from radixlm.server.pipeline.tool_fields import (
+    MAX_NAME,
+    MAX_TOOLS,
+    ToolSpec,
+    tool_use,
+    tools_for_template,
+)
+from radixlm.server.responses.responses_body import (
+    LOGPROBS,
+    AllowedTools,
+    AnyItem,
+    AnyTool,
+    ChosenTool,
+    ContentPart,
+    FunctionCallItem,
+    FunctionOutputItem,
+    FunctionTool,
+    MessageItem,
+    NamespaceTool,
+    ReasoningItem,
+    ResponseBody,
+)
+
+# The request's fields, by what the pipeline and the engine call them.
+NAMES: Final = {"prompt": "input", "messages": "input", "max_tokens": "max_output_tokens"}
+_TEXT_PARTS = ("input_text", "output_text")
+
+
+class Member(NamedTuple):
+    """A tool that can be called, and as the model knows it. namespace: where it is in one."""
+
+    tool: FunctionTool
+    spec: ToolSpec
+    namespace: str | None
+
+
+def flat_name(namespace: str | None, name: str) -> str:
+    """What the model calls a tool, as vLLM has it."""
+    return name if namespace is None else f"{namespace}__{name}"
+
+
+def callers_names(tools: Sequence[AnyTool] | None) -> Mapping[str, Member]:
+    """The tools in namespaces, by what the model calls them."""
+    return {member.spec.name: member for member in _members(tools) if member.namespace is not None}
+
+
+def _members(tools: Sequence[AnyTool] | None) -> Iterator[Member]:
+    """All tools that can be called. The first one of a namespace has its description, too."""
+    for place, tool in enumerate(tools or ()):
+        path = f"tools[{place}]"
+        if not isinstance(tool, NamespaceTool):
+            yield _member(tool, path, tool.description)
+            continue
+        told = tool.description
+        for inner, function in enumerate(tool.tools):
+            texts = [text for text in (told, function.description) if text]
+            described = "\n\n".join(texts) or None
+            yield _member(function, f"{path}.tools[{inner}]", described, tool.name)
+            told = None
+
+
+def _member(
+    tool: FunctionTool, path: str, description: str | None, namespace: str | None = None
+) -> Member:
+    name = flat_name(namespace, tool.name)
+    if len(name) > MAX_NAME:
+        raise InvalidRequestError(
+            f"{path}.name {name!r:.80} is, with its namespace, longer than {MAX_NAME} characters",
+            param=f"{path}.name",
+        )
+    spec = ToolSpec(name, description, tool.parameters, tool.strict, path, path)
+    return Member(tool, spec, namespace)
+
+
+def conversation_of(body: ResponseBody, earlier: Sequence[AnyItem] = ()) -> Conversation:
+    """What the model reads. Raises InvalidRequestError that names the field.
+
+    earlier: the items of the turns before.
+    """
+    items = _Items(body.prompt_cache_options)
+    if body.instructions is not None:
+        items.thread.begin("system", content=body.instructions)
+    for item in earlier:
+        items.add(item, "previous_response_id")
+    for place, item in enumerate(items_of(body)):
+        items.add(item, f"input[{place}]")
+    if not len(items.thread):
+        raise InvalidRequestError("input is empty", param="input")
+    return Conversation(
+        items.thread.messages(),
+        tools_for_template(_specs(body)),
+        variables_of(None if body.reasoning is None else body.reasoning.effort, {}),
+        [*items.thread.wishes, *implicit_wish(body.prompt_cache_options)],
+    )
+
+
+def items_of(body: ResponseBody) -> list[AnyItem]:
+    """`input` as items."""
+    if isinstance(body.input, str):
+        return [MessageItem(role="user", content=body.input)]
+    return list(body.input or ())
+
+
+def params_of(body: ResponseBody, defaults: Mapping[str, float]) -> SamplingParams:
+    """The engine's parameters, but for the answer's length. Raises InvalidRequestError.
+
+    defaults: of fields that the request leaves open.
+    """
+    form = None if body.text is None else body.text.format
+    grammar = None
+    if form is not None and form.type != "text":
+        schema = ANY_OBJECT if form.json_schema is None else form.json_schema
+        grammar = Grammar.json_schema(schema, param="text.format")
+    logprobs = (body.top_logprobs or 0) if body.includes(LOGPROBS) else None
+    return body.sampling(defaults, grammar=grammar, logprobs=logprobs)
+
+
+def use_of(body: ResponseBody) -> ToolUse:
+    """What the answer may call. Raises InvalidRequestError that names the field."""
+    specs, several = _specs(body), body.parallel_tool_calls is not False
+    match body.tool_choice:
+        case ChosenTool(namespace=namespace, name=name):
+            chosen = {"tool_choice.name": flat_name(namespace, name)}
+            return tool_use(specs, Calling.REQUIRED, chosen, parallel=False)
+        case AllowedTools(mode=mode, tools=tools):
+            chosen = {
+                f"tool_choice.tools[{place}].name": flat_name(tool.namespace, tool.name)
+                for place, tool in enumerate(tools)
+            }
+            return tool_use(specs, Calling(mode), chosen, parallel=several)
+        case choice:
+            calling = None if choice is None else Calling(choice)
+            return tool_use(specs, calling, parallel=several)
+
+
+def _specs(body: ResponseBody) -> list[ToolSpec]:
+    specs = [member.spec for member in _members(body.tools)]
+    if len(specs) > MAX_TOOLS:
+        raise InvalidRequestError(
+            f"tools: there are {len(specs)}, at most {MAX_TOOLS} are allowed", param="tools"
+        )
+    return specs
+
+
+class _Items:
+    """Puts items together to messages: all that an assistant does in one turn is one message.
+
+    options: of the breakpoints that name no lifetime.
+    """
+
+    def __init__(self, options: PromptCacheOptions | None) -> None:
+        self.thread = Thread("of no function call")
+        self._options = options
+
+    def add(self, item: AnyItem, path: str) -> None:
+        """Take the next item. Raises InvalidRequestError that names the field."""
+        match item:
+            case MessageItem(role="assistant"):
+                self._say(item.content, f"{path}.content")
+            case MessageItem():
+                # Templates know the older name only; it means the same.
+                role = "system" if item.role == "developer" else item.role
+                self.thread.begin(role, content=_content(item.content, f"{path}.content"))
+                self._keep(item.content)
+            case ReasoningItem():
+                self._think(_thoughts(item, path))
+            case FunctionCallItem():
+                name = flat_name(item.namespace, item.name)
+                arguments = read_arguments(item.arguments, f"{path}.arguments")
+                self._turn()
+                self.thread.call(item.call_id, name, arguments, f"{path}.call_id")
+            case FunctionOutputItem():
+                content = _content(item.output, f"{path}.output")
+                self.thread.result(item.call_id, content, f"{path}.call_id")
+                self._keep(item.output)
+
+    def _say(self, said: str | Sequence[ContentPart], path: str) -> None:
+        """Text may stand before and after the calls of one turn; a message has one place for it.
+
+        Two texts with nothing between them are two messages.
+        """
+        turn = self._turn()
+        if "content" in turn and "tool_calls" not in turn:
+            turn = self._turn(unless=("content",))
+        content, before = _content(said, path, ("refusal",)), turn.get("content")
+        if before is None:
+            turn["content"] = content
+        elif isinstance(before, str) and isinstance(content, str):
+            turn["content"] = before + content
+        else:
+            turn["content"] = [*_as_parts(before), *_as_parts(content)]
+        self._keep(said, 0 if before is None else len(_as_parts(before)))
+
+    def _think(self, thoughts: str) -> None:
+        """Thoughts after a call are of the same turn, whose results are still to come."""
+        turn = self._turn()
+        if "tool_calls" not in turn:
+            turn = self._turn(unless=("content", "reasoning_content"))
+        before = turn.get("reasoning_content")
+        turn["reasoning_content"] = thoughts if before is None else f"{before}\n{thoughts}"
+
+    def _turn(self, unless: Sequence[str] = ()) -> Json:
+        """The assistant's message that is being put together; another one when it has any of
+        these already.
+        """
+        last = self.thread.last
+        if last.get("role") != "assistant" or any(name in last for name in unless):
+            return self.thread.begin("assistant")
+        return last
+
+    def _keep(self, said: str | Sequence[ContentPart], first: int = 0) -> None:
+        """What ends with marked parts is to stay cached. first: where they begin in the message."""
+        for place, part in enumerate(() if isinstance(said, str) else said, first):
+            if part.prompt_cache_breakpoint is not None:
+                ttl = part.prompt_cache_breakpoint.seconds(self._options)
+                self.thread.keep("part", place, ttl)
+
+
+def _content(said: str | Sequence[ContentPart], path: str, more: Sequence[str] = ()) -> Content:
+    """more: kinds of parts that may stand there besides texts."""
+    if isinstance(said, str):
+        return said
+    kinds = (*_TEXT_PARTS, *more)
+    texts = [_part_text(part, f"{path}[{place}]", kinds) for place, part in enumerate(said)]
+    if len(texts) == 1 and said[0].prompt_cache_breakpoint is None:
+        return texts[0]
+    return [text_part(text) for text in texts]
+
+
+def _as_parts(content: Content) -> list[Json]:
+    return [text_part(content)] if isinstance(content, str) else content
+
+
+def _part_text(part: ContentPart, path: str, kinds: Sequence[str]) -> str:
+    if part.type not in kinds:
+        raise InvalidRequestError(
+            f"{path}.type {part.type!r:.80} is not supported here, only {' and '.join(kinds)}",
+            param=f"{path}.type",
+        )
+    field = "refusal" if part.type == "refusal" else "text"
+    text = part.refusal if part.type == "refusal" else part.text
+    if text is None:
+        raise InvalidRequestError(f"{path}.{field} is missing", param=f"{path}.{field}")
+    return text
+
+
+def _thoughts(item: ReasoningItem, path: str) -> str:
+    if item.content:
+        parts, name, kind = item.content, "content", "reasoning_text"
+    elif item.encrypted_content:
+        text = unsealed(item.encrypted_content)
+        if text is None:
+            raise InvalidRequestError(
+                f"{path}.encrypted_content is not of this server",
+                param=f"{path}.encrypted_content",
+            )
+        return text
+    else:
+        parts, name, kind = item.summary or [], "summary", "summary_text"
+    texts = [_part_text(part, f"{path}.{name}[{i}]", (kind,)) for i, part in enumerate(parts)]
+    return "\n".join(texts)

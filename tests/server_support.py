@@ -9,7 +9,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -149,12 +149,12 @@ def fake_engine(
     return AsyncEngine(Loaded(config, info, tokenizer, chat, client)), runner
 
 
-def arrivals(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> list[GenerateRequest]:
-    """The requests that the engine is asked for, filled as they come."""
+def requests_seen(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> list[GenerateRequest]:
+    """The requests that reach the engine from now on; filled as they come."""
     seen: list[GenerateRequest] = []
     stream = engine.client.stream
 
-    def spy(requests: Sequence[GenerateRequest]) -> Any:
+    def spy(requests: Sequence[GenerateRequest]) -> AsyncGenerator[RequestOutput, None]:
         seen.extend(requests)
         return stream(requests)
 

@@ -7,7 +7,7 @@ import asyncio
 import httpx
 import pytest
 
-from tests.server_support import events
+from tests.server_support import events, requests_seen
 
 
 def test_an_answer_has_openai_s_shape(fake):
@@ -200,14 +200,7 @@ def test_biases_stop_tokens_and_namespaces_arrive(real):
 
 
 def test_the_api_key_is_the_tenant(monkeypatch, fake):
-    tenants = []
-    stream = fake.engine.client.stream
-
-    def spy(requests):
-        tenants.extend(request.tenant for request in requests)
-        return stream(requests)
-
-    monkeypatch.setattr(fake.engine.client, "stream", spy)
+    seen = requests_seen(fake.engine, monkeypatch)
     for headers in ({"Authorization": "Bearer mine"}, {"Authorization": "Basic x"}, {}):
         body = {"prompt": "hello", "max_tokens": 1}
         assert fake.request("POST", "/v1/completions", json=body, headers=headers).is_success
@@ -215,7 +208,7 @@ def test_the_api_key_is_the_tenant(monkeypatch, fake):
     body = {"messages": messages, "max_tokens": 1}
     headers = {"Authorization": "bearer yours"}
     assert fake.request("POST", "/v1/chat/completions", json=body, headers=headers).is_success
-    mine, *nobody, yours = tenants
+    mine, *nobody, yours = (request.tenant for request in seen)
     assert nobody == ["", ""]
     assert "" != mine != yours != ""
     assert "mine" not in mine

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.chat_templates import HERMES
-from tests.server_support import Client, arrivals, events, fake_engine, refused
+from tests.server_support import Client, events, fake_engine, refused, requests_seen
 
 CHAT, TEXT, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 HELLO = {"role": "user", "content": "hi"}
@@ -327,7 +327,7 @@ def test_hints_and_defaults_are_taken(fake, path, fields):
     ],
 )
 def test_sampling_of_responses_arrives(fake, monkeypatch, name, value):
-    seen = arrivals(fake.engine, monkeypatch)
+    seen = requests_seen(fake.engine, monkeypatch)
     assert fake.post(RESPONSES, **SHORT[RESPONSES], **{name: value}).status_code == 200
     assert getattr(seen[0].params, name) == value
 

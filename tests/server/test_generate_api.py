@@ -6,7 +6,7 @@ import pytest
 
 from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.server.sglang import generate_answers as native
-from tests.server_support import events, in_event_loop
+from tests.server_support import events, in_event_loop, requests_seen
 
 SIDES = ("input", "output")
 META_LISTS = [f"{side}_{kind}_logprobs" for side in SIDES for kind in ("token", "top")]
@@ -280,18 +280,11 @@ def test_every_answer_has_an_id_of_its_own(fake):
 
 
 def test_priority_and_tenant_arrive(monkeypatch, fake):
-    seen = []
-    stream = fake.engine.client.stream
-
-    def spy(requests):
-        seen.extend((request.priority, request.tenant != "") for request in requests)
-        return stream(requests)
-
-    monkeypatch.setattr(fake.engine.client, "stream", spy)
+    seen = requests_seen(fake.engine, monkeypatch)
     body = {"text": "a", "sampling_params": few(1), "priority": 3}
     headers = {"Authorization": "Bearer mine"}
     assert fake.request("POST", "/generate", json=body, headers=headers).is_success
-    assert seen == [(3, True)]
+    assert [(request.priority, request.tenant != "") for request in seen] == [(3, True)]
 
 
 @pytest.mark.parametrize("nothing", [[], ""])

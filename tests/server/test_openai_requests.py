@@ -37,7 +37,7 @@ from typing_extensions import is_typeddict
 from radixlm.core.grammar import Grammar
 from radixlm.core.request import GenerateRequest, Namespace
 from radixlm.server.http.fields import MESSAGE_NO_OPS, NOT_YET, REQUEST_NO_OPS
-from tests.server_support import Client, arrivals, events, fake_engine, refused
+from tests.server_support import Client, events, fake_engine, refused, requests_seen
 
 HELLO = [{"role": "user", "content": "hello"}]
 TOOL = {"type": "function", "function": {"name": "f"}}
@@ -207,7 +207,7 @@ def test_every_type_inside_is_decided_upon():
 @pytest.fixture
 def seen(fake, monkeypatch) -> list[GenerateRequest]:
     """What arrived at the engine."""
-    return arrivals(fake.engine, monkeypatch)
+    return requests_seen(fake.engine, monkeypatch)
 
 
 def post(client: Client, api: str, **fields: Any) -> Any:
@@ -244,8 +244,8 @@ def test_sampling_arrives(fake, seen, api, name):
 )
 def test_sampling_beyond_openai_s_arrives(fake, seen, api, name, value):
     assert post(fake, api, **{name: value}).status_code == 200
-    [request] = seen
-    assert getattr(request.params, name) == (frozenset(value) if isinstance(value, list) else value)
+    [params] = [request.params for request in seen]
+    assert getattr(params, name) == (frozenset(value) if isinstance(value, list) else value)
 
 
 @pytest.mark.parametrize("api", PATHS)

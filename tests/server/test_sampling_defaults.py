@@ -17,7 +17,7 @@ from radixlm.core.errors import ConfigError, ModelError
 from radixlm.core.request import GenerateRequest
 from radixlm.core.sampling import SamplingParams
 from radixlm.server.config.server_config import ServerConfig
-from tests.server_support import Client, arrivals
+from tests.server_support import Client, requests_seen
 
 RECOMMENDED = {
     "temperature": 0.6,
@@ -26,6 +26,7 @@ RECOMMENDED = {
     "min_p": 0.05,
     "repetition_penalty": 1.05,
 }
+DEFAULTS = {name: getattr(SamplingParams(), name) for name in RECOMMENDED}
 
 
 def engine_with(folder: Path, tmp_path: Path, **fields: Any) -> AsyncEngine:
@@ -52,15 +53,11 @@ def engine(model_folder: Path, tmp_path_factory) -> Iterator[AsyncEngine]:
 
 @pytest.fixture
 def arrived(engine, monkeypatch) -> list[GenerateRequest]:
-    return arrivals(engine, monkeypatch)
+    return requests_seen(engine, monkeypatch)
 
 
 def of(request: GenerateRequest) -> dict[str, float]:
-    return values_of(request.params)
-
-
-def values_of(params: SamplingParams) -> dict[str, float]:
-    return {name: getattr(params, name) for name in RECOMMENDED}
+    return {name: getattr(request.params, name) for name in RECOMMENDED}
 
 
 @pytest.mark.parametrize("flags", [{}, {"sampling_defaults": "model"}])
@@ -80,13 +77,13 @@ def test_a_request_s_own_fields_win(engine, arrived):
 def test_openai_s_can_be_had(engine, arrived):
     client = Client(engine, "tiny", sampling_defaults="openai")
     assert client.complete(max_tokens=1).status_code == 200
-    assert of(arrived[0]) == values_of(SamplingParams())
+    assert of(arrived[0]) == DEFAULTS
 
 
 def test_the_native_route_keeps_its_own(engine, arrived):
     params = {"max_new_tokens": 1}
     assert Client(engine, "tiny").generate("a", sampling_params=params).status_code == 200
-    assert of(arrived[0]) == values_of(SamplingParams())
+    assert of(arrived[0]) == DEFAULTS
 
 
 def test_the_length_is_not_taken_from_the_model(engine):

@@ -45,15 +45,15 @@ def engine(folder: Path, backend: None) -> Iterator[Engine]:
 
 
 def _runner(engine: Engine) -> Any:
-    return engine._loaded.client._thread._core._runner._runner  # the one that is paced
+    return engine.client._thread._core._runner._runner  # the one that is paced
 
 
 def _together(engine: Engine, prompts: list[list[int]], *params: Any) -> list[RequestOutput]:
     requests = [
-        engine._loaded.client.processor.ready(engine._loaded.request(prompt, own))
+        engine.client.processor.ready(engine.request(prompt, own))
         for prompt, own in zip(prompts, params or [GREEDY] * len(prompts), strict=True)
     ]
-    client, parts = engine._loaded.client, {request.request_id: [] for request in requests}
+    client, parts = engine.client, {request.request_id: [] for request in requests}
     mailbox = ThreadMailbox()
     client.submit(requests, mailbox)
     left = len(requests)
@@ -92,7 +92,7 @@ def test_only_the_request_whose_numbers_are_none_fails(engine: Engine, value: fl
         assert failed.token_ids == ()
         assert "not finite" in str(failed.error)
     # What it computed before is as good as anybody's; the rest, two chunks of it, is nobody's.
-    cached = engine._loaded.client.explain(as_key(BAD), Namespace(), everywhere=False).result()
+    cached = engine.client.explain(as_key(BAD), Namespace(), everywhere=False).result()
     assert cached.report.cached == len(SHARED)
     model.embedding = model.embedding.inner
     [again] = engine.generate([BAD], GREEDY)

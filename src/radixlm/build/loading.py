@@ -8,7 +8,7 @@ from concurrent import futures
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import torch
 
@@ -24,12 +24,8 @@ from radixlm.cache import EvictionPolicy, RadixCache, make_policy
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError
 from radixlm.core.grammar import Grammar
-from radixlm.core.keys import Key
-from radixlm.core.request import GenerateRequest
-from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineClient, EngineCore, InputProcessor
 from radixlm.engine.engine_core import Runner
-from radixlm.engine.input_processor import Prompt, RequestFields, new_request, prompt_key
 from radixlm.engine.watching import Journal
 from radixlm.kernels.openmp import team
 from radixlm.memory.budget import MOST_TOKENS, default_kv_tokens
@@ -90,16 +86,6 @@ class Loaded:
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
     client: EngineClient
-
-    def key(self, prompt: Prompt) -> Key:
-        """Tokenize a prompt. Raises InvalidRequestError."""
-        return prompt_key(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
-
-    def request(
-        self, prompt: Prompt, params: SamplingParams, **fields: Unpack[RequestFields]
-    ) -> GenerateRequest:
-        """A prompt's request. Raises InvalidRequestError."""
-        return new_request(self.key(prompt), params, **fields)
 
 
 def load(config: EngineConfig, *, progress: bool = True, warm: bool = False) -> Loaded:

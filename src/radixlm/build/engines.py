@@ -1,0 +1,236 @@
+"""The public Engine and AsyncEngine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+from tqdm import tqdm
+
+from radixlm.build.loading import Loaded, load
+from radixlm.cache import Pin
+from radixlm.core.config import EngineConfig
+from radixlm.core.keys import Key
+from radixlm.core.misses import Explained
+from radixlm.core.reports import MAX_WAITING, TreeQuery, TreeSnapshot
+from radixlm.core.request import GenerateRequest, Namespace, RequestOutput
+from radixlm.core.sampling import SamplingParams
+from radixlm.engine import EngineStats, collect
+from radixlm.engine.input_processor import (
+    Prompt,
+    Prompts,
+    RequestFields,
+    as_list,
+    new_request,
+    params_for,
+    prompt_key,
+)
+from radixlm.engine.messages import Scene
+from radixlm.engine.viewer import Viewer
+from radixlm.scheduler import depth_first
+
+
+class _LocalEngine:
+    """What both have. client: the near side of the engine's thread, which takes requests."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self.client = loaded.client
+        self.config = loaded.config
+        self.info = loaded.info
+        self.tokenizer = loaded.tokenizer
+        self.chat_template = loaded.chat_template
+
+    def request(
+        self, prompt: Prompt, params: SamplingParams, **fields: Unpack[RequestFields]
+    ) -> GenerateRequest:
+        """A prompt as the client takes it. Raises InvalidRequestError for what is no prompt."""
+        return new_request(self._key(prompt), params, **fields)
+
+    def stream(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        **fields: Unpack[RequestFields],
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Yield what is new of one request, as it comes. Closing the iterator aborts it.
+
+        Raises InvalidRequestError for what is no prompt; the first step raises it for everything
+        else that is wrong, QueueFullError or EngineDeadError.
+        """
+        return self.client.stream([self.request(prompt, params or SamplingParams(), **fields)])
+
+    def stats(self) -> EngineStats:
+        """The engine in numbers, as of its last step."""
+        return self.client.stats()
+
+    def _key(self, prompt: Prompt) -> Key:
+        return prompt_key(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
+
+
+class Engine(_LocalEngine):
+    """A model in this process.
+
+    Keywords are the flags of `radixlm serve` (see EngineConfig): model, kv_tokens, dtype,
+    page_size, chunked_prefill_size, disable_radix_cache, ...
+
+        with Engine() as engine:
+            [out] = engine.generate("The capital of France is", SamplingParams(temperature=0))
+    """
+
+    def __init__(self, model: str | None = None, **flags: Any) -> None:
+        super().__init__(load(EngineConfig.from_flags(model=model, **flags)))
+
+    def generate(
+        self,
+        prompts: Prompts,
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        progress: bool = False,
+        **fields: Unpack[RequestFields],
+    ) -> list[RequestOutput]:
+        """Continue a prompt, or each of a list, and return the outputs in order.
+
+        prompts: text, token ids, or a list of either; a list is run depth first through the tree
+        of its prompts, so that each shared prefix is computed once even in a small pool.
+        params: for all, or one for each. progress: show a bar on stderr.
+        fields: of each request: namespace, priority (higher is more important, under `priority`
+        policies), tenant (tenants are served in turn, by tokens).
+        Raises InvalidRequestError before anything is run, EngineDeadError.
+        """
+        items = as_list(prompts)
+        each = params_for(params, len(items))
+        requests = [
+            self.request(prompt, own, **fields) for prompt, own in zip(items, each, strict=True)
+        ]
+        outputs = self.client.run(depth_first(requests))
+        return collect(requests, _with_bar(outputs, len(requests)) if progress else outputs)
+
+    def flush_cache(self) -> int:
+        """Drop all cached tokens that no request uses; returns how many."""
+        return self.client.flush().result().tokens
+
+    def pin(
+        self, prompt: Prompt, *, namespace: Namespace | None = None, ttl: float | None = None
+    ) -> Pin:
+        """Keep what is cached of a prompt for `ttl` seconds, or until `unpin(pin.id)`.
+
+        Raises PinError when nothing of it is cached, or over --max-pinned-tokens.
+        """
+        return self.client.pin(self._key(prompt), namespace or Namespace(), ttl).result()
+
+    def unpin(self, pin_id: int) -> None:
+        """Let go of a pin. Raises PinError when there is none of that id (any more)."""
+        self.client.unpin(pin_id).result()
+
+    def snapshot(self, *, max_depth: int | None = None, min_tokens: int = 0) -> TreeSnapshot:
+        """The radix tree as it is between two steps, whole or pruned."""
+        return self.client.look(TreeQuery(max_depth, min_tokens)).result().tree
+
+    def close(self) -> None:
+        """Stop the engine. Further calls raise EngineDeadError."""
+        self.client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class AsyncEngine(_LocalEngine):
+    """A model behind an asyncio interface; the engine itself runs on its own thread."""
+
+    @classmethod
+    def from_config(cls, config: EngineConfig) -> AsyncEngine:
+        """Load the model (blocks); its first request is as fast as later ones.
+
+        Raises ConfigError and ModelError.
+        """
+        return cls(load(config, warm=True))
+
+    @property
+    def model_name(self) -> str:
+        return self.info.name
+
+    async def generate(
+        self, prompt: Prompt, params: SamplingParams, **fields: Unpack[RequestFields]
+    ) -> RequestOutput:
+        """Run a request to its end. Being cancelled aborts it."""
+        outputs = self.stream(prompt, params, **fields)
+        return RequestOutput.joined([output async for output in outputs])
+
+    def abort(self, request_ids: Iterable[str] | None) -> int:
+        """End these requests within one step, with None all of them; returns how many are under
+        way. Their streams end with finish_reason abort. Raises EngineDeadError.
+        """
+        return self.client.abort_ids(None if request_ids is None else frozenset(request_ids))
+
+    async def flush_cache(self) -> bool:
+        """Drop all cached tokens that no request uses; False when requests were under way."""
+        return (await asyncio.wrap_future(self.client.flush())).idle
+
+    async def pin(
+        self, prompt: Prompt, *, namespace: Namespace | None = None, ttl: float | None = None
+    ) -> Pin:
+        """As Engine.pin."""
+        pinned = self.client.pin(self._key(prompt), namespace or Namespace(), ttl)
+        return await asyncio.wrap_future(pinned)
+
+    async def unpin(self, pin_id: int) -> None:
+        """As Engine.unpin."""
+        await asyncio.wrap_future(self.client.unpin(pin_id))
+
+    async def snapshot(self, *, max_depth: int | None = None, min_tokens: int = 0) -> TreeSnapshot:
+        """As Engine.snapshot."""
+        return (await self.look(TreeQuery(max_depth, min_tokens))).tree
+
+    async def look(self, query: TreeQuery) -> Scene:
+        """What a query shows of the tree, the requests and the totals, of one moment.
+
+        Raises NodeGoneError, QueueFullError when too many others wait for the same.
+        """
+        return await asyncio.wrap_future(self.client.look(query))
+
+    def watch(
+        self, query: TreeQuery, *, max_waiting: int = MAX_WAITING, own: bool = False
+    ) -> Viewer:
+        """As EngineClient.watch."""
+        return self.client.watch(query, max_waiting=max_waiting, own=own)
+
+    async def explain(
+        self, prompt: Prompt, *, namespace: Namespace | None = None, everywhere: bool = False
+    ) -> Explained:
+        """Why a prompt would miss now, as the request would learn it; no trace of it is left.
+
+        everywhere: also, how much of it each namespace holds. Raises InvalidRequestError.
+        """
+        key = self._key(prompt)
+        asked = self.client.explain(key, namespace or Namespace(), everywhere=everywhere)
+        return await asyncio.wrap_future(asked)
+
+    def health(self) -> None:
+        """Raise EngineDeadError, with the reason, when the engine is gone."""
+        self.client.check_health()
+
+    async def close(self) -> None:
+        """Stop the engine; requests under way end with an error."""
+        await asyncio.to_thread(self.client.close)
+
+
+def _with_bar(outputs: Iterator[RequestOutput], count: int) -> Iterator[RequestOutput]:
+    tokens = cached = 0
+    with tqdm(total=count, unit=" requests", dynamic_ncols=True) as bar:
+        for output in outputs:
+            tokens += len(output.token_ids)
+            if output.finished:
+                cached += output.cached_tokens
+                bar.set_postfix(new_tokens=tokens, cached_tokens=cached, refresh=False)
+                bar.update()
+            yield output

@@ -12,7 +12,7 @@ from radixlm.observe.causes import find
 from radixlm.observe.outline import Outline
 from radixlm.parsers.style import AnswerStyle
 from radixlm.server.anthropic import messages_conversation as messages
-from radixlm.server.pages.explain_body import (
+from radixlm.server.explain_body import (
     ExplainBody,
     ExplainChat,
     ExplainCompletion,

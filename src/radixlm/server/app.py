@@ -14,6 +14,7 @@ from radixlm.build import AsyncEngine
 from radixlm.core.clock import WallClock
 from radixlm.server.anthropic.messages_routes import router as messages_router
 from radixlm.server.config.server_config import ServerConfig
+from radixlm.server.explain import router as explain_router
 from radixlm.server.http.api_keys import Keyring
 from radixlm.server.http.envelope import Envelope
 from radixlm.server.http.error_handlers import install_error_handlers
@@ -21,7 +22,6 @@ from radixlm.server.http.openapi import Served, document
 from radixlm.server.http.routes import ReadLimits, Route
 from radixlm.server.kv_events.publisher import KVEventCounts
 from radixlm.server.openai.openai_routes import router
-from radixlm.server.pages.explain import router as explain_router
 from radixlm.server.pages.tree_routes import router as cache_router
 from radixlm.server.pages.ui_routes import router as ui_router
 from radixlm.server.pipeline.admission import Pace

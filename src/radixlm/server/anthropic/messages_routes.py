@@ -62,8 +62,7 @@ async def create_message(request: Request, body: MessagesBody) -> Response:
     body.check()
     chat, applied = await asyncio.to_thread(message_task, service, body, tenant)
     writer = MessageWriter(service, chat, body, applied, exchange_of(request).errors.end)
-    with in_callers_words(NAMES):
-        return await respond(request, chat.generation, writer, stream=bool(body.stream))
+    return await respond(request, chat.generation, writer, stream=bool(body.stream))
 
 
 @router.post(
@@ -90,13 +89,9 @@ def message_task(service: Service, body: MessagesBody, tenant: str) -> MessageTa
         params, use = params_of(body, service.sampling_defaults), use_of(body)
         prompt = chat_prompt(service, chat, whose=(tenant, *body.namespace))
         task = task_of(
-            service,
-            prompt,
-            use,
-            params,
-            body,
-            tenant,
+            *(service, prompt, use, params, body, tenant),
             request_id=new_id("msg"),
+            names=NAMES,
             max_tokens=max(body.max_tokens, 1),
             prompt_only=body.prompt_only,
         )

@@ -14,7 +14,6 @@ from radixlm.server.openai.completions import CompletionWriter, completion_gener
 from radixlm.server.openai.openai_wire import ChatChunk, ChatCompletion, TextChunk, TextCompletion
 from radixlm.server.pipeline.answer import respond
 from radixlm.server.pipeline.chat import chat_task
-from radixlm.server.pipeline.names import in_callers_words
 from radixlm.server.pipeline.protocol import ChatBody, CompletionBody
 from radixlm.server.pipeline.served_models import (
     AnthropicModel,
@@ -49,8 +48,7 @@ async def chat_completions(request: Request, body: ChatBody) -> Response:
     service = service_of(request)
     task = await asyncio.to_thread(chat_task, service, body, tenant_of(request))
     writer = ChatWriter(service, task, body)
-    with in_callers_words(body.names):
-        return await respond(request, task.generation, writer, stream=bool(body.stream))
+    return await respond(request, task.generation, writer, stream=bool(body.stream))
 
 
 @router.post(

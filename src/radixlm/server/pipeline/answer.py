@@ -13,6 +13,7 @@ from radixlm.core.request import RequestOutput
 from radixlm.server.http.envelope import exchange_of
 from radixlm.server.http.sse import ClientGoneError, EventStream, until_disconnect
 from radixlm.server.pipeline.generation import Generation, Part, run
+from radixlm.server.pipeline.names import in_callers_words
 from radixlm.server.pipeline.service import Service, service_of
 from radixlm.server.pipeline.writer import Writer
 
@@ -26,18 +27,19 @@ async def respond(
     """Run a generation and answer with what the writer makes of it.
 
     The client's leaving aborts its requests. Errors raise for as long as the status line has not
-    been sent; later ones end the stream.
+    been sent, about the client's own fields; later ones end the stream.
     """
     service, exchange = service_of(request), exchange_of(request)
     exchange.errors = exchange.errors._replace(end=writer.failed)
     exchange.usage = writer.meter
     try:
-        if stream:
-            events = _events(service, generation, writer)
-            first = await until_disconnect(request.receive, _next(events))
-            return EventStream(events, writer.failed, first)
-        body = await until_disconnect(request.receive, whole(service, generation, writer))
-        return Response(body, media_type="application/json")
+        with in_callers_words(generation.names):
+            if stream:
+                events = _events(service, generation, writer)
+                first = await until_disconnect(request.receive, _next(events))
+                return EventStream(events, writer.failed, first)
+            body = await until_disconnect(request.receive, whole(service, generation, writer))
+            return Response(body, media_type="application/json")
     except ClientGoneError:
         return Response(status_code=499)  # nobody reads it
 

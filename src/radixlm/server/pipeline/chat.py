@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -56,17 +56,14 @@ def chat_task(service: Service, body: ChatBody, tenant: str) -> ChatTask:
     Raises InvalidRequestError that names the field.
     """
     service.check_model(body.model)
-    with in_callers_words(body.names):
+    names = body.names
+    with in_callers_words(names):
         params, use = body.to_params(service.sampling_defaults), use_of(body)
         prompt = chat_prompt(service, chat_of(body), whose=(tenant, *body.namespace))
         return task_of(
-            service,
-            prompt,
-            use,
-            params,
-            body,
-            tenant,
+            *(service, prompt, use, params, body, tenant),
             request_id=f"chatcmpl-{uuid.uuid4().hex}",
+            names=names,
             n=body.n or 1,
             cached_details=bool(body.return_cached_tokens_details),
         )
@@ -81,6 +78,7 @@ def task_of(
     tenant: str,
     *,
     request_id: str,
+    names: Mapping[str, str],
     n: int = 1,
     max_tokens: int | None = None,
     prompt_only: bool = False,
@@ -88,8 +86,8 @@ def task_of(
 ) -> ChatTask:
     """The task of a chat, whichever API it came by. Raises InvalidRequestError.
 
+    names: as Generation.names. prompt_only: nothing is to be generated.
     max_tokens: in place of the parameters' own: as many as there is room for, and these at most.
-    prompt_only: nothing is to be generated.
     """
     style, tokenizer = service.answer_style, service.engine.tokenizer
     params = replace(
@@ -112,6 +110,7 @@ def task_of(
         outline=prompt.outline,
         cache_report=bool(body.cache_report),
         cached_details=cached_details,
+        names=names,
     )
     return ChatTask(generation, prompt, partial(style.parser, use, prompt.text))
 

@@ -41,6 +41,7 @@ class Generation:
     outline: of the chat that is the prompt.
     cache_report: whether the answer says why no more was cached. cached_details: where it was.
     rids: the client's names for its requests, each with the engine's ids.
+    names: the client's fields, by what the pipeline and the engine call them; see `renamed`.
     """
 
     request_id: str
@@ -52,6 +53,7 @@ class Generation:
     cache_report: bool = False
     cached_details: bool = False
     rids: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def tenant(self) -> str:

@@ -15,11 +15,11 @@ from radixlm.server.http.http_errors import NotFoundError, timed_out
 from radixlm.server.http.routes import GENERATING, Route, noted
 from radixlm.server.pipeline.answer import respond
 from radixlm.server.pipeline.generation import run
-from radixlm.server.pipeline.names import in_callers_words, new_id, renamed
+from radixlm.server.pipeline.names import new_id, renamed
 from radixlm.server.pipeline.service import Service, check_room, service_of, tenant_of
 from radixlm.server.responses.response_store import ResponseStore, Turn, TurnStore
 from radixlm.server.responses.responses_body import AnyItem, ItemsQuery, ResponseBody, RetrieveQuery
-from radixlm.server.responses.responses_conversation import NAMES, items_of
+from radixlm.server.responses.responses_conversation import items_of
 from radixlm.server.responses.responses_task import ResponseTask, not_found, response_task
 from radixlm.server.responses.responses_wire import (
     AnyEvent,
@@ -66,8 +66,7 @@ async def create_response(request: Request, body: ResponseBody) -> Response:
     writer = ResponseWriter(service, store, made, stored_items(made.body))
     if body.background:
         return await _begin_in_background(request, made, writer)
-    with in_callers_words(NAMES):
-        return await respond(request, made.chat.generation, writer, stream=bool(body.stream))
+    return await respond(request, made.chat.generation, writer, stream=bool(body.stream))
 
 
 @router.post(
@@ -183,7 +182,7 @@ async def _make(service: Service, made: ResponseTask, writer: ResponseWriter) ->
     except TimeoutError:
         writer.fail(timed_out(limit))
     except InvalidRequestError as error:
-        writer.fail(renamed(error, NAMES))
+        writer.fail(renamed(error, made.chat.generation.names))
     except Exception as error:  # nobody else can be told of it
         writer.fail(error)
     finally:  # even when it is cancelled once more

@@ -114,9 +114,12 @@ def _task(service: Service, body: ResponseBody, turns: Sequence[Turn], tenant: s
             prompt = _cut_to_fit(prompt_of, chat, service.longest - reserved)
         else:
             prompt = prompt_of(chat)
-        limit = body.max_output_tokens
-        id_ = new_id("resp")
-        task = task_of(service, prompt, use, params, body, tenant, request_id=id_, max_tokens=limit)
+        task = task_of(
+            *(service, prompt, use, params, body, tenant),
+            request_id=new_id("resp"),
+            names=NAMES,
+            max_tokens=body.max_output_tokens,
+        )
     return ResponseTask(task, body, int(time.time()))
 
 

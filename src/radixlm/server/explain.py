@@ -11,12 +11,8 @@ from fastapi.responses import JSONResponse, Response
 
 from radixlm.core.errors import EngineDeadError, InvalidRequestError, QueueFullError
 from radixlm.core.request import Namespace
-from radixlm.server.anthropic import messages_conversation as messages
 from radixlm.server.anthropic.messages_routes import message_task
-from radixlm.server.http.http_errors import AdminKeyNeededError, NotFoundError
-from radixlm.server.http.routes import ReadAs, Route, noted
-from radixlm.server.openai.completions import completion_generation
-from radixlm.server.pages.explain_body import (
+from radixlm.server.explain_body import (
     ExplainBody,
     ExplainChat,
     ExplainCompletion,
@@ -25,13 +21,15 @@ from radixlm.server.pages.explain_body import (
     ExplainResponse,
     explain_body,
 )
+from radixlm.server.http.http_errors import AdminKeyNeededError, NotFoundError
+from radixlm.server.http.routes import ReadAs, Route, noted
+from radixlm.server.openai.completions import completion_generation
 from radixlm.server.pipeline.cache_report import report_of
 from radixlm.server.pipeline.cache_wire import Advice, Explanation, Held
 from radixlm.server.pipeline.chat import chat_task
 from radixlm.server.pipeline.generation import Generation
 from radixlm.server.pipeline.names import renamed
 from radixlm.server.pipeline.service import check_room, service_of, tenant_of
-from radixlm.server.responses import responses_conversation as responses
 from radixlm.server.responses.responses_routes import store_of
 from radixlm.server.responses.responses_task import response_task
 from radixlm.server.sglang.generate_answers import native_task
@@ -48,7 +46,9 @@ async def explanation(request: Request, body: ExplainBody) -> Explanation:
         try:
             told = await service.engine.explain(key, namespace=namespace, everywhere=everywhere)
         except InvalidRequestError as error:
-            raise _in_words_of(body, error) from None
+            if isinstance(body, ExplainGenerate):
+                raise body.explain(error) from None
+            raise renamed(error, generation.names) from None
         reports.append(report_of(service, generation, index, told.report))
         holders = cast("Mapping[Namespace, int]", told.holders)
         elsewhere.append(_longer(holders, namespace, told.report.cached))
@@ -78,21 +78,6 @@ async def _generation_of(request: Request, body: ExplainBody) -> Generation:
             except InvalidRequestError as error:
                 raise body.explain(error) from None
             return task.generation
-
-
-def _in_words_of(body: ExplainBody, error: InvalidRequestError) -> InvalidRequestError:
-    """The same error about what was made of the body, as its own route tells it."""
-    match body:
-        case ExplainChat():
-            return renamed(error, body.names)
-        case ExplainResponse():
-            return renamed(error, responses.NAMES)
-        case ExplainMessages():
-            return renamed(error, messages.NAMES)
-        case ExplainGenerate():
-            return body.explain(error)
-        case ExplainCompletion():
-            return error
 
 
 def _longer(holders: Mapping[Namespace, int], own: Namespace, cached: int) -> list[Held]:

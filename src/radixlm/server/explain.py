@@ -67,10 +67,12 @@ async def _generation_of(request: Request, body: ExplainBody) -> Generation:
             return await asyncio.to_thread(completion_generation, service, body, tenant)
         case ExplainResponse():
             body.check()
-            return (await response_task(service, store_of(request), body, tenant)).chat.generation
+            chat, _ = await response_task(service, store_of(request), body, tenant)
+            return chat.generation
         case ExplainMessages():
             body.check()
-            return (await asyncio.to_thread(message_task, service, body, tenant)).chat.generation
+            chat, _ = await asyncio.to_thread(message_task, service, body, tenant)
+            return chat.generation
         case ExplainGenerate():
             began = service.clock.now()
             try:

@@ -61,7 +61,7 @@ _KINDS: Final[Mapping[str, type[ExplainBody]]] = {
     "/v1/messages": ExplainMessages,
     "/generate": ExplainGenerate,
 }
-# Where nothing says whose a body is, that is told by the fields that hold the prompt.
+# Where no route is named, the fields that hold the prompt say whose a body is.
 _PROMPTS: Final[Mapping[str, str]] = {
     "messages": "/v1/chat/completions",
     "prompt": "/v1/completions",

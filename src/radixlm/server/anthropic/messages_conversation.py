@@ -14,26 +14,8 @@ from radixlm.core.errors import InvalidRequestError
 from radixlm.core.grammar import Grammar
 from radixlm.core.sampling import SamplingParams
 from radixlm.parsers.tools import Calling, ToolUse
-from radixlm.server.anthropic.messages_blocks import (
-    AnyBlock,
-    Block,
-    DocumentBlock,
-    RedactedThinkingBlock,
-    SearchResultBlock,
-    TextBlock,
-    ThinkingBlock,
-    ToolResultBlock,
-    ToolUseBlock,
-)
-from radixlm.server.anthropic.messages_body import (
-    BashTool,
-    ClientTool,
-    CustomTool,
-    EditorTool,
-    MessagesBody,
-    OldEditorTool,
-    PromptBody,
-)
+from radixlm.server.anthropic import messages_blocks as blocks
+from radixlm.server.anthropic import messages_body as bodies
 from radixlm.server.anthropic.messages_edits import At
 from radixlm.server.http.body import named
 from radixlm.server.pipeline.cache_control import Wish
@@ -64,7 +46,7 @@ _BASH: Json = {
 }
 
 
-def conversation_of(body: PromptBody, changed: Collection[At] = ()) -> Conversation:
+def conversation_of(body: bodies.PromptBody, changed: Collection[At] = ()) -> Conversation:
     """What the model reads. Raises InvalidRequestError that names the field.
 
     What is to be kept is what cache_control marks. changed: the blocks that an edit changed.
@@ -95,7 +77,7 @@ def conversation_of(body: PromptBody, changed: Collection[At] = ()) -> Conversat
     )
 
 
-def params_of(body: MessagesBody, defaults: Mapping[str, float]) -> SamplingParams:
+def params_of(body: bodies.MessagesBody, defaults: Mapping[str, float]) -> SamplingParams:
     """The engine's parameters, but for the answer's length. Raises InvalidRequestError.
 
     defaults: of fields that the request leaves open.
@@ -109,7 +91,7 @@ def params_of(body: MessagesBody, defaults: Mapping[str, float]) -> SamplingPara
     return SamplingParams(**{**defaults, **given}, stop=stop, grammar=grammar)
 
 
-def use_of(body: PromptBody) -> ToolUse:
+def use_of(body: bodies.PromptBody) -> ToolUse:
     """What the answer may call. Raises InvalidRequestError that names the field."""
     specs, choice = _specs(body.tools), body.tool_choice
     if choice is None:
@@ -133,46 +115,46 @@ class _Turns:
         self.last: Place | None = None
         self._changed = changed
 
-    def add(self, role: str, blocks: str | Sequence[AnyBlock], path: str) -> None:
+    def add(self, role: str, said: str | Sequence[blocks.AnyBlock], path: str) -> None:
         """Take the next message's content. Raises InvalidRequestError that names the field."""
-        if isinstance(blocks, str):
-            blocks = [TextBlock(type="text", text=blocks)]
-        if not blocks:
+        if isinstance(said, str):
+            said = [blocks.TextBlock(type="text", text=said)]
+        if not said:
             raise InvalidRequestError(f"{path} is empty", param=path)
-        for place, block in enumerate(blocks):
+        for place, block in enumerate(said):
             where = f"{path}[{place}]"
             self._add_block(role, block, where)
             if where in self._changed:
                 self.edited.add(len(self.thread) - 1)
 
-    def _add_block(self, role: str, block: AnyBlock, path: str) -> None:
+    def _add_block(self, role: str, block: blocks.AnyBlock, path: str) -> None:
         match block:
-            case TextBlock() | DocumentBlock() | SearchResultBlock():
+            case blocks.TextBlock() | blocks.DocumentBlock() | blocks.SearchResultBlock():
                 parts = self._turn(role).setdefault("content", [])
                 parts.append(text_part(block.text))
                 self._stands("part", len(parts) - 1, block)
-            case ThinkingBlock() | RedactedThinkingBlock():
+            case blocks.ThinkingBlock() | blocks.RedactedThinkingBlock():
                 _only(role, "assistant", path, block.type)
                 turn = self._turn(role)
-                if isinstance(block, ThinkingBlock):
+                if isinstance(block, blocks.ThinkingBlock):
                     before = turn.get("reasoning_content", "")
                     turn["reasoning_content"] = before + _thoughts(block)
-            case ToolUseBlock():
+            case blocks.ToolUseBlock():
                 _only(role, "assistant", path, block.type)
                 turn = self._turn(role)
                 self.thread.call(block.id, block.name, block.input, f"{path}.id")
                 self._stands("call", len(turn["tool_calls"]) - 1, block)
-            case ToolResultBlock():
+            case blocks.ToolResultBlock():
                 _only(role, "user", path, block.type)
                 content = _result(block)
                 self.thread.result(block.tool_use_id, content, f"{path}.tool_use_id")
                 parts = block.content if isinstance(content, list) else None
                 for place, part in enumerate(parts or ()):
-                    if isinstance(part, Block):
+                    if isinstance(part, blocks.Block):
                         self._stands("part", place, part)
                 self._stands("part", max(len(parts or ()) - 1, 0), block)
 
-    def _stands(self, kind: Literal["part", "call"], at: int, block: Block) -> None:
+    def _stands(self, kind: Literal["part", "call"], at: int, block: blocks.Block) -> None:
         """A block is the last of the messages so far, at this place."""
         self.last = Place(kind, at, len(self.thread) - 1)
         if block.mark is not None:
@@ -191,13 +173,13 @@ def _only(role: str, wanted: str, path: str, kind: str) -> None:
         )
 
 
-def _thoughts(block: ThinkingBlock) -> str:
+def _thoughts(block: blocks.ThinkingBlock) -> str:
     if block.thinking or block.signature is None:
         return block.thinking
     return unsealed(block.signature) or ""
 
 
-def _result(block: ToolResultBlock) -> Content:
+def _result(block: blocks.ToolResultBlock) -> Content:
     if isinstance(block.content, str):
         texts = [block.content]
     else:
@@ -207,28 +189,28 @@ def _result(block: ToolResultBlock) -> Content:
     return block.content if isinstance(block.content, str) else [text_part(each) for each in texts]
 
 
-def _thinking(body: PromptBody) -> Json:
+def _thinking(body: bodies.PromptBody) -> Json:
     if body.thinking is None or body.thinking.type == "adaptive":
         return {}
     return {"enable_thinking": body.thinking.type == "enabled"}
 
 
-def _specs(tools: Sequence[ClientTool] | None) -> list[ToolSpec]:
+def _specs(tools: Sequence[bodies.ClientTool] | None) -> list[ToolSpec]:
     return [_spec(tool, f"tools[{place}]") for place, tool in enumerate(tools or ())]
 
 
-def _spec(tool: ClientTool, path: str) -> ToolSpec:
+def _spec(tool: bodies.ClientTool, path: str) -> ToolSpec:
     text: str | None
     match tool:
-        case CustomTool():
+        case bodies.CustomTool():
             text, schema = tool.description, tool.input_schema
-        case BashTool():
+        case bodies.BashTool():
             text = "Run a command in a bash shell, which goes on from call to call."
             schema = _BASH
-        case OldEditorTool():
+        case bodies.OldEditorTool():
             text = "View and edit text files. undo_edit takes back the last edit of the file."
             schema = _editor((*_COMMANDS, "undo_edit"))
-        case EditorTool(max_characters=most):
+        case bodies.EditorTool(max_characters=most):
             text, schema = "View and edit text files.", _editor(_COMMANDS)
             if most is not None:
                 text += f" A view shows at most {most} characters."

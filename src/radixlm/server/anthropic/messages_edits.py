@@ -66,7 +66,7 @@ _Trigger = Annotated[TokensItem | UsesItem, ByType("Triggers are supported")]
 class ClearUsesItem(Body):
     """Results of tools are cleared, the oldest first, but those of the last `keep` uses.
 
-    trigger: more tokens or uses than this. clear_at_least: so many tokens, or nothing.
+    trigger: more tokens or uses than this. clear_at_least: this many tokens, or nothing.
     clear_tool_inputs: the calls' inputs too, of all tools or of these.
     """
 
@@ -99,7 +99,7 @@ class ClearUsesItem(Body):
         return Change(made, sum(isinstance(block, ToolResultBlock) for block in made.values()))
 
     def wanted(self, messages: Messages, tokens: int, cleared: int) -> bool:
-        """Whether it is time. tokens: of all. cleared: of these, so many would be."""
+        """Whether it is time. tokens: of all. cleared: how many of these would be."""
         if self.clear_at_least is not None and cleared < self.clear_at_least.value:
             return False
         if isinstance(self.trigger, UsesItem):

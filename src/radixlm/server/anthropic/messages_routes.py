@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
 
 from radixlm.core.errors import RequestTooLargeError
 from radixlm.core.request import Namespace
+from radixlm.server.anthropic import messages_wire as wire
 from radixlm.server.anthropic.messages_blocks import MessageItem
 from radixlm.server.anthropic.messages_body import CountBody, MessagesBody, PromptBody
 from radixlm.server.anthropic.messages_conversation import (
@@ -21,7 +21,6 @@ from radixlm.server.anthropic.messages_conversation import (
     use_of,
 )
 from radixlm.server.anthropic.messages_edits import edited
-from radixlm.server.anthropic.messages_wire import AppliedEdit, MessageEvent, MessageOut, TokenCount
 from radixlm.server.anthropic.messages_writer import MessageWriter
 from radixlm.server.http.body import not_too_deep
 from radixlm.server.http.envelope import exchange_of
@@ -38,21 +37,14 @@ _PROMPT = {"messages": [{"role": "user", "content": "What is the capital of Fran
 router = APIRouter(route_class=Route)
 
 
-class MessageTask(NamedTuple):
-    """applied: the edits of the context."""
-
-    chat: ChatTask
-    applied: Sequence[AppliedEdit]
-
-
 @router.post(
     "/v1/messages",
-    response_model=MessageOut,
+    response_model=wire.MessageOut,
     dependencies=[Depends(check_room)],
     responses=noted(
         *GENERATING,
         error=MessagesError,
-        events=MessageEvent,
+        events=wire.MessageEvent,
         example={**_PROMPT, "max_tokens": 16},
     ),
 )
@@ -67,7 +59,7 @@ async def create_message(request: Request, body: MessagesBody) -> Response:
 
 @router.post(
     "/v1/messages/count_tokens",
-    response_model=TokenCount,
+    response_model=wire.TokenCount,
     responses=noted(error=MessagesError, example=_PROMPT),
 )
 async def count_tokens(request: Request, body: CountBody) -> Response:
@@ -78,8 +70,11 @@ async def count_tokens(request: Request, body: CountBody) -> Response:
 
 
 @not_too_deep()
-def message_task(service: Service, body: MessagesBody, tenant: str) -> MessageTask:
-    """Render and tokenize. Takes time in proportion to the messages: call it off the event loop.
+def message_task(
+    service: Service, body: MessagesBody, tenant: str
+) -> tuple[ChatTask, Sequence[wire.AppliedEdit]]:
+    """The task of a message, and the edits of its context. Takes time in proportion to the
+    messages: call it off the event loop.
 
     Raises InvalidRequestError that names the field.
     """
@@ -95,11 +90,11 @@ def message_task(service: Service, body: MessagesBody, tenant: str) -> MessageTa
             max_tokens=max(body.max_tokens, 1),
             prompt_only=body.prompt_only,
         )
-    return MessageTask(task, applied)
+    return task, applied
 
 
 @not_too_deep()
-def token_count(service: Service, body: CountBody, tenant: str) -> TokenCount:
+def token_count(service: Service, body: CountBody, tenant: str) -> wire.TokenCount:
     """Tokens of the prompt. Takes time in proportion to it: call it off the event loop.
 
     Raises InvalidRequestError that names the field.
@@ -109,14 +104,14 @@ def token_count(service: Service, body: CountBody, tenant: str) -> TokenCount:
         chat, applied = _edited(service, body)
         whose = (tenant, *Namespace())
         tokens = chat_prompt(service, replace(chat, wishes=()), whose=whose).key.size
-    told: TokenCount = {"input_tokens": tokens}
+    told: wire.TokenCount = {"input_tokens": tokens}
     if body.edits:
         cleared = sum(edit["cleared_input_tokens"] for edit in applied)
         told["context_management"] = {"original_input_tokens": tokens + cleared}
     return told
 
 
-def _edited(service: Service, body: PromptBody) -> tuple[Conversation, Sequence[AppliedEdit]]:
+def _edited(service: Service, body: PromptBody) -> tuple[Conversation, Sequence[wire.AppliedEdit]]:
     """The conversation that the edits of the context leave, and those that were made."""
 
     def size(messages: Sequence[MessageItem]) -> int:

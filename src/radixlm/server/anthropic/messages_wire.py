@@ -97,16 +97,13 @@ class ContextManaged(TypedDict, total=False):
     context_management: AppliedEdits
 
 
-class NoStopDetails(TypedDict):
-    stop_details: None
-    container: None
-
-
-class StopDelta(NoStopDetails):
+class StopDelta(TypedDict):
     """How an answer ended."""
 
     stop_reason: StopReason | None
     stop_sequence: str | None
+    stop_details: None
+    container: None
 
 
 class MessageOut(StopDelta, CacheReported, ContextManaged):

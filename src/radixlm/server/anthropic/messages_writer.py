@@ -1,10 +1,10 @@
-"""How /v1/messages writes an answer: blocks, and the events that tell of them."""
+"""How /v1/messages writes an answer: its blocks, and an event for each change."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from pydantic_core import from_json
 
@@ -18,21 +18,8 @@ from radixlm.parsers import (
     ToolCallCut,
     ToolCallEnded,
 )
+from radixlm.server.anthropic import messages_wire as wire
 from radixlm.server.anthropic.messages_body import MessagesBody
-from radixlm.server.anthropic.messages_wire import (
-    AppliedEdit,
-    BlockOut,
-    ContextManaged,
-    DeltaOut,
-    FinalUsage,
-    MessageEvent,
-    MessageOut,
-    NoStopDetails,
-    StopDelta,
-    StopReason,
-    TextOut,
-    ThinkingOut,
-)
 from radixlm.server.http.sse import compact, event
 from radixlm.server.pipeline.answer_stream import AnswerStream
 from radixlm.server.pipeline.cache_control import SECONDS
@@ -45,22 +32,22 @@ from radixlm.server.pipeline.usage import UsageMeter
 
 # This many levels deeper may arguments stand when they are sent.
 _MARGIN = 100
-_NOTHING: Final[NoStopDetails] = {"stop_details": None, "container": None}
 
 
 class BlockWriter:
-    """Writes an answer's events as `blocks`, one open at a time, and tells of each change.
+    """Writes an answer's events as `blocks`, one open at a time, and an event for each
+    change.
 
     called: whether a whole call of a tool has come. shows_thinking: else thoughts are sealed into
     their signature, and come back with it.
     """
 
-    def __init__(self, tell: Callable[[MessageEvent], None], *, shows_thinking: bool) -> None:
-        self.blocks: list[BlockOut] = []
+    def __init__(self, tell: Callable[[wire.MessageEvent], None], *, shows_thinking: bool) -> None:
+        self.blocks: list[wire.BlockOut] = []
         self.called = False
         self._tell = tell
         self._shows_thinking = shows_thinking
-        self._open: BlockOut | None = None
+        self._open: wire.BlockOut | None = None
         self._held = ""  # of the open block: a call's arguments so far, or thoughts
 
     def write(self, event: AnswerEvent) -> None:
@@ -96,7 +83,7 @@ class BlockWriter:
     def _text(self, text: str) -> None:
         block = self._open
         if block is None or block["type"] != "text":
-            block = TextOut(type="text", text="")
+            block = wire.TextOut(type="text", text="")
             self._begin(block)
         block["text"] += text
         self._delta({"type": "text_delta", "text": text})
@@ -104,7 +91,7 @@ class BlockWriter:
     def _thought(self, text: str) -> None:
         block = self._open
         if block is None or block["type"] != "thinking":
-            block = ThinkingOut(type="thinking", thinking="", signature="")
+            block = wire.ThinkingOut(type="thinking", thinking="", signature="")
             self._begin(block)
         self._held += text
         if self._shows_thinking:
@@ -116,14 +103,14 @@ class BlockWriter:
             self._open["input"] = given or {}
         self.close()
 
-    def _begin(self, block: BlockOut) -> None:
+    def _begin(self, block: wire.BlockOut) -> None:
         self.close()
         self._open = block
         self.blocks.append(block)
         index = len(self.blocks) - 1
         self._tell({"type": "content_block_start", "index": index, "content_block": block})
 
-    def _delta(self, delta: DeltaOut) -> None:
+    def _delta(self, delta: wire.DeltaOut) -> None:
         index = len(self.blocks) - 1
         self._tell({"type": "content_block_delta", "index": index, "delta": delta})
 
@@ -140,7 +127,7 @@ class MessageWriter:
         service: Service,
         chat: ChatTask,
         body: MessagesBody,
-        applied: Sequence[AppliedEdit],
+        applied: Sequence[wire.AppliedEdit],
         failed: Callable[[Exception], bytes],
     ) -> None:
         self.meter = UsageMeter(1)
@@ -155,19 +142,17 @@ class MessageWriter:
         self._events: list[bytes] = []
 
     def push(self, _choice: int, output: RequestOutput) -> list[bytes]:
-        """As Writer.push."""
-        begins, self._last = self._last is None, output
-        if begins:
-            message = self._message({"stop_reason": None, "stop_sequence": None, **_NOTHING})
+        if self._last is None:
+            message = self._message()
             message["usage"]["output_tokens"] = 0  # what has come by now depends on the time
             self._tell({"type": "message_start", "message": message})
             self._tell({"type": "ping"})
+        self._last = output
         for each in self._stream.events(output):
             self._writer.write(each)
         return self._new_events()
 
     async def finish(self) -> list[bytes]:
-        """As Writer.finish."""
         self._writer.close()
         self._tell(
             {
@@ -182,10 +167,9 @@ class MessageWriter:
         return self._new_events()
 
     def whole(self) -> bytes:
-        """As Writer.whole."""
-        return compact({**self._message(self._ended()), **self._managed(), **self._reported()})
+        return compact({**self._message(), **self._managed(), **self._reported()})
 
-    def _tell(self, told: MessageEvent) -> None:
+    def _tell(self, told: wire.MessageEvent) -> None:
         if self._body.stream:
             self._events.append(event(told, told["type"]))
 
@@ -193,8 +177,8 @@ class MessageWriter:
         events, self._events = self._events, []
         return events
 
-    def _message(self, ended: StopDelta) -> MessageOut:
-        kept = self.meter.newly_kept()
+    def _message(self) -> wire.MessageOut:
+        kept, ended = self.meter.newly_kept(), self._ended()
         return {
             "id": self._generation.request_id,
             "type": "message",
@@ -220,18 +204,22 @@ class MessageWriter:
     def _reported(self) -> CacheReported:
         return reported(self._service, self._generation, self.meter.misses)
 
-    def _managed(self) -> ContextManaged:
+    def _managed(self) -> wire.ContextManaged:
         if not self._body.edits:
             return {}
         return {"context_management": {"applied_edits": list(self._applied)}}
 
-    def _ended(self) -> StopDelta:
-        """How it ended."""
+    def _ended(self) -> wire.StopDelta:
         matched = None if self._last is None else self._last.matched_stop
         sequence = matched if isinstance(matched, str) else None
-        return {"stop_reason": self._reason(sequence), "stop_sequence": sequence, **_NOTHING}
+        return {
+            "stop_reason": self._reason(sequence),
+            "stop_sequence": sequence,
+            "stop_details": None,
+            "container": None,
+        }
 
-    def _reason(self, sequence: str | None) -> StopReason | None:
+    def _reason(self, sequence: str | None) -> wire.StopReason | None:
         match None if self._last is None else self._last.finish_reason:
             case None:
                 return None
@@ -244,7 +232,7 @@ class MessageWriter:
             case _:
                 return "tool_use" if self._writer.called else "end_turn"
 
-    def _usage(self) -> FinalUsage:
+    def _usage(self) -> wire.FinalUsage:
         usage = self.meter.as_json(self._stream.reasoning_tokens)
         cached = usage["prompt_tokens_details"]["cached_tokens"]
         kept = sum(self.meter.newly_kept().values())

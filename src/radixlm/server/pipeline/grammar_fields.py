@@ -12,13 +12,15 @@ from radixlm.core.grammar import ANY_OBJECT, Grammar
 from radixlm.server.http.body import Body, ListOf
 from radixlm.server.http.fields import NotYet
 
-# By vLLM's names.
-_GUIDED: Mapping[str, Callable[..., Grammar]] = {
-    "json": Grammar.json_schema,
-    "json_object": Grammar.json_schema,
+# What a field's value is made of.
+_MAKERS: Mapping[str, Callable[..., Grammar]] = {
+    "json_schema": Grammar.json_schema,
     "regex": Grammar.regex,
-    "choice": Grammar.choice,
-    "grammar": Grammar.lark,
+    "ebnf": Grammar.lark,
+    "guided_json": Grammar.json_schema,
+    "guided_regex": Grammar.regex,
+    "guided_choice": Grammar.choice,
+    "guided_grammar": Grammar.lark,
 }
 
 
@@ -38,14 +40,11 @@ class GrammarFields(Body):
 
     def grammars(self) -> dict[str, Grammar]:
         """By the fields that ask for one. Raises InvalidRequestError."""
-        made = {}
-        if self.json_schema is not None:
-            made["json_schema"] = Grammar.json_schema(self.json_schema, param="json_schema")
-        if self.regex is not None:
-            made["regex"] = Grammar.regex(self.regex, param="regex")
-        if self.ebnf is not None:
-            made["ebnf"] = Grammar.lark(self.ebnf, param="ebnf")
-        return made
+        return {
+            name: make(value, param=name)
+            for name, make in _MAKERS.items()
+            if (value := getattr(self, name, None)) is not None
+        }
 
 
 class StructuredOutputs(Body):
@@ -101,7 +100,7 @@ class ResponseFormatField(GrammarFields):
 
     def grammars(self) -> dict[str, Grammar]:
         """As GrammarFields.grammars."""
-        made = super().grammars() | self._guided()
+        made = super().grammars() | self._structured()
         wanted = self.response_format
         if wanted is None:
             return made
@@ -116,26 +115,20 @@ class ResponseFormatField(GrammarFields):
             )
         return made
 
-    def _guided(self) -> dict[str, Grammar]:
-        given: dict[str, Any] = {
-            name: getattr(self, name)
-            for name in ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
-        }
-        if self.structured_outputs is not None:
-            inside = self.structured_outputs.model_dump(by_alias=True)
-            if inside.pop("json_object"):
-                inside["json_object"] = ANY_OBJECT
-            # guidance says the same by both names, for older and newer servers.
-            given |= {
-                f"structured_outputs.{name}": value
-                for name, value in inside.items()
-                if value != given.get(f"guided_{name}")
-            }
-        return {
-            name: _GUIDED[name.removeprefix("guided_").rpartition(".")[2]](value, param=name)
-            for name, value in given.items()
-            if value is not None
-        }
+    def _structured(self) -> dict[str, Grammar]:
+        """guidance says the same by both of vLLM's names, for older and newer servers."""
+        if self.structured_outputs is None:
+            return {}
+        given = self.structured_outputs.model_dump(by_alias=True)
+        if given.pop("json_object"):
+            given["json_object"] = ANY_OBJECT
+        made = {}
+        for name, value in given.items():
+            older, param = f"guided_{name}", f"structured_outputs.{name}"
+            if value is not None and value != getattr(self, older, None):
+                make = _MAKERS[older if older in _MAKERS else "guided_json"]
+                made[param] = make(value, param=param)
+        return made
 
 
 def one_of(grammars: Mapping[str, Grammar]) -> Grammar | None:

@@ -1,4 +1,4 @@
-"""An answer's events as the items of a response, and as the events that tell of them."""
+"""An answer's events as the items of a response, and as the events of its stream."""
 
 from __future__ import annotations
 
@@ -16,39 +16,35 @@ from radixlm.parsers import (
 )
 from radixlm.server.pipeline.logprobs import ChatToken
 from radixlm.server.pipeline.names import new_id, sealed
+from radixlm.server.responses import responses_wire as wire
 from radixlm.server.responses.responses_body import Status
-from radixlm.server.responses.responses_conversation import Member
-from radixlm.server.responses.responses_wire import (
-    EventLogprob,
-    OutputCall,
-    OutputItem,
-    OutputMessage,
-    OutputReasoning,
-    OutputText,
-    ReasoningText,
-)
 
 
 class ItemWriter:
-    """Builds `items` of an answer's events, one open at a time, and tells of each change.
+    """Builds `items` of an answer's events, one open at a time, and an event for each
+    change.
 
         text       message   added, part added, deltas, text done, part done, done
         thoughts   reasoning added, part added, deltas, text done, part done, done
         a call     function_call added, deltas, arguments done, done
 
     tell: takes each event, without its number, at once: what is in it goes on changing.
-    seals: give reasoning as encrypted_content too. names: tools in namespaces, by what the model
-    calls them.
+    seals: give reasoning as encrypted_content too. names: namespaces and names of tools in any, by
+    what the model calls them.
     """
 
     def __init__(
-        self, tell: Callable[[Mapping[str, Any]], None], *, seals: bool, names: Mapping[str, Member]
+        self,
+        tell: Callable[[Mapping[str, Any]], None],
+        *,
+        seals: bool,
+        names: Mapping[str, tuple[str, str]],
     ) -> None:
-        self.items: list[OutputItem] = []
+        self.items: list[wire.OutputItem] = []
         self._tell = tell
         self._seals = seals
         self._names = names
-        self._open: OutputItem | None = None
+        self._open: wire.OutputItem | None = None
         # Of tokens whose text is held back, as what may be the beginning of a call is.
         self._logprobs: list[ChatToken] = []
 
@@ -116,52 +112,43 @@ class ItemWriter:
         told = _without_bytes(logprobs)
         self._tell_of_part("response.output_text.delta", delta=text, logprobs=told)
 
-    def _message(self) -> OutputMessage:
+    def _message(self) -> wire.OutputMessage:
         """The message that is open; it begins when there is none."""
         if self._open is not None and self._open["type"] == "message":
             return self._open
-        message: OutputMessage = {
-            "type": "message",
-            "id": new_id("msg"),
-            "status": "in_progress",
-            "role": "assistant",
-            "content": [],
-        }
+        message = wire.OutputMessage(
+            type="message", id=new_id("msg"), status="in_progress", role="assistant", content=[]
+        )
         self._begin(message)
-        part: OutputText = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+        part = wire.OutputText(type="output_text", text="", annotations=[], logprobs=[])
         self._tell_of_part("response.content_part.added", part=part)
         message["content"].append(part)
         return message
 
-    def _reasoning(self) -> OutputReasoning:
+    def _reasoning(self) -> wire.OutputReasoning:
         """The reasoning that is open; it begins when there is none."""
         if self._open is not None and self._open["type"] == "reasoning":
             return self._open
-        reasoning: OutputReasoning = {
-            "type": "reasoning",
-            "id": new_id("rs"),
-            "status": "in_progress",
-            "summary": [],
-            "content": [],
-        }
+        reasoning = wire.OutputReasoning(
+            type="reasoning", id=new_id("rs"), status="in_progress", summary=[], content=[]
+        )
         self._begin(reasoning)
-        part: ReasoningText = {"type": "reasoning_text", "text": ""}
+        part = wire.ReasoningText(type="reasoning_text", text="")
         self._tell_of_part("response.content_part.added", part=part)
         reasoning["content"].append(part)
         return reasoning
 
     def _call(self, call_id: str, name: str) -> None:
-        member = self._names.get(name)
-        call: OutputCall = {
-            "type": "function_call",
-            "id": new_id("fc"),
-            "status": "in_progress",
-            "call_id": call_id,
-            "name": name if member is None else member.tool.name,
-            "arguments": "",
-        }
-        if member is not None and member.namespace is not None:
-            call["namespace"] = member.namespace
+        call = wire.OutputCall(
+            type="function_call",
+            id=new_id("fc"),
+            status="in_progress",
+            call_id=call_id,
+            name=name,
+            arguments="",
+        )
+        if name in self._names:
+            call["namespace"], call["name"] = self._names[name]
         self._begin(call)
 
     def _arguments(self, delta: str) -> None:
@@ -171,7 +158,7 @@ class ItemWriter:
         kind, item_id = "response.function_call_arguments.delta", self._open["id"]
         self._tell_of_item(kind, item_id=item_id, delta=delta)
 
-    def _begin(self, item: OutputItem) -> None:
+    def _begin(self, item: wire.OutputItem) -> None:
         self.close("completed")
         self.items.append(item)
         self._open = item
@@ -184,7 +171,7 @@ class ItemWriter:
         self._tell_of_item(kind, item_id=self.items[-1]["id"], content_index=0, **fields)
 
 
-def _without_bytes(entries: Sequence[ChatToken]) -> list[EventLogprob]:
+def _without_bytes(entries: Sequence[ChatToken]) -> list[wire.EventLogprob]:
     return [
         {
             "token": entry["token"],

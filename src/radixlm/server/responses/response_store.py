@@ -16,7 +16,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
@@ -168,7 +168,7 @@ class TurnStore:
             "WHERE id = ? AND owner = ? AND alive AND created >= ?",
             (turn_id, owner, self._oldest()),
         ).fetchone()
-        return None if row is None else _turn(row)
+        return None if row is None else Turn(*row)
 
     def items(self, owner: str, item_ids: Collection[str]) -> dict[str, dict[str, Any]]:
         """By their ids, those that turns have which `get` finds: of their input or their answer.
@@ -193,7 +193,7 @@ class TurnStore:
                 f"SELECT {_COLUMNS} FROM turns WHERE id = ?",  # noqa: S608
                 (found[-1].parent,),
             ).fetchone()
-            found.append(_turn(row))
+            found.append(Turn(*row))
         return found[::-1]
 
     def delete(self, owner: str, turn_id: str) -> bool:
@@ -265,11 +265,6 @@ class TurnStore:
             turn_id = gone[0] if gone is not None else None
 
 
-def _turn(row: tuple[Any, ...]) -> Turn:
-    turn = Turn(*row)
-    return replace(turn, ended=bool(turn.ended))
-
-
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -303,7 +298,6 @@ class ResponseStore:
         self._thread.submit(self._turns.fail_open, failed).result()
 
     async def put(self, turn: Turn) -> bool:
-        """As TurnStore.put."""
         return await self.call(TurnStore.put, turn, frozenset(self._tasks))
 
     async def call(

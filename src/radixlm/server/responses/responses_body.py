@@ -157,7 +157,7 @@ class AllowedTools(Body):
 
 
 class TextFormat(Body):
-    """name to strict: of type json_schema, whose schema is told as `schema`."""
+    """name to strict: of type json_schema, whose schema is called `schema`."""
 
     type: Literal["text", "json_object", "json_schema"]
     name: Label | None = None

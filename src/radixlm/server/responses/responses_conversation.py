@@ -5,8 +5,8 @@ Tools in namespaces are to the model a function each, and to the client a name i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.grammar import ANY_OBJECT, Grammar
@@ -30,74 +30,31 @@ from radixlm.server.pipeline.tool_fields import (
     tool_use,
     tools_for_template,
 )
-from radixlm.server.responses.responses_body import (
-    LOGPROBS,
-    AllowedTools,
-    AnyItem,
-    AnyTool,
-    ChosenTool,
-    ContentPart,
-    FunctionCallItem,
-    FunctionOutputItem,
-    FunctionTool,
-    MessageItem,
-    NamespaceTool,
-    ReasoningItem,
-    ResponseBody,
-)
+from radixlm.server.responses import responses_body as bodies
 
 # The request's fields, by what the pipeline and the engine call them.
 NAMES: Final = {"prompt": "input", "messages": "input", "max_tokens": "max_output_tokens"}
 _TEXT_PARTS = ("input_text", "output_text")
 
 
-class Member(NamedTuple):
-    """A tool that can be called, and as the model knows it. namespace: where it is in one."""
+def callers_names(tools: Sequence[bodies.AnyTool] | None) -> Mapping[str, tuple[str, str]]:
+    """Tools in namespaces, each as its namespace and name, by what the model calls it."""
+    return {
+        _flat(group.name, tool.name): (group.name, tool.name)
+        for group in tools or ()
+        if isinstance(group, bodies.NamespaceTool)
+        for tool in group.tools
+    }
 
-    tool: FunctionTool
-    spec: ToolSpec
-    namespace: str | None
 
-
-def flat_name(namespace: str | None, name: str) -> str:
+def _flat(namespace: str | None, name: str) -> str:
     """What the model calls a tool, as vLLM has it."""
     return name if namespace is None else f"{namespace}__{name}"
 
 
-def callers_names(tools: Sequence[AnyTool] | None) -> Mapping[str, Member]:
-    """The tools in namespaces, by what the model calls them."""
-    return {member.spec.name: member for member in _members(tools) if member.namespace is not None}
-
-
-def _members(tools: Sequence[AnyTool] | None) -> Iterator[Member]:
-    """All tools that can be called. The first one of a namespace has its description, too."""
-    for place, tool in enumerate(tools or ()):
-        path = f"tools[{place}]"
-        if not isinstance(tool, NamespaceTool):
-            yield _member(tool, path, tool.description)
-            continue
-        told = tool.description
-        for inner, function in enumerate(tool.tools):
-            texts = [text for text in (told, function.description) if text]
-            described = "\n\n".join(texts) or None
-            yield _member(function, f"{path}.tools[{inner}]", described, tool.name)
-            told = None
-
-
-def _member(
-    tool: FunctionTool, path: str, description: str | None, namespace: str | None = None
-) -> Member:
-    name = flat_name(namespace, tool.name)
-    if len(name) > MAX_NAME:
-        raise InvalidRequestError(
-            f"{path}.name {name!r:.80} is, with its namespace, longer than {MAX_NAME} characters",
-            param=f"{path}.name",
-        )
-    spec = ToolSpec(name, description, tool.parameters, tool.strict, path, path)
-    return Member(tool, spec, namespace)
-
-
-def conversation_of(body: ResponseBody, earlier: Sequence[AnyItem] = ()) -> Conversation:
+def conversation_of(
+    body: bodies.ResponseBody, earlier: Sequence[bodies.AnyItem] = ()
+) -> Conversation:
     """What the model reads. Raises InvalidRequestError that names the field.
 
     earlier: the items of the turns before.
@@ -113,20 +70,20 @@ def conversation_of(body: ResponseBody, earlier: Sequence[AnyItem] = ()) -> Conv
         raise InvalidRequestError("input is empty", param="input")
     return Conversation(
         items.thread.messages(),
-        tools_for_template(_specs(body)),
+        tools_for_template(_specs(body.tools)),
         variables_of(None if body.reasoning is None else body.reasoning.effort, {}),
         [*items.thread.wishes, *implicit_wish(body.prompt_cache_options)],
     )
 
 
-def items_of(body: ResponseBody) -> list[AnyItem]:
+def items_of(body: bodies.ResponseBody) -> list[bodies.AnyItem]:
     """`input` as items."""
     if isinstance(body.input, str):
-        return [MessageItem(role="user", content=body.input)]
+        return [bodies.MessageItem(role="user", content=body.input)]
     return list(body.input or ())
 
 
-def params_of(body: ResponseBody, defaults: Mapping[str, float]) -> SamplingParams:
+def params_of(body: bodies.ResponseBody, defaults: Mapping[str, float]) -> SamplingParams:
     """The engine's parameters, but for the answer's length. Raises InvalidRequestError.
 
     defaults: of fields that the request leaves open.
@@ -136,20 +93,20 @@ def params_of(body: ResponseBody, defaults: Mapping[str, float]) -> SamplingPara
     if form is not None and form.type != "text":
         schema = ANY_OBJECT if form.json_schema is None else form.json_schema
         grammar = Grammar.json_schema(schema, param="text.format")
-    logprobs = (body.top_logprobs or 0) if body.includes(LOGPROBS) else None
+    logprobs = (body.top_logprobs or 0) if body.includes(bodies.LOGPROBS) else None
     return body.sampling(defaults, grammar=grammar, logprobs=logprobs)
 
 
-def use_of(body: ResponseBody) -> ToolUse:
+def use_of(body: bodies.ResponseBody) -> ToolUse:
     """What the answer may call. Raises InvalidRequestError that names the field."""
-    specs, several = _specs(body), body.parallel_tool_calls is not False
+    specs, several = _specs(body.tools), body.parallel_tool_calls is not False
     match body.tool_choice:
-        case ChosenTool(namespace=namespace, name=name):
-            chosen = {"tool_choice.name": flat_name(namespace, name)}
+        case bodies.ChosenTool(namespace=namespace, name=name):
+            chosen = {"tool_choice.name": _flat(namespace, name)}
             return tool_use(specs, Calling.REQUIRED, chosen, parallel=False)
-        case AllowedTools(mode=mode, tools=tools):
+        case bodies.AllowedTools(mode=mode, tools=tools):
             chosen = {
-                f"tool_choice.tools[{place}].name": flat_name(tool.namespace, tool.name)
+                f"tool_choice.tools[{place}].name": _flat(tool.namespace, tool.name)
                 for place, tool in enumerate(tools)
             }
             return tool_use(specs, Calling(mode), chosen, parallel=several)
@@ -158,13 +115,38 @@ def use_of(body: ResponseBody) -> ToolUse:
             return tool_use(specs, calling, parallel=several)
 
 
-def _specs(body: ResponseBody) -> list[ToolSpec]:
-    specs = [member.spec for member in _members(body.tools)]
+def _specs(tools: Sequence[bodies.AnyTool] | None) -> list[ToolSpec]:
+    """All tools that can be called. The first one of a namespace has its description, too."""
+    specs: list[ToolSpec] = []
+    for place, tool in enumerate(tools or ()):
+        path = f"tools[{place}]"
+        if not isinstance(tool, bodies.NamespaceTool):
+            specs.append(_spec(tool, path))
+            continue
+        for inner, function in enumerate(tool.tools):
+            described = "" if inner else tool.description or ""
+            specs.append(_spec(function, f"{path}.tools[{inner}]", tool.name, described))
     if len(specs) > MAX_TOOLS:
         raise InvalidRequestError(
             f"tools: there are {len(specs)}, at most {MAX_TOOLS} are allowed", param="tools"
         )
     return specs
+
+
+def _spec(
+    tool: bodies.FunctionTool, path: str, namespace: str | None = None, more: str = ""
+) -> ToolSpec:
+    """more: what is said before the tool's own description."""
+    name = _flat(namespace, tool.name)
+    if len(name) > MAX_NAME:
+        raise InvalidRequestError(
+            f"{path}.name {name!r:.80} is, with its namespace, longer than {MAX_NAME} characters",
+            param=f"{path}.name",
+        )
+    description = tool.description
+    if namespace is not None:
+        description = "\n\n".join(text for text in (more, description) if text) or None
+    return ToolSpec(name, description, tool.parameters, tool.strict, path, path)
 
 
 class _Items:
@@ -177,29 +159,29 @@ class _Items:
         self.thread = Thread("of no function call")
         self._options = options
 
-    def add(self, item: AnyItem, path: str) -> None:
+    def add(self, item: bodies.AnyItem, path: str) -> None:
         """Take the next item. Raises InvalidRequestError that names the field."""
         match item:
-            case MessageItem(role="assistant"):
+            case bodies.MessageItem(role="assistant"):
                 self._say(item.content, f"{path}.content")
-            case MessageItem():
+            case bodies.MessageItem():
                 # Templates know the older name only; it means the same.
                 role = "system" if item.role == "developer" else item.role
                 self.thread.begin(role, content=_content(item.content, f"{path}.content"))
                 self._keep(item.content)
-            case ReasoningItem():
+            case bodies.ReasoningItem():
                 self._think(_thoughts(item, path))
-            case FunctionCallItem():
-                name = flat_name(item.namespace, item.name)
+            case bodies.FunctionCallItem():
+                name = _flat(item.namespace, item.name)
                 arguments = read_arguments(item.arguments, f"{path}.arguments")
                 self._turn()
                 self.thread.call(item.call_id, name, arguments, f"{path}.call_id")
-            case FunctionOutputItem():
+            case bodies.FunctionOutputItem():
                 content = _content(item.output, f"{path}.output")
                 self.thread.result(item.call_id, content, f"{path}.call_id")
                 self._keep(item.output)
 
-    def _say(self, said: str | Sequence[ContentPart], path: str) -> None:
+    def _say(self, said: str | Sequence[bodies.ContentPart], path: str) -> None:
         """Text may stand before and after the calls of one turn; a message has one place for it.
 
         Two texts with nothing between them are two messages.
@@ -233,7 +215,7 @@ class _Items:
             return self.thread.begin("assistant")
         return last
 
-    def _keep(self, said: str | Sequence[ContentPart], first: int = 0) -> None:
+    def _keep(self, said: str | Sequence[bodies.ContentPart], first: int = 0) -> None:
         """What ends with marked parts is to stay cached. first: where they begin in the message."""
         for place, part in enumerate(() if isinstance(said, str) else said, first):
             if part.prompt_cache_breakpoint is not None:
@@ -241,7 +223,9 @@ class _Items:
                 self.thread.keep("part", place, ttl)
 
 
-def _content(said: str | Sequence[ContentPart], path: str, more: Sequence[str] = ()) -> Content:
+def _content(
+    said: str | Sequence[bodies.ContentPart], path: str, more: Sequence[str] = ()
+) -> Content:
     """more: kinds of parts that may stand there besides texts."""
     if isinstance(said, str):
         return said
@@ -256,7 +240,7 @@ def _as_parts(content: Content) -> list[Json]:
     return [text_part(content)] if isinstance(content, str) else content
 
 
-def _part_text(part: ContentPart, path: str, kinds: Sequence[str]) -> str:
+def _part_text(part: bodies.ContentPart, path: str, kinds: Sequence[str]) -> str:
     if part.type not in kinds:
         raise InvalidRequestError(
             f"{path}.type {part.type!r:.80} is not supported here, only {' and '.join(kinds)}",
@@ -269,7 +253,7 @@ def _part_text(part: ContentPart, path: str, kinds: Sequence[str]) -> str:
     return text
 
 
-def _thoughts(item: ReasoningItem, path: str) -> str:
+def _thoughts(item: bodies.ReasoningItem, path: str) -> str:
     if item.content:
         parts, name, kind = item.content, "content", "reasoning_text"
     elif item.encrypted_content:

@@ -14,20 +14,14 @@ from radixlm.core.errors import InvalidRequestError
 from radixlm.server.http.http_errors import NotFoundError, timed_out
 from radixlm.server.http.routes import GENERATING, Route, noted
 from radixlm.server.pipeline.answer import respond
-from radixlm.server.pipeline.generation import run
+from radixlm.server.pipeline.generation import Generation, run
 from radixlm.server.pipeline.names import new_id, renamed
 from radixlm.server.pipeline.service import Service, check_room, service_of, tenant_of
+from radixlm.server.responses import responses_wire as wire
 from radixlm.server.responses.response_store import ResponseStore, Turn, TurnStore
 from radixlm.server.responses.responses_body import AnyItem, ItemsQuery, ResponseBody, RetrieveQuery
 from radixlm.server.responses.responses_conversation import items_of
-from radixlm.server.responses.responses_task import ResponseTask, not_found, response_task
-from radixlm.server.responses.responses_wire import (
-    AnyEvent,
-    Deleted,
-    InputItems,
-    InputTokens,
-    ResponseObject,
-)
+from radixlm.server.responses.responses_task import not_found, response_task
 from radixlm.server.responses.responses_writer import ResponseWriter
 
 # What the ids of items begin with.
@@ -49,12 +43,12 @@ def store_of(request: Request) -> ResponseStore:
 
 @router.post(
     "/v1/responses",
-    response_model=ResponseObject,
+    response_model=wire.ResponseObject,
     dependencies=[Depends(check_room)],
     responses=noted(
         *GENERATING,
         NotFoundError,
-        events=AnyEvent,
+        events=wire.AnyEvent,
         example={"input": "What is the capital of France?", "max_output_tokens": 16},
     ),
 )
@@ -62,33 +56,30 @@ async def create_response(request: Request, body: ResponseBody) -> Response:
     """OpenAI's responses: made, and stored unless store is false."""
     service, store = service_of(request), store_of(request)
     body.check()
-    made = await response_task(service, store, body, tenant_of(request))
-    writer = ResponseWriter(service, store, made, stored_items(made.body))
+    chat, body = await response_task(service, store, body, tenant_of(request))
+    writer = ResponseWriter(service, store, chat, body, stored_items(body))
     if body.background:
-        return await _begin_in_background(request, made, writer)
-    return await respond(request, made.chat.generation, writer, stream=bool(body.stream))
+        return await _begin_in_background(request, chat.generation, writer)
+    return await respond(request, chat.generation, writer, stream=bool(body.stream))
 
 
 @router.post(
     "/v1/responses/input_tokens",
-    response_model=InputTokens,
+    response_model=wire.InputTokens,
     responses=noted(NotFoundError, example={"input": "What is the capital of France?"}),
 )
 async def count_input_tokens(request: Request, body: ResponseBody) -> Response:
     """How many tokens a response's prompt has."""
     body.check()
     service, tenant = service_of(request), tenant_of(request)
-    made = await response_task(service, store_of(request), body, tenant)
-    count: InputTokens = {
-        "object": "response.input_tokens",
-        "input_tokens": made.chat.prompt.key.size,
-    }
-    return JSONResponse(count)
+    chat, _ = await response_task(service, store_of(request), body, tenant)
+    tokens = chat.prompt.key.size
+    return JSONResponse(wire.InputTokens(object="response.input_tokens", input_tokens=tokens))
 
 
 @router.get(
     "/v1/responses/{response_id}",
-    response_model=ResponseObject,
+    response_model=wire.ResponseObject,
     responses=noted(NotFoundError),
 )
 async def get_response(
@@ -101,7 +92,7 @@ async def get_response(
 
 
 @router.delete(
-    "/v1/responses/{response_id}", response_model=Deleted, responses=noted(NotFoundError)
+    "/v1/responses/{response_id}", response_model=wire.Deleted, responses=noted(NotFoundError)
 )
 async def delete_response(request: Request, response_id: str) -> Response:
     """Forget a stored response. Those that continue it can still be continued."""
@@ -114,7 +105,7 @@ async def delete_response(request: Request, response_id: str) -> Response:
 
 @router.post(
     "/v1/responses/{response_id}/cancel",
-    response_model=ResponseObject,
+    response_model=wire.ResponseObject,
     responses=noted(InvalidRequestError, NotFoundError),
 )
 async def cancel_response(request: Request, response_id: str) -> Response:
@@ -131,7 +122,7 @@ async def cancel_response(request: Request, response_id: str) -> Response:
 
 @router.get(
     "/v1/responses/{response_id}/input_items",
-    response_model=InputItems,
+    response_model=wire.InputItems,
     responses=noted(NotFoundError),
 )
 async def list_input_items(
@@ -143,7 +134,7 @@ async def list_input_items(
 
 
 async def _begin_in_background(
-    request: Request, made: ResponseTask, writer: ResponseWriter
+    request: Request, generation: Generation, writer: ResponseWriter
 ) -> Response:
     """Store a response and begin to make it. Gives it as it is now.
 
@@ -156,18 +147,18 @@ async def _begin_in_background(
             param="background",
         )
     begun = JSONResponse(writer.response())
-    work = _make(service_of(request), made, writer)
-    store_of(request).start(made.chat.generation.request_id, work)
+    work = _make(service_of(request), generation, writer)
+    store_of(request).start(generation.request_id, work)
     return begun
 
 
-async def _make(service: Service, made: ResponseTask, writer: ResponseWriter) -> None:
+async def _make(service: Service, generation: Generation, writer: ResponseWriter) -> None:
     """Make a response from its beginning to its end, whatever that is."""
     limit = service.config.request_timeout
     try:
         async with (
             asyncio.timeout(limit or None),
-            aclosing(run(service, made.chat.generation)) as parts,
+            aclosing(run(service, generation)) as parts,
         ):
             async for part in parts:
                 begins = writer.status == "queued"
@@ -182,7 +173,7 @@ async def _make(service: Service, made: ResponseTask, writer: ResponseWriter) ->
     except TimeoutError:
         writer.fail(timed_out(limit))
     except InvalidRequestError as error:
-        writer.fail(renamed(error, made.chat.generation.names))
+        writer.fail(renamed(error, generation.names))
     except Exception as error:  # nobody else can be told of it
         writer.fail(error)
     finally:  # even when it is cancelled once more
@@ -210,7 +201,7 @@ def _stored_item(item: AnyItem) -> dict[str, Any]:
     return told
 
 
-def _listed(items: list[dict[str, Any]], query: ItemsQuery) -> InputItems:
+def _listed(items: list[dict[str, Any]], query: ItemsQuery) -> wire.InputItems:
     """One page of a response's input. Raises InvalidRequestError for an unknown `after`."""
     found = items if query.order == "asc" else items[::-1]
     if query.after is not None:

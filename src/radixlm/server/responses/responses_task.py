@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from pydantic import TypeAdapter
 
@@ -31,24 +29,17 @@ from radixlm.server.responses.responses_conversation import (
 _ITEMS: TypeAdapter[list[AnyItem]] = TypeAdapter(list[AnyItem])
 
 
-class ResponseTask(NamedTuple):
-    """created: in seconds since 1970."""
-
-    chat: ChatTask
-    body: ResponseBody
-    created: int
-
-
 async def response_task(
     service: Service, store: ResponseStore, body: ResponseBody, tenant: str
-) -> ResponseTask:
-    """The task of a body, with the items that it refers to and the turns that it continues.
+) -> tuple[ChatTask, ResponseBody]:
+    """The task of a body, with the items that it refers to and the turns that it continues; and the
+    body with these items in it.
 
     Raises InvalidRequestError that names the field.
     """
     body = await _resolved(store, body, tenant)
     turns = await _turns_before(store, body, tenant)
-    return await asyncio.to_thread(_task, service, body, turns, tenant)
+    return await asyncio.to_thread(_task, service, body, turns, tenant), body
 
 
 async def _turns_before(store: ResponseStore, body: ResponseBody, tenant: str) -> list[Turn]:
@@ -100,7 +91,7 @@ def not_found(response_id: str, param: str) -> NotFoundError:
 
 
 @not_too_deep()
-def _task(service: Service, body: ResponseBody, turns: Sequence[Turn], tenant: str) -> ResponseTask:
+def _task(service: Service, body: ResponseBody, turns: Sequence[Turn], tenant: str) -> ChatTask:
     """Render and tokenize. Takes time in proportion to the conversation: call it off the event
     loop. turns: those before. Raises InvalidRequestError that names the field.
     """
@@ -114,13 +105,12 @@ def _task(service: Service, body: ResponseBody, turns: Sequence[Turn], tenant: s
             prompt = _cut_to_fit(prompt_of, chat, service.longest - reserved)
         else:
             prompt = prompt_of(chat)
-        task = task_of(
+        return task_of(
             *(service, prompt, use, params, body, tenant),
             request_id=new_id("resp"),
             names=NAMES,
             max_tokens=body.max_output_tokens,
         )
-    return ResponseTask(task, body, int(time.time()))
 
 
 def _items_of(turns: Sequence[Turn]) -> list[AnyItem]:

@@ -98,7 +98,7 @@ FailureCode = Literal["server_error", "rate_limit_exceeded", "invalid_prompt"]
 
 
 class ResponseFailure(TypedDict):
-    """type, param: as an error's that is told at once."""
+    """type, param: as an error's."""
 
     code: FailureCode
     message: str

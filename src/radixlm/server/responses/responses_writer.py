@@ -15,30 +15,17 @@ from radixlm.server.http.sse import compact, event
 from radixlm.server.pipeline.answer_stream import AnswerStream
 from radixlm.server.pipeline.cache_control import DEFAULT_KEEP, SECONDS
 from radixlm.server.pipeline.cache_report import reported
+from radixlm.server.pipeline.chat import ChatTask
 from radixlm.server.pipeline.logprobs import TokenTexts, chat_logprobs
 from radixlm.server.pipeline.service import Service
 from radixlm.server.pipeline.usage import UsageMeter
+from radixlm.server.responses import responses_body as bodies
+from radixlm.server.responses import responses_wire as wire
 from radixlm.server.responses.item_writer import ItemWriter
 from radixlm.server.responses.response_store import ResponseStore, Turn
-from radixlm.server.responses.responses_body import (
-    ENCRYPTED,
-    AnyTool,
-    NamespaceTool,
-    Reasoning,
-    ResponseBody,
-)
 from radixlm.server.responses.responses_conversation import callers_names
-from radixlm.server.responses.responses_task import ResponseTask
-from radixlm.server.responses.responses_wire import (
-    CacheOptions,
-    FailureCode,
-    Outcome,
-    ResponseFailure,
-    ResponseObject,
-    ResponseUsage,
-)
 
-_OUTCOMES: dict[FinishReason | None, Outcome] = {
+_OUTCOMES: dict[FinishReason | None, wire.Outcome] = {
     FinishReason.STOP: "completed",
     FinishReason.LENGTH: "incomplete",
 }
@@ -55,23 +42,24 @@ class ResponseWriter:
         self,
         service: Service,
         store: ResponseStore,
-        made: ResponseTask,
+        chat: ChatTask,
+        body: bodies.ResponseBody,
         input_items: list[dict[str, Any]],
     ) -> None:
         self.meter = UsageMeter(1, caches=service.caches)
-        self.status: Outcome = "queued" if made.body.background else "in_progress"
+        self.status: wire.Outcome = "queued" if body.background else "in_progress"
         self._service = service
         self._store = store
-        self._made = made
-        self._generation, tokenizer = made.chat.generation, service.engine.tokenizer
-        self._stream = AnswerStream(made.chat.new_parser())
+        self._body = body
+        self._created = int(time.time())
+        self._generation, tokenizer = chat.generation, service.engine.tokenizer
+        self._stream = AnswerStream(chat.new_parser())
         params = self._generation.params
         told = params.logprobs is not None
-        self._texts = TokenTexts(tokenizer, params, made.chat.prompt.key) if told else None
+        self._texts = TokenTexts(tokenizer, params, chat.prompt.key) if told else None
         self._input = json.dumps(input_items, ensure_ascii=False)
-        body = made.body
         self._writer = ItemWriter(
-            self._tell, seals=body.includes(ENCRYPTED), names=callers_names(body.tools)
+            self._tell, seals=body.includes(bodies.ENCRYPTED), names=callers_names(body.tools)
         )
         self._begun = False
         self._reason: FinishReason | None = None
@@ -82,7 +70,6 @@ class ResponseWriter:
         self._events: list[bytes] = []
 
     def push(self, _choice: int, output: RequestOutput) -> list[bytes]:
-        """As Writer.push."""
         if not self._begun:
             self._begun, self.status = True, "in_progress"
             self._tell_whole("response.created")
@@ -95,7 +82,7 @@ class ResponseWriter:
         return self._new_events()
 
     async def finish(self) -> list[bytes]:
-        """As Writer.finish: the response is stored before its stream's last event."""
+        """The response is stored before its stream's last event."""
         outcome = _OUTCOMES.get(self._reason, "cancelled")
         self._writer.finish("completed" if outcome == "completed" else "incomplete")
         self._end(outcome)
@@ -104,11 +91,10 @@ class ResponseWriter:
         return self._new_events()
 
     def whole(self) -> bytes:
-        """As Writer.whole."""
         return compact(self.response())
 
     def failed(self, error: Exception) -> bytes:
-        """As Writer.failed. Such a response is not stored."""
+        """Such a response is not stored."""
         self._stored = False
         self.fail(error)
         self._tell_whole("response.failed")
@@ -131,14 +117,14 @@ class ResponseWriter:
             self._stored = await self._store.put(self._turn())
         return self._stored
 
-    def response(self) -> ResponseObject:
+    def response(self) -> wire.ResponseObject:
         """As it is now."""
-        body, params = self._made.body, self._generation.params
+        body, params = self._body, self._generation.params
         ended = self.status not in ("queued", "in_progress")
-        response: ResponseObject = {
+        response: wire.ResponseObject = {
             "id": self._generation.request_id,
             "object": "response",
-            "created_at": self._made.created,
+            "created_at": self._created,
             "completed_at": self._completed_at,
             "status": self.status,
             "background": bool(body.background),
@@ -157,7 +143,7 @@ class ResponseWriter:
             "prompt_cache_key": body.prompt_cache_key,
             "prompt_cache_options": _cache_options(body),
             "prompt_cache_retention": _retention(body),
-            "reasoning": (body.reasoning or Reasoning()).model_dump(),
+            "reasoning": (body.reasoning or bodies.Reasoning()).model_dump(),
             "safety_identifier": body.safety_identifier,
             "service_tier": "default",
             "store": self._stored,
@@ -176,7 +162,7 @@ class ResponseWriter:
             response["cache_report"] = report["cache_report"]
         return response
 
-    def _end(self, outcome: Outcome) -> None:
+    def _end(self, outcome: wire.Outcome) -> None:
         self.status = outcome
         if outcome == "completed":
             self._completed_at = int(time.time())
@@ -185,14 +171,14 @@ class ResponseWriter:
         return Turn(
             id=self._generation.request_id,
             owner=self._generation.tenant,
-            parent=self._made.body.previous_response_id,
-            created=self._made.created,
+            parent=self._body.previous_response_id,
+            created=self._created,
             ended=self.status not in ("queued", "in_progress"),
             response=json.dumps(self.response(), ensure_ascii=False),
             input=self._input,
         )
 
-    def _usage(self) -> ResponseUsage:
+    def _usage(self) -> wire.ResponseUsage:
         usage = self.meter.as_json(self._stream.reasoning_tokens)
         kept = self.meter.newly_kept()
         details = usage["prompt_tokens_details"]
@@ -233,8 +219,8 @@ def lost(response: str) -> str:
     return json.dumps({**json.loads(response), "status": "failed", "error": failure})
 
 
-def _failure(error: Exception) -> ResponseFailure:
-    code: FailureCode = "server_error"
+def _failure(error: Exception) -> wire.ResponseFailure:
+    code: wire.FailureCode = "server_error"
     if isinstance(error, QueueFullError):
         code = "rate_limit_exceeded"
     elif isinstance(error, InvalidRequestError):
@@ -248,7 +234,7 @@ def _failure(error: Exception) -> ResponseFailure:
     }
 
 
-def _text(body: ResponseBody) -> dict[str, Any]:
+def _text(body: bodies.ResponseBody) -> dict[str, Any]:
     form = body.text.format if body.text is not None else None
     told: dict[str, Any] = {"type": "text"}
     if form is not None:
@@ -257,27 +243,27 @@ def _text(body: ResponseBody) -> dict[str, Any]:
     return {"format": told, "verbosity": verbosity or "medium"}
 
 
-def _cache_options(body: ResponseBody) -> CacheOptions | None:
+def _cache_options(body: bodies.ResponseBody) -> wire.CacheOptions | None:
     wish = body.prompt_cache_options
     if wish is None:
         return None
     return {"mode": wish.mode or "implicit", "ttl": wish.ttl or DEFAULT_KEEP}
 
 
-def _retention(body: ResponseBody) -> Literal["in_memory", "24h"] | None:
+def _retention(body: bodies.ResponseBody) -> Literal["in_memory", "24h"] | None:
     kept = body.prompt_cache_retention
     return "in_memory" if kept == "in-memory" else kept
 
 
-def _tool_choice(body: ResponseBody) -> Any:
+def _tool_choice(body: bodies.ResponseBody) -> Any:
     choice = body.tool_choice
     if choice is None or isinstance(choice, str):
         return choice or "auto"
     return choice.model_dump(exclude_none=True)
 
 
-def _tool(tool: AnyTool) -> dict[str, Any]:
-    if isinstance(tool, NamespaceTool):
+def _tool(tool: bodies.AnyTool) -> dict[str, Any]:
+    if isinstance(tool, bodies.NamespaceTool):
         told = {"type": tool.type, "name": tool.name, "description": tool.description or ""}
         return {**told, "tools": [_tool(inner) for inner in tool.tools]}
     return {**tool.model_dump(), "strict": tool.strict is True}

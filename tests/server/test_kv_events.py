@@ -14,6 +14,7 @@ from contextlib import closing, contextmanager
 import httpx
 import pytest
 import zmq
+from radixlm.server.kv_events.kv_wire import Event
 
 from radixlm.build import AsyncEngine
 from radixlm.core.config import EngineConfig
@@ -27,7 +28,6 @@ from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.kv_events import outlet as outlets
 from radixlm.server.kv_events import publisher as publishers
 from radixlm.server.kv_events.blocks import BlockLedger
-from radixlm.server.kv_events.kv_wire import Event
 from radixlm.server.kv_events.outlet import Outlet
 from radixlm.server.kv_events.publisher import KVEventCounts, Publisher, published
 from radixlm.server.serve import serve
@@ -370,7 +370,7 @@ def test_what_is_wrong_is_told_before_the_model_is_loaded(monkeypatch):
             serve(nowhere, flag(endpoint), listener)
     with pytest.raises(ConfigError, match="no use with --disable-radix-cache"):
         serve(EngineConfig(disable_radix_cache=True), flag("ipc:///nowhere"), listener)
-    for name in ("zmq.asyncio", "msgspec.msgpack"):
+    for name in ("zmq.asyncio", "msgspec"):
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, name, None)
             with pytest.raises(ConfigError, match=r"pip install pyzmq msgspec"):

@@ -13,6 +13,7 @@ import openai
 import pytest
 
 from radixlm.core.errors import ConfigError
+from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.listen import bind
 from tests.server_support import NAME, events, fake_engine, idle_and_whole, live, until
 
@@ -218,3 +219,5 @@ def test_a_port_in_use_says_what_to_do():
         pytest.raises(ConfigError, match="choose another with --host, --port"),
     ):
         bind("127.0.0.1", taken.getsockname()[1])
+    with pytest.raises(ConfigError, match=r"--port is a number from 0 to 65535, got 70000"):
+        ServerConfig(port=70000)

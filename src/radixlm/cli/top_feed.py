@@ -7,10 +7,10 @@ import ssl
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.client import HTTPException
 from typing import Any
-from urllib.error import HTTPError, URLError
-from urllib.request import Request, urlopen
+
+import httpx
+from httpx_sse import EventSource
 
 from radixlm.core.errors import RadixLMError
 
@@ -20,7 +20,6 @@ SHOWN_NODES = 2_000
 _MINUTE = 60
 # The stream tells of statistics each second; without a word for longer it is dead.
 _SILENCE_SECONDS = 15.0
-_MOST_BYTES = 32 * 2**20
 _TOTALS = ("capacity", "free", "private", "locked", "evictable", "pinned", "running", "waiting")
 
 
@@ -33,93 +32,94 @@ class SilentError(WatchError):
 
 
 class Feed:
-    """A server's stream of events. url: without a / behind it. tls: whose certificates to trust."""
+    """A server's events. url: without a / at its end. tls: whose certificates to trust."""
 
     def __init__(self, url: str, api_key: str | None, tls: ssl.SSLContext | None = None) -> None:
         self.url = url
-        self._tls = tls
-        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._options: Json = {
+            "headers": {"Authorization": f"Bearer {api_key}"} if api_key else {},
+            "verify": tls or True,
+            "timeout": _SILENCE_SECONDS,
+            "follow_redirects": True,
+        }
 
     def events(self) -> Iterator[tuple[str, Json]]:
         """Each event's name and data, until the server ends them. Raises WatchError."""
-        with self._open(f"/cache/events?max_nodes={SHOWN_NODES}") as answer:
-            kind = answer.headers.get_content_type()
+        with self._answer(f"/cache/events?max_nodes={SHOWN_NODES}") as answer:
+            kind = answer.headers.get("content-type", "").partition(";")[0]
             if kind != "text/event-stream":
                 raise WatchError(f"{self.url} answers with {kind}: it is no RadixLM server")
-            name = ""
-            while line := answer.readline(_MOST_BYTES):
-                field, _, value = line.decode(errors="replace").strip().partition(": ")
-                if field == "event":
-                    name = value
-                elif field == "data":
-                    yield name, self._data(value)
-
-    def _data(self, value: str) -> Json:
-        try:
-            told = json.loads(value)
-        except (ValueError, RecursionError):
-            told = None
-        if not isinstance(told, dict):
-            raise WatchError(f"{self.url} tells {value[:40]!r}: it is no RadixLM server")
-        return told
+            for event in EventSource(answer).iter_sse():
+                try:
+                    data = json.loads(event.data)
+                except (ValueError, RecursionError):
+                    data = None
+                if not isinstance(data, dict):
+                    raise WatchError(
+                        f"{self.url} tells {event.data[:40]!r}: it is no RadixLM server"
+                    )
+                yield event.event, data
 
     def advice(self) -> Json | None:
         """What the server advises; None where it gives no advice."""
         try:
-            with self._open("/cache/advice") as answer:
-                told: Json = json.loads(answer.read(_MOST_BYTES))
-                return told
+            with self._answer("/cache/advice") as answer:
+                advice: Json = json.loads(answer.read())
+                return advice
         except (WatchError, ValueError):
             return None
 
     @contextmanager
-    def _open(self, path: str) -> Iterator[Any]:
-        request = Request(self.url + path, headers=self._headers)  # noqa: S310
+    def _answer(self, path: str) -> Iterator[httpx.Response]:
+        """An answer that begins. Raises WatchError."""
         try:
-            with urlopen(  # noqa: S310
-                request, timeout=_SILENCE_SECONDS, context=self._tls
-            ) as answer:
+            with (
+                httpx.Client(**self._options) as client,
+                client.stream("GET", self.url + path) as answer,
+            ):
+                if answer.is_error:
+                    answer.read()
+                    raise self._refusal(answer)
                 yield answer
-        except HTTPError as error:
-            with error:  # it holds the connection
-                raise self._refusal(error) from None
-        except (OSError, HTTPException) as error:
-            reason = error.reason if isinstance(error, URLError) else error
-            if isinstance(reason, ssl.SSLCertVerificationError):
-                raise WatchError(
-                    f"the certificate of {self.url} can not be trusted ({reason.verify_message}); "
-                    "name the one that can be as --cacert FILE, or trust any with --insecure"
-                ) from None
-            if isinstance(reason, ssl.SSLError):
-                raise WatchError(
-                    f"no TLS with {self.url} ({reason.reason or reason}); "
-                    "is it a server without, at http:// ?"
-                ) from None
-            why = getattr(reason, "strerror", None) or str(reason).strip() or type(error).__name__
-            raise SilentError(
-                f"no RadixLM server answers at {self.url} ({why}); is `radixlm serve` running?"
-            ) from None
+        except httpx.HTTPError as error:
+            raise self._silence(error) from None
 
-    def _refusal(self, error: HTTPError) -> WatchError:
-        told = f"{self.url} answers {error.code}: {_message(error)}"
-        match error.code:
+    def _silence(self, error: httpx.HTTPError) -> WatchError:
+        reason: BaseException | None = error
+        while reason is not None and not isinstance(reason, OSError):
+            reason = reason.__context__
+        if isinstance(reason, ssl.SSLCertVerificationError):
+            return WatchError(
+                f"the certificate of {self.url} can not be trusted ({reason.verify_message}); "
+                "name the one that can be as --cacert FILE, or trust any with --insecure"
+            )
+        if isinstance(reason, ssl.SSLError):
+            return WatchError(
+                f"no TLS with {self.url} ({reason.reason or reason}); "
+                "is it a server without, at http:// ?"
+            )
+        why = getattr(reason, "strerror", None) or str(error).strip() or type(error).__name__
+        return SilentError(
+            f"no RadixLM server answers at {self.url} ({why}); is `radixlm serve` running?"
+        )
+
+    def _refusal(self, answer: httpx.Response) -> WatchError:
+        try:
+            message = str(answer.json()["error"]["message"])
+        except (ValueError, KeyError, TypeError):
+            message = answer.reason_phrase
+        text = f"{self.url} answers {answer.status_code}: {message}"
+        match answer.status_code:
             case 401:
-                return WatchError(f"{told}; give the key as --api-key KEY")
+                return WatchError(f"{text}; give the key as --api-key KEY")
             case 403:
-                return WatchError(f"{told}; give that key as --api-key KEY")
+                return WatchError(f"{text}; give that key as --api-key KEY")
             case 404:
-                return WatchError(f"{told}; is it the URL of a RadixLM server?")
+                return WatchError(f"{text}; is it the URL of a RadixLM server?")
             case 429 | 500 | 502 | 503 | 504:
-                return SilentError(told)
+                return SilentError(text)
             case _:
-                return WatchError(told)
-
-
-def _message(error: HTTPError) -> str:
-    try:
-        return str(json.loads(error.read(_MOST_BYTES))["error"]["message"])
-    except (ValueError, KeyError, TypeError, OSError, HTTPException):
-        return error.reason
+                return WatchError(text)
 
 
 class Cache:

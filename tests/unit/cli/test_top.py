@@ -220,13 +220,13 @@ EVENTS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
     ("answer", "error", "message"),
     [
         (b"", SilentError, r"no RadixLM server answers at http://127.0.0.1:\d+ \("),
-        (b"SSH-2.0-OpenSSH\r\n\r\n", SilentError, r"answers at .* \(SSH-2.0-OpenSSH\); is"),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", SilentError, r"answers at .* \(.*SSH-2.0-OpenSSH.*\); is"),
         (b"HTTP/1.1 503 No\r\n\r\nbusy", SilentError, "answers 503: No"),
         (b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n", WatchError, "no RadixLM server"),
         (EVENTS, SilentError, "ended"),
         (EVENTS + b"event: hello\ndata: you\n\n", WatchError, "tells 'you': it is no RadixLM"),
         (EVENTS + b"data: [1]\n\n", WatchError, r"tells '\[1\]': it is no RadixLM"),
-        (EVENTS + b"data: " + b"[" * 100_000, WatchError, "it is no RadixLM server"),
+        (EVENTS + b"data: " + b"[" * 100_000 + b"\n\n", WatchError, "it is no RadixLM server"),
     ],
 )
 def test_what_is_no_radixlm_server(answer, error, message):

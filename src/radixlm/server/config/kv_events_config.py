@@ -133,18 +133,12 @@ class Libraries(NamedTuple):
     zmq: Any
     zmq_asyncio: Any
     msgspec: Any
-    msgpack: Any
 
 
 def load_libraries() -> Libraries:
     """Raises ConfigError where they are not installed."""
     try:
-        return Libraries(
-            importlib.import_module("zmq"),
-            importlib.import_module("zmq.asyncio"),
-            importlib.import_module("msgspec"),
-            importlib.import_module("msgspec.msgpack"),
-        )
+        return Libraries(*map(importlib.import_module, ("zmq", "zmq.asyncio", "msgspec")))
     except ImportError as error:
         raise ConfigError(
             f"{FLAG} needs pyzmq and msgspec: pip install pyzmq msgspec ({error})"

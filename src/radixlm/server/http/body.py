@@ -24,8 +24,7 @@ from pydantic_core import CoreSchema, ErrorDetails
 from pydantic_core.core_schema import tagged_union_schema
 
 from radixlm.core.errors import InvalidRequestError
-from radixlm.server.http.body_schema import describe_body
-from radixlm.server.http.fields import INSTEAD, NOT_YET, NotYet, asks_for_nothing
+from radixlm.server.http.fields import INSTEAD, NOT_YET, NotYet, asks_for_nothing, describe_body
 
 T = TypeVar("T")
 

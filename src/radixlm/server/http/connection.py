@@ -21,9 +21,14 @@ from radixlm.server.http.http_errors import (
     openai_error,
 )
 
+_logger = logging.getLogger("radixlm.server")
+
 MAX_HEADER_BYTES = 64 * 1024
 MAX_FIELDS = 1000
 _BETWEEN = len(": \r\n")
+
+_TOO_LONG = f"the headers are longer than {MAX_HEADER_BYTES} bytes"
+_BESIDE_BODY = f"more than {MAX_HEADER_BYTES} bytes came beside the body"
 
 Fields = Sequence[tuple[bytes, bytes]]
 
@@ -38,19 +43,14 @@ def check_head(method: bytes, target: bytes, version: str, fields: Fields) -> No
         )
     if len(target) > MAX_HEADER_BYTES:
         raise HTTPException(414, f"the request's target is longer than {MAX_HEADER_BYTES} bytes")
-    length = len(target) + sum(len(name) + len(value) + _BETWEEN for name, value in fields)
-    if length > MAX_HEADER_BYTES:
-        raise HeaderTooLongError(f"the headers are longer than {MAX_HEADER_BYTES} bytes")
+    if len(target) + sum(len(name + value) + _BETWEEN for name, value in fields) > MAX_HEADER_BYTES:
+        raise HeaderTooLongError(_TOO_LONG)
     if len(fields) > MAX_FIELDS:
         raise HeaderTooLongError(f"there are more than {MAX_FIELDS} header fields")
-    _check_framing(version, fields)
-
-
-def _check_framing(version: str, fields: Fields) -> None:
-    codings = [value for name, value in fields if name == b"transfer-encoding"]
+    codings = [value.strip().lower() for name, value in fields if name == b"transfer-encoding"]
     if codings and version == "1.0":
         raise InvalidRequestError("Transfer-Encoding is not part of HTTP/1.0")
-    if codings and [coding.strip().lower() for coding in codings] != [b"chunked"]:
+    if codings and codings != [b"chunked"]:
         raise InvalidRequestError("the only Transfer-Encoding that is read is chunked, once")
     if sum(name == b"host" for name, _ in fields) > 1:
         raise InvalidRequestError("a request has one Host")
@@ -73,9 +73,6 @@ def without_upgrade(method: bytes, target: bytes, version: str, fields: Fields) 
     return b"\r\n".join(lines) + b"\r\n\r\n"
 
 
-_logger = logging.getLogger("radixlm.server")
-
-
 class Connection(HttpToolsProtocol):
     """Ends a connection whose client takes too long, or sends what is no request, or no end of it.
 
@@ -87,9 +84,7 @@ class Connection(HttpToolsProtocol):
     _timer: asyncio.TimerHandle | None = None
     _in_head = False
     _in_body = False
-    _head_bytes = 0
-    _heads_begun = 0
-    _beside_body = 0
+    _useless_bytes = 0  # since the last head, or the last piece of a body, was whole
     _without_upgrade = b""
     _refusal: Exception | None = None
 
@@ -105,26 +100,15 @@ class Connection(HttpToolsProtocol):
         if self._refusal is not None:
             return
         self._unset_keepalive_if_required()
-        self._beside_body += len(data)
-        self._heads_begun = int(self._in_body)
+        self._useless_bytes += len(data)
         try:
             self._parse(memoryview(data))
         except httptools.HttpParserError as error:
             self._refuse(_reason(error))
             return
-        if self._in_head:
-            # With others in front of it in a packet its share is not known: from the next one on.
-            self._head_bytes += len(data) if self._heads_begun < 2 else 0
-            if self._head_bytes > MAX_HEADER_BYTES:
-                self._refuse(
-                    HeaderTooLongError(f"the headers are longer than {MAX_HEADER_BYTES} bytes")
-                )
-        elif self._in_body:
-            if self._beside_body > MAX_HEADER_BYTES:
-                self._refuse(
-                    HeaderTooLongError(f"more than {MAX_HEADER_BYTES} bytes came beside the body")
-                )
-        elif not self._is_answering():
+        if self._useless_bytes > MAX_HEADER_BYTES and (self._in_head or self._in_body):
+            self._refuse(HeaderTooLongError(_TOO_LONG if self._in_head else _BESIDE_BODY))
+        elif not (self._in_head or self._in_body or self._is_answering()):
             self._start_timer()  # line ends are no request, nor may they hold a connection
 
     def _parse(self, data: memoryview) -> None:
@@ -143,19 +127,18 @@ class Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._in_head, self._head_bytes = True, 0
-        self._heads_begun += 1
+        self._in_head = True
         # One that comes while another is answered waits for it, and its time with it.
-        if self.cycle is None or self.cycle.response_complete:
+        if not self._is_answering():
             self._start_timer()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # Fields behind a body would join those of its head, as many as a client cares to send.
+        # Fields after a body would join those of its head, as many as a client cares to send.
         if not self._in_body:
             super().on_header(name, value)
 
     def on_body(self, body: bytes) -> None:
-        self._beside_body = 0
+        self._useless_bytes = 0
         super().on_body(body)
 
     def on_headers_complete(self) -> None:
@@ -168,14 +151,14 @@ class Connection(HttpToolsProtocol):
         self.url = origin_form(self.url)
         if version == "1.0":
             self.expect_100_continue = False
-        self._in_head, self._in_body, self._beside_body = False, True, 0
+        self._in_head, self._in_body, self._useless_bytes = False, True, 0
         self._stop_timer()
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         if self._without_upgrade:
             return
-        self._in_body = False
+        self._in_body, self._useless_bytes = False, 0
         self._stop_timer()
         super().on_message_complete()
 
@@ -183,12 +166,11 @@ class Connection(HttpToolsProtocol):
         super().on_response_complete()
         if self._refusal is not None:
             self._refuse(self._refusal)
-        waits = self.cycle.response_complete and not self.transport.is_closing()
-        if waits and (self._in_head or self._in_body):
+        if (self._in_head or self._in_body) and not self._is_answering():
             self._start_timer()
 
     def _start_timer(self) -> None:
-        if self._timer is None and self.header_timeout:
+        if self._timer is None and self.header_timeout and not self.transport.is_closing():
             self._timer = self.loop.call_later(self.header_timeout, self._time_is_over)
 
     def _stop_timer(self) -> None:
@@ -208,22 +190,21 @@ class Connection(HttpToolsProtocol):
 
     def _refuse(self, error: Exception) -> None:
         """Answer without the application, and end the connection: at once if it is about the body
-        that is read, else behind the answers that are under way.
+        that is read, else after the answers that are under way.
         """
         if self.transport.is_closing():
             return
         if self._in_body and (self.pipeline or self.cycle.response_started):
             self.transport.close()
-            return
-        if not self._in_body and self._is_answering():
+        elif not self._in_body and self._is_answering():
             self._refusal = error
-            return
-        response = error_response(error, openai_error)
-        status = HTTPStatus(response.status_code)
-        lines = [f"HTTP/1.1 {status.value} {status.phrase}".encode(), b"connection: close"]
-        lines += [name + b": " + value for name, value in response.raw_headers]
-        self.transport.write(b"\r\n".join(lines) + b"\r\n\r\n" + bytes(response.body))
-        self.transport.close()
+        else:
+            response = error_response(error, openai_error)
+            status = HTTPStatus(response.status_code)
+            lines = [f"HTTP/1.1 {status.value} {status.phrase}".encode(), b"connection: close"]
+            lines += [name + b": " + value for name, value in response.raw_headers]
+            self.transport.write(b"\r\n".join(lines) + b"\r\n\r\n" + bytes(response.body))
+            self.transport.close()
 
 
 def _reason(error: httptools.HttpParserError) -> Exception:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from importlib.resources import files
 from typing import Final
 
 from fastapi import FastAPI, Request
@@ -24,70 +25,18 @@ from radixlm.server.http.http_errors import (
     in_words,
 )
 
-_EMBEDDINGS: Final = "Embeddings are"
-_RANKING: Final = "Ranking and classifying are"
-_ADAPTERS: Final = "LoRA adapters are"
-_WEIGHTS: Final = "Other weights while it runs are"
-_SESSIONS: Final = "Sessions are"
-_OLLAMA: Final = "Ollama's API is"
-
-# By the beginning of a path: what is not there, with its verb.
-ABSENT: Mapping[str, str] = {
-    **dict.fromkeys(("/v1/embeddings", "/embeddings", "/embedding", "/v1/embed"), _EMBEDDINGS),
-    **dict.fromkeys(("/encode", "/pooling"), _EMBEDDINGS),
-    **dict.fromkeys(("/v1/rerank", "/v2/rerank", "/rerank", "/v1/score", "/score"), _RANKING),
-    **dict.fromkeys(("/v1/reranking", "/reranking", "/v1/classify", "/classify"), _RANKING),
-    **dict.fromkeys(("/v1/load_lora_adapter", "/v1/unload_lora_adapter"), _ADAPTERS),
-    **dict.fromkeys(("/load_lora_adapter", "/unload_lora_adapter", "/lora-adapters"), _ADAPTERS),
-    "/infill": "Filling in between a prefix and a suffix is",
-    "/update_weights": _WEIGHTS,
-    **dict.fromkeys(("/open_session", "/close_session"), _SESSIONS),
-    **dict.fromkeys(("/sleep", "/wake_up"), "Sleeping and waking are"),
-    **dict.fromkeys(("/start_profile", "/stop_profile"), "Profiles are"),
-    "/v1/audio": "Sounds are",
-    "/v1/images": "Images are",
-    "/v1/moderations": "Moderation is",
-    **dict.fromkeys(("/v1/files", "/v1/uploads", "/v1/batches"), "Files and batches are"),
-    "/v1/messages/batches": "Batches are",
-    "/v1/fine_tuning": "Training is",
-    "/v1/realtime": "Realtime sessions are",
-    **dict.fromkeys(("/v1/assistants", "/v1/threads", "/v1/vector_stores"), "Assistants are"),
-    "/v1/conversations": "Conversations beside stored responses are",
-    "/v1/responses/compact": "Compacting a conversation is",
-    **dict.fromkeys(
-        ("/v1/chat/completions/render", "/v1/completions/render", "/v1/responses/render"),
-        "Rendering without an answer is",
-    ),
-    "/v1/complete": "Anthropic's older completions are",
-    "/api": _OLLAMA,
-}
-
-
-# What does here what another server's route does there.
-INSTEAD: Mapping[str, str] = {
-    # llama.cpp
-    "/completion": "POST /v1/completions",
-    "/props": "GET /server_info and GET /model_info",
-    "/slots": "GET /v1/loads for what runs, GET /cache/tree for what is cached",
-    "/apply-template": "POST /tokenize, which takes messages",
-    # Ollama
-    "/api/chat": "POST /v1/chat/completions",
-    "/api/generate": "POST /v1/completions",
-    "/api/tags": "GET /v1/models",
-    "/api/ps": "GET /v1/models",
-    "/api/show": "GET /model_info",
-    "/api/version": "GET /server_info",
-    # vLLM, SGLang, and what all clients try
-    "/invocations": "POST /v1/chat/completions or POST /v1/completions",
-    "/v1/chat": "POST /v1/chat/completions",
-    "/chat": "POST /v1/chat/completions",
-    "/load": "GET /v1/loads",
-    "/get_load": "GET /v1/loads",
-    "/version": "GET /server_info",
-    **dict.fromkeys(("/healthz", "/livez", "/readyz"), "GET /health"),
-    **dict.fromkeys(("/docs", "/redoc"), "GET /openapi.json"),
-}
 _VERSION: Final = "/v1"
+
+
+def _table(name: str) -> Mapping[str, str]:
+    """A file of lines like `/a /b | text`: the text of each path."""
+    lines = (files("radixlm.server.http") / name).read_text(encoding="utf-8").splitlines()
+    rows = [line.split(" | ") for line in lines if not line.startswith("#")]
+    return {path: text for paths, text in rows for path in paths.split()}
+
+
+ABSENT = _table("absent_routes.txt")
+INSTEAD = _table("routes_instead.txt")
 
 
 def absence(

@@ -1,4 +1,4 @@
-"""The sockets that events leave by: one that all who subscribe hear, one that repeats."""
+"""KV events on the wire, and their sockets: one for all subscribers, one that repeats."""
 
 from __future__ import annotations
 
@@ -10,8 +10,14 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from radixlm.core.errors import ConfigError
-from radixlm.server.config.kv_events_config import FLAG, KVEventsConfig, load_libraries
-from radixlm.server.kv_events.kv_wire import BatchWriter, Event
+from radixlm.core.request import Namespace
+from radixlm.server.config.kv_events_config import (
+    FLAG,
+    KVEventsConfig,
+    Libraries,
+    load_libraries,
+)
+from radixlm.server.kv_events.blocks import Removed, Stored
 
 # Of the batches that are kept for who missed them; all that is in the cache can be told instead.
 MAX_KEPT_BYTES = 64 * 2**20
@@ -25,6 +31,68 @@ _NUMBER_BYTES = 8
 _END = (-1).to_bytes(_NUMBER_BYTES, "big", signed=True)
 
 _logger = logging.getLogger("radixlm.server")
+
+
+# What vLLM and SGLang call the memory that attention reads, on a CPU too.
+MEDIUM = "GPU"
+RANK = 0
+
+Event = dict[str, Any]
+CLEARED: Event = {"type": "AllBlocksCleared"}
+
+
+class BatchWriter:
+    """Writes batches of events as maps that vLLM 0.32 and SGLang 0.5.23 decode.
+
+    Both tag an event with its `type`; a batch is an array: time, events, rank. The fields are in
+    docs/kv-events.md.
+    """
+
+    def __init__(self, libraries: Libraries) -> None:
+        self._encode: Callable[[Any], bytes] = libraries.msgspec.msgpack.Encoder().encode
+        self._raw: Callable[[bytes], Any] = libraries.msgspec.Raw
+
+    def batch(self, seconds: float, events: Iterable[Event]) -> bytes:
+        """seconds: since 1970. Event by event: one call for all of them would not let the engine's
+        thread have the interpreter for as long as it takes.
+        """
+        written = [self._raw(self._encode(event)) for event in events]
+        return self._encode((seconds, written, RANK))
+
+
+def events_of(change: Stored | Removed, block_size: int) -> Iterator[Event]:
+    """A change as events. When the last blocks go there are two: some readers know only one kind.
+
+    Fields that may be left out are left out where they are empty.
+    """
+    if isinstance(change, Removed):
+        yield {"type": "BlockRemoved", "block_hashes": list(change.hashes), "medium": MEDIUM}
+        if change.cleared:
+            yield CLEARED
+        return
+    namespace = change.namespace
+    event: Event = {
+        "type": "BlockStored",
+        "block_hashes": list(change.hashes),
+        "parent_block_hash": change.parent,
+        "token_ids": memoryview(change.tokens).cast("i").tolist(),
+        "block_size": block_size,
+        "lora_id": None,
+        "medium": MEDIUM,
+        "lora_name": namespace.adapter_id or None,
+    }
+    keys = [_extra_keys(namespace, change.first + at) for at in range(len(change.hashes))]
+    if any(keys):
+        event["extra_keys"] = keys
+    if namespace.cache_salt:
+        event["cache_salt"] = namespace.cache_salt
+    yield event
+
+
+def _extra_keys(namespace: Namespace, block: int) -> tuple[str, ...] | None:
+    """As in vLLM the adapter of every block; what else divides the cache, of a prompt's first."""
+    of_first = (namespace.cache_salt, namespace.extra_key) if block == 0 else ()
+    return tuple(filter(None, (namespace.adapter_id, *of_first))) or None
 
 
 class Outlet:

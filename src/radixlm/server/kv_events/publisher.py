@@ -15,8 +15,7 @@ from radixlm.core.errors import EngineDeadError
 from radixlm.core.reports import TreeQuery
 from radixlm.engine.messages import Scene
 from radixlm.server.kv_events.blocks import BlockLedger, Removed, Stored
-from radixlm.server.kv_events.kv_wire import CLEARED, Event, events_of
-from radixlm.server.kv_events.outlet import Outlet
+from radixlm.server.kv_events.outlet import CLEARED, Event, Outlet, events_of
 
 SECONDS_TO_NEXT_TRY = 1.0
 

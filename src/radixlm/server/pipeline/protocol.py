@@ -12,8 +12,7 @@ from radixlm.core.errors import InvalidRequestError
 from radixlm.core.request import Namespace
 from radixlm.core.sampling import MAX_LOGIT_BIAS, MAX_LOGPROBS, NUMBERS, SamplingParams
 from radixlm.server.http.body import Body, ListOf, named
-from radixlm.server.http.body_schema import TOKEN_KEY
-from radixlm.server.http.fields import MESSAGE_ECHOES, MESSAGE_NO_OPS, REQUEST_NO_OPS
+from radixlm.server.http.fields import MESSAGE_ECHOES, MESSAGE_NO_OPS, REQUEST_NO_OPS, TOKEN_KEY
 from radixlm.server.pipeline.cache_control import (
     CacheControl,
     PromptCacheBreakpoint,

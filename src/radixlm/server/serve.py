@@ -91,16 +91,15 @@ def serve(config: EngineConfig, settings: ServerConfig, listener: socket.socket)
     """
     if settings.kv_events is not None and config.disable_radix_cache:
         raise ConfigError("--kv-events-config has no use with --disable-radix-cache")
-    with (
-        stored_responses(settings) as responses,
-        kv_outlet(settings) as outlet,
-    ):
+    with contextlib.ExitStack() as ending:
+        responses = ending.enter_context(stored_responses(settings))
+        outlet = None
+        if settings.kv_events is not None:
+            outlet = ending.enter_context(contextlib.closing(Outlet(settings.kv_events)))
         engine = AsyncEngine.from_config(config)
-        try:
-            with published(engine, outlet) as publisher:
-                _serve(engine, listener, settings, responses, publisher)
-        finally:
-            asyncio.run(engine.close())
+        ending.callback(lambda: asyncio.run(engine.close()))
+        publisher = ending.enter_context(published(engine, outlet))
+        _serve(engine, listener, settings, responses, publisher)
 
 
 def _serve(
@@ -133,16 +132,6 @@ def _serve(
     # On an interrupt uvicorn has ended in good order by then.
     with contextlib.suppress(KeyboardInterrupt), full_searches_on_demand(), runner:
         runner.run(_run(server, listener, engine))
-
-
-@contextlib.contextmanager
-def kv_outlet(settings: ServerConfig) -> Iterator[Outlet | None]:
-    """Where KV events leave, if they are to. Raises ConfigError."""
-    if settings.kv_events is None:
-        yield None
-        return
-    with contextlib.closing(Outlet(settings.kv_events)) as outlet:
-        yield outlet
 
 
 @contextlib.contextmanager

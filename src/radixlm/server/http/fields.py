@@ -58,74 +58,42 @@ MESSAGE_ECHOES = frozenset(
 )
 CALL_ECHOES = frozenset({"extra_content", "parsed_arguments", "provider_specific_fields"})
 
-# Known but not supported yet, and the values that ask for nothing; null always does, and so does
-# false, where true is not among them.
 NotYet = Mapping[str, tuple[object, ...]]
-# Of OpenAI's chat and completions, and of SGLang's and vLLM's routes.
+
+
+def _with(names: str, *values: object) -> NotYet:
+    return dict.fromkeys(names.split(), values)
+
+
+# Known but not supported yet, by the values that ask for nothing; null always does, and so does
+# false, where true is not among them. Of OpenAI's chat and completions, and of SGLang's and vLLM's
+# routes.
 NOT_YET: NotYet = {
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "parallel_tool_calls": (True, False),
-    "tool_calls": ([],),
-    "tool_call_id": (),
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "refusal": ("",),
-    "modalities": (["text"],),
-    "moderation": (),
-    "audio": (),
-    "prediction": (),
-    "web_search_options": (),
-    # How long an answer should be is the model's to know, and templates have no word for it.
-    "verbosity": ("low", "medium", "high"),
+    **_with("tools tool_calls functions bad_words documents", []),
+    **_with("tool_choice function_call", "none", "auto"),
     # Chats are never stored; there is no route that would give one again.
-    "store": (True, False),
+    **_with("store parallel_tool_calls log_metrics", True, False),
     # Thoughts come apart from the answer, and in streams, and are always given.
-    "separate_reasoning": (True,),
-    "stream_reasoning": (True,),
-    "include_reasoning": (True,),
-    "cache_prompt": (True,),
+    **_with("separate_reasoning stream_reasoning include_reasoning", True),
+    **_with("cache_prompt spaces_between_special_tokens detokenize", True),
+    **_with("use_beam_search no_stop_trim include_stop_str_in_output background", False),
+    **_with("return_hidden_states return_routed_experts include_obfuscation", False),
+    **_with("refusal suffix", ""),
+    **_with("custom_params vllm_xargs session_params", {}),
+    **_with("stream_interval best_of", 1),
+    **_with("length_penalty", 1.0),
+    **_with("modalities", ["text"]),
+    # How long an answer should be is the model's to know, and templates have no word for it.
+    **_with("verbosity", "low", "medium", "high"),
     # In prompts without messages there is no place to mark; every prefix of them is cached.
-    "prompt_cache_options": ({}, {"mode": "implicit"}),
-    "prompt_cache_breakpoint": (),
-    "suffix": ("",),
-    "use_beam_search": (False,),
-    "guided_whitespace_pattern": (),
-    "lora_path": (),
-    "image_url": (),
-    "input_audio": (),
-    "file": (),
-    "spaces_between_special_tokens": (True,),
-    "no_stop_trim": (False,),
-    "stop_regex": ([], ""),
-    "structural_tag": (),
-    "custom_params": ({},),
-    "custom_logit_processor": (),
-    "stream_interval": (1,),
-    "log_metrics": (True, False),
-    "length_penalty": (1.0,),
-    "prompt_logprobs": (),
-    "best_of": (1,),
-    "bad_words": ([],),
-    "allowed_token_ids": (),
-    "include_stop_str_in_output": (False,),
-    "truncate_prompt_tokens": (),
-    "detokenize": (True,),
-    "chat_template_content_format": ("auto",),
-    "documents": ([],),
-    "vllm_xargs": ({},),
-    "thinking_token_budget": (),
-    "background": (False,),
-    "return_hidden_states": (False,),
-    "return_routed_experts": (False,),
-    "token_ids_logprob": (),
-    "input_embeds": (),
-    "image_data": (),
-    "audio_data": (),
-    "video_data": (),
-    "session_params": ({},),
-    "chat_template": (),
-    "include_obfuscation": (False,),
+    **_with("prompt_cache_options", {}, {"mode": "implicit"}),
+    **_with("stop_regex", [], ""),
+    **_with("chat_template_content_format", "auto"),
+    **_with("tool_call_id moderation audio prediction web_search_options prompt_cache_breakpoint"),
+    **_with("guided_whitespace_pattern lora_path image_url input_audio file structural_tag"),
+    **_with("custom_logit_processor prompt_logprobs allowed_token_ids truncate_prompt_tokens"),
+    **_with("thinking_token_budget token_ids_logprob input_embeds image_data audio_data"),
+    **_with("video_data chat_template"),
 }
 # Of these, what OpenAI once called what has another name here.
 INSTEAD: Mapping[str, str] = {

@@ -1,29 +1,170 @@
-"""Nodes, requests and totals as JSON; texts are made here, from the tokens."""
+"""The JSON of what is shown of the cache (docs/cache-view.md has it field by field), and nodes as
+such; texts are made here, from the tokens.
+"""
 
 from __future__ import annotations
 
 from codecs import getincrementaldecoder
 from collections.abc import Hashable, Sequence
+from typing import Literal, NotRequired
 
 import numpy as np
+from typing_extensions import TypedDict
 
 from radixlm.core.clock import Clock
 from radixlm.core.keys import Slots
 from radixlm.core.reports import NodeView, RequestView
 from radixlm.core.request import Namespace
 from radixlm.engine.engine_stats import EngineStats
-from radixlm.server.pages.tree_wire import (
-    Found,
-    Load,
-    NamespaceOut,
-    NodeOut,
-    RequestOut,
-    Run,
-    SearchOut,
-    State,
-    Totals,
-)
 from radixlm.text.tokenizer import Tokenizer
+
+State = Literal["running", "pinned", "cached", "ghost"]
+Run = tuple[int, int]
+
+
+class NamespaceOut(TypedDict):
+    adapter_id: str
+    cache_salt: str
+    extra_key: str
+
+
+class NodeOut(TypedDict):
+    id: int
+    parent_id: int | None
+    namespace: NotRequired[NamespaceOut]
+    start: int
+    tokens: int
+    resident: int
+    state: State
+    lock_ref: int
+    pins: int
+    hits: int
+    priority: int
+    last_used: int
+    slots: list[Run]
+    hidden: int
+    hidden_tokens: int
+    text: NotRequired[str]
+    cut: NotRequired[bool]
+
+
+class Load(TypedDict):
+    """The pool's slots, and how many requests there are."""
+
+    capacity: int
+    free: int
+    private: int
+    locked: int
+    evictable: int
+    pinned: int
+    running: int
+    waiting: int
+
+
+class Totals(Load):
+    ghosts: int
+    nodes: int
+
+
+class TreeOut(TypedDict):
+    object: Literal["cache.tree"]
+    version: int
+    uses: int
+    page_size: int
+    totals: Totals
+    path: list[NodeOut]
+    requests: list[RequestView]
+    nodes: list[NodeOut]
+
+
+class SnapshotEvent(TreeOut):
+    seq: int
+    dropped: int
+
+
+class TreeEvent(TypedDict):
+    seq: int
+    version: int
+    uses: int
+    removed: list[int]
+    nodes: list[NodeOut]
+    totals: Totals
+
+
+class ArrivedOut(TypedDict):
+    type: Literal["arrived"]
+    id: str
+    prompt_tokens: int
+
+
+class ScheduledOut(TypedDict):
+    type: Literal["scheduled"]
+    id: str
+    cached_tokens: int
+    again: bool
+
+
+class RetractedOut(TypedDict):
+    type: Literal["retracted"]
+    id: str
+    computed_tokens: int
+
+
+class FinishedOut(TypedDict):
+    type: Literal["finished"]
+    id: str
+    reason: str
+    output_tokens: int
+
+
+HappenedOut = ArrivedOut | ScheduledOut | RetractedOut | FinishedOut
+
+
+class RequestsEvent(TypedDict):
+    """lost: so many of `events` were left out, there were too many."""
+
+    seq: int
+    events: list[HappenedOut]
+    lost: int
+    running: list[RequestView]
+    waiting: int
+
+
+class StatsEvent(Load):
+    seq: int
+    seconds: float
+    hit_rate: float | None
+    prompt_tokens: int
+    cached_tokens: int
+    computed_tokens: int
+    generated_tokens: int
+    generated_tokens_per_s: float
+    evicted_tokens: int
+    dropped: int
+
+
+CacheEvent = SnapshotEvent | TreeEvent | RequestsEvent | StatsEvent
+
+
+class NodeWhole(NodeOut):
+    path: list[int]
+
+
+class Found(TypedDict):
+    node_id: int
+    start: int
+    before: str
+    match: str
+    after: str
+
+
+class SearchOut(TypedDict):
+    object: Literal["cache.search"]
+    q: str
+    searched: int
+    complete: bool
+    matches: list[Found]
+
 
 SHOWN_CHARACTERS = 80
 SHOWN_RUNS = 8
@@ -95,22 +236,7 @@ class NodeWriter:
     def _namespace(self, namespace: Hashable) -> NamespaceOut:
         named = namespace if isinstance(namespace, Namespace) else Namespace()
         salt = named.cache_salt.removeprefix(self._within)
-        return {
-            "adapter_id": named.adapter_id,
-            "cache_salt": salt,
-            "extra_key": named.extra_key,
-        }
-
-
-def request_out(view: RequestView) -> RequestOut:
-    return {
-        "id": view.id,
-        "node_id": view.node_id,
-        "prompt_tokens": view.prompt_tokens,
-        "cached_tokens": view.cached_tokens,
-        "computed_tokens": view.computed_tokens,
-        "output_tokens": view.output_tokens,
-    }
+        return {"adapter_id": named.adapter_id, "cache_salt": salt, "extra_key": named.extra_key}
 
 
 def load(stats: EngineStats) -> Load:

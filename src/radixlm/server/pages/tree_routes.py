@@ -23,9 +23,15 @@ from radixlm.server.http.envelope import exchange_of
 from radixlm.server.http.http_errors import NotFoundError
 from radixlm.server.http.routes import Route, noted
 from radixlm.server.http.sse import ClientGoneError, event, until_disconnect
-from radixlm.server.pages.tree_nodes import NodeWriter, search
+from radixlm.server.pages.tree_nodes import (
+    CacheEvent,
+    NodeWhole,
+    NodeWriter,
+    SearchOut,
+    TreeOut,
+    search,
+)
 from radixlm.server.pages.tree_stream import EventWriter, WatchStream, tree_json
-from radixlm.server.pages.tree_wire import CacheEvent, NodeWhole, SearchOut, TreeOut
 from radixlm.server.pipeline.service import service_of, tenant_of
 
 DEFAULT_NODES = 10_000

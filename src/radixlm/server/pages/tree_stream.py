@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from dataclasses import asdict
 from typing import Any
 
 from starlette.types import Receive, Scope, Send
@@ -13,8 +14,13 @@ from radixlm.core.events import Arrived, Event, Finished, Retracted, Scheduled
 from radixlm.engine.messages import Scene, SceneChange
 from radixlm.engine.viewer import Viewer
 from radixlm.server.http.sse import EventStream, compact, event, framed
-from radixlm.server.pages.tree_nodes import NodeWriter, load, request_out, totals
-from radixlm.server.pages.tree_wire import HappenedOut, StatsEvent, TreeHead
+from radixlm.server.pages.tree_nodes import (
+    HappenedOut,
+    NodeWriter,
+    StatsEvent,
+    load,
+    totals,
+)
 from radixlm.server.pipeline.service import Service
 
 SECONDS_BETWEEN_STATS = 1.0
@@ -41,17 +47,18 @@ def tree_json(scene: Scene, writer: NodeWriter, **more: int) -> bytes:
     thread have the interpreter for as long as it takes.
     """
     tree = scene.tree
-    head: TreeHead = {
+    head: dict[str, Any] = {
         "object": "cache.tree",
         "version": tree.version,
         "uses": tree.uses,
         "page_size": tree.page_size,
         "totals": totals(scene.stats),
         "path": [writer.node(view) for view in tree.path],
-        "requests": [request_out(view) for view in scene.running],
+        "requests": [asdict(view) for view in scene.running],
+        **more,
     }
     nodes = b",".join(compact(writer.node(view)) for view in tree.nodes)
-    return compact({**head, **more})[:-1] + b',"nodes":[' + nodes + b"]}"
+    return compact(head)[:-1] + b',"nodes":[' + nodes + b"]}"
 
 
 class EventWriter:
@@ -120,7 +127,7 @@ class EventWriter:
             "seq": self._number(),
             "events": [_happened(each) for each in change.events],
             "lost": change.lost,
-            "running": [request_out(view) for view in change.running],
+            "running": [asdict(view) for view in change.running],
             "waiting": change.stats.waiting,
         }
 

@@ -33,6 +33,6 @@ def command(model: str | None, model_path: str | None, system: str | None, **opt
     answer, /clear forgets the conversation, Ctrl-D or /exit leaves.
     """
     params = take_sampling(options)
-    resolve_folder(model or model_path)  # a wrong one is told before torch is imported
+    resolve_folder(model or model_path)  # a wrong one is an error before torch is imported
     say_loading(model or model_path)
     talk(model or model_path, params, system, **options)

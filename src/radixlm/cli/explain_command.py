@@ -28,11 +28,11 @@ def command(first: str, second: str, model: str | None, as_json: bool) -> None:
     message, the token and the text, and what to do. Only the tokenizer and the chat template are
     loaded; no server is asked.
     """
-    told = compared(first, second, model)
+    result = compared(first, second, model)
     if as_json:
-        click.echo(json.dumps(told, ensure_ascii=False))
+        click.echo(json.dumps(result, ensure_ascii=False))
         return
-    click.echo(f"{told['shared_tokens']} of {told['prompt_tokens']} tokens are shared.")
+    click.echo(f"{result['shared_tokens']} of {result['prompt_tokens']} tokens are shared.")
     for name in ("where", "what", "context", "advice"):
-        if told[name]:
-            click.echo(f"{name:8} {told[name]}")
+        if result[name]:
+            click.echo(f"{name:8} {result[name]}")

@@ -71,7 +71,7 @@ def _address(url: str) -> str:
 
 
 def _heard(feed: Feed) -> Cache:
-    """The cache after the first statistics. Raises WatchError where nothing tells of them."""
+    """The cache after the first statistics. Raises WatchError where there are none."""
     cache = Cache()
     for name, data in feed.events():
         cache.apply(name, data)

@@ -18,7 +18,7 @@ Json = dict[str, Any]
 
 SHOWN_NODES = 2_000
 _MINUTE = 60
-# The stream tells of statistics each second; without a word for longer it is dead.
+# Statistics come each second; a stream without any for longer is dead.
 _SILENCE_SECONDS = 15.0
 _TOTALS = ("capacity", "free", "private", "locked", "evictable", "pinned", "running", "waiting")
 
@@ -123,7 +123,7 @@ class Feed:
 
 
 class Cache:
-    """The cache as the events told of it.
+    """The cache as the events describe it.
 
     nodes: by id, as in the stream. samples: the statistics of the last minute. lost: why nothing
     is heard from the server; "" while something is.

@@ -39,17 +39,17 @@ def picture(cache: Cache, url: str, advice: Json | None, height: int | None) -> 
     if not cache.totals:
         return _nothing(cache, url)
     parts: list[RenderableType] = [_numbers(cache, url)]
-    told = _told(advice, None if height is None else _ADVICE)
+    lines = _advice(advice, None if height is None else _ADVICE)
     requests = list(cache.requests.values())[: None if height is None else _REQUESTS]
     rows = len(cache.nodes)
     if height is not None:
-        around = _AROUND + (len(requests) + 3 if requests else 0) + (2 * len(told) + 2)
+        around = _AROUND + (len(requests) + 3 if requests else 0) + (2 * len(lines) + 2)
         rows = max(height - around, _LEAST_ROWS)
     parts.append(_tree(cache, rows))
     if requests:
         parts.append(_running(requests, len(cache.requests)))
-    if told:
-        parts.append(Panel(Group(*told), title="Advice", title_align="left", border_style="dim"))
+    if lines:
+        parts.append(Panel(Group(*lines), title="Advice", title_align="left", border_style="dim"))
     return Group(*parts)
 
 
@@ -165,16 +165,14 @@ def _running(requests: list[Json], total: int) -> RenderableType:
     return table
 
 
-def _told(advice: Json | None, most: int | None) -> list[RenderableType]:
+def _advice(advice: Json | None, most: int | None) -> list[RenderableType]:
     if advice is None:
         return []
-    told: list[RenderableType] = [
-        Text("• " + plain(entry["text"])) for entry in advice["advice"][:most]
-    ]
+    texts = [plain(entry["text"]) for entry in advice["advice"][:most]]
     if sizes := advice["capacity"]:
         rates = ", ".join(f"{size['scale']:g}x {size['hit_rate']:.0%}" for size in sizes)
-        told.append(Text(f"• hit rate by size of the pool: {rates}"))
-    return told
+        texts.append(f"hit rate by size of the pool: {rates}")
+    return [Text(f"• {text}") for text in texts]
 
 
 def plain(text: str) -> str:

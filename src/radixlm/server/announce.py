@@ -2,51 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import socket
 
-from starlette.types import ASGIApp, Message
+import httpx
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from radixlm.build import ModelInfo
 from radixlm.core.errors import counted
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.envelope import UNLOGGED
 
-_PATH = "/tokenize"
-
 
 async def touch(app: ASGIApp, config: ServerConfig, *, chats: bool) -> None:
     """Have a short text tokenized, a chat where there is a template for it: routes, readers and
     writers are used once; nothing counts it.
     """
+
+    async def unlogged(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, UNLOGGED: True}, receive, send)
+
     asked = {"messages": [{"role": "user", "content": "Hello"}]} if chats else {"prompt": "Hello"}
-    body = json.dumps(asked).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    if config.api_key:
-        headers.append((b"authorization", f"Bearer {config.api_key[0]}".encode()))
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": "POST",
-        "scheme": "http",
-        "path": config.root_path + _PATH,
-        "raw_path": (config.root_path + _PATH).encode(),
-        "root_path": config.root_path,
-        "query_string": b"",
-        "headers": headers,
-        "client": None,
-        "server": None,
-        UNLOGGED: True,
-    }
-
-    async def receive() -> Message:
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    async def send(_message: Message) -> None:
-        return None
-
-    await app(scope, receive, send)
+    key = config.api_key[0] if config.api_key else ""
+    transport = httpx.ASGITransport(unlogged, root_path=config.root_path)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        headers = {"Authorization": f"Bearer {key}"}
+        await client.post(f"{config.root_path}/tokenize", json=asked, headers=headers)
 
 
 _MIB = 2**20

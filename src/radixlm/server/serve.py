@@ -37,7 +37,7 @@ class Server(uvicorn.Server):
     """Calls `ready` when requests are accepted.
 
     At its end the requests under way have `grace` seconds; then `end` must end them with an error,
-    so that their clients are told. Uvicorn alone would cut them off.
+    which their clients see. Uvicorn alone would cut them off.
     """
 
     def __init__(

@@ -52,7 +52,7 @@ class KVEventsConfig:
     bind: None binds wildcards and ipc, and connects to all else.
     replay_endpoint: where missed batches are asked for. buffer_steps: batches kept for that.
     hwm: batches that may wait for one slow subscriber; beyond it loses them.
-    max_queue_size: changes of the cache that may wait to be told.
+    max_queue_size: changes of the cache that may wait to be published.
     block_size: tokens of a block; None: 16, or a page where that is more.
     """
 
@@ -112,7 +112,7 @@ class KVEventsConfig:
         found = _ENDPOINT.fullmatch(self.endpoint)
         if not self.enabled or not found or found["host"] is None:
             return None
-        told: KVEventSource = {
+        source: KVEventSource = {
             "publisher": "zmq",
             # Where it binds, that is its own: clients of SGLang's take no other for one that binds.
             "endpoint_host": "*" if self.binds else found["host"],
@@ -123,8 +123,8 @@ class KVEventsConfig:
         }
         replay = _ENDPOINT.fullmatch(self.replay_endpoint or "")
         if replay and replay["port"]:
-            told["replay_endpoint_port_base"] = int(replay["port"])
-        return told
+            source["replay_endpoint_port_base"] = int(replay["port"])
+        return source
 
 
 class Libraries(NamedTuple):

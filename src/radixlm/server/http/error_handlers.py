@@ -64,7 +64,7 @@ def absence(
 def _methods_at(scope: Scope, routes: Sequence[APIRoute]) -> list[str]:
     """What may be done at a path. The router itself tells this of the path's first route only."""
     here = [route for route in routes if route.matches(scope)[0] is not Match.NONE]
-    # A path of its own is no id of another's.
+    # A path without parameters is no id of another route.
     here = [route for route in here if "{" not in route.path] or here
     return sorted({method for route in here for method in route.methods or ()})
 

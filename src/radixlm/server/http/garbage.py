@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-# So few requests hold so little that a search takes no longer than a step.
+# With no more requests than this a search takes no longer than a step.
 _FEW = 64
 EVERY_SECONDS = 10.0
-# A search through a million nodes of the tree takes seconds, and finds nothing: so many times as
-# long is waited until the next one.
+# A search through a million nodes of the tree takes seconds, and finds nothing: the next one comes
+# after this many times as long.
 _TIMES_ITS_OWN = 200
 # However busy the server is, so that what a library leaves behind cannot grow for ever; later only
 # after a search that took so long.

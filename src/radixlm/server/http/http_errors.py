@@ -184,7 +184,7 @@ def _known(error: Exception) -> tuple[int, str | None]:
 
 
 def message_of(error: Exception) -> str:
-    """What the client is told; of an error nobody meant, only the kind."""
+    """The message for the client; of an unexpected error only its kind."""
     if isinstance(error, HTTPException):
         return str(error.detail)
     if isinstance(error, EngineStoppedError):

@@ -1,1 +1,1 @@
-"""What the cache holds, told to routers over ZMQ: docs/kv-events.md."""
+"""What the cache holds, published to routers over ZMQ: docs/kv-events.md."""

@@ -46,7 +46,7 @@ class Removed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A node as it was told.
+    """A node as it was published.
 
     head: the bytes of the tokens above it that its first block begins with.
     first: how many blocks end above it. before: the hash of the last of these, or what the
@@ -94,7 +94,7 @@ class _Held:
 
 
 class BlockLedger:
-    """Which blocks are there, and what has to be told of a change.
+    """Which blocks are there, and what a change adds and removes.
 
     Hashes are of all tokens up to the block's end and of their namespace; they are the same in
     every process. They have 63 bits, which fit any integer that readers keep them in.
@@ -107,12 +107,12 @@ class BlockLedger:
         self._blocks = 0
 
     def replace(self, nodes: Sequence[NodeView]) -> list[Stored | Removed]:
-        """What is to be told when these are all nodes there are, parents first."""
+        """What to publish when these are all nodes there are, parents first."""
         return self.update(self._held.keys() - {view.id for view in nodes}, nodes)
 
     def update(self, removed: Iterable[int], nodes: Sequence[NodeView]) -> list[Stored | Removed]:
-        """What is to be told of a change, as TreeChange has it. Blocks are removed behind those
-        that follow them, and stored behind those that they follow.
+        """What to publish of a change, as TreeChange has it. Blocks are removed after those that
+        follow them, and stored after those that they follow.
         """
         changed = [view for view in nodes if not self._is_known(view)]
         heirs = self._heirs(changed)
@@ -126,14 +126,14 @@ class BlockLedger:
         before = {each for held in stale for each in held.hashes}
         after = {each for held in fresh.values() for each in held.hashes}
         self._blocks += len(after) - len(before)
-        told: list[Stored | Removed] = []
+        changes: list[Stored | Removed] = []
         if gone := before - after:
             stale.sort(key=lambda held: held.start, reverse=True)
             in_order = [each for held in stale for each in reversed(held.hashes) if each in gone]
-            told.append(Removed(in_order, cleared=not self._blocks))
+            changes.append(Removed(in_order, cleared=not self._blocks))
         for held in fresh.values():
-            told += self._stored(held, before)
-        return told
+            changes += self._stored(held, before)
+        return changes
 
     def all(self) -> Iterator[Stored]:
         """Every block that is there."""
@@ -145,8 +145,8 @@ class BlockLedger:
         return held is not None and held.is_still(view)
 
     def _heirs(self, changed: Sequence[NodeView]) -> dict[int, int]:
-        """For changed nodes, one that was told and through which their tokens run: itself, or one
-        below it from which a split took it.
+        """For changed nodes, a published one through which their tokens run: the node itself, or
+        one below it from which a split took it.
         """
         heirs: dict[int, int] = {}
         for view in reversed(changed):
@@ -165,7 +165,7 @@ class BlockLedger:
         head = parent.rest(view.start * _TOKEN_BYTES % self._width)
         first, at, width = parent.end, parent.hash_before(parent.end), self._width
         text = (head + view.edge)[: len(head) + view.resident * _TOKEN_BYTES]
-        hashes = [] if heir is None else self._told(self._held[heir], first, text)
+        hashes = [] if heir is None else self._known_hashes(self._held[heir], first, text)
         with memoryview(text) as tokens:
             for stop in range((len(hashes) + 1) * width, len(text) + 1, width):
                 hashes.append(_hash(hashes[-1] if hashes else at, tokens[stop - width : stop]))
@@ -173,10 +173,10 @@ class BlockLedger:
             view.parent_id, namespace, view.start, view.resident, view.edge, head, first, at, hashes
         )
 
-    def _told(self, held: _Held, first: int, text: bytes) -> list[int]:
-        """Hashes of the first blocks of `text`, which begins behind `first` blocks of a prompt, so
-        far as this node and those above it were told with them. Since then it may have lost its
-        end and got another; what is above a node that is there never changes.
+    def _known_hashes(self, held: _Held, first: int, text: bytes) -> list[int]:
+        """Hashes of the first blocks of `text`, which begins after `first` blocks of a prompt, as
+        far as this node and those above it were published with them. Since then it may have lost
+        its end and got another; what is above a node that is there never changes.
         """
         path = [held]
         while path[-1].first > first and (parent_id := path[-1].parent_id) is not None:
@@ -204,7 +204,7 @@ class BlockLedger:
 
 
 def _common(left: bytes, right: bytes, width: int) -> int:
-    """Whole blocks of so many bytes that both begin with."""
+    """How many whole blocks of `width` bytes both begin with."""
     most = min(len(left), len(right)) // width
     if left[: most * width] == right[: most * width]:
         return most

@@ -19,7 +19,7 @@ from radixlm.server.config.kv_events_config import (
 )
 from radixlm.server.kv_events.blocks import Removed, Stored
 
-# Of the batches that are kept for who missed them; all that is in the cache can be told instead.
+# Of the batches that are kept for subscribers who missed them; the whole cache can be sent instead.
 MAX_KEPT_BYTES = 64 * 2**20
 # Batches are of any size: so that few wait for one who asks and does not read, they go out as they
 # are taken.
@@ -103,9 +103,10 @@ class Outlet:
                 -> "", topic, number, payload      for each batch from there on
                 -> "", "", -1, ""                  there are no more
 
-    Where one of these batches is not kept any more, all that there is is told instead, under the
-    number of the last. Sending waits for nobody: who is too slow loses batches. Repeating waits for
-    a second; who takes nothing in it gets no more of that answer, not even its end.
+    Where one of these batches is not kept any more, the whole cache is sent instead, under the
+    number of the last batch. Sending waits for nobody: slow subscribers lose batches. Repeating
+    waits for a second; an asker that takes nothing in it gets no more of that answer, not even its
+    end.
 
     It is opened by one thread, and used by another until it is closed. Raises ConfigError, also
     where pyzmq or msgspec is not installed.

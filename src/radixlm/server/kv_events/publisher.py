@@ -1,4 +1,4 @@
-"""Tells of blocks from a thread of its own, as one more viewer of the cache."""
+"""Publishes blocks in its own thread, as one more viewer of the cache."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _logger = logging.getLogger("radixlm.server")
 class KVEventCounts:
     """Totals so far, written by the publisher's thread.
 
-    dropped: changes that came too fast. Nothing is missing for it: what differs is told at once.
-    failures: times it broke off, and told all afresh; 0 unless there is a bug.
+    dropped: changes that came too fast. Nothing is lost: the difference is published at once.
+    failures: times it broke off and published all again; 0 unless there is a bug.
     """
 
     batches: int = 0
@@ -50,7 +50,7 @@ class KVEventCounts:
 
 
 class Publisher:
-    """Follows the cache and tells of its blocks. The engine waits for nothing here.
+    """Follows the cache and publishes its blocks. The engine waits for nothing here.
 
     The first batch says that there are no blocks, to those who knew an earlier server, and so does
     the last. When something breaks it begins again in a second, as if it were another server.
@@ -68,7 +68,7 @@ class Publisher:
         self._thread.start()
 
     def close(self) -> None:
-        """Tell no more."""
+        """Publish no more."""
         with suppress(RuntimeError):  # it has ended, since the engine has
             self._loop.call_soon_threadsafe(self._task.cancel)
         self._thread.join()
@@ -82,14 +82,14 @@ class Publisher:
         """Until the engine ends, or it is cancelled: also where that was lost in what broke."""
         while not self._task.cancelling():
             try:
-                await self._tell_all()
+                await self._publish_all()
                 return
             except Exception:
                 self.counts.failures += 1
                 _logger.exception("KV events broke off; in a second all is told afresh")
                 await asyncio.sleep(SECONDS_TO_NEXT_TRY)
 
-    async def _tell_all(self) -> None:
+    async def _publish_all(self) -> None:
         """From the beginning, until the engine ends."""
         self._ledger = BlockLedger(self._block_size)
         self._send((CLEARED,))
@@ -107,11 +107,11 @@ class Publisher:
                 sight = await viewer.next()
                 self.counts.dropped = dropped_before + viewer.dropped
                 if isinstance(sight, Scene):
-                    self._tell(self._ledger.replace(sight.tree.nodes))
+                    self._publish_changes(self._ledger.replace(sight.tree.nodes))
                 elif sight.tree is not None:
-                    self._tell(self._ledger.update(sight.tree.removed, sight.tree.nodes))
+                    self._publish_changes(self._ledger.update(sight.tree.removed, sight.tree.nodes))
 
-    def _tell(self, changes: Sequence[Stored | Removed]) -> None:
+    def _publish_changes(self, changes: Sequence[Stored | Removed]) -> None:
         if not changes:
             return
         for change in changes:
@@ -135,7 +135,7 @@ class Publisher:
 
 @contextmanager
 def published(engine: AsyncEngine, outlet: Outlet | None) -> Iterator[Publisher | None]:
-    """Tell of the engine's cache by an outlet, while there is one."""
+    """Publish the engine's cache by an outlet, while there is one."""
     if outlet is None:
         yield None
         return

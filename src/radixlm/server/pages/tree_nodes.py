@@ -121,7 +121,7 @@ HappenedOut = ArrivedOut | ScheduledOut | RetractedOut | FinishedOut
 
 
 class RequestsEvent(TypedDict):
-    """lost: so many of `events` were left out, there were too many."""
+    """lost: how many events were left out, because there were too many."""
 
     seq: int
     events: list[HappenedOut]
@@ -175,7 +175,7 @@ _decoder = getincrementaldecoder("utf-8")
 
 
 class NodeWriter:
-    """Writes nodes for one who looks.
+    """Writes nodes for one viewer.
 
     texts: whether with their texts. within: what is taken off the salts of namespaces: the owner's
     name, as the server put it there.

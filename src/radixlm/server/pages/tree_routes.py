@@ -1,4 +1,4 @@
-"""What stands behind the ? of a request to look at the cache."""
+"""The routes that show the cache: /cache/tree, /cache/events, /cache/node, /cache/search."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ async def cache_events(request: Request, params: Annotated[TreeParams, Query()])
     service = service_of(request)
     query, texts = tree_query(request, params), params.text == "true"
     writer = NodeWriter(service.engine.tokenizer, texts=texts, within=query.within)
-    told = EventWriter(service, writer, service.clock)
+    events = EventWriter(service, writer, service.clock)
     viewer = service.engine.watch(query)
     try:
         # So that what is refused still gets its own status code.
@@ -127,7 +127,7 @@ async def cache_events(request: Request, params: Annotated[TreeParams, Query()])
     errors = exchange_of(request).errors
     return WatchStream(
         viewer,
-        told.events(viewer, first),
+        events.events(viewer, first),
         end_with=lambda error: event(errors.body(error), "error"),
     )
 

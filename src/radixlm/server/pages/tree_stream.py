@@ -18,6 +18,7 @@ from radixlm.server.pages.tree_nodes import (
     HappenedOut,
     NodeWriter,
     StatsEvent,
+    TreeEvent,
     load,
     totals,
 )
@@ -73,12 +74,12 @@ class EventWriter:
         self._before = service.engine.stats()
 
     async def events(
-        self, viewer: Viewer, sight: Scene | SceneChange
+        self, viewer: Viewer, seen: Scene | SceneChange
     ) -> AsyncGenerator[bytes, None]:
-        """All there is to be told, from the first sight on; endless."""
+        """All events from the first scene on; endless."""
         while True:
-            for told in await self._told(sight, viewer.dropped):
-                yield told
+            for each in await self._written(seen, viewer.dropped):
+                yield each
             found = None
             while found is None:
                 left = self._since + SECONDS_BETWEEN_STATS - self._clock.now()
@@ -89,47 +90,38 @@ class EventWriter:
                     found = await asyncio.wait_for(viewer.next(), left)
                 except TimeoutError:
                     continue
-            sight = found
+            seen = found
 
-    async def _told(self, sight: Scene | SceneChange, dropped: int) -> list[bytes]:
-        if isinstance(sight, Scene):
-            number = self._number()
-            whole = await asyncio.to_thread(
-                tree_json, sight, self._writer, seq=number, dropped=dropped
-            )
+    async def _written(self, seen: Scene | SceneChange, dropped: int) -> list[bytes]:
+        if isinstance(seen, Scene):
+            more = {"seq": self._number(), "dropped": dropped}
+            whole = await asyncio.to_thread(tree_json, seen, self._writer, **more)
             return [framed(whole, "snapshot")]
-        told = []
-        if sight.tree is not None:
-            change = sight.tree
+        events = []
+        if (change := seen.tree) is not None:
             if len(change.nodes) <= _FEW_NODES:
                 nodes = [self._writer.node(view) for view in change.nodes]
             else:
                 nodes = await asyncio.to_thread(lambda: list(map(self._writer.node, change.nodes)))
-            told.append(
-                event(
-                    {
-                        "seq": self._number(),
-                        "version": change.version,
-                        "uses": change.uses,
-                        "removed": change.removed,
-                        "nodes": nodes,
-                        "totals": totals(sight.stats),
-                    },
-                    "tree",
-                )
-            )
-        if sight.events or sight.lost or sight.running:
-            told.append(event(self._requests(sight), "requests"))
-        return told
-
-    def _requests(self, change: SceneChange) -> dict[str, Any]:
-        return {
-            "seq": self._number(),
-            "events": [_happened(each) for each in change.events],
-            "lost": change.lost,
-            "running": [asdict(view) for view in change.running],
-            "waiting": change.stats.waiting,
-        }
+            tree: TreeEvent = {
+                "seq": self._number(),
+                "version": change.version,
+                "uses": change.uses,
+                "removed": list(change.removed),
+                "nodes": nodes,
+                "totals": totals(seen.stats),
+            }
+            events.append(event(tree, "tree"))
+        if seen.events or seen.lost or seen.running:
+            requests = {
+                "seq": self._number(),
+                "events": [_happened(each) for each in seen.events],
+                "lost": seen.lost,
+                "running": [asdict(view) for view in seen.running],
+                "waiting": seen.stats.waiting,
+            }
+            events.append(event(requests, "requests"))
+        return events
 
     def _stats(self, dropped: int) -> StatsEvent:
         now, stats = self._clock.now(), self._service.engine.stats()

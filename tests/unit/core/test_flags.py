@@ -1,0 +1,54 @@
+"""A flag is declared once: its field gives the check, and the error that names the flag."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from radixlm.core.errors import ConfigError
+from radixlm.core.flags import SECONDS, check_flags, flag, integer, number, one_of, written
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    any_text: str = flag("", "Whatever it is.")
+    most_tokens: int | None = flag(None, "", integer(1, 9))
+    least: int = flag(2, "", integer(2))
+    share: float = flag(0.5, "", number(0, 1))
+    wait: float = flag(0.0, "", SECONDS)
+    kind: str = flag("a", "", one_of(("a", "b")))
+    origins: tuple[str, ...] = flag((), "", written("[a-z]+", "is a word"))
+    keys: tuple[str, ...] = flag((), "", written("[a-z]+", "is no word"), secret=True)
+
+    def __post_init__(self) -> None:
+        check_flags(self)
+
+
+def test_what_holds_is_taken():
+    Config(most_tokens=9, share=1, wait=2.5, kind="b", origins=("x", "y"), keys=("z",))
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"most_tokens": 10}, "--most-tokens is an integer from 1 to 9, got 10"),
+        ({"most_tokens": True}, "--most-tokens is an integer from 1 to 9, got True"),
+        ({"least": None}, "--least is an integer of at least 2, got None"),
+        ({"share": 1.1}, "--share is a number from 0 to 1, got 1.1"),
+        ({"wait": float("inf")}, "--wait is a number of seconds, 0 for no limit, got inf"),
+        ({"kind": "c"}, "--kind is one of ('a', 'b'), got 'c'"),
+        ({"origins": ("x", "1")}, "--origins is a word, got '1'"),
+        ({"origins": "x"}, "origins is a tuple, got str"),
+        ({"keys": ("x", "sk-1")}, "--keys number 2 is no word"),
+    ],
+)
+def test_what_does_not_is_refused_by_the_flags_name(fields: dict[str, Any], text: str):
+    with pytest.raises(ConfigError) as error:
+        Config(**fields)
+    assert str(error.value) == text
+
+
+def test_a_key_is_not_shown():
+    assert "secret" not in repr(Config(keys=("secret",)))

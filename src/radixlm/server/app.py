@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import Any
+from functools import cache
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
@@ -64,8 +64,7 @@ def create_app(
     served_model_name: the name that clients ask for. config: keys, limits and logs are taken from
     it; without one, the flags' defaults. responses: the stored ones, which stay the caller's to
     close; without it they are kept in memory. kv_events: what was published, for the metrics.
-    Raises ModelError for sampling that the model
-    recommends and no request could have.
+    Raises ModelError for sampling that the model recommends and no request could have.
     """
     config = config or ServerConfig()
     clock = WallClock()
@@ -87,7 +86,9 @@ def create_app(
         memory=AnswerMemory(engine.tokenizer, engine.info.kv_tokens),
         answer_style=answer_style_of(engine, config),
     )
-    app = _Application(title="RadixLM", docs_url=None, redoc_url=None)
+    served = Served(served_model_name, engine.info.vocab_size, service.longest)
+    app = FastAPI(title="RadixLM", docs_url=None, redoc_url=None)
+    app.openapi = cache(lambda: document(API_ROUTES, config, served))  # type: ignore[method-assign]
     app.state.service = service
     in_memory = replace(config, response_store=None)
     app.state.responses = responses or ResponseStore.from_config(in_memory)
@@ -108,14 +109,3 @@ def create_app(
         allow_headers=["*"],
         expose_headers=["x-request-id", "request-id", "retry-after"],
     )
-
-
-class _Application(FastAPI):
-    """FastAPI's document of the routes, with what this server's flags and model add."""
-
-    def openapi(self) -> dict[str, Any]:
-        if self.openapi_schema is None:
-            service: Service = self.state.service
-            served = Served(service.model_name, service.engine.info.vocab_size, service.longest)
-            self.openapi_schema = document(API_ROUTES, service.config, served)
-        return self.openapi_schema

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from functools import cache
-from importlib.resources import files
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import click
 
 from radixlm.core.config import EngineConfig
+from radixlm.core.files import read_table
 from radixlm.core.flags import flags_of, option_name
 from radixlm.core.sampling import SamplingParams
 from radixlm.server.config.server_config import ServerConfig
@@ -63,9 +63,7 @@ def hints() -> Mapping[str, str]:
     >>> hints()["--max-model-len"]
     '--context-length is ours'
     """
-    table = (files("radixlm.cli") / "other_flags.txt").read_text(encoding="utf-8")
-    rows = [line.split(" | ") for line in table.splitlines() if not line.startswith("#")]
-    return {flag: hint for flags, hint in rows for flag in flags.split()}
+    return read_table("radixlm.cli", "other_flags.txt")
 
 
 def say_loading(model: str | None) -> None:

@@ -1,9 +1,11 @@
-"""Files that others wrote, of bounded size and depth."""
+"""Files that others wrote, of bounded size and depth; tables that come with this package."""
 
 from __future__ import annotations
 
 import json
 import stat
+from collections.abc import Mapping
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -34,3 +36,10 @@ def read_json_object(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} holds {type(value).__name__}, not a JSON object")
     return value
+
+
+def read_table(package: str, name: str) -> Mapping[str, str]:
+    """A package's file of lines like `KEY KEY | TEXT`: the text of each key. # begins a comment."""
+    lines = (files(package) / name).read_text(encoding="utf-8").splitlines()
+    rows = [line.split(" | ") for line in lines if not line.startswith("#")]
+    return {key: text for keys, text in rows for key in keys.split()}

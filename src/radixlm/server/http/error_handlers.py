@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from importlib.resources import files
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from fastapi import FastAPI, Request
@@ -15,6 +14,7 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from radixlm.core.errors import RadixLMError
+from radixlm.core.files import read_table
 from radixlm.server.http.envelope import exchange_of
 from radixlm.server.http.http_errors import (
     NotFoundError,
@@ -28,15 +28,10 @@ from radixlm.server.http.http_errors import (
 _VERSION: Final = "/v1"
 
 
-def _table(name: str) -> Mapping[str, str]:
-    """A file of lines like `/a /b | text`: the text of each path."""
-    lines = (files("radixlm.server.http") / name).read_text(encoding="utf-8").splitlines()
-    rows = [line.split(" | ") for line in lines if not line.startswith("#")]
-    return {path: text for paths, text in rows for path in paths.split()}
-
-
-ABSENT = _table("absent_routes.txt")
-INSTEAD = _table("routes_instead.txt")
+# By the beginning of a path: what is not there, with its verb.
+ABSENT = read_table("radixlm.server.http", "absent_routes.txt")
+# What does here what another server's route does there.
+INSTEAD = read_table("radixlm.server.http", "routes_instead.txt")
 
 
 def absence(

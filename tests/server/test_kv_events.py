@@ -14,7 +14,6 @@ from contextlib import closing, contextmanager
 import httpx
 import pytest
 import zmq
-from radixlm.server.kv_events.kv_wire import Event
 
 from radixlm.build import AsyncEngine
 from radixlm.core.config import EngineConfig
@@ -27,7 +26,7 @@ from radixlm.server.config.kv_events_config import KVEventsConfig
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.kv_events import outlet as outlets
 from radixlm.server.kv_events import publisher as publishers
-from radixlm.server.kv_events.blocks import BlockLedger
+from radixlm.server.kv_events.blocks import BlockLedger, Event
 from radixlm.server.kv_events.outlet import Outlet
 from radixlm.server.kv_events.publisher import KVEventCounts, Publisher, published
 from radixlm.server.serve import serve

@@ -7,6 +7,7 @@ import pytest
 from radixlm.build import loading
 from radixlm.core.config import EngineConfig
 from radixlm.core.sampling import SamplingParams
+from radixlm.engine.input_processor import new_request
 from radixlm.runner.model_runner import ModelRunner
 from radixlm.structured_output import Compiler
 from radixlm.testing.checkpoints import write_random_checkpoint
@@ -34,7 +35,7 @@ def batches(monkeypatch):
 
 
 def answer(loaded) -> list[int]:
-    request = loaded.request("hello you", GREEDY)
+    request = new_request(loaded.tokenizer.encode("hello you"), GREEDY)
     [output] = loaded.client.generate([request])
     assert output.cached_tokens == 0
     return list(output.token_ids)

@@ -26,8 +26,8 @@ from radixlm.server.config.kv_events_config import KVEventsConfig
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.kv_events import outlet as outlets
 from radixlm.server.kv_events import publisher as publishers
-from radixlm.server.kv_events.blocks import BlockLedger, Event
-from radixlm.server.kv_events.outlet import Outlet
+from radixlm.server.kv_events.blocks import BlockLedger
+from radixlm.server.kv_events.outlet import Event, Outlet
 from radixlm.server.kv_events.publisher import KVEventCounts, Publisher, published
 from radixlm.server.serve import serve
 from tests.kv_follower import Batch, Follower, Prefix

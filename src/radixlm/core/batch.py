@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -144,10 +143,8 @@ class StepResult:
     """
 
     tokens: tuple[int | None, ...]
-    logprobs: Mapping[int, TokenLogprob] = field(default_factory=lambda: MappingProxyType({}))
-    prompt_logprobs: Mapping[int, tuple[TokenLogprob, ...]] = field(
-        default_factory=lambda: MappingProxyType({})
-    )
-    failed: Mapping[int, Failure] = field(default_factory=lambda: MappingProxyType({}))
+    logprobs: Mapping[int, TokenLogprob] = field(default_factory=dict)
+    prompt_logprobs: Mapping[int, tuple[TokenLogprob, ...]] = field(default_factory=dict)
+    failed: Mapping[int, Failure] = field(default_factory=dict)
     kv_bytes_read: int = 0
     kv_bytes_of_rows: int = 0

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from radixlm.core.keys import Key
+from radixlm.text.chat_template import one_text
 from radixlm.text.tokenizer import Tokenizer
 
 TOOLS = "tools"
@@ -88,7 +89,7 @@ class Outline:
         whole, between = self.text, None
         end, left, reach = 0, _MOST_IN_VAIN, _MOST_IN_VAIN
         for place, message in enumerate(self.messages):
-            text = _text(message.get("content")).strip()
+            text = str(one_text(message.get("content")) or "").strip()
             begin = whole.find(text, end, end + len(text) + reach) if text else -1
             if begin >= 0:
                 end = begin + len(text)
@@ -123,9 +124,3 @@ class Outline:
         strings = _STRING.findall(json.dumps(last, ensure_ascii=False))[-_MOST_STRINGS:]
         found = ((self.text.rfind(text, begin, limit), len(text)) for text in strings)
         return max((at + length for at, length in found if at >= 0), default=begin)
-
-
-def _text(content: Any) -> str:
-    if isinstance(content, list):
-        return "\n".join(str(part.get("text", "")) for part in content)
-    return content or ""

@@ -179,24 +179,19 @@ class JsonCallParser(CallParser):
 
     def _number(self) -> Steps[bool]:
         yield from self._one_of("-")
-        if not (yield from self._one_of("0")) and not (yield from self._digits()):
+        if not (yield from self._one_of("0")) and not (
+            yield from self._while(_DIGITS.__contains__)
+        ):
             return False
-        if (yield from self._one_of(".")) and not (yield from self._digits()):
+        if (yield from self._one_of(".")) and not (yield from self._while(_DIGITS.__contains__)):
             return False
         if (yield from self._one_of("eE")):
             yield from self._one_of("+-")
-            return (yield from self._digits())
+            return bool((yield from self._while(_DIGITS.__contains__)))
         return True
 
-    def _digits(self) -> Steps[bool]:
-        start = self._at
-        while (yield from self._one_of(_DIGITS)):
-            pass
-        return self._at > start
-
-    def _json_spaces(self) -> Steps[None]:
-        while (yield from self._one_of(" \t\n\r")):
-            pass
+    def _json_spaces(self) -> Steps[str]:
+        return self._while(" \t\n\r".__contains__)
 
     def _one_of(self, characters: str) -> Steps[bool]:
         """Read one character if it is one of these."""

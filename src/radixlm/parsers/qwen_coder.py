@@ -53,10 +53,7 @@ class QwenCoderParser(FieldParser):
         """Read a tag with a name; "" when none comes."""
         if not (yield from self._skip(tag)):
             return ""
-        start = self._at
-        while (yield from self._peek()) not in ("", ">", "\n"):
-            self._at += 1
-        name = self._text[start : self._at]
+        name = yield from self._while(lambda character: character not in ">\n")
         return name if (yield from self._skip(">")) else ""
 
     def _value(self, key: str, types: frozenset[str]) -> Steps[bool]:

@@ -57,9 +57,15 @@ class StepParser(ABC):
             yield
         return self._text[self._at : self._at + 1]
 
-    def _skip_spaces(self) -> Steps[None]:
-        while (yield from self._peek()).isspace():
+    def _while(self, test: Callable[[str], object]) -> Steps[str]:
+        """Read characters as long as they pass `test`."""
+        start = self._at
+        while (character := (yield from self._peek())) and test(character):
             self._at += 1
+        return self._text[start : self._at]
+
+    def _skip_spaces(self) -> Steps[str]:
+        return self._while(str.isspace)
 
     def _skip(self, word: str) -> Steps[bool]:
         """Read `word` if it comes next."""

@@ -105,10 +105,7 @@ class CallParser(StepParser):
 
     def _word(self) -> Steps[str]:
         """Read a name; "" when none comes."""
-        start = self._at
-        while _IN_NAME.match((yield from self._peek())):
-            self._at += 1
-        return self._text[start : self._at]
+        return self._while(_IN_NAME.match)
 
     def _closed_by(self, marker: str) -> Steps[None]:
         """After a call: pass over spaces, and over `marker` if it comes, or was cut off."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -59,7 +60,6 @@ ANY_TYPE = frozenset({"string", "number", "integer", "boolean", "null", "array",
 REMARKS: Final = frozenset({"title", "description", "default", "examples", "$comment"})
 # A schema with more choices than that is not followed, nor one that only refers to itself.
 _MOST_CHOICES = 1_000
-_BEGINS = {'"': "string", "{": "object", "[": "array", "t": "boolean", "f": "boolean", "n": "null"}
 
 
 class Choices(NamedTuple):
@@ -129,8 +129,5 @@ def _types_of(choice: Any) -> frozenset[str]:
 
 def fits(value: str, types: frozenset[str]) -> bool:
     """Whether a value, given as JSON, has one of the types."""
-    found = _BEGINS.get(value[0])
-    if found is None:
-        whole = value.lstrip("-").isdigit()
-        return "number" in types or (whole and "integer" in types)
-    return found in types
+    found = type_of(json.loads(value))
+    return found in types or (found == "integer" and "number" in types)

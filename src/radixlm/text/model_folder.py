@@ -9,7 +9,6 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from radixlm.core.errors import CheckpointError, ModelError, UnsupportedModelError
@@ -50,21 +49,11 @@ def _tool(name: str) -> str:
 
 _MOST_OF_CARD = 2**20  # bytes
 _GGUF = b"GGUF"
-_QUANTIZERS: Mapping[str, str] = MappingProxyType(
-    {
-        "awq": "AWQ",
-        "gptq": "GPTQ",
-        "fp8": "FP8",
-        "fbgemm_fp8": "FP8 (fbgemm)",
-        "bitsandbytes": "bitsandbytes",
-        "compressed-tensors": "compressed-tensors",
-        "mxfp4": "MXFP4",
-        "hqq": "HQQ",
-        "torchao": "torchao",
-        "modelopt": "ModelOpt",
-        "quark": "Quark",
-    }
+_QUANTIZERS = (
+    *("AWQ", "GPTQ", "FP8", "bitsandbytes", "compressed-tensors", "MXFP4", "HQQ", "torchao"),
+    *("ModelOpt", "Quark"),
 )
+_QUANTIZER_OF = {name.lower(): name for name in _QUANTIZERS} | {"fbgemm_fp8": "FP8 (fbgemm)"}
 # What a model card says that its model was made from.
 _MADE_FROM = re.compile(r"^base_model:\s*(?:-\s*)?[\"']?([\w.-]+/[\w.-]+)", re.MULTILINE)
 _PLAIN_WEIGHTS = "weights in float32, bfloat16 or float16 are"
@@ -131,7 +120,7 @@ def _quantizer(section: object) -> str:
     method = section.get("quant_method") if isinstance(section, Mapping) else None
     if not isinstance(method, str):
         return "an unnamed method"
-    return _QUANTIZERS.get(method.lower(), repr(method[:40]))
+    return _QUANTIZER_OF.get(method.lower(), repr(method[:40]))
 
 
 def _check_hub_cache(folder: Path) -> None:

@@ -45,20 +45,15 @@ class TokenBytes:
         b' hi'
         """
         if self.byte_level is not None:
-            return spelling.encode() if added else self._byte_level(spelling, self.byte_level)
+            if added or not self.byte_level.keys() >= set(spelling):
+                return spelling.encode()  # it stands for itself
+            return bytes(map(self.byte_level.__getitem__, spelling))
         match = _BYTE_TOKEN.match(spelling) if self.byte_fallback else None
         if match:
             return bytes([int(match[1], 16)])
         for old, new in self.replace:
             spelling = spelling.replace(old, new)
         return (self.prefix + spelling).encode()
-
-    @staticmethod
-    def _byte_level(spelling: str, table: Mapping[str, int]) -> bytes:
-        try:
-            return bytes([table[character] for character in spelling])
-        except KeyError:  # not spelled in the byte alphabet, so it stands for itself
-            return spelling.encode()
 
 
 def read_decoder(decoder: Mapping[str, Any] | None) -> TokenBytes:

@@ -18,7 +18,7 @@ POOL_SCALES: Final = (0.5, 1.0, 2.0, 4.0)
 class MissReason(StrEnum):
     """Why a match ended where it did."""
 
-    NEW = "new"  # nothing that was ever cached goes on like this
+    NEW = "new"  # no prompt that was ever cached continues like this
     DIVERGED = "diverged"  # something else follows there
     EVICTED = "evicted"  # it was there, but had to go
     LAST_TOKEN = "last_token"  # noqa: S105
@@ -53,12 +53,12 @@ class MissReport:
 
     @property
     def cached_continuation(self) -> tuple[int, ...]:
-        """For `diverged`, the first token ids of what is cached from `position` on."""
+        """For `diverged`, the first cached token ids from `position` on."""
         return _first(self.cached_next)
 
     @property
     def requested_continuation(self) -> tuple[int, ...]:
-        """For `diverged`, the first token ids of what was asked for from `position` on."""
+        """For `diverged`, the first requested token ids from `position` on."""
         return _first(self.requested_next)
 
     def __str__(self) -> str:

@@ -41,7 +41,7 @@ class Cause(StrEnum):
 
 
 class Words(NamedTuple):
-    """what: has happened. fix: what to do, "" where there is nothing."""
+    """what: the event. fix: what to do about it, "" where nothing can be done."""
 
     what: str
     fix: str = ""
@@ -233,8 +233,8 @@ def _in_message(kind: Kind, texts: Texts, spot: Spot) -> tuple[Cause, bool]:
 
 
 def _of_own(kind: Kind, *, inside: bool) -> Cause:
-    """The cause where a prompt ends in its own text: what changes there costs nothing unless the
-    same text follows.
+    """The cause where a prompt ends in its own text: a change there costs nothing unless the same
+    text follows.
     """
     if not inside:
         return Cause.NEW_TEXT

@@ -64,7 +64,7 @@ class Kind(StrEnum):
     ID = "id"
     NUMBER = "number"
     REORDERED = "reordered"  # the same entries, in another order
-    REASONING = "reasoning"  # what is cached begins with thoughts, and the other does not
+    REASONING = "reasoning"  # the cached text begins with reasoning, and the other does not
     TEXT = "text"
 
 
@@ -88,7 +88,7 @@ def kind_of(before: str, cached: str, requested: str) -> Kind:
 
 
 def meeting(cached: str, requested: str) -> tuple[int, int] | None:
-    """How far into each of them both go on with the same text; None where that is not found."""
+    """The places in both from where they continue with the same text; None where none is found."""
     for ours, theirs in zip_longest(_begins(cached), _begins(requested)):
         if theirs is not None and (at := cached.find(requested[theirs : theirs + SAME])) >= 0:
             return at, theirs

@@ -1,5 +1,5 @@
 """JSON schemas as llguidance (1.9.1) can take them: changed where it would not keep to them, and
-with a limit where they set none, since a weak model would write keys for ever.
+with a limit where they set none, since a weak model would write keys without end.
 
 Every change leaves fewer answers than the schema allows, never others; a schema that cannot be
 mended so is refused. Each names what was seen.
@@ -53,7 +53,7 @@ def load(text: str) -> dict[str, Any]:
 
 
 class _Mender:
-    """Mends a schema and, where it can, limits what it leaves open.
+    """Mends a schema and, where it can, limits its open parts.
 
     An object whose properties are named has no others, unless the schema says
     `additionalProperties`, or asks for more than it names. Other objects, lists and values of any

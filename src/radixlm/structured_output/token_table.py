@@ -96,13 +96,8 @@ class _Wrapped:
     def __call__(self, text: str) -> list[int]:
         if isinstance(text, bytes):
             raise TypeError("text is wanted")  # which is how it asks
-        if len(text) > LONGEST_CUT:
-            return self._without_end(self._cut_again(text[:LONGEST_CUT]))
-        return list(self._cut_again(text))
-
-    def _without_end(self, found: tuple[int, ...]) -> list[int]:
-        ids = list(found)
-        unsure = 0
+        ids = list(self._cut_again(text[:LONGEST_CUT]))
+        unsure = 0 if len(text) > LONGEST_CUT else _UNSURE
         while ids and unsure < _UNSURE:
             unsure += len(self.tokens[ids.pop()])
         return ids
@@ -117,14 +112,12 @@ class _Wrapped:
         ids = []
         start = 0
         while start < len(data):
-            for stop in range(min(start + self._longest, len(data)), start, -1):
-                token = self._ids.get(data[start:stop])
-                if token is not None:
-                    break
-            else:
-                break  # no token begins with this byte: the model can not write it
-            ids.append(token)
-            start = stop
+            stops = range(min(start + self._longest, len(data)), start, -1)
+            longest = next((stop for stop in stops if data[start:stop] in self._ids), None)
+            if longest is None:
+                break  # no token begins with this byte: the model cannot write it
+            ids.append(self._ids[data[start:longest]])
+            start = longest
         return ids
 
 

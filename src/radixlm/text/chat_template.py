@@ -293,7 +293,7 @@ def as_plain_text(
     *,
     continue_final_message: bool = False,
 ) -> list[dict[str, Any]]:
-    """The messages with `mark` inside of what spells a special token, for `Tokenizer.encode`.
+    """The messages with `mark` inside of every spelled special token, for `Tokenizer.encode`.
 
     So no text that came from outside ends a turn or begins another one; that holds for descriptions
     of tools, which are such messages too, and for the assistant's messages, which may repeat a

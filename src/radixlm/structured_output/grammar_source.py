@@ -1,30 +1,29 @@
-"""From a grammar's text to what llguidance compiles, within limits."""
+"""From a grammar's text to the source that llguidance compiles.
+
+JSON schemas are changed where llguidance (1.9.1) would not keep to them, and limited where they set
+no limit, since a weak model would write keys without end. Every change leaves fewer answers than
+the schema allows, never others; a schema that cannot be mended so is refused. Each names what was
+seen.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal
+from math import inf, nextafter
+from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
-from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
+from llguidance import LLMatcher, grammar_from
 
 from radixlm.core.grammar import JSON_STYLE, Grammar, GrammarKind
-from radixlm.structured_output.schema import load
+from radixlm.structured_output.disjoint import Branches
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
 _JSON = cast("JsonCompileOptions", dict(JSON_STYLE))
-# A lexer state takes 2 kB, and few grammars come to 2,000. Items in a row are ways in which the
-# text can be read so far: an ambiguous grammar takes time by their square, and holds the
-# interpreter. Few grammars come to 50. An object comes to four for each optional property, which
-# take less time (10 ms for 500), so schemas may have as many as llguidance allows by default. Items
-# of a step bound how far masks and forced text look ahead: a list of 3,000 forced items comes to
-# nearly 10,000.
-MAX_READINGS, MAX_READINGS_OF_SCHEMAS = 1_400, 2_000
-_OF_SCHEMAS = ('"json_schema"', "%json")
 # Its conversion to Lark is Python, and of the square of the number of rules.
 MAX_GBNF_LENGTH = 16_384
 _SCHEMA_IN_LARK = re.compile(r"(%json\s*)(?=\{)")
@@ -47,62 +46,19 @@ class GrammarError(ValueError):
     """The grammar cannot be compiled, or no answer can follow it; says why."""
 
 
-def compile_source(source: str, tokenizer: LLTokenizer) -> LLMatcher:
-    """A matcher at the beginning of an answer, its first mask made, so that the first request has
-    it for nothing, and a grammar that no answer can follow is found here.
-
-    source: of `source_of`. Raises GrammarError. May take any time, or crash the process: see Trial.
-    """
-    has_schema = any(mark in source for mark in _OF_SCHEMAS)
-    limits = LLParserLimits(
-        max_lexer_states=20_000,
-        step_max_items=10_000,
-        max_items_in_row=MAX_READINGS_OF_SCHEMAS if has_schema else MAX_READINGS,
-        verbose_errors=False,
-    )
-    matcher = LLMatcher(tokenizer, source, log_level=0, limits=limits)
-    _raise_error(matcher)
-    mask = allocate_token_bitmask(1, tokenizer.vocab_size)
-    fill_next_token_bitmask(matcher, mask)
-    _raise_error(matcher)
-    if not np.any(mask):
-        raise GrammarError("no answer is allowed")
-    return matcher
-
-
-def try_first_tokens(matcher: LLMatcher) -> None:
-    """Raise GrammarError where the forced begin of an answer leads nowhere. It may take long, and
-    holds the interpreter: only for a process of its own.
-    """
-    ahead = matcher.deep_copy()
-    ahead.consume_tokens(matcher.compute_ff_tokens())
-    _raise_error(ahead)
-
-
-def reason_of(matcher: LLMatcher) -> str | None:
-    """Why a matcher cannot go on, in one line; None when it can."""
-    return _shortened(matcher.get_error()) if matcher.is_error() else None
-
-
-def _raise_error(matcher: LLMatcher) -> None:
-    reason = reason_of(matcher)
-    if reason is not None:
-        raise GrammarError(reason)
-
-
 def source_of(grammar: Grammar) -> str:
-    """What llguidance compiles. In Python, and as slow as a grammar is odd. Raises GrammarError."""
+    """The source. In Python, and slow for odd grammars. Raises GrammarError."""
     try:
         match grammar.kind:
             case GrammarKind.REGEX:
                 return LLMatcher.grammar_from_regex(grammar.text)
             case GrammarKind.JSON_SCHEMA:
-                schema = json.dumps(load(_schema(grammar.text)))
+                schema = json.dumps(_load(_schema(grammar.text)))
                 return LLMatcher.grammar_from_json_schema(schema, defaults=_JSON)
             case GrammarKind.LARK:
                 return _lark(_with_mended_schemas(grammar.text))
     except ValueError as error:
-        raise GrammarError(_shortened(str(error))) from None
+        raise GrammarError(one_line(str(error))) from None
 
 
 def _schema(text: str) -> str:
@@ -137,14 +93,298 @@ def _with_mended_schemas(text: str) -> str:
         except (ValueError, RecursionError):
             made += [mark, part]  # for llguidance to say what is wrong
             continue
-        schema = {"x-guidance": _JSON} | load(part[:end])
+        schema = {"x-guidance": _JSON} | _load(part[:end])
         made += [mark, json.dumps(schema), part[end:]]
     return "".join(made)
 
 
-def _shortened(text: str) -> str:
+def one_line(text: str) -> str:
+    """llguidance's error text, shortened, or in our words."""
     text = " ".join(text.replace("<non-verbose/>", "").split())
     for name, meaning in _REASONS.items():
         if name in text:
             return meaning
     return text if len(text) <= _LONGEST_REASON else text[:_LONGEST_REASON] + " ..."
+
+
+# Of objects and lists of which a schema says nothing but that they are some.
+MAX_KEYS = 64
+MAX_ITEMS = 256
+MAX_DEPTH = 6
+
+# Where schemas stand in schemas.
+_ONE = (
+    *("items", "additionalItems", "unevaluatedItems", "contains", "not", "if", "then", "else"),
+    *("additionalProperties", "unevaluatedProperties", "propertyNames"),
+)
+_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_LOW, _HIGH = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
+_JOINING = ("allOf", "anyOf", "oneOf", "$ref", "if", "not")
+_SHAPING = (
+    *("properties", "patternProperties", "additionalProperties", "required"),
+    *("minProperties", "maxProperties", "items", "prefixItems", "minItems", "contains"),
+)
+_ANYTHING = "radixlm-anything-"  # and how many levels it may still have
+_FAR = 10_000
+
+
+def _load(text: str) -> dict[str, Any]:
+    """A schema's text, mended and limited. O(size)."""
+    try:
+        schema = json.loads(text)
+        return _Mender(schema).whole(schema)
+    except GrammarError:
+        raise
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise GrammarError(f"it is no JSON schema: {error}") from None
+
+
+class _Mender:
+    """Mends a schema and, where it can, limits its open parts.
+
+    An object whose properties are named has no others, unless the schema says
+    `additionalProperties`, or asks for more than it names. Other objects, lists and values of any
+    type have at most MAX_KEYS, MAX_ITEMS and MAX_DEPTH, where the schema does not say what is in
+    them.
+
+    Schemas that several parts shape together are not limited: a part that is closed would forbid
+    what another one names. Nor are those with an `$id` inside, which references start from.
+    """
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        parts = _parts(root)
+        self._branches = Branches(root)
+        self._limits = not any(map(_joins, parts)) and not any("$id" in part for part in parts[1:])
+
+    def whole(self, root: Mapping[str, Any]) -> dict[str, Any]:
+        made: dict[str, Any] = self._made(root, MAX_DEPTH)
+        if not self._limits:
+            return made
+        plain = {"type": ["null", "boolean", "number", "string"]}
+        levels = {
+            f"{_ANYTHING}{depth}": self._made({} if depth else plain, depth)
+            for depth in range(MAX_DEPTH)
+        }
+        return {**made, "$defs": {**made.get("$defs", {}), **levels}}
+
+    def _made(self, schema: Any, depth: int) -> Any:
+        """depth: levels of objects and lists that a value of any type may still have."""
+        if schema is True and self._limits:
+            schema = {}
+        if not isinstance(schema, Mapping):
+            return schema
+        made = {
+            name: _each_part(name, value, lambda part: self._made(part, depth), mended_pattern)
+            for name, value in schema.items()
+        }
+        _check_integers([made.get("const"), made.get("enum")])
+        _mend_bounds(made)
+        if isinstance(made.get("pattern"), str):
+            made["pattern"] = mended_pattern(made["pattern"])
+        if isinstance(made.get("oneOf"), list) and "anyOf" not in made:
+            self._check_disjoint(schema["oneOf"])
+            made["anyOf"] = made.pop("oneOf")
+        return _limited(made, depth) if self._limits else made
+
+    def _check_disjoint(self, branches: list[Any]) -> None:
+        overlap = self._branches.overlap(branches)
+        if overlap is not None:
+            first, second = overlap
+            raise GrammarError(
+                f"its `oneOf` has branches that one value may match both, {first} and {second}: "
+                "give each a property of its own `const`, or a type of its own, or use `anyOf`"
+            )
+
+
+def _each_part(
+    name: str, value: Any, each: Callable[[Any], Any], pattern: Callable[[str], str] = str
+) -> Any:
+    """A keyword's value, with what `each` makes of the schemas in it and `pattern` of patterns."""
+    if name in _LISTS and isinstance(value, list):
+        return [each(part) for part in value]
+    if name in _MAPS and isinstance(value, Mapping):
+        keys = pattern if name == "patternProperties" else str
+        return {keys(key): each(part) for key, part in value.items()}
+    return each(value) if name in _ONE else value
+
+
+def _parts(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """A schema and all within it."""
+    found = [schema]
+
+    def add(part: Any) -> None:
+        if isinstance(part, Mapping):
+            found.extend(_parts(part))
+
+    for name, value in schema.items():
+        _each_part(name, value, add)
+    return found
+
+
+def _joins(schema: Mapping[str, Any]) -> bool:
+    """Whether more than one schema says which keys an object, or which items a list has."""
+    joining = [name for name in _JOINING if name in schema]
+    alone = len(joining) == 1 and not any(name in schema for name in _SHAPING)
+    return bool(joining) and not (alone and len(schema.get("allOf", [0])) == 1)
+
+
+def _limited(schema: dict[str, Any], depth: int) -> dict[str, Any]:
+    if any(name in schema for name in (*_JOINING, "const", "enum")):
+        return schema
+    made = dict(schema)
+    kinds = schema.get("type", ["object", "array"])
+    deeper = {"$ref": f"#/$defs/{_ANYTHING}{depth - 1}"}
+    if "object" in kinds and "additionalProperties" not in schema:
+        made |= _closed(schema) or _few_keys(schema, deeper)
+    if "array" in kinds and not {"items", "prefixItems", "contains"} & schema.keys():
+        least = schema.get("minItems", 0)
+        made |= {"items": deeper, "maxItems": schema.get("maxItems", max(least, MAX_ITEMS))}
+    return made
+
+
+def _closed(schema: Mapping[str, Any]) -> dict[str, Any] | None:
+    """No keys but those that it names, where it names as many as it asks for."""
+    named = schema.get("properties", {})
+    patterns = "patternProperties" in schema
+    if not named and not patterns and "properties" not in schema:
+        return None
+    enough = schema.get("minProperties", 0) <= len(named) or patterns
+    return (
+        {"additionalProperties": False}
+        if enough and {*schema.get("required", ())} <= {*named}
+        else None
+    )
+
+
+def _few_keys(schema: Mapping[str, Any], value: Mapping[str, Any]) -> dict[str, Any]:
+    made: dict[str, Any] = {"additionalProperties": value}
+    named = schema.get("properties", {})
+    if "patternProperties" not in schema and {*named} <= {*schema.get("required", ())}:
+        # llguidance counts only where every key that is named is required.
+        least = max(schema.get("minProperties", 0), len(schema.get("required", ())))
+        made["maxProperties"] = schema.get("maxProperties", max(least, MAX_KEYS))
+    return made
+
+
+def _check_integers(value: Any) -> None:
+    """It reads numbers as doubles: of 9007199254740993 it made 9007199254740992."""
+    parts: Iterable[Any] = ()
+    if isinstance(value, int) and not _exact(value):
+        raise GrammarError(
+            f"it names the integer {str(value)[:40]}, which no double can hold, so that it would "
+            "be rounded; make it a string"
+        )
+    if isinstance(value, Mapping):
+        parts = value.values()
+    elif isinstance(value, list):
+        parts = value
+    for part in parts:
+        _check_integers(part)
+
+
+def _exact(value: float) -> bool:
+    try:
+        return float(value) == value
+    except OverflowError:
+        return False
+
+
+def _mend_bounds(schema: dict[str, Any]) -> None:
+    for names, toward in ((_LOW, inf), (_HIGH, -inf)):
+        for name in names:
+            bound = schema.get(name)
+            if isinstance(bound, int) and not _exact(bound):
+                schema[name] = _rounded(bound, toward)
+    _mend_exclusive(schema, "exclusiveMinimum", "minimum", _HIGH, 1)
+    _mend_exclusive(schema, "exclusiveMaximum", "maximum", _LOW, -1)
+
+
+def _rounded(bound: int, toward: float) -> int:
+    """The next integer inside of a bound that a double holds: it would be rounded to one outside
+    of it.
+    """
+    try:
+        near = float(bound)
+        if (near > bound) != (toward > 0):
+            near = nextafter(near, toward)
+        return int(near)
+    except OverflowError:
+        raise GrammarError(f"its bound {str(bound)[:40]} is beyond every double") from None
+
+
+def _mend_exclusive(
+    schema: dict[str, Any], exclusive: str, inclusive: str, others: tuple[str, ...], sign: int
+) -> None:
+    """An excluded integer is allowed all the same where the other bound lies before the next one:
+    {"exclusiveMinimum": 0, "maximum": 0.5} gave 0. So the bound moves in by a small part.
+    """
+    bound, there = _number(schema, exclusive), _number(schema, inclusive)
+    found = [number for name in others if (number := _number(schema, name)) is not None]
+    if bound is None or bound != int(bound) or not found:
+        return
+    width = min((number - bound) * sign for number in found)
+    if 0 < width < 1:
+        small = Decimal(10) ** (width / _FAR).adjusted()
+        within = bound + sign * small
+        if there is not None:
+            within = max(within, there) if sign > 0 else min(within, there)
+        schema[inclusive] = float(within)
+        del schema[exclusive]
+
+
+def _number(schema: Mapping[str, Any], name: str) -> Decimal | None:
+    value = schema.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) == inf:
+        return None
+    return Decimal(str(value))
+
+
+def mended_pattern(pattern: str) -> str:
+    """A class of characters that holds control characters, as negated ones do, is matched by an
+    escaped quote and an escaped backslash too, whether they are in it or not: `[^"]` gave a quote.
+    So such classes lose their control characters, all but tabs and ends of lines.
+
+    >>> mended_pattern('^[^"]+$')
+    '^[[^"]&&[^\\\\x00-\\\\x08\\\\x0b\\\\x0c\\\\x0e-\\\\x1f]]+$'
+    """
+    made = []
+    at = 0
+    while at < len(pattern):
+        end = at + 1
+        if pattern[at] == "\\":
+            end = at + 2
+        elif pattern[at] == "[":
+            end = _class_end(pattern, at)
+        part = pattern[at:end]
+        made.append(f"[{part}&&{_NO_CONTROLS}]" if _may_hold_controls(part) else part)
+        at = end
+    return "".join(made)
+
+
+_NO_CONTROLS = r"[^\x00-\x08\x0b\x0c\x0e-\x1f]"
+
+
+def _class_end(pattern: str, start: int) -> int:
+    """Where the class ends that begins at `start`; a bracket that comes first is part of it."""
+    at = start + 1
+    at += pattern[at : at + 1] == "^"
+    at += pattern[at : at + 1] == "]"
+    depth = 1
+    while at < len(pattern):
+        if pattern[at] == "\\":
+            at += 1
+        elif pattern[at] == "[":
+            depth += 1
+        elif pattern[at] == "]":
+            depth -= 1
+            if not depth:
+                return at + 1
+        at += 1
+    return len(pattern)
+
+
+def _may_hold_controls(part: str) -> bool:
+    if part[0] != "[" or part[-1] != "]":
+        return False
+    return part[1:2] == "^" or "\\" in part or any(char < " " for char in part)

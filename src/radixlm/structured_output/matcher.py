@@ -1,4 +1,4 @@
-"""One answer, followed token by token."""
+"""Grammars compiled by llguidance, followed token by token: one Matcher for each answer."""
 
 from __future__ import annotations
 
@@ -8,10 +8,66 @@ from time import perf_counter, thread_time
 
 import numpy as np
 import numpy.typing as npt
-from llguidance import LLExecutor, LLMatcher
-from llguidance.numpy import fill_next_token_bitmask, fill_next_token_bitmask_par
+from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
+from llguidance.numpy import (
+    allocate_token_bitmask,
+    fill_next_token_bitmask,
+    fill_next_token_bitmask_par,
+)
 
-from radixlm.structured_output.grammar_source import reason_of
+from radixlm.structured_output.grammar_source import GrammarError, one_line
+
+# A lexer state takes 2 kB, and few grammars come to 2,000. Items in a row are ways in which the
+# text can be read so far: an ambiguous grammar takes time by their square, and holds the
+# interpreter. Few grammars come to 50. An object comes to four for each optional property, which
+# take less time (10 ms for 500), so schemas may have as many as llguidance allows by default. Items
+# of a step bound how far masks and forced text look ahead: a list of 3,000 forced items comes to
+# nearly 10,000.
+MAX_READINGS, MAX_READINGS_OF_SCHEMAS = 1_400, 2_000
+_OF_SCHEMAS = ('"json_schema"', "%json")
+
+
+def compile_source(source: str, tokenizer: LLTokenizer) -> LLMatcher:
+    """A matcher at the beginning of an answer, its first mask made, so that the first request has
+    it for nothing, and a grammar that no answer can follow is found here.
+
+    source: of `source_of`. Raises GrammarError. May take any time, or crash the process: see Trial.
+    """
+    has_schema = any(mark in source for mark in _OF_SCHEMAS)
+    limits = LLParserLimits(
+        max_lexer_states=20_000,
+        step_max_items=10_000,
+        max_items_in_row=MAX_READINGS_OF_SCHEMAS if has_schema else MAX_READINGS,
+        verbose_errors=False,
+    )
+    matcher = LLMatcher(tokenizer, source, log_level=0, limits=limits)
+    _raise_error(matcher)
+    mask = allocate_token_bitmask(1, tokenizer.vocab_size)
+    fill_next_token_bitmask(matcher, mask)
+    _raise_error(matcher)
+    if not np.any(mask):
+        raise GrammarError("no answer is allowed")
+    return matcher
+
+
+def try_first_tokens(matcher: LLMatcher) -> None:
+    """Raise GrammarError where the forced begin of an answer leads nowhere. It may take long, and
+    holds the interpreter: only for a process of its own.
+    """
+    ahead = matcher.deep_copy()
+    ahead.consume_tokens(matcher.compute_ff_tokens())
+    _raise_error(ahead)
+
+
+def _reason_of(matcher: LLMatcher) -> str | None:
+    """Why a matcher cannot go on, in one line; None when it can."""
+    return one_line(matcher.get_error()) if matcher.is_error() else None
+
+
+def _raise_error(matcher: LLMatcher) -> None:
+    reason = _reason_of(matcher)
+    if reason is not None:
+        raise GrammarError(reason)
 
 
 class Weight:
@@ -52,7 +108,7 @@ class Matcher:
     @property
     def error(self) -> str | None:
         """Why the grammar cannot be followed any further, None when it can."""
-        return self._broken or reason_of(self.state)
+        return self._broken or _reason_of(self.state)
 
     def give_up(self, error: BaseException) -> None:
         """It broke: from now on it cannot be followed."""

@@ -15,12 +15,8 @@ from typing import IO, Any, NamedTuple
 
 from radixlm.core.errors import NoTrialError
 from radixlm.core.grammar import Grammar
-from radixlm.structured_output.grammar_source import (
-    GrammarError,
-    compile_source,
-    source_of,
-    try_first_tokens,
-)
+from radixlm.structured_output.grammar_source import GrammarError, source_of
+from radixlm.structured_output.matcher import compile_source, try_first_tokens
 from radixlm.structured_output.token_table import Table
 
 SECONDS = 3.0

@@ -10,8 +10,14 @@ import pytest
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
 from radixlm.core.grammar import ANY_OBJECT, Grammar
-from radixlm.structured_output.grammar_source import GrammarError, compile_source, source_of
-from radixlm.structured_output.schema import MAX_DEPTH, MAX_ITEMS, MAX_KEYS
+from radixlm.structured_output.grammar_source import (
+    MAX_DEPTH,
+    MAX_ITEMS,
+    MAX_KEYS,
+    GrammarError,
+    source_of,
+)
+from radixlm.structured_output.matcher import compile_source
 from radixlm.structured_output.token_table import Table
 from tests.engines import byte_tokenizer
 

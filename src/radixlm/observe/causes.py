@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final, Self
 
 import numpy as np
 
@@ -16,93 +16,96 @@ from radixlm.text.tokenizer import Tokenizer
 
 
 class Cause(StrEnum):
-    """Why tokens of a prompt had to be computed."""
+    """Why tokens of a prompt had to be computed.
 
-    DATE_TIME = "date_time"
-    ID = "id"
-    NUMBER = "number"
-    REORDERED = "reordered"
-    CHANGING_PART = "changing_part"
-    EDITED_TOOLS = "edited_tools"
-    EDITED_HISTORY = "edited_history"
-    CUT_HISTORY = "cut_history"
-    CONTEXT_EDIT = "context_edit"
-    REASONING = "reasoning"
-    WHITE_SPACE = "white_space"
-    UNICODE = "unicode"
-    RETOKENIZED = "retokenized"
-    NEW_TEXT = "new_text"  # the prompt's own: another question, another conversation
-    EVICTED = "evicted"
-    FIRST_SEEN = "first_seen"
-    NOTHING_MISSED = "nothing_missed"  # but the last token, or its page
-    PAGE_FLOOR = "page_floor"
-    HELD_BACK = "held_back"
-    DISABLED = "disabled"
-
-
-class Words(NamedTuple):
-    """what: the event. fix: what to do about it, "" where nothing can be done."""
+    what: the event. fix: what to do about it, "" where nothing can be done; "{where}" stands for a
+    better place in the prompt.
+    """
 
     what: str
-    fix: str = ""
+    fix: str
 
+    def __new__(cls, value: str, what: str = "", fix: str = "") -> Self:
+        cause = str.__new__(cls, value)
+        cause._value_, cause.what, cause.fix = value, what, fix
+        return cause
 
-WORDS: Final = {
-    Cause.DATE_TIME: Words("a date or time changes per request", "move it to {where}"),
-    Cause.ID: Words("an id changes per request", "leave it out, or move it to {where}"),
-    Cause.NUMBER: Words(
-        "a number or counter changes per request", "leave it out, or move it to {where}"
-    ),
-    Cause.REORDERED: Words(
+    DATE_TIME = ("date_time", "a date or time changes per request", "move it to {where}")
+    ID = ("id", "an id changes per request", "leave it out, or move it to {where}")
+    NUMBER = (
+        "number",
+        "a number or counter changes per request",
+        "leave it out, or move it to {where}",
+    )
+    REORDERED = (
+        "reordered",
         "the same entries come in another order",
         "send tools, JSON keys and documents in the same order each time, for example sorted",
-    ),
-    Cause.CHANGING_PART: Words(
-        "a part changes per request, and the same text follows", "move it to {where}"
-    ),
-    Cause.EDITED_TOOLS: Words(
-        "the tools are others", "send the same tools in the same order with each request"
-    ),
-    Cause.EDITED_HISTORY: Words(
+    )
+    CHANGING_PART = (
+        "changing_part",
+        "a part changes per request, and the same text follows",
+        "move it to {where}",
+    )
+    EDITED_TOOLS = (
+        "edited_tools",
+        "the tools are others",
+        "send the same tools in the same order with each request",
+    )
+    EDITED_HISTORY = (
+        "edited_history",
         "an earlier message was rewritten",
         "append to a conversation and leave what was sent as it is",
-    ),
-    Cause.CUT_HISTORY: Words(
+    )
+    CUT_HISTORY = (
+        "cut_history",
         "messages were left out of the conversation",
         "keep them while there is room, then leave out many at once and not some each turn",
-    ),
-    Cause.CONTEXT_EDIT: Words(
+    )
+    CONTEXT_EDIT = (
+        "context_edit",
         "context_management cleared part of the conversation",
         "let it clear much at once and seldom (trigger, keep, clear_at_least)",
-    ),
-    Cause.REASONING: Words(
+    )
+    REASONING = (
+        "reasoning",
         "the reasoning of an answer was left out",
         "send it back (reasoning_content), with a --chat-template that writes that of every turn",
-    ),
-    Cause.WHITE_SPACE: Words(
-        "only white space differs", "send earlier text exactly as it was sent before"
-    ),
-    Cause.UNICODE: Words(
+    )
+    WHITE_SPACE = (
+        "white_space",
+        "only white space differs",
+        "send earlier text exactly as it was sent before",
+    )
+    UNICODE = (
+        "unicode",
         "the same letters come as other Unicode characters",
         "send text in one form (NFC), without byte order marks and characters of no width",
-    ),
-    Cause.RETOKENIZED: Words(
+    )
+    RETOKENIZED = (
+        "retokenized",
         "the same text is cut into other tokens",
         "end no prompt with white space, and send answers back as they came, or as token ids",
-    ),
-    Cause.NEW_TEXT: Words("the prompt's own text begins"),
-    Cause.EVICTED: Words(
+    )
+    # Another question, another conversation.
+    NEW_TEXT = ("new_text", "the prompt's own text begins")
+    EVICTED = (
+        "evicted",
         "it was cached, but had to make room",
         "give the pool more tokens (--kv-tokens), or pin the prefix",
-    ),
-    Cause.FIRST_SEEN: Words("nothing like it was cached before"),
-    Cause.NOTHING_MISSED: Words("all of it was cached, but what is always computed"),
-    Cause.PAGE_FLOOR: Words(
-        "only whole pages are cached, and the rest fills none", "start with a smaller --page-size"
-    ),
-    Cause.HELD_BACK: Words("no more was wanted from the cache"),
-    Cause.DISABLED: Words("the cache is off", "start without --disable-radix-cache"),
-}
+    )
+    FIRST_SEEN = ("first_seen", "nothing like it was cached before")
+    # but the last token, or its page
+    NOTHING_MISSED = ("nothing_missed", "all of it was cached, but what is always computed")
+    PAGE_FLOOR = (
+        "page_floor",
+        "only whole pages are cached, and the rest fills none",
+        "start with a smaller --page-size",
+    )
+    HELD_BACK = ("held_back", "no more was wanted from the cache")
+    DISABLED = ("disabled", "the cache is off", "start without --disable-radix-cache")
+
+
 # At least this share of the computed tokens had been cached: many prompts begin with a few tokens
 # of some forgotten one.
 _EVICTED_SHARE: Final = 0.25
@@ -138,11 +141,11 @@ class Finding:
 
     @property
     def what(self) -> str:
-        return WORDS[self.cause].what
+        return self.cause.what
 
     @property
     def fix(self) -> str:
-        return WORDS[self.cause].fix.format(where=self.where)
+        return self.cause.fix.format(where=self.where)
 
     @property
     def place(self) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from radixlm.cache import RadixCache
 from radixlm.core.misses import MissReason, MissReport
-from radixlm.observe.causes import WORDS, Cause, Finding, cause_of, find
+from radixlm.observe.causes import Cause, Finding, cause_of, find
 from radixlm.observe.outline import Outline, Spot
 from radixlm.text.tokenizer import Tokenizer
 from tests.engines import byte_tokenizer
@@ -163,6 +163,6 @@ def test_what_changes_belongs_behind_what_stays() -> None:
 @pytest.mark.parametrize("cause", Cause)
 def test_every_cause_has_words_without_gaps(cause: Cause) -> None:
     told = Finding(cause, 7, Spot(0, "system", 2))
-    assert told.what == WORDS[cause].what != ""
+    assert told.what == cause.what != ""
     assert "{" not in told.fix
-    assert ("the end of the prompt" in told.fix) == ("{where}" in WORDS[cause].fix)
+    assert ("the end of the prompt" in told.fix) == ("{where}" in cause.fix)

@@ -11,7 +11,7 @@ from radixlm.core.clock import Clock
 from radixlm.core.errors import counted
 from radixlm.core.misses import POOL_SCALES, MissReport
 from radixlm.engine import EngineStats
-from radixlm.observe.causes import WORDS, Cause, Finding, cause_of
+from radixlm.observe.causes import Cause, Finding, cause_of
 from radixlm.server.pipeline.cache_wire import Advice, AdviceEntry, PoolSize
 
 WINDOW_SECONDS: Final = 900.0
@@ -165,7 +165,7 @@ def _listed(entries: Iterable[_Entry], computed: int) -> list[AdviceEntry]:
         spot = None if found is None else found.spot
         together[cause, spot and (spot.message, spot.role)].append(entry)
     made = [_entry(alike, computed) for alike in together.values()]
-    made.sort(key=lambda entry: (not WORDS[entry["cause"]].fix, -entry["tokens"]))
+    made.sort(key=lambda entry: (not Cause(entry["cause"]).fix, -entry["tokens"]))
     return made[:_LISTED]
 
 

@@ -157,11 +157,13 @@ async def run(service: Service, generation: Generation) -> AsyncGenerator[Part, 
         async with aclosing(service.engine.client.stream(generation.requests)) as outputs:
             async for output in outputs:
                 choice = places[output.request_id]
+                part = Part(choice, output)
                 answers[choice] += output.token_ids
-                _observe(service, generation, Part(choice, output), times[choice])
-                await _remember(service, generation, Part(choice, output), answers[choice])
-                for part in await scores.shared(Part(choice, output)):
-                    yield part
+                _observe(service, generation, part, times[choice])
+                if output.finished:
+                    await _remember(service, generation, part, answers[choice])
+                for each in await scores.shared(part):
+                    yield each
                 if output.finished:
                     times[choice].end()
                     ended()

@@ -15,7 +15,7 @@ import pytest
 from radixlm.core.batch import ScheduledBatch, StepResult
 from radixlm.core.errors import EngineDeadError, InvalidRequestError, QueueFullError
 from radixlm.core.request import FinishReason, GenerateRequest, RequestOutput
-from radixlm.engine import EngineClient, EngineCore
+from radixlm.engine import EngineClient, EngineCore, collect
 from radixlm.engine.mailbox import TaskMailbox, ThreadMailbox, deliver_all
 from tests.engines import Bench, byte_tokenizer, make_request, processor
 
@@ -49,6 +49,10 @@ class _Engine:
         self.client = EngineClient(core, processor(), max_queued_requests=max_queued)
 
 
+def generate(engine: _Engine, requests: list[GenerateRequest]) -> list[RequestOutput]:
+    return collect(requests, engine.client.run(requests))
+
+
 @pytest.fixture
 def engine() -> Iterator[_Engine]:
     made = _Engine()
@@ -63,7 +67,7 @@ def _requests(count: int, max_tokens: int = 4) -> list[GenerateRequest]:
 
 def test_generate_returns_outputs_in_order(engine: _Engine) -> None:
     requests = _requests(5)
-    outputs = engine.client.generate(requests)
+    outputs = generate(engine, requests)
     assert [output.request_id for output in outputs] == [f"r{index}" for index in range(5)]
     for request, output in zip(requests, outputs, strict=True):
         assert list(output.token_ids) == engine.bench.expected(request)
@@ -71,7 +75,7 @@ def test_generate_returns_outputs_in_order(engine: _Engine) -> None:
 
 def test_generate_goes_beyond_the_queue_limit_by_waiting() -> None:
     engine = _Engine(max_queued=3)
-    outputs = engine.client.generate(_requests(10))
+    outputs = generate(engine, _requests(10))
     assert all(output.finish_reason is FinishReason.LENGTH for output in outputs)
     engine.client.close()
 
@@ -115,7 +119,7 @@ def test_a_full_queue_refuses_at_once_and_queues_nothing() -> None:
     engine.gate.open.set()
     for _ in range(8):
         mailbox.get()
-    engine.client.generate([make_request("more", [1])])
+    generate(engine, [make_request("more", [1])])
     engine.client.close()
 
 
@@ -126,7 +130,7 @@ def test_an_id_in_use_is_refused(engine: _Engine) -> None:
     with pytest.raises(InvalidRequestError, match="'r0' is under way"):
         engine.client.submit(_requests(1), mailbox)
     with pytest.raises(InvalidRequestError, match="'r0' is under way"):
-        engine.client.generate(_requests(2))
+        generate(engine, _requests(2))
     engine.gate.open.set()
     last = mailbox.get()
     while not last.finished:
@@ -139,7 +143,7 @@ def test_an_id_twice_in_one_submission_is_refused_and_nothing_is_queued(engine: 
         engine.client.submit([*_requests(2), *_requests(1)], ThreadMailbox())
     engine.client.flush().result(10)
     assert engine.client.stats().running == engine.client.stats().waiting == 0
-    assert len(engine.client.generate(_requests(2))) == 2
+    assert len(generate(engine, _requests(2))) == 2
 
 
 def test_a_crash_fails_what_runs_and_shows_in_health() -> None:
@@ -147,11 +151,11 @@ def test_a_crash_fails_what_runs_and_shows_in_health() -> None:
     engine.client.check_health()
     engine.gate.crash = True
     with pytest.raises(EngineDeadError, match="crashed: RuntimeError: the device is gone"):
-        engine.client.generate(_requests(3))
+        generate(engine, _requests(3))
     with pytest.raises(EngineDeadError, match="the device is gone"):
         engine.client.check_health()
     with pytest.raises(EngineDeadError, match="the device is gone"):
-        engine.client.generate(_requests(1))
+        generate(engine, _requests(1))
     with pytest.raises(EngineDeadError):
         engine.client.flush()
 
@@ -284,7 +288,7 @@ def test_a_stream_whose_loop_is_gone_does_not_stop_the_others(engine: _Engine) -
         loop.run_until_complete(reading)
     loop.close()
     engine.gate.open.set()
-    [output] = engine.client.generate(_requests(1))
+    [output] = generate(engine, _requests(1))
     assert output.finish_reason is FinishReason.LENGTH
 
 
@@ -319,7 +323,7 @@ def test_closing_ends_what_runs_with_an_error() -> None:
 
     def wait() -> None:
         try:
-            engine.client.generate([make_request("r", [1, 2, 3], 400)])
+            generate(engine, [make_request("r", [1, 2, 3], 400)])
         except EngineDeadError as error:
             failures.append(error)
 

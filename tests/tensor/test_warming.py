@@ -7,6 +7,7 @@ import pytest
 from radixlm.build import loading
 from radixlm.core.config import EngineConfig
 from radixlm.core.sampling import SamplingParams
+from radixlm.engine import collect
 from radixlm.engine.input_processor import new_request
 from radixlm.runner.model_runner import ModelRunner
 from radixlm.structured_output import Compiler
@@ -36,7 +37,7 @@ def batches(monkeypatch):
 
 def answer(loaded) -> list[int]:
     request = new_request(loaded.tokenizer.encode("hello you"), GREEDY)
-    [output] = loaded.client.generate([request])
+    [output] = collect([request], loaded.client.run([request]))
     assert output.cached_tokens == 0
     return list(output.token_ids)
 

@@ -9,7 +9,7 @@ from radixlm.core.errors import ConfigError, UnsupportedModelError
 from radixlm.core.processors import processors_allowed, threads_for
 from radixlm.models.model_config import ModelConfig
 
-# The share of the pool that marks may keep is one in so many.
+# Pins may keep at most 1 / this of the pool.
 _PINS_IN_POOL = 4
 
 

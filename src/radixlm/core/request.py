@@ -22,7 +22,7 @@ class Namespace(NamedTuple):
 
 
 class Breakpoint(NamedTuple):
-    """The end of a prefix that is to be kept: so many tokens of the prompt, for so many seconds."""
+    """A prefix that is to be kept: the first `tokens` of the prompt, for `ttl` seconds."""
 
     tokens: int
     ttl: float

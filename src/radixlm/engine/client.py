@@ -8,6 +8,7 @@ import threading
 from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -90,7 +91,7 @@ class EngineClient:
         self._inbox: SimpleQueue[Inbound] = SimpleQueue()
         self._thread = EngineThread(core, self._inbox, self, self._clock)
         self._thread.start()
-        # A thread that is inside of torch when the interpreter goes takes the process down with it.
+        # A thread that is inside of torch when the interpreter ends takes the process down with it.
         atexit.register(self.close)
 
     def submit(self, requests: Sequence[GenerateRequest], mailbox: Mailbox) -> None:
@@ -111,8 +112,8 @@ class EngineClient:
             self._inbox.put(Submit(tuple(requests), self._clock.now()))
 
     def check_room(self, count: int = 1) -> None:
-        """Raise what `submit` would raise now for so many requests, whatever they are:
-        QueueFullError, EngineDeadError. So one that is refused need not be read first.
+        """Raise what `submit` would now for `count` requests: QueueFullError, EngineDeadError.
+        So a request that is refused need not be read first.
         """
         with self._lock:
             self._check_alive()
@@ -173,10 +174,6 @@ class EngineClient:
             for name in under_way:
                 self.abort(name, mailbox)
 
-    def generate(self, requests: Sequence[GenerateRequest]) -> list[RequestOutput]:
-        """Run all of them to the end and return their outputs in order. Blocks; see `run`."""
-        return collect(requests, self.run(requests))
-
     async def stream(
         self, requests: Sequence[GenerateRequest]
     ) -> AsyncGenerator[RequestOutput, None]:
@@ -227,8 +224,7 @@ class EngineClient:
         Raises QueueFullError when too many others wait for the same.
         """
         future: Future[Scene] = Future()
-        with self._lock:
-            self._begin_to_watch(self._looking, MAX_LOOKS, query, future, follow=False)
+        self._begin_to_watch(self._looking, MAX_LOOKS, query, future, follow=False)
         return future
 
     def watch(
@@ -236,15 +232,12 @@ class EngineClient:
     ) -> Viewer:
         """The same, and every change from then on; for a coroutine, which closes it in the end.
 
-        max_waiting: updates that may wait for a slow one. own: a part of this program, which is
-        never turned away. Raises QueueFullError when too many others watch.
+        max_waiting: updates that may wait for a slow viewer. own: the viewer is a part of this
+        program, which is never refused. Raises QueueFullError when too many others watch.
         """
-        most = MAX_VIEWERS + own
-
-        def watch(viewer: Viewer) -> int:
-            with self._lock:
-                return self._begin_to_watch(self._viewers, most, query, viewer, follow=True)
-
+        watch = partial(
+            self._begin_to_watch, self._viewers, MAX_VIEWERS + own, query, follow=True
+        )
         return Viewer(watch, self._stop_watching, max_waiting)
 
     def explain(self, key: Key, namespace: Namespace, *, everywhere: bool) -> Future[Explained]:
@@ -317,14 +310,15 @@ class EngineClient:
     def _begin_to_watch(
         self, others: dict[int, T], most: int, query: TreeQuery, who: T, *, follow: bool
     ) -> int:
-        self._check_alive()
-        if len(others) >= most:
-            doing = "watch the cache" if follow else "wait for a look at the cache"
-            raise QueueFullError(f"{most} others {doing} already; try again later")
-        self._tickets += 1
-        others[self._tickets] = who
-        self._inbox.put(WatchTree(self._tickets, query, follow))
-        return self._tickets
+        with self._lock:
+            self._check_alive()
+            if len(others) >= most:
+                doing = "watch the cache" if follow else "wait for a look at the cache"
+                raise QueueFullError(f"{most} others {doing} already; try again later")
+            self._tickets += 1
+            others[self._tickets] = who
+            self._inbox.put(WatchTree(self._tickets, query, follow))
+            return self._tickets
 
     def _stop_watching(self, ticket: int) -> None:
         with self._lock:
@@ -337,10 +331,9 @@ class EngineClient:
             future = self._looking.pop(update.ticket, None)
         if viewer is not None:
             viewer.deliver(update.news)
-        elif future is not None and isinstance(update.news, CacheError):
-            _settle(future, None, update.news)
         elif future is not None:
-            _settle(future, update.news, None)
+            error = update.news if isinstance(update.news, CacheError) else None
+            _settle(future, update.news, error)
 
     def _ask(self, question: Question) -> Future[Any]:
         future: Future[Any] = Future()
@@ -362,8 +355,8 @@ class EngineClient:
 
 
 def _settle(future: Future[Any], value: object, error: Exception | None) -> None:
-    """Whoever waited may have given up; setting a cancelled future would raise here, in the
-    engine's thread.
+    """A caller may have given up; setting a cancelled future would raise here, in the engine's
+    thread.
     """
     if not future.set_running_or_notify_cancel():
         return

@@ -187,7 +187,7 @@ class RequestFields(TypedDict, total=False):
     request_id: for `abort`; a fresh one, unless it is given.
     namespace, priority, tenant: see GenerateRequest.
     breakpoints: prefixes of the prompt that are kept once it is computed, within
-        --max-pinned-tokens; the output with the first token tells which ones are.
+        --max-pinned-tokens; the output with the first token says which ones are.
     """
 
     request_id: str | None

@@ -1,4 +1,4 @@
-"""Where a request's outputs wait for whoever asked: a thread, or a coroutine."""
+"""Where requests' outputs wait for the thread or the coroutine that asked."""
 
 from __future__ import annotations
 

@@ -90,17 +90,17 @@ class ChatWriter(OpenAIWriter):
         for piece, events in known.stream.steps(pieces, output):
             known.add(piece)
             for delta in deltas_of(events):  # the first one shows the tokens
-                made.append(self._chunk(choice, delta, told=known.take()))
+                made.append(self._chunk(choice, delta, tokens=known.take()))
         if output.finish_reason is not None:
             if known.untold.token_ids and known.texts is not None:
-                made.append(self._chunk(choice, {"content": ""}, told=known.take()))
+                made.append(self._chunk(choice, {"content": ""}, tokens=known.take()))
             reason = finish_of(output, called=known.stream.called)
             made.append(self._chunk(choice, {}, finish_reason=reason))
         return made
 
     def _begin(self) -> _Choice:
-        told = self._streams and (self._with_ids or self._with_logprobs)
-        texts = TokenTexts(self._tokenizer, self._params, self._prompt) if told else None
+        shown = self._streams and (self._with_ids or self._with_logprobs)
+        texts = TokenTexts(self._tokenizer, self._params, self._prompt) if shown else None
         return _Choice(AnswerStream(self._new_parser()), texts)
 
     def _choice(self, choice: int) -> ChatChoice:
@@ -119,16 +119,16 @@ class ChatWriter(OpenAIWriter):
         choice: int,
         delta: ChatDelta,
         *,
-        told: Piece = NOTHING,
+        tokens: Piece = NOTHING,
         finish_reason: ChatFinish | None = None,
         prompt_ids: PromptIds | None = None,
     ) -> bytes:
         entry: ChatChunkChoice = {
             "index": choice,
             "delta": delta,
-            "logprobs": self._logprobs(told.logprobs) if told.logprobs else None,
+            "logprobs": self._logprobs(tokens.logprobs) if tokens.logprobs else None,
             "finish_reason": finish_reason,
-            **self._ids(told.token_ids),
+            **self._ids(tokens.token_ids),
         }
         chunk: ChatChunkChoices = {"choices": [entry], **self._tier, **(prompt_ids or {})}
         return self.event(chunk)

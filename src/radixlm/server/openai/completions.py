@@ -82,9 +82,10 @@ class CompletionWriter(OpenAIWriter):
             self._outputs.setdefault(choice, []).append(output)
             return ()
         first = self._echoes_prompt and choice not in self._begun
-        told = self._settled(choice, output)
-        if first or told.token_ids or told.text or told.finished:
-            return [self.event({"choices": [self._entry(choice, told, begins=output.token_ids)]})]
+        shown = self._settled(choice, output)
+        if first or shown.token_ids or shown.text or shown.finished:
+            entry = self._entry(choice, shown, begins=output.token_ids)
+            return [self.event({"choices": [entry]})]
         return ()
 
     def answer(self) -> Fields:
@@ -113,7 +114,7 @@ class CompletionWriter(OpenAIWriter):
     def _entry(self, choice: int, output: RequestOutput, *, begins: Sequence[int]) -> bytes:
         """A TextChoice as JSON. What belongs to the prompt goes in front of a choice's first entry.
 
-        begins: in that one, the tokens that the answer begins with, whether or not it tells them.
+        begins: in that one, the tokens that the answer begins with, whether or not it shows them.
         """
         first = choice not in self._begun
         self._begun.add(choice)

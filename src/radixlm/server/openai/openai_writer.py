@@ -32,7 +32,7 @@ class OpenAIWriter(ABC):
         self.meter = UsageMeter(generation.n, caches=service.caches)
         self._service = service
         self._generation = generation
-        self._usage = body.told_usage
+        self._usage = body.usage_options
         self._created = int(time.time())
         self._beside: CacheTold = {}
 
@@ -54,11 +54,11 @@ class OpenAIWriter(ABC):
     async def finish(self) -> list[bytes]:
         generation = self._generation
         if len(generation.requests) > 1:  # in a thread: each prompt's report takes a while
-            told = await asyncio.to_thread(reported, self._service, generation, self.meter.misses)
+            report = await asyncio.to_thread(reported, self._service, generation, self.meter.misses)
         else:
-            told = reported(self._service, generation, self.meter.misses)
-        if "cache_report" in told:
-            self._beside["cache_report"] = told["cache_report"]
+            report = reported(self._service, generation, self.meter.misses)
+        if "cache_report" in report:
+            self._beside["cache_report"] = report["cache_report"]
         if generation.cached_details:
             device = self.meter.cached_tokens
             self._beside["sglext"] = {"cached_tokens_details": {"device": device, "host": 0}}

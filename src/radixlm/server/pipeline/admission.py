@@ -22,7 +22,7 @@ class KeyQueues:
         return len(self._under_way)
 
     def check(self, tenant: str, count: int, most: int | None) -> None:
-        """Raise QueueFullError when so many more would exceed `most`; None is no limit."""
+        """Raise QueueFullError when `count` more would exceed `most`; None is no limit."""
         if most is not None and self._under_way[tenant] + count > most:
             raise QueueFullError(
                 f"this key's {counted(self._under_way[tenant], 'request')} under way and {count} "
@@ -31,7 +31,7 @@ class KeyQueues:
 
     @contextmanager
     def taken(self, tenant: str, count: int, most: int | None) -> Iterator[None]:
-        """Hold so many places for as long as the block lasts. Raises QueueFullError."""
+        """Hold `count` places for as long as the block lasts. Raises QueueFullError."""
         self.check(tenant, count, most)
         self._under_way[tenant] += count
         try:
@@ -67,9 +67,9 @@ class Pace:
             self._running -= count
 
     def seconds_for(self, requests: int) -> int:
-        """In how many seconds so many more will have ended, if it goes on like this: 1 to 60.
+        """In how many seconds `requests` more will have ended at this pace: 1 to 60.
 
-        As long as none has ended, as if one were just ending.
+        Before the first end, one counts as just ending.
         """
         passed = self._clock.now() - self._moments[0]
         ends = max(len(self._moments) - 1, 1)
@@ -114,7 +114,7 @@ class Rids:
                 self._ids.pop(owner, None)
 
     def of(self, owner: str, rid: str) -> Sequence[str]:
-        """The engine's ids behind an owner's rid; none when nothing of that name is under way."""
+        """The engine's ids for an owner's rid; none when nothing of that name is under way."""
         return self._names.get((owner, rid), ())
 
     def all_of(self, owner: str) -> Collection[str]:

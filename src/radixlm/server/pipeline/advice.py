@@ -16,8 +16,8 @@ from radixlm.server.pipeline.cache_wire import Advice, AdviceEntry, PoolSize
 
 WINDOW_SECONDS: Final = 900.0
 WINDOW_REQUESTS: Final = 10_000
-# Of each group so many misses are looked at, and of all groups so many in a second at most, or at
-# once after a time without.
+# How many misses of a group are looked at, and of all groups: in a second, and at once after a time
+# without.
 _LOOKED_AT = 3
 _LOOKS_A_SECOND = 5.0
 _LOOKS_AT_ONCE = 20

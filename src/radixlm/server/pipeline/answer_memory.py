@@ -1,14 +1,15 @@
 """The tokens of answers, so that a conversation goes on from what was computed.
 
-Text sampled token by token may be tokenized in another way, and then the cache has nothing behind
+Text sampled token by token may be tokenized in another way, and then the cache has nothing after
 the first difference. So the tokens are remembered, and a later prompt takes them again where it
-has the same text behind the same beginning:
+has the same text after the same beginning:
 
     text      <|user|>a<|assistant|>   Hi<|end|>   <|user|>b<|assistant|>
               '-- a prompt's own --''- its answer -''------ encoded -----'
 
-Where such a beginning may end is told by the messages: each digest of those before an answer of
-the assistant's is looked up. Whether the text is the same, the template decides, so it is compared.
+The messages say where such a beginning may end: for each answer of the assistant's, the digest of
+the messages before it is looked up. The template decides whether the text is the same, so the text
+is compared.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class AnswerMemory:
     ) -> Recalled:
         """What of a prompt is known. O(length of the messages and of the text).
 
-        whose: nobody else's answers are looked at. messages, given: what the template was told.
+        whose: only answers to them are looked at. messages, given: what the template was given.
         """
         source = blake2b(json.dumps([*whose, given]).encode(), digest_size=16)
         hashed = blake2b(digest_size=16)
@@ -108,8 +109,8 @@ class AnswerMemory:
                 if asked.chars >= done:
                     hashed.update(_bytes(text[done : asked.chars]))
                     done = asked.chars
-                    behind = not spans or spans[-1].stop <= done
-                    splits = behind and not self._tokenizer.within_added(text, done)
+                    follows = not spans or spans[-1].stop <= done
+                    splits = follows and not self._tokenizer.within_added(text, done)
                     if splits and hashed.digest() == asked.digest:
                         spans.append(self._span(text, known))
             plain = {**message, "content": one_text(message["content"])}
@@ -120,7 +121,7 @@ class AnswerMemory:
     def remember(
         self, asked: Asked, prompt: Key, sampled: Sequence[int], stop: str | None = None
     ) -> None:
-        """Remember what was sampled behind a prompt. O(length of the answer).
+        """Remember what was sampled after a prompt. O(length of the answer).
 
         stop: the stop string that ended it, which the client does not get: of the answer those
         tokens are remembered that end before it.
@@ -132,7 +133,7 @@ class AnswerMemory:
         answer = sampled if stop is None else self._before(stop, sampled)
         if not answer or self._tokenizer.spells_added(answer):
             return
-        text = _spelled_behind(self._tokenizer, prompt, answer)
+        text = _spelled_after(self._tokenizer, prompt, answer)
         with self._lock:
             known = self._prompts.pop(asked.source, None)
             if known is not None:
@@ -186,7 +187,7 @@ class AnswerMemory:
             return self._prompts.get(source)
 
 
-def _spelled_behind(tokenizer: Tokenizer, key: Key, tokens: Sequence[int]) -> str:
+def _spelled_after(tokenizer: Tokenizer, key: Key, tokens: Sequence[int]) -> str:
     """The text that `tokens` add to a prompt, special tokens spelled out."""
     tail = key[-PROMPT_TAIL:].tolist()
     before = tokenizer.decode(tail, skip_special_tokens=False)

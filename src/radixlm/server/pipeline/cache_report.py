@@ -38,7 +38,7 @@ def report_of(
 
 
 def as_report(index: int, miss: MissReport, found: Finding, *, shows_text: bool) -> CacheReport:
-    """shows_text: whether what is cached may be shown to whoever asks."""
+    """shows_text: whether what is cached may be shown to the client."""
     report: CacheReport = {
         "index": index,
         "prompt_tokens": miss.prompt_tokens,

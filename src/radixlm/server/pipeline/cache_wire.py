@@ -1,4 +1,4 @@
-"""What is told of the cache: the types of its JSON."""
+"""The JSON types of reports about the cache."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class CacheTold(CacheReported, total=False):
 
 
 class Held(TypedDict):
-    """So many of a prompt's first tokens are cached in a namespace."""
+    """How many of a prompt's first tokens are cached in a namespace."""
 
     adapter_id: str
     cache_salt: str
@@ -123,8 +123,8 @@ class PoolSize(TypedDict):
 class Advice(TypedDict):
     """window_seconds, requests: what it is made of. hit_rate: of these requests.
 
-    capacity: predicted for all requests of the window, whoever sent them; null hit rates are never
-    given: it is empty before the first request.
+    capacity: predicted for all requests of the window, of all keys; empty before the first
+    request.
     """
 
     window_seconds: float

@@ -122,8 +122,8 @@ class NativeLogprobs:
     """SGLang's lists in `meta_info` (NativeLists): [logprob, token id, text or null] for each
     token, and for each the same of the best ones.
 
-    One per choice: it adds up what it is given, as JSON, since a stream tells everything so far
-    again and again. with_text: write the tokens' text too. with_top: whether any best ones were
+    One per choice: it adds up what it is given, as JSON, since each event of a stream holds
+    everything so far. with_text: write the tokens' text too. with_top: whether any best ones were
     asked for.
     """
 

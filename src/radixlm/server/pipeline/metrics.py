@@ -69,7 +69,7 @@ def _renamed(line: re.Match[str], name: str) -> str:
 
 _INTER_TOKEN_SECONDS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5)
 _QUEUE_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
-_BITS = 24  # of the largest number that a histogram of numbers tells from larger ones
+_BITS = 24  # of the largest number that histograms of numbers have a bucket for
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 

@@ -32,7 +32,7 @@ _OF_SOME_APIS = ("max_tokens", "min_tokens", "logprobs", "prompt_logprobs", "log
 
 
 def _few(biases: object) -> object:
-    """Refuse too many before each is looked at, for the same reason."""
+    """Refuse too many before each is looked at."""
     if isinstance(biases, dict) and len(biases) > MAX_LOGIT_BIAS:
         raise PydanticCustomError(
             "too_many", f"holds {len(biases)} tokens, at most {MAX_LOGIT_BIAS} are allowed"
@@ -105,7 +105,7 @@ class CacheFields(Body):
 
 
 class TemplateFields(Body):
-    """What a chat template is told besides the messages."""
+    """What a chat template is given besides the messages."""
 
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -148,14 +148,14 @@ class GenerationBody(SamplingFields, ResponseFormatField, CacheFields):
     prompt_cache_retention: Retention | None = None
 
     @property
-    def told_usage(self) -> StreamOptions:
-        """What a stream tells of its usage."""
+    def usage_options(self) -> StreamOptions:
+        """What a stream says of its usage."""
         return self.stream_options or StreamOptions()
 
     def sampling(self, defaults: Mapping[str, float] | None = None, **more: Any) -> SamplingParams:
         """As SamplingFields.sampling."""
-        told = self.told_usage
-        if (told.include_usage or told.continuous_usage_stats) and not self.stream:
+        wanted = self.usage_options
+        if (wanted.include_usage or wanted.continuous_usage_stats) and not self.stream:
             raise InvalidRequestError(
                 "stream_options needs stream to be true", param="stream_options"
             )
@@ -258,7 +258,7 @@ class CompletionBody(GenerationBody):
         limit = COMPLETION_MAX_TOKENS if self.max_tokens is None else self.max_tokens
         if self.prompt_only:
             limit = sampled_for_nothing(self.min_tokens)
-        # Without a log-probability of each token there is no telling which answer is the best.
+        # Without a log-probability of each token nothing says which answer is the best.
         logprobs = 0 if self.logprobs is None and self.tries > given else self.logprobs
         return self.sampling(
             defaults,

@@ -118,8 +118,8 @@ class Service:
         return own or bool(namespace.cache_salt) or self.keys.is_admin(tenant)
 
     def sees_salted(self, tenant: str) -> bool:
-        """Whether a tenant may see what is behind salts that it does not name: they are secrets
-        among those who share a key. An admin may, and everybody where there are no keys.
+        """Whether a tenant may see what is cached under salts that it does not name: they are
+        secrets among those who share a key. An admin may, and everybody where there are no keys.
         """
         return not self.config.api_key or self.keys.is_admin(tenant)
 

@@ -51,7 +51,7 @@ class NativeParams(SamplingFields):
     def to_params(self, room: int, *, top: int | None, start: int) -> SamplingParams:
         """The engine's parameters. Raises InvalidRequestError that names the engine's field.
 
-        room: tokens that fit behind the prompt; the default shrinks to it.
+        room: tokens that fit after the prompt; the default shrinks to it.
         top: how many of the best to give with each log-probability, None for no
         log-probabilities. start: where in the prompt they begin, -1 for the answer's only.
         """

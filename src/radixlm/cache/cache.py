@@ -93,7 +93,7 @@ class RadixCache:
             clock=self._clock,
             reuse=self._reuse,
         )
-        self._allocator = SlotAllocator(self.capacity, page_size)
+        self.allocator = SlotAllocator(self.capacity, page_size)
         quantum = min(EVICTION_QUANTUM, self.capacity // _QUANTA_IN_POOL)
         self._quantum = self.round_up(max(quantum, 1))
         self._reserve = self.round_down(reserve)
@@ -108,7 +108,7 @@ class RadixCache:
     @property
     def available(self) -> int:
         """Slots that leases can still get: free, evictable, and laid aside for other leases."""
-        return self._allocator.free_size + self.tree.evictable_size + self.laid_aside
+        return self.allocator.free_size + self.tree.evictable_size + self.laid_aside
 
     @property
     def largest_request(self) -> int:
@@ -117,7 +117,7 @@ class RadixCache:
 
     def usage(self) -> Usage:
         return Usage(
-            self._allocator.free_size,
+            self.allocator.free_size,
             self._private,
             self.tree.protected_size,
             self.tree.evictable_size,
@@ -250,14 +250,14 @@ class RadixCache:
         """Drop all tokens that are not locked, and all ghosts; return how many were resident."""
         self._pins.expire()
         freed = self.tree.evict(self.tree.evictable_size)
-        self._allocator.free(freed)
+        self.allocator.free(freed)
         self.tree.forget_ghosts()
         return freed.size
 
     def discard(self, key: KeyLike, namespace: Hashable, keep: int) -> None:
         """Drop what is cached and unlocked of `key` after its first `keep` tokens."""
         match = self.tree.match_prefix(key, namespace)
-        self._allocator.free(self.tree.discard(match, self.round_down(keep)))
+        self.allocator.free(self.tree.discard(match, self.round_down(keep)))
 
     def now(self) -> float:
         """Seconds by the cache's clock."""
@@ -268,7 +268,7 @@ class RadixCache:
         one owner. Raises InvariantError. O(capacity).
         """
         self.tree.check()
-        self._allocator.check()
+        self.allocator.check()
         usage = self.usage()
         require(sum(usage) == self.capacity, f"{usage} does not add up to {self.capacity}")
         private = sum(lease.private_size for lease in self._leases)
@@ -296,7 +296,7 @@ class RadixCache:
 
     def owners(self) -> Iterator[tuple[str, Slots]]:
         """Every slot, with a name for its owner. O(capacity)."""
-        for start, stop in self._allocator.runs():
+        for start, stop in self.allocator.runs():
             yield "the free list", np.arange(start, stop, dtype=np.int32)
         for lease in self._leases:
             yield "a lease", lease.private_slots()
@@ -316,11 +316,11 @@ class RadixCache:
         n_slots += self._affordable_reserve(ahead, n_slots)
         self._make_room(lease, n_slots)
         self._private += n_slots
-        return self._allocator.allocate(n_slots // self.page_size, after=lease.last_slot)
+        return self.allocator.allocate(n_slots // self.page_size, after=lease.last_slot)
 
     def _affordable_reserve(self, ahead: int, n_slots: int) -> int:
         reserve = min(self.round_up(ahead), self._reserve)
-        unused = self._allocator.free_size + self.tree.evictable_size - n_slots
+        unused = self.allocator.free_size + self.tree.evictable_size - n_slots
         all_reserves = self.laid_aside + reserve
         afford = reserve <= unused and all_reserves <= _SHARE_OF_RESERVES * self.capacity
         return reserve if afford else 0
@@ -329,12 +329,12 @@ class RadixCache:
         """Free slots by eviction, and where that is not enough from the reserves of others, oldest
         lease first.
         """
-        short = n_slots - self._allocator.free_size
+        short = n_slots - self.allocator.free_size
         evictable = self.tree.evictable_size
         if short > 0 and evictable:
-            self._allocator.free(self.tree.evict(min(max(short, self._quantum), evictable)))
+            self.allocator.free(self.tree.evict(min(max(short, self._quantum), evictable)))
         for other in self._leases:
-            if self._allocator.free_size >= n_slots:
+            if self.allocator.free_size >= n_slots:
                 return
             if other is not lease:
                 other.give_back_reserve()
@@ -351,7 +351,7 @@ class RadixCache:
 
     def give_back(self, slots: Slots) -> None:
         """Free a lease's private slots."""
-        self._allocator.free(slots)
+        self.allocator.free(slots)
         self._private -= slots.size
 
     def drop(self, lease: Lease) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import takewhile
 from typing import Protocol
 
 import numpy as np
 
 from radixlm.cache.allocator import split_runs
 from radixlm.cache.endings import Ending
-from radixlm.cache.node import Inserted, Match, TreeNode, copy_slots, path_slots
+from radixlm.cache.node import Inserted, Match, TreeNode, copy_slots, path_slots, upward
 from radixlm.cache.tree import RadixTree
 from radixlm.core.batch import Extent, Remap, Segment
 from radixlm.core.errors import CacheError, LeaseClosedError
@@ -112,11 +113,8 @@ class Lease:
         """Slots that no other lease uses: the private ones, and those of the path's nodes that this
         lease alone has locked. They are what its release gives back. O(nodes on the path).
         """
-        size, at = self.private_size, self._node
-        while at.lock_ref == 1 and at.parent is not None:
-            size += at.resident
-            at = at.parent
-        return size
+        alone = takewhile(lambda node: node.lock_ref == 1, upward(self._node))
+        return self.private_size + sum(node.resident for node in alone)
 
     def extend(self, n_tokens: int) -> Slots | None:
         """Give the next `n_tokens` slots, evicting leaf-first what is needed, by quanta.
@@ -246,12 +244,8 @@ class Lease:
 
 
 def _path_segments(node: TreeNode) -> list[Segment]:
-    segments = []
-    at: TreeNode | None = node
-    while at is not None and at.end:
-        segments.append(Segment(at.id, at.start, at.end, at.extents))
-        at = at.parent
-    return segments[::-1]
+    path = [Segment(at.id, at.start, at.end, at.extents) for at in upward(node) if at.end]
+    return path[::-1]
 
 
 def left_behind(leases: Iterable[Lease], match: Match) -> int:
@@ -282,7 +276,7 @@ def given_back(leases: Iterable[Lease], match: Match) -> int:
 
 def path_ids(lease: Lease) -> list[int]:
     """The ids of the nodes on a lease's path, from the root on."""
-    return [node.id for node, _ in _path(lease.node, 0)][::-1]
+    return [node.id for node in upward(lease.node)][::-1]
 
 
 def _matched(match: Match) -> dict[int, int]:

@@ -251,21 +251,18 @@ def descend(node: TreeNode, tokens: memoryview, page_size: int) -> tuple[TreeNod
 
 def copy_slots(node: TreeNode, slots: Slots) -> None:
     """Write the slots of the path that ends in `node`, (node.end,), all resident, to `slots`."""
-    at: TreeNode | None = node
-    while at is not None:
+    for at in upward(node):
         slots[at.end - at.resident : at.end] = at.slots
-        at = at.parent
 
 
 def path_slots(node: TreeNode, start: int, stop: int) -> Slots:
     """Slots of tokens [start, stop) of the path that ends in `node`; a copy. O(stop - start)."""
     parts = []
-    at: TreeNode | None = node
-    while at is not None and at.end > start:
-        begin = at.end - len(at.edge) // TOKEN_BYTES
-        if begin < stop:
-            parts.append(at.slots[max(start - begin, 0) : stop - begin])
-        at = at.parent
+    for at in upward(node):
+        if at.end <= start:
+            break
+        if at.start < stop:
+            parts.append(at.slots[max(start - at.start, 0) : stop - at.start])
     return np.concatenate(parts[::-1]) if parts else NO_SLOTS
 
 
@@ -283,6 +280,14 @@ def tokens_in(weight: int) -> int:
 
 def nodes_in(weight: int) -> int:
     return weight % TOKEN_WEIGHT
+
+
+def upward(node: TreeNode) -> Iterator[TreeNode]:
+    """The node and all above it, the root last."""
+    at: TreeNode | None = node
+    while at is not None:
+        yield at
+        at = at.parent
 
 
 def walk(*tops: TreeNode) -> Iterator[TreeNode]:

@@ -36,30 +36,30 @@ class Reuse:
         self._page = page_size
         self._newest = 0
         self._begins = [0]
-        self._tokens = [0]
+        self.tokens = [0]
 
     def is_right(self, nodes: Iterable[TreeNode]) -> bool:
         """Whether it counts what all nodes of a tree hold; for checks."""
-        tokens = [0] * len(self._tokens)
+        tokens = [0] * len(self.tokens)
         for node in nodes:
             if not node.lock_ref:
                 tokens[self._epoch(node.last_used)] += len(node)
-        return tokens == self._tokens
+        return tokens == self.tokens
 
     def enter(self, use: int, n_tokens: int) -> None:
         """Count tokens that are under no lock now, and were last used at `use`."""
         if use > self._newest:  # an epoch that begins earlier would take over what is in the last
             self._newest = use
-            if self._tokens[-1] >= self._width:
+            if self.tokens[-1] >= self._width:
                 self._begins.append(use)
-                self._tokens.append(0)
+                self.tokens.append(0)
                 if len(self._begins) > _MOST_EPOCHS:
                     self._join()
-        self._tokens[self._epoch(use)] += n_tokens
+        self.tokens[self._epoch(use)] += n_tokens
 
     def leave(self, use: int, n_tokens: int) -> None:
         """Uncount tokens, last used at `use`, that are locked now, or forgotten."""
-        self._tokens[self._epoch(use)] -= n_tokens
+        self.tokens[self._epoch(use)] -= n_tokens
 
     def expected(self, node: TreeNode | None, length: int, in_use: int) -> tuple[int, ...]:
         """For each of POOL_SCALES, how many tokens of a prompt a pool of that size would hold.
@@ -80,12 +80,12 @@ class Reuse:
         held: list[int] = []
         while path and len(held) < len(sizes):
             epoch = self._epoch(path[-1].last_used)
-            others, start = self._tokens[epoch], there
+            others, start = self.tokens[epoch], there
             while path and path[-1].last_used >= self._begins[epoch]:
                 node = path.pop()
                 others -= len(node.edge) // TOKEN_BYTES
                 there = min(node.end, length)
-            newer = in_use + sum(self._tokens[epoch + 1 :]) + others // 2
+            newer = in_use + sum(self.tokens[epoch + 1 :]) + others // 2
             # The sizes ascend: where one holds all of this part, so do those that follow.
             while len(held) < len(sizes) and sizes[len(held)] < newer + there - start:
                 held.append(start + max(sizes[len(held)] - newer, 0))
@@ -94,7 +94,7 @@ class Reuse:
 
     def _is_recent(self, node: TreeNode, room: int) -> bool:
         """Whether all that was used since a node was, itself included, takes no more than that."""
-        return sum(self._tokens[self._epoch(node.last_used) :]) <= room
+        return sum(self.tokens[self._epoch(node.last_used) :]) <= room
 
     def _epoch(self, use: int) -> int:
         """Which one a use falls into; most fall into the last."""
@@ -103,11 +103,11 @@ class Reuse:
 
     def _join(self) -> None:
         """Join neighbours that are not larger than one epoch may be."""
-        begins, tokens = self._begins[:1], self._tokens[:1]
-        for begin, count in zip(self._begins[1:], self._tokens[1:], strict=True):
+        begins, tokens = self._begins[:1], self.tokens[:1]
+        for begin, count in zip(self._begins[1:], self.tokens[1:], strict=True):
             if tokens[-1] + count <= self._width:
                 tokens[-1] += count
             else:
                 begins.append(begin)
                 tokens.append(count)
-        self._begins, self._tokens = begins, tokens
+        self._begins, self.tokens = begins, tokens

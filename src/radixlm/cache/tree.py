@@ -20,6 +20,7 @@ from radixlm.cache.node import (
     add_weight,
     descend,
     page_key,
+    upward,
     walk,
 )
 from radixlm.cache.reuse import Reuse
@@ -287,24 +288,20 @@ class RadixTree:
         """
         node = self._end_of(match)
         self.lock(node)
-        at: TreeNode | None = node
-        while at is not None:
+        for at in upward(node):
             if not at.pins:
                 self.pinned_size += at.resident
             at.pins += 1
-            at = at.parent
         return node
 
     def unpin(self, node: TreeNode) -> None:
         """Undo `pin`. Raises CacheError if the node is not pinned."""
         if node.pins < 1:
             raise CacheError(f"node {node.id} is not pinned")
-        at: TreeNode | None = node
-        while at is not None:
+        for at in upward(node):
             at.pins -= 1
             if not at.pins:
                 self.pinned_size -= at.resident
-            at = at.parent
         self.dec_lock_ref(node)
 
     def lock(self, node: TreeNode, top: TreeNode | None = None) -> None:
@@ -323,11 +320,10 @@ class RadixTree:
     def move_lock(self, held: TreeNode, deeper: TreeNode, priority: int) -> None:
         """Turn a lock on `held` into one on its descendant: only what is new gets locked."""
         self.lock(deeper, held)
-        at: TreeNode | None = deeper
-        while at is not held and at is not None:
-            if at.priority < priority:
-                at.priority = priority
-            at = at.parent
+        for at in upward(deeper):
+            if at is held:
+                break
+            at.priority = max(at.priority, priority)
         held.held -= 1
         if len(held.children) == 1:
             self.merge(held)

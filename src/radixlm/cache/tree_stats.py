@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import takewhile
 
-from radixlm.cache.node import TreeNode
+from radixlm.cache.node import TreeNode, upward
 from radixlm.core.misses import MissReason
 from radixlm.core.reports import Tally
 
@@ -105,10 +106,7 @@ class Changes:
         """
         paths: set[TreeNode] = set()
         for node in self._touched:
-            at: TreeNode | None = node
-            while at is not None and at not in paths:
-                paths.add(at)
-                at = at.parent
+            paths.update(takewhile(lambda at: at not in paths, upward(node)))
         return sorted(paths, key=_place)
 
     def _bound(self) -> None:

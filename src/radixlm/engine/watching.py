@@ -107,6 +107,7 @@ class Watching:
         stats: Callable[[], EngineStats],
         clock: Clock | None = None,
     ) -> None:
+        self._tree = cache.tree
         self._pictures = Pictures(cache.tree)
         self._scheduler = scheduler
         self._journal = journal
@@ -187,7 +188,7 @@ class Watching:
     ) -> Scene | SceneChange | None:
         """Bring a watcher's picture up to date, and go on with it; return what is to be sent."""
         if changes is not None and (changes.lost or watcher.picture.overgrown):
-            watcher.picture = self._pictures.again(watcher.query)
+            watcher.picture = Picture(self._tree, watcher.query)
             watcher.shown = False
         change = None if changes is None else watcher.picture.update(changes)
         if watcher.shown:

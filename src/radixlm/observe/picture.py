@@ -8,7 +8,7 @@ from itertools import islice
 from sys import maxsize
 
 from radixlm.cache import RadixTree, TreeNode
-from radixlm.cache.node import TOKEN_BYTES, nodes_in, tokens_in
+from radixlm.cache.node import TOKEN_BYTES, nodes_in, tokens_in, upward
 from radixlm.cache.tree_stats import Changes
 from radixlm.core.errors import NodeGoneError
 from radixlm.core.reports import NodeView, TreeChange, TreeQuery, TreeSnapshot
@@ -133,10 +133,7 @@ class Picture:
 
     def deepest_shown(self, node: TreeNode) -> int | None:
         """The id of the last node on the path to `node` that is in the picture."""
-        at: TreeNode | None = node
-        while at is not None and at.id not in self._shown:
-            at = at.parent
-        return None if at is None else at.id
+        return next((at.id for at in upward(node) if at.id in self._shown), None)
 
     def _tops(self) -> Iterable[TreeNode]:
         query = self._query
@@ -226,7 +223,8 @@ class Picture:
         if self._query.node is None:
             return ()
         top = self._by_id[self._query.node]
-        return tuple(_view(node, node.weight) for node in reversed(_above(top)))
+        path = [_view(node, node.weight) for node in upward(top)]
+        return tuple(path[:0:-1])
 
 
 class Pictures:
@@ -251,10 +249,6 @@ class Pictures:
         self._open -= 1
         if not self._open:
             self._tree.changes = None
-
-    def again(self, query: TreeQuery) -> Picture:
-        """A new picture in place of one that was opened for this query. Raises NodeGoneError."""
-        return Picture(self._tree, query)
 
     @property
     def changes(self) -> Changes | None:
@@ -298,16 +292,6 @@ def _view(node: TreeNode, uncovered: int) -> NodeView:
         hidden=nodes_in(uncovered) - 1,
         hidden_tokens=tokens_in(uncovered) - len(node),
     )
-
-
-def _above(node: TreeNode) -> list[TreeNode]:
-    """The nodes above one, the nearest first."""
-    found = []
-    at = node.parent
-    while at is not None:
-        found.append(at)
-        at = at.parent
-    return found
 
 
 def _end(view: NodeView) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 
 from radixlm.cache import Match, RadixTree, TreeNode
 from radixlm.cache.checks import require
-from radixlm.cache.node import walk
+from radixlm.cache.node import upward, walk
 from radixlm.core.keys import Key, Slots
 from radixlm.scheduler.state import RequestState
 
@@ -81,11 +81,11 @@ class PromptIndex:
         """The request being computed that shares most of `state`, and how many tokens; None when
         that is not more than `at`.
         """
-        node: TreeNode | None = self._places[state]
-        while node is not None and node.end > at:
+        for node in upward(self._places[state]):
+            if node.end <= at:
+                return None
             if node.pins:
                 return self._computing_below(node), node.end
-            node = node.parent
         return None
 
     def sharing(self, key: Key, namespace: Hashable, at: int) -> Iterator[tuple[RequestState, int]]:
@@ -117,10 +117,7 @@ class PromptIndex:
     def _computing_below(self, node: TreeNode) -> RequestState:
         """The first of the computing requests whose path runs through a pinned `node`."""
         for state in self._computing:
-            at: TreeNode | None = self._places[state]
-            while at is not None and at.end > node.end:
-                at = at.parent
-            if at is node:
+            if node in upward(self._places[state]):
                 return state
         raise KeyError(node.id)
 

@@ -114,7 +114,7 @@ class TestCheck:
     @pytest.mark.parametrize(
         ("spoil", "message"),
         [
-            (lambda c, _: c._allocator.allocate(1), "does not add up"),
+            (lambda c, _: c.allocator.allocate(1), "does not add up"),
             (lambda c, _: setattr(c, "_private", 3), "does not add up"),
             (lambda _, lease: setattr(lease, "_allocated", 3), "books say"),
             (lambda c, lease: c._leases.pop(lease), "books say"),

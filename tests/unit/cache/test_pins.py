@@ -234,7 +234,7 @@ class TestRefused:
 
     def test_a_ghost_can_not_be_pinned(self) -> None:
         cache = made()
-        cache._allocator.free(cache.tree.evict(6))
+        cache.allocator.free(cache.tree.evict(6))
         with pytest.raises(PinError, match="nothing of this prefix"):
             cache.pin([1, 2])
 

@@ -118,14 +118,14 @@ def test_no_epoch_begins_before_what_is_counted_already() -> None:
         reuse.enter(use, 2)
     for use in (5, 3):
         reuse.leave(use, 2)
-    assert set(reuse._tokens) == {0}
+    assert set(reuse.tokens) == {0}
 
 
 def test_check_notices_tokens_in_the_wrong_epoch() -> None:
     cache = RadixCache(64)
     serve(cache, prompt(1))
     serve(cache, prompt(2, 5))
-    cache._reuse._tokens.reverse()
+    cache.tree.reuse.tokens.reverse()
     with pytest.raises(InvariantError, match="uses are counted"):
         cache.check()
 
@@ -139,4 +139,4 @@ def test_books_stay_small() -> None:
         if use > 100:
             reuse.leave(use - 100, 2)
     assert len(reuse._begins) <= 1_280
-    assert sum(reuse._tokens) == 200
+    assert sum(reuse.tokens) == 200

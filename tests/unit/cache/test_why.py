@@ -252,7 +252,7 @@ class TestFrozen:
         before = lease.why()
         other = cache.acquire(list(range(10)))
         other.release()
-        cache._allocator.free(cache.tree.evict(14))
+        cache.allocator.free(cache.tree.evict(14))
         assert lease.why() == before
         assert before.cached_continuation == tuple(range(4, 16))
 

@@ -381,7 +381,7 @@ class RadixTree:
                 raise CacheError(f"{n_tokens} tokens to evict, but no unlocked leaf is left")
             freed.append(self.trim(leaf, n_tokens))
             n_tokens -= freed[-1].size
-        return _joined(freed)
+        return freed[0] if len(freed) == 1 else _joined(freed)
 
     def discard(self, match: Match, keep: int) -> Slots:
         """Evict what a match found after its first `keep` tokens (whole pages), and all below it,
@@ -640,6 +640,4 @@ def is_mergeable(node: TreeNode) -> bool:
 
 
 def _joined(parts: list[Slots]) -> Slots:
-    if len(parts) == 1:
-        return parts[0]
     return np.concatenate(parts) if parts else NO_SLOTS

@@ -161,6 +161,11 @@ def _is_fresh(state: RequestState) -> bool:
 Turn = tuple[int, int, str, TenantQueue]
 
 
+def _is_open(turn: Turn) -> bool:
+    """Whether the turn's queue is in use: an empty one is never used again."""
+    return turn[3].size > 0
+
+
 class PriorityLevel:
     """The queues of one priority. turns: (served, number of the queue, tenant, queue), the least
     served first, of equals the queue that was opened first; `served` only grows, so an entry is put
@@ -169,7 +174,7 @@ class PriorityLevel:
 
     def __init__(self) -> None:
         self.lines: dict[str, TenantQueue] = {}
-        self.turns: LazyHeap[Turn] = LazyHeap(lambda turn: self.lines.get(turn[2]) is turn[3])
+        self.turns = LazyHeap(_is_open)
 
 
 class WaitingQueue:
@@ -195,12 +200,14 @@ class WaitingQueue:
             insort(self._priorities, priority)
         tenant = state.request.tenant
         line = level.lines.get(tenant)
-        if line is None:
-            line = level.lines[tenant] = TenantQueue(self._order, self._bound)
-            self._lines_made += 1
-            turn = (self._fairness.served(tenant), self._lines_made, tenant, line)
-            level.turns.push(turn, len(level.lines))
+        if line is not None:
+            line.push(state)
+            return
+        line = level.lines[tenant] = TenantQueue(self._order, self._bound)
         line.push(state)
+        self._lines_made += 1
+        turn = (self._fairness.served(tenant), self._lines_made, tenant, line)
+        level.turns.push(turn, len(level.lines))
 
     def rank(self, state: RequestState) -> None:
         """A waiting request's rank has changed, or whether it follows another."""

@@ -34,7 +34,7 @@ class EngineCore:
     Text is made before `update`, so that a stop string ends its request in the step in which it
     is complete. Masks for rows that follow a grammar are made while the runner computes.
 
-    masks: needed for requests with a grammar. jump_forward: see output_processor.Answer.
+    masks: needed for requests with a grammar. jump_forward: see output_processor.AnswerState.
     journal: what the scheduler notes for viewers; without it they see no request come or go.
     """
 

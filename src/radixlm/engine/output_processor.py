@@ -25,7 +25,7 @@ BUDGET = 0.02
 LONG = 0.002
 
 
-class Answer:
+class AnswerState:
     """One request's answer: its text, and where in its grammar it is.
 
     After a sampled token come those that the grammar forces (jump-forward): the model is not asked
@@ -123,12 +123,12 @@ class OutputProcessor:
         self._cache = cache
         self._masks = masks
         self._jump_forward = jump_forward
-        self.answers: dict[str, Answer] = {}
+        self.answers: dict[str, AnswerState] = {}
         self.to_pin: dict[str, GenerateRequest] = {}
 
     def add(self, request: GenerateRequest) -> None:
         """A request is queued."""
-        self.answers[request.request_id] = Answer(
+        self.answers[request.request_id] = AnswerState(
             request, self._tokenizer, jump_forward=self._jump_forward
         )
         if request.breakpoints:

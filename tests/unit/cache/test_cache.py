@@ -363,3 +363,17 @@ class TestSegments:
             prefixes = [tuple(lease.key[:depth]) for lease in order]
             changes = sum(a != b for a, b in itertools.pairwise(prefixes))
             assert changes + 1 == len(set(prefixes))
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_match_is_used_again_unless_the_tree_has_changed(changed: bool) -> None:
+    cache = RadixCache(16)
+    first = cache.acquire([1, 2, 3, 4])
+    first.extend(4)
+    first.commit(2)
+    match = cache.match([1, 2, 3, 9])
+    if changed:
+        first.commit(4)
+    lease = cache.acquire([1, 2, 3, 9], match=match)
+    assert lease.cached == (3 if changed else 2)
+    cache.check()

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
+import pytest
+
+from radixlm.cache import Match, RadixTree
 from radixlm.core.events import Event, Retracted, Scheduled
+from radixlm.core.keys import KeyLike
 from tests.engines import Bench, make_request
 
 SHARED = list(range(1, 21))
@@ -144,3 +150,25 @@ def test_followers_are_let_go_at_what_they_share_and_not_before() -> None:
     assert (states["near"].cached, states["far"].cached) == (4, 12)
     bench.run()
     bench.scheduler.check()
+
+
+def test_a_request_is_matched_once_from_its_arrival_to_its_admission(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(200)
+    bench.core.add(make_request("warm", SHARED, 1))
+    bench.run()
+    matched: list[int] = []
+    match_prefix = RadixTree.match_prefix
+
+    def spy(tree: RadixTree, key: KeyLike, namespace: Hashable = None) -> Match:
+        if tree is bench.cache.tree:
+            matched.append(len(key))
+        return match_prefix(tree, key, namespace)
+
+    monkeypatch.setattr(RadixTree, "match_prefix", spy)
+    bench.core.add(make_request("next", [*SHARED, 99], 1))
+    bench.scheduler.schedule()
+    assert matched == [len(SHARED)]
+    [state] = bench.scheduler.running
+    assert state.cached_tokens == len(SHARED)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated, Literal, NotRequired
+
+from pydantic import Field
+from typing_extensions import TypedDict
 
 from radixlm.core.request import NOTHING, FinishReason, Piece, RequestOutput, TokenLogprob
 from radixlm.parsers import (
@@ -16,25 +20,102 @@ from radixlm.parsers import (
     ToolCallCut,
     ToolCallEnded,
 )
-from radixlm.server.openai.openai_wire import (
-    ChatAnswer,
-    ChatChoice,
-    ChatChoices,
-    ChatChunkChoice,
-    ChatChunkChoices,
-    ChatDelta,
-    ChatFinish,
-    PromptIds,
-    Tier,
-    TokenIds,
-    ToolCallDelta,
-)
-from radixlm.server.openai.openai_writer import OpenAIWriter
+from radixlm.server.openai.openai_writer import Head, OpenAIWriter, PromptIds, Tier, TokenIds
 from radixlm.server.pipeline.answer_stream import AnswerStream
+from radixlm.server.pipeline.cache_wire import CacheTold
 from radixlm.server.pipeline.chat import ChatTask
 from radixlm.server.pipeline.logprobs import ChatLogprobs, TokenTexts, chat_logprobs
 from radixlm.server.pipeline.protocol import ChatBody
 from radixlm.server.pipeline.service import Service
+from radixlm.server.pipeline.usage import Usage
+
+
+class CalledFunction(TypedDict):
+    """arguments: a JSON object, as text."""
+
+    name: str
+    arguments: str
+
+
+class MessageToolCall(TypedDict):
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
+class ChatAnswer(TypedDict):
+    """content: null when there are only calls. reasoning_content: what was thought before."""
+
+    role: Literal["assistant"]
+    content: str | None
+    reasoning_content: NotRequired[str]
+    refusal: None
+    tool_calls: NotRequired[list[MessageToolCall]]
+    annotations: Annotated[list[object], Field(max_length=0)]
+
+
+# "tool_calls" goes before "stop".
+ChatFinish = FinishReason | Literal["tool_calls"]
+
+
+class ChatChoice(TokenIds):
+    index: int
+    message: ChatAnswer
+    logprobs: ChatLogprobs | None
+    finish_reason: ChatFinish | None
+
+
+class ChatChoices(Tier, PromptIds):
+    choices: list[ChatChoice]
+
+
+class ChatCompletion(Head, ChatChoices, CacheTold):
+    usage: Usage
+
+
+class FunctionDelta(TypedDict, total=False):
+    """The name comes first, with no arguments."""
+
+    name: str
+    arguments: str
+
+
+class ToolCallDelta(TypedDict):
+    """index: of the answer's calls. id and type come with the name."""
+
+    index: int
+    id: NotRequired[str]
+    type: NotRequired[Literal["function"]]
+    function: FunctionDelta
+
+
+class ChatDelta(TypedDict, total=False):
+    """What is new: the role first and alone, then thoughts, text and calls."""
+
+    role: Literal["assistant"]
+    content: str
+    reasoning_content: str
+    tool_calls: list[ToolCallDelta]
+    refusal: None
+
+
+class ChatChunkChoice(TokenIds):
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None
+    finish_reason: ChatFinish | None
+
+
+class ChatChunkChoices(Tier, PromptIds):
+    choices: list[ChatChunkChoice]
+
+
+class ChatChunk(Head, ChatChunkChoices, CacheTold):
+    """usage: with stream_options.include_usage; null but in the last, which has no choices, unless
+    stream_options.continuous_usage_stats asks for what it is so far.
+    """
+
+    usage: NotRequired[Usage | None]
 
 
 class ChatWriter(OpenAIWriter):

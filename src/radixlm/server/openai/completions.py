@@ -6,16 +6,50 @@ import math
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, NotRequired
 
-from radixlm.core.request import RequestOutput
+from typing_extensions import TypedDict
+
+from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.server.http.sse import spliced
-from radixlm.server.openai.openai_writer import Fields, OpenAIWriter
+from radixlm.server.openai.openai_writer import Fields, Head, OpenAIWriter, PromptIds, TokenIds
+from radixlm.server.pipeline.cache_wire import CacheTold
 from radixlm.server.pipeline.generation import Generation, computed, requests_for
 from radixlm.server.pipeline.logprobs import CompletionLogprobs, Stretch, TokenTexts, joined
 from radixlm.server.pipeline.protocol import CompletionBody
 from radixlm.server.pipeline.service import Service
+from radixlm.server.pipeline.usage import Usage
 from radixlm.text.detokenizer import PROMPT_TAIL, Detokenizer, continues
+
+
+class TextLogprobs(TypedDict):
+    """One entry per token in each list; null for a prompt's first token."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class TextChoice(TokenIds, PromptIds):
+    index: int
+    text: str
+    logprobs: TextLogprobs | None
+    finish_reason: FinishReason | None
+
+
+class TextChoices(TypedDict):
+    choices: list[TextChoice]
+
+
+class TextCompletion(Head, TextChoices, CacheTold):
+    usage: Usage
+
+
+class TextChunk(Head, TextChoices, CacheTold):
+    """usage: as ChatChunk's."""
+
+    usage: NotRequired[Usage | None]
 
 
 def completion_generation(service: Service, body: CompletionBody, tenant: str) -> Generation:

@@ -9,9 +9,13 @@ from fastapi.responses import JSONResponse, Response
 
 from radixlm.server.http.http_errors import Error, MessagesError, ModelNotFoundError, for_anthropic
 from radixlm.server.http.routes import GENERATING, Route, noted
-from radixlm.server.openai.chat_writer import ChatWriter
-from radixlm.server.openai.completions import CompletionWriter, completion_generation
-from radixlm.server.openai.openai_wire import ChatChunk, ChatCompletion, TextChunk, TextCompletion
+from radixlm.server.openai.chat_writer import ChatChunk, ChatCompletion, ChatWriter
+from radixlm.server.openai.completions import (
+    CompletionWriter,
+    TextChunk,
+    TextCompletion,
+    completion_generation,
+)
 from radixlm.server.pipeline.answer import respond
 from radixlm.server.pipeline.chat import chat_task
 from radixlm.server.pipeline.protocol import ChatBody, CompletionBody

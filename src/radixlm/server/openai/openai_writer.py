@@ -6,12 +6,13 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
+
+from typing_extensions import TypedDict
 
 from radixlm.core.request import RequestOutput
 from radixlm.server.http.http_errors import OPENAI
 from radixlm.server.http.sse import DONE, compact, event, framed, spliced
-from radixlm.server.openai.openai_wire import Head
 from radixlm.server.pipeline.cache_report import reported
 from radixlm.server.pipeline.cache_wire import CacheTold
 from radixlm.server.pipeline.generation import Generation
@@ -20,6 +21,34 @@ from radixlm.server.pipeline.service import Service
 from radixlm.server.pipeline.usage import UsageMeter
 
 Fields = Mapping[str, Any]
+
+
+class Head(TypedDict):
+    """created: in seconds since 1970. system_fingerprint: of what computes the answers."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    system_fingerprint: str
+
+
+class Tier(TypedDict, total=False):
+    """It is there where the request names one."""
+
+    service_tier: Literal["default"]
+
+
+class TokenIds(TypedDict, total=False):
+    """They are there with return_token_ids."""
+
+    token_ids: list[int]
+
+
+class PromptIds(TypedDict, total=False):
+    """They are there with return_token_ids; in a stream, with a choice's first tokens."""
+
+    prompt_token_ids: list[int]
 
 
 class OpenAIWriter(ABC):

@@ -5,18 +5,60 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NotRequired
+
+from typing_extensions import TypedDict
 
 from radixlm.core.misses import MissReport
 from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.server.http.http_errors import OPENAI
 from radixlm.server.http.sse import DONE, framed, spliced
 from radixlm.server.pipeline.cache_report import report_of
+from radixlm.server.pipeline.cache_wire import CacheReport
 from radixlm.server.pipeline.generation import Generation, computed, requests_for
-from radixlm.server.pipeline.logprobs import NativeLogprobs
+from radixlm.server.pipeline.logprobs import NativeLogprobs, NativeToken
 from radixlm.server.pipeline.service import Service
 from radixlm.server.pipeline.usage import UsageMeter
 from radixlm.server.sglang.generate_body import GenerateBody
-from radixlm.server.sglang.sglang_wire import NativeFinish, NativeMeta
+
+
+class NativeFinish(TypedDict):
+    """length: of the answer in tokens. matched: the stop string or token that ended it."""
+
+    type: FinishReason
+    length: NotRequired[int]
+    matched: NotRequired[str | int | None]
+    message: NotRequired[str]
+
+
+class NativeLists(TypedDict, total=False):
+    """They are there with return_logprob, the top ones with top_logprobs_num."""
+
+    input_token_logprobs: list[NativeToken]
+    output_token_logprobs: list[NativeToken]
+    input_top_logprobs: list[list[NativeToken] | None]
+    output_top_logprobs: list[list[NativeToken] | None]
+
+
+class NativeMeta(NativeLists):
+    """e2e_latency: in seconds, at the end; cache_report too, where it was asked for."""
+
+    id: str
+    finish_reason: NativeFinish | None
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    e2e_latency: NotRequired[float]
+    cache_report: NotRequired[CacheReport]
+
+
+class Generated(TypedDict):
+    """index: in a stream of several answers, which one it is."""
+
+    text: str
+    output_ids: list[int]
+    meta_info: NativeMeta
+    index: NotRequired[int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,37 +4,89 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
+from typing import Literal
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from typing_extensions import TypedDict
 
+from radixlm.build import ModelInfo
+from radixlm.core.config import EngineConfig
 from radixlm.core.errors import EngineDeadError, InvalidRequestError, QueueFullError
 from radixlm.core.sampling import SamplingParams
+from radixlm.engine.engine_stats import EngineStats
+from radixlm.server.config.kv_events_config import KVEventSource
 from radixlm.server.http.envelope import exchange_of
 from radixlm.server.http.http_errors import NotGeneratingError
 from radixlm.server.http.routes import GENERATING, Route, noted
 from radixlm.server.pipeline.answer import respond
 from radixlm.server.pipeline.service import Service, check_room, service_of, tenant_of
-from radixlm.server.sglang.generate_answers import NativeWriter, native_task
+from radixlm.server.sglang.generate_answers import Generated, NativeWriter, native_task
 from radixlm.server.sglang.generate_body import AbortBody, GenerateBody
-from radixlm.server.sglang.sglang_wire import (
-    Aborted,
-    CacheReset,
-    Generated,
-    Load,
-    Loads,
-    ServedModel,
-    ServerFacts,
-    Status,
-)
 
 HEALTH_SECONDS = 20.0
 _HEALTH_POLL_SECONDS = 0.05
 # Flags that may be left open, by their names in ModelInfo.
 _RESOLVED = ("dtype", "device", "context_length", "kv_tokens", "max_pinned_tokens", "threads")
+
+
+class Status(TypedDict):
+    status: Literal["ok"]
+
+
+class Aborted(TypedDict):
+    """How many requests were under way."""
+
+    aborted: int
+
+
+class CacheReset(TypedDict):
+    success: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel(ModelInfo):
+    served_model_name: str
+    is_generation: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFacts(EngineConfig):
+    """kv_events: null where they are not published, or not over TCP. threads: of a step."""
+
+    threads: int
+    served_model_name: str
+    model_path: str
+    max_total_num_tokens: int
+    max_req_input_len: int
+    version: str
+    kv_events: KVEventSource | None
+    internal_states: list[EngineStats]
+
+
+class Load(TypedDict):
+    dp_rank: int
+    timestamp: float
+    num_running_reqs: int
+    num_waiting_reqs: int
+    num_used_tokens: int
+    max_total_num_tokens: int
+    token_usage: float
+    cache_hit_rate: float
+    utilization: float
+    max_running_requests: int
+
+
+class Loads(TypedDict):
+    """timestamp: as ISO 8601. loads: one entry, since there is one engine."""
+
+    timestamp: str
+    version: str
+    loads: list[Load]
+
 
 router = APIRouter(route_class=Route)
 

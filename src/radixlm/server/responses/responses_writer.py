@@ -97,6 +97,7 @@ class ResponseWriter:
         """Such a response is not stored."""
         self._stored = False
         self.fail(error)
+        self._events.clear()  # of the item that ended with it
         self._tell_whole("response.failed")
         return b"".join(self._new_events())
 

@@ -18,6 +18,7 @@ from tests.server_support import (
     refused,
 )
 
+USED = {"type": "tool_use", "id": "a", "name": "b", "input": {}}
 CALLED = {"role": "assistant", "content": [{"type": "tool_use", "id": "a"}]}
 
 
@@ -46,6 +47,11 @@ CALLED = {"role": "assistant", "content": [{"type": "tool_use", "id": "a"}]}
             "messages[0].content[0].tool_use_id 'x' is of no tool_use block",
         ),
         ({"messages": [CALLED]}, "messages[0].content[0].name"),
+        (
+            {"messages": [USER, {"role": "assistant", "content": [USED, USED]}]},
+            "messages[1].content[1].id 'a' stands twice",
+        ),
+        ({"tools": [{"name": f"f{n}", "input_schema": {}} for n in range(129)]}, "tools"),
         (
             {
                 "messages": [

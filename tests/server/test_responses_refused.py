@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.responses_support import TOOLS, respond
 from tests.server_support import refused
+
+CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+RESULT = {"type": "function_call_output", "call_id": "c", "output": "a"}
+
+
+def namespace(name: str, *names: str) -> dict[str, Any]:
+    tools = [{"type": "function", "name": each} for each in names]
+    return {"type": "namespace", "name": name, "tools": tools}
 
 
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
         ({"input": None}, "input"),
+        ({"input": [{**CALL, "arguments": "[1]"}]}, "input[0].arguments"),
+        ({"input": [CALL, CALL]}, "input[1].call_id"),
+        ({"input": [CALL, RESULT, RESULT]}, "input[2].call_id"),
+        ({"tools": [namespace("a" * 100, "b", "c" * 100)]}, "tools[0].tools[1].name"),
+        ({"tools": [namespace("a", *(f"f{n}" for n in range(129)))]}, "tools"),
+        (
+            {"text": {"format": {"type": "json_schema", "name": "a b", "schema": {}}}},
+            "text.format.name",
+        ),
+        (
+            {"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}, "tools": TOOLS},
+            "tool_choice",
+        ),
         ({"input": []}, "input"),
         ({"input": [{"type": "computer_call"}]}, "input[0]"),
         ({"input": [{"role": "user"}]}, "input[0].content"),

@@ -95,10 +95,8 @@ def _prompt_of(body: ExplainBody, tokenizer: Tokenizer, template: ChatTemplate |
         case ExplainChat():
             return _chat(chat_of(body), tokenizer, require_template(template))
         case ExplainMessages():
-            body.check()
             return _chat(messages.conversation_of(body), tokenizer, require_template(template))
         case ExplainResponse():
-            body.check()
             if body.previous_response_id is not None:
                 raise InvalidRequestError(
                     "previous_response_id is of a server that stores it; write what it continues "

@@ -66,11 +66,9 @@ async def _generation_of(request: Request, body: ExplainBody) -> Generation:
         case ExplainCompletion():
             return await asyncio.to_thread(completion_generation, service, body, tenant)
         case ExplainResponse():
-            body.check()
             chat, _ = await response_task(service, store_of(request), body, tenant)
             return chat.generation
         case ExplainMessages():
-            body.check()
             chat, _ = await asyncio.to_thread(message_task, service, body, tenant)
             return chat.generation
         case ExplainGenerate():

@@ -51,7 +51,6 @@ router = APIRouter(route_class=Route)
 async def create_message(request: Request, body: MessagesBody) -> Response:
     """Anthropic's messages."""
     service, tenant = service_of(request), tenant_of(request)
-    body.check()
     chat, applied = await asyncio.to_thread(message_task, service, body, tenant)
     writer = MessageWriter(service, chat, body, applied, exchange_of(request).errors.end)
     return await respond(request, chat.generation, writer, stream=bool(body.stream))
@@ -64,7 +63,6 @@ async def create_message(request: Request, body: MessagesBody) -> Response:
 )
 async def count_tokens(request: Request, body: CountBody) -> Response:
     """How many tokens a message's prompt has."""
-    body.check()
     count = await asyncio.to_thread(token_count, service_of(request), body, tenant_of(request))
     return JSONResponse(count)
 

@@ -51,6 +51,10 @@ class Body(BaseModel):
     no_ops: ClassVar[frozenset[str]] = frozenset()
     echoes: ClassVar[frozenset[str]] = frozenset()
     not_yet: ClassVar[NotYet] = NOT_YET
+
+    def check(self) -> None:
+        """Raise InvalidRequestError for fields that do not go together, once each is right."""
+
     answered: ClassVar[bool] = True
 
 
@@ -137,6 +141,7 @@ def checked(model: type[M], value: Mapping[str, Any], *, strict: bool = True) ->
     try:
         parsed = model.model_validate(value)
         settle_extras(parsed, "", strict=strict)
+        parsed.check()
     except ValidationError as error:
         raise _explain(error.errors(include_url=False)) from None
     except RecursionError:  # wherever it is noticed: in validation, in the message

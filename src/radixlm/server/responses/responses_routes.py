@@ -55,7 +55,6 @@ def store_of(request: Request) -> ResponseStore:
 async def create_response(request: Request, body: ResponseBody) -> Response:
     """OpenAI's responses: made, and stored unless store is false."""
     service, store = service_of(request), store_of(request)
-    body.check()
     chat, body = await response_task(service, store, body, tenant_of(request))
     writer = ResponseWriter(service, store, chat, body, stored_items(body))
     if body.background:
@@ -70,7 +69,6 @@ async def create_response(request: Request, body: ResponseBody) -> Response:
 )
 async def count_input_tokens(request: Request, body: ResponseBody) -> Response:
     """How many tokens a response's prompt has."""
-    body.check()
     service, tenant = service_of(request), tenant_of(request)
     chat, _ = await response_task(service, store_of(request), body, tenant)
     tokens = chat.prompt.key.size

@@ -86,7 +86,6 @@ def tokenized(service: Service, body: TokenizeBody) -> Tokenized:
     Raises InvalidRequestError that names the field.
     """
     service.check_model(body.model)
-    body.check()
     if body.messages is not None:
         special = body.add_special_tokens
         chat = conversation_of(body.messages, body, add_special_tokens=special)

@@ -51,11 +51,10 @@ class Body(BaseModel):
     no_ops: ClassVar[frozenset[str]] = frozenset()
     echoes: ClassVar[frozenset[str]] = frozenset()
     not_yet: ClassVar[NotYet] = NOT_YET
+    answered: ClassVar[bool] = True
 
     def check(self) -> None:
-        """Raise InvalidRequestError for fields that do not go together, once each is right."""
-
-    answered: ClassVar[bool] = True
+        """Raise InvalidRequestError for fields that do not go together, though each is right."""
 
 
 @dataclass(frozen=True, slots=True)

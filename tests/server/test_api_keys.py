@@ -130,7 +130,7 @@ def test_without_keys_every_key_passes(engine):
 )
 def test_what_is_open_is_found_below_the_root_path(path, root_path, free):
     scope = {"method": "GET", "path": path, "root_path": root_path, "headers": []}
-    assert (Keyring(KEYS).refusal(scope) is None) == free
+    assert (Keyring(KEYS).refusal(scope, "") is None) == free
 
 
 def test_keys_share_the_cache_unless_isolated(engine):

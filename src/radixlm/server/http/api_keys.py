@@ -20,11 +20,14 @@ PAGE_PATH = "/ui"
 TOP_PATH = "/"
 
 
-def carried_key(headers: Headers) -> str | None:
-    """The key that a request carries as `Authorization: Bearer KEY`, or else as `x-api-key`."""
+def tenant_in(headers: Headers) -> str:
+    """On whose behalf a request comes: the digest of the key that it carries, as `Authorization:
+    Bearer KEY` or else as `x-api-key`; "" without one.
+    """
     scheme, _, key = headers.get("authorization", "").partition(" ")
     bearer = key.strip() if scheme.lower() == "bearer" else ""
-    return bearer or headers.get("x-api-key", "").strip() or None
+    carried = bearer or headers.get("x-api-key", "").strip()
+    return digest_of(carried) if carried else ""
 
 
 def digest_of(key: str) -> str:
@@ -46,8 +49,8 @@ class Keyring:
         self._admins = tuple(digest_of(key) for key in admin_keys)
         self._digests = (*(digest_of(key) for key in keys), *self._admins) if keys else ()
 
-    def refusal(self, scope: Scope) -> InvalidApiKeyError | None:
-        """Why a request may not pass; None when it may.
+    def refusal(self, scope: Scope, tenant: str) -> InvalidApiKeyError | None:
+        """Why a tenant's request may not pass; None when it may.
 
         Takes the same time whichever key is right and however much of a wrong one is: digests are
         compared, all of them, and each in constant time.
@@ -57,22 +60,22 @@ class Keyring:
             return None
         if path in [root + other for other in self._open_paths]:
             return None
-        return self.key_refusal(Headers(scope=scope))
+        return self.key_refusal(tenant)
 
-    def key_refusal(self, headers: Headers) -> InvalidApiKeyError | None:
-        """Why these headers open nothing; None when they do."""
-        return _refusal(headers, self._digests) if self._digests else None
+    def key_refusal(self, tenant: str) -> InvalidApiKeyError | None:
+        """Why a tenant's key opens nothing; None when it does."""
+        return _refusal(tenant, self._digests) if self._digests else None
 
     def is_admin(self, digest: str) -> bool:
         """Whether a key, known by its digest, is an admin's. Without any, none is."""
         matches = [hmac.compare_digest(digest, admin) for admin in self._admins]
         return any(matches)
 
-    def admin_refusal(self, headers: Headers) -> InvalidRequestError | None:
-        """Why a request may not do what is for admins; None when it may."""
+    def admin_refusal(self, tenant: str) -> InvalidRequestError | None:
+        """Why a tenant may not do what is for admins; None when it may."""
         if not self._admins:
             return None
-        refusal = _refusal(headers, self._admins)
+        refusal = _refusal(tenant, self._admins)
         if refusal is None or not self._digests:
             return refusal
         return AdminKeyNeededError("this needs one of the keys of --admin-api-key")
@@ -83,14 +86,12 @@ def _is_open(path: str, root: str) -> bool:
     return path in (root + OPEN_PATH, root + TOP_PATH, page) or path.startswith(page + "/")
 
 
-def _refusal(headers: Headers, digests: Sequence[str]) -> InvalidApiKeyError | None:
-    key = carried_key(headers)
-    if key is None:
+def _refusal(tenant: str, digests: Sequence[str]) -> InvalidApiKeyError | None:
+    if not tenant:
         return InvalidApiKeyError(
             "an API key is needed: send Authorization: Bearer KEY, or x-api-key: KEY"
         )
-    given = digest_of(key)
-    matches = [hmac.compare_digest(given, digest) for digest in digests]
+    matches = [hmac.compare_digest(tenant, digest) for digest in digests]
     if any(matches):
         return None
     return InvalidApiKeyError("Incorrect API key provided: it is not one of this server's")

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from radixlm.core.clock import Clock
 from radixlm.core.errors import counted
 from radixlm.server.config.server_config import ServerConfig
-from radixlm.server.http.api_keys import Keyring, carried_key, digest_of
+from radixlm.server.http.api_keys import Keyring, tenant_in
 from radixlm.server.http.http_errors import error_response, for_anthropic, shape_of, timed_out
 
 _SCOPE_KEY = "radixlm.exchange"
@@ -67,8 +67,7 @@ class Exchange:
         self.complete = False
         self.errors = shape_of(scope, self.request_id)
         self.usage: TokenCounts | None = None
-        key = carried_key(headers)
-        self.tenant = "" if key is None else digest_of(key)
+        self.tenant = tenant_in(headers)
         self.begun = begun
         self._send = send
         self._scope = scope
@@ -182,7 +181,7 @@ class Envelope:
         begun = self._clock.now()
         exchange = Exchange(scope, send, begun)
         try:
-            refusal = self._keys.refusal(scope)
+            refusal = self._keys.refusal(scope, exchange.tenant)
             if refusal is None:
                 await self._in_time(exchange, scope, receive)
             else:

@@ -13,7 +13,7 @@ from fastapi.responses import RedirectResponse, Response
 from radixlm.server.http.api_keys import PAGE_PATH, TOP_PATH
 from radixlm.server.http.http_errors import NotFoundError
 from radixlm.server.http.routes import Route
-from radixlm.server.pipeline.service import service_of
+from radixlm.server.pipeline.service import service_of, tenant_of
 
 PAGE = "index.html"
 _TYPES = {
@@ -55,7 +55,7 @@ async def page(request: Request) -> Response:
     """The page. Where a key is needed and none is sent it is a 401 that asks for one: a browser
     can not send a key with its first request.
     """
-    refusal = service_of(request).keys.key_refusal(request.headers)
+    refusal = service_of(request).keys.key_refusal(tenant_of(request))
     return part_response(PAGE, request, status=200 if refusal is None else 401)
 
 

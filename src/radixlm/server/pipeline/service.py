@@ -143,7 +143,7 @@ class Service:
 
     def check_admin(self, request: Request) -> None:
         """Raise AdminKeyNeededError, InvalidApiKeyError unless it may do what is for admins."""
-        if (refusal := self.keys.admin_refusal(request.headers)) is not None:
+        if (refusal := self.keys.admin_refusal(tenant_of(request))) is not None:
             raise refusal
 
     def sees_all(self, request: Request) -> bool:
@@ -153,7 +153,7 @@ class Service:
         """
         if self.config.isolate_by_key:
             admins = bool(self.config.admin_api_key)
-            return admins and self.keys.admin_refusal(request.headers) is None
+            return admins and self.keys.admin_refusal(tenant_of(request)) is None
         self.check_admin(request)
         return True
 

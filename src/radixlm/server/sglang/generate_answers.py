@@ -88,9 +88,8 @@ def native_task(service: Service, body: GenerateBody, tenant: str, began: float)
         service.key(prompt, add_special_tokens=True, param=body.prompt_field)
         for prompt in body.to_prompts()
     ]
-    each = body.each_sampling(len(keys))
-    params = body.to_params(keys, service.longest)
-    n = each[0].n or 1
+    each = body.each_prompt(keys, service.longest)
+    n, params = each[0].n, [own.params for own in each]
     request_id = f"gen-{uuid.uuid4().hex}"
     requests = requests_for(service, request_id, keys, params, body, tenant, n=n)
     ids, rids = _names([request.request_id for request in requests], n, body)
@@ -102,9 +101,14 @@ def native_task(service: Service, body: GenerateBody, tenant: str, began: float)
         cache_report=bool(body.cache_report),
         rids=rids,
     )
-    batched = body.batched or n > 1
-    with_text = bool(body.return_text_in_logprobs)
-    return NativeTask(generation, ids, body.starts(keys), batched, with_text, began)
+    return NativeTask(
+        generation,
+        ids,
+        starts=[own.start for own in each],
+        batched=body.batched or n > 1,
+        with_text=bool(body.return_text_in_logprobs),
+        began=began,
+    )
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.keys import Key
@@ -76,6 +76,19 @@ class NativeParams(SamplingFields):
         )
 
 
+class OfPrompt(NamedTuple):
+    """What is asked for one of the prompts.
+
+    start: where its log-probabilities begin, -1 for the answer's only.
+    prompt_only: nothing is to be generated.
+    """
+
+    params: SamplingParams
+    n: int
+    start: int
+    prompt_only: bool
+
+
 class GenerateBody(CacheFields):
     """POST /generate. Source: https://docs.sglang.ai/basic_usage/native_api.html."""
 
@@ -110,8 +123,12 @@ class GenerateBody(CacheFields):
             raise InvalidRequestError("give text or input_ids", param="text")
         return to_prompts(prompt, self.prompt_field)
 
-    def each_sampling(self, count: int) -> list[NativeParams]:
-        """The sampling of each of `count` prompts. Raises InvalidRequestError."""
+    def each_prompt(self, keys: Sequence[Key], longest: int) -> list[OfPrompt]:
+        """What is asked for each prompt. Raises InvalidRequestError.
+
+        longest: most tokens of prompt and answer.
+        """
+        count = len(keys)
         each = spread(self.sampling_params, count, NativeParams(), "sampling_params")
         for place, own in enumerate(each):
             if (own.n or 1) != (each[0].n or 1):
@@ -119,49 +136,37 @@ class GenerateBody(CacheFields):
                     f"sampling_params[{place}].n must be that of the others",
                     param=f"sampling_params[{place}].n",
                 )
-        return each
-
-    def to_params(self, keys: Sequence[Key], longest: int) -> list[SamplingParams]:
-        """The engine's parameters for each prompt. Raises InvalidRequestError.
-
-        longest: most tokens of prompt and answer.
-        """
-        starts, tops = self.starts(keys), self.tops(len(keys))
-        made = []
-        for place, own in enumerate(self.each_sampling(len(keys))):
-            room = longest - keys[place].size
-            try:
-                made.append(own.to_params(room, top=tops[place], start=starts[place]))
-            except InvalidRequestError as error:
-                if error.param == "seed" and own.sampling_seed is not None:
-                    error = InvalidRequestError(f"sampling_{error}", param="sampling_seed")
-                listed = isinstance(self.sampling_params, list)
-                raise self.explain(error, f"[{place}]" if listed else "") from None
-        return made
-
-    def tops(self, count: int) -> list[int | None]:
-        """How many of the best tokens each prompt wants with its log-probabilities, None for no
-        log-probabilities. Raises InvalidRequestError.
-        """
-        wanted = self._wanted(count)
+        wanted = spread(self.return_logprob, count, False, "return_logprob")
+        starts = self._starts(keys, each, wanted)
         tops = spread(self.top_logprobs_num, count, 0, "top_logprobs_num")
         if self.return_logprob is None and any(tops):
             raise InvalidRequestError(
                 "top_logprobs_num needs return_logprob to be true", param="top_logprobs_num"
             )
-        return [top if want else None for want, top in zip(wanted, tops, strict=True)]
+        made = []
+        for place, own in enumerate(each):
+            top = tops[place] if wanted[place] else None
+            try:
+                params = own.to_params(longest - keys[place].size, top=top, start=starts[place])
+            except InvalidRequestError as error:
+                if error.param == "seed" and own.sampling_seed is not None:
+                    error = InvalidRequestError(f"sampling_{error}", param="sampling_seed")
+                listed = isinstance(self.sampling_params, list)
+                raise self.explain(error, f"[{place}]" if listed else "") from None
+            made.append(OfPrompt(params, own.n or 1, starts[place], own.prompt_only))
+        return made
 
-    def starts(self, keys: Sequence[Key]) -> list[int]:
+    def _starts(
+        self, keys: Sequence[Key], each: Sequence[NativeParams], wanted: Sequence[bool]
+    ) -> list[int]:
         """Where each prompt's log-probabilities begin, -1 for the answer's only.
 
         Unless it is given, that is the prompt's beginning where there is no answer: SGLang's
-        frontend asks so for the choices without the prompt.
-
-        Raises InvalidRequestError.
+        frontend asks in this way for the choices without the prompt.
         """
         if self.logprob_start_len is None:
-            pairs = zip(self._wanted(len(keys)), self.each_sampling(len(keys)), strict=True)
-            return [0 if wanted and own.prompt_only else -1 for wanted, own in pairs]
+            pairs = zip(wanted, each, strict=True)
+            return [0 if scored and own.prompt_only else -1 for scored, own in pairs]
         name = "logprob_start_len"
         starts = spread(self.logprob_start_len, len(keys), -1, name)
         for start, key in zip(starts, keys, strict=True):
@@ -174,9 +179,6 @@ class GenerateBody(CacheFields):
         if self.return_logprob is None and any(start >= 0 for start in starts):
             raise InvalidRequestError(f"{name} needs return_logprob to be true", param=name)
         return starts
-
-    def _wanted(self, count: int) -> list[bool]:
-        return spread(self.return_logprob, count, False, "return_logprob")
 
     def rids(self, count: int) -> str | list[str] | None:
         """The client's names. Raises InvalidRequestError."""

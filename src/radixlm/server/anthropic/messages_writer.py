@@ -35,8 +35,7 @@ _MARGIN = 100
 
 
 class BlockWriter:
-    """Writes an answer's events as `blocks`, one open at a time, and an event for each
-    change.
+    """Makes `blocks` of what an answer's parser finds, one open at a time. Each change is an event.
 
     called: whether a whole call of a tool has come. shows_thinking: else thoughts are sealed into
     their signature, and come back with it.

@@ -72,9 +72,9 @@ def _add(thread: Thread, message: ChatMessage, path: str) -> None:
             f"{path}.role 'function' is not supported; send 'tool' with a tool_call_id",
             param=f"{path}.role",
         )
-    if message.role != "assistant" and any(getattr(message, name) for name in _CALLING):
-        name = next(name for name in _CALLING if getattr(message, name))
-        raise _misplaced(path, name, "assistant")
+    of_assistant = [name for name in _CALLING if getattr(message, name)]
+    if of_assistant and message.role != "assistant":
+        raise _misplaced(path, of_assistant[0], "assistant")
     where = f"{path}.tool_call_id"
     if message.role == "tool":
         if message.tool_call_id is None:

@@ -21,8 +21,7 @@ from radixlm.server.responses.responses_body import Status
 
 
 class ItemWriter:
-    """Builds `items` of an answer's events, one open at a time, and an event for each
-    change.
+    """Makes `items` of what an answer's parser finds, one open at a time. Each change is an event:
 
         text       message   added, part added, deltas, text done, part done, done
         thoughts   reasoning added, part added, deltas, text done, part done, done

@@ -86,13 +86,13 @@ def main() -> None:
 
 
 def _printable(text: str) -> str:
-    """One line that does nothing to a terminal: names in a checkpoint are a stranger's."""
+    """One line without control characters: names in a checkpoint are a stranger's."""
     line = " ".join(text.split())
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in line)
 
 
 def _distrust_working_directory() -> None:
-    """It may be a model's folder, which is not to say what is run. Raises ConfigError."""
+    """It may be a model's folder, which must not decide what is run. Raises ConfigError."""
     os.environ["PYTHONSAFEPATH"] = "1"  # for processes that libraries start
     if _NUMBA_SETTINGS.exists():
         raise ConfigError(

@@ -73,7 +73,7 @@ def _split(arguments: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
 
 
 def _check(model: str | None, prompts: tuple[str, ...]) -> None:
-    """Tell of a wrong model before torch is imported. Raises ModelError."""
+    """Refuse a wrong model before torch is imported. Raises ModelError."""
     word = model is not None and "/" not in model and not model.endswith(_FILES)
     if word and prompts and model != DEMO_NAME and not is_folder(model or ""):
         raise ModelError(

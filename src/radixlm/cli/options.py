@@ -67,7 +67,7 @@ def hints() -> Mapping[str, str]:
 
 
 def say_loading(model: str | None) -> None:
-    """On stderr, as all that is no answer."""
+    """On stderr, as everything but answers."""
     click.secho(f"Loading {model or DEMO_NAME} ...", dim=True, err=True)
 
 
@@ -82,7 +82,7 @@ def server_options(command: F) -> F:
 
 
 def model_path_option(command: F) -> F:
-    """The model as an option, for hands that are used to it; the argument is the short way."""
+    """The model as an option, for those who are used to it; the argument is the short way."""
     text = "The same as MODEL, as other engines name it."
     return click.option("--model-path", "--model", "model_path", help=text)(command)
 

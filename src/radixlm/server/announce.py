@@ -31,7 +31,7 @@ async def touch(app: ASGIApp, config: ServerConfig, *, chats: bool) -> None:
 
 _MIB = 2**20
 _GIB = 2**30
-# A pool below this holds no prompt that is worth it.
+# No useful prompt fits into a smaller pool.
 _USEFUL_TOKENS = 512
 _CHAT = '/v1/chat/completions -d \'{"messages": [{"role": "user", "content": "Hello"}]}\''
 _COMPLETION = '/v1/completions -d \'{"prompt": "Once upon a time", "max_tokens": 32}\''
@@ -40,7 +40,7 @@ _COMPLETION = '/v1/completions -d \'{"prompt": "Once upon a time", "max_tokens":
 def welcome(
     name: str, info: ModelInfo, listener: socket.socket, config: ServerConfig, *, chats: bool
 ) -> str:
-    """name: that clients ask for. chats: whether the model has a chat template."""
+    """name: what clients ask for. chats: whether the model has a chat template."""
     place, url, tool = _address(listener, config)
     threads = f", {counted(info.threads, 'thread')}" if info.device == "cpu" else ""
     return (
@@ -54,7 +54,7 @@ def welcome(
 
 
 def pool_warning(info: ModelInfo) -> str | None:
-    """Where no useful prompt fits into the pool."""
+    """What to warn of where no useful prompt fits into the pool; else None."""
     if info.kv_tokens >= min(_USEFUL_TOKENS, info.context_length):
         return None
     return (

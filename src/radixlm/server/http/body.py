@@ -150,7 +150,7 @@ def checked(model: type[M], value: Mapping[str, Any], *, strict: bool = True) ->
 
 @contextmanager
 def not_too_deep() -> Iterator[None]:
-    """Of a body that could just be read: where walking through it again goes too deep, say so."""
+    """Refuse a body that could be read, but is nested too deeply to be walked through again."""
     try:
         yield
     except RecursionError:
@@ -290,7 +290,7 @@ def _number(value: object) -> object:
     return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
 
 
-# Behind a field's range: in front of it the schema would not tell the range.
+# It stands after a field's range: before it, the schema would leave the range out.
 DIGITS = BeforeValidator(_number)
 """A number, written with digits: they are all that a query can hold."""
 

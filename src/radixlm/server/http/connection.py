@@ -67,7 +67,7 @@ def origin_form(target: bytes) -> bytes:
 
 
 def without_upgrade(method: bytes, target: bytes, version: str, fields: Fields) -> bytes:
-    """The same head, as one sends it who does not offer to go on in another protocol."""
+    """The same head without its offer to upgrade."""
     lines = [b"%s %s HTTP/%s" % (method, target, version.encode())]
     lines += [b"%s: %s" % field for field in fields if field[0] != b"upgrade"]
     return b"\r\n".join(lines) + b"\r\n\r\n"

@@ -49,7 +49,7 @@ class Exchange:
     tenant: on whose behalf it comes: a digest of the API key that it carries, "" without one.
     status: None until the answer has begun.
     streams: the answer is a stream of events. complete: its last byte was sent.
-    errors: how it is told of errors; a route whose streams end in another way sets its own.
+    errors: how errors are answered; a route whose streams end in another way sets its own.
     usage: where the route counts tokens; None on routes that have none.
     begun: when it came, by the server's clock.
     """
@@ -154,7 +154,7 @@ def _plain(value: object) -> str:
     return text if _PLAIN.fullmatch(text) else json.dumps(text)
 
 
-# A client that does not read is not waited for when it is told that its time is over.
+# How long a client may take to read that its time is over.
 _TELL_SECONDS = 5
 _HEALTH = "/health"
 _OK = 200

@@ -57,7 +57,7 @@ def absence(
 
 
 def _methods_at(scope: Scope, routes: Sequence[APIRoute]) -> list[str]:
-    """What may be done at a path. The router itself tells this of the path's first route only."""
+    """The methods of a path. The router itself names those of the path's first route only."""
     here = [route for route in routes if route.matches(scope)[0] is not Match.NONE]
     # A path without parameters is no id of another route.
     here = [route for route in here if "{" not in route.path] or here

@@ -112,7 +112,7 @@ class EventStream(StreamingResponse):
                     yield self._first
                 async for chunk in self._events:
                     yield chunk
-            except Exception as error:  # whatever it is, the client must be told
+            except Exception as error:  # whatever it is, the client must learn of it
                 yield self._end_with(error)
 
 

@@ -157,7 +157,7 @@ class Outlet:
             self._kept_bytes -= len(self._kept.popleft())
 
     async def repeat(self, whole: Callable[[], Iterable[Event]]) -> None:
-        """Answer those who missed something, endlessly. whole: events that tell all there is."""
+        """Answer subscribers that missed batches, endlessly. whole: events of the whole cache."""
         if self._replay is None:
             return
         replay = self._awaitable(self._replay)

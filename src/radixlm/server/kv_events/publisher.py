@@ -79,7 +79,7 @@ class Publisher:
         self._send((CLEARED,))
 
     async def _publish(self) -> None:
-        """Until the engine ends, or it is cancelled: also where that was lost in what broke."""
+        """Until the engine ends or it is cancelled, even where an error hid the cancellation."""
         while not self._task.cancelling():
             try:
                 await self._publish_all()

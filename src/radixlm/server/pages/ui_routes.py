@@ -46,7 +46,7 @@ class _Part(NamedTuple):
 
 @router.get(TOP_PATH)
 async def top() -> Response:
-    """Who opens the server's address in a browser wants to see something: the page."""
+    """The server's address leads a browser to the page."""
     return RedirectResponse(PAGE_PATH.removeprefix("/"))
 
 

@@ -14,6 +14,7 @@ from contextlib import closing, contextmanager
 import httpx
 import pytest
 import zmq
+from radixlm.server.kv_events.kv_wire import Event
 
 from radixlm.build import AsyncEngine
 from radixlm.core.config import EngineConfig
@@ -298,7 +299,7 @@ def test_what_breaks_off_begins_afresh(engine, monkeypatch, caplog, where, error
         follow(router, engine)
         assert router.ask(router.last + 1) == []
         assert publisher.counts.failures == 1
-    assert "KV events broke off; in a second all is told afresh" in caplog.text
+    assert "KV events broke off; in a second all is published again" in caplog.text
     assert "a bug" in caplog.text
 
 

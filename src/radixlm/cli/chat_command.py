@@ -1,4 +1,4 @@
-"""`radixlm chat`: its flags. The conversation is in cli_conversation."""
+"""`radixlm chat`: its flags. The conversation is in terminal_chat."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from radixlm.cli.options import (
 )
 from radixlm.text.model_folder import resolve_folder
 
-talk = later("radixlm.cli.conversation:talk")
+talk = later("radixlm.cli.terminal_chat:talk")
 
 
 @click.command("chat", cls=HintingCommand)

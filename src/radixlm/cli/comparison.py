@@ -51,12 +51,12 @@ def compared(first: str, second: str, model: str | None) -> dict[str, Any]:
 
 def _parted(tokenizer: Tokenizer, ours: Key, theirs: _Prompt) -> dict[str, Any]:
     same = common_prefix(ours, theirs.key)
-    told: dict[str, Any] = {"shared_tokens": same, "prompt_tokens": int(theirs.key.size)}
+    common: dict[str, Any] = {"shared_tokens": same, "prompt_tokens": int(theirs.key.size)}
     if same == min(ours.size, theirs.key.size):
         what = "one prompt begins with the other" if ours.size != theirs.key.size else "the same"
         advice = _ALL_CACHED if same == theirs.key.size else _GOES_ON
         none = dict.fromkeys(("cause", "where", "context"))
-        return told | none | {"what": what, "advice": advice}
+        return common | none | {"what": what, "advice": advice}
     miss = MissReport(
         int(theirs.key.size),
         same,
@@ -67,7 +67,7 @@ def _parted(tokenizer: Tokenizer, ours: Key, theirs: _Prompt) -> dict[str, Any]:
         requested_next=theirs.key[same:].tobytes(),
     )
     found = find(tokenizer, miss, theirs.key, theirs.outline)
-    return told | {
+    return common | {
         "cause": found.cause.value,
         "where": found.place,
         "what": found.what,

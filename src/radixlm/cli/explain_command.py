@@ -1,6 +1,6 @@
 """`radixlm explain`: where two requests part, and what would keep the prefix that they share.
 
-The comparison is in cli_comparison.
+The comparison is in `comparison`.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def _heard(feed: Feed) -> Cache:
         cache.apply(name, data)
         if name == "stats":
             return cache
-    raise SilentError(f"{feed.url} ended before it told anything")
+    raise SilentError(f"{feed.url} ended before it sent anything")
 
 
 def _watch(feed: Feed, console: Console) -> None:

@@ -235,9 +235,7 @@ class EngineClient:
         max_waiting: updates that may wait for a slow viewer. own: the viewer is a part of this
         program, which is never refused. Raises QueueFullError when too many others watch.
         """
-        watch = partial(
-            self._begin_to_watch, self._viewers, MAX_VIEWERS + own, query, follow=True
-        )
+        watch = partial(self._begin_to_watch, self._viewers, MAX_VIEWERS + own, query, follow=True)
         return Viewer(watch, self._stop_watching, max_waiting)
 
     def explain(self, key: Key, namespace: Namespace, *, everywhere: bool) -> Future[Explained]:

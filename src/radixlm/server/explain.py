@@ -44,14 +44,16 @@ async def explanation(request: Request, body: ExplainBody) -> Explanation:
     reports, elsewhere = [], []
     for index, key in enumerate(generation.prompts):
         try:
-            told = await service.engine.explain(key, namespace=namespace, everywhere=everywhere)
+            explained = await service.engine.explain(
+                key, namespace=namespace, everywhere=everywhere
+            )
         except InvalidRequestError as error:
             if isinstance(body, ExplainGenerate):
                 raise body.explain(error) from None
             raise renamed(error, generation.names) from None
-        reports.append(report_of(service, generation, index, told.report))
-        holders = cast("Mapping[Namespace, int]", told.holders)
-        elsewhere.append(_longer(holders, namespace, told.report.cached))
+        reports.append(report_of(service, generation, index, explained.report))
+        holders = cast("Mapping[Namespace, int]", explained.holders)
+        elsewhere.append(_longer(holders, namespace, explained.report.cached))
     return (
         {"reports": reports, "longer_elsewhere": elsewhere} if everywhere else {"reports": reports}
     )

@@ -82,7 +82,7 @@ class ServerConfig:
     admin_api_key: tuple[str, ...] = flag(
         (),
         "Key that alone may empty the cache and abort everybody's requests; opens all else too. "
-        "May be given several times. Default: whoever may ask may do these as well.",
+        "May be given several times. Default: everybody who may ask may do these as well.",
         _KEY,
         secret=True,
     )

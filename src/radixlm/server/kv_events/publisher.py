@@ -38,12 +38,12 @@ class KVEventCounts:
 
     def described(self) -> list[tuple[str, str, float]]:
         """For the metrics: of each its name, what it counts, and how many."""
-        fast = "Changes that came too fast to be told one by one."
+        fast = "Changes that came too fast to be published one by one."
         broken = "Times they broke off and began afresh: a bug if not 0."
         return [
             ("kv_event_batches", "Batches of KV events that were published.", self.batches),
-            ("kv_event_stored_blocks", "Blocks told as stored.", self.stored_blocks),
-            ("kv_event_removed_blocks", "Blocks told as removed.", self.removed_blocks),
+            ("kv_event_stored_blocks", "Blocks published as stored.", self.stored_blocks),
+            ("kv_event_removed_blocks", "Blocks published as removed.", self.removed_blocks),
             ("kv_event_dropped_changes", fast, self.dropped),
             ("kv_event_failures", broken, self.failures),
         ]
@@ -86,7 +86,7 @@ class Publisher:
                 return
             except Exception:
                 self.counts.failures += 1
-                _logger.exception("KV events broke off; in a second all is told afresh")
+                _logger.exception("KV events broke off; in a second all is published again")
                 await asyncio.sleep(SECONDS_TO_NEXT_TRY)
 
     async def _publish_all(self) -> None:

@@ -169,7 +169,7 @@ class Outlet:
             asker, _, first = request
             for frames in self._answer(int.from_bytes(first, "big"), whole):
                 if not await self._taken(replay, (asker, b"", *frames)):
-                    _logger.debug("who asked for missed KV events does not read them")
+                    _logger.debug("an asker for missed KV events does not read them")
                     break
 
     async def _taken(self, replay: Any, frames: tuple[bytes, ...]) -> bool:
@@ -195,17 +195,11 @@ class Outlet:
     def _answer(
         self, first: int, whole: Callable[[], Iterable[Event]]
     ) -> Iterator[tuple[bytes, bytes, bytes]]:
-        for number, payload in self._from(first, whole):
+        """The frames of all batches from `first` on, or of the whole cache, and of the end."""
+        oldest = self.published - len(self._kept)
+        batches = [each for each in enumerate(self._kept, oldest) if each[0] >= first]
+        if first < oldest or (first < self.published and not batches):
+            batches = [(self.published - 1, self._writer.batch(time.time(), whole()))]
+        for number, payload in batches:
             yield self._topic, number.to_bytes(_NUMBER_BYTES, "big"), payload
         yield b"", _END, b""
-
-    def _from(
-        self, first: int, whole: Callable[[], Iterable[Event]]
-    ) -> Iterator[tuple[int, bytes]]:
-        kept = list(enumerate(self._kept, self.published - len(self._kept)))
-        if first >= self.published:
-            return
-        if not kept or first < kept[0][0]:
-            yield self.published - 1, self._writer.batch(time.time(), whole())
-            return
-        yield from (batch for batch in kept if batch[0] >= first)

@@ -14,7 +14,6 @@ from contextlib import closing, contextmanager
 import httpx
 import pytest
 import zmq
-from radixlm.server.kv_events.kv_wire import Event
 
 from radixlm.build import AsyncEngine
 from radixlm.core.config import EngineConfig

@@ -23,7 +23,13 @@ _FLOORS = tuple(
     f"radixlm.{floor}" for floor in ("memory", "attention", "layers", "models", "runner")
 )
 _LINEAR = "layers.linear.Linear.__call__"
-_BY_FIRST_PART = {"q_proj": "qkv", "o_proj": "o", "gate_proj": "gate-up", "down_proj": "down"}
+_BY_FIRST_PART = {
+    "q_proj": "qkv",
+    "o_proj": "o",
+    "gate_proj": "gate-up",
+    "down_proj": "down",
+    "lm_head": "head",
+}
 # The first that a function's name begins with.
 _HEADINGS = (
     ("runner.model_runner.ModelRunner.execute", "rest"),
@@ -46,7 +52,6 @@ _HEADINGS = (
     ("layers.linear.GatedMLP", "activation"),
     ("layers.norm", "norms"),
     ("layers.rotary", "rotary"),
-    ("layers.linear.LMHead", "head"),
     ("layers.linear.TokenEmbedding", "embedding"),
     ("models.decoder.SelfAttention", "views of qkv"),
     ("models.decoder.DecoderLayer", "residuals"),
@@ -110,7 +115,7 @@ def heading_of(function: Callable[..., Any]) -> str | None:
 
 
 def _linear(linear: Any) -> str:
-    first: str = next(iter(linear.parts))
+    first: str = next(iter(linear.parts), "lm_head")  # a tied one has no weight of its own
     return _BY_FIRST_PART.get(first, first)
 
 

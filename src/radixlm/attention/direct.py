@@ -18,7 +18,7 @@ import numpy as np
 
 from radixlm.attention.merge import make_write
 from radixlm.attention.tile_layout import copy_floats, fetch
-from radixlm.kernels.dots import NUMBERS, make_dots, make_mix, make_pair_dots, make_pair_mix
+from radixlm.kernels.dots import has_pairs, make_dots, make_mix, make_pair_mix
 from radixlm.kernels.jit import compiled
 from radixlm.kernels.softmax import make_row_weights, row_largest
 from radixlm.kernels.vectors import (
@@ -26,7 +26,6 @@ from radixlm.kernels.vectors import (
     MOST_LANES,
     clear,
     floats,
-    has_bfloat16,
     inner,
     integers,
     take_unit,
@@ -57,7 +56,7 @@ def make_direct_kernel(queries: int, head_dim: int, *, bfloat16: bool) -> Callab
     the table, and which two ranges [a, b) and [c, d) of its slots. At least one is not empty.
     longest, per_thread: see `scratch_numbers`; the latter in bytes.
     """
-    pairs = bfloat16 and has_bfloat16() and head_dim % NUMBERS == 0
+    pairs = has_pairs(head_dim, bfloat16=bfloat16)
     score_tiles, mix_tiles = _make_tiles(queries, head_dim, bfloat16=bfloat16, pairs=pairs)
     row_weights = make_row_weights(bfloat16=pairs)
     write = make_write(head_dim, bfloat16=bfloat16)
@@ -153,14 +152,12 @@ def _make_tiles(queries: int, head_dim: int, *, bfloat16: bool, pairs: bool) -> 
     block = max(n for n in range(1, _MOST_QUERIES + 1) if queries % n == 0)
     element = 2 if bfloat16 else 4
     length = head_dim * element
-    mix: Any
+    dots = (make_dots(block, head_dim, n, bfloat16=bfloat16, pairs=pairs) for n in (4, 1))
+    score = _by_fours(length, *dots)
     if pairs:
-        score = _by_fours(length, *(make_pair_dots(block, head_dim, n) for n in (4, 1)))
         mix = make_pair_mix(block, head_dim)
     else:
-        dots = (make_dots(block, head_dim, n, bfloat16=bfloat16) for n in (4, 1))
-        mixes = (make_mix(block, head_dim, n, bfloat16=bfloat16) for n in (4, 1))
-        score, mix = _by_fours(length, *dots), _by_fours(length, *mixes)
+        mix = _by_fours(length, *(make_mix(block, head_dim, n, bfloat16=bfloat16) for n in (4, 1)))
 
     def tiles_of(step: Any, side_bytes: int, row_bytes: int) -> Any:
         """tiles(pool, key heads, slots, n, side, rows, stride, after): one pass over n tokens for

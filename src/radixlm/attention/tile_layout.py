@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from radixlm.kernels.strips import UNIT_BYTES, make_copied, make_transposed, paired, strip_vectors
+from radixlm.kernels.strips import UNIT_BYTES, make_transposed, paired, strip_vectors
 from radixlm.kernels.vectors import (
     MOST_LANES,
     clear,
@@ -219,8 +219,6 @@ def _make_pack_values(shape: Shape) -> Any:
     """pack_values(one, other, base, t): the values of tokens t and t + 1 of a tile."""
     places, width, head_dim = places_of(shape), shape.width, shape.head_dim
     pairs, bfloat16 = shape.pairs, shape.bfloat16
-    element = 2 if bfloat16 else 4
-    copied = make_copied(widen=bfloat16)
     whole = head_dim == width
 
     @inner
@@ -240,11 +238,7 @@ def _make_pack_values(shape: Shape) -> Any:
     @inner
     def as_floats(one: int, other: int, base: int, t: int) -> None:
         into = base + places.values + t * width * UNIT_BYTES
-        for read, at in ((one, into), (other, into + width * UNIT_BYTES)):
-            if whole:
-                for d in range(0, width, MOST_LANES):
-                    copied(read + element * d, at + UNIT_BYTES * d)
-            else:
-                copy_floats(read, head_dim, at, width, bfloat16)
+        copy_floats(one, head_dim, into, width, bfloat16)
+        copy_floats(other, head_dim, into + width * UNIT_BYTES, width, bfloat16)
 
     return as_pairs if pairs else as_floats

@@ -23,6 +23,7 @@ from radixlm.kernels.vectors import (
     MOST_LANES,
     Lanes,
     emitted,
+    has_bfloat16,
     lanes_of,
     offset,
     order_of,
@@ -42,10 +43,16 @@ _ORDER = [
 ]
 
 
-def make_dots(queries: int, head_dim: int, tokens: int, *, bfloat16: bool) -> Any:
+def has_pairs(head_dim: int, *, bfloat16: bool) -> bool:
+    """Whether products are of pairs of bfloat16 numbers."""
+    return bfloat16 and has_bfloat16() and head_dim % NUMBERS == 0
+
+
+def make_dots(queries: int, head_dim: int, tokens: int, *, bfloat16: bool, pairs: bool) -> Any:
     """dots(q, keys, scores, stride): scores[i * stride + t] = q[i] . keys[t].
 
-    q: address of (queries, head_dim) float32; keys: addresses of `tokens` keys.
+    q: address of (queries, head_dim) float32, with `pairs` bfloat16; keys: addresses of `tokens`
+    keys. pairs: only where `has_pairs`.
     """
     addresses = types.UniTuple(types.int64, tokens)
 
@@ -54,12 +61,17 @@ def make_dots(queries: int, head_dim: int, tokens: int, *, bfloat16: bool) -> An
         ops = Lanes(builder, lanes_of(head_dim))
         at = [builder.extract_value(keys, t) for t in range(tokens)]
         sums = [[ops.all(0)] * tokens for _ in range(queries)]
-        for d in range(0, head_dim, ops.lanes):
-            part = [ops.load(q, i * head_dim + d) for i in range(queries)]
+        product = ops.multiply_add_pairs if pairs else ops.multiply_add
+        for d in range(0, head_dim, NUMBERS if pairs else ops.lanes):
+            if pairs:
+                part = [ops.load_pairs(q, i * head_dim + d) for i in range(queries)]
+                key = [ops.load_pairs(address, d) for address in at]
+            else:
+                part = [ops.load(q, i * head_dim + d) for i in range(queries)]
+                key = [ops.load(address, d, bfloat16=bfloat16) for address in at]
             for t in range(tokens):
-                key = ops.load(at[t], d, bfloat16=bfloat16)
                 for i in range(queries):
-                    sums[i][t] = ops.multiply_add(part[i], key, sums[i][t])
+                    sums[i][t] = product(part[i], key[t], sums[i][t])
         for i in range(queries):
             row = offset(builder, scores, stride, 4 * i)
             if tokens <= ops.lanes:
@@ -93,26 +105,6 @@ def make_mix(queries: int, head_dim: int, tokens: int, *, bfloat16: bool) -> Any
                 ops.store(sums[i], out, i * head_dim + d)
 
     return mix
-
-
-def make_pair_dots(queries: int, head_dim: int, tokens: int) -> Any:
-    """As `make_dots` of bfloat16 q and keys, `tokens` being 1 or 4, in pairs."""
-    addresses = types.UniTuple(types.int64, tokens)
-
-    @emitted(types.void, types.int64, addresses, types.int64, types.int64)
-    def dots(builder: ir.IRBuilder, q: Any, keys: Any, scores: Any, stride: Any) -> None:
-        ops = Lanes(builder, MOST_LANES)
-        at = [builder.extract_value(keys, t) for t in range(tokens)]
-        sums = [[ops.all(0)] * tokens for _ in range(queries)]
-        for d in range(0, head_dim, NUMBERS):
-            key = [ops.load_pairs(address, d) for address in at]
-            for i in range(queries):
-                part = ops.load_pairs(q, i * head_dim + d)
-                sums[i] = [ops.multiply_add_pairs(part, key[t], sums[i][t]) for t in range(tokens)]
-        for i in range(queries):
-            ops.store(ops.sums(sums[i]), offset(builder, scores, stride, 4 * i), 0)
-
-    return dots
 
 
 def make_pair_mix(queries: int, head_dim: int) -> Any:

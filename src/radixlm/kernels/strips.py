@@ -183,14 +183,3 @@ def paired(builder: ir.IRBuilder, one: Any, other: Any, into: Any) -> None:
     lower = builder.bitcast(ops.load(one, 0, bfloat16=True), ops.integers)
     upper = builder.bitcast(ops.load(other, 0, bfloat16=True), ops.integers)
     ops.store(builder.or_(builder.lshr(lower, ops.all_integer(16)), upper), into, 0)
-
-
-def make_copied(*, widen: bool) -> Any:
-    """copied(numbers, into): 16 of them, to float32 if they are bfloat16."""
-
-    @emitted(types.void, types.int64, types.int64)
-    def copied(builder: ir.IRBuilder, numbers: Any, into: Any) -> None:
-        ops = Lanes(builder, MOST_LANES)
-        ops.store(ops.load(numbers, 0, bfloat16=widen), into, 0)
-
-    return copied

@@ -34,19 +34,22 @@ class Linear:
         self.weight = options.empty(rows, in_features)
         self.bias = options.empty(rows) if bias else None
         self._packed: products.PackedProduct | None = None
+        self._result = options.dtype
 
     def __call__(self, x: Tensor) -> Tensor:
         """(tokens, in_features) -> (tokens, sum of the parts)."""
         if self._packed is not None:
             return self._packed(x)
-        return functional.linear(x, self.weight, self.bias)
+        return functional.linear(x, self.weight, self.bias).to(self._result)
 
     def pack(self) -> None:
         """Replace the weight by one that is laid out for the machine, where there is code for it.
-        From then on there are no named weights.
+        From then on there are no named weights. Of a tied head a copy is packed: the embedding's
+        rows are looked up, and reading the head unpacked takes several times as long as reading all
+        of a small model's layers.
         """
         if self._packed is None and products.knows(self.weight):
-            self._packed = products.PackedProduct(self.weight, self.bias, self.weight.dtype)
+            self._packed = products.PackedProduct(self.weight, self.bias, self._result)
             self.weight, self.bias = self.weight.new_empty(0), None
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
@@ -104,36 +107,13 @@ class TokenEmbedding:
         yield "weight", self.weight
 
 
-class LMHead:
-    """Scores of every token of the vocabulary; tied, its weight is the embedding's."""
+class LMHead(Linear):
+    """Scores of every token of the vocabulary, float32; tied, its weight is the embedding's."""
 
-    def __init__(self, weight: Tensor, *, tied: bool) -> None:
-        self.weight = weight
-        self.tied = tied
-        self._packed: products.PackedProduct | None = None
-
-    @classmethod
-    def for_embedding(cls, embedding: TokenEmbedding, *, tied: bool) -> LMHead:
-        return cls(embedding.weight if tied else torch.empty_like(embedding.weight), tied=tied)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """(n, hidden_size) -> (n, vocab_size), float32."""
-        if self._packed is not None:
-            return self._packed(x)
-        return functional.linear(x, self.weight).float()
-
-    def pack(self) -> None:
-        """See Linear.pack. Of a tied head a copy is packed: the embedding's rows are looked up,
-        which a packed one does not allow, and reading the head unpacked takes several times as
-        long as reading all of a small model's layers.
-        """
-        if self._packed is None and products.knows(self.weight):
-            self._packed = products.PackedProduct(self.weight, None, torch.float32)
-            self.weight = self.weight.new_empty(0)
-
-    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Nothing when tied: the embedding has it."""
-        if self._packed is not None:
-            raise ModelError("packed weights have no names any more")
-        if not self.tied:
-            yield "weight", self.weight
+    def __init__(self, embedding: TokenEmbedding, *, tied: bool) -> None:
+        vocab, hidden = embedding.weight.shape
+        options = TensorOptions(embedding.weight.dtype, embedding.weight.device)
+        super().__init__(hidden, {} if tied else {"lm_head": vocab}, options, bias=False)
+        if tied:
+            self.weight = embedding.weight
+        self._result = torch.float32

@@ -96,7 +96,7 @@ class CausalLM:
         self.rotary = Rotary(config.rope, config.head_dim, config.context_length, options)
         self.layers = [DecoderLayer(config, layer, options) for layer in range(config.n_layers)]
         self.norm = RMSNorm(hidden, config.rms_norm_eps, options)
-        self.head = LMHead.for_embedding(self.embedding, tied=config.tie_word_embeddings)
+        self.head = LMHead(self.embedding, tied=config.tie_word_embeddings)
 
     def forward(
         self, token_ids: Tensor, positions: Tensor, attend: Attend, logit_rows: Tensor
@@ -135,7 +135,7 @@ class CausalLM:
                 _under("model.embed_tokens", self.embedding.named_weights()),
                 *layers,
                 _under("model.norm", self.norm.named_weights()),
-                _under("lm_head", self.head.named_weights()),
+                self.head.named_weights(),
             )
         )
 

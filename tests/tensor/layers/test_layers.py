@@ -101,12 +101,12 @@ def test_scaling_slows_turns() -> None:
 def test_tied_head_reads_the_embedding() -> None:
     embedding = TokenEmbedding(10, 4, TensorOptions(torch.bfloat16, CPU))
     embedding.weight.normal_()
-    tied = LMHead.for_embedding(embedding, tied=True)
-    own = LMHead.for_embedding(embedding, tied=False)
+    tied = LMHead(embedding, tied=True)
+    own = LMHead(embedding, tied=False)
     assert tied.weight is embedding.weight
     assert list(tied.named_weights()) == []
     assert own.weight is not embedding.weight
-    assert [name for name, _ in own.named_weights()] == ["weight"]
+    assert [name for name, _ in own.named_weights()] == ["lm_head.weight"]
     logits = tied(embedding(torch.tensor([3, 1])))
     assert logits.dtype == F32
     assert logits.shape == (2, 10)

@@ -46,7 +46,7 @@ def test_a_tied_head_is_packed_beside_the_embedding(dtype: torch.dtype, close: f
     torch.manual_seed(0)
     embedding = TokenEmbedding(50, 32, TensorOptions(dtype, CPU))
     embedding.weight.normal_()
-    head = LMHead.for_embedding(embedding, tied=True)
+    head = LMHead(embedding, tied=True)
     rows = embedding(torch.tensor([3, 49]))
     plain = head(rows)
     pack(head)

@@ -42,8 +42,7 @@ _Ahead = tuple[int, int, int, int]
 
 
 _Arguments = namedtuple(
-    "_Arguments",
-    "counters items key_heads q q_stride keys values reads answers parts lse scratch",
+    "_Arguments", "counters items key_heads q q_stride keys values reads answers parts lse scratch"
 )
 
 

@@ -22,12 +22,7 @@ class Linear:
     """
 
     def __init__(
-        self,
-        in_features: int,
-        parts: Mapping[str, int],
-        options: TensorOptions,
-        *,
-        bias: bool,
+        self, in_features: int, parts: Mapping[str, int], options: TensorOptions, *, bias: bool
     ) -> None:
         self.parts = dict(parts)
         rows = sum(self.parts.values())

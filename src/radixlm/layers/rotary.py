@@ -137,11 +137,7 @@ class Rotary:
     """cos and sin of every position below `context_length`, computed once in float32."""
 
     def __init__(
-        self,
-        rope: RopeConfig,
-        head_dim: int,
-        context_length: int,
-        options: TensorOptions,
+        self, rope: RopeConfig, head_dim: int, context_length: int, options: TensorOptions
     ) -> None:
         positions = torch.arange(context_length, dtype=torch.float32)
         angles = torch.outer(positions, rope.frequencies(head_dim))

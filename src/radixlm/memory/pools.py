@@ -96,10 +96,7 @@ class ReqToTokenPool:
     """
 
     def __init__(
-        self,
-        max_running_requests: int,
-        context_length: int,
-        device: torch.device | str = "cpu",
+        self, max_running_requests: int, context_length: int, device: torch.device | str = "cpu"
     ) -> None:
         self.table = torch.zeros(
             (max_running_requests, context_length), dtype=torch.int32, device=device

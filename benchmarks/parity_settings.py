@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from radixlm import Engine, Namespace, RequestOutput, SamplingParams
-from radixlm.attention.backend import make_backend
+from radixlm.attention.backends import make_backend
 from radixlm.attention.plan import make_plan
 from radixlm.cache import POLICIES, RadixCache
 from radixlm.core.batch import ScheduledBatch, ScheduledRow

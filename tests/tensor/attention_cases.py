@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from radixlm.attention.backend import Backend
+from radixlm.attention.backends import Backend
 from radixlm.attention.cpu_backend import CpuBackend
 from radixlm.attention.plan import Sharing, make_plan
 from radixlm.attention.torch_backend import TorchBackend

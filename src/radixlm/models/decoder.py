@@ -8,7 +8,7 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from radixlm.attention.backend import Attend
+from radixlm.attention.backends import Attend
 from radixlm.layers.compiled import TensorOptions
 from radixlm.layers.linear import GatedMLP, Linear, LMHead, TokenEmbedding
 from radixlm.layers.norm import QueryKeyNorm, RMSNorm

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from radixlm.attention.backend import Attend, make_backend
+from radixlm.attention.backends import Attend, make_backend
 from radixlm.attention.plan import make_plan
 from radixlm.core.batch import Failure, ScheduledBatch, ScheduledRow, StepResult
 from radixlm.core.request import TokenLogprob

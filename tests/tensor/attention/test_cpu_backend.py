@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from radixlm.attention import backend as backends
-from radixlm.attention.backend import make_backend
+from radixlm.attention import backends
+from radixlm.attention.backends import make_backend
 from radixlm.attention.cpu_backend import CpuBackend
 from radixlm.attention.plan import make_plan
 from radixlm.attention.torch_backend import TorchBackend

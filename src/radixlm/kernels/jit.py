@@ -143,7 +143,7 @@ def compiled(
     def decorated(factory: Callable[_P, Callable[[Any], None]]) -> Callable[_P, Kernel]:
         @functools.cache
         def make(*args: Any, **kwargs: Any) -> Kernel:
-            return fetch_kernel(_store(), arguments, factory, args, kwargs)
+            return fetch_kernel(user_store(), arguments, factory, args, kwargs)
 
         return cast("Callable[_P, Kernel]", make)
 
@@ -163,14 +163,14 @@ def fetch_kernel(
     if kept is not None:
         name, code = kept.split(b"\n", 1)
         return Kernel(name.decode(), arguments._fields, code)
-    made, code, movable = _compile(arguments, factory(*args, **kwargs))
+    made, code, movable = compile_kernel(arguments, factory(*args, **kwargs))
     if store and movable:
         store.put(key, made.encode() + b"\n" + code)
     return Kernel(made, arguments._fields, code)
 
 
 @functools.cache
-def _store() -> KernelStore | None:
+def user_store() -> KernelStore | None:
     """None where there is no home folder, or no owners of files."""
     try:
         home = Path.home()
@@ -182,21 +182,21 @@ def _store() -> KernelStore | None:
 def _key(factory: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     what = (factory.__module__, factory.__qualname__, args, sorted(kwargs.items()))
     home = Path(sys.modules[factory.__module__].__file__ or "").parent
-    made = hashlib.sha256(repr((what, _machine())).encode())
+    made = hashlib.sha256(repr((what, machine_id())).encode())
     for folder in sorted({home, Path(__file__).parent}):
-        made.update(_sources(folder))
+        made.update(digest_of(folder))
     return made.hexdigest()
 
 
 @functools.cache
-def _machine() -> tuple[object, ...]:
+def machine_id() -> tuple[object, ...]:
     processor = config.CPU_NAME, config.CPU_FEATURES
     found = binding.get_host_cpu_name(), get_host_cpu_features(), binding.get_process_triple()
     return numba.__version__, llvmlite.__version__, sys.version, config.OPT, *processor, *found
 
 
 @functools.cache
-def _sources(folder: Path) -> bytes:
+def digest_of(folder: Path) -> bytes:
     """A digest of a package's modules."""
     made = hashlib.sha256()
     for path in sorted(folder.glob("*.py")):
@@ -205,7 +205,9 @@ def _sources(folder: Path) -> bytes:
     return made.digest()
 
 
-def _compile(arguments: type[Any], function: Callable[[Any], None]) -> tuple[str, bytes, bool]:
+def compile_kernel(
+    arguments: type[Any], function: Callable[[Any], None]
+) -> tuple[str, bytes, bool]:
     """Its name in the object code, the code, and whether another process can use it: it must need
     nothing that numba alone brings, since an unknown function ends the process that loads it.
     """

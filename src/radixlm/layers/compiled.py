@@ -53,7 +53,7 @@ class AddNorm:
     def __init__(self, weight: Tensor, eps: float) -> None:
         self._weight = weight
         self._worker = Worker(
-            _norm_kernel(bfloat16=weight.dtype == torch.bfloat16),
+            norm_kernel(bfloat16=weight.dtype == torch.bfloat16),
             weight=weight.data_ptr(),
             eps=np.float32(eps).view(np.int32).item(),
         )
@@ -74,7 +74,7 @@ class Gate:
     """silu(gate) * up of rows that hold both, one after the other."""
 
     def __init__(self, dtype: torch.dtype) -> None:
-        self._worker = Worker(_gate_kernel(bfloat16=dtype == torch.bfloat16))
+        self._worker = Worker(gate_kernel(bfloat16=dtype == torch.bfloat16))
 
     def __call__(self, gate_up: Tensor) -> Tensor:
         """(tokens, 2 x size), contiguous -> (tokens, size), new."""
@@ -91,7 +91,7 @@ class Rotate:
     """Rotary position embedding of the first heads of rows that hold several, in place."""
 
     def __init__(self, dtype: torch.dtype) -> None:
-        self._worker = Worker(_rotate_kernel(bfloat16=dtype == torch.bfloat16))
+        self._worker = Worker(rotate_kernel(bfloat16=dtype == torch.bfloat16))
 
     def __call__(self, x: Tensor, heads: int, table: Tensor) -> None:
         """x: (tokens, at least `heads` heads, head_dim), contiguous but for the stride of tokens;
@@ -108,7 +108,7 @@ _NormArguments = namedtuple("_NormArguments", "counters rows width hidden added 
 
 
 @compiled(_NormArguments)
-def _norm_kernel(*, bfloat16: bool) -> Callable[[Any], None]:
+def norm_kernel(*, bfloat16: bool) -> Callable[[Any], None]:
     """eps: the bits of a float32; added: 0 for nothing."""
     element = 2 if bfloat16 else 4
 
@@ -154,7 +154,7 @@ _GateArguments = namedtuple("_GateArguments", "counters rows width gate_up out")
 
 
 @compiled(_GateArguments)
-def _gate_kernel(*, bfloat16: bool) -> Callable[[Any], None]:
+def gate_kernel(*, bfloat16: bool) -> Callable[[Any], None]:
     element = 2 if bfloat16 else 4
 
     @emitted(types.void, types.int64, types.int64, types.int64)
@@ -185,7 +185,7 @@ _RotateArguments = namedtuple("_RotateArguments", "counters rows width x stride 
 
 
 @compiled(_RotateArguments)
-def _rotate_kernel(*, bfloat16: bool) -> Callable[[Any], None]:
+def rotate_kernel(*, bfloat16: bool) -> Callable[[Any], None]:
     element = 2 if bfloat16 else 4
 
     @emitted(types.void, *[types.int64] * 4)

@@ -75,7 +75,7 @@ class PackedProduct:
         pairs = weight.dtype == torch.bfloat16
         self._panels, self._bias = _packed(weight, bias, 2 if pairs else 1)
         self._worker = Worker(
-            _product_kernel(pairs=pairs, halves=dtype == torch.bfloat16),
+            product_kernel(pairs=pairs, halves=dtype == torch.bfloat16),
             units=inputs // 2 if pairs else inputs,
             outputs=self._outputs,
             panels=self._panels.data_ptr(),
@@ -159,7 +159,7 @@ _Arguments = namedtuple(
 
 
 @compiled(_Arguments)
-def _product_kernel(*, pairs: bool, halves: bool) -> Callable[[Any], None]:
+def product_kernel(*, pairs: bool, halves: bool) -> Callable[[Any], None]:
     """See `_make_strip`. height: rows of a unit."""
     strip = _make_strip(pairs=pairs, halves=halves)
     element = 2 if halves else 4

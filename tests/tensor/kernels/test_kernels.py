@@ -49,13 +49,13 @@ def store(tmp_path: Path) -> KernelStore:
 def compilations(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     """Grows by one with each."""
     made: list[None] = []
-    compile_it = kernels._compile
+    compile_it = kernels.compile_kernel
 
     def counted(*args: Any) -> tuple[str, bytes, bool]:
         made.append(None)
         return compile_it(*args)
 
-    monkeypatch.setattr(kernels, "_compile", counted)
+    monkeypatch.setattr(kernels, "compile_kernel", counted)
     return made
 
 
@@ -91,10 +91,10 @@ def test_another_machine_or_compiler_is_another_kernel(
     fetch(store, 2)
     changed = "other" if what.endswith("__version__") else lambda: "other"
     monkeypatch.setattr(f"radixlm.kernels.jit.{what}", changed)
-    kernels._machine.cache_clear()
+    kernels.machine_id.cache_clear()
     fetch(store, 2)
     monkeypatch.undo()
-    kernels._machine.cache_clear()
+    kernels.machine_id.cache_clear()
     assert len(compilations) == 2
 
 
@@ -102,7 +102,7 @@ def test_other_sources_are_another_kernel(
     store: KernelStore, compilations: list[None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for sources in (b"before", b"after"):
-        monkeypatch.setattr(kernels, "_sources", lambda _folder, text=sources: text)
+        monkeypatch.setattr(kernels, "digest_of", lambda _folder, text=sources: text)
         fetch(store, 2)
     assert len(compilations) == 2
 
@@ -113,7 +113,7 @@ def test_sources_are_told_apart(tmp_path: Path) -> None:
         folder = tmp_path / str(len(digests))
         folder.mkdir()
         (folder / name).write_text(text)
-        digests.add(kernels._sources(folder))
+        digests.add(kernels.digest_of(folder))
     assert len(digests) == 4
 
 
@@ -123,7 +123,7 @@ def test_code_that_needs_what_numba_brings_is_not_kept() -> None:
     def kernel(args: Any) -> None:
         words(args.into)[0] = len([args.number])
 
-    _, _, movable = kernels._compile(Arguments, kernel)
+    _, _, movable = kernels.compile_kernel(Arguments, kernel)
     assert not movable
 
 
@@ -141,16 +141,16 @@ from radixlm.attention.tiles import make_tile_kernel
 from radixlm.layers import compiled, products
 
 store = KernelStore(Path(sys.argv[1]))
-kernels._store = lambda: store
+kernels.user_store = lambda: store
 if sys.argv[2] == "fetch":
-    kernels._compile = None
+    kernels.compile_kernel = None
 for halves in (False, True):
     make_direct_kernel(3, 64, bfloat16=halves)
     make_tile_kernel(Shape(5, 80, halves))
     make_merge_kernel(bfloat16=halves)
-    for make in (compiled._norm_kernel, compiled._gate_kernel, compiled._rotate_kernel):
+    for make in (compiled.norm_kernel, compiled.gate_kernel, compiled.rotate_kernel):
         make(bfloat16=halves)
-    products._product_kernel(pairs=halves and has_bfloat16(), halves=halves)
+    products.product_kernel(pairs=halves and has_bfloat16(), halves=halves)
 """
 
 

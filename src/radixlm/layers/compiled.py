@@ -19,7 +19,15 @@ from torch import Tensor
 
 from radixlm.kernels.jit import compiled
 from radixlm.kernels.openmp import Worker, team
-from radixlm.kernels.vectors import MOST_LANES, Lanes, emitted, float_of_bits, inner, over_rows
+from radixlm.kernels.vectors import (
+    MOST_LANES,
+    Lanes,
+    emitted,
+    float_of_bits,
+    inner,
+    over_rows,
+    take_unit,
+)
 
 _ROWS_PER_UNIT = 4
 
@@ -134,20 +142,24 @@ def norm_kernel(*, bfloat16: bool) -> Callable[[Any], None]:
         made = builder.fmul(scaled, ops.load(weight, 0, bfloat16=bfloat16))
         ops.put(made, out, bfloat16=bfloat16)
 
-    @inner
-    def norm(args: _NormArguments, row: int) -> None:
+    # Not by `over_rows`, where the compiler rounds a division differently.
+    def norm(args: _NormArguments) -> None:
         epsilon = float_of_bits(np.int32(args.eps))
         size = args.width * element
-        hidden, out = args.hidden + row * size, args.out + row * size
-        added = (args.added + row * size) * (args.added != 0)
-        squares = np.float32(0)
-        for at in range(0, size, MOST_LANES * element):
-            squares += add_squares(hidden + at, added + at * (added != 0))
-        factor = np.float32(1) / np.sqrt(squares / np.float32(args.width) + epsilon)
-        for at in range(0, size, MOST_LANES * element):
-            scale(hidden + at, args.weight + at, factor, out + at)
+        begin = take_unit(args.counters) * _ROWS_PER_UNIT
+        while begin < args.rows:
+            for row in range(begin, min(begin + _ROWS_PER_UNIT, args.rows)):
+                hidden, out = args.hidden + row * size, args.out + row * size
+                added = (args.added + row * size) * (args.added != 0)
+                squares = np.float32(0)
+                for at in range(0, size, MOST_LANES * element):
+                    squares += add_squares(hidden + at, added + at * (added != 0))
+                factor = np.float32(1) / np.sqrt(squares / np.float32(args.width) + epsilon)
+                for at in range(0, size, MOST_LANES * element):
+                    scale(hidden + at, args.weight + at, factor, out + at)
+            begin = take_unit(args.counters) * _ROWS_PER_UNIT
 
-    return over_rows(norm, _ROWS_PER_UNIT)
+    return norm
 
 
 _GateArguments = namedtuple("_GateArguments", "counters rows width gate_up out")

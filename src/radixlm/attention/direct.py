@@ -28,6 +28,7 @@ from radixlm.kernels.vectors import (
     floats,
     inner,
     integers,
+    prefetch,
     take_unit,
     thread_number,
     words,
@@ -144,6 +145,15 @@ def tile_tokens(size: int) -> int:
     return max(4, _TILE_BYTES // size // 4 * 4)
 
 
+@inner
+def fetch_ahead(ahead: _Ahead, size: int, t: int, length: int) -> None:
+    """Have `length` bytes of the token t that is ahead fetched, or of the last one."""
+    slot = integers(ahead[1])[min(t, ahead[2] - 1)]
+    at = ahead[0] + np.int64(slot) * size
+    for line in range(0, length, 64):
+        prefetch(at + line)
+
+
 def _make_tiles(queries: int, head_dim: int, *, bfloat16: bool, pairs: bool) -> tuple[Any, Any]:
     """The two passes over a context: scores of its keys, and its values mixed.
 
@@ -218,12 +228,10 @@ def _by_fours(length: int, four: Any, one: Any) -> Any:
                 pool + np.int64(slots[t + 3]) * size,
             )
             for index in range(t, t + 4):
-                place = min(index, ahead[2] - 1)
-                fetch(ahead[0], size, length, ahead[1], place, place + 1)
+                fetch_ahead(ahead, size, index, length)
             four(side, tokens, row + 4 * t, stride)
         for t in range(whole, n):
-            place = min(t, ahead[2] - 1)
-            fetch(ahead[0], size, length, ahead[1], place, place + 1)
+            fetch_ahead(ahead, size, t, length)
             one(side, (pool + np.int64(slots[t]) * size,), row + 4 * t, stride)
 
     return step

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import fields, replace
 from typing import Any, Protocol, Self, cast, runtime_checkable
@@ -13,7 +13,7 @@ import numpy as np
 from radixlm.core.errors import EngineDeadError
 from radixlm.core.grammar import Grammar
 from radixlm.core.keys import Key
-from radixlm.core.request import FinishReason, RequestOutput, TokenLogprob
+from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from radixlm.lang.backend import Piece, Pieces, Scores, Session, side_by_side
 from radixlm.lang.choices import Token, Tokens
@@ -21,6 +21,7 @@ from radixlm.lang.ir import Params
 from radixlm.lang.transcript import Answer, HabitRoles, Roles, TemplateRoles, Transcript
 from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.detokenizer import PROMPT_TAIL, Detokenizer
+from radixlm.text.native_logprobs import NativeLists
 from radixlm.text.tokenizer import Tokenizer
 
 # SGLang's names of what the engine calls otherwise.
@@ -243,25 +244,25 @@ class AnswerMeta:
     """SGLang's `meta_info` of one answer. params: what is asked of it. key: the prompt."""
 
     def __init__(self, tokenizer: Tokenizer, params: Params, key: Key) -> None:
-        self._tokenizer = tokenizer
-        self._with_text = bool(params.return_text_in_logprobs)
+        self._native = NativeLists(
+            tokenizer,
+            with_text=bool(params.return_text_in_logprobs),
+            with_top=bool(params.top_logprobs_num),
+        )
+        # The prompt's first token is listed, too, where all of it is asked for.
+        first = int(key[0]) if params.logprob_start_len == 0 and key.size else None
         self._tokens = 0
-        kinds = ["token"] if params.return_logprob else []
-        kinds += ["top"] if params.return_logprob and params.top_logprobs_num else []
-        self._lists: dict[str, list[Any]] = {
-            f"{side}_{kind}_logprobs": [] for side in ("input", "output") for kind in kinds
-        }
-        if params.return_logprob and params.logprob_start_len == 0 and key.size:
-            # Nothing comes before the first token that could predict it.
-            self._lists["input_token_logprobs"].append(self._entry(int(key[0]), None))
-            if "top" in kinds:
-                self._lists["input_top_logprobs"].append(None)
+        self._lists: dict[str, list[object]] = {}
+        if params.return_logprob:
+            self._add("input", self._native.items((), first))
+            self._add("output", self._native.items(()))
 
     def after(self, output: RequestOutput) -> dict[str, Any]:
         """With this output too."""
         self._tokens += len(output.token_ids)
-        self._add("input", output.prompt_logprobs)
-        self._add("output", output.logprobs)
+        if self._lists:
+            self._add("input", self._native.items(output.prompt_logprobs))
+            self._add("output", self._native.items(output.logprobs))
         return {
             "id": output.request_id,
             "prompt_tokens": output.prompt_tokens,
@@ -271,15 +272,9 @@ class AnswerMeta:
             **self._lists,
         }
 
-    def _add(self, side: str, entries: Iterable[TokenLogprob]) -> None:
-        for entry in entries:
-            self._lists[f"{side}_token_logprobs"].append(self._entry(entry.token, entry.logprob))
-            if entry.top:
-                tops = [self._entry(*best) for best in entry.top]
-                self._lists[f"{side}_top_logprobs"].append(tops)
-
-    def _entry(self, token: int, logprob: float | None) -> Token:
-        return logprob, token, self._tokenizer.token_text(token) if self._with_text else None
+    def _add(self, side: str, items: Mapping[str, Iterable[object]]) -> None:
+        for kind, found in items.items():
+            self._lists.setdefault(f"{side}_{kind}_logprobs", []).extend(found)
 
     def _finish(self, output: RequestOutput) -> dict[str, Any] | None:
         match output.finish_reason:

@@ -7,7 +7,7 @@ import inspect
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn, cast, overload
@@ -224,7 +224,8 @@ class _Call:
         stream, state = self._begun(executor, threading.current_thread())
         with suppress(ProgramError):
             self._run(stream, state)
-        wait([each.text for each in stream.family])
+        for each in stream.family:
+            each.text.exception()  # waits for its end
         return state
 
     def _begun(self, executor: Executor, thread: threading.Thread) -> tuple[StreamExecutor, State]:

@@ -126,6 +126,11 @@ class _Read(Expr):
     readers: int = 1
 
 
+_NAMED = (Gen, Select, ScopeBegin)
+_WITH_VALUES = (*_NAMED, _Read)
+_NO_VALUE = Value()
+
+
 class _Step(NamedTuple):
     expr: Expr
     line: Line
@@ -181,19 +186,20 @@ class StreamExecutor:
 
     def submit(self, expr: Expr) -> Value:
         """Raises ProgramError when the state takes no more."""
-        value, line = Value(), caller_line()
+        has_value = isinstance(expr, _WITH_VALUES)
+        value, line = Value() if has_value else _NO_VALUE, caller_line()
         with self._changed:
             if self._closed is not None:
                 raise ProgramError(self._closed, line=str(line))
             self._mark_scope(expr, value, line)
-            if self.text.done():
-                value.fail(self._error or _cancelled(line))
-            else:
-                if isinstance(expr, Gen | Select | ScopeBegin | _Read):
-                    self._open.add(value)
-                    value.add_done_callback(self._open.discard)
+            if has_value:
+                self._open.add(value)
+                value.add_done_callback(self._open.discard)
+            if not self.text.done():
                 self._executor.call(self._queue.put_nowait, _Step(expr, line, value))
-            if isinstance(expr, Gen | Select | ScopeBegin) and expr.name is not None:
+            elif has_value:
+                value.fail(self._error or _cancelled(line))
+            if isinstance(expr, _NAMED) and expr.name is not None:
                 self.define({expr.name: value})
         return value
 

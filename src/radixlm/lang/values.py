@@ -23,8 +23,9 @@ class Value(Future[Any]):
         self.meta: Any = None
         self.in_scope = False
         self._text = ""
-        # Waking the readers of the result for each piece would cost more than the piece.
-        self._more: Future[None] = Future()
+        # "more", where somebody waits for it. Waking who waits for the result for each piece would
+        # cost more than the piece. A dict's methods are atomic.
+        self._waited: dict[str, Future[None]] = {}
 
     def grow(self, text: str) -> None:
         """Add a piece of the text."""
@@ -52,7 +53,7 @@ class Value(Future[Any]):
         """The text as it grows. Raises ProgramError when its step fails."""
         place = 0
         while True:
-            more = self._more
+            more = self._waited.setdefault("more", Future())
             if piece := self._rest(place):
                 place += len(piece)
                 yield piece
@@ -65,7 +66,7 @@ class Value(Future[Any]):
         """As `pieces`, in a coroutine."""
         place = 0
         while True:
-            more = self._more
+            more = self._waited.setdefault("more", Future())
             if piece := self._rest(place):
                 place += len(piece)
                 yield piece
@@ -75,8 +76,9 @@ class Value(Future[Any]):
                 await done(more)
 
     def _wake(self) -> None:
-        more, self._more = self._more, Future()
-        more.set_result(None)
+        more = self._waited.pop("more", None)
+        if more is not None:
+            more.set_result(None)
 
     def _rest(self, place: int) -> str | None:
         """The text from `place` on; empty when more may come, None at the end."""

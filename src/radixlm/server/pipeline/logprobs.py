@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import NamedTuple
 
 from typing_extensions import TypedDict
@@ -14,10 +13,8 @@ from radixlm.core.request import Piece, RequestOutput, TokenLogprob
 from radixlm.core.sampling import SamplingParams
 from radixlm.server.http.sse import compact, spliced
 from radixlm.text.detokenizer import PROMPT_TAIL, Detokenizer
+from radixlm.text.native_logprobs import LOWEST, NativeLists
 from radixlm.text.tokenizer import Tokenizer
-
-# JSON has no infinity; OpenAI writes this for tokens that cannot be.
-_LOWEST = -9999.0
 
 
 class TokenEntry(TypedDict):
@@ -35,10 +32,6 @@ class ChatLogprobs(TypedDict):
 
     content: list[ChatToken]
     refusal: None
-
-
-# [log-probability, token id, text]
-NativeToken = tuple[float | None, int, str | None]
 
 
 def chat_logprobs(tokenizer: Tokenizer, entries: Sequence[TokenLogprob]) -> ChatLogprobs:
@@ -97,7 +90,7 @@ class CompletionLogprobs:
         """Item by item: making JSON keeps the interpreter to itself, and these may be megabytes."""
         lists: dict[str, Iterable[object]] = {
             "tokens": map(self._tokenizer.token_text, tokens),
-            "token_logprobs": (entry and max(entry.logprob, _LOWEST) for entry in entries),
+            "token_logprobs": (entry and max(entry.logprob, LOWEST) for entry in entries),
             "top_logprobs": (entry and self._best(entry) for entry in entries),
             "text_offset": map(self._next_offset, tokens),
         }
@@ -109,7 +102,7 @@ class CompletionLogprobs:
         # is always there, as in OpenAI's API, where it makes them one more than asked for.
         best: dict[str, float] = {}
         for token, logprob in (*entry.top, (entry.token, entry.logprob)):
-            best.setdefault(self._tokenizer.token_text(token), max(logprob, _LOWEST))
+            best.setdefault(self._tokenizer.token_text(token), max(logprob, LOWEST))
         return best
 
     def _next_offset(self, token: int) -> int:
@@ -119,27 +112,20 @@ class CompletionLogprobs:
 
 
 class NativeLogprobs:
-    """SGLang's lists in `meta_info` (NativeLists): [logprob, token id, text or null] for each
-    token, and for each the same of the best ones.
+    """SGLang's lists in `meta_info` as JSON (see NativeLists).
 
-    One per choice: it adds up what it is given, as JSON, since each event of a stream holds
-    everything so far. with_text: write the tokens' text too. with_top: whether any best ones were
-    asked for.
+    One per choice: it adds up what it is given, since each event of a stream holds everything so
+    far.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, with_text: bool, with_top: bool) -> None:
-        self._tokenizer = tokenizer
-        self._with_text = with_text
-        self._kinds = ("token", "top") if with_top else ("token",)
-        self._of_prompt = dict.fromkeys(self._kinds, b"")
-        self._of_output = {kind: bytearray() for kind in self._kinds}
+    def __init__(self, lists: NativeLists) -> None:
+        self._lists = lists
+        self._of_prompt = dict.fromkeys(lists.kinds, b"")
+        self._of_output = {kind: bytearray() for kind in lists.kinds}
 
     def of_prompt(self, first: int | None, entries: Sequence[TokenLogprob]) -> Mapping[str, bytes]:
-        """What `add_prompt` takes, of each of the prompt's choices. first: its first token, where
-        that is asked for; nothing comes before it that could predict it.
-        """
-        unpredicted = [] if first is None else [self._triple(first, None)]
-        return self._written(entries, unpredicted)
+        """What `add_prompt` takes, of each of the prompt's choices. first: as in NativeLists."""
+        return self._written(entries, first)
 
     def add_prompt(self, written: Mapping[str, bytes]) -> None:
         """Log-probabilities of the prompt."""
@@ -147,7 +133,7 @@ class NativeLogprobs:
 
     def add_output(self, entries: Sequence[TokenLogprob]) -> None:
         """Generated tokens."""
-        for kind, items in self._written(entries, []).items():
+        for kind, items in self._written(entries).items():
             known = self._of_output[kind]
             known += b"," * bool(known and items) + items
 
@@ -157,31 +143,21 @@ class NativeLogprobs:
         return {
             f"{side}_{kind}_logprobs": b"[" + lists[kind] + b"]"
             for side, lists in sides
-            for kind in self._kinds
+            for kind in self._lists.kinds
         }
 
     def _written(
-        self, entries: Sequence[TokenLogprob], unpredicted: Sequence[NativeToken]
+        self, entries: Sequence[TokenLogprob], first: int | None = None
     ) -> dict[str, bytes]:
         """Item by item: making JSON keeps the interpreter to itself, and these may be megabytes."""
-        chosen = (self._triple(entry.token, entry.logprob) for entry in entries)
-        # Null, not an empty list, for a token of which no best ones were asked for.
-        tops = ([self._triple(*best) for best in entry.top] or None for entry in entries)
-        items: dict[str, Iterable[object]] = {
-            "token": chain(unpredicted, chosen),
-            "top": chain([None] * len(unpredicted), tops),
-        }
-        return {kind: b",".join(map(compact, items[kind])) for kind in self._kinds}
-
-    def _triple(self, token: int, logprob: float | None) -> NativeToken:
-        text = self._tokenizer.token_text(token) if self._with_text else None
-        return None if logprob is None else max(logprob, _LOWEST), token, text
+        items = self._lists.items(entries, first)
+        return {kind: b",".join(map(compact, each)) for kind, each in items.items()}
 
 
 def _token(tokenizer: Tokenizer, token: int, logprob: float) -> TokenEntry:
     return {
         "token": tokenizer.token_text(token),
-        "logprob": max(logprob, _LOWEST),
+        "logprob": max(logprob, LOWEST),
         "bytes": list(tokenizer.token_bytes(token)),
     }
 

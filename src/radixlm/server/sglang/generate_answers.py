@@ -16,10 +16,11 @@ from radixlm.server.http.sse import DONE, framed, spliced
 from radixlm.server.pipeline.cache_report import report_of
 from radixlm.server.pipeline.cache_wire import CacheReport
 from radixlm.server.pipeline.generation import Generation, computed, requests_for
-from radixlm.server.pipeline.logprobs import NativeLogprobs, NativeToken
+from radixlm.server.pipeline.logprobs import NativeLogprobs
 from radixlm.server.pipeline.service import Service
 from radixlm.server.pipeline.usage import UsageMeter
 from radixlm.server.sglang.generate_body import GenerateBody
+from radixlm.text.native_logprobs import NativeLists, NativeToken
 
 
 class NativeFinish(TypedDict):
@@ -31,7 +32,7 @@ class NativeFinish(TypedDict):
     message: NotRequired[str]
 
 
-class NativeLists(TypedDict, total=False):
+class NativeLogprobLists(TypedDict, total=False):
     """They are there with return_logprob, the top ones with top_logprobs_num."""
 
     input_token_logprobs: list[NativeToken]
@@ -40,7 +41,7 @@ class NativeLists(TypedDict, total=False):
     output_top_logprobs: list[list[NativeToken] | None]
 
 
-class NativeMeta(NativeLists):
+class NativeMeta(NativeLogprobLists):
     """e2e_latency: in seconds, at the end; cache_report too, where it was asked for."""
 
     id: str
@@ -140,9 +141,10 @@ class NativeWriter:
         self._scores: dict[int, Mapping[str, bytes]] = {}
         for known, request in zip(self._choices, generation.requests, strict=True):
             if (top := request.params.logprobs) is not None:
-                known.logprobs = NativeLogprobs(
+                lists = NativeLists(
                     service.engine.tokenizer, with_text=task.with_text, with_top=top > 0
                 )
+                known.logprobs = NativeLogprobs(lists)
 
     def push(self, choice: int, output: RequestOutput) -> Iterator[bytes]:
         known = self._choices[choice]

@@ -9,14 +9,15 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from radixlm.bench.bound import Bound, Finished, best_possible
+from radixlm.bench.bound import Finished, best_possible
 from radixlm.bench.frontend_programs import AT_ONCE, Twins
 from radixlm.bench.paper_run import MeasuringClient, Setup, warm_up
 from radixlm.bench.programs import Ask, run_all
 from radixlm.bench.reporting import in_turns
 from radixlm.build import AsyncEngine
+from radixlm.core.keys import Key
 from radixlm.core.request import RequestOutput
 from radixlm.core.sampling import SamplingParams
 
@@ -61,12 +62,12 @@ class Listener:
         self.tokenizer = engine.tokenizer
         self.chat_template = engine.chat_template
         self.flush_cache = engine.flush_cache
-        self._heard: list[tuple[Any, RequestOutput]] = []
+        self._heard: list[tuple[Key, RequestOutput]] = []
         self._engine = engine
         self._done = done
 
     async def stream(
-        self, prompt: Any, params: SamplingParams
+        self, prompt: Key, params: SamplingParams
     ) -> AsyncGenerator[RequestOutput, None]:
         outputs = []
         async with aclosing(self._engine.stream(prompt, params)) as stream:
@@ -85,16 +86,17 @@ class Listener:
     def finished(self) -> list[Finished]:
         """The requests in the order in which they ended."""
         return [
-            Finished(Ask(prompt=[*map(int, prompt)], out=len(ids)), list(ids))
-            for prompt, ids in ((prompt, output.token_ids) for prompt, output in self._heard)
+            Finished(Ask(prompt=key.tolist(), out=len(output.token_ids)), list(output.token_ids))
+            for key, output in self._heard
         ]
 
 
 class _Round(NamedTuple):
-    """One round, one way."""
+    """One round, one way. prompt, best, cached: tokens; wall: seconds."""
 
     requests: int
-    bound: Bound
+    prompt: int
+    best: int
     cached: int
     wall: float
 
@@ -134,8 +136,9 @@ def _measure(twins: Twins, setup: Setup, rounds: int, done: Callable[[], object]
             work()
             wall = time.perf_counter() - started
             finished = listener.finished
-            bound = best_possible(finished)
-            measured[way].append(_Round(len(finished), bound, listener.cached_tokens, wall))
+            bound, cached = best_possible(finished), listener.cached_tokens
+            each = _Round(len(finished), bound.prompt, bound.cached, cached, wall)
+            measured[way].append(each)
     finally:
         asyncio.run(engine.close())
     direct, through = measured.values()
@@ -158,20 +161,21 @@ def _row(
     twins: Twins, setup: Setup, direct: list[_Round], through: list[_Round], pool_tokens: int
 ) -> FrontendRow:
     ratios = [ours.wall / theirs.wall for ours, theirs in zip(through, direct, strict=True)]
-    prompt = sum(one.bound.prompt for one in through)
-    direct_prompt = sum(one.bound.prompt for one in direct)
-    cached = sum(one.cached for one in through)
+    requests, prompt, best, cached, _ = map(sum, zip(*through, strict=True))
+    direct_requests, direct_prompt, _, direct_cached, _ = (
+        sum(o) for o in zip(*direct, strict=True)
+    )
     return FrontendRow(
         workload=twins.workload.name,
         programs=len(twins.calls(seed=setup.seed, scale=setup.scale)),
-        requests=sum(one.requests for one in through),
-        direct_requests=sum(one.requests for one in direct),
+        requests=requests,
+        direct_requests=direct_requests,
         prompt_tokens=prompt,
         direct_prompt_tokens=direct_prompt,
         cached_tokens=cached,
         hit_rate=round(cached / prompt, 6),
-        best_hit_rate=round(sum(one.bound.cached for one in through) / prompt, 6),
-        direct_hit_rate=round(sum(one.cached for one in direct) / direct_prompt, 6),
+        best_hit_rate=round(best / prompt, 6),
+        direct_hit_rate=round(direct_cached / direct_prompt, 6),
         wall_s=round(median(one.wall for one in through), 4),
         direct_wall_s=round(median(one.wall for one in direct), 4),
         overhead=round(median(ratios) - 1, 4),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,8 +17,10 @@ from radixlm.bench.reporting import in_turns
 from radixlm.bench.workloads import Workload
 from radixlm.build import AsyncEngine, load
 from radixlm.core.config import EngineConfig
+from radixlm.core.keys import as_key
 from radixlm.core.request import RequestOutput
 from radixlm.core.sampling import SamplingParams
+from radixlm.lang.engine_backend import AnyEngine
 
 # What differs from the engine's defaults. `off` keeps the order, so that only the cache differs.
 MODES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
@@ -92,14 +94,6 @@ class Row:
     dtype: str
 
 
-class Streams(Protocol):
-    """An AsyncEngine, or a listener to one."""
-
-    def stream(
-        self, prompt: list[int], params: SamplingParams, /
-    ) -> AsyncGenerator[RequestOutput, None]: ...
-
-
 class Measured(NamedTuple):
     """One request as its client saw it. Times in seconds.
 
@@ -119,7 +113,7 @@ class MeasuringClient:
     done: called after each request.
     """
 
-    def __init__(self, engine: Streams, done: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, engine: AnyEngine, done: Callable[[], object] = lambda: None) -> None:
         self.counted = True
         self.measured: list[Measured] = []
         self._engine = engine
@@ -130,7 +124,7 @@ class MeasuringClient:
         started = time.perf_counter()
         outputs: list[RequestOutput] = []
         moments: list[float] = []
-        async for output in self._engine.stream(ask.prompt, _params(ask)):
+        async for output in self._engine.stream(as_key(ask.prompt), _params(ask)):
             outputs.append(output)
             moments.append(time.perf_counter())
         whole = RequestOutput.joined(outputs)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.table import Table
@@ -75,19 +75,10 @@ class Contrast:
         return f"{said} ({rounds})."
 
 
-class Rates(Protocol):
-    """What a row says of its hits."""
-
-    @property
-    def hit_rate(self) -> float: ...
-
-    @property
-    def best_hit_rate(self) -> float: ...
-
-
-def share_of_bound(row: Rates) -> float | None:
-    """Hit rate over the best possible one; None where there is nothing to share."""
-    return row.hit_rate / row.best_hit_rate if row.best_hit_rate >= _WORTH_SHARING else None
+def share_of_bound(row: Any) -> float | None:
+    """A row's `hit_rate` over its `best_hit_rate`; None where there is nothing to share."""
+    rate: float = row.hit_rate
+    return rate / row.best_hit_rate if row.best_hit_rate >= _WORTH_SHARING else None
 
 
 def print_table(

@@ -73,7 +73,7 @@ class Function:
         Raises what the program raises; with `stream`, reading the state does.
         """
         params, own = _apart(kwargs)
-        call = self._call(args, params, own, streams=stream)
+        call = self._call(Style(params, stream, self.num_api_spec_tokens), args, own)
         executor = Executor(as_backend(backend))
         return call.run_aside(executor) if stream else call.run(executor)
 
@@ -96,7 +96,8 @@ class Function:
         params, own = _apart(sampling)
         if own:
             raise ConfigError(f"run_batch has no parameter {', '.join(own)}")
-        calls = [self._call((), params, self._named(entry)) for entry in batch_kwargs]
+        style = Style(params, spec_tokens=self.num_api_spec_tokens)
+        calls = [self._call(style, (), self._named(entry)) for entry in batch_kwargs]
         if num_threads == "auto":
             num_threads = _DEFAULT_THREADS
         if isinstance(num_threads, str) or num_threads < 1:
@@ -126,15 +127,7 @@ class Function:
     def __call__(self, *args: Any, **kwargs: Any) -> State:
         return self.run(*args, **kwargs)
 
-    def _call(
-        self,
-        args: tuple[Any, ...],
-        params: Params,
-        kwargs: Mapping[str, Any],
-        *,
-        streams: bool = False,
-    ) -> _Call:
-        style = Style(params, streams, self.num_api_spec_tokens)
+    def _call(self, style: Style, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Call:
         return _Call(self.func, style, args, {**kwargs, **self.bind_arguments})
 
     def _named(self, entry: Mapping[str, Any] | Sequence[Any]) -> Mapping[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
@@ -38,20 +39,15 @@ class Executor:
     Every method may be called from any thread. Raises what opening the session raises.
     """
 
-    session: Session
     loop: asyncio.AbstractEventLoop
 
     def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-        self._opened = threading.Event()
-        self._failed: BaseException | None = None
+        self._opened: Future[Session] = Future()
         self._tasks: dict[asyncio.Task[None], object] = {}
         self._cancelled: set[object] = set()
-        self._thread = threading.Thread(target=self._run, name="radixlm-programs")
+        self._thread = threading.Thread(target=self._run, args=[backend], name="radixlm-programs")
         self._thread.start()
-        self._opened.wait()
-        if self._failed is not None:
-            raise self._failed
+        self.session = self._opened.result()
 
     def call(self, function: Callable[..., object], *arguments: Any) -> None:
         """Soon, on the loop, in the order of the calls. Not after `finish` and the last stream."""
@@ -82,21 +78,19 @@ class Executor:
         """Wait for the thread to end."""
         self._thread.join()
 
-    def _run(self) -> None:
+    def _run(self, backend: Backend) -> None:
         try:
-            asyncio.run(self._main())
+            asyncio.run(self._main(backend))
         except BaseException as error:  # handed to the thread that waits for the session
-            if self._opened.is_set():
+            if self._opened.done():
                 raise
-            self._failed = error
-        finally:
-            self._opened.set()
+            self._opened.set_exception(error)
 
-    async def _main(self) -> None:
+    async def _main(self, backend: Backend) -> None:
         self.loop = asyncio.get_running_loop()
         self._last = asyncio.Event()
-        async with self._backend.session() as self.session:
-            self._opened.set()
+        async with backend.session() as session:
+            self._opened.set_result(session)
             await self._last.wait()
             while self._tasks:
                 await asyncio.wait(self._tasks)
@@ -159,8 +153,8 @@ class StreamExecutor:
         parent: StreamExecutor | None = None,
         origin: Value | None = None,
     ) -> None:
-        """line: of the program, or of the fork. thread: the program's. origin: what the parent had
-        said.
+        """line: of the program, or of the fork. thread: the program's. origin: what a fork begins
+        with.
         """
         self._executor, self._style, self._line, self._thread = executor, style, line, thread
         self._origin = origin

@@ -133,8 +133,8 @@ def shared_prefix(
         append_json(path, row)
     report: dict[str, Any] = {"workload": "shared-prefix", "model": name, "dtype": dtype}
     report["off_over_on"] = round(contrast(rows).ratio, 3)
-    told = ("wall_s", "computed_tokens", "hit_rate", "best_hit_rate")
-    report |= {row.mode: {name: getattr(row, name) for name in told} for row in rows}
+    shown = ("wall_s", "computed_tokens", "hit_rate", "best_hit_rate")
+    report |= {row.mode: {name: getattr(row, name) for name in shown} for row in rows}
     click.echo(json.dumps(report))
 
 
@@ -176,7 +176,7 @@ def shared_prefix(
     type=click.IntRange(1),
     default=3,
     show_default=True,
-    help="Each workload so many times in all modes, in turns; times are medians.",
+    help="How often each workload runs in all modes, in turns; times are medians.",
 )
 @click.option("--json", "path", type=click.Path(path_type=Path), help="Write JSON lines here.")
 @click.option("--picture", type=click.Path(path_type=Path), help="Draw a PNG here.")

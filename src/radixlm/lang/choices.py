@@ -50,7 +50,7 @@ class TokenLengthNormalized(ChoicesSamplingMethod):
 
     def __call__(self, *, choices: list[str], **scores: Any) -> ChoicesDecision:
         means = scores["normalized_prompt_logprobs"]
-        return ChoicesDecision(choices[_best(means)], _told(scores))
+        return ChoicesDecision(choices[_best(means)], _scores_of(scores))
 
 
 class GreedyTokenSelection(ChoicesSamplingMethod):
@@ -66,7 +66,9 @@ class GreedyTokenSelection(ChoicesSamplingMethod):
         for place in range(longest):
             most = max(rows[choice][place] for choice in left)
             left = [choice for choice in left if rows[choice][place] == most]
-        return ChoicesDecision(choices[left[0]], {**_told(scores), "greedy_logprob_matrix": rows})
+        return ChoicesDecision(
+            choices[left[0]], {**_scores_of(scores), "greedy_logprob_matrix": rows}
+        )
 
 
 class UnconditionalLikelihoodNormalized(ChoicesSamplingMethod):
@@ -85,7 +87,7 @@ class UnconditionalLikelihoodNormalized(ChoicesSamplingMethod):
         pairs = zip(scores["input_token_logprobs"], unconditional, strict=True)
         means = [_gain(with_prompt, alone) for with_prompt, alone in pairs]
         meta = {
-            **_told(scores),
+            **_scores_of(scores),
             "unconditional_token_logprobs": unconditional,
             "normalized_unconditional_prompt_logprobs": means,
         }
@@ -97,7 +99,7 @@ greedy_token_selection = GreedyTokenSelection()
 unconditional_likelihood_normalized = UnconditionalLikelihoodNormalized()
 
 
-def behind(base: Tokens, entries: Tokens) -> Tokens:
+def tokens_after(base: Tokens, entries: Tokens) -> Tokens:
     """Of the tokens of a prompt with a choice, those that are not as in the prompt alone."""
     pairs = enumerate(zip(base, entries, strict=False))
     shared = next((place for place, (a, b) in pairs if a[1:] != b[1:]), len(base))
@@ -122,6 +124,6 @@ def _best(values: Sequence[float]) -> int:
     return max(range(len(values)), key=values.__getitem__)
 
 
-def _told(scores: Mapping[str, Any]) -> dict[str, Any]:
+def _scores_of(scores: Mapping[str, Any]) -> dict[str, Any]:
     names = ("normalized_prompt_logprobs", "input_token_logprobs", "output_token_logprobs")
     return {name: scores[name] for name in names}

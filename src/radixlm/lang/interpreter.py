@@ -43,19 +43,18 @@ class Interpreter:
 
     async def perform(self, expr: Expr, value: Value) -> None:
         """Raises ValueError, RadixLMError. value: where the step's result goes."""
-        said = self.said
         match expr:
-            case _ if said.apply(expr):
-                pass
             case ScopeBegin(name):
-                self._scopes[name] = len(said.text), value
+                self._scopes[name] = len(self.said.text), value
             case ScopeEnd(name):
                 start, scoped = self._scopes.pop(name)
-                scoped.settle(said.text[start:])
+                scoped.settle(self.said.text[start:])
             case Gen():
                 await self._gen(self.params_of(expr), value)
             case Select():
                 await self._select(expr, value)
+            case _:
+                self.said.apply(expr)
         self._show()
 
     async def catch_up(self) -> None:

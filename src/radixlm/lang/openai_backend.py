@@ -13,7 +13,7 @@ from typing import Any
 
 from radixlm.core.errors import BackendError, ConfigError, InvalidRequestError
 from radixlm.lang.backend import Piece, Pieces, Scores, Session
-from radixlm.lang.choices import Tokens, behind
+from radixlm.lang.choices import Tokens, tokens_after
 from radixlm.lang.ir import Params
 from radixlm.lang.transcript import HabitRoles, Roles, Transcript
 
@@ -26,7 +26,7 @@ _EXTRA = ("min_new_tokens", "stop_token_ids", "top_k", "min_p", "ignore_eos", "r
 
 
 class OpenAI:
-    """A model behind OpenAI's API.
+    """A model that a server offers by OpenAI's API.
 
     is_chat_model: whether it answers messages, or goes on from a text; the default knows OpenAI's
         models by name, and takes others for chat models. options: as `openai.OpenAI` takes them.
@@ -134,7 +134,7 @@ class ChatSession(_OpenAISession):
     async def answer(self, said: Transcript, params: Params, *, stream: bool) -> Pieces:
         if said.role != "assistant" or said.open_message:
             raise InvalidRequestError(
-                "a chat model of OpenAI's API answers whole turns: put gen right behind the "
+                "a chat model of OpenAI's API answers whole turns: put gen right after the "
                 "beginning of an assistant's message, or use @function(num_api_spec_tokens=...)"
             )
         arguments = self._arguments(params, stream=stream) | {"messages": said.messages}
@@ -165,7 +165,7 @@ class TextSession(_OpenAISession):
         texts = [said.text + choice for choice in choices]
         if said.text:
             base, *lists = await self._echoed([said.text, *texts])
-            tokens = [behind(base, entries) for entries in lists]
+            tokens = [tokens_after(base, entries) for entries in lists]
         else:
             tokens = await self._echoed(texts)
         if not alone:
@@ -174,7 +174,7 @@ class TextSession(_OpenAISession):
         scored = await self._echoed(ends)
         if [*map(len, scored)] != [*map(len, tokens)]:
             raise InvalidRequestError(
-                f"on their own these choices are other tokens than behind the prompt: {ends!r:.200}"
+                f"on their own these choices are other tokens than after the prompt: {ends!r:.200}"
             )
         return Scores(tokens, scored)
 

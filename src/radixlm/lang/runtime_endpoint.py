@@ -12,7 +12,7 @@ from httpx_sse import aconnect_sse
 
 from radixlm.core.errors import BackendError, InvalidRequestError, ModelError
 from radixlm.lang.backend import Piece, Pieces, Scores, Session
-from radixlm.lang.choices import Tokens, behind
+from radixlm.lang.choices import Tokens, tokens_after
 from radixlm.lang.ir import Params
 from radixlm.lang.transcript import HabitRoles, Roles, TemplateRoles, Transcript
 from radixlm.text.chat_template import ChatTemplate
@@ -142,7 +142,7 @@ class EndpointSession:
         if said.text:
             start = max(await self._computed(said.text) - _HEALED, 0)
             base, *lists = await self._logprobs({"text": [said.text, *texts]}, start)
-            tokens = [behind(base, entries) for entries in lists]
+            tokens = [tokens_after(base, entries) for entries in lists]
         else:
             tokens = await self._logprobs({"text": texts}, 0)
         if not alone:

@@ -122,7 +122,7 @@ class _Read(Expr):
 
 _NAMED = (Gen, Select, ScopeBegin)
 _WITH_VALUES = (*_NAMED, _Read)
-_NO_VALUE = Value()
+_NO_VALUE = Value()  # of all other steps
 
 
 class _Step(NamedTuple):
@@ -237,7 +237,7 @@ class StreamExecutor:
         if not wait and isinstance(found, Value) and found.in_scope and not found.done():
             raise wrong(
                 f"{name!r} is read inside its own scope, which is not over: "
-                "read it behind the `with`"
+                "read it after the `with`"
             )
         return found
 

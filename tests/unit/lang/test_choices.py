@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from radixlm.lang.choices import (
-    behind,
     greedy_token_selection,
     token_length_normalized,
+    tokens_after,
     unconditional_likelihood_normalized,
 )
 
@@ -61,5 +61,5 @@ def test_what_is_likely_anyway_wins_less():
 
 def test_tokens_of_the_prompt_alone_are_left_out():
     base = [(None, 1, "a"), (-1.0, 2, " ")]
-    assert behind(base, [(None, 1, "a"), (-1.0, 2, " "), (-2.0, 3, "x")]) == [(-2.0, 3, "x")]
-    assert behind(base, [(None, 1, "a"), (-2.0, 4, " x")]) == [(-2.0, 4, " x")]
+    assert tokens_after(base, [(None, 1, "a"), (-1.0, 2, " "), (-2.0, 3, "x")]) == [(-2.0, 3, "x")]
+    assert tokens_after(base, [(None, 1, "a"), (-2.0, 4, " x")]) == [(-2.0, 4, " x")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from os.path import commonprefix
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -85,40 +85,22 @@ class Backend(Protocol):
         ...
 
 
-class WarmingSession:
-    """A batch's session for backends whose requests do not share by themselves: the first call
-    waits for the second one, then what both begin with is computed; the others wait for that.
+class Warming:
+    """For a batch on a backend whose requests do not share by themselves: the first call waits for
+    the second one, then what both begin with is computed; the others wait for that. On one loop.
     """
-
-    shares_in_flight = False
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self.answers_turns = session.answers_turns
-        self.calls_cost = session.calls_cost
-        self.begin = session.begin
         self._first: list[str] = []
         self._warm = asyncio.Event()
 
     def ended(self) -> None:
-        """A program is over, so there may be no second call to wait for. On the loop."""
+        """A program is over, so there may be no second call to wait for."""
         self._warm.set()
 
-    async def answer(self, said: Transcript, params: Params, *, stream: bool) -> Pieces:
-        await self._warmed(said)
-        async with aclosing(self._session.answer(said, params, stream=stream)) as pieces:
-            async for piece in pieces:
-                yield piece
-
-    async def compute(self, said: Transcript) -> None:
-        await self._warmed(said)
-        await self._session.compute(said)
-
-    async def score(self, said: Transcript, choices: Sequence[str], *, alone: bool) -> Scores:
-        await self._warmed(said)
-        return await self._session.score(said, choices, alone=alone)
-
-    async def _warmed(self, said: Transcript) -> None:
+    async def before(self, said: Transcript) -> None:
+        """Await this before a call that goes on from `said`."""
         if self._warm.is_set():
             return
         self._first.append(said.text)

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from radixlm.core.errors import ConfigError, ProgramError
 from radixlm.lang import ir
 from radixlm.lang.api import as_backend
-from radixlm.lang.backend import Backend, WarmingSession
+from radixlm.lang.backend import Backend, Warming
 from radixlm.lang.interpreter import Style
 from radixlm.lang.ir import DEFAULTS, PARAMS, Params
 from radixlm.lang.program_state import State
@@ -246,16 +246,15 @@ def _run_calls(
     more; when it is raised, nothing runs any more.
     """
     executor = Executor(backend)
-    warming: WarmingSession | None = None
     if threads > 1 and not executor.session.shares_in_flight:
-        executor.session = warming = WarmingSession(executor.session)
+        executor.warming = Warming(executor.session)
 
     def run(call: _Call) -> State:
         try:
             return call.run_among(executor)
         finally:
-            if warming is not None:
-                executor.call(warming.ended)
+            if executor.warming is not None:
+                executor.call(executor.warming.ended)
 
     ahead = 2 * threads  # how many more are started than were read
     pool = ThreadPoolExecutor(threads, thread_name_prefix="radixlm-program")

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from radixlm.core.errors import ProgramError, RadixLMError, UnknownVariableError
 from radixlm.lang.api_prefetch import interpreter_for
-from radixlm.lang.backend import Backend, Session
+from radixlm.lang.backend import Backend, Session, Warming
 from radixlm.lang.interpreter import Interpreter, Style
 from radixlm.lang.ir import (
     Expr,
@@ -40,6 +40,7 @@ class Executor:
     """
 
     loop: asyncio.AbstractEventLoop
+    warming: Warming | None = None
 
     def __init__(self, backend: Backend) -> None:
         self._opened: Future[Session] = Future()
@@ -312,12 +313,16 @@ class StreamExecutor:
             self._fail_open(self._error)
 
     async def _perform(self, interpreter: Interpreter, step: _Step) -> None:
+        session, said, warming = self._executor.session, interpreter.said, self._executor.warming
         if not isinstance(step.expr, _Read):
+            if warming is not None and isinstance(step.expr, Gen | Select):
+                await warming.before(said)
             await interpreter.perform(step.expr, step.value)
             return
         await interpreter.catch_up()
-        session, said = self._executor.session, interpreter.said
         if step.expr.readers > 1 and said.text and not session.shares_in_flight:
+            if warming is not None:
+                await warming.before(said)
             await session.compute(said)
         step.value.settle(step.expr.function(said))
 

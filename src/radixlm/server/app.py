@@ -95,9 +95,9 @@ def create_app(
     app.state.read_limits = ReadLimits(
         service.max_request_bytes, config.body_timeout, config.strict_fields
     )
-    for routes in _ROUTERS:
-        app.include_router(routes)
-    app.include_router(ui_router)  # a page is no part of the API
+    # As they are: FastAPI's include_router would make all their schemas anew for each application.
+    app.router.routes.extend(API_ROUTES)
+    app.router.routes.extend(ui_router.routes)  # a page is no part of the API
     install_error_handlers(app, API_ROUTES, service.retry_after)
     wrapped = Envelope(app, config, keys, clock)
     if not config.cors_origin:

@@ -19,7 +19,6 @@ TO_DO: frozenset[str] = frozenset(
         "tests/property/scheduler/test_prompt_index.py",
         "tests/server/lang/test_backends.py",
         "tests/tensor/kernels/test_kernels.py",
-        "tests/tensor/runner/test_logprobs.py",
         "tests/tensor/test_not_finite.py",
         "tests/unit/cache/test_allocator.py",
         "tests/unit/cache/test_cache_errors.py",

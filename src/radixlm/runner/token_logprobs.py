@@ -9,7 +9,7 @@ from torch import Tensor
 
 from radixlm.core.request import TokenLogprob
 
-_BLOCK_BYTES = 64 << 20
+BLOCK_BYTES = 64 << 20
 
 
 def token_logprobs(
@@ -22,7 +22,7 @@ def token_logprobs(
     in blocks of rows, so that what it needs beside the logits stays below 64 MiB or one row.
     """
     vocab = logits.shape[1]
-    block = max(1, _BLOCK_BYTES // (8 * vocab))
+    block = max(1, BLOCK_BYTES // (8 * vocab))
     made: list[TokenLogprob] = []
     for first in range(0, len(targets), block):
         part = slice(first, first + block)

@@ -39,7 +39,7 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     logits = random_logits(7, seed=2)
     targets, tops = list(range(7)), [2] * 7
     whole = token_logprobs(logits, targets, tops)
-    monkeypatch.setattr(logprobs, "_BLOCK_BYTES", 8 * logits.shape[1] * 2)
+    monkeypatch.setattr(logprobs, "BLOCK_BYTES", 8 * logits.shape[1] * 2)
     assert token_logprobs(logits, targets, tops) == whole
 
 

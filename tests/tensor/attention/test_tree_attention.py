@@ -176,7 +176,8 @@ def test_a_node_that_holds_new_tokens_is_not_shared() -> None:
     assert not make_plan([row, row], 100, EVERYTHING).shared
 
 
-def test_the_rule_hangs_on_the_work_of_a_token() -> None:
+@pytest.mark.slow  # kernels of two shapes that no other test has are compiled
+def test_the_rule_depends_on_the_work_of_a_token() -> None:
     small = KVPool(1, 4, 3, 64, torch.float32)
     large = KVPool(1, 4, 8, 128, torch.float32)
     rules = [CpuBackend(small, 9).sharing, CpuBackend(large, 16).sharing]

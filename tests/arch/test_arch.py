@@ -25,12 +25,7 @@ def house() -> House:
     return House.read(ROOT)
 
 
-COMING = {rules.names_say_one_thing, rules.words_are_plain}
-
-
-@pytest.mark.parametrize(
-    "rule", [each for each in rules.RULES if each not in COMING], ids=lambda rule: rule.__name__
-)
+@pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: rule.__name__)
 def test_the_house_keeps(rule: Rule, house: House) -> None:
     assert list(rule(house)) == []
 

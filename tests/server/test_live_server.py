@@ -13,6 +13,7 @@ import openai
 import pytest
 
 from radixlm.core.errors import ConfigError
+from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.listen import bind
 from tests.server_support import NAME, events, fake_engine, idle_and_whole, live, until
 

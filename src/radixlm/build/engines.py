@@ -121,7 +121,7 @@ class Engine(_LocalEngine):
         return self.client.pin(self._key(prompt), namespace or Namespace(), ttl).result()
 
     def unpin(self, pin_id: int) -> None:
-        """Let go of a pin. Raises PinError when there is none of that id (any more)."""
+        """Let go of a pin. Raises PinError when no pin has that id (any more)."""
         self.client.unpin(pin_id).result()
 
     def snapshot(self, *, max_depth: int | None = None, min_tokens: int = 0) -> TreeSnapshot:

@@ -68,7 +68,7 @@ def _check_place(node: TreeNode, page_size: int) -> None:
     require(node.lock_ref >= node.pins >= 0, f"{name}: lock_ref {node.lock_ref}, {node.pins} pins")
     require(not node.lock_ref or not node.ghosts, f"{name} is locked but not resident")
     if node.parent is None:
-        require(node.is_root and not node.edge, f"{name} hangs on nothing")
+        require(node.is_root and not node.edge, f"{name} has no parent")
         require(bool(node.lock_ref or node.children), f"{name}: an empty root was kept")
         return
     require(len(node) > 0, f"{name} is empty")

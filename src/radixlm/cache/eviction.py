@@ -101,8 +101,8 @@ def make_policy(name: str) -> EvictionPolicy:
         return POLICIES[name]()
     if ":" not in name:
         raise ConfigError(
-            f"--eviction-policy {name!r} is none of {', '.join(POLICIES)}, "
-            "nor of the form package.module:Class"
+            f"--eviction-policy {name!r} is not one of {', '.join(POLICIES)}, "
+            "nor has it the form package.module:Class"
         )
     try:
         made: EvictionPolicy = resolve_name(name)()

@@ -204,8 +204,11 @@ class TestNames:
     @pytest.mark.parametrize(
         ("name", "message"),
         [
-            ("lrru", "'lrru' is none of lru, lfu, fifo, mru, filo, slru, priority, nor of the"),
-            ("", "'' is none of"),
+            (
+                "lrru",
+                "'lrru' is not one of lru, lfu, fifo, mru, filo, slru, priority, nor has it the",
+            ),
+            ("", "'' is not one of"),
             ("no_such_module_here:Thing", "no_such_module_here"),
             ("radixlm.cache:NoSuchClass", "NoSuchClass"),
             ("radixlm.cache:", "can not be made"),

@@ -134,7 +134,7 @@ class TestCheck:
             (lambda _, n: setattr(n, "last_used", 99), "younger than its parent"),
             (lambda _, n: setattr(n, "namespace", "a"), "is in 'a'"),
             (lambda _, n: setattr(n, "queued_key", None), "in no eviction order"),
-            (lambda _, n: setattr(n, "parent", None), "hangs on nothing|does not know"),
+            (lambda _, n: setattr(n, "parent", None), "has no parent|does not know"),
             (lambda _, n: n.set_edge(n.edge[::-1], n.slots), "another page"),
             (lambda t, _: setattr(t, "evictable_size", 4), "its books say"),
             (lambda t, _: setattr(t, "protected_size", 1), "its books say"),

@@ -218,8 +218,8 @@ def _spec(tool: bodies.ClientTool, path: str) -> ToolSpec:
         f"Example input: {json.dumps(each, ensure_ascii=False)}"
         for each in tool.input_examples or ()
     ]
-    told = "\n".join([*([] if text is None else [text]), *examples])
-    described = None if text is None and not examples else told
+    written = "\n".join([*([] if text is None else [text]), *examples])
+    described = None if text is None and not examples else written
     return ToolSpec(tool.name, described, schema, tool.strict, path, path, "input_schema")
 
 

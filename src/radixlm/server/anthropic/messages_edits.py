@@ -106,7 +106,7 @@ class ClearUsesItem(Body):
             return sum(1 for _ in _each(messages, ToolUseBlock)) > self.trigger.value
         return tokens > (_DEFAULT_TRIGGER if self.trigger is None else self.trigger.value)
 
-    def told(self, number: int, cleared: int) -> AppliedEdit:
+    def report(self, number: int, cleared: int) -> AppliedEdit:
         """What the answer says of it."""
         return {"type": self.type, "cleared_tool_uses": number, "cleared_input_tokens": cleared}
 
@@ -129,7 +129,7 @@ class ClearThinkingItem(Body):
         old = turns[: max(len(turns) - keep, 0)]
         return Change({at: nothing for turn in old for at in turn}, len(old))
 
-    def told(self, number: int, cleared: int) -> AppliedEdit:
+    def report(self, number: int, cleared: int) -> AppliedEdit:
         """What the answer says of it."""
         return {
             "type": self.type,
@@ -171,7 +171,7 @@ def edited(messages: Messages, edits: Sequence[Edit], count: Callable[[Messages]
             isinstance(edit, ClearUsesItem) and not edit.wanted(made.messages, before, cleared)
         ):
             continue
-        applied = (*made.applied, edit.told(number, cleared))
+        applied = (*made.applied, edit.report(number, cleared))
         made = Edited(after, applied, made.changed | blocks.keys())
     return made
 

@@ -102,11 +102,11 @@ def token_count(service: Service, body: CountBody, tenant: str) -> wire.TokenCou
         chat, applied = _edited(service, body)
         whose = (tenant, *Namespace())
         tokens = chat_prompt(service, replace(chat, wishes=()), whose=whose).key.size
-    told: wire.TokenCount = {"input_tokens": tokens}
+    count: wire.TokenCount = {"input_tokens": tokens}
     if body.edits:
         cleared = sum(edit["cleared_input_tokens"] for edit in applied)
-        told["context_management"] = {"original_input_tokens": tokens + cleared}
-    return told
+        count["context_management"] = {"original_input_tokens": tokens + cleared}
+    return count
 
 
 def _edited(service: Service, body: PromptBody) -> tuple[Conversation, Sequence[wire.AppliedEdit]]:

@@ -44,7 +44,7 @@ class BlockWriter:
     def __init__(self, tell: Callable[[wire.MessageEvent], None], *, shows_thinking: bool) -> None:
         self.blocks: list[wire.BlockOut] = []
         self.called = False
-        self._tell = tell
+        self._write = tell
         self._shows_thinking = shows_thinking
         self._open: wire.BlockOut | None = None
         self._held = ""  # of the open block: a call's arguments so far, or thoughts
@@ -77,7 +77,7 @@ class BlockWriter:
         if block["type"] == "thinking":
             block["signature"] = sealed("" if self._shows_thinking else held)
             self._delta({"type": "signature_delta", "signature": block["signature"]})
-        self._tell({"type": "content_block_stop", "index": len(self.blocks) - 1})
+        self._write({"type": "content_block_stop", "index": len(self.blocks) - 1})
 
     def _text(self, text: str) -> None:
         block = self._open
@@ -107,11 +107,11 @@ class BlockWriter:
         self._open = block
         self.blocks.append(block)
         index = len(self.blocks) - 1
-        self._tell({"type": "content_block_start", "index": index, "content_block": block})
+        self._write({"type": "content_block_start", "index": index, "content_block": block})
 
     def _delta(self, delta: wire.DeltaOut) -> None:
         index = len(self.blocks) - 1
-        self._tell({"type": "content_block_delta", "index": index, "delta": delta})
+        self._write({"type": "content_block_delta", "index": index, "delta": delta})
 
 
 class MessageWriter:
@@ -136,7 +136,7 @@ class MessageWriter:
         self._body = body
         self._applied = applied
         self._stream = AnswerStream(chat.new_parser())
-        self._writer = BlockWriter(self._tell, shows_thinking=body.shows_thinking)
+        self._writer = BlockWriter(self._write, shows_thinking=body.shows_thinking)
         self._last: RequestOutput | None = None
         self._events: list[bytes] = []
 
@@ -144,8 +144,8 @@ class MessageWriter:
         if self._last is None:
             message = self._message()
             message["usage"]["output_tokens"] = 0  # what has come by now depends on the time
-            self._tell({"type": "message_start", "message": message})
-            self._tell({"type": "ping"})
+            self._write({"type": "message_start", "message": message})
+            self._write({"type": "ping"})
         self._last = output
         for each in self._stream.events(output):
             self._writer.write(each)
@@ -153,7 +153,7 @@ class MessageWriter:
 
     async def finish(self) -> list[bytes]:
         self._writer.close()
-        self._tell(
+        self._write(
             {
                 "type": "message_delta",
                 "delta": self._ended(),
@@ -162,15 +162,15 @@ class MessageWriter:
                 **self._reported(),
             }
         )
-        self._tell({"type": "message_stop"})
+        self._write({"type": "message_stop"})
         return self._new_events()
 
     def whole(self) -> bytes:
         return compact({**self._message(), **self._managed(), **self._reported()})
 
-    def _tell(self, told: wire.MessageEvent) -> None:
+    def _write(self, made: wire.MessageEvent) -> None:
         if self._body.stream:
-            self._events.append(event(told, told["type"]))
+            self._events.append(event(made, made["type"]))
 
     def _new_events(self) -> list[bytes]:
         events, self._events = self._events, []

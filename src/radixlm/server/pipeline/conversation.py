@@ -148,8 +148,8 @@ class Thread:
                 f"{path} {call_id!r:.80} is {self._no_call} before it, or was answered already",
                 param=path,
             )
-        told = {"tool_call_id": call_id, "name": name or called}
-        self._messages.append({"role": "tool", "content": content, **told})
+        answered = {"tool_call_id": call_id, "name": name or called}
+        self._messages.append({"role": "tool", "content": content, **answered})
 
     def keep(self, kind: Literal["part", "call"], at: int, ttl: float) -> None:
         """What ends with this part or call of the last message is to stay cached."""

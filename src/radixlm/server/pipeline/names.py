@@ -44,11 +44,11 @@ def renamed(error: InvalidRequestError, names: Mapping[str, str]) -> InvalidRequ
     own = names.get(error.param or "")
     if own is None:
         return error
-    told = copy(error)
-    told.param = own
+    renamed = copy(error)
+    renamed.param = own
     if error.param not in ("prompt", "messages"):  # which are words of the text, too
-        told.args = (str(error).replace(str(error.param), own),)
-    return told
+        renamed.args = (str(error).replace(str(error.param), own),)
+    return renamed
 
 
 @contextmanager

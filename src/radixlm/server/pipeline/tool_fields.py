@@ -158,7 +158,7 @@ def tool_use(
     for path, name in chosen.items():
         if all(tool.name != name for tool in known):
             raise InvalidRequestError(
-                f"tool_choice names {name!r}, which is none of the tools", param=path
+                f"tool_choice names {name!r}, which is not one of the tools", param=path
             )
     named = tuple(tool for tool in known if tool.name in chosen.values())
     return ToolUse(named, calling, parallel, others=len(named) < len(known))

@@ -108,8 +108,8 @@ class ItemWriter:
         part = self._message()["content"][0]
         part["text"] += text
         part["logprobs"] += logprobs
-        told = _without_bytes(logprobs)
-        self._tell_of_part("response.output_text.delta", delta=text, logprobs=told)
+        shown = _without_bytes(logprobs)
+        self._tell_of_part("response.output_text.delta", delta=text, logprobs=shown)
 
     def _message(self) -> wire.OutputMessage:
         """The message that is open; it begins when there is none."""

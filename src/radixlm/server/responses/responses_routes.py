@@ -172,7 +172,7 @@ async def _make(service: Service, generation: Generation, writer: ResponseWriter
         writer.fail(timed_out(limit))
     except InvalidRequestError as error:
         writer.fail(renamed(error, generation.names))
-    except Exception as error:  # nobody else can be told of it
+    except Exception as error:  # the log is the only place for it
         writer.fail(error)
     finally:  # even when it is cancelled once more
         await asyncio.shield(writer.store())
@@ -184,19 +184,19 @@ def stored_items(body: ResponseBody) -> list[dict[str, Any]]:
 
 
 def _stored_item(item: AnyItem) -> dict[str, Any]:
-    told: dict[str, Any] = {"id": new_id(_KINDS[item.type]), "status": "completed"}
-    told |= item.model_dump(exclude_none=True)
+    stored: dict[str, Any] = {"id": new_id(_KINDS[item.type]), "status": "completed"}
+    stored |= item.model_dump(exclude_none=True)
     if item.type == "message":
         kind = "output_text" if item.role == "assistant" else "input_text"
         if isinstance(item.content, str):
-            told["content"] = [{"type": kind, "text": item.content}]
+            stored["content"] = [{"type": kind, "text": item.content}]
         if kind == "output_text":
-            told["content"] = [
-                {"annotations": [], "logprobs": [], **part} for part in told["content"]
+            stored["content"] = [
+                {"annotations": [], "logprobs": [], **part} for part in stored["content"]
             ]
     elif item.type == "reasoning":
-        told.setdefault("summary", [])
-    return told
+        stored.setdefault("summary", [])
+    return stored
 
 
 def _listed(items: list[dict[str, Any]], query: ItemsQuery) -> wire.InputItems:

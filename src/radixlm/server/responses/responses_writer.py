@@ -55,11 +55,11 @@ class ResponseWriter:
         self._generation, tokenizer = chat.generation, service.engine.tokenizer
         self._stream = AnswerStream(chat.new_parser())
         params = self._generation.params
-        told = params.logprobs is not None
-        self._texts = TokenTexts(tokenizer, params, chat.prompt.key) if told else None
+        with_logprobs = params.logprobs is not None
+        self._texts = TokenTexts(tokenizer, params, chat.prompt.key) if with_logprobs else None
         self._input = json.dumps(input_items, ensure_ascii=False)
         self._writer = ItemWriter(
-            self._tell, seals=body.includes(bodies.ENCRYPTED), names=callers_names(body.tools)
+            self._write, seals=body.includes(bodies.ENCRYPTED), names=callers_names(body.tools)
         )
         self._begun = False
         self._reason: FinishReason | None = None
@@ -202,12 +202,12 @@ class ResponseWriter:
 
     def _tell_whole(self, kind: str) -> None:
         if self._streams:
-            self._tell({"type": kind, "response": self.response()})
+            self._write({"type": kind, "response": self.response()})
 
-    def _tell(self, told: Mapping[str, Any]) -> None:
+    def _write(self, made: Mapping[str, Any]) -> None:
         if self._streams:
-            numbered = {"sequence_number": next(self._count), **told}
-            self._events.append(event(numbered, told["type"]))
+            numbered = {"sequence_number": next(self._count), **made}
+            self._events.append(event(numbered, made["type"]))
 
     def _new_events(self) -> list[bytes]:
         events, self._events = self._events, []
@@ -226,22 +226,22 @@ def _failure(error: Exception) -> wire.ResponseFailure:
         code = "rate_limit_exceeded"
     elif isinstance(error, InvalidRequestError):
         code = "invalid_prompt"
-    told = openai_error(error)["error"]
+    shape = openai_error(error)["error"]
     return {
         "code": code,
-        "message": told["message"],
-        "type": told["type"],
-        "param": told["param"],
+        "message": shape["message"],
+        "type": shape["type"],
+        "param": shape["param"],
     }
 
 
 def _text(body: bodies.ResponseBody) -> dict[str, Any]:
     form = body.text.format if body.text is not None else None
-    told: dict[str, Any] = {"type": "text"}
+    made: dict[str, Any] = {"type": "text"}
     if form is not None:
-        told = form.model_dump(by_alias=True, exclude_none=True)
+        made = form.model_dump(by_alias=True, exclude_none=True)
     verbosity = body.text.verbosity if body.text is not None else None
-    return {"format": told, "verbosity": verbosity or "medium"}
+    return {"format": made, "verbosity": verbosity or "medium"}
 
 
 def _cache_options(body: bodies.ResponseBody) -> wire.CacheOptions | None:
@@ -265,6 +265,6 @@ def _tool_choice(body: bodies.ResponseBody) -> Any:
 
 def _tool(tool: bodies.AnyTool) -> dict[str, Any]:
     if isinstance(tool, bodies.NamespaceTool):
-        told = {"type": tool.type, "name": tool.name, "description": tool.description or ""}
-        return {**told, "tools": [_tool(inner) for inner in tool.tools]}
+        made = {"type": tool.type, "name": tool.name, "description": tool.description or ""}
+        return {**made, "tools": [_tool(inner) for inner in tool.tools]}
     return {**tool.model_dump(), "strict": tool.strict is True}

@@ -232,7 +232,7 @@ def _check_breakpoints(request: GenerateRequest) -> None:
     for end in request.breakpoints:
         if not 0 < end.tokens <= request.key.size or not 0 < end.ttl < inf:
             raise InvalidRequestError(
-                f"a breakpoint comes after 1 to {request.key.size} tokens, for more than 0 seconds, "
-                f"got {end!r}",
+                f"a breakpoint comes after 1 to {request.key.size} tokens, for more than 0 "
+                f"seconds, got {end!r}",
                 param="breakpoints",
             )

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from radixlm.build.resolve import (
@@ -19,13 +20,14 @@ from radixlm.build.resolve import (
     resolve_pin_budget,
     resolve_threads,
 )
-from radixlm.build.warming import throwaway_cache, warm_up
 from radixlm.cache import EvictionPolicy, RadixCache, make_policy
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError
 from radixlm.core.grammar import Grammar
+from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineClient, EngineCore, InputProcessor
 from radixlm.engine.engine_core import Runner
+from radixlm.engine.input_processor import new_request
 from radixlm.engine.watching import Journal
 from radixlm.kernels.openmp import team
 from radixlm.memory.budget import MOST_TOKENS, default_kv_tokens
@@ -47,6 +49,9 @@ _logger = logging.getLogger("radixlm.build")
 # small pool has none to lay aside.
 RESERVE = 128
 _RESERVES_IN_POOL = 512
+# What warms an engine: pages of its cache; tokens that prompts share, have alone, and are answered.
+_PAGES = 64
+_SHARED, _OWN, _ANSWER = 10, 6, 3
 _ANY_GRAMMAR = Grammar.regex("a")
 
 
@@ -239,3 +244,30 @@ def _core(
         jump_forward=not config.disable_jump_forward,
         journal=journal,
     )
+
+
+def throwaway_cache(cache: RadixCache, page_size: int) -> RadixCache:
+    """A small one over the first of the pool's slots, before `cache` itself uses any."""
+    return RadixCache(min(cache.capacity, _PAGES * page_size), page_size, pin_budget=0)
+
+
+def warm_up(core: EngineCore, processor: InputProcessor) -> None:
+    """Compute what requests do, on the calling thread: prompts, a prefix that two share, answers
+    that are drawn and greedy. So kernels are loaded, libraries have made their plans, and the
+    weights have been read once; some twenty tokens and three steps of two.
+
+    core: one that is thrown away, so that neither the statistics nor the cache know of it.
+    """
+    room = processor.limits.longest - _ANSWER
+    vocab = processor.limits.vocab_size
+    prompt = np.arange(min(_SHARED + _OWN, room), dtype=np.int32) % vocab
+    if not prompt.size:
+        return  # no request fits that would be worth it
+    other = prompt.copy()
+    other[_SHARED:] = (other[_SHARED:] + 1) % vocab
+    drawn = SamplingParams(max_tokens=_ANSWER, ignore_eos=True, top_p=0.9, seed=0)
+    greedy = SamplingParams(max_tokens=_ANSWER, ignore_eos=True, temperature=0)
+    core.add(processor.resolve(new_request(prompt, drawn)))
+    core.add(processor.resolve(new_request(other, greedy)))
+    while core.has_work:
+        core.step()

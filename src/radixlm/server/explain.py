@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Annotated, cast
+from typing import Annotated, NotRequired, cast
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
+from typing_extensions import TypedDict
 
 from radixlm.core.errors import EngineDeadError, InvalidRequestError, QueueFullError
 from radixlm.core.request import Namespace
@@ -24,8 +25,8 @@ from radixlm.server.explain_body import (
 from radixlm.server.http.http_errors import AdminKeyNeededError, NotFoundError
 from radixlm.server.http.routes import ReadAs, Route, noted
 from radixlm.server.openai.completions import completion_generation
-from radixlm.server.pipeline.cache_report import report_of
-from radixlm.server.pipeline.cache_wire import Advice, Explanation, Held
+from radixlm.server.pipeline.advice import Advice
+from radixlm.server.pipeline.cache_report import CacheReport, report_of
 from radixlm.server.pipeline.chat import chat_task
 from radixlm.server.pipeline.generation import Generation
 from radixlm.server.pipeline.names import renamed
@@ -33,6 +34,24 @@ from radixlm.server.pipeline.service import check_room, service_of, tenant_of
 from radixlm.server.responses.responses_routes import store_of
 from radixlm.server.responses.responses_task import response_task
 from radixlm.server.sglang.generate_answers import native_task
+
+
+class Held(TypedDict):
+    """How many of a prompt's first tokens are cached in a namespace."""
+
+    adapter_id: str
+    cache_salt: str
+    extra_key: str
+    tokens: int
+
+
+class Explanation(TypedDict):
+    """reports: one for each prompt. longer_elsewhere: with across_namespaces, for each prompt the
+    other namespaces that hold more of it, the one that holds most first.
+    """
+
+    reports: list[CacheReport]
+    longer_elsewhere: NotRequired[list[list[Held]]]
 
 
 async def explanation(request: Request, body: ExplainBody) -> Explanation:

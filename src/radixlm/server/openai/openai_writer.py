@@ -13,8 +13,7 @@ from typing_extensions import TypedDict
 from radixlm.core.request import RequestOutput
 from radixlm.server.http.http_errors import OPENAI
 from radixlm.server.http.sse import DONE, compact, event, framed, spliced
-from radixlm.server.pipeline.cache_report import reported
-from radixlm.server.pipeline.cache_wire import CacheTold
+from radixlm.server.pipeline.cache_report import CacheTold, reported
 from radixlm.server.pipeline.generation import Generation
 from radixlm.server.pipeline.protocol import GenerationBody
 from radixlm.server.pipeline.service import Service

@@ -7,12 +7,13 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from typing_extensions import TypedDict
+
 from radixlm.core.clock import Clock
 from radixlm.core.errors import counted
 from radixlm.core.misses import POOL_SCALES, MissReport
 from radixlm.engine import EngineStats
 from radixlm.observe.causes import Cause, Finding, cause_of
-from radixlm.server.pipeline.cache_wire import Advice, AdviceEntry, PoolSize
 
 WINDOW_SECONDS: Final = 900.0
 WINDOW_REQUESTS: Final = 10_000
@@ -26,6 +27,47 @@ _NO_ADVICE = frozenset({Cause.NOTHING_MISSED, Cause.HELD_BACK})
 _SAMPLE_SECONDS = 15.0
 _MILLION = 1e6
 _THOUSAND = 10_000
+
+
+class AdviceEntry(TypedDict):
+    """Misses of one cause at one place. token: the first place, where they differ.
+
+    tokens: computed for it. share: of all prompt tokens that were computed in the window.
+    """
+
+    text: str
+    cause: Cause
+    message_index: int | None
+    role: str | None
+    token: int | None
+    requests: int
+    tokens: int
+    share: float
+    example: str | None
+
+
+class PoolSize(TypedDict):
+    """hit_rate: what it would be with `scale` times the pool, of `tokens` tokens."""
+
+    scale: float
+    tokens: int
+    hit_rate: float
+
+
+class Advice(TypedDict):
+    """window_seconds, requests: what it is made of. hit_rate: of these requests.
+
+    capacity: predicted for all requests of the window, of all keys; empty before the first
+    request.
+    """
+
+    window_seconds: float
+    requests: int
+    prompt_tokens: int
+    computed_tokens: int
+    hit_rate: float
+    advice: list[AdviceEntry]
+    capacity: list[PoolSize]
 
 
 @dataclass(slots=True, eq=False)

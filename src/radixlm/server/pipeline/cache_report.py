@@ -3,12 +3,81 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NotRequired
 
-from radixlm.core.misses import MissReport
+from typing_extensions import TypedDict
+
+from radixlm.core.misses import MissReason, MissReport
 from radixlm.observe.causes import Cause, Finding, find
-from radixlm.server.pipeline.cache_wire import CacheReport, CacheReported
 from radixlm.server.pipeline.generation import Generation
 from radixlm.server.pipeline.service import Service
+
+
+class CachedTokens(TypedDict):
+    """By where they were: device is the KV pool."""
+
+    device: int
+
+
+class Divergence(TypedDict):
+    """token: the first of the prompt's that differs. message_index, role: of a chat's messages.
+
+    context: both continuations in one line, the differing part as [cached|requested]. cached,
+    requested: that part. Control characters are escaped. They are null where the text may be
+    another key's: see docs/explain.md. retokenized: the texts agree, and only the tokens differ.
+    """
+
+    token: int
+    message_index: int | None
+    role: str | None
+    retokenized: bool
+    context: str | None
+    cached: str | None
+    requested: str | None
+
+
+class CacheReport(TypedDict):
+    """index: of the prompt, where there are several. advice: what to do, null for nothing.
+
+    reason: why no more was cached, as the cache knows it; cause: what that comes from. text: the
+    same in a sentence. evicted_tokens, evicted_seconds_ago, hits: of what is, or was, there.
+    """
+
+    index: int
+    prompt_tokens: int
+    cached_tokens: CachedTokens
+    computed_tokens: int
+    reason: MissReason
+    cause: Cause
+    text: str
+    advice: str | None
+    divergence: NotRequired[Divergence]
+    evicted_tokens: NotRequired[int]
+    evicted_seconds_ago: NotRequired[float]
+    hits: NotRequired[int]
+
+
+class CacheReported(TypedDict, total=False):
+    """It is there with cache_report; a list where there are several prompts."""
+
+    cache_report: CacheReport | list[CacheReport]
+
+
+class CachedDetails(TypedDict):
+    """As SGLang has it; there is no cache in the host's memory yet."""
+
+    device: int
+    host: int
+
+
+class SglExt(TypedDict):
+    cached_tokens_details: CachedDetails
+
+
+class CacheTold(CacheReported, total=False):
+    """sglext: with return_cached_tokens_details."""
+
+    sglext: SglExt
 
 
 def reported(

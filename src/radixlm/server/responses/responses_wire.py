@@ -12,7 +12,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from radixlm.server.pipeline.cache_control import KeepFor
-from radixlm.server.pipeline.cache_wire import CacheReported
+from radixlm.server.pipeline.cache_report import CacheReported
 from radixlm.server.pipeline.logprobs import ChatToken
 from radixlm.server.responses.responses_body import Status
 

@@ -15,24 +15,13 @@ TO_DO: frozenset[str] = frozenset(
     {
         "tests/property/cache/faults.py",
         "tests/property/cache/faults_of_use.py",
-        "tests/property/engine/test_engine_properties.py",
-        "tests/property/scheduler/test_prompt_index.py",
-        "tests/server/lang/test_backends.py",
         "tests/tensor/kernels/test_kernels.py",
-        "tests/tensor/test_not_finite.py",
         "tests/unit/cache/test_allocator.py",
         "tests/unit/cache/test_cache_errors.py",
         "tests/unit/cache/test_pins.py",
         "tests/unit/cache/test_reuse.py",
         "tests/unit/cache/test_why.py",
-        "tests/unit/lang/test_programs.py",
-        "tests/unit/lang/test_values.py",
-        "tests/unit/scheduler/test_decode_turns.py",
         "tests/unit/scheduler/test_fairness.py",
-        "tests/unit/scheduler/test_memory.py",
-        "tests/unit/scheduler/test_orders.py",
-        "tests/unit/scheduler/test_queue.py",
-        "tests/unit/scheduler/test_waiting.py",
     }
 )
 

@@ -12,9 +12,12 @@ import torch
 
 from radixlm import Engine, Namespace, RequestOutput, SamplingParams
 from radixlm.attention.torch_backend import TorchBackend
+from radixlm.build import loading
 from radixlm.core.keys import as_key
 from radixlm.core.request import FinishReason
 from radixlm.engine.mailbox import ThreadMailbox
+from radixlm.memory.pools import KVPool
+from radixlm.runner.model_runner import ModelRunner
 from radixlm.testing.checkpoints import write_random_checkpoint
 
 SHARED = list(range(100, 150))
@@ -36,16 +39,32 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.fixture
-def engine(folder: Path, backend: None) -> Iterator[Engine]:
+def runners(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, KVPool]]:
+    """The model and the pool of each runner, in order."""
+    parts: list[tuple[Any, KVPool]] = []
+
+    class Recorded(ModelRunner):
+        def __init__(self, model: Any, pool: KVPool, *rest: Any) -> None:
+            parts.append((model, pool))
+            super().__init__(model, pool, *rest)
+
+    monkeypatch.setattr(loading, "ModelRunner", Recorded)
+    return parts
+
+
+@pytest.fixture
+def model(runners: list[tuple[Any, KVPool]], engine: Engine) -> Any:
+    [(model, _)] = runners
+    return model
+
+
+@pytest.fixture
+def engine(folder: Path, backend: None, runners: list[tuple[Any, KVPool]]) -> Iterator[Engine]:
     with Engine(str(folder), kv_tokens=2_000, chunked_prefill_size=24) as made:
         yield made
         stats = made.stats()
         assert stats.leaks == 0
         assert stats.kv_free + stats.kv_evictable == stats.kv_capacity
-
-
-def _runner(engine: Engine) -> Any:
-    return engine.client._thread._core._runner._runner  # the one that is paced
 
 
 def _together(engine: Engine, prompts: list[list[int]], *params: Any) -> list[RequestOutput]:
@@ -78,10 +97,11 @@ class _Broken:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_only_the_request_whose_numbers_are_none_fails(engine: Engine, value: float) -> None:
+def test_only_the_request_whose_numbers_are_none_fails(
+    engine: Engine, model: Any, value: float
+) -> None:
     wanted, healthy = engine.generate([GOOD, BAD], GREEDY)
     engine.flush_cache()
-    model = _runner(engine)._model
     model.embedding = _Broken(model.embedding, value)
     good, bad, drawn = _together(
         engine, [GOOD, BAD, BAD], GREEDY, GREEDY, replace(GREEDY, temperature=1)
@@ -100,8 +120,7 @@ def test_only_the_request_whose_numbers_are_none_fails(engine: Engine, value: fl
     assert again.token_ids == healthy.token_ids
 
 
-def test_a_prompt_whose_log_probabilities_are_none_fails(engine: Engine) -> None:
-    model = _runner(engine)._model
+def test_a_prompt_whose_log_probabilities_are_none_fails(engine: Engine, model: Any) -> None:
     model.embedding = _Broken(model.embedding, float("nan"))
     scored = replace(GREEDY, prompt_logprobs=1, max_tokens=1)
     good, bad = _together(engine, [GOOD, BAD], replace(GREEDY, logprobs=2), scored)
@@ -109,11 +128,12 @@ def test_a_prompt_whose_log_probabilities_are_none_fails(engine: Engine) -> None
     assert bad.finish_reason is FinishReason.ERROR
 
 
-def test_what_nobody_wrote_is_never_read(engine: Engine) -> None:
+def test_what_nobody_wrote_is_never_read(engine: Engine, runners: list[tuple[Any, KVPool]]) -> None:
     """So what a failed request has left behind in a slot harms nobody who is given it."""
     prompts = [[*SHARED[:n], n, 3] for n in (3, 17, 31, 50)]
     wanted = engine.generate(prompts, GREEDY)
     engine.flush_cache()
-    for part in (*_runner(engine)._kv_pool.keys, *_runner(engine)._kv_pool.values):
+    [(_, pool)] = runners
+    for part in (*pool.keys, *pool.values):
         part.fill_(float("nan"))
     assert [o.token_ids for o in engine.generate(prompts, GREEDY)] == [o.token_ids for o in wanted]

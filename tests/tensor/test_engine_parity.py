@@ -49,6 +49,7 @@ def test_same_greedy_tokens_and_logits(architecture: str, settings: list[str]) -
     assert report[architecture]["largest_logit_difference"] <= 1e-4
 
 
+@pytest.mark.slow  # a whole program is imported for it
 def test_an_unknown_setting_is_refused() -> None:
     done = run("--setting", "upside down")
     assert done.returncode == 2

@@ -181,11 +181,10 @@ class Report:
 
 
 def _samples(greedy: Greedy) -> list[Messages]:
-    """Three short chats, answered turn by turn."""
+    """Two short chats, answered turn by turn."""
     scripts = [
         ["Hello!", "Who are you?", "What is the capital of France?", "What's 12 + 7?"],
         ["My name is Anna.", "Count from 3 to 9", "Name three fruits.", "What is my name?"],
-        ["Tell me a story about a cat.", "How do I repair a bicycle?", "Thanks!"],
     ]
     out = []
     for script in scripts:

@@ -18,32 +18,28 @@ pipeline_tag: text-generation
 
 # RadixLM's demo model
 
-A very small chat model, so that `radixlm serve` and `radixlm.Engine` work at once, without a
-download. It knows capitals and a few hundred other facts, adds numbers from 0 to 99, counts,
-makes lists, remembers what you told it earlier in the chat, and tells tiny stories. Asked for
-anything else, it says that it does not know. It is made to show an engine at work: do not rely
-on anything it says.
+A very small chat model, so that `radixlm serve` and `radixlm.Engine` work without a download.
+It knows capitals and a few hundred other facts, adds numbers from 0 to 99, counts, makes lists,
+remembers what you said earlier in the chat, and tells tiny stories. To anything else it answers
+that it does not know. Do not rely on what it says.
 
 - Llama architecture, {parameters:,} parameters in bfloat16: {layers} layers, hidden size {hidden},
   {heads} heads over {kv_heads} key/value heads, vocabulary {vocab:,}, context {context:,} tokens.
-- The chat template writes `<|bos|>`; the tokenizer adds nothing on its own, and plain completions
-  take no `<|bos|>`. Each message is `<|role|>text<|eos|>`, so the next turn's prompt begins with
-  exactly the tokens of this turn.
-- Every word of its training text is written by `scripts/demo_model/`; no other data went in.
+- The chat template writes `<|bos|>`, the tokenizer does not, and plain completions take none.
+  Each message is `<|role|>text<|eos|>`, so the next prompt begins with exactly this turn's tokens.
+- All training text is written by `scripts/demo_model/`.
 
 ## Accuracy
 
-Greedy, bfloat16, through `transformers`; an answer counts only when it is exactly right, word for
-word. Half of the short chats have a system prompt (up to a few hundred tokens of rules), a third of
-the questions come in the middle of a chat. "Held out" was never trained on.
+Greedy, bfloat16, through `transformers`; an answer counts when every word is right. Half of the
+short chats have a system prompt, a third of the questions come mid-chat. "Held out" was never
+trained on.
 
 | what | right | of |
 |---|---:|---:|
 {rows}
 
-{weak}
-
-## Three chats
+## Two chats
 
 {chats}
 
@@ -53,21 +49,14 @@ the questions come in the middle of a chat. "Held out" was never trained on.
 python scripts/train_demo_model.py
 ```
 
-needs `torch`, `transformers`, `tokenizers`, `safetensors` and `tqdm`; two CPU cores are enough.
-This one: {training_tokens:,} training tokens in {steps:,} steps and {sessions} session(s),
-{training_minutes} minutes of training in all, last seed {seed}. More than one session means
-`--resume`: the mix of text was tuned between them, and one fresh run uses the final mix throughout.
-The text is seeded; the time limit is not, so another machine sees a little more or less of it
-(`--steps` fixes that). `--evaluate-only` measures the folder as it is.
+needs `torch`, `transformers`, `tokenizers`, `safetensors` and `tqdm`, and two CPU cores. This one:
+{training_tokens:,} training tokens in {steps:,} steps and {sessions} session(s),
+{training_minutes} minutes in all, last seed {seed}. Sessions continue with `--resume`; the
+mix of text was tuned between them. The text is seeded, the time limit is not: `--steps` fixes the
+amount of text. `--evaluate-only` measures the folder as it is.
 
 Licence: Apache-2.0, as RadixLM.
 """
-
-
-def _weak(accuracy: Mapping[str, float]) -> str:
-    """Says plainly what fell short."""
-    names = [f"{name} ({100 * value:.1f} %)" for name, value in accuracy.items() if value < 0.9]
-    return f"Below 90 %: {'; '.join(names)}." if names else "Nothing is below 90 %."
 
 
 def write_readme(folder: Path, made: Mapping[str, float], report: Report) -> None:
@@ -81,7 +70,7 @@ def write_readme(folder: Path, made: Mapping[str, float], report: Report) -> Non
     )
     (folder / "README.md").write_text(
         _CARD.format(
-            rows=rows, weak=_weak(report.accuracy), chats=chats, layers=LAYERS, hidden=HIDDEN,
+            rows=rows, chats=chats, layers=LAYERS, hidden=HIDDEN,
             heads=HEADS, kv_heads=KV_HEADS,
             vocab=VOCAB, context=CONTEXT, **made,
         )

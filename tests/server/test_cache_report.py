@@ -14,7 +14,7 @@ import pytest
 from radixlm.build import AsyncEngine
 from radixlm.core.request import RequestOutput
 from radixlm.observe.causes import Finding, find
-from radixlm.server.pipeline import cache_report as reports
+from radixlm.server.pipeline import generation as reports
 from tests.server_support import Client, events, fake_engine, refused
 
 TEXT = "the code of the safe is 4711"

@@ -233,6 +233,41 @@ def test_a_request_is_aborted_while_its_grammar_is_compiled(by_name):
     asyncio.run(go())
 
 
+@pytest.mark.usefixtures("short_trials")
+def test_what_waits_for_another_choice_s_grammar_is_aborted_too():
+    """All choices of one HTTP request begin together."""
+    engine, _ = fake_engine()
+    slow = SamplingParams(grammar=Grammar.json_schema({"type": "integer", "multipleOf": 999_983}))
+
+    async def go() -> None:
+        requests = [
+            engine.request("hello", slow, request_id="slow"),
+            engine.request("hello", SamplingParams(max_tokens=1), request_id="plain"),
+        ]
+        outputs = aiter(engine.client.stream(requests))
+        first = asyncio.create_task(anext(outputs))
+        await asyncio.sleep(0)
+        assert engine.abort(["plain"]) == 1
+        assert engine.abort(["plain"]) == 0
+        assert engine.abort(["slow"]) == 1
+        ended = [await first, await anext(outputs)]
+        assert {each.request_id: each.finish_reason for each in ended} == {
+            "slow": "abort",
+            "plain": "abort",
+        }
+        assert engine.stats().requests_aborted == 0
+        await engine.close()
+
+    asyncio.run(go())
+
+
+def test_a_misspelt_keyword_is_an_error():
+    engine, _ = fake_engine()
+    with pytest.raises(TypeError, match="priorty"):
+        engine.request("hello", SamplingParams(), priorty=3)
+    asyncio.run(engine.close())
+
+
 def test_a_tenant_s_grammars_are_counted_as_its_own(monkeypatch):
     engine, _ = fake_engine()
     asked = []

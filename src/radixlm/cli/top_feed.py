@@ -23,6 +23,9 @@ _SILENCE_SECONDS = 15.0
 _TOTALS = ("capacity", "free", "private", "locked", "evictable", "pinned", "running", "waiting")
 
 
+MOST_BYTES = 32 * 2**20
+
+
 class WatchError(RadixLMError):
     """The server does not let its cache be watched."""
 
@@ -31,13 +34,36 @@ class SilentError(WatchError):
     """No server answers, or it broke off, or it has no time: later it may."""
 
 
+class _Bounded(httpx.SyncByteStream):
+    """An answer's bytes, of which at most MOST_BYTES come until `end`; without one, in all."""
+
+    def __init__(self, stream: Any, end: bytes | None = None) -> None:
+        self._stream = stream
+        self._end = end
+
+    def __iter__(self) -> Iterator[bytes]:
+        since = 0
+        for chunk in self._stream:
+            ended = -1 if self._end is None else chunk.rfind(self._end)
+            since = len(chunk) - ended - 1 if ended >= 0 else since + len(chunk)
+            if since > MOST_BYTES:
+                raise WatchError(f"more than {MOST_BYTES:,} bytes at once: it is no RadixLM server")
+            yield chunk
+
+    def close(self) -> None:
+        self._stream.close()
+
+
 class Feed:
     """A server's events. url: without a / at its end. tls: whose certificates to trust."""
 
     def __init__(self, url: str, api_key: str | None, tls: ssl.SSLContext | None = None) -> None:
         self.url = url
         self._options: Json = {
-            "headers": {"Authorization": f"Bearer {api_key}"} if api_key else {},
+            "headers": {
+                "Accept-Encoding": "identity",
+                **({"Authorization": f"Bearer {api_key}"} if api_key else {}),
+            },
             "verify": tls or True,
             "timeout": _SILENCE_SECONDS,
             "follow_redirects": True,
@@ -49,6 +75,7 @@ class Feed:
             kind = answer.headers.get("content-type", "").partition(";")[0]
             if kind != "text/event-stream":
                 raise WatchError(f"{self.url} answers with {kind}: it is no RadixLM server")
+            answer.stream = _Bounded(answer.stream, end=b"\n")
             for event in EventSource(answer).iter_sse():
                 try:
                     data = json.loads(event.data)
@@ -64,6 +91,7 @@ class Feed:
         """What the server advises; None where it gives no advice."""
         try:
             with self._answer("/cache/advice") as answer:
+                answer.stream = _Bounded(answer.stream)
                 advice: Json = json.loads(answer.read())
                 return advice
         except (WatchError, ValueError):
@@ -78,6 +106,7 @@ class Feed:
                 client.stream("GET", self.url + path) as answer,
             ):
                 if answer.is_error:
+                    answer.stream = _Bounded(answer.stream)
                     answer.read()
                     raise self._refusal(answer)
                 yield answer

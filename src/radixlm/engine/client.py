@@ -62,7 +62,8 @@ T = TypeVar("T")
 
 
 class EngineClient:
-    """Owns the engine's thread. Every method may be called from any thread.
+    """Owns the engine's thread. Every method may be called from any thread, but `stream` and, while
+    it is used, `abort_ids`: these belong to one event loop.
 
     processor: makes requests ready; `submit` takes such as it has made.
     max_queued_requests: how many may wait or run at a time; more are refused, so that neither
@@ -182,17 +183,15 @@ class EngineClient:
         Leaving early aborts what is not finished. Raises InvalidRequestError, QueueFullError,
         EngineDeadError; requests whose grammars are compiled do not count as queued.
         """
-        ready = []
         resolved = [self.processor.resolve(request) for request in requests]
-        for request, made in zip(requests, await self.processor.compiled(resolved), strict=True):
-            if made is None:
-                yield RequestOutput(request.request_id, finish_reason=FinishReason.ABORT)
-            else:
-                ready.append(made)
+        ready = [made for made in await self.processor.compiled(resolved) if made is not None]
         mailbox = TaskMailbox(asyncio.get_running_loop())
         self.submit(ready, mailbox)
         under_way = {request.request_id for request in ready}
+        aborted = [each.request_id for each in requests if each.request_id not in under_way]
         try:
+            for name in aborted:
+                yield RequestOutput(name, finish_reason=FinishReason.ABORT)
             while under_way:
                 for output in await mailbox.get():
                     if output.finished:

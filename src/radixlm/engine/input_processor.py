@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
-from typing import TypedDict, Unpack
+from typing import TypedDict
 
 import numpy as np
 
@@ -86,7 +86,7 @@ class InputProcessor:
         self.limits = limits
         self._eos_token_ids = eos_token_ids
         self._grammars = grammars
-        self._compiling: dict[asyncio.Future[Compiled], str] = {}
+        self._compiling: set[_Compiling] = set()
 
     def resolve(self, request: GenerateRequest) -> GenerateRequest:
         """The same with its length, its seed and the tokens that end it.
@@ -127,42 +127,37 @@ class InputProcessor:
         return replace(request, constraint=self._grammars.submit(grammar, request.tenant).result())
 
     async def compiled(self, requests: Sequence[GenerateRequest]) -> list[GenerateRequest | None]:
-        """The same with their grammars compiled; None for one that was aborted meanwhile.
+        """The same with their grammars compiled; None for one that was aborted meanwhile. All wait
+        for the slowest grammar, and each of them can be aborted while they do.
 
         Raises what Compiler.submit raises.
         """
-        waiting: dict[str, asyncio.Future[Compiled]] = {}
+        batch: list[_Compiling] = []
         try:
             for request in requests:
-                if (grammar := request.params.grammar) is not None:
+                grammar, future = request.params.grammar, None
+                if grammar is not None:
                     future = asyncio.wrap_future(self._grammars.submit(grammar, request.tenant))
-                    waiting[request.request_id] = future
-                    self._compiling[future] = request.request_id
-            if waiting:
-                await asyncio.wait(waiting.values())
+                batch.append(_Compiling(request, future))
+            if futures := [each.grammar for each in batch if each.grammar is not None]:
+                self._compiling.update(batch)
+                await asyncio.wait(futures)
         finally:
-            aborted = {
-                name
-                for name, future in waiting.items()
-                if self._compiling.pop(future, None) is None
-            }
-            for future in waiting.values():
-                future.cancel()  # where nobody waits any more; what is done stays as it is
-        return [
-            None if request.request_id in aborted else _constrained(request, waiting)
-            for request in requests
-        ]
+            self._compiling.difference_update(batch)
+            for each in batch:
+                each.give_up()
+        return [None if each.aborted else each.constrained() for each in batch]
 
     def abort(self, request_ids: Collection[str] | None) -> int:
-        """Give up these requests' grammars, with None all; returns how many there were."""
+        """Give up these requests that wait for grammars, with None all; returns how many."""
         found = [
-            future
-            for future, name in self._compiling.items()
-            if request_ids is None or name in request_ids
+            each
+            for each in self._compiling
+            if not each.aborted and (request_ids is None or each.request.request_id in request_ids)
         ]
-        for future in found:
-            del self._compiling[future]
-            future.cancel()
+        for each in found:
+            each.aborted = True
+            each.give_up()
         return len(found)
 
     def close(self) -> None:
@@ -170,15 +165,28 @@ class InputProcessor:
         self._grammars.close()
 
 
-def _constrained(
-    request: GenerateRequest, compiled: Mapping[str, asyncio.Future[Compiled]]
-) -> GenerateRequest:
-    future = compiled.get(request.request_id)
-    if future is None:
-        return request
-    if future.cancelled():
-        raise EngineStoppedError("the engine was shut down while a grammar waited to be compiled")
-    return replace(request, constraint=future.result())
+@dataclass(slots=True, eq=False)
+class _Compiling:
+    """A request whose grammar, or that of another of its batch, is compiled now."""
+
+    request: GenerateRequest
+    grammar: asyncio.Future[Compiled] | None
+    aborted: bool = False
+
+    def give_up(self) -> None:
+        """Nobody waits for the grammar any more; one that is done stays as it is."""
+        if self.grammar is not None:
+            self.grammar.cancel()
+
+    def constrained(self) -> GenerateRequest:
+        """The request with its grammar. Raises what compiling raised, EngineStoppedError."""
+        if self.grammar is None:
+            return self.request
+        if self.grammar.cancelled():
+            raise EngineStoppedError(
+                "the engine was shut down while a grammar waited to be compiled"
+            )
+        return replace(self.request, constraint=self.grammar.result())
 
 
 class RequestFields(TypedDict, total=False):
@@ -198,18 +206,24 @@ class RequestFields(TypedDict, total=False):
 
 
 def new_request(
-    key: Key, params: SamplingParams, **fields: Unpack[RequestFields]
+    key: Key,
+    params: SamplingParams,
+    *,
+    request_id: str | None = None,
+    namespace: Namespace | None = None,
+    priority: int = 0,
+    tenant: str = "",
+    breakpoints: Sequence[Breakpoint] = (),
 ) -> GenerateRequest:
-    """A request from the Python interface, unchecked."""
-    namespace = fields.get("namespace")
+    """A request from the Python interface, unchecked. Its keywords are RequestFields."""
     return GenerateRequest(
-        fields.get("request_id") or f"req-{secrets.token_hex(12)}",
+        request_id or f"req-{secrets.token_hex(12)}",
         key,
         params,
         namespace=Namespace() if namespace is None else namespace,
-        priority=fields.get("priority", 0),
-        tenant=fields.get("tenant", ""),
-        breakpoints=tuple(fields.get("breakpoints", ())),
+        priority=priority,
+        tenant=tenant,
+        breakpoints=tuple(breakpoints),
     )
 
 

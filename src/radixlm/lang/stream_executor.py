@@ -301,6 +301,7 @@ class StreamExecutor:
                 self.fail(error)
                 return None
             self._said = self._origin.result().copy()
+            self._origin = None  # a transcript may be long
         return interpreter_for(session, self._said, self._style, self.text.grow)
 
     async def _do(self, interpreter: Interpreter | None, step: _Step) -> None:

@@ -143,10 +143,10 @@ class Scheduler:
         """
         self._guard.next_step()
         self.turns.next_step()
-        plan, crowded = self._plan(held), False
+        plan, crowded = self._plan(held, admits=True), False
         while not self._guard.has_room(plan.tokens()):
             self._retract_one()
-            plan, crowded = self._plan(held), True
+            plan, crowded = self._plan(held, admits=False), True
         parts: Parts = {}
         for state, n_new in plan.decoding:
             self._give(state, state.running_lease.extend(n_new), parts)
@@ -197,12 +197,13 @@ class Scheduler:
         tenants = {state.request.tenant for state in (*self.running, *self.waiting)}
         require(len(self.fairness) == len(tenants), f"{len(self.fairness)} tenants, not {tenants}")
 
-    def _plan(self, held: Container[str]) -> Plan:
-        """Which running requests go on in this step, with how many tokens."""
+    def _plan(self, held: Container[str], *, admits: bool) -> Plan:
+        """Which running requests go on in this step, which may admit others, or not."""
         prompts = self._prompts()
         running = self._running.items()
         decoding = [state for name, state in running if state.decodes and name not in held]
-        if len(self.fairness) > 1 and (first := self._first_prompt(prompts)) is not None:
+        first = self._first_prompt(prompts, admits=admits) if len(self.fairness) > 1 else None
+        if first is not None:
             decoding = self.turns.beside(first, decoding)
         budget = self.turns.left_of_budget(decoding)
         tokens = []
@@ -219,10 +220,10 @@ class Scheduler:
         prompts = [state for state in self._running.values() if not state.decodes]
         return sorted(prompts, key=self._served)
 
-    def _first_prompt(self, prompts: list[RequestState]) -> RequestState | None:
+    def _first_prompt(self, prompts: list[RequestState], *, admits: bool) -> RequestState | None:
         """The first prompt of this step, running or to be admitted; None if there is none."""
         first = prompts[0] if prompts else None
-        state = self._next(before=first) if self.waiting and self._free_rows else None
+        state = self._next(before=first) if admits and self.waiting and self._free_rows else None
         if state is None:
             return first
         self._guard.begin(self._running.values())

@@ -26,9 +26,9 @@ from radixlm.server.http.http_errors import AdminKeyNeededError, NotFoundError
 from radixlm.server.http.routes import ReadAs, Route, noted
 from radixlm.server.openai.completions import completion_generation
 from radixlm.server.pipeline.advice import Advice
-from radixlm.server.pipeline.cache_report import CacheReport, report_of
+from radixlm.server.pipeline.cache_report import CacheReport
 from radixlm.server.pipeline.chat import chat_task
-from radixlm.server.pipeline.generation import Generation
+from radixlm.server.pipeline.generation import Generation, report_of
 from radixlm.server.pipeline.names import renamed
 from radixlm.server.pipeline.service import check_room, service_of, tenant_of
 from radixlm.server.responses.responses_routes import store_of

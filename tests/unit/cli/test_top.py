@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from rich.console import Console, RenderableType
 
 from radixlm.cli import top_command as cli_top
+from radixlm.cli import top_feed
 from radixlm.cli.top_command import command
 from radixlm.cli.top_feed import Cache, SilentError, WatchError
 from radixlm.cli.top_view import branches, picture
@@ -243,6 +244,13 @@ def test_what_is_no_radixlm_server(answer, error, message):
             asked(f"http://127.0.0.1:{listener.getsockname()[1]}", "--once")
         thread.join()
     assert caught.type is error
+
+
+def test_a_line_without_an_end_is_given_up(monkeypatch):
+    monkeypatch.setattr(top_feed, "MOST_BYTES", 1000)
+    test_what_is_no_radixlm_server(
+        EVENTS + b"data: " + b"x" * 2000, WatchError, "more than 1000 bytes"
+    )
 
 
 @pytest.mark.parametrize("flags", [["--once"], []])

@@ -110,6 +110,7 @@ class EventStream(StreamingResponse):
             try:
                 if self._first:
                     yield self._first
+                    self._first = b""  # it may be megabytes
                 async for chunk in self._events:
                     yield chunk
             except Exception as error:  # whatever it is, the client must learn of it

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NotRequired
 
 from typing_extensions import TypedDict
 
 from radixlm.core.misses import MissReason, MissReport
-from radixlm.observe.causes import Cause, Finding, find
-from radixlm.server.pipeline.generation import Generation
-from radixlm.server.pipeline.service import Service
+from radixlm.observe.causes import Cause, Finding
 
 
 class CachedTokens(TypedDict):
@@ -78,32 +75,6 @@ class CacheTold(CacheReported, total=False):
     """sglext: with return_cached_tokens_details."""
 
     sglext: SglExt
-
-
-def reported(
-    service: Service, generation: Generation, misses: Mapping[int, MissReport]
-) -> CacheReported:
-    """What an answer has beside its usage: nothing, unless a report was asked for.
-
-    misses: by prompt. It takes a part of a millisecond for each.
-    """
-    if not generation.cache_report or not misses:
-        return {}
-    reports = [
-        report_of(service, generation, prompt, miss) for prompt, miss in sorted(misses.items())
-    ]
-    return {"cache_report": reports[0] if len(generation.prompts) == 1 else reports}
-
-
-def report_of(
-    service: Service, generation: Generation, prompt: int, miss: MissReport
-) -> CacheReport:
-    """The report of one of a generation's prompts."""
-    request = generation.requests[prompt * generation.n]
-    shown = service.shows_cached_text(request.tenant, request.namespace)
-    tokenizer, outline = service.engine.tokenizer, generation.outline
-    found = find(tokenizer, miss, request.key, outline, others=not shown)
-    return as_report(prompt, miss, found, shows_text=shown)
 
 
 def as_report(index: int, miss: MissReport, found: Finding, *, shows_text: bool) -> CacheReport:

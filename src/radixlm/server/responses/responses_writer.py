@@ -13,8 +13,8 @@ from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.server.http.http_errors import GenerationFailedError, openai_error
 from radixlm.server.http.sse import compact, event
 from radixlm.server.pipeline.cache_control import DEFAULT_KEEP, SECONDS
-from radixlm.server.pipeline.cache_report import reported
 from radixlm.server.pipeline.chat import ChatTask
+from radixlm.server.pipeline.generation import reported
 from radixlm.server.pipeline.logprobs import TokenTexts, chat_logprobs
 from radixlm.server.pipeline.service import Service
 from radixlm.server.pipeline.usage import UsageMeter

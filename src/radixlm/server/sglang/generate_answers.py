@@ -13,8 +13,8 @@ from radixlm.core.misses import MissReport
 from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.server.http.http_errors import OPENAI
 from radixlm.server.http.sse import DONE, framed, spliced
-from radixlm.server.pipeline.cache_report import CacheReport, report_of
-from radixlm.server.pipeline.generation import Generation, computed, requests_for
+from radixlm.server.pipeline.cache_report import CacheReport
+from radixlm.server.pipeline.generation import Generation, computed, report_of, requests_for
 from radixlm.server.pipeline.logprobs import NativeLogprobs
 from radixlm.server.pipeline.service import Service
 from radixlm.server.pipeline.usage import UsageMeter

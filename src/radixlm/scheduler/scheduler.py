@@ -230,7 +230,7 @@ class Scheduler:
         return state if self._fits(state) else first
 
     def _next(self, before: RequestState | None) -> RequestState | None:
-        """The next to be admitted; with `before`, only if its tenant was served less than that's."""
+        """The next to be admitted; with `before`, if its tenant was served less."""
         state = self._waiting.next()
         if state is None or before is None or self._served(state) < self._served(before):
             return state

@@ -249,7 +249,7 @@ def test_what_is_no_radixlm_server(answer, error, message):
 def test_a_line_without_an_end_is_given_up(monkeypatch):
     monkeypatch.setattr(top_feed, "MOST_BYTES", 1000)
     test_what_is_no_radixlm_server(
-        EVENTS + b"data: " + b"x" * 2000, WatchError, "more than 1000 bytes"
+        EVENTS + b"data: " + b"x" * 2000, WatchError, "more than 1,000 bytes"
     )
 
 

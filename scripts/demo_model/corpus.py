@@ -32,7 +32,7 @@ class Chat:
     def __init__(self, rng: Rng, system: str | None) -> None:
         self.rng = rng
         self.messages: Messages = [("system", system)] if system else []
-        self._told: dict[str, recall.Memo] = {}
+        self._chunks: dict[str, recall.Memo] = {}
         self._due: list[tuple[int, str]] = []
         self.turns = 0
 
@@ -42,7 +42,7 @@ class Chat:
 
     def tell(self, memo: recall.Memo) -> None:
         """Most things are asked for again one to four turns later, a few much later."""
-        self._told[memo.key] = memo
+        self._chunks[memo.key] = memo
         self.add(memo.tell)
         for chance, gaps in ((0.85, (0, 1, 1, 2, 2, 3, 4)), (0.3, (3, 6, 10, 20))):
             if self.rng.random() < chance:
@@ -52,13 +52,13 @@ class Chat:
         rng = self.rng
         self._due.sort()
         if self._due and self._due[0][0] <= self.turns:
-            self.add(self._told[self._due.pop(0)[1]].ask(rng, "train"))
+            self.add(self._chunks[self._due.pop(0)[1]].ask(rng, "train"))
             return
         pick = rng.choices(range(2), [TELL_WEIGHT, sum(KINDS.values())])[0]
         if pick == 0:
             if rng.random() < 0.05:
                 key = rng.choice(["name", *recall.THINGS])
-                if key not in self._told:
+                if key not in self._chunks:
                     self.add(recall.never_told(rng, key))
                     return
             self.tell(recall.memo(rng, "train"))

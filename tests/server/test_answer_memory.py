@@ -152,7 +152,11 @@ def test_text_around_answers_is_what_it_was(make: Callable[[], Any]) -> None:
     engine = SimpleNamespace(tokenizer=tokenizer, info=SimpleNamespace(context_length=100))
     text = "a:hello;b:<|s>: the;\nc"
     known = [
-        Span(text.index(answer), text.index(answer) + len(answer), tokenizer.encode_behind(answer))
+        Span(
+            text.index(answer),
+            text.index(answer) + len(answer),
+            tokenizer.encode_after(answer),
+        )
         for answer in ("hello", " the")
     ]
     key = Service.encode(

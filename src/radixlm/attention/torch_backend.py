@@ -1,4 +1,4 @@
-"""Where a step's keys and values are read, and the queries that meet them, for any backend."""
+"""Attention by torch, on any device: what of the pool is read, and the queries that meet it."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def round_trip_tokens(tokenizer: Tokenizer, vocab_size: int) -> list[int]:
         for token, text in texts.items()
         if text.isascii()
         and text.isprintable()
-        and tokenizer.encode_behind(text + text).tolist() == [token, token]
+        and tokenizer.encode_after(text + text).tolist() == [token, token]
     ]
     words = [token for token in alone if len(texts[token]) > 1 and texts[token][0] == " "]
     if not alone:
@@ -192,5 +192,5 @@ def _as_text(value: Any, tokenizer: Tokenizer) -> Any:
 
 def retold(token_ids: list[int], tokenizer: Tokenizer) -> list[int]:
     """An answer's tokens once a program has read it as text and said it again."""
-    said: list[int] = tokenizer.encode_behind(tokenizer.decode(token_ids)).tolist()
+    said: list[int] = tokenizer.encode_after(tokenizer.decode(token_ids)).tolist()
     return said

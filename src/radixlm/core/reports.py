@@ -1,4 +1,4 @@
-"""What the tree looks like."""
+"""What people see of the tree, of what runs, and what changed."""
 
 from __future__ import annotations
 

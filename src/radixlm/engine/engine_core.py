@@ -1,4 +1,4 @@
-"""The seam between the loop and the tensors."""
+"""One step of the engine, and the seam between it and the tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine in numbers, as they were after the last step."""
+"""The engine in numbers, after the last step, and its line in the log."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ class TokenTranscript(Transcript):
             return
         if self._ids:
             text = self._taken_back() + text
-            self._ids += self._tokenizer.encode_behind(text).tolist()
+            self._ids += self._tokenizer.encode_after(text).tolist()
         else:
             self._ids = self._tokenizer.encode(text).tolist()
         self._open = True
@@ -144,7 +144,7 @@ class TokenTranscript(Transcript):
         if not self._open or len(self._ids) == 1 or token in self._tokenizer.special_ids:
             return ""
         text = self._tokenizer.token_text(token)
-        if "\ufffd" in text or self._tokenizer.encode_behind(text).tolist() != [token]:
+        if "\ufffd" in text or self._tokenizer.encode_after(text).tolist() != [token]:
             return ""
         self._ids.pop()
         return text

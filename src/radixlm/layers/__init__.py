@@ -1,1 +1,1 @@
-"""Floor 3: linear, norm, rotary, embedding."""
+"""Floor 3: linear layers, norms, rotary positions, embeddings."""

@@ -1,4 +1,4 @@
-"""Floor 4: one file per architecture."""
+"""Floor 4: the decoder, the architectures it serves, and the loader."""
 
 from radixlm.models.decoder import CausalLM
 from radixlm.models.loader import load_model

@@ -1,4 +1,4 @@
-"""Which safetensors files make up a checkpoint, and what is in them; only headers are read."""
+"""Reads a checkpoint: its safetensors files, what their headers say, its weights into a model."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _SAME_SQUEEZED = 24
 _LOOKED_AT = 256
 _MOST_PIECES = 64
 _CONTEXT = 16
-_BEHIND = 8
+_AFTER = 8
 _LONGEST_WORD = 64
 _LONG_ITEM = 3
 _PIECES = re.compile(r"<[^<>\s]{1,40}>|\s+|\w+|[^\w\s]")
@@ -117,7 +117,7 @@ def _begins(text: str) -> Iterator[int]:
 def _other_number(left: str, right: str) -> bool:
     """Whether both go on with a number, and then the same; else they number other texts."""
     words = _first_word(left), _first_word(right)
-    rests = (text[len(word) :][:_BEHIND] for text, word in zip((left, right), words, strict=True))
+    rests = (text[len(word) :][:_AFTER] for text, word in zip((left, right), words, strict=True))
     return all(map(_NUMBER.fullmatch, words)) and _fields_agree(*rests)
 
 

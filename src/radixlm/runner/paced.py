@@ -1,4 +1,4 @@
-"""Whether other processes want the processors that this one's threads are on."""
+"""How many threads compute a step, and whether they spin: all, unless other processes want them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""top-k, top-p and min-p: from which probability on the tokens of a row are kept.
+"""Draws each row's token: top-k, top-p and min-p say from which probability on tokens are kept.
 
 All three cut at a value, never at a rank: tokens as likely as the last one kept are kept too. So
 what is kept does not depend on how a sort orders equals, and no row depends on another.

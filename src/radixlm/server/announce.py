@@ -1,4 +1,4 @@
-"""A request that no client sent, so that what answers requests is warm when the server is ready."""
+"""What is done and said when the server is ready: a request that warms it, then the greeting."""
 
 from __future__ import annotations
 

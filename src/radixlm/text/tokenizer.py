@@ -120,7 +120,7 @@ class Tokenizer:
         start = _Piece(self._backend.encode(first, add_special_tokens=False), 0)
         return self._joined([start, *map(self._behind, others)], add_special_tokens)
 
-    def encode_behind(
+    def encode_after(
         self, text: str, *, last: int | None = None, break_mark: str | None = None
     ) -> Key:
         """(n,) int32 ids of `text` as it continues another one, with no token across the seam:

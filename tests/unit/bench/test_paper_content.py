@@ -28,7 +28,7 @@ def test_tokens_that_merge_with_themselves_and_special_ones_are_left_out() -> No
     assert not tokenizer.special_ids & set(tokens)
     for token in tokens:
         text = tokenizer.token_text(token)
-        assert tokenizer.encode_behind(text + text).tolist() == [token, token]
+        assert tokenizer.encode_after(text + text).tolist() == [token, token]
 
 
 def test_a_tokenizer_without_such_tokens_is_refused() -> None:

@@ -69,7 +69,7 @@ def test_each_text_is_tokenized_once(monkeypatch):
 def test_pieces_decode_to_what_was_said(make, text):
     said, tokenizer = begin(make)
     said.write("the " + text)
-    said.take(Answer("hello", {}, tuple(tokenizer.encode_behind("hello").tolist())))
+    said.take(Answer("hello", {}, tuple(tokenizer.encode_after("hello").tolist())))
     said.write(text)
     fork = said.copy()
     fork.write(text)
@@ -80,7 +80,7 @@ def test_pieces_decode_to_what_was_said(make, text):
 def test_what_a_stop_cut_off_is_not_said(make):
     said, tokenizer = begin(make)
     said.write("x")
-    tokens = tuple(tokenizer.encode_behind(" hello the").tolist())
+    tokens = tuple(tokenizer.encode_after(" hello the").tolist())
     said.take(Answer(" he", {}, tokens, cut=True))
     said.write("re")
     assert tokenizer.decode(said.key()) == "x here"
@@ -89,7 +89,7 @@ def test_what_a_stop_cut_off_is_not_said(make):
 def test_an_answer_that_no_stop_cut_is_not_spelled_again(monkeypatch):
     said, tokenizer = begin()
     monkeypatch.setattr(Tokenizer, "token_bytes", lambda *_: pytest.fail("spelled"))
-    tokens = tokenizer.encode_behind(" hello").tolist()
+    tokens = tokenizer.encode_after(" hello").tolist()
     said.take(Answer(" hello", {}, tuple(tokens)))
     assert said.key().tolist() == tokens
 

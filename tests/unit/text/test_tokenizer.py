@@ -44,7 +44,7 @@ def test_text_survives_the_round_trip(make):
 @pytest.mark.parametrize("text", [*SAMPLES, "", " ", "  a", "\n", "\n\n", ".", "0", "a|b | c"])
 def test_behind_another_text_it_is_itself(make, text):
     tokenizer = Tokenizer(make(), {})
-    found = tokenizer.encode_behind(text, break_mark="|").tolist()
+    found = tokenizer.encode_after(text, break_mark="|").tolist()
     before = tokenizer.encode("x", add_special_tokens=False).tolist()
     assert tokenizer.decode([*before, *found]) == "x" + text.replace("|", "")
 
@@ -55,7 +55,7 @@ def test_a_guard_that_the_text_would_merge_with_is_not_taken():
     tokenizer = Tokenizer(backend, {})
     space = tokenizer.token_id("▁")
     for text in ("\na", "a"):
-        assert space not in tokenizer.encode_behind(text)
+        assert space not in tokenizer.encode_after(text)
 
 
 @pytest.mark.parametrize("make", [byte_level, sentencepiece_like, metaspace])
@@ -63,7 +63,7 @@ def test_behind_a_special_token_it_is_what_it_is_there_in_a_whole_text(make):
     tokenizer = Tokenizer(make(), {})
     for token in tokenizer.special_ids:
         whole = tokenizer.encode(f"{tokenizer.spelling(token)}hello a", add_special_tokens=False)
-        behind = tokenizer.encode_behind("hello a", last=token)
+        behind = tokenizer.encode_after("hello a", last=token)
         assert [token, *behind.tolist()] == whole.tolist()
 
 

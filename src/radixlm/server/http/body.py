@@ -1,4 +1,4 @@
-"""What all models of requests have in common."""
+"""Bodies of requests: what their models have in common, and how they are parsed."""
 
 from __future__ import annotations
 

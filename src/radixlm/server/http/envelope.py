@@ -1,4 +1,4 @@
-"""One request and its answer, as the outside sees them."""
+"""What surrounds every request: its key, id and time limit, its line in the access log."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def _plain(value: object) -> str:
 
 
 # How long a client may take to read that its time is over.
-_TELL_SECONDS = 5
+_WRITE_SECONDS = 5
 _HEALTH = "/health"
 _OK = 200
 
@@ -205,10 +205,10 @@ class Envelope:
             if not limit.expired():
                 raise
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_TELL_SECONDS):
-                    await self._tell(exchange, scope, receive)
+                async with asyncio.timeout(_WRITE_SECONDS):
+                    await self._write_error(exchange, scope, receive)
 
-    async def _tell(self, exchange: Exchange, scope: Scope, receive: Receive) -> None:
+    async def _write_error(self, exchange: Exchange, scope: Scope, receive: Receive) -> None:
         error = timed_out(self._limit or 0)
         if exchange.status is None:
             await error_response(error, exchange.errors.body)(scope, receive, exchange.send)

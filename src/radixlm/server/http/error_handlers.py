@@ -1,4 +1,4 @@
-"""Routes of published APIs that this server does not have, and what is said where clients probe."""
+"""Errors as answers, those of routes that are not here too."""
 
 from __future__ import annotations
 

@@ -100,12 +100,12 @@ class EventStream(StreamingResponse):
         await send(
             {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         )
-        async with aclosing(self._told()) as events:
+        async with aclosing(self._chunks()) as events:
             async for chunk in events:
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _told(self) -> AsyncGenerator[bytes, None]:
+    async def _chunks(self) -> AsyncGenerator[bytes, None]:
         async with aclosing(self._events):
             try:
                 if self._first:

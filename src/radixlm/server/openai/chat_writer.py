@@ -21,7 +21,7 @@ from radixlm.parsers import (
     ToolCallEnded,
 )
 from radixlm.server.openai.openai_writer import Head, OpenAIWriter, PromptIds, Tier, TokenIds
-from radixlm.server.pipeline.cache_report import CacheTold
+from radixlm.server.pipeline.cache_report import CacheFields
 from radixlm.server.pipeline.chat import ChatTask
 from radixlm.server.pipeline.logprobs import ChatLogprobs, TokenTexts, chat_logprobs
 from radixlm.server.pipeline.protocol import ChatBody
@@ -69,7 +69,7 @@ class ChatChoices(Tier, PromptIds):
     choices: list[ChatChoice]
 
 
-class ChatCompletion(Head, ChatChoices, CacheTold):
+class ChatCompletion(Head, ChatChoices, CacheFields):
     usage: Usage
 
 
@@ -110,7 +110,7 @@ class ChatChunkChoices(Tier, PromptIds):
     choices: list[ChatChunkChoice]
 
 
-class ChatChunk(Head, ChatChunkChoices, CacheTold):
+class ChatChunk(Head, ChatChunkChoices, CacheFields):
     """usage: with stream_options.include_usage; null but in the last, which has no choices, unless
     stream_options.continuous_usage_stats asks for what it is so far.
     """
@@ -173,7 +173,7 @@ class ChatWriter(OpenAIWriter):
             for delta in deltas_of(events):  # the first one shows the tokens
                 made.append(self._chunk(choice, delta, tokens=known.take()))
         if output.finish_reason is not None:
-            if known.untold.token_ids and known.texts is not None:
+            if known.unsent.token_ids and known.texts is not None:
                 made.append(self._chunk(choice, {"content": ""}, tokens=known.take()))
             reason = finish_of(output, called=known.stream.called)
             made.append(self._chunk(choice, {}, finish_reason=reason))
@@ -226,7 +226,7 @@ class ChatWriter(OpenAIWriter):
 
 @dataclass(slots=True)
 class _Choice:
-    """One of the answers. texts: where chunks show tokens. untold: of these, what they have not
+    """One of the answers. texts: where chunks show tokens. unsent: of these, what they have not
     shown yet, since the parser holds the text back. outputs: of an answer that is sent whole.
     """
 
@@ -234,15 +234,15 @@ class _Choice:
     texts: TokenTexts | None
     answered: Answered = field(default_factory=Answered)
     outputs: list[RequestOutput] = field(default_factory=list)
-    untold: Piece = NOTHING
+    unsent: Piece = NOTHING
 
     def add(self, piece: Piece) -> None:
-        ids, logprobs = self.untold.token_ids, self.untold.logprobs
-        self.untold = Piece(ids + piece.token_ids, "", logprobs + piece.logprobs)
+        ids, logprobs = self.unsent.token_ids, self.unsent.logprobs
+        self.unsent = Piece(ids + piece.token_ids, "", logprobs + piece.logprobs)
 
     def take(self) -> Piece:
-        untold, self.untold = self.untold, NOTHING
-        return untold
+        unsent, self.unsent = self.unsent, NOTHING
+        return unsent
 
 
 def deltas_of(events: Iterable[AnswerEvent]) -> list[ChatDelta]:

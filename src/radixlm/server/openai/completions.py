@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.server.http.sse import spliced
 from radixlm.server.openai.openai_writer import Fields, Head, OpenAIWriter, PromptIds, TokenIds
-from radixlm.server.pipeline.cache_report import CacheTold
+from radixlm.server.pipeline.cache_report import CacheFields
 from radixlm.server.pipeline.generation import Generation, computed, requests_for
 from radixlm.server.pipeline.logprobs import CompletionLogprobs, Stretch, TokenTexts, joined
 from radixlm.server.pipeline.protocol import CompletionBody
@@ -42,11 +42,11 @@ class TextChoices(TypedDict):
     choices: list[TextChoice]
 
 
-class TextCompletion(Head, TextChoices, CacheTold):
+class TextCompletion(Head, TextChoices, CacheFields):
     usage: Usage
 
 
-class TextChunk(Head, TextChoices, CacheTold):
+class TextChunk(Head, TextChoices, CacheFields):
     """usage: as ChatChunk's."""
 
     usage: NotRequired[Usage | None]

@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 from radixlm.core.request import RequestOutput
 from radixlm.server.http.http_errors import OPENAI
 from radixlm.server.http.sse import DONE, compact, event, framed, spliced
-from radixlm.server.pipeline.cache_report import CacheTold
+from radixlm.server.pipeline.cache_report import CacheFields
 from radixlm.server.pipeline.generation import Generation, reported
 from radixlm.server.pipeline.protocol import GenerationBody
 from radixlm.server.pipeline.service import Service
@@ -62,7 +62,7 @@ class OpenAIWriter(ABC):
         self._generation = generation
         self._usage = body.usage_options
         self._created = int(time.time())
-        self._beside: CacheTold = {}
+        self._beside: CacheFields = {}
 
     @property
     def reasoning_tokens(self) -> int:

@@ -1,4 +1,4 @@
-"""How many requests each API key has under way, so that none fills the queue alone."""
+"""Requests under way: how many each API key has, by which names, and how fast they end."""
 
 from __future__ import annotations
 

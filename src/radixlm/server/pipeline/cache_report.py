@@ -71,7 +71,7 @@ class SglExt(TypedDict):
     cached_tokens_details: CachedDetails
 
 
-class CacheTold(CacheReported, total=False):
+class CacheFields(CacheReported, total=False):
     """sglext: with return_cached_tokens_details."""
 
     sglext: SglExt

@@ -1,4 +1,4 @@
-"""The names that other servers give to the metrics of this one."""
+"""/metrics, and the names that other servers give to the same."""
 
 from __future__ import annotations
 

@@ -202,7 +202,7 @@ class Service:
             pieces.append(span.tokens)
             last = next((int(piece[-1]) for piece in reversed(pieces) if piece.size), None)
             pieces.append(
-                tokenizer.encode_behind(text[span.stop : end], last=last, break_mark=break_mark)
+                tokenizer.encode_after(text[span.stop : end], last=last, break_mark=break_mark)
             )
         return np.concatenate(pieces) if known else own
 

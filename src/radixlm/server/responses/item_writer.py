@@ -27,20 +27,20 @@ class ItemWriter:
         thoughts   reasoning added, part added, deltas, text done, part done, done
         a call     function_call added, deltas, arguments done, done
 
-    tell: takes each event, without its number, at once: what is in it goes on changing.
+    write: takes each event, without its number, at once: what is in it goes on changing.
     seals: give reasoning as encrypted_content too. names: namespaces and names of tools in any, by
     what the model calls them.
     """
 
     def __init__(
         self,
-        tell: Callable[[Mapping[str, Any]], None],
+        write: Callable[[Mapping[str, Any]], None],
         *,
         seals: bool,
         names: Mapping[str, tuple[str, str]],
     ) -> None:
         self.items: list[wire.OutputItem] = []
-        self._tell = tell
+        self._write = write
         self._seals = seals
         self._names = names
         self._open: wire.OutputItem | None = None
@@ -60,7 +60,7 @@ class ItemWriter:
                 case ReasoningDelta(text):
                     part = self._reasoning()["content"][0]
                     part["text"] += text
-                    self._tell_of_part("response.reasoning_text.delta", delta=text)
+                    self._part_event("response.reasoning_text.delta", delta=text)
                 case ToolCallBegun(_, call_id, name):
                     self._call(call_id, name)
                 case ToolArguments(_, delta):
@@ -90,26 +90,26 @@ class ItemWriter:
                 text = item["content"][0]
                 logprobs = _without_bytes(text["logprobs"])
                 done = "response.output_text.done"
-                self._tell_of_part(done, text=text["text"], logprobs=logprobs)
-                self._tell_of_part("response.content_part.done", part=text)
+                self._part_event(done, text=text["text"], logprobs=logprobs)
+                self._part_event("response.content_part.done", part=text)
             case "reasoning":
                 part = item["content"][0]
-                self._tell_of_part("response.reasoning_text.done", text=part["text"])
-                self._tell_of_part("response.content_part.done", part=part)
+                self._part_event("response.reasoning_text.done", text=part["text"])
+                self._part_event("response.content_part.done", part=part)
                 if self._seals:
                     item["encrypted_content"] = sealed(part["text"])
             case "function_call":
                 done, arguments = "response.function_call_arguments.done", item["arguments"]
-                self._tell_of_item(done, item_id=item["id"], arguments=arguments)
+                self._item_event(done, item_id=item["id"], arguments=arguments)
         item["status"] = status
-        self._tell_of_item("response.output_item.done", item=item)
+        self._item_event("response.output_item.done", item=item)
 
     def _text(self, text: str, logprobs: list[ChatToken]) -> None:
         part = self._message()["content"][0]
         part["text"] += text
         part["logprobs"] += logprobs
         shown = _without_bytes(logprobs)
-        self._tell_of_part("response.output_text.delta", delta=text, logprobs=shown)
+        self._part_event("response.output_text.delta", delta=text, logprobs=shown)
 
     def _message(self) -> wire.OutputMessage:
         """The message that is open; it begins when there is none."""
@@ -120,7 +120,7 @@ class ItemWriter:
         )
         self._begin(message)
         part = wire.OutputText(type="output_text", text="", annotations=[], logprobs=[])
-        self._tell_of_part("response.content_part.added", part=part)
+        self._part_event("response.content_part.added", part=part)
         message["content"].append(part)
         return message
 
@@ -133,7 +133,7 @@ class ItemWriter:
         )
         self._begin(reasoning)
         part = wire.ReasoningText(type="reasoning_text", text="")
-        self._tell_of_part("response.content_part.added", part=part)
+        self._part_event("response.content_part.added", part=part)
         reasoning["content"].append(part)
         return reasoning
 
@@ -155,19 +155,19 @@ class ItemWriter:
             raise ValueError("arguments of no call")
         self._open["arguments"] += delta
         kind, item_id = "response.function_call_arguments.delta", self._open["id"]
-        self._tell_of_item(kind, item_id=item_id, delta=delta)
+        self._item_event(kind, item_id=item_id, delta=delta)
 
     def _begin(self, item: wire.OutputItem) -> None:
         self.close("completed")
         self.items.append(item)
         self._open = item
-        self._tell_of_item("response.output_item.added", item=item)
+        self._item_event("response.output_item.added", item=item)
 
-    def _tell_of_item(self, kind: str, **fields: Any) -> None:
-        self._tell({"type": kind, "output_index": len(self.items) - 1, **fields})
+    def _item_event(self, kind: str, **fields: Any) -> None:
+        self._write({"type": kind, "output_index": len(self.items) - 1, **fields})
 
-    def _tell_of_part(self, kind: str, **fields: Any) -> None:
-        self._tell_of_item(kind, item_id=self.items[-1]["id"], content_index=0, **fields)
+    def _part_event(self, kind: str, **fields: Any) -> None:
+        self._item_event(kind, item_id=self.items[-1]["id"], content_index=0, **fields)
 
 
 def _without_bytes(entries: Sequence[ChatToken]) -> list[wire.EventLogprob]:

@@ -1,4 +1,4 @@
-"""The items of which a conversation in /v1/responses is made, as clients send them."""
+"""What /v1/responses takes: its fields, and the items of a conversation."""
 
 from __future__ import annotations
 

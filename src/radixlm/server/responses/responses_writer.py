@@ -72,8 +72,8 @@ class ResponseWriter:
     def push(self, _choice: int, output: RequestOutput) -> list[bytes]:
         if not self._begun:
             self._begun, self.status = True, "in_progress"
-            self._tell_whole("response.created")
-            self._tell_whole("response.in_progress")
+            self._write_whole("response.created")
+            self._write_whole("response.in_progress")
         self._reason = output.finish_reason
         pieces = output.as_it_came() if self._texts is None else self._texts.pieces(output)
         for piece, events in self._stream.steps(pieces, output):
@@ -87,7 +87,7 @@ class ResponseWriter:
         self._writer.finish("completed" if outcome == "completed" else "incomplete")
         self._end(outcome)
         await self.store()
-        self._tell_whole(_LAST.get(self.status, "response.incomplete"))
+        self._write_whole(_LAST.get(self.status, "response.incomplete"))
         return self._new_events()
 
     def whole(self) -> bytes:
@@ -98,7 +98,7 @@ class ResponseWriter:
         self._stored = False
         self.fail(error)
         self._events.clear()  # of the item that ended with it
-        self._tell_whole("response.failed")
+        self._write_whole("response.failed")
         return b"".join(self._new_events())
 
     def cancel(self) -> None:
@@ -200,7 +200,7 @@ class ResponseWriter:
             "total_tokens": usage["total_tokens"],
         }
 
-    def _tell_whole(self, kind: str) -> None:
+    def _write_whole(self, kind: str) -> None:
         if self._streams:
             self._write({"type": kind, "response": self.response()})
 

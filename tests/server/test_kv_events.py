@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import json
+import os
 import socket
 import sys
 import threading
@@ -38,9 +41,15 @@ END = 2**64 - 1
 FAR = 5_000  # milliseconds
 
 
+# Below the ports that systems hand out, and others for each process that runs tests beside this.
+_PORTS = itertools.count(20_000 + 1_000 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]))
+
+
 def free_port() -> int:
-    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
-        return taken.getsockname()[1]
+    for port in _PORTS:
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("no port is free")
 
 
 class Router:

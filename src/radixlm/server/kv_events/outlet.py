@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from radixlm.core.errors import ConfigError
@@ -189,8 +191,15 @@ class Outlet:
         return False
 
     def close(self) -> None:
-        """Let what was sent leave, for a second at most."""
-        self._context.destroy(linger=_LINGER_MS)
+        """Let what was sent leave, for a second at most. ZeroMQ may take longer to end, so it is
+        left alone with that after twice the time.
+        """
+        end = partial(self._context.destroy, linger=_LINGER_MS)
+        ending = threading.Thread(target=end, name="radixlm-kv-events-end", daemon=True)
+        ending.start()
+        ending.join(2 * _LINGER_MS / 1000)
+        if ending.is_alive():
+            _logger.warning("KV events: ZeroMQ does not end; the server goes on ending without it")
 
     def _answer(
         self, first: int, whole: Callable[[], Iterable[Event]]

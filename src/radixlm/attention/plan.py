@@ -9,6 +9,11 @@ from typing import NamedTuple
 
 from radixlm.core.batch import Extent, ScheduledRow, Segment
 
+# Rows are padded to the longest of their group: a row joins while it fills 3/4 of it, or misses
+# so few tokens that a call of its own would cost more.
+_LEAST_FILL = 0.75
+_FREE_PADDING = 64
+
 
 class Sharing(NamedTuple):
     """When a stretch is worth a shared read; the backend knows what that costs.
@@ -175,12 +180,6 @@ def joined(extents: Iterator[Extent]) -> list[Extent]:
         else:
             runs.append(extent)
     return runs
-
-
-# Rows are padded to the longest of their group: a row joins while it fills 3/4 of it, or misses
-# so few tokens that a call of its own would cost more.
-_LEAST_FILL = 0.75
-_FREE_PADDING = 64
 
 
 class RowSpan(NamedTuple):

@@ -19,6 +19,14 @@ from radixlm.kernels.openmp import Worker, team
 from radixlm.kernels.vectors import MOST_LANES
 from radixlm.memory.pools import KVPool
 
+# Contexts are cut until each thread has this many units of work, but not into shorter pieces.
+_UNITS_PER_THREAD = 8
+_LEAST_PIECE = 512
+# With fewer reads than this per thread contexts are cut in pieces, the longest ones not shorter
+# than this.
+_READS_PER_THREAD = 4
+_LEAST_OWN_PIECE = 256
+
 
 class Reads:
     """One step's reads by one kernel.
@@ -64,11 +72,6 @@ class Reads:
         if merge is not None:
             arguments.parts, arguments.lse = merge.parts, merge.lse
         self._worker(self._threads)
-
-
-# Contexts are cut until each thread has this many units of work, but not into shorter pieces.
-_UNITS_PER_THREAD = 8
-_LEAST_PIECE = 512
 
 
 class TileRead(NamedTuple):
@@ -149,11 +152,6 @@ def _columns(block: Block, rows: PartRows) -> tuple[int, ...]:
     part = int(rows.take(np.arange(block.first, block.stop))[0])
     return block.first, block.stop - block.first, slots, block.end - block.start, seen, part
 
-
-# With fewer reads than this per thread contexts are cut in pieces, the longest ones not shorter
-# than this.
-_READS_PER_THREAD = 4
-_LEAST_OWN_PIECE = 256
 
 _Column = npt.NDArray[np.int64]
 

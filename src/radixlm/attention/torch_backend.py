@@ -23,6 +23,20 @@ LEAST_VIEW = 4096
 Source = Extent | Tensor
 
 
+# A gathered group is read again at once, so it should still lie in the processor's cache. Of 2 to 8
+# MiB, 64 rows of 1,050 tokens were fastest at 4 in float32 and 2 in bfloat16 (1 MiB L2 per core);
+# gathered in one piece they take twice as long. Counted in elements of keys and values together.
+_CPU_GROUP_ELEMENTS = 1 << 20
+_GPU_GROUP_ELEMENTS = 128 << 20
+# Queries per call within a chunk. A block reads only what lies before its own end, so that small
+# blocks skip the masked half; on CPU 64 to 256 are as fast as the kernel's own causal mode.
+_CPU_QUERY_BLOCK = 256
+_GPU_QUERY_BLOCK = 2048
+# When to share; docs/adr/0011-tree-attention.md has the measurements. A read of its own costs calls
+# and merging: what a row must save, in tokens x heads x head_dim. On CUDA nothing was measured.
+_LEAST_SAVED = 1 << 20
+
+
 class Sources:
     """Reads a pool at the sources of one step, one after the other."""
 
@@ -64,20 +78,6 @@ def stacked_queries(q: Tensor, n_kv_heads: int) -> Tensor:
     queries = q.new_empty((n_kv_heads, tokens, n_heads // n_kv_heads, head_dim))
     by_key = q.view(tokens, n_kv_heads, n_heads // n_kv_heads, head_dim).transpose(0, 1)
     return torch.mul(by_key, head_dim**-0.5, out=queries)
-
-
-# A gathered group is read again at once, so it should still lie in the processor's cache. Of 2 to 8
-# MiB, 64 rows of 1,050 tokens were fastest at 4 in float32 and 2 in bfloat16 (1 MiB L2 per core);
-# gathered in one piece they take twice as long. Counted in elements of keys and values together.
-_CPU_GROUP_ELEMENTS = 1 << 20
-_GPU_GROUP_ELEMENTS = 128 << 20
-# Queries per call within a chunk. A block reads only what lies before its own end, so that small
-# blocks skip the masked half; on CPU 64 to 256 are as fast as the kernel's own causal mode.
-_CPU_QUERY_BLOCK = 256
-_GPU_QUERY_BLOCK = 2048
-# When to share; docs/adr/0011-tree-attention.md has the measurements. A read of its own costs calls
-# and merging: what a row must save, in tokens x heads x head_dim. On CUDA nothing was measured.
-_LEAST_SAVED = 1 << 20
 
 
 class _Chunk(NamedTuple):

@@ -18,14 +18,13 @@ from radixlm.scheduler import Scheduler
 from radixlm.structured_output import MaskFiller
 from radixlm.text.tokenizer import Tokenizer
 
+_logger = logging.getLogger("radixlm.engine")
+
 
 class Runner(Protocol):
     """Computes one step. It holds no request state: the batch carries all it needs."""
 
     def execute(self, batch: ScheduledBatch) -> StepResult: ...
-
-
-_logger = logging.getLogger("radixlm.engine")
 
 
 class EngineCore:

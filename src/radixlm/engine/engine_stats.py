@@ -12,6 +12,8 @@ from radixlm.core.clock import Clock
 from radixlm.core.misses import POOL_SCALES, MissReason
 from radixlm.core.reports import Tally
 
+_logger = logging.getLogger("radixlm.engine")
+
 
 class Exported(NamedTuple):
     """A field's metric: its name, after the prefix, and what it says."""
@@ -105,9 +107,6 @@ class EngineStats:
     def token_usage(self) -> float:
         """Share of the slots that running requests hold."""
         return self.kv_in_use / max(self.kv_capacity, 1)
-
-
-_logger = logging.getLogger("radixlm.engine")
 
 
 class StepLog:

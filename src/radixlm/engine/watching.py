@@ -21,6 +21,16 @@ from radixlm.scheduler import Scheduler
 MAX_EVENTS = 2_000
 
 
+# By how much a picture that is being made may hold up a step: two or three milliseconds.
+NODES_PER_TURN = 1_000
+SECONDS_BETWEEN_CHANGES = 0.1
+# After a change with many nodes and requests the next one is later, since each of them costs some
+# 15 us: so changes take the same share of the time, until they would come too late to be watched.
+SECONDS_PER_ITEM = 0.004
+MOST_SECONDS_BETWEEN_CHANGES = 0.5
+_logger = logging.getLogger("radixlm.engine")
+
+
 class Noted(NamedTuple):
     """lost: how many events more there were than are kept."""
 
@@ -58,17 +68,6 @@ class Journal:
         noted = Noted(tuple(self._events), self._lost)
         self._events, self._lost = [], 0
         return noted
-
-
-# By how much a picture that is being made may hold up a step: two or three milliseconds.
-NODES_PER_TURN = 1_000
-SECONDS_BETWEEN_CHANGES = 0.1
-# After a change with many nodes and requests the next one is later, since each of them costs some
-# 15 us: so changes take the same share of the time, until they would come too late to be watched.
-SECONDS_PER_ITEM = 0.004
-MOST_SECONDS_BETWEEN_CHANGES = 0.5
-
-_logger = logging.getLogger("radixlm.engine")
 
 
 @dataclass(slots=True, eq=False)

@@ -23,6 +23,10 @@ _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 _DTYPES = ("F32", "BF16", "F16", "F64")
 
 
+_HARMLESS = ".rotary_emb.inv_freq"  # old checkpoints store what the config says anyway
+_NAMES_SHOWN = 5
+
+
 class StoredTensor(NamedTuple):
     """Where a tensor lies, and its shape in elements."""
 
@@ -99,10 +103,6 @@ def _leaves_the_folder(name: str) -> bool:
     """By its spelling only: in the hub's cache the files themselves are links to elsewhere."""
     paths = (PurePosixPath(name), PureWindowsPath(name))
     return any(path.anchor or ".." in path.parts for path in paths)
-
-
-_HARMLESS = ".rotary_emb.inv_freq"  # old checkpoints store what the config says anyway
-_NAMES_SHOWN = 5
 
 
 def load_model(

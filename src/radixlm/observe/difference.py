@@ -54,6 +54,12 @@ _ID = re.compile(
 _NUMBER = re.compile(r"[^\w\s]*\d[\d.,]*[^\w\s]*")
 
 
+_WORDS = re.compile(r"<[^<>\s]{1,40}>|\s+|[^\s<]+|<")
+_REST_OF_WORD = re.compile(r"[^\s<>]{0,40}")
+_UNSEEN = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"})
+_DECODER = codecs.getincrementaldecoder("utf-8")
+
+
 class Kind(StrEnum):
     """The difference where two texts part."""
 
@@ -195,12 +201,6 @@ def _crossed(left: Sequence[str], right: Sequence[str]) -> bool:
         mine.count(entry) == 1 and entry in others[1:]
         for entry, mine, others in ((first, left, right), (other, right, left))
     )
-
-
-_WORDS = re.compile(r"<[^<>\s]{1,40}>|\s+|[^\s<]+|<")
-_REST_OF_WORD = re.compile(r"[^\s<>]{0,40}")
-_UNSEEN = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"})
-_DECODER = codecs.getincrementaldecoder("utf-8")
 
 
 class Texts(NamedTuple):

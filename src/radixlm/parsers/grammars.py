@@ -16,6 +16,17 @@ from radixlm.parsers.tools import REMARKS, Calling, Choices, Tool, ToolUse, choi
 _SLASH = re.compile(r"(\\.)|/", re.DOTALL)
 
 
+_KEY = re.compile(r"[\w.-]+", re.ASCII)
+_ANY_KEY = "/[A-Za-z0-9_.\\-]+/"
+# What says no more of the arguments than their properties do.
+_FOLLOWED = frozenset(
+    {"type", "properties", "required", "additionalProperties", "$defs", "definitions", "$schema"}
+)
+_OF_VALUES = REMARKS | {"enum", "const", "type"}
+_WITHOUT_QUOTES = frozenset({"string", "null"})
+_ROOT = "#/$defs/root"
+
+
 def answer_grammar(
     form: CallFormat,
     use: ToolUse,
@@ -140,17 +151,6 @@ class _AnswerWriter:
     def _marker(self, marker: str) -> str:
         token = self._special.get(marker)
         return _quoted(marker) if token is None else f"<[{token}]>"
-
-
-_KEY = re.compile(r"[\w.-]+", re.ASCII)
-_ANY_KEY = "/[A-Za-z0-9_.\\-]+/"
-# What says no more of the arguments than their properties do.
-_FOLLOWED = frozenset(
-    {"type", "properties", "required", "additionalProperties", "$defs", "definitions", "$schema"}
-)
-_OF_VALUES = REMARKS | {"enum", "const", "type"}
-_WITHOUT_QUOTES = frozenset({"string", "null"})
-_ROOT = "#/$defs/root"
 
 
 class _FieldsWriter:

@@ -22,6 +22,17 @@ _LITERALS = {"t": "true", "f": "false", "n": "null"}
 _CLOSES = {"{": "}", "[": "]"}
 
 
+_FENCE = "```"
+_FENCE_OF_JSON = "```json"
+HERMES_BEGIN = "<tool_call>"
+HERMES_END = "</tool_call>"
+LLAMA_BEGIN = "<|python_tag|>"
+_SEPARATOR = ";"
+MISTRAL_BEGIN = "[TOOL_CALLS]"
+MISTRAL_ARGUMENTS = "[ARGS]"
+_CALL_ID = "[CALL_ID]"
+
+
 class JsonCallParser(CallParser):
     """Reads a call's fields in any order, passes over those it does not know, and gives the
     arguments away as the model writes them.
@@ -215,10 +226,6 @@ def is_object(text: str) -> bool:
     return text[0] == "{" and text[-1] == "}"
 
 
-_FENCE = "```"
-_FENCE_OF_JSON = "```json"
-
-
 class JsonParser(JsonCallParser):
     """The answer begins with `{"name": "f", "arguments": {}}`, or several one below the other.
 
@@ -256,9 +263,6 @@ JSON = CallFormat(
     described=False,
 )
 
-HERMES_BEGIN = "<tool_call>"
-HERMES_END = "</tool_call>"
-
 
 class HermesParser(JsonCallParser):
     """`<tool_call>{"name": "f", "arguments": {}}</tool_call>`, any number, with text around.
@@ -279,9 +283,6 @@ HERMES = CallFormat(
     again="\n",
     markers=(HERMES_BEGIN, HERMES_END),
 )
-
-LLAMA_BEGIN = "<|python_tag|>"
-_SEPARATOR = ";"
 
 
 class LlamaParser(JsonCallParser):
@@ -307,10 +308,6 @@ LLAMA = CallFormat(
     never_begins=r"(\s*\{|(?s:.*)<\|python_tag\|>)",
     markers=(LLAMA_BEGIN,),
 )
-
-MISTRAL_BEGIN = "[TOOL_CALLS]"
-MISTRAL_ARGUMENTS = "[ARGS]"
-_CALL_ID = "[CALL_ID]"
 
 
 class MistralParser(JsonCallParser):

@@ -14,6 +14,10 @@ _WORDS = {"True": "true", "False": "false", "None": "null"}
 _IN_STRING = re.compile(r'\\(?:u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)|["\x00-\x1f]', re.DOTALL)
 
 
+BEGIN = "<|python_start|>"
+END = "<|python_end|>"
+
+
 def as_json(text: str) -> str | None:
     """The JSON of a value that is written as in Python or as in JSON; None where it is neither.
 
@@ -86,10 +90,6 @@ class FieldParser(CallParser):
     def _close(self) -> bool:
         self._more("}" if self._given else "{}")
         return True
-
-
-BEGIN = "<|python_start|>"
-END = "<|python_end|>"
 
 
 class PythonicParser(FieldParser):

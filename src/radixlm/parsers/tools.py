@@ -10,6 +10,12 @@ from typing import Any, Final, NamedTuple
 
 from radixlm.core.grammar import schema_at, type_of
 
+ANY_TYPE = frozenset({"string", "number", "integer", "boolean", "null", "array", "object"})
+# Keywords that say nothing about the values.
+REMARKS: Final = frozenset({"title", "description", "default", "examples", "$comment"})
+# A schema with more choices than that is not followed, nor one that only refers to itself.
+_MOST_CHOICES = 1_000
+
 
 @dataclass(frozen=True, slots=True)
 class Tool:
@@ -53,13 +59,6 @@ class ToolUse:
             held = self.others or not self.parallel
             return held or any(tool.strict for tool in self.tools)
         return bool(self.tools)
-
-
-ANY_TYPE = frozenset({"string", "number", "integer", "boolean", "null", "array", "object"})
-# Keywords that say nothing about the values.
-REMARKS: Final = frozenset({"title", "description", "default", "examples", "$comment"})
-# A schema with more choices than that is not followed, nor one that only refers to itself.
-_MOST_CHOICES = 1_000
 
 
 class Choices(NamedTuple):

@@ -30,6 +30,14 @@ _MEMORY_SECONDS = 0.3
 _FIRST_PATIENCE, _MOST_PATIENCE = 0.5, 30.0
 
 
+# Work of a layer, in seconds of one thread, below which a second thread costs more than it brings
+# while others want its processor: threads meet five times a layer, each time one may have to wait
+# for its turn.
+_WORTH_A_THREAD = 1e-3
+# Of what steps of a size were found to take, this much is the last one's.
+_NEWEST = 0.25
+
+
 def seconds_waited() -> Mapping[str, float]:
     """By thread of this process, seconds that it was ready to run without a processor. Empty where
     the kernel does not count them.
@@ -105,14 +113,6 @@ class Crowd:
             self._crowded, self._changed = True, now
         elif self._crowded and now - self._crowded_last >= self._patience:
             self._crowded, self._changed = False, now
-
-
-# Work of a layer, in seconds of one thread, below which a second thread costs more than it brings
-# while others want its processor: threads meet five times a layer, each time one may have to wait
-# for its turn.
-_WORTH_A_THREAD = 1e-3
-# Of what steps of a size were found to take, this much is the last one's.
-_NEWEST = 0.25
 
 
 class Steps(Protocol):

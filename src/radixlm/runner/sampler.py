@@ -24,6 +24,15 @@ from radixlm.runner.masks import forbid
 _HEAD = 128
 
 
+_MASK = 2**64 - 1
+_WEYL = 0x9E3779B97F4A7C15
+_FRACTION_BITS = 52
+_BLOCK_BYTES = 64 << 20
+_DRAW_BLOCK = 128
+# Temperatures below the smallest normal float32 would divide 0 by 0.
+_COLDEST = torch.finfo(torch.float32).tiny
+
+
 def top_k_threshold(probs: Tensor, k: Tensor) -> Tensor:
     """Keep the k[i] most likely tokens of row i; k: (rows,) int64 from 1 to vocab."""
     return probs.topk(int(k.max())).values.gather(1, k[:, None] - 1)
@@ -63,11 +72,6 @@ def _falling(probs: Tensor) -> Tensor:
     return probs.sort(-1, descending=True).values
 
 
-_MASK = 2**64 - 1
-_WEYL = 0x9E3779B97F4A7C15
-_FRACTION_BITS = 52
-
-
 def uniform(seed: int, position: int) -> float:
     """A number in [0, 1), the same for the same seed (any integer) and position (>= 0).
 
@@ -84,12 +88,6 @@ def _mix(value: int) -> int:
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
     return value ^ (value >> 31)
-
-
-_BLOCK_BYTES = 64 << 20
-_DRAW_BLOCK = 128
-# Temperatures below the smallest normal float32 would divide 0 by 0.
-_COLDEST = torch.finfo(torch.float32).tiny
 
 
 def sample(

@@ -10,6 +10,14 @@ from radixlm.scheduler.state import RequestState
 MOST_REMEMBERED = 1_000
 
 
+# Reading this many tokens of its context costs a decoding request as much as a prompt's token.
+CONTEXT_PER_TOKEN = 128
+# Of what a tenant decodes, at least 1 / PARTS goes on, by cost.
+PARTS = 4
+# Steps for which it is remembered that several tenants had requests under way at a time.
+MEMORY = 4_096
+
+
 class TokenFairness:
     """Counts the tokens that were computed for each tenant, so that the least served is next.
 
@@ -67,14 +75,6 @@ class TokenFairness:
     def charge(self, tenant: str, tokens: int) -> None:
         """Tokens are being computed for a tenant that is active."""
         self._served[tenant] += tokens
-
-
-# Reading this many tokens of its context costs a decoding request as much as a prompt's token.
-CONTEXT_PER_TOKEN = 128
-# Of what a tenant decodes, at least 1 / PARTS goes on, by cost.
-PARTS = 4
-# Steps for which it is remembered that several tenants had requests under way at a time.
-MEMORY = 4_096
 
 
 class DecodeTurns:

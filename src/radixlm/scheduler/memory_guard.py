@@ -10,6 +10,15 @@ from itertools import chain
 from radixlm.cache import Lease, Match, RadixCache
 from radixlm.scheduler.state import RequestState
 
+# The share of its allowed output that a request is expected to use, before any has ended.
+FIRST_GUESS = 0.5
+# How much one ended request moves that share.
+LEARNING_RATE = 1 / 16
+# Steps for which what an ended request leaves is kept for the one that goes on from it.
+LINGER_STEPS = 2
+# Steps that the running requests must be able to go on after a retraction before another starts.
+STEPS_AHEAD = 32
+
 
 class Retraction:
     """Picks running requests to retract: the least important first, then the one that costs least
@@ -48,16 +57,6 @@ class Retraction:
 
     def _rank(self, state: RequestState) -> int:
         return state.request.priority if self._by_priority else 0
-
-
-# The share of its allowed output that a request is expected to use, before any has ended.
-FIRST_GUESS = 0.5
-# How much one ended request moves that share.
-LEARNING_RATE = 1 / 16
-# Steps for which what an ended request leaves is kept for the one that goes on from it.
-LINGER_STEPS = 2
-# Steps that the running requests must be able to go on after a retraction before another starts.
-STEPS_AHEAD = 32
 
 
 class MemoryGuard:

@@ -12,6 +12,13 @@ from radixlm.core.errors import counted
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.envelope import UNLOGGED
 
+_MIB = 2**20
+_GIB = 2**30
+# No useful prompt fits into a smaller pool.
+_USEFUL_TOKENS = 512
+_CHAT = '/v1/chat/completions -d \'{"messages": [{"role": "user", "content": "Hello"}]}\''
+_COMPLETION = '/v1/completions -d \'{"prompt": "Once upon a time", "max_tokens": 32}\''
+
 
 async def touch(app: ASGIApp, config: ServerConfig, *, chats: bool) -> None:
     """Have a short text tokenized, a chat where there is a template for it: routes, readers and
@@ -27,14 +34,6 @@ async def touch(app: ASGIApp, config: ServerConfig, *, chats: bool) -> None:
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         headers = {"Authorization": f"Bearer {key}"}
         await client.post(f"{config.root_path}/tokenize", json=asked, headers=headers)
-
-
-_MIB = 2**20
-_GIB = 2**30
-# No useful prompt fits into a smaller pool.
-_USEFUL_TOKENS = 512
-_CHAT = '/v1/chat/completions -d \'{"messages": [{"role": "user", "content": "Hello"}]}\''
-_COMPLETION = '/v1/completions -d \'{"prompt": "Once upon a time", "max_tokens": 32}\''
 
 
 def welcome(

@@ -42,6 +42,27 @@ _REASONS = {
 }
 
 
+# Of objects and lists of which a schema says nothing but that they are some.
+MAX_KEYS = 64
+MAX_ITEMS = 256
+MAX_DEPTH = 6
+# Where schemas stand in schemas.
+_ONE = (
+    *("items", "additionalItems", "unevaluatedItems", "contains", "not", "if", "then", "else"),
+    *("additionalProperties", "unevaluatedProperties", "propertyNames"),
+)
+_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_JOINING = ("allOf", "anyOf", "oneOf", "$ref", "if", "not")
+_SHAPING = (
+    *("properties", "patternProperties", "additionalProperties", "required"),
+    *("minProperties", "maxProperties", "items", "prefixItems", "minItems", "contains"),
+)
+_ANYTHING = "radixlm-anything-"  # and how many levels it may still have
+_FAR = 10_000
+_NO_CONTROLS = r"[^\x00-\x08\x0b\x0c\x0e-\x1f]"
+
+
 class GrammarError(ValueError):
     """The grammar cannot be compiled, or no answer can follow it; says why."""
 
@@ -107,26 +128,7 @@ def one_line(text: str) -> str:
     return text if len(text) <= _LONGEST_REASON else text[:_LONGEST_REASON] + " ..."
 
 
-# Of objects and lists of which a schema says nothing but that they are some.
-MAX_KEYS = 64
-MAX_ITEMS = 256
-MAX_DEPTH = 6
-
-# Where schemas stand in schemas.
-_ONE = (
-    *("items", "additionalItems", "unevaluatedItems", "contains", "not", "if", "then", "else"),
-    *("additionalProperties", "unevaluatedProperties", "propertyNames"),
-)
-_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
-_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _LOW, _HIGH = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
-_JOINING = ("allOf", "anyOf", "oneOf", "$ref", "if", "not")
-_SHAPING = (
-    *("properties", "patternProperties", "additionalProperties", "required"),
-    *("minProperties", "maxProperties", "items", "prefixItems", "minItems", "contains"),
-)
-_ANYTHING = "radixlm-anything-"  # and how many levels it may still have
-_FAR = 10_000
 
 
 def _load(text: str) -> dict[str, Any]:
@@ -360,9 +362,6 @@ def mended_pattern(pattern: str) -> str:
         made.append(f"[{part}&&{_NO_CONTROLS}]" if _may_hold_controls(part) else part)
         at = end
     return "".join(made)
-
-
-_NO_CONTROLS = r"[^\x00-\x08\x0b\x0c\x0e-\x1f]"
 
 
 def _class_end(pattern: str, start: int) -> int:

@@ -27,6 +27,10 @@ MAX_READINGS, MAX_READINGS_OF_SCHEMAS = 1_400, 2_000
 _OF_SCHEMAS = ('"json_schema"', "%json")
 
 
+# A mask that takes longer is filled, and timed, by itself.
+_LIGHT = 0.002
+
+
 def compile_source(source: str, tokenizer: LLTokenizer) -> LLMatcher:
     """A matcher at the beginning of an answer, its first mask made, so that the first request has
     it for nothing, and a grammar that no answer can follow is found here.
@@ -125,9 +129,6 @@ class Matcher:
         """
         return self.state.compute_ff_tokens()
 
-
-# A mask that takes longer is filled, and timed, by itself.
-_LIGHT = 0.002
 
 Bits = npt.NDArray[np.int32]
 

@@ -32,6 +32,13 @@ _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token")
 Message = Mapping[str, Any]
 
 
+_HEAD = """You may call functions. These are there, one a line, each with the JSON schema of its \
+parameters:"""
+_FOOT = """To call one, answer with nothing but a JSON object:
+{"name": <the function's name>, "arguments": <an object of its parameters>}
+To call several, write one such object a line. You are given the results then."""
+
+
 class ChatTemplate:
     """A compiled template. Message content is only ever a value in it, never evaluated.
 
@@ -329,13 +336,6 @@ def one_text(content: Any) -> Any:
                 param="messages",
             )
     return "\n".join(str(part.get("text", "")) for part in content)
-
-
-_HEAD = """You may call functions. These are there, one a line, each with the JSON schema of its \
-parameters:"""
-_FOOT = """To call one, answer with nothing but a JSON object:
-{"name": <the function's name>, "arguments": <an object of its parameters>}
-To call several, write one such object a line. You are given the results then."""
 
 
 def tools_as_text(

@@ -8,6 +8,10 @@ from typing import NamedTuple
 
 from radixlm.text.tokenizer import Tokenizer
 
+# This many of a prompt's last ids are enough to know what a first space or half a character after
+# it belongs to.
+PROMPT_TAIL = 8
+
 
 class StopHit(NamedTuple):
     """`stop` is complete after `end` characters of the text that was fed."""
@@ -74,11 +78,6 @@ def _borders(text: str) -> list[int]:
             length += 1
         borders[place] = length
     return borders
-
-
-# This many of a prompt's last ids are enough to know what a first space or half a character after
-# it belongs to.
-PROMPT_TAIL = 8
 
 
 def continues(half: bytes, data: bytes) -> bool:

@@ -17,6 +17,18 @@ from radixlm.core.files import read_json_object
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*\w", re.ASCII)
 
 
+_MOST_OF_CARD = 2**20  # bytes
+_GGUF = b"GGUF"
+_QUANTIZERS = (
+    *("AWQ", "GPTQ", "FP8", "bitsandbytes", "compressed-tensors", "MXFP4", "HQQ", "torchao"),
+    *("ModelOpt", "Quark"),
+)
+# What a model card says that its model was made from.
+_MADE_FROM = re.compile(r"^base_model:\s*(?:-\s*)?[\"']?([\w.-]+/[\w.-]+)", re.MULTILINE)
+_PLAIN_WEIGHTS = "weights in float32, bfloat16 or float16 are"
+DEMO_NAME = "radixlm-demo"
+
+
 def hub_name(text: str) -> str | None:
     """`text` if it could be a model's name on the Hub, OWNER/NAME.
 
@@ -47,16 +59,7 @@ def _tool(name: str) -> str:
     return str(beside)
 
 
-_MOST_OF_CARD = 2**20  # bytes
-_GGUF = b"GGUF"
-_QUANTIZERS = (
-    *("AWQ", "GPTQ", "FP8", "bitsandbytes", "compressed-tensors", "MXFP4", "HQQ", "torchao"),
-    *("ModelOpt", "Quark"),
-)
 _QUANTIZER_OF = {name.lower(): name for name in _QUANTIZERS} | {"fbgemm_fp8": "FP8 (fbgemm)"}
-# What a model card says that its model was made from.
-_MADE_FROM = re.compile(r"^base_model:\s*(?:-\s*)?[\"']?([\w.-]+/[\w.-]+)", re.MULTILINE)
-_PLAIN_WEIGHTS = "weights in float32, bfloat16 or float16 are"
 
 
 def check_file(path: Path) -> None:
@@ -157,7 +160,6 @@ def _head(path: Path, most: int) -> bytes:
 
 
 DEMO_MODEL = Path(__file__).parent.parent / "demo_model"
-DEMO_NAME = "radixlm-demo"
 
 
 def resolve_folder(model: str | None) -> Path:

@@ -19,6 +19,10 @@ from radixlm.server.pipeline.tool_fields import MAX_TOOLS, Name
 Json = dict[str, Any]
 
 
+MAX_TOKENS = 2**30
+MIN_THINKING = 1024
+
+
 class _Tool(Body):
     """input_examples: shown to the model at the description's end."""
 
@@ -66,10 +70,6 @@ class EditorTool(_Tool):
 ClientTool = Annotated[
     CustomTool | BashTool | OldEditorTool | EditorTool, ByType("Tools are supported")
 ]
-
-
-MAX_TOKENS = 2**30
-MIN_THINKING = 1024
 
 
 class ToolChoice(Body):

@@ -32,6 +32,20 @@ T = TypeVar("T")
 ListOf = Annotated[list[T], Field(fail_fast=True)]
 
 
+_UNION_MEMBER = re.compile(
+    r"(str|int|float|bool|(list|dict|literal)\[.*\]|\w+(Part|Params|Item|Block|Tools?))\Z"
+)
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+# What the client wrote was JSON, whatever it has become here.
+_WISHES = {
+    "model_type": "Input should be an object",
+    "dict_type": "Input should be an object",
+    "list_type": "Input should be an array",
+}
+# A million messages hold up everybody for seconds, whatever becomes of them.
+MAX_OBJECTS = 32_768
+
+
 class Body(BaseModel):
     """no_ops: names of further fields that are taken, since there is nothing to do for them.
 
@@ -99,19 +113,6 @@ def _literals(annotation: Any) -> Iterator[tuple[str, ...]]:
         yield from _literals(part)
 
 
-_UNION_MEMBER = re.compile(
-    r"(str|int|float|bool|(list|dict|literal)\[.*\]|\w+(Part|Params|Item|Block|Tools?))\Z"
-)
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-# What the client wrote was JSON, whatever it has become here.
-_WISHES = {
-    "model_type": "Input should be an object",
-    "dict_type": "Input should be an object",
-    "list_type": "Input should be an array",
-}
-
-# A million messages hold up everybody for seconds, whatever becomes of them.
-MAX_OBJECTS = 32_768
 # A name that is no longer than this, and this like a field's, may be mistyped.
 _LONGEST_FIELD, _NEAR = 64, 0.7
 

@@ -27,6 +27,17 @@ _TRACE = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _REQUEST_ID = re.compile(r"[ -~]{1,128}")
 
 
+# In the scope of a request that the server made for itself.
+UNLOGGED = "radixlm.unlogged"
+_logger = logging.getLogger("radixlm.access")
+_PLAIN = re.compile(r"[\w./:+-]+", re.ASCII)
+_LONGEST_PATH = 200
+# How long a client may take to read that its time is over.
+_WRITE_SECONDS = 5
+_HEALTH = "/health"
+_OK = 200
+
+
 class TokenCounts(Protocol):
     """What the access log says of a request's tokens; no prompt's, where it was refused."""
 
@@ -103,14 +114,6 @@ def exchange_of(request: Request) -> Exchange:
     return exchange
 
 
-# In the scope of a request that the server made for itself.
-UNLOGGED = "radixlm.unlogged"
-
-_logger = logging.getLogger("radixlm.access")
-_PLAIN = re.compile(r"[\w./:+-]+", re.ASCII)
-_LONGEST_PATH = 200
-
-
 def log_access(exchange: Exchange, seconds: float) -> None:
     """Write the line of a request that is over.
 
@@ -152,12 +155,6 @@ def _plain(value: object) -> str:
     """Quoted and escaped unless it is harmless: a client must not be able to forge a line."""
     text = str(value)
     return text if _PLAIN.fullmatch(text) else json.dumps(text)
-
-
-# How long a client may take to read that its time is over.
-_WRITE_SECONDS = 5
-_HEALTH = "/health"
-_OK = 200
 
 
 class Envelope:

@@ -16,6 +16,9 @@ DONE = b"data: [DONE]\n\n"
 _LINE_ENDS = tuple((end.encode(), b"\\u%04x" % ord(end)) for end in "\x85\u2028\u2029")
 
 
+T = TypeVar("T")
+
+
 def event(data: Mapping[str, Any], name: str = "") -> bytes:
     """One event: a single `data:` line, under its name where the API gives events names."""
     return framed(compact(data), name)
@@ -43,9 +46,6 @@ def spliced(fields: Mapping[str, Any], written: Mapping[str, bytes]) -> bytes:
     members = [compact(fields)[1:-1]] if fields else []
     members += [compact(name) + b":" + value for name, value in written.items()]
     return b"{" + b",".join(members) + b"}"
-
-
-T = TypeVar("T")
 
 
 class ClientGoneError(Exception):

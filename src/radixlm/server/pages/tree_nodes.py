@@ -22,6 +22,15 @@ State = Literal["running", "pinned", "cached", "ghost"]
 Run = tuple[int, int]
 
 
+SHOWN_CHARACTERS = 80
+SHOWN_RUNS = 8
+_UTF8_BYTES = 4
+# New tokens take longest to spell: few more than fill what is shown.
+_TOKENS_AT_ONCE = 8
+MAX_SECONDS = 1.0
+_CONTEXT_BYTES = 48
+
+
 class NamespaceOut(TypedDict):
     adapter_id: str
     cache_salt: str
@@ -166,11 +175,6 @@ class SearchOut(TypedDict):
     matches: list[Found]
 
 
-SHOWN_CHARACTERS = 80
-SHOWN_RUNS = 8
-_UTF8_BYTES = 4
-# New tokens take longest to spell: few more than fill what is shown.
-_TOKENS_AT_ONCE = 8
 _decoder = getincrementaldecoder("utf-8")
 
 
@@ -275,10 +279,6 @@ def _runs(slots: Slots, most: int) -> list[Run]:
         (int(slots[start]), int(slots[stop - 1]) + 1)
         for start, stop in zip(starts, stops, strict=True)
     ]
-
-
-MAX_SECONDS = 1.0
-_CONTEXT_BYTES = 48
 
 
 def search(

@@ -39,6 +39,12 @@ MOST_NODES = 50_000
 SEARCHED_NODES = 10_000
 
 
+WHOLE_CHARACTERS = 20_000
+WHOLE_RUNS = 1_000
+_NODE_ID = re.compile(r"[0-9]{1,18}", re.ASCII)
+_LOOKING = (InvalidRequestError, QueueFullError, EngineDeadError)
+
+
 class TreeParams(Body):
     """GET /cache/tree and /cache/events."""
 
@@ -77,12 +83,6 @@ def seen_by(request: Request) -> TreeQuery:
         return TreeQuery(within=service.salt_of(tenant), salted=False)
     return TreeQuery(salted=service.sees_salted(tenant))
 
-
-WHOLE_CHARACTERS = 20_000
-WHOLE_RUNS = 1_000
-_NODE_ID = re.compile(r"[0-9]{1,18}", re.ASCII)
-
-_LOOKING = (InvalidRequestError, QueueFullError, EngineDeadError)
 
 router = APIRouter(route_class=Route)
 

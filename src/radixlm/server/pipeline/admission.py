@@ -10,6 +10,9 @@ from contextlib import contextmanager
 from radixlm.core.clock import Clock
 from radixlm.core.errors import InvalidRequestError, QueueFullError, counted
 
+MAX_WAIT_SECONDS = 60
+_REMEMBERED = 65
+
 
 class KeyQueues:
     """Used from the event loop's thread only. A tenant without requests takes no memory."""
@@ -40,10 +43,6 @@ class KeyQueues:
             self._under_way[tenant] -= count
             if not self._under_way[tenant]:
                 del self._under_way[tenant]
-
-
-MAX_WAIT_SECONDS = 60
-_REMEMBERED = 65
 
 
 class Pace:

@@ -44,6 +44,12 @@ VLLM: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
+_INTER_TOKEN_SECONDS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5)
+_QUEUE_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_BITS = 24  # of the largest number that histograms of numbers have a bucket for
+_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+
+
 def as_sglang(text: str) -> str:
     """All of them: the names are SGLang's already, but for their prefix."""
     return _LINE.sub(lambda line: _renamed(line, f"sglang:{line['name']}"), text)
@@ -65,12 +71,6 @@ def _with_vllm_names(text: str) -> Iterator[tuple[re.Match[str], str]]:
 
 def _renamed(line: re.Match[str], name: str) -> str:
     return f"{line['head'] or ''}{name}{line[0][line.end('name') - line.start() :]}"
-
-
-_INTER_TOKEN_SECONDS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5)
-_QUEUE_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
-_BITS = 24  # of the largest number that histograms of numbers have a bucket for
-_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 
 # The name of a counter, what it counts, and how many.

@@ -81,6 +81,10 @@ GROUP BY items.id ORDER BY newest
 _IDLE = "(alive AND (ended OR id NOT IN (SELECT value FROM json_each(?))))"
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """One stored response.
@@ -263,10 +267,6 @@ class TurnStore:
                 {"id": turn_id},
             ).fetchone()
             turn_id = gone[0] if gone is not None else None
-
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class ResponseStore:

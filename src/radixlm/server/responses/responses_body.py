@@ -30,6 +30,14 @@ _ITEM_NOT_YET: NotYet = {
 }
 
 
+MAX_METADATA = 16
+MAX_METADATA_KEY = 64
+MAX_METADATA_VALUE = 512
+MAX_OUTPUT_TOKENS = 2**30
+LOGPROBS: Final = "message.output_text.logprobs"
+ENCRYPTED: Final = "reasoning.encrypted_content"
+
+
 class ContentPart(Body):
     """type: input_text, output_text, refusal and, in reasoning, reasoning_text, summary_text."""
 
@@ -101,15 +109,6 @@ AnyItem = Annotated[
     MessageItem | FunctionCallItem | FunctionOutputItem | ReasoningItem | ReferenceItem,
     ByType("Items are supported"),
 ]
-
-
-MAX_METADATA = 16
-MAX_METADATA_KEY = 64
-MAX_METADATA_VALUE = 512
-MAX_OUTPUT_TOKENS = 2**30
-
-LOGPROBS: Final = "message.output_text.logprobs"
-ENCRYPTED: Final = "reasoning.encrypted_content"
 
 
 class FunctionTool(Body):

@@ -102,7 +102,7 @@ def test_leaving_a_stream_aborts_within_a_step(engine: _Engine) -> None:
         engine.gate.open.set()
 
     asyncio.run(leave())
-    engine.client.flush().result(10)
+    engine.client.ask(EngineCore.flush).result(10)
     stats = engine.client.stats()
     assert stats.requests_aborted == 1
     assert stats.running == stats.waiting == 0
@@ -141,7 +141,7 @@ def test_an_id_in_use_is_refused(engine: _Engine) -> None:
 def test_an_id_twice_in_one_submission_is_refused_and_nothing_is_queued(engine: _Engine) -> None:
     with pytest.raises(InvalidRequestError, match="'r0' is under way"):
         engine.client.submit([*_requests(2), *_requests(1)], ThreadMailbox())
-    engine.client.flush().result(10)
+    engine.client.ask(EngineCore.flush).result(10)
     assert engine.client.stats().running == engine.client.stats().waiting == 0
     assert len(generate(engine, _requests(2))) == 2
 
@@ -157,16 +157,16 @@ def test_a_crash_fails_what_runs_and_shows_in_health() -> None:
     with pytest.raises(EngineDeadError, match="the device is gone"):
         generate(engine, _requests(1))
     with pytest.raises(EngineDeadError):
-        engine.client.flush()
+        engine.client.ask(EngineCore.flush)
 
 
 def test_a_caller_who_gave_up_on_a_flush_does_not_kill_the_engine(engine: _Engine) -> None:
     engine.gate.open.clear()
     engine.client.submit(_requests(1), ThreadMailbox())
-    abandoned = engine.client.flush()
+    abandoned = engine.client.ask(EngineCore.flush)
     assert abandoned.cancel()
     engine.gate.open.set()
-    engine.client.flush().result(10)
+    engine.client.ask(EngineCore.flush).result(10)
     engine.client.check_health()
 
 
@@ -177,7 +177,7 @@ def test_a_crash_with_an_abandoned_flush_still_tells_everybody() -> None:
     engine.client.submit(_requests(1), mailbox)
     while not len(engine.bench.scheduler.running):
         time.sleep(0.001)
-    abandoned, waited_for = engine.client.flush(), engine.client.flush()
+    abandoned, waited_for = engine.client.ask(EngineCore.flush), engine.client.ask(EngineCore.flush)
     assert abandoned.cancel()
     engine.gate.crash = True
     engine.gate.open.set()
@@ -234,7 +234,7 @@ def test_the_books_are_checked_when_an_abort_leaves_nothing_to_do(engine: _Engin
     engine.gate.open.set()
     while not mailbox.get().finished:
         pass
-    engine.client.flush().result(10)
+    engine.client.ask(EngineCore.flush).result(10)
     assert engine.client.stats().requests_aborted == 1
     assert engine.client.stats().leaks >= 1
 

@@ -12,9 +12,10 @@ import httpx
 import pytest
 
 from radixlm.build import AsyncEngine
+from radixlm.core.reports import MAX_WAITING
 from radixlm.engine import watching
 from radixlm.engine.client import MAX_VIEWERS
-from radixlm.engine.viewer import MAX_WAITING, Viewer
+from radixlm.engine.mailbox import Viewer
 from tests.server_support import live, until
 
 

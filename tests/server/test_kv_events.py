@@ -23,7 +23,7 @@ from radixlm.core.config import EngineConfig
 from radixlm.core.errors import CacheError, ConfigError
 from radixlm.core.request import Namespace
 from radixlm.engine import client as clients
-from radixlm.engine.viewer import Viewer
+from radixlm.engine.mailbox import Viewer
 from radixlm.engine.watching import SECONDS_BETWEEN_CHANGES
 from radixlm.server.config.kv_events_config import KVEventsConfig
 from radixlm.server.config.server_config import ServerConfig

@@ -112,7 +112,7 @@ def test_only_the_request_whose_numbers_are_none_fails(
         assert failed.token_ids == ()
         assert "not finite" in str(failed.error)
     # What it computed before is as good as anybody's; the rest, two chunks of it, is nobody's.
-    cached = engine.client.explain(as_key(BAD), Namespace(), everywhere=False).result()
+    cached = engine.client.ask(lambda core: core.cache.explain(as_key(BAD), Namespace())).result()
     assert cached.report.cached == len(SHARED)
     model.embedding = model.embedding.inner
     [again] = engine.generate([BAD], GREEDY)

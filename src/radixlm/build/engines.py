@@ -17,7 +17,7 @@ from radixlm.core.misses import Explained
 from radixlm.core.reports import MAX_WAITING, TreeQuery, TreeSnapshot
 from radixlm.core.request import GenerateRequest, Namespace, RequestOutput
 from radixlm.core.sampling import SamplingParams
-from radixlm.engine import EngineStats, collect
+from radixlm.engine import EngineCore, EngineStats, collect
 from radixlm.engine.input_processor import (
     Prompt,
     Prompts,
@@ -27,8 +27,8 @@ from radixlm.engine.input_processor import (
     params_for,
     prompt_key,
 )
-from radixlm.engine.messages import Scene
-from radixlm.engine.viewer import Viewer
+from radixlm.engine.mailbox import Viewer
+from radixlm.engine.watching import Scene
 from radixlm.scheduler import depth_first
 
 
@@ -109,7 +109,7 @@ class Engine(_LocalEngine):
 
     def flush_cache(self) -> int:
         """Drop all cached tokens that no request uses; returns how many."""
-        return self.client.flush().result().tokens
+        return self.client.ask(EngineCore.flush).result()[0]
 
     def pin(
         self, prompt: Prompt, *, namespace: Namespace | None = None, ttl: float | None = None
@@ -118,11 +118,12 @@ class Engine(_LocalEngine):
 
         Raises PinError when nothing of it is cached, or over --max-pinned-tokens.
         """
-        return self.client.pin(self._key(prompt), namespace or Namespace(), ttl).result()
+        key, own = self._key(prompt), namespace or Namespace()
+        return self.client.ask(lambda core: core.cache.pin(key, own, ttl=ttl)).result()
 
     def unpin(self, pin_id: int) -> None:
         """Let go of a pin. Raises PinError when no pin has that id (any more)."""
-        self.client.unpin(pin_id).result()
+        self.client.ask(lambda core: core.cache.unpin(pin_id)).result()
 
     def snapshot(self, *, max_depth: int | None = None, min_tokens: int = 0) -> TreeSnapshot:
         """The radix tree as it is between two steps, whole or pruned."""
@@ -174,18 +175,19 @@ class AsyncEngine(_LocalEngine):
 
     async def flush_cache(self) -> bool:
         """Drop all cached tokens that no request uses; False when requests were under way."""
-        return (await asyncio.wrap_future(self.client.flush())).idle
+        return (await asyncio.wrap_future(self.client.ask(EngineCore.flush)))[1]
 
     async def pin(
         self, prompt: Prompt, *, namespace: Namespace | None = None, ttl: float | None = None
     ) -> Pin:
         """As Engine.pin."""
-        pinned = self.client.pin(self._key(prompt), namespace or Namespace(), ttl)
+        key, own = self._key(prompt), namespace or Namespace()
+        pinned = self.client.ask(lambda core: core.cache.pin(key, own, ttl=ttl))
         return await asyncio.wrap_future(pinned)
 
     async def unpin(self, pin_id: int) -> None:
         """As Engine.unpin."""
-        await asyncio.wrap_future(self.client.unpin(pin_id))
+        await asyncio.wrap_future(self.client.ask(lambda core: core.cache.unpin(pin_id)))
 
     async def snapshot(self, *, max_depth: int | None = None, min_tokens: int = 0) -> TreeSnapshot:
         """As Engine.snapshot."""
@@ -211,9 +213,12 @@ class AsyncEngine(_LocalEngine):
 
         everywhere: also, how much of it each namespace holds. Raises InvalidRequestError.
         """
-        key = self._key(prompt)
-        asked = self.client.explain(key, namespace or Namespace(), everywhere=everywhere)
-        return await asyncio.wrap_future(asked)
+        key, own = self._key(prompt), namespace or Namespace()
+        self.client.processor.limits.check_prompt(key)
+        explained = self.client.ask(
+            lambda core: core.cache.explain(key, own, everywhere=everywhere)
+        )
+        return await asyncio.wrap_future(explained)
 
     def health(self) -> None:
         """Raise EngineDeadError, with the reason, when the engine is gone."""

@@ -5,59 +5,45 @@ from __future__ import annotations
 import asyncio
 import atexit
 import threading
-from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from radixlm.cache import Pin
 from radixlm.core.clock import Clock, WallClock
-from radixlm.core.errors import (
-    CacheError,
-    EngineDeadError,
-    InvalidRequestError,
-    QueueFullError,
-    counted,
-)
-from radixlm.core.keys import Key
-from radixlm.core.misses import Explained
+from radixlm.core.errors import EngineDeadError, InvalidRequestError, QueueFullError, counted
 from radixlm.core.reports import MAX_WAITING, TreeQuery
-from radixlm.core.request import FinishReason, GenerateRequest, Namespace, RequestOutput
+from radixlm.core.request import FinishReason, GenerateRequest, RequestOutput
 from radixlm.engine.engine_core import EngineCore
 from radixlm.engine.engine_stats import EngineStats
 from radixlm.engine.input_processor import InputProcessor
-from radixlm.engine.loop import EngineThread
-from radixlm.engine.mailbox import Mailbox, TaskMailbox, ThreadMailbox, deliver_all
-from radixlm.engine.messages import (
+from radixlm.engine.loop import (
     Abort,
-    Answer,
     Ask,
     Died,
-    Explain,
-    Flush,
-    Flushed,
+    EngineThread,
     Inbound,
     Outbound,
     Outputs,
-    PinPrefix,
-    Question,
-    Scene,
     Stop,
-    StopWatching,
     Submit,
-    TreeUpdate,
-    Unpin,
-    WatchTree,
+    settle,
 )
-from radixlm.engine.viewer import Viewer
+from radixlm.engine.mailbox import (
+    Look,
+    Mailbox,
+    TaskMailbox,
+    ThreadMailbox,
+    Viewer,
+    deliver_all,
+)
+from radixlm.engine.watching import Scene, TreeUpdate
 
 # How many may watch the tree at a time, and how many may wait for a single look.
 MAX_VIEWERS = 16
 MAX_LOOKS = 16
-
-
 T = TypeVar("T")
 
 
@@ -84,13 +70,13 @@ class EngineClient:
         # Reentrant: the collector may close an abandoned `run`, which aborts, at any allocation.
         self._lock = threading.RLock()
         self._mailboxes: dict[str, Mailbox] = {}
-        self._asked: dict[int, Future[Any]] = {}
-        self._looking: dict[int, Future[Scene]] = {}
+        self._asked: set[Future[Any]] = set()
+        self._looking: dict[int, Look] = {}
         self._viewers: dict[int, Viewer] = {}
         self._tickets = 0
         self._dead: EngineDeadError | None = None
         self._inbox: SimpleQueue[Inbound] = SimpleQueue()
-        self._thread = EngineThread(core, self._inbox, self, self._clock)
+        self._thread = EngineThread(core, self._inbox, self.put, self._clock)
         self._thread.start()
         # A thread that is inside of torch when the interpreter ends takes the process down with it.
         atexit.register(self.close)
@@ -205,26 +191,24 @@ class EngineClient:
             for name in under_way:
                 self.abort(name, mailbox)
 
-    def flush(self) -> Future[Flushed]:
-        """Drop every cached token that no request and no pin uses."""
-        return self._ask(Flush())
-
-    def pin(self, key: Key, namespace: Namespace, ttl: float | None) -> Future[Pin]:
-        """Keep what is cached of `key`. The future raises PinError."""
-        return self._ask(PinPrefix(key, namespace, ttl))
-
-    def unpin(self, pin_id: int) -> Future[None]:
-        """Let go of a pin. The future raises PinError when there is none (any more)."""
-        return self._ask(Unpin(pin_id))
+    def ask(self, question: Callable[[EngineCore], T]) -> Future[T]:
+        """Call `question` with the engine between two steps. The future raises its CacheError."""
+        future: Future[T] = Future()
+        with self._lock:
+            self._check_alive()
+            self._asked.add(future)
+            self._inbox.put(Ask(question, future))
+        future.add_done_callback(self._asked.discard)
+        return future
 
     def look(self, query: TreeQuery) -> Future[Scene]:
         """What the query shows, of one moment between two steps. The future raises NodeGoneError.
 
         Raises QueueFullError when too many others wait for the same.
         """
-        future: Future[Scene] = Future()
-        self._begin_to_watch(self._looking, MAX_LOOKS, query, future, follow=False)
-        return future
+        look = Look()
+        self._begin_to_watch(self._looking, MAX_LOOKS, query, look, follow=False)
+        return look
 
     def watch(
         self, query: TreeQuery, *, max_waiting: int = MAX_WAITING, own: bool = False
@@ -236,14 +220,6 @@ class EngineClient:
         """
         watch = partial(self._begin_to_watch, self._viewers, MAX_VIEWERS + own, query, follow=True)
         return Viewer(watch, self._stop_watching, max_waiting)
-
-    def explain(self, key: Key, namespace: Namespace, *, everywhere: bool) -> Future[Explained]:
-        """Why a prompt would miss now; nothing of it is run, and no trace is left.
-
-        Raises InvalidRequestError for a prompt that no request could have.
-        """
-        self.processor.limits.check_prompt(key)
-        return self._ask(Explain(key, namespace, everywhere))
 
     def stats(self) -> EngineStats:
         """As of the last step."""
@@ -268,12 +244,11 @@ class EngineClient:
         match message:
             case Outputs(outputs):
                 self._deliver(outputs)
-            case Answer(ticket, value, error):
+            case TreeUpdate(ticket, news):
                 with self._lock:
-                    future = self._asked.pop(ticket)
-                _settle(future, value, error)
-            case TreeUpdate():
-                self._show(message)
+                    viewer = self._looking.pop(ticket, None) or self._viewers.get(ticket)
+                if viewer is not None:
+                    viewer.deliver(news)
             case Died(error):
                 self._bury(error)
 
@@ -293,14 +268,13 @@ class EngineClient:
         with self._lock:
             self._dead = error
             names = list(self._mailboxes)
-            asked, self._asked = [*self._asked.values(), *self._looking.values()], {}
-            self._looking = {}
-            viewers, self._viewers = list(self._viewers.values()), {}
+            viewers: list[Look | Viewer] = [*self._looking.values(), *self._viewers.values()]
+            self._looking, self._viewers = {}, {}
         self._deliver(
             RequestOutput(name, finish_reason=FinishReason.ERROR, error=reason) for name in names
         )
-        for future in asked:
-            _settle(future, None, type(error)(reason))
+        for future in list(self._asked):
+            settle(future, None, type(error)(reason))
         for viewer in viewers:
             viewer.deliver(type(error)(reason))
 
@@ -314,32 +288,14 @@ class EngineClient:
                 raise QueueFullError(f"{most} others {doing} already; try again later")
             self._tickets += 1
             others[self._tickets] = who
-            self._inbox.put(WatchTree(self._tickets, query, follow))
-            return self._tickets
+            ticket = self._tickets
+            self.ask(lambda core: core.watching.watch(ticket, query, follow=follow))
+            return ticket
 
     def _stop_watching(self, ticket: int) -> None:
         with self._lock:
             if self._viewers.pop(ticket, None) is not None:
-                self._inbox.put(StopWatching(ticket))
-
-    def _show(self, update: TreeUpdate) -> None:
-        with self._lock:
-            viewer = self._viewers.get(update.ticket)
-            future = self._looking.pop(update.ticket, None)
-        if viewer is not None:
-            viewer.deliver(update.news)
-        elif future is not None:
-            error = update.news if isinstance(update.news, CacheError) else None
-            _settle(future, update.news, error)
-
-    def _ask(self, question: Question) -> Future[Any]:
-        future: Future[Any] = Future()
-        with self._lock:
-            self._check_alive()
-            self._tickets += 1
-            self._asked[self._tickets] = future
-            self._inbox.put(Ask(self._tickets, question))
-        return future
+                self.ask(lambda core: core.watching.stop(ticket))
 
     def _raise_if_died(self, output: RequestOutput) -> None:
         if output.finish_reason is FinishReason.ERROR:
@@ -349,18 +305,6 @@ class EngineClient:
     def _check_alive(self) -> None:
         if self._dead is not None:
             raise type(self._dead)(str(self._dead))  # its own for each: it collects a traceback
-
-
-def _settle(future: Future[Any], value: object, error: Exception | None) -> None:
-    """A caller may have given up; setting a cancelled future would raise here, in the engine's
-    thread.
-    """
-    if not future.set_running_or_notify_cancel():
-        return
-    if error is None:
-        future.set_result(value)
-    else:
-        future.set_exception(error)
 
 
 def collect(

@@ -5,13 +5,11 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
-from radixlm.cache import Pin, RadixCache
+from radixlm.cache import RadixCache
 from radixlm.core.batch import ScheduledBatch, StepResult
 from radixlm.core.errors import InvalidRequestError
-from radixlm.core.misses import Explained
 from radixlm.core.request import GenerateRequest, RequestOutput
 from radixlm.engine.engine_stats import EngineStats
-from radixlm.engine.messages import Explain, Flush, Flushed, PinPrefix, Question, Unpin
 from radixlm.engine.output_processor import OutputProcessor
 from radixlm.engine.watching import Journal, Watching
 from radixlm.scheduler import Scheduler
@@ -49,7 +47,7 @@ class EngineCore:
         journal: Journal | None = None,
     ) -> None:
         self._scheduler = scheduler
-        self._cache = cache
+        self.cache = cache
         self._runner = runner
         self._takes_grammars = masks is not None
         self.outputs = OutputProcessor(tokenizer, cache, masks, jump_forward=jump_forward)
@@ -93,18 +91,11 @@ class EngineCore:
         self.check_idle()
         return [self.outputs.complete(output) for output in outputs]
 
-    def answer(self, question: Question) -> Flushed | Pin | Explained | None:
-        """Do what is asked of the cache. Raises CacheError; then nothing has changed."""
-        match question:
-            case Flush():
-                return Flushed(self._cache.flush(), idle=not self.has_work)
-            case PinPrefix(key, namespace, ttl):
-                return self._cache.pin(key, namespace, ttl=ttl)
-            case Unpin(pin_id):
-                self._cache.unpin(pin_id)
-                return None
-            case Explain(key, namespace, everywhere):
-                return self._cache.explain(key, namespace, everywhere=everywhere)
+    def flush(self) -> tuple[int, bool]:
+        """Drop every cached token that no request and no pin uses; how many, and whether no request
+        is under way, so that only pins are left.
+        """
+        return self.cache.flush(), not self.has_work
 
     def check_idle(self) -> None:
         """With nothing under way every slot must be free, evictable or pinned; else log and count
@@ -112,26 +103,26 @@ class EngineCore:
         """
         if self.has_work:
             return
-        usage = self._cache.usage()
-        if usage.private or usage.locked != self._cache.tree.pinned_size:
+        usage = self.cache.usage()
+        if usage.private or usage.locked != self.cache.tree.pinned_size:
             self._leaks += 1
-            _logger.error("slots leaked: %s of %d while idle", usage, self._cache.capacity)
+            _logger.error("slots leaked: %s of %d while idle", usage, self.cache.capacity)
 
     def stats(self) -> EngineStats:
-        usage = self._cache.usage()
+        usage = self.cache.usage()
         counters = self._scheduler.counters
-        tree = self._cache.tree.stats
+        tree = self.cache.tree.stats
         return EngineStats(
             running=len(self._scheduler.running),
             waiting=len(self._scheduler.waiting),
-            kv_capacity=self._cache.capacity,
+            kv_capacity=self.cache.capacity,
             kv_free=usage.free,
             kv_private=usage.private,
             kv_locked=usage.locked,
             kv_evictable=usage.evictable,
-            kv_pinned=self._cache.tree.pinned_size,
-            ghost_tokens=self._cache.tree.ghost_size,
-            tree_nodes=self._cache.tree.node_count,
+            kv_pinned=self.cache.tree.pinned_size,
+            ghost_tokens=self.cache.tree.ghost_size,
+            tree_nodes=self.cache.tree.node_count,
             tree_leaves=tree.leaves,
             evicted_tokens=tree.evicted_tokens,
             revived_tokens=tree.revived_tokens,

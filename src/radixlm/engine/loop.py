@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Protocol
+from typing import Any
 
 from radixlm.core.clock import Clock
 from radixlm.core.errors import (
@@ -17,43 +20,72 @@ from radixlm.core.errors import (
 from radixlm.core.request import FinishReason, GenerateRequest, RequestOutput
 from radixlm.engine.engine_core import EngineCore
 from radixlm.engine.engine_stats import EngineStats, StepLog
-from radixlm.engine.messages import (
-    Abort,
-    Answer,
-    Ask,
-    Died,
-    Inbound,
-    Outbound,
-    Outputs,
-    Question,
-    Stop,
-    StopWatching,
-    Submit,
-    WatchTree,
-)
+from radixlm.engine.watching import TreeUpdate
 
 _logger = logging.getLogger("radixlm.engine")
 
 
-class Outbox(Protocol):
-    def put(self, message: Outbound, /) -> None: ...
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Queue these requests, all before the next step. at: when they came, by the engine's clock."""
+
+    requests: tuple[GenerateRequest, ...]
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Call `question` between two steps; the future takes what it returns, or its CacheError."""
+
+    question: Callable[[EngineCore], Any]
+    future: Future[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End the thread after the step in flight; requests under way are aborted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    outputs: tuple[RequestOutput, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """The loop ended; no further message follows. error: for all requests, later ones too."""
+
+    error: EngineDeadError
+
+
+Inbound = Submit | Abort | Ask | Stop
+Outbound = Outputs | TreeUpdate | Died
 
 
 class EngineThread(threading.Thread):
     """Runs an EngineCore. Messages take effect between steps, so an abort within one step.
 
-    A crash ends the thread with a Died message, never silently.
+    A crash ends the thread with a Died message, never silently. send: called with what comes of it.
     stats: as of the last step; read from any thread.
     """
 
     def __init__(
-        self, core: EngineCore, inbox: SimpleQueue[Inbound], outbox: Outbox, clock: Clock
+        self,
+        core: EngineCore,
+        inbox: SimpleQueue[Inbound],
+        send: Callable[[Outbound], None],
+        clock: Clock,
     ) -> None:
         super().__init__(name="radixlm-engine", daemon=True)
         self.stats: EngineStats = core.stats()
         self._core = core
         self._inbox = inbox
-        self._outbox = outbox
+        self._send = send
         self._clock = clock
         self._log = StepLog(clock)
         self._stopping = False
@@ -66,18 +98,18 @@ class EngineThread(threading.Thread):
                 if self._core.has_work:
                     self._step()
                 for seen in self._core.watching.turn():
-                    self._outbox.put(seen)
+                    self._send(seen)
         except BaseException as error:  # a native part's panic is no Exception
             _logger.exception("the engine loop crashed")
             end = EngineDeadError(f"the engine loop crashed: {type(error).__name__}: {error}")
-        self._outbox.put(Died(end))
+        self._send(Died(end))
 
     def _step(self) -> None:
         outputs = self._core.step()
         self.stats = self._core.stats()
         self._log.record(self.stats)
         if outputs:
-            self._outbox.put(Outputs(tuple(outputs)))
+            self._send(Outputs(tuple(outputs)))
 
     def _receive(self) -> None:
         """Handle all messages there are; wait for one when there is nothing else to do.
@@ -99,7 +131,7 @@ class EngineThread(threading.Thread):
             self._handle(message, ended)
         self.stats = self._core.stats()
         if ended:
-            self._outbox.put(Outputs(tuple(ended)))
+            self._send(Outputs(tuple(ended)))
 
     def _wait(self) -> Inbound | None:
         """The next message, or None when there is something to be sent to watchers first."""
@@ -118,24 +150,20 @@ class EngineThread(threading.Thread):
                 output = self._core.abort(request_id)
                 if output is not None:
                     ended.append(output)
-            case Ask(ticket, question):
-                answer = self._answer(ticket, question)
+            case Ask(question, future):
+                value, error = self._answer(question)
                 self.stats = self._core.stats()  # the answer's effect is in them
-                self._outbox.put(answer)
-            case WatchTree(ticket, query, follow):
-                self._core.watching.watch(ticket, query, follow=follow)
-            case StopWatching(ticket):
-                self._core.watching.stop(ticket)
+                settle(future, value, error)
             case Stop():
                 self._stopping = True
 
-    def _answer(self, ticket: int, question: Question) -> Answer:
+    def _answer(self, question: Callable[[EngineCore], Any]) -> tuple[Any, CacheError | None]:
         try:
-            return Answer(ticket, self._core.answer(question))
+            return question(self._core), None
         except CacheError as error:
-            return Answer(ticket, None, error)
+            return None, error
         except (TypeError, ValueError) as error:  # a question put wrongly is the asker's affair
-            return Answer(ticket, None, CacheError(f"{type(error).__name__}: {error}"))
+            return None, CacheError(f"{type(error).__name__}: {error}")
 
     def _add(self, request: GenerateRequest, waited: float, ended: list[RequestOutput]) -> None:
         try:
@@ -148,3 +176,15 @@ class EngineThread(threading.Thread):
                 error=str(error),
             )
             ended.append(refused)
+
+
+def settle(future: Future[Any], value: object, error: Exception | None) -> None:
+    """A caller may have given up; setting a cancelled future would raise here, in the engine's
+    thread.
+    """
+    if not future.set_running_or_notify_cancel():
+        return
+    if error is None:
+        future.set_result(value)
+    else:
+        future.set_exception(error)

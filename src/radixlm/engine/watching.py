@@ -12,15 +12,12 @@ from radixlm.cache.tree_stats import Changes
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.errors import CacheError, NodeGoneError
 from radixlm.core.events import Event
-from radixlm.core.reports import RequestView, TreeChange, TreeQuery
+from radixlm.core.reports import RequestView, TreeChange, TreeQuery, TreeSnapshot
 from radixlm.engine.engine_stats import EngineStats
-from radixlm.engine.messages import Scene, SceneChange, TreeNews, TreeUpdate
 from radixlm.observe.picture import Picture, Pictures
 from radixlm.scheduler import Scheduler
 
 MAX_EVENTS = 2_000
-
-
 # By how much a picture that is being made may hold up a step: two or three milliseconds.
 NODES_PER_TURN = 1_000
 SECONDS_BETWEEN_CHANGES = 0.1
@@ -29,6 +26,41 @@ SECONDS_BETWEEN_CHANGES = 0.1
 SECONDS_PER_ITEM = 0.004
 MOST_SECONDS_BETWEEN_CHANGES = 0.5
 _logger = logging.getLogger("radixlm.engine")
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """The tree, the requests that run and the totals, all of one moment between two steps."""
+
+    tree: TreeSnapshot
+    running: tuple[RequestView, ...]
+    stats: EngineStats
+
+
+@dataclass(frozen=True, slots=True)
+class SceneChange:
+    """What leads to a later scene. tree: None when nothing of it changed.
+
+    events: what happened to requests, in order; `lost` more were too many. running: those that
+    changed; that one was retracted or has finished is in the events alone.
+    """
+
+    tree: TreeChange | None
+    events: tuple[Event, ...]
+    lost: int
+    running: tuple[RequestView, ...]
+    stats: EngineStats
+
+
+TreeNews = Scene | SceneChange | CacheError
+
+
+@dataclass(frozen=True, slots=True)
+class TreeUpdate:
+    """For the watcher with this ticket; after an error there is no more."""
+
+    ticket: int
+    news: TreeNews
 
 
 class Noted(NamedTuple):

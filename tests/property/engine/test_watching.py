@@ -13,8 +13,13 @@ from radixlm.core.events import Event
 from radixlm.core.reports import NodeView, TreeQuery
 from radixlm.engine import watching
 from radixlm.engine import watching as journal
-from radixlm.engine.messages import Scene, SceneChange
-from radixlm.engine.watching import SECONDS_BETWEEN_CHANGES, Journal, Watching
+from radixlm.engine.watching import (
+    SECONDS_BETWEEN_CHANGES,
+    Journal,
+    Scene,
+    SceneChange,
+    Watching,
+)
 from radixlm.observe.picture import tree_snapshot
 from tests.engines import Bench, make_request
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.core.sampling import SamplingParams
-from radixlm.engine.messages import Flush, Flushed
 from tests.engines import Bench, byte_tokenizer, make_request
 
 
@@ -68,7 +67,7 @@ def test_flush_drops_what_nobody_uses() -> None:
     bench = Bench()
     bench.core.add(make_request("r", [1, 2, 3], 2))
     bench.run()
-    assert bench.core.answer(Flush()) == Flushed(4, idle=True)
+    assert bench.core.flush() == (4, True)
     assert bench.cache.usage().free == bench.cache.capacity
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from queue import SimpleQueue
 
 from radixlm.core.clock import VirtualClock
-from radixlm.engine.loop import EngineThread
-from radixlm.engine.messages import Abort, Died, Inbound, Outbound, Outputs, Stop, Submit
+from radixlm.engine.loop import Abort, Died, EngineThread, Inbound, Outbound, Outputs, Stop, Submit
 from tests.engines import Bench, make_request
 
 
@@ -19,7 +18,7 @@ def test_what_is_aborted_together_is_told_together() -> None:
     for name in names:
         inbox.put(Abort(name))
     inbox.put(Stop())
-    thread = EngineThread(Bench().core, inbox, outbox, VirtualClock())
+    thread = EngineThread(Bench().core, inbox, outbox.put, VirtualClock())
     thread.start()
     thread.join(30)
     told = [outbox.get() for _ in range(outbox.qsize())]
@@ -36,7 +35,7 @@ def test_a_request_has_waited_since_it_came_and_not_since_it_was_read() -> None:
     outbox: SimpleQueue[Outbound] = SimpleQueue()
     clock = VirtualClock(5.0)
     inbox.put(Submit((make_request("r", [1, 2, 3], 1),), at=2.0))
-    thread = EngineThread(Bench(200, clock=clock).core, inbox, outbox, clock)
+    thread = EngineThread(Bench(200, clock=clock).core, inbox, outbox.put, clock)
     thread.start()
     told = outbox.get(timeout=30)
     inbox.put(Stop())

@@ -10,8 +10,8 @@ import pytest
 from radixlm.core.errors import EngineDeadError, NodeGoneError
 from radixlm.core.reports import MAX_WAITING, NodeView, TreeChange, TreeSnapshot
 from radixlm.engine.engine_stats import EngineStats
-from radixlm.engine.messages import Scene, SceneChange
-from radixlm.engine.viewer import MAX_WAITING_NODES, Viewer
+from radixlm.engine.mailbox import MAX_WAITING_NODES, Viewer
+from radixlm.engine.watching import Scene, SceneChange
 
 
 class Looked:

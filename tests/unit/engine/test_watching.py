@@ -11,12 +11,14 @@ from radixlm.core.clock import VirtualClock
 from radixlm.core.errors import CacheError, NodeGoneError
 from radixlm.core.reports import NodeView, TreeQuery, TreeSnapshot
 from radixlm.engine import watching
-from radixlm.engine.messages import Scene, SceneChange, TreeUpdate
 from radixlm.engine.watching import (
     MOST_SECONDS_BETWEEN_CHANGES,
     SECONDS_BETWEEN_CHANGES,
     SECONDS_PER_ITEM,
     Journal,
+    Scene,
+    SceneChange,
+    TreeUpdate,
     Watching,
 )
 from radixlm.observe.picture import Picture, tree_snapshot

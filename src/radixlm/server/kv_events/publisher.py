@@ -13,7 +13,7 @@ from itertools import chain
 from radixlm.build import AsyncEngine
 from radixlm.core.errors import EngineDeadError
 from radixlm.core.reports import TreeQuery
-from radixlm.engine.messages import Scene
+from radixlm.engine.watching import Scene
 from radixlm.server.kv_events.blocks import BlockLedger, Removed, Stored
 from radixlm.server.kv_events.outlet import CLEARED, Event, Outlet, events_of
 

@@ -11,8 +11,8 @@ from starlette.types import Receive, Scope, Send
 
 from radixlm.core.clock import Clock
 from radixlm.core.events import Arrived, Event, Finished, Retracted, Scheduled
-from radixlm.engine.messages import Scene, SceneChange
-from radixlm.engine.viewer import Viewer
+from radixlm.engine.mailbox import Viewer
+from radixlm.engine.watching import Scene, SceneChange
 from radixlm.server.http.sse import EventStream, compact, event, framed
 from radixlm.server.pages.tree_nodes import (
     HappenedOut,

@@ -35,9 +35,9 @@ from radixlm.build import AsyncEngine, load
 from radixlm.cache import RadixCache
 from radixlm.core.batch import ScheduledBatch, StepResult
 from radixlm.core.config import EngineConfig
-from radixlm.engine import EngineClient, EngineCore, InputProcessor
+from radixlm.engine import EngineClient, EngineCore, InputProcessor, Limits
 from radixlm.engine.watching import Journal
-from radixlm.scheduler import Limits, Scheduler, make_order
+from radixlm.scheduler import Scheduler, make_order
 from radixlm.server.app import create_app
 from radixlm.server.http.garbage import full_searches_on_demand
 from radixlm.structured_output import Compiler

@@ -20,8 +20,7 @@ from typing import Any
 from radixlm.cache import RadixCache
 from radixlm.core.clock import WallClock
 from radixlm.core.keys import Key
-from radixlm.observe.causes import find
-from radixlm.observe.outline import Outline
+from radixlm.observe.causes import Outline, find
 from radixlm.server.pipeline.advice import MissWindow
 from radixlm.text.chat_template import ChatTemplate, require_template
 from radixlm.text.model_folder import DEMO_MODEL

@@ -35,9 +35,9 @@ from radixlm.core.grammar import Grammar, GrammarKind
 from radixlm.core.keys import as_key
 from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.core.sampling import SamplingParams
-from radixlm.engine import EngineCore, InputProcessor
+from radixlm.engine import EngineCore, InputProcessor, Limits
 from radixlm.engine.input_processor import new_request
-from radixlm.scheduler import Limits, Scheduler, make_order
+from radixlm.scheduler import Scheduler, make_order
 from radixlm.structured_output import Compiler, MaskFiller
 from radixlm.text.tokenizer import Tokenizer
 

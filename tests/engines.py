@@ -14,13 +14,13 @@ from radixlm.cache import RadixCache
 from radixlm.core.batch import ScheduledBatch, ScheduledRow, StepResult
 from radixlm.core.clock import Clock
 from radixlm.core.config import SchedulePolicy
-from radixlm.core.events import EventSink, ignore
 from radixlm.core.grammar import Grammar
 from radixlm.core.keys import KeyLike, as_key
+from radixlm.core.reports import EventSink, ignore
 from radixlm.core.request import Breakpoint, GenerateRequest, Namespace, RequestOutput
 from radixlm.core.sampling import SamplingParams
-from radixlm.engine import EngineCore, InputProcessor
-from radixlm.scheduler import Limits, Scheduler, make_order
+from radixlm.engine import EngineCore, InputProcessor, Limits
+from radixlm.scheduler import Scheduler, make_order
 from radixlm.structured_output import Compiled, Compiler, MaskFiller
 from radixlm.testing.fake_runner import FakeRunner, fingerprints
 from radixlm.text.tokenizer import Tokenizer

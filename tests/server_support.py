@@ -23,10 +23,10 @@ from radixlm.cache import RadixCache
 from radixlm.core.batch import ScheduledBatch, ScheduledRow, StepResult
 from radixlm.core.config import EngineConfig
 from radixlm.core.request import GenerateRequest, RequestOutput
-from radixlm.engine import EngineClient, EngineCore, InputProcessor
+from radixlm.engine import EngineClient, EngineCore, InputProcessor, Limits
 from radixlm.engine.engine_core import Runner
 from radixlm.engine.watching import Journal
-from radixlm.scheduler import Limits, Scheduler, make_order
+from radixlm.scheduler import Scheduler, make_order
 from radixlm.server import serve as serving
 from radixlm.server.app import create_app
 from radixlm.server.config.server_config import ServerConfig

@@ -27,11 +27,9 @@ from radixlm.engine.mailbox import Viewer
 from radixlm.engine.watching import SECONDS_BETWEEN_CHANGES
 from radixlm.server.config.kv_events_config import KVEventsConfig
 from radixlm.server.config.server_config import ServerConfig
-from radixlm.server.kv_events import outlet as outlets
 from radixlm.server.kv_events import publisher as publishers
 from radixlm.server.kv_events.blocks import BlockLedger
-from radixlm.server.kv_events.outlet import Event, Outlet
-from radixlm.server.kv_events.publisher import KVEventCounts, Publisher, published
+from radixlm.server.kv_events.publisher import Event, KVEventCounts, Outlet, Publisher, published
 from radixlm.server.serve import serve
 from tests.kv_follower import Batch, Follower, Prefix
 from tests.server_support import Client, fake_engine, live, running
@@ -214,7 +212,7 @@ def test_what_was_missed_is_repeated(engine):
 
 @pytest.mark.parametrize(("steps", "most_bytes"), [(2, 10**6), (100, 100)])
 def test_who_missed_more_than_is_kept_is_told_all(engine, monkeypatch, steps, most_bytes):
-    monkeypatch.setattr(outlets, "MAX_KEPT_BYTES", most_bytes)
+    monkeypatch.setattr(publishers, "MAX_KEPT_BYTES", most_bytes)
     with publishing(engine, buffer_steps=steps) as (_, router):
         for number in range(4):
             complete(engine, f"{number} is a prompt")
@@ -238,7 +236,7 @@ def test_a_request_for_what_is_missed_may_be_nonsense(engine):
 
 
 def test_who_asks_and_does_not_read_holds_up_nobody_and_costs_little(engine, monkeypatch):
-    monkeypatch.setattr(outlets, "PATIENCE_SECONDS", 0.003)
+    monkeypatch.setattr(publishers, "PATIENCE_SECONDS", 0.003)
     large = {"type": "BlockRemoved", "block_hashes": [], "medium": 2**20 * "x"}
     asks, publish = 100, Outlet.publish
     monkeypatch.setattr(Outlet, "publish", lambda outlet, each: publish(outlet, [*each, large]))

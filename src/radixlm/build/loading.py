@@ -25,7 +25,7 @@ from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError
 from radixlm.core.grammar import Grammar
 from radixlm.core.sampling import SamplingParams
-from radixlm.engine import EngineClient, EngineCore, InputProcessor
+from radixlm.engine import EngineClient, EngineCore, InputProcessor, Limits
 from radixlm.engine.engine_core import Runner
 from radixlm.engine.input_processor import new_request
 from radixlm.engine.watching import Journal
@@ -36,7 +36,7 @@ from radixlm.models.loader import load_model
 from radixlm.models.model_config import load_config, recommended_sampling
 from radixlm.runner.model_runner import ModelRunner
 from radixlm.runner.paced import PacedRunner
-from radixlm.scheduler import Limits, Scheduler, make_order
+from radixlm.scheduler import Scheduler, make_order
 from radixlm.structured_output import Compiler, MaskFiller
 from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.model_folder import DEMO_MODEL, DEMO_NAME, resolve_folder

@@ -15,8 +15,8 @@ from radixlm.cache.eviction import EvictionPolicy
 from radixlm.cache.lease import Lease, given_back, left_behind, path_ids
 from radixlm.cache.node import Inserted, Match, TreeNode, path_slots
 from radixlm.cache.pins import Pin, PinBoard
-from radixlm.cache.reuse import Reuse
 from radixlm.cache.tree import RadixTree
+from radixlm.cache.tree_stats import Reuse
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.config import check_page_size
 from radixlm.core.errors import ConfigError, InvalidKeyError, PinError

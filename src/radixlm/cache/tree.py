@@ -23,8 +23,7 @@ from radixlm.cache.node import (
     upward,
     walk,
 )
-from radixlm.cache.reuse import Reuse
-from radixlm.cache.tree_stats import Changes, TreeStats
+from radixlm.cache.tree_stats import Changes, Reuse, TreeStats
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.config import check_page_size
 from radixlm.core.errors import CacheError, InvalidKeyError, StaleMatchError

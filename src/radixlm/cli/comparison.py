@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 from radixlm.core.errors import ConfigError, InvalidKeyError, InvalidRequestError
 from radixlm.core.keys import Key, as_key, common_prefix
 from radixlm.core.misses import MissReason, MissReport
-from radixlm.observe.causes import find
-from radixlm.observe.outline import Outline
+from radixlm.observe.causes import Outline, find
 from radixlm.parsers.style import AnswerStyle
 from radixlm.server.anthropic import messages_conversation as messages
 from radixlm.server.explain_body import (

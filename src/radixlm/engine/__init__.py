@@ -6,13 +6,14 @@ EngineCore is one step, EngineThread runs it, EngineClient is what the rest of t
 from radixlm.engine.client import EngineClient, collect
 from radixlm.engine.engine_core import EngineCore, Runner
 from radixlm.engine.engine_stats import EngineStats
-from radixlm.engine.input_processor import InputProcessor
+from radixlm.engine.input_processor import InputProcessor, Limits
 
 __all__ = [
     "EngineClient",
     "EngineCore",
     "EngineStats",
     "InputProcessor",
+    "Limits",
     "Runner",
     "collect",
 ]

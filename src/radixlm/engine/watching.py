@@ -11,8 +11,7 @@ from radixlm.cache import RadixCache
 from radixlm.cache.tree_stats import Changes
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.errors import CacheError, NodeGoneError
-from radixlm.core.events import Event
-from radixlm.core.reports import RequestView, TreeChange, TreeQuery, TreeSnapshot
+from radixlm.core.reports import Event, RequestView, TreeChange, TreeQuery, TreeSnapshot
 from radixlm.engine.engine_stats import EngineStats
 from radixlm.observe.picture import Picture, Pictures
 from radixlm.scheduler import Scheduler

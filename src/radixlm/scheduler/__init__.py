@@ -1,6 +1,5 @@
 """Floor 2: who runs next, with how many tokens. No torch."""
 
-from radixlm.scheduler.limits import Limits
 from radixlm.scheduler.orders import AdmissionOrder, depth_first, make_order
 from radixlm.scheduler.scheduler import Scheduler
 from radixlm.scheduler.state import Counters
@@ -8,7 +7,6 @@ from radixlm.scheduler.state import Counters
 __all__ = [
     "AdmissionOrder",
     "Counters",
-    "Limits",
     "Scheduler",
     "depth_first",
     "make_order",

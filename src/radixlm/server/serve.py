@@ -22,8 +22,7 @@ from radixlm.server.app import create_app
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.connection import connection_with
 from radixlm.server.http.garbage import full_searches_on_demand, search_when_quiet
-from radixlm.server.kv_events.outlet import Outlet
-from radixlm.server.kv_events.publisher import Publisher, published
+from radixlm.server.kv_events.publisher import Outlet, Publisher, published
 from radixlm.server.responses.response_store import ResponseStore
 from radixlm.server.responses.responses_writer import lost
 

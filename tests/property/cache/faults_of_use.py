@@ -14,7 +14,7 @@ from radixlm.cache import endings as explain
 from radixlm.cache.eviction import Ghosts
 from radixlm.cache.node import Match, page_key, path_slots
 from radixlm.cache.pins import PinBoard
-from radixlm.cache.reuse import Reuse
+from radixlm.cache.tree_stats import Reuse
 from tests.property.cache.faults import FAULTS, Patch, around, fault
 
 __all__ = ["FAULTS"]

@@ -9,8 +9,7 @@ import random
 import pytest
 
 from radixlm.core.clock import VirtualClock
-from radixlm.core.events import Event
-from radixlm.core.reports import NodeView, TreeQuery
+from radixlm.core.reports import Event, NodeView, TreeQuery
 from radixlm.engine import watching
 from radixlm.engine import watching as journal
 from radixlm.engine.watching import (

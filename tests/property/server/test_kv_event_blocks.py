@@ -14,7 +14,7 @@ from radixlm.core.request import Namespace
 from radixlm.observe.picture import Pictures, tree_snapshot
 from radixlm.server.config.kv_events_config import load_libraries
 from radixlm.server.kv_events.blocks import BlockLedger, Removed, Stored
-from radixlm.server.kv_events.outlet import CLEARED, BatchWriter, events_of
+from radixlm.server.kv_events.publisher import CLEARED, BatchWriter, events_of
 from tests.kv_follower import Follower, Prefix
 
 NAMESPACES = [

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from radixlm.core.processors import processors_seen
+from radixlm.build.resolve import processors_seen
 
 LEAVES = """
 import os, time

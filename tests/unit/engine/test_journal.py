@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from radixlm.core.events import Arrived
+from radixlm.core.reports import Arrived
 from radixlm.engine.watching import MAX_EVENTS, Journal
 
 EVENT = Arrived("r", 3, None)

@@ -8,8 +8,7 @@ import pytest
 
 from radixlm.cache import RadixCache
 from radixlm.core.misses import MissReason, MissReport
-from radixlm.observe.causes import Cause, Finding, cause_of, find
-from radixlm.observe.outline import Outline, Spot
+from radixlm.observe.causes import Cause, Finding, Outline, Spot, cause_of, find
 from radixlm.text.tokenizer import Tokenizer
 from tests.engines import byte_tokenizer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from radixlm.observe.outline import Outline, Spot
+from radixlm.observe.causes import Outline, Spot
 from tests.engines import byte_tokenizer
 
 

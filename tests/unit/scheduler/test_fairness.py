@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from radixlm.core.events import Event, Scheduled
+from radixlm.core.reports import Event, Scheduled
 from radixlm.scheduler.fairness import MOST_REMEMBERED, TokenFairness
 from tests.engines import ORDERS, Bench, make_request
 

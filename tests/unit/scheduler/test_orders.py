@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from radixlm.core.errors import ConfigError
-from radixlm.core.events import Event, Scheduled
+from radixlm.core.reports import Event, Scheduled
 from radixlm.core.request import GenerateRequest
 from radixlm.scheduler import make_order
 from radixlm.scheduler.prompt_index import PromptIndex

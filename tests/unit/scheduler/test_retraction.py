@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from radixlm.cache import RadixCache
-from radixlm.core.events import Event, Retracted
+from radixlm.core.reports import Event, Retracted
 from radixlm.scheduler.memory_guard import Retraction
 from radixlm.scheduler.state import RequestState
 from tests.engines import Bench, make_request

@@ -9,7 +9,7 @@ from radixlm.core.errors import InvalidRequestError, RequestTooLargeError
 from radixlm.core.keys import as_key
 from radixlm.core.request import FinishReason
 from radixlm.core.sampling import SamplingParams
-from radixlm.scheduler import Limits
+from radixlm.engine import Limits
 from tests.engines import Bench, make_request
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from radixlm.core.config import SchedulePolicy
-from radixlm.core.events import Event, Scheduled
+from radixlm.core.reports import Event, Scheduled
 from radixlm.core.request import GenerateRequest
 from tests.engines import EACH_ORDER, Bench, make_request
 

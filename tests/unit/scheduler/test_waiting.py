@@ -7,8 +7,8 @@ from collections.abc import Hashable
 import pytest
 
 from radixlm.cache import Match, RadixTree
-from radixlm.core.events import Event, Retracted, Scheduled
 from radixlm.core.keys import KeyLike
+from radixlm.core.reports import Event, Retracted, Scheduled
 from tests.engines import Bench, make_request
 
 SHARED = list(range(1, 21))

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 from radixlm.core.clock import Clock
-from radixlm.core.events import Arrived, Event, Finished, Retracted, Scheduled
+from radixlm.core.reports import Arrived, Event, Finished, Retracted, Scheduled
 from radixlm.engine.mailbox import Viewer
 from radixlm.engine.watching import Scene, SceneChange
 from radixlm.server.http.sse import EventStream, compact, event, framed

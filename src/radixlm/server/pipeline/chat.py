@@ -11,7 +11,7 @@ from typing import NamedTuple
 from radixlm.core.keys import Key
 from radixlm.core.request import Breakpoint
 from radixlm.core.sampling import SamplingParams
-from radixlm.observe.outline import Outline
+from radixlm.observe.causes import Outline
 from radixlm.parsers import AnswerParser
 from radixlm.parsers.tools import ToolUse
 from radixlm.server.http.body import not_too_deep

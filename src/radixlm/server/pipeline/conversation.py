@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic_core import from_json
 
 from radixlm.core.errors import InvalidRequestError
-from radixlm.observe.outline import Outline
+from radixlm.observe.causes import Outline
 from radixlm.parsers.style import AnswerStyle
 from radixlm.server.pipeline.cache_control import Wish
 from radixlm.text.breakpoints import Place, with_marks

@@ -20,8 +20,7 @@ from radixlm.core.request import (
     TokenLogprob,
 )
 from radixlm.core.sampling import SamplingParams
-from radixlm.observe.causes import find
-from radixlm.observe.outline import Outline
+from radixlm.observe.causes import Outline, find
 from radixlm.server.pipeline.answer_memory import Asked
 from radixlm.server.pipeline.cache_report import CacheReport, CacheReported, as_report
 from radixlm.server.pipeline.metrics import RequestTimes

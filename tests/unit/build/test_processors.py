@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from radixlm.core import processors
-from radixlm.core.processors import processors_allowed, threads_for
+from radixlm.build import resolve
+from radixlm.build.resolve import processors_allowed, threads_for
 
 
 @pytest.fixture(autouse=True)
 def _four_processors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processors, "processors_seen", lambda: 4)
+    monkeypatch.setattr(resolve, "processors_seen", lambda: 4)
 
 
 def allowed(folder: Path, own: str, **files: str) -> float:
@@ -69,7 +69,7 @@ def test_without_cgroups_it_is_affinity(tmp_path: Path) -> None:
 def test_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 7})
-    assert processors.processors_seen() == 3
+    assert resolve.processors_seen() == 3
 
 
 @pytest.mark.parametrize(("share", "threads"), [(0.2, 1), (1, 1), (1.5, 2), (4, 4)])

@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from radixlm.cache import Lease, Pin, RadixCache, make_policy
 from radixlm.cache.cache import Usage
-from radixlm.core.clock import VirtualClock
 from radixlm.core.errors import PinError
 from radixlm.core.misses import MissReason, MissReport
 from radixlm.observe.picture import tree_snapshot
@@ -25,6 +24,7 @@ from tests.cache_model import (
     expected_to_work,
     same,
 )
+from tests.virtual_clock import VirtualClock
 
 POISON = -1
 SHOWN = 12

@@ -10,11 +10,11 @@ from contextlib import closing
 import httpx
 import pytest
 
-from radixlm.core.clock import VirtualClock
 from radixlm.core.errors import ConfigError, QueueFullError
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.pipeline.admission import KeyQueues, Pace
 from tests.server_support import Client, events, fake_engine, idle_and_whole, live, until
+from tests.virtual_clock import VirtualClock
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"

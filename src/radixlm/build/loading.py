@@ -20,7 +20,7 @@ from radixlm.build.resolve import (
     resolve_pin_budget,
     resolve_threads,
 )
-from radixlm.cache import EvictionPolicy, RadixCache, make_policy
+from radixlm.cache import RadixCache, make_policy
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError
 from radixlm.core.grammar import Grammar
@@ -133,13 +133,18 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
     shape = (model_config.n_layers, model_config.n_kv_heads, model_config.head_dim)
     capacity = config.kv_tokens or default_kv_tokens(bytes_per_token(*shape, dtype), device)
     pin_budget = resolve_pin_budget(config, capacity, context)
-    cache = _cache(config, policy, capacity, pin_budget)
+    cache = RadixCache(
+        capacity,
+        config.page_size,
+        enabled=not config.disable_radix_cache,
+        policy=policy,
+        pin_budget=pin_budget,
+        reserve=min(RESERVE, capacity // _RESERVES_IN_POOL),
+    )
     limits = Limits(context, cache.largest_request, model_config.vocab_size)
     pool, table = _memory(config, shape, cache.capacity, limits.longest, dtype, device)
     runner: Runner = ModelRunner(model, pool, table, device)
-    eos = model_config.eos_token_ids | (
-        frozenset() if tokenizer.eos_token_id is None else {tokenizer.eos_token_id}
-    )
+    eos = model_config.eos_token_ids | ({tokenizer.eos_token_id} - {None})
     info = ModelInfo(
         name=DEMO_NAME if folder == DEMO_MODEL else folder.resolve().name,
         model_path=str(folder),
@@ -170,19 +175,6 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
     team().leave()  # from here on the engine's thread computes
     client = EngineClient(core, processor, max_queued_requests=config.max_queued_requests)
     return Loaded(config, info, tokenizer, template, client)
-
-
-def _cache(
-    config: EngineConfig, policy: EvictionPolicy, capacity: int, pin_budget: int
-) -> RadixCache:
-    return RadixCache(
-        capacity,
-        config.page_size,
-        enabled=not config.disable_radix_cache,
-        policy=policy,
-        pin_budget=pin_budget,
-        reserve=min(RESERVE, capacity // _RESERVES_IN_POOL),
-    )
 
 
 def _memory(

@@ -98,9 +98,7 @@ class SlotAllocator:
         return start, start + n_pages
 
     def _take_longest(self, n_pages: int) -> list[tuple[int, int]]:
-        """Take the longest runs (of equals the first), and of the last one only what is needed;
-        that many pages are free.
-        """
+        """Take the longest runs, of equals the first, and of the last one only what is needed."""
         runs = list(zip(self._starts, self._stops, strict=True))
         taken = []
         gone = set()

@@ -220,8 +220,7 @@ class RadixCache:
     def keep(self, key: KeyLike, namespace: Hashable, ttl: float, owner: str) -> Pin:
         """Pin the whole pages of `key` for an owner; the pin yields to later ones, see PinBoard.
 
-        Raises PinError when not all of the key's whole pages are cached, when it has none, or when
-        there is no room for them.
+        Raises PinError when they are not all cached, are none, or have no room.
         """
         if not self.enabled:
             raise PinError("the cache is off, so there is nothing to keep")
@@ -326,9 +325,7 @@ class RadixCache:
         return reserve if afford else 0
 
     def _make_room(self, lease: Lease, n_slots: int) -> None:
-        """Free slots by eviction, and where that is not enough from the reserves of others, oldest
-        lease first.
-        """
+        """Free slots by eviction; if that is too little, from reserves of others, oldest first."""
         short = n_slots - self.allocator.free_size
         evictable = self.tree.evictable_size
         if short > 0 and evictable:
@@ -340,9 +337,7 @@ class RadixCache:
                 other.give_back_reserve()
 
     def insert(self, lease: Lease, upto: int) -> Inserted:
-        """Hand a lease's slots up to `upto` to the tree; the new path is locked before the old
-        one is let go.
-        """
+        """Hand a lease's slots up to `upto` to the tree; its lock moves to the new path."""
         inserted = self.tree.insert(
             lease.key[:upto], lease.slots[:upto], start=lease.node, priority=lease.priority
         )

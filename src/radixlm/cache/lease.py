@@ -44,9 +44,8 @@ class Lease:
                   | <----- in the tree, locked -----> | <- the lease's own -> |
 
     key: the tokens, prompt first; it may be a longer buffer that the caller fills as tokens come.
-    cached: tokens that were found at acquire. committed: tokens whose slots belong to the tree.
-    length: tokens that have slots; what is reserved beyond, so that they lie in long runs, and at
-    least the rest of the last page, is for the next ones.
+    length: tokens that have slots; what is reserved beyond, for the next ones, makes long runs and
+    is at least the rest of the last page.
     expected: tokens that pools of POOL_SCALES times the size would have had cached.
     """
 

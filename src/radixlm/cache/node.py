@@ -160,9 +160,7 @@ class TreeNode:
         return upper
 
     def join(self, upper: TreeNode) -> None:
-        """Take over the tokens and the place of a parent of which this is the only child; the
-        parent's own parent still has that one as its child.
-        """
+        """Take over tokens and place of a parent without other children, but in its own parent."""
         self.set_edge(upper.edge + self.edge, np.concatenate((upper.slots, self.slots)))
         self.parent = upper.parent
         self.last_used = upper.last_used
@@ -225,9 +223,7 @@ class Inserted:
 
 
 def descend(node: TreeNode, tokens: memoryview, page_size: int) -> tuple[TreeNode, int]:
-    """Walk down from `node`, which `tokens` begin like, ghosts included; return the last node and
-    how many tokens agree up to there.
-    """
+    """The last node that `tokens` run into from `node` on, ghosts included, and how many agree."""
     at = node.end
     if not node.children:  # a leaf that grows: there is nothing to look up
         return node, at

@@ -26,9 +26,7 @@ class Pin:
 
 @dataclass(slots=True, eq=False)
 class _Held:
-    """owner: for whom it is kept, None if it never yields. added: tokens that no other pin held
-    when it was made.
-    """
+    """owner: None if it never yields. added: tokens that no other pin held when it was made."""
 
     pin: Pin
     node: TreeNode

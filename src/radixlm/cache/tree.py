@@ -282,9 +282,7 @@ class RadixTree:
             self.reuse.enter(uses, freed)
 
     def pin(self, match: Match) -> TreeNode:
-        """Lock a match's path as a pin; no use and no hit is counted until it is unpinned. Raises
-        StaleMatchError when the tree has changed since.
-        """
+        """Lock a match's path; no use is counted until it is unpinned. Raises StaleMatchError."""
         node = self._end_of(match)
         self.lock(node)
         for at in upward(node):
@@ -507,9 +505,7 @@ class RadixTree:
         self.ghosts.update(node)
 
     def revive_path(self, node: TreeNode, slots: Slots) -> int:
-        """Make the path down to `node` resident, with `slots` for all of its tokens; return how
-        many of them were before.
-        """
+        """Give all tokens down to `node` their `slots`; return how many were resident before."""
         chain = [node]
         while (parent := chain[-1].parent) is not None and parent.ghosts:
             chain.append(parent)
@@ -624,9 +620,7 @@ class RadixTree:
 
 
 def is_mergeable(node: TreeNode) -> bool:
-    """Whether nothing tells `node` and its only child apart. While they are locked their age does
-    not: it is set when the lock ends.
-    """
+    """Whether nothing tells `node` and its only child apart; a lock sets the age when it ends."""
     if len(node.children) != 1 or node.parent is None:
         return False
     [child] = node.children.values()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, NamedTuple
@@ -40,9 +41,7 @@ def flag(
     heading: str | None = None,
     secret: bool = False,
 ) -> Any:
-    """A config's field. text: its help. rule: of each value where the field is a tuple; None is
-    always allowed where it is the default.
-    """
+    """A config's field. rule: of each value where it is a tuple; a default of None is allowed."""
     return field(
         default=default,
         repr=not secret,
@@ -71,7 +70,7 @@ def check_flags(config: Any, name_of: Callable[[str], str] = option_name) -> Non
             continue
         if not isinstance(item.default, tuple):
             if not rule.holds(value):
-                raise ConfigError(f"{name} {rule.text}, got {value!r:.200}")
+                raise ConfigError(f"{name} {rule.text}, got {_shown(value)}")
             continue
         if not isinstance(value, tuple):
             raise ConfigError(f"{item.name} is a tuple, got {type(value).__name__}")
@@ -79,7 +78,14 @@ def check_flags(config: Any, name_of: Callable[[str], str] = option_name) -> Non
             if not rule.holds(each) and declared.secret:
                 raise ConfigError(f"{name} number {place} {rule.text}")
             if not rule.holds(each):
-                raise ConfigError(f"{name} {rule.text}, got {each!r:.200}")
+                raise ConfigError(f"{name} {rule.text}, got {_shown(each)}")
+
+
+def _shown(value: object) -> str:
+    try:
+        return f"{value!r:.200}"
+    except ValueError:  # Python writes no integers of more than 4,300 digits
+        return "one of too many digits to be written"
 
 
 def integer(low: int, high: int | None = None) -> Rule:
@@ -91,9 +97,10 @@ def integer(low: int, high: int | None = None) -> Rule:
 
 def number(low: float, high: float, text: str = "") -> Rule:
     """A finite number; both ends are allowed."""
+    most = min(high, sys.float_info.max)
     return Rule(
         text or f"is a number from {low:g} to {high:g}",
-        lambda value: type(value) in (int, float) and math.isfinite(value) and low <= value <= high,
+        lambda value: type(value) in (int, float) and low <= value <= most,
     )
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from radixlm.core.keys import Slots
 from radixlm.core.request import Namespace
@@ -18,6 +18,26 @@ class Tally(NamedTuple):
 
     by_bits: tuple[int, ...]
     total: int
+
+
+class Exported(NamedTuple):
+    """A field's metric: its name, after the prefix, and what it says."""
+
+    kind: Literal["gauge", "counter", "histogram"]
+    name: str
+    text: str
+
+
+def gauge(name: str, text: str) -> Any:
+    return field(default=0, metadata={"metric": Exported("gauge", name, text)})
+
+
+def counter(name: str, text: str) -> Any:
+    return field(default=0, metadata={"metric": Exported("counter", name, text)})
+
+
+def histogram(name: str, text: str) -> Any:
+    return field(default=Tally((), 0), metadata={"metric": Exported("histogram", name, text)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,16 +112,10 @@ class TreeSnapshot:
     uses: int = 0
     path: tuple[NodeView, ...] = ()
 
-    def children(self, node_id: int | None) -> Iterator[NodeView]:
-        """The nodes directly below one; below None: the roots."""
-        return (node for node in self.nodes if node.parent_id == node_id)
-
 
 @dataclass(frozen=True, slots=True)
 class TreeChange:
-    """The step from one picture of the tree to a later one: first `removed` go, then `nodes` are
-    added or replaced, each before its children.
-    """
+    """From one picture to a later one: `removed` go, then `nodes` come or change, parents first."""
 
     version: int
     uses: int

@@ -152,18 +152,12 @@ class RequestOutput:
         parts = list(outputs)
         if not parts:
             raise ValueError("no outputs to join")
-        last = parts[-1]
-        return RequestOutput(
-            request_id=last.request_id,
+        return replace(
+            parts[-1],
             text="".join(part.text for part in parts),
             token_ids=tuple(token for part in parts for token in part.token_ids),
-            prompt_tokens=last.prompt_tokens,
-            cached_tokens=last.cached_tokens,
-            finish_reason=last.finish_reason,
-            matched_stop=last.matched_stop,
             logprobs=tuple(entry for part in parts for entry in part.logprobs),
             prompt_logprobs=parts[0].prompt_logprobs,
-            error=last.error,
             kept=tuple(entry for part in parts for entry in part.kept),
             miss=next((part.miss for part in parts if part.miss is not None), None),
             queued=next((part.queued for part in parts if part.queued is not None), None),

@@ -5,7 +5,7 @@ A field is declared here alone: HTTP bodies, the schemas and the commands' optio
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -114,9 +114,7 @@ class SamplingParams:
 
     @property
     def first_prompt_logprob(self) -> int:
-        """Position of the first prompt token that is given a log-probability, where they are asked
-        for: nothing comes before token 0 that could predict it.
-        """
+        """Position of the first prompt token that is given one: none can predict token 0."""
         return max(self.logprob_start_len, 1)
 
     def _check_numbers(self) -> None:
@@ -139,33 +137,19 @@ class SamplingParams:
             )
 
     def _check_stops(self) -> None:
-        if len(self.stop) > MAX_STOP_STRINGS:
-            raise InvalidRequestError(
-                f"stop holds {len(self.stop)} strings, at most {MAX_STOP_STRINGS} are allowed",
-                param="stop",
-            )
+        _few("stop", self.stop, "strings", MAX_STOP_STRINGS)
         for text in self.stop:
             if not isinstance(text, str) or not text or len(text) > MAX_STOP_LENGTH:
                 raise InvalidRequestError(
                     f"each stop string needs 1 to {MAX_STOP_LENGTH} characters, got {text!r:.80}",
                     param="stop",
                 )
-        if len(self.stop_token_ids) > MAX_STOP_TOKENS:
-            raise InvalidRequestError(
-                f"stop_token_ids holds {len(self.stop_token_ids)} ids, "
-                f"at most {MAX_STOP_TOKENS} are allowed",
-                param="stop_token_ids",
-            )
+        _few("stop_token_ids", self.stop_token_ids, "ids", MAX_STOP_TOKENS)
         for token in self.stop_token_ids:
             _integer("stop_token_ids", token, TOKEN_IDS)
 
     def _check_biases(self) -> None:
-        if len(self.logit_bias) > MAX_LOGIT_BIAS:
-            raise InvalidRequestError(
-                f"logit_bias holds {len(self.logit_bias)} tokens, "
-                f"at most {MAX_LOGIT_BIAS} are allowed",
-                param="logit_bias",
-            )
+        _few("logit_bias", self.logit_bias, "tokens", MAX_LOGIT_BIAS)
         for token, bias in self.logit_bias.items():
             _integer("logit_bias", token, TOKEN_IDS)
             _number("logit_bias", bias, BIASES)
@@ -180,6 +164,13 @@ NUMBERS: Mapping[str, tuple[str, Range]] = MappingProxyType(
     }
 )
 RANGES: Mapping[str, Range] = MappingProxyType({name: held for name, (_, held) in NUMBERS.items()})
+
+
+def _few(name: str, held: Collection[object], things: str, most: int) -> None:
+    if len(held) > most:
+        raise InvalidRequestError(
+            f"{name} holds {len(held)} {things}, at most {most} are allowed", param=name
+        )
 
 
 def _integer(name: str, value: object, allowed: Range) -> None:

@@ -99,9 +99,7 @@ class EngineClient:
             self._inbox.put(Submit(tuple(requests), self._clock.now()))
 
     def check_room(self, count: int = 1) -> None:
-        """Raise what `submit` would now for `count` requests: QueueFullError, EngineDeadError.
-        So a request that is refused need not be read first.
-        """
+        """Raise what `submit` would now for `count` requests, before they are even read."""
         with self._lock:
             self._check_alive()
             if len(self._mailboxes) + count > self._max_queued:
@@ -134,10 +132,9 @@ class EngineClient:
         return len(found) + self.processor.abort(request_ids)
 
     def run(self, requests: Sequence[GenerateRequest]) -> Iterator[RequestOutput]:
-        """Run all of them and yield their outputs as they come. Blocks.
+        """Run all of them, as many at a time as may be queued, and yield their outputs. Blocks.
 
-        No more than max_queued_requests are under way at a time. Raises InvalidRequestError before
-        any is run, EngineDeadError when the engine dies, QueueFullError when other callers'
+        Raises InvalidRequestError before any is run, EngineDeadError, QueueFullError when others'
         requests leave no room. Leaving early, or being interrupted, aborts what is not finished.
         """
         mailbox = ThreadMailbox()
@@ -231,9 +228,7 @@ class EngineClient:
             self._check_alive()
 
     def close(self) -> None:
-        """Stop the thread after the step in flight; what is under way ends with an error. Called
-        again, it does nothing; when the program ends, it is called by itself.
-        """
+        """Stop after the step in flight; what is under way ends with an error. Once is enough."""
         atexit.unregister(self.close)
         self._inbox.put(Stop())
         self._thread.join()

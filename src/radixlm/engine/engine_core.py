@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import fields
 from typing import Protocol
 
 from radixlm.cache import RadixCache
@@ -12,11 +13,12 @@ from radixlm.core.request import GenerateRequest, RequestOutput
 from radixlm.engine.engine_stats import EngineStats
 from radixlm.engine.output_processor import OutputProcessor
 from radixlm.engine.watching import Journal, Watching
-from radixlm.scheduler import Scheduler
+from radixlm.scheduler import Counters, Scheduler
 from radixlm.structured_output import MaskFiller
 from radixlm.text.tokenizer import Tokenizer
 
 _logger = logging.getLogger("radixlm.engine")
+_COUNTED = [item.name for item in fields(Counters)]
 
 
 class Runner(Protocol):
@@ -64,9 +66,7 @@ class EngineCore:
         return self._scheduler.has_work
 
     def add(self, request: GenerateRequest, *, waited: float = 0.0) -> None:
-        """Queue a request, which came `waited` seconds ago. Raises InvalidRequestError; then
-        nothing of it is kept.
-        """
+        """Queue a request that came `waited` seconds ago, or raise InvalidRequestError."""
         if request.constraint is not None and not self._takes_grammars:
             raise InvalidRequestError("this engine follows no grammars", param="grammar")
         self._scheduler.add(request, waited=waited)
@@ -92,15 +92,11 @@ class EngineCore:
         return [self.outputs.complete(output) for output in outputs]
 
     def flush(self) -> tuple[int, bool]:
-        """Drop every cached token that no request and no pin uses; how many, and whether no request
-        is under way, so that only pins are left.
-        """
+        """Drop all that no request and no pin uses; how many tokens, and whether nothing runs."""
         return self.cache.flush(), not self.has_work
 
     def check_idle(self) -> None:
-        """With nothing under way every slot must be free, evictable or pinned; else log and count
-        it.
-        """
+        """With nothing under way every slot must be free, evictable or pinned: log and count it."""
         if self.has_work:
             return
         usage = self.cache.usage()
@@ -113,6 +109,7 @@ class EngineCore:
         counters = self._scheduler.counters
         tree = self.cache.tree.stats
         return EngineStats(
+            **{name: getattr(counters, name) for name in _COUNTED},
             running=len(self._scheduler.running),
             waiting=len(self._scheduler.waiting),
             kv_capacity=self.cache.capacity,
@@ -126,25 +123,13 @@ class EngineCore:
             tree_leaves=tree.leaves,
             evicted_tokens=tree.evicted_tokens,
             revived_tokens=tree.revived_tokens,
-            prompt_tokens=counters.prompt_tokens,
-            cached_tokens=counters.cached_tokens,
-            readmitted_tokens=counters.readmitted_tokens,
-            readmitted_cached=counters.readmitted_cached,
-            computed_tokens=counters.computed_tokens,
-            output_tokens=counters.output_tokens,
-            requests_finished=counters.finished,
-            requests_aborted=counters.aborted,
-            retractions=counters.retractions,
-            preemptions=counters.preemptions,
             steps=self._steps,
             kv_bytes_read=self._kv_bytes_read,
             kv_bytes_of_rows=self._kv_bytes_of_rows,
             leaks=self._leaks,
             picture_failures=self.watching.failures,
-            hit_rate=counters.hit_rate,
             reuse_age=tree.reuse_age.tally(),
             match_depth=tree.match_depth.tally(),
             hits_at_eviction=tree.hits_at_eviction.tally(),
             endings=dict(tree.endings),
-            expected_tokens=tuple(counters.expected_tokens),
         )

@@ -6,91 +6,57 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from radixlm.core.clock import Clock
-from radixlm.core.misses import POOL_SCALES, MissReason
-from radixlm.core.reports import Tally
+from radixlm.core.misses import MissReason
+from radixlm.core.reports import Exported, Tally, counter, gauge, histogram
+from radixlm.scheduler import Counters
 
 _logger = logging.getLogger("radixlm.engine")
 
 
-class Exported(NamedTuple):
-    """A field's metric: its name, after the prefix, and what it says."""
-
-    kind: Literal["gauge", "counter", "histogram"]
-    name: str
-    text: str
-
-
-def _gauge(name: str, text: str) -> Any:
-    return field(default=0, metadata={"metric": Exported("gauge", name, text)})
-
-
-def _counter(name: str, text: str) -> Any:
-    return field(default=0, metadata={"metric": Exported("counter", name, text)})
-
-
-def _histogram(name: str, text: str) -> Any:
-    metric = Exported("histogram", name, text)
-    return field(default=Tally((), 0), metadata={"metric": metric})
-
-
-@dataclass(frozen=True, slots=True)
-class EngineStats:
-    """A snapshot; sizes in tokens (slots), the rest are totals since the start. A field that is a
-    metric is declared as one.
+@dataclass(slots=True)
+class EngineStats(Counters):
+    """A snapshot, not changed once it is made; sizes in tokens (slots), the rest are totals since
+    the start.
 
     kv_free + kv_private + kv_locked + kv_evictable == kv_capacity; kv_pinned is part of kv_locked.
-    hit_rate: over admitted requests, re-admissions counted apart (readmitted_*).
     endings: see TreeStats.
-    expected_tokens: what cached_tokens would be with pools of POOL_SCALES times the size.
     """
 
-    running: int = _gauge("num_running_reqs", "Requests that run.")
-    waiting: int = _gauge("num_queue_reqs", "Requests that wait.")
-    kv_capacity: int = _gauge("max_total_num_tokens", "KV slots in all.")
-    kv_free: int = _gauge("num_free_tokens", "KV slots that hold nothing.")
+    running: int = gauge("num_running_reqs", "Requests that run.")
+    waiting: int = gauge("num_queue_reqs", "Requests that wait.")
+    kv_capacity: int = gauge("max_total_num_tokens", "KV slots in all.")
+    kv_free: int = gauge("num_free_tokens", "KV slots that hold nothing.")
     kv_private: int = 0
     kv_locked: int = 0
-    kv_evictable: int = _gauge("num_evictable_tokens", "KV slots of cached tokens that none uses.")
+    kv_evictable: int = gauge("num_evictable_tokens", "KV slots of cached tokens that none uses.")
     kv_pinned: int = 0
-    ghost_tokens: int = _gauge("num_ghost_tokens", "Evicted tokens that are remembered.")
-    tree_nodes: int = _gauge("num_tree_nodes", "Nodes of the radix tree, ghosts too.")
-    tree_leaves: int = _gauge("num_tree_leaves", "Of these, without children.")
-    revived_tokens: int = _counter(
+    ghost_tokens: int = gauge("num_ghost_tokens", "Evicted tokens that are remembered.")
+    tree_nodes: int = gauge("num_tree_nodes", "Nodes of the radix tree, ghosts too.")
+    tree_leaves: int = gauge("num_tree_leaves", "Of these, without children.")
+    revived_tokens: int = counter(
         "ghost_hit_tokens", "Evicted tokens that were computed again while remembered."
     )
-    evicted_tokens: int = _counter("evicted_tokens", "Cached tokens that had to go.")
-    prompt_tokens: int = _counter("prompt_tokens", "Prompt tokens of admitted requests.")
-    cached_tokens: int = _counter("cached_tokens", "Prompt tokens that came from the cache.")
-    readmitted_tokens: int = 0
-    readmitted_cached: int = 0
-    computed_tokens: int = _counter("computed_tokens", "Tokens that went through the model.")
-    output_tokens: int = _counter("generation_tokens", "Tokens that were generated.")
-    requests_finished: int = _counter("num_requests", "Requests that finished.")
-    requests_aborted: int = _counter("num_aborted_requests", "Requests that were aborted.")
-    retractions: int = _counter("num_retractions", "Times a running request had to make room.")
-    preemptions: int = _counter("num_preemptions", "Of these, for one of higher priority.")
-    steps: int = _counter("num_steps", "Forward passes.")
-    kv_bytes_read: int = _counter("kv_read_bytes", "Keys and values that attention read.")
-    kv_bytes_of_rows: int = _counter(
+    evicted_tokens: int = counter("evicted_tokens", "Cached tokens that had to go.")
+    steps: int = counter("num_steps", "Forward passes.")
+    kv_bytes_read: int = counter("kv_read_bytes", "Keys and values that attention read.")
+    kv_bytes_of_rows: int = counter(
         "kv_context_bytes", "The same, had each request read its own context."
     )
-    leaks: int = _counter("num_leaks", "Times slots were missing when idle: a bug if not 0.")
-    picture_failures: int = _counter(
+    leaks: int = counter("num_leaks", "Times slots were missing when idle: a bug if not 0.")
+    picture_failures: int = counter(
         "num_picture_failures", "Views of the cache that broke off: a bug if not 0."
     )
-    hit_rate: float = _gauge("cache_hit_rate", "Cached prompt tokens / prompt tokens.")
-    reuse_age: Tally = _histogram(
+    reuse_age: Tally = histogram(
         "reuse_age", "Uses of the tree since what was found was last used."
     )
-    match_depth: Tally = _histogram("match_depth", "Nodes that what was found runs through.")
-    hits_at_eviction: Tally = _histogram(
+    match_depth: Tally = histogram("match_depth", "Nodes that what was found runs through.")
+    hits_at_eviction: Tally = histogram(
         "hits_at_eviction", "How often a node had been found when tokens of it were evicted."
     )
     endings: Mapping[MissReason, int] = field(default_factory=dict)
-    expected_tokens: tuple[int, ...] = (0,) * len(POOL_SCALES)
 
     def exported(self) -> Iterator[tuple[Exported, Any]]:
         """The fields that are metrics, with their values."""
@@ -122,8 +88,10 @@ class StepLog:
     def idle(self) -> Iterator[None]:
         """Time spent in here is no work: it counts neither for the interval nor in the rates."""
         began = self._clock.now()
-        yield
-        self._since += self._clock.now() - began
+        try:
+            yield
+        finally:
+            self._since += self._clock.now() - began
 
     def record(self, stats: EngineStats) -> None:
         now = self._clock.now()
@@ -149,7 +117,7 @@ class StepLog:
             100 * stats.hit_rate,
             stats.kv_in_use,
             stats.kv_capacity,
-            100 * stats.kv_in_use / max(stats.kv_capacity, 1),
+            100 * stats.token_usage,
             stats.kv_evictable,
             (stats.kv_bytes_read - before.kv_bytes_read) / steps / 1e6,
             (stats.kv_bytes_of_rows - before.kv_bytes_of_rows) / steps / 1e6,

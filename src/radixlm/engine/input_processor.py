@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import TypedDict
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -32,19 +32,13 @@ def as_list(prompts: Prompts) -> list[Prompt]:
     """One prompt becomes a list of one; a list of ints is one prompt."""
     if isinstance(prompts, str | np.ndarray):
         return [prompts]
-    ids = [item for item in prompts if isinstance(item, int | np.integer)]
-    if ids and len(ids) == len(prompts):
-        return [[int(item) for item in ids]]
-    return [_as_prompt(item) for item in prompts]
-
-
-def _as_prompt(item: Prompt | int) -> Prompt:
-    if isinstance(item, int | np.integer):
+    ids = [int(item) for item in prompts if isinstance(item, int | np.integer)]
+    if ids and len(ids) < len(prompts):
         raise InvalidRequestError(
             "a list of prompts holds text or lists of token ids, not both ids and prompts",
             param="prompt",
         )
-    return item
+    return [ids] if ids else list(prompts)
 
 
 def params_for(
@@ -190,12 +184,10 @@ class _Compiling:
 
 
 class RequestFields(TypedDict, total=False):
-    """What callers of the Python interface may say of a request besides prompt and parameters.
+    """What callers of the Python interface may say of a request: see GenerateRequest.
 
-    request_id: for `abort`; a fresh one, unless it is given.
-    namespace, priority, tenant: see GenerateRequest.
-    breakpoints: prefixes of the prompt that are kept once it is computed, within
-        --max-pinned-tokens; the output with the first token says which ones are.
+    request_id: for `abort`; a fresh one, unless it is given. breakpoints: kept within
+    --max-pinned-tokens; the output with the first token says which ones are.
     """
 
     request_id: str | None
@@ -206,25 +198,12 @@ class RequestFields(TypedDict, total=False):
 
 
 def new_request(
-    key: Key,
-    params: SamplingParams,
-    *,
-    request_id: str | None = None,
-    namespace: Namespace | None = None,
-    priority: int = 0,
-    tenant: str = "",
-    breakpoints: Sequence[Breakpoint] = (),
+    key: Key, params: SamplingParams, **fields: Unpack[RequestFields]
 ) -> GenerateRequest:
-    """A request from the Python interface, unchecked. Its keywords are RequestFields."""
-    return GenerateRequest(
-        request_id or f"req-{secrets.token_hex(12)}",
-        key,
-        params,
-        namespace=Namespace() if namespace is None else namespace,
-        priority=priority,
-        tenant=tenant,
-        breakpoints=tuple(breakpoints),
-    )
+    """A request from the Python interface, unchecked."""
+    given: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
+    name = given.pop("request_id", "") or f"req-{secrets.token_hex(12)}"
+    return GenerateRequest(name, key, params, **given)
 
 
 def _check_types(request: GenerateRequest) -> None:
@@ -310,9 +289,7 @@ class Limits:
         return params.max_tokens
 
     def _longest_of(self, params: SamplingParams) -> int:
-        """A prompt that is scored may fill the context: the one token after it is not computed
-        on, so the model need not know its position.
-        """
+        """A scored prompt may fill the context: the token after it is not computed on."""
         scored = params.prompt_logprobs is not None and params.max_tokens == 1
         return min(self.context_length + scored, self.capacity)
 

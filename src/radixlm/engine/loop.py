@@ -118,9 +118,10 @@ class EngineThread(threading.Thread):
         """
         ended: list[RequestOutput] = []
         if not self._core.has_work:
-            with self._log.idle():
-                message = self._wait()
-            if message is None:
+            try:
+                with self._log.idle():
+                    message = self._inbox.get(timeout=self._core.watching.seconds_left())
+            except Empty:  # there is something to be sent to watchers first
                 return
             self._handle(message, ended)
         while not self._stopping:
@@ -132,13 +133,6 @@ class EngineThread(threading.Thread):
         self.stats = self._core.stats()
         if ended:
             self._send(Outputs(tuple(ended)))
-
-    def _wait(self) -> Inbound | None:
-        """The next message, or None when there is something to be sent to watchers first."""
-        try:
-            return self._inbox.get(timeout=self._core.watching.seconds_left())
-        except Empty:
-            return None
 
     def _handle(self, message: Inbound, ended: list[RequestOutput]) -> None:
         match message:
@@ -179,9 +173,7 @@ class EngineThread(threading.Thread):
 
 
 def settle(future: Future[Any], value: object, error: Exception | None) -> None:
-    """A caller may have given up; setting a cancelled future would raise here, in the engine's
-    thread.
-    """
+    """Set the outcome, unless the caller has given up: a cancelled future would raise here."""
     if not future.set_running_or_notify_cancel():
         return
     if error is None:

@@ -27,19 +27,12 @@ class Mailbox(Protocol):
     def deliver(self, outputs: Iterable[RequestOutput], /) -> None: ...
 
 
-class ThreadMailbox:
-    """For a thread that waits for the outputs of many requests."""
-
-    def __init__(self) -> None:
-        self._queue: SimpleQueue[RequestOutput] = SimpleQueue()
+class ThreadMailbox(SimpleQueue[RequestOutput]):
+    """For a thread that waits for the outputs of many requests; `get` gives the next one."""
 
     def deliver(self, outputs: Iterable[RequestOutput]) -> None:
         for output in outputs:
-            self._queue.put(output)
-
-    def get(self) -> RequestOutput:
-        """Wait for the next output."""
-        return self._queue.get()
+            self.put(output)
 
 
 class TaskMailbox:
@@ -76,8 +69,8 @@ class TaskMailbox:
 
 
 def deliver_all(addressed: Mapping[Mailbox, Sequence[RequestOutput]]) -> None:
-    """From the engine's thread: every loop is woken once, when all is there. Woken for each, it
-    would take the interpreter away while the engine still needs it.
+    """From the engine's thread: each loop is woken once, when all is there; woken more often, it
+    would take the interpreter away while the engine needs it.
     """
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[TaskMailbox, Sequence[RequestOutput]]]] = {}
     for mailbox, outputs in addressed.items():

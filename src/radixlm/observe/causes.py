@@ -140,9 +140,7 @@ _OF_REASON: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """position: the token. spot: its message, in a chat. difference: where prompts part. where: a
-    better place for the part that changes.
-    """
+    """position: the token. where: a better place for the part that changes."""
 
     cause: Cause
     position: int
@@ -247,18 +245,14 @@ def _in_message(kind: Kind, texts: Texts, spot: Spot) -> tuple[Cause, bool]:
 
 
 def _of_own(kind: Kind, *, inside: bool) -> Cause:
-    """The cause where a prompt ends in its own text: a change there costs nothing unless the same
-    text follows.
-    """
+    """The cause in a prompt's own end: nothing is lost unless the same text follows."""
     if not inside:
         return Cause.NEW_TEXT
     return Cause.CHANGING_PART if kind is Kind.TEXT else Cause(kind.value)
 
 
 def _tools_gone(cached: str, spot: Spot) -> bool:
-    """Whether tools stood after the system prompt, or without one before the messages, where none
-    are now.
-    """
+    """Whether tools stood before the first message, or after the system's, and are gone."""
     between = spot.into < 0 if spot.role != "system" else not spot.left
     return between and _OF_TOOLS in cached
 

@@ -233,9 +233,7 @@ class Difference(NamedTuple):
 def difference(
     tokenizer: Tokenizer, shared: Key, cached: Key, requested: Key, *, begins: bool = False
 ) -> tuple[Difference, Texts]:
-    """The difference of two continuations of the same tokens, the last of which are `shared`; and
-    all their known text.
-    """
+    """The difference of two continuations of `shared`, and all of their text that is known."""
     head, *both = (tokenizer.spelled(ids.tolist()) for ids in (shared, cached, requested))
     before, torn = _decoded(head)  # a character that the tokens cut belongs to the continuations
     texts = Texts(before, *(_whole(torn + data) for data in both))
@@ -284,9 +282,7 @@ def _agree(left: str | bytes, right: str | bytes) -> bool:
 
 
 def _parted(texts: Texts, lead: int, ends: Sequence[int]) -> tuple[str, str, str, str]:
-    """(before, cached, requested, after) with whole words in the middle; lead, ends: how many
-    characters are shown before and after.
-    """
+    """(before, cached, requested, after) in whole words; lead, ends: characters to be shown."""
     torn = torn_word(texts.before)
     end = len(texts.before) - len(torn)
     before = texts.before[max(len(texts.before) - lead, 0) : end]

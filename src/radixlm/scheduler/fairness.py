@@ -48,9 +48,7 @@ class TokenFairness:
         self._active[tenant] += 1
 
     def leave(self, tenant: str) -> None:
-        """A request of `tenant` has ended; a tenant without any is forgotten, unless it was served
-        more than the others.
-        """
+        """A request has ended; a tenant without any is forgotten, unless it was served most."""
         self._active[tenant] -= 1
         if self._active[tenant]:
             return

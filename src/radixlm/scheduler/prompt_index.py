@@ -78,9 +78,7 @@ class PromptIndex:
         self._computing[state] = None
 
     def computing(self, state: RequestState, at: int) -> tuple[RequestState, int] | None:
-        """The request being computed that shares most of `state`, and how many tokens; None when
-        that is not more than `at`.
-        """
+        """The computing request that shares most of `state`, how many tokens; None up to `at`."""
         for node in upward(self._places[state]):
             if node.end <= at:
                 return None
@@ -102,9 +100,7 @@ class PromptIndex:
             came_from, shared, node = node, node.start, node.parent
 
     def heaviest_first(self) -> Iterator[RequestState]:
-        """The waiting requests, depth first, the child that most of them share before others;
-        among equals the one that came first.
-        """
+        """The waiting requests, depth first: the child that most share, of equals the oldest."""
         stack = _lightest_first(self._tree.roots.values())
         while stack:
             node = stack.pop()

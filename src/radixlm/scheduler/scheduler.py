@@ -132,7 +132,7 @@ class Scheduler:
         state = self._running.get(request_id) or self._waiting.get(request_id)
         if state is None:
             return None
-        self.counters.aborted += 1
+        self.counters.requests_aborted += 1
         self._finish(state, FinishReason.ABORT)
         return state.output(reason=FinishReason.ABORT)
 
@@ -214,9 +214,7 @@ class Scheduler:
         return Plan(tokens, prompts, budget)
 
     def _prompts(self) -> list[RequestState]:
-        """Running requests that do not decode yet, those of the tenant that was served least
-        first, of equals the first admitted.
-        """
+        """Running requests that do not decode yet, the least served tenants' first, then by age."""
         prompts = [state for state in self._running.values() if not state.decodes]
         return sorted(prompts, key=self._served)
 
@@ -352,17 +350,15 @@ class Scheduler:
         self.counters.output_tokens += len(new.tokens)
         reason, matched = state.end_by(new)
         if reason is not None:
-            self.counters.finished += 1
+            self.counters.requests_finished += 1
             self._guard.learn_from_end(state)
             self._finish(state, reason)
         return state.output(new, reason, matched, logprob, first=first)
 
     def _fail(self, state: RequestState, failure: Failure) -> RequestOutput:
-        """End a request whose keys, values or logits are not numbers, and drop what they spoiled
-        from the cache.
-        """
+        """End a request whose numbers are not finite; what they spoiled leaves the cache."""
         state.computed = failure.sound
-        self.counters.finished += 1
+        self.counters.requests_finished += 1
         self._finish(state, FinishReason.ERROR)
         self._cache.discard(state.known, state.request.namespace, failure.sound)
         return state.output(NewTokens((), error=failure.reason), FinishReason.ERROR)

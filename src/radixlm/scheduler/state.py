@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import add
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from radixlm.core.batch import NewTokens, Remap, ScheduledRow
 from radixlm.core.errors import CacheError
 from radixlm.core.keys import Key, Slots
 from radixlm.core.misses import POOL_SCALES, MissReport
+from radixlm.core.reports import counter
 from radixlm.core.request import FinishReason, GenerateRequest, RequestOutput, TokenLogprob
 
 NO_TOKENS = NewTokens(())
@@ -19,32 +21,30 @@ NO_TOKENS = NewTokens(())
 
 @dataclass(slots=True)
 class Counters:
-    """Totals since the start, in requests or tokens.
+    """Totals since the start, in requests or tokens. A field that is a metric is declared as one.
 
     prompt_tokens, cached_tokens: of requests admitted for the first time; their ratio is the hit
-    rate. readmitted_*: the same after retractions, of which preemptions made room for requests of
-    higher priority. computed_tokens: tokens that went through the model. expected_tokens: what
-    cached_tokens would be with pools of POOL_SCALES times the size.
+    rate. readmitted_*: the same after retractions.
+    expected_tokens: what cached_tokens would be with pools of POOL_SCALES times the size.
     """
 
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
+    prompt_tokens: int = counter("prompt_tokens", "Prompt tokens of admitted requests.")
+    cached_tokens: int = counter("cached_tokens", "Prompt tokens that came from the cache.")
     readmitted_tokens: int = 0
     readmitted_cached: int = 0
-    computed_tokens: int = 0
-    output_tokens: int = 0
-    finished: int = 0
-    aborted: int = 0
-    retractions: int = 0
-    preemptions: int = 0
-    expected_tokens: list[int] = field(default_factory=lambda: [0] * len(POOL_SCALES))
+    computed_tokens: int = counter("computed_tokens", "Tokens that went through the model.")
+    output_tokens: int = counter("generation_tokens", "Tokens that were generated.")
+    requests_finished: int = counter("num_requests", "Requests that finished.")
+    requests_aborted: int = counter("num_aborted_requests", "Requests that were aborted.")
+    retractions: int = counter("num_retractions", "Times a running request had to make room.")
+    preemptions: int = counter("num_preemptions", "Of these, for one of higher priority.")
+    expected_tokens: tuple[int, ...] = (0,) * len(POOL_SCALES)
 
     def admit(self, prompt: int, cached: int, expected: Sequence[int]) -> None:
         """A prompt is admitted for the first time."""
         self.prompt_tokens += prompt
         self.cached_tokens += cached
-        for place, tokens in enumerate(expected):
-            self.expected_tokens[place] += tokens
+        self.expected_tokens = tuple(map(add, self.expected_tokens, expected))
 
     @property
     def hit_rate(self) -> float:
@@ -138,9 +138,7 @@ class RequestState:
 
     @property
     def next_prompt_logprob(self) -> int:
-        """Position of the first prompt token that lacks its log-probability, where they are asked
-        for.
-        """
+        """Position of the first prompt token without log-probability, where they are wanted."""
         return self.request.params.first_prompt_logprob + len(self.prompt_logprobs)
 
     @property

@@ -101,9 +101,7 @@ class WaitingRoom:
         return match
 
     def start(self, state: RequestState, cached: int) -> None:
-        """A waiting request has been admitted; those that share more of it than `cached` tokens
-        follow it.
-        """
+        """A request is admitted; those that share more of it than `cached` tokens follow it."""
         self._take_out(state, admitted=True)
         if not self._cache.enabled:
             return

@@ -8,7 +8,6 @@ import random
 
 import pytest
 
-from radixlm.core.clock import VirtualClock
 from radixlm.core.reports import Event, NodeView, TreeQuery
 from radixlm.engine import watching
 from radixlm.engine import watching as journal
@@ -21,6 +20,7 @@ from radixlm.engine.watching import (
 )
 from radixlm.observe.picture import tree_snapshot
 from tests.engines import Bench, make_request
+from tests.virtual_clock import VirtualClock
 
 
 class Watcher:

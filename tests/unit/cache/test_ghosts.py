@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from radixlm.cache import RadixCache, RadixTree
-from radixlm.core.clock import VirtualClock
+from tests.virtual_clock import VirtualClock
 
 PAGE_SIZES = [1, 4, 16]
 

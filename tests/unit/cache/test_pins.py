@@ -7,8 +7,8 @@ from math import inf, nan
 import pytest
 
 from radixlm.cache import Pin, RadixCache, Usage
-from radixlm.core.clock import VirtualClock
 from radixlm.core.errors import PinError
+from tests.virtual_clock import VirtualClock
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from radixlm.cache import RadixCache, RadixTree
 from radixlm.cache.tree_stats import Histogram
-from radixlm.core.reports import TreeQuery, TreeSnapshot
+from radixlm.core.reports import NodeView, TreeQuery, TreeSnapshot
 from radixlm.observe.picture import tree_snapshot
 
 
@@ -64,10 +64,14 @@ class TestSnapshot:
         for view in snapshot.nodes:
             assert view.parent_id in seen
             seen.add(view.id)
-        roots = list(snapshot.children(None))
+
+        def below(node_id: int | None) -> list[NodeView]:
+            return [view for view in snapshot.nodes if view.parent_id == node_id]
+
+        roots = below(None)
         assert {root.namespace for root in roots} == {None, "a"}
-        [top] = snapshot.children(next(root.id for root in roots if root.namespace is None))
-        assert {view.tokens for view in snapshot.children(top.id)} == {(3, 4, 5), (8,)}
+        [top] = below(next(root.id for root in roots if root.namespace is None))
+        assert {view.tokens for view in below(top.id)} == {(3, 4, 5), (8,)}
 
     def test_is_frozen(self, cache: RadixCache) -> None:
         snapshot = tree_snapshot(cache.tree)

@@ -37,6 +37,11 @@ def test_what_holds_is_taken():
         ({"most_tokens": True}, "--most-tokens is an integer from 1 to 9, got True"),
         ({"least": None}, "--least is an integer of at least 2, got None"),
         ({"share": 1.1}, "--share is a number from 0 to 1, got 1.1"),
+        ({"share": 10**400}, f"--share is a number from 0 to 1, got {10**400!r:.200}"),
+        (
+            {"least": -(10**5000)},
+            "--least is an integer of at least 2, got one of too many digits to be written",
+        ),
         ({"wait": float("inf")}, "--wait is a number of seconds, 0 for no limit, got inf"),
         ({"kind": "c"}, "--kind is one of ('a', 'b'), got 'c'"),
         ({"origins": ("x", "1")}, "--origins is a word, got '1'"),

@@ -64,9 +64,7 @@ class _Held:
     hashes: list[int]
 
     def is_still(self, view: NodeView) -> bool:
-        """Whether nothing that matters here has changed. (Below the same parent it begins where it
-        did: what has children does not grow.)
-        """
+        """Whether nothing matters that changed. (What has children does not grow.)"""
         return (
             self.resident == view.resident
             and self.parent_id == view.parent_id

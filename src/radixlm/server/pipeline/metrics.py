@@ -210,6 +210,7 @@ class _EngineCollector(Collector):
                 family = HistogramMetricFamily(PREFIX + name, text, labels=["model_name"])
                 family.add_metric([self._model_name], _buckets(value), value.total)
                 yield family
+        yield self._gauge("cache_hit_rate", "Cached prompt tokens / prompt tokens.", stats.hit_rate)
         rate = self._throughput.of(stats.output_tokens)
         yield self._gauge(
             "num_used_tokens", "KV slots that running requests hold.", stats.kv_in_use

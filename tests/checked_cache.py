@@ -14,7 +14,6 @@ from radixlm.cache import Lease, Pin, RadixCache, make_policy
 from radixlm.cache.cache import Usage
 from radixlm.core.errors import PinError
 from radixlm.core.misses import MissReason, MissReport
-from radixlm.observe.picture import tree_snapshot
 from tests.cache_model import (
     Mismatch,
     PrefixModel,
@@ -24,6 +23,7 @@ from tests.cache_model import (
     expected_to_work,
     same,
 )
+from tests.tree_pictures import tree_snapshot
 from tests.virtual_clock import VirtualClock
 
 POISON = -1
@@ -230,7 +230,7 @@ class CheckedCache:
         self._after(None)
 
     def set_policy(self, name: str) -> None:
-        self.cache.tree.set_policy(make_policy(name))
+        self.cache.tree.order.rebuild(self.cache.tree.nodes(), make_policy(name))
         self._after(None)
 
     def close(self) -> None:

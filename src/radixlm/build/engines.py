@@ -92,12 +92,10 @@ class Engine(_LocalEngine):
     ) -> list[RequestOutput]:
         """Continue a prompt, or each of a list, and return the outputs in order.
 
-        prompts: text, token ids, or a list of either; a list is run depth first through the tree
-        of its prompts, so that each shared prefix is computed once even in a small pool.
-        params: for all, or one for each. progress: show a bar on stderr.
-        fields: of each request: namespace, priority (higher is more important, under `priority`
-        policies), tenant (tenants are served in turn, by tokens).
-        Raises InvalidRequestError before anything is run, EngineDeadError.
+        prompts: text, token ids, or a list of either, run depth first through the tree of its
+        prompts: each shared prefix is computed once even in a small pool. params: for all, or one
+        for each. progress: show a bar on stderr. fields: of each request; priority counts under
+        policies of that name. Raises InvalidRequestError before anything is run, EngineDeadError.
         """
         items = as_list(prompts)
         each = params_for(params, len(items))

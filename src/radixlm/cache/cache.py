@@ -157,13 +157,12 @@ class RadixCache:
         priority: int = 0,
         match: Match | None = None,
     ) -> Lease:
-        """Take the longest cached prefix of `key` and lock it.
+        """Take the longest cached prefix of `key` and lock it. Raises InvalidKeyError.
 
         n_tokens: how many tokens of the key are known, all by default; the rest is room for those
-        to come. max_match: how many may be matched; by default all known ones but the last, whose
-        logits are wanted. priority: for the policy of that name. match: what `match` found for the
-        same key, namespace and limit; it is found anew where the tree has changed since. Raises
-        InvalidKeyError.
+        to come. max_match: how many may be matched; all known ones but the last by default, whose
+        logits are wanted. match: what `match` found for the same; found anew if the tree has
+        changed.
         """
         array = as_trusted_key(key)
         size = array.size if n_tokens is None else n_tokens
@@ -263,9 +262,7 @@ class RadixCache:
         return self._clock.now()
 
     def check(self) -> None:
-        """Walk every invariant: the tree's, the conservation law, and that each slot has exactly
-        one owner. Raises InvariantError. O(capacity).
-        """
+        """Walk all invariants; each slot has one owner. Raises InvariantError. O(capacity)."""
         self.tree.check()
         self.allocator.check()
         usage = self.usage()
@@ -305,9 +302,8 @@ class RadixCache:
     # What follows is for leases.
 
     def take_private(self, lease: Lease, n_slots: int, ahead: int) -> Slots | None:
-        """Slots in whole pages for a lease, or None: `n_slots`, and as a reserve as many of the
-        `ahead` that it may still ask for as can be laid aside. Where eviction makes the room it is
-        by a quantum at least, of which the rest is free for the next ones.
+        """Slots in whole pages for a lease, or None: `n_slots`, and as a reserve of the `ahead`
+        that it may still ask for what can be laid aside. Eviction is by a quantum at least.
         """
         if not self.has_room(n_slots + lease.reserve):
             return None

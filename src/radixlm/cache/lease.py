@@ -116,10 +116,9 @@ class Lease:
         return self.private_size + sum(node.resident for node in alone)
 
     def extend(self, n_tokens: int) -> Slots | None:
-        """Give the next `n_tokens` slots, evicting leaf-first what is needed, by quanta.
-
-        Returns (n_tokens,) slots, or None when free and evictable slots do not suffice; then
-        nothing has changed. Raises LeaseClosedError, CacheError for a count below 1.
+        """Give the next `n_tokens` slots, (n_tokens,), evicting what is needed; None, and nothing
+        has changed, when free and evictable ones do not suffice. Raises LeaseClosedError,
+        CacheError.
         """
         self._check_open()
         if n_tokens < 1:
@@ -156,12 +155,11 @@ class Lease:
         self._reserve = reserve
 
     def commit(self, upto: int) -> Remap | None:
-        """Put the tokens key[:upto], whose keys and values are computed, into the tree.
+        """Put the whole pages of key[:upto], whose keys and values are computed, into the tree.
 
-        Called between steps. Whole pages only. Where another request committed the same tokens
-        first, the tree's slots win: the duplicates return to free, and the Remap says where these
-        tokens lie now. O(new tokens). Raises LeaseClosedError, and CacheError for tokens that
-        have no slots or are not in the key.
+        Called between steps. Where another request committed the same tokens first, the tree's
+        slots win: the duplicates are freed, and the Remap says where these tokens lie now. O(new
+        tokens). Raises LeaseClosedError, and CacheError for tokens without slots or not in the key.
         """
         self._check_open()
         if upto > min(self.length, self.key.size):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 
@@ -24,6 +25,7 @@ TOKEN_WEIGHT = 1 << 32
 # Where an int32's sign bit lies, as a byte of the buffer.
 SIGN_BYTE = TOKEN_BYTES - 1 if sys.byteorder == "little" else 0
 
+_LOCKS, _PINS = attrgetter("lock_ref"), attrgetter("pins")
 _first_token = struct.Struct("=i").unpack_from
 
 
@@ -197,17 +199,15 @@ class Match:
         """How many of the matched tokens no lock holds: locking the match makes them unevictable.
         O(unlocked nodes on the path).
         """
-        free, at, offset = 0, self.node, self.offset
-        while at is not None and not at.lock_ref:
-            free += offset
-            at = at.parent
-            offset = at.resident if at is not None else 0
-        return free
+        return self._free(_LOCKS)
 
     def unpinned(self) -> int:
         """How many of the matched tokens no pin holds. O(unpinned nodes on the path)."""
+        return self._free(_PINS)
+
+    def _free(self, holds: Callable[[TreeNode], int]) -> int:
         free, at, offset = 0, self.node, self.offset
-        while at is not None and not at.pins:
+        while at is not None and not holds(at):
             free += offset
             at = at.parent
             offset = at.resident if at is not None else 0

@@ -398,10 +398,6 @@ class RadixTree:
                 freed.append(self.trim(node, node.resident - spared))
         return _joined(freed)
 
-    def set_policy(self, policy: EvictionPolicy) -> None:
-        """Evict by another policy from now on. O(nodes), once."""
-        self.order.rebuild(self.nodes(), policy)
-
     def forget_ghosts(self, budget: int = 0) -> None:
         """Forget the longest evicted ghosts until the rest is within a budget of tokens."""
         while (node := self.ghosts.over(budget)) is not None:

@@ -20,13 +20,7 @@ _MOST_EPOCHS = 1_280
 
 
 class Histogram:
-    """Tally of non-negative integers by powers of two: 0, 1, 2-3, 4-7, 8-15, ...
-
-    >>> ages = Histogram()
-    >>> ages.add(0); ages.add(5); ages.add(7)
-    >>> ages.buckets()
-    ((0, 1), (4, 2))
-    """
+    """Tally of non-negative integers by powers of two: 0, 1, 2-3, 4-7, 8-15, ..."""
 
     __slots__ = ("_counts", "_total")
 
@@ -42,10 +36,6 @@ class Histogram:
     def tally(self) -> Tally:
         """What was counted so far; a copy."""
         return Tally(tuple(self._counts), self._total)
-
-    def buckets(self) -> tuple[tuple[int, int], ...]:
-        """(smallest value, count) of every bucket that is not empty."""
-        return tuple((1 << bits >> 1, count) for bits, count in enumerate(self._counts) if count)
 
 
 @dataclass(slots=True)
@@ -112,17 +102,13 @@ class Changes:
         paths: set[TreeNode] = set()
         for node in self._touched:
             paths.update(takewhile(lambda at: at not in paths, upward(node)))
-        return sorted(paths, key=_place)
+        return sorted(paths, key=lambda node: (node.end, node.id))
 
     def _bound(self) -> None:
         if len(self._touched) + len(self._removed) > MAX_CHANGES:
             self._touched.clear()
             self._removed.clear()
             self.lost = True
-
-
-def _place(node: TreeNode) -> tuple[int, int]:
-    return node.end, node.id
 
 
 class Reuse:
@@ -176,7 +162,13 @@ class Reuse:
         O(epochs + nodes on the path).
         """
         sizes = self._sizes
-        if node is None or not length or node.lock_ref or self._is_recent(node, sizes[0] - in_use):
+        if (
+            node is None
+            or not length
+            or node.lock_ref
+            # All that was used since, itself included, has room in the smallest.
+            or sum(self.tokens[self._epoch(node.last_used) :]) <= sizes[0] - in_use
+        ):
             return (length - length % self._page,) * len(sizes)
         path = []
         while node is not None and not node.lock_ref and node.parent is not None:
@@ -198,10 +190,6 @@ class Reuse:
                 held.append(start + max(sizes[len(held)] - newer, 0))
         held += [there] * (len(sizes) - len(held))
         return tuple([tokens - tokens % self._page for tokens in held])
-
-    def _is_recent(self, node: TreeNode, room: int) -> bool:
-        """Whether all that was used since a node was, itself included, takes no more than that."""
-        return sum(self.tokens[self._epoch(node.last_used) :]) <= room
 
     def _epoch(self, use: int) -> int:
         """Which one a use falls into; most fall into the last."""

@@ -80,9 +80,8 @@ class ScheduledRow:
 class TokenMasks:
     """Which tokens may be drawn for the rows that follow a grammar.
 
-    places: of these rows in the batch.
-    bits: (len(places), at least vocab / 32) int32: bit t % 32 of word t // 32 allows token t. They
-        are made while the batch is computed, and needed when it is sampled.
+    places: of these rows in the batch. bits: (len(places), at least vocab / 32) int32: bit t % 32
+    of word t // 32 allows token t; made while the batch is computed, needed when it is sampled.
     """
 
     places: tuple[int, ...]

@@ -32,17 +32,13 @@ class Breakpoint(NamedTuple):
 class GenerateRequest:
     """One prompt to be continued: the same value from the API to the scheduler.
 
-    key: (prompt_tokens,) int32, at least one id.
+    key: (prompt_tokens,) int32, at least one id. tenant: on whose behalf; they are served in turn.
     priority: higher is more important, to the schedule and the eviction policies of that name.
-    tenant: on whose behalf; tenants are served in turn.
     breakpoints: what of the prompt is to be kept once it is computed, as far as there is room.
 
-    The engine's input processor sets these, from the parameters, before the request is queued:
-
-    max_tokens: within the context and the pool, so at least 1.
-    seed: fixed, so that a retracted request draws the same numbers again.
-    stop_token_ids: with the end-of-sequence ids, unless they are to be ignored.
-    constraint: the parameters' grammar, compiled.
+    Set by the engine's input processor: max_tokens, within the context and the pool; seed, so that
+    a retracted request draws the same numbers again; stop_token_ids, with the end-of-sequence ids
+    unless they are to be ignored; constraint, the parameters' grammar, compiled.
     """
 
     request_id: str

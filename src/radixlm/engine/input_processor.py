@@ -250,9 +250,7 @@ class Limits:
 
     def check_prompt(self, key: Key, *, longest: int | None = None) -> None:
         """Raise RequestTooLargeError when there is no room for an answer, InvalidRequestError for
-        token ids that the model does not have.
-
-        longest: most tokens of prompt and answer, where it is not the usual.
+        ids that the model has not. longest: most tokens of both, where it is not the usual.
         """
         self._check_id("prompt", int(key.max()))
         most = longest or self.longest

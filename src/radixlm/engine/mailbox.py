@@ -102,11 +102,10 @@ class Look(Future[Scene]):
 class Viewer:
     """Follows what a query shows, from the coroutine's own loop.
 
-    A viewer that is too slow loses what waits for it and is shown nothing more until it asks again:
-    then it gets a fresh scene. So it costs the engine nothing, however slow it is.
+    One that is too slow loses what waits for it, and is shown nothing more until it asks again,
+    then a fresh scene. So it costs the engine nothing. dropped: updates that were lost so far.
 
-    watch: begins to watch, and gives the ticket. stop: ends it.
-    max_waiting: updates that may wait. dropped: how many were lost so far.
+    watch: begins to watch, and gives the ticket. stop: ends it. max_waiting: updates that may wait.
     """
 
     def __init__(

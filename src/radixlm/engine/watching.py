@@ -13,7 +13,7 @@ from radixlm.core.clock import Clock, WallClock
 from radixlm.core.errors import CacheError, NodeGoneError
 from radixlm.core.reports import Event, RequestView, TreeChange, TreeQuery, TreeSnapshot
 from radixlm.engine.engine_stats import EngineStats
-from radixlm.observe.picture import Picture, Pictures
+from radixlm.observe.picture import Picture
 from radixlm.scheduler import Scheduler
 
 MAX_EVENTS = 2_000
@@ -138,7 +138,6 @@ class Watching:
         clock: Clock | None = None,
     ) -> None:
         self._tree = cache.tree
-        self._pictures = Pictures(cache.tree)
         self._scheduler = scheduler
         self._journal = journal
         self._stats = stats
@@ -151,27 +150,25 @@ class Watching:
     def watch(self, ticket: int, query: TreeQuery, *, follow: bool) -> None:
         """Begin a scene; with `follow` its changes come after it, until `stop`."""
         try:
-            picture = self._pictures.open(query)
+            picture = Picture(self._tree, query)
         except Exception as error:
             self._refused.append(TreeUpdate(ticket, self._failure(error)))
             return
+        if not self._watchers:
+            self._tree.changes, self._journal.open = Changes(), True
         self._watchers[ticket] = _Watcher(ticket, query, follow, picture)
-        self._journal.open = True
 
     def stop(self, ticket: int) -> None:
         """End a watcher, if it is still there."""
-        if self._watchers.pop(ticket, None) is None:
-            return
-        self._pictures.close()
-        if not self._watchers:
-            self._journal.open = False
+        if self._watchers.pop(ticket, None) is not None and not self._watchers:
+            self._tree.changes, self._journal.open = None, False
             self._journal.take()
 
     def seconds_left(self) -> float | None:
         """In how many seconds a turn is due; None while nothing is to be shown."""
         if self._refused or self._developing() is not None:
             return 0.0
-        if not self._watchers or not (self._journal or self._pictures.changes):
+        if not self._watchers or not (self._journal or self._tree.changes):
             return None
         return max(self._next_change - self._clock.now(), 0.0)
 
@@ -182,11 +179,11 @@ class Watching:
             return updates
         developing = self._developing()
         to_show = [] if developing is None else [developing]
-        changes, noted = self._pictures.changes, Noted()
+        changes, noted = self._tree.changes or None, Noted()
         due = self._clock.now() >= self._next_change or (changes is not None and changes.lost)
         if due:
             to_show = list(self._watchers.values())
-            changes, noted = self._pictures.take_changes(), self._journal.take()
+            self._tree.changes, noted = Changes(), self._journal.take()
         for watcher in to_show:
             news: TreeNews | None
             try:
@@ -265,11 +262,7 @@ class Watching:
 
 def _pause_after(updates: Iterable[TreeUpdate]) -> float:
     """Seconds until the next changes may be sent."""
-    items = sum(_items(each.news) for each in updates if isinstance(each.news, SceneChange))
+    news = [each.news for each in updates if isinstance(each.news, SceneChange)]
+    items = sum(len(each.running) + len(each.tree.nodes if each.tree else ()) for each in news)
     pause = max(SECONDS_PER_ITEM * items, SECONDS_BETWEEN_CHANGES)
     return min(pause, MOST_SECONDS_BETWEEN_CHANGES)
-
-
-def _items(change: SceneChange) -> int:
-    nodes = 0 if change.tree is None else len(change.tree.nodes)
-    return nodes + len(change.running)

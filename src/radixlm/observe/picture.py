@@ -227,53 +227,6 @@ class Picture:
         return tuple(path[:0:-1])
 
 
-class Pictures:
-    """The pictures of one tree that are kept up to date; while there are none, the tree records no
-    changes.
-    """
-
-    def __init__(self, tree: RadixTree) -> None:
-        self._tree = tree
-        self._open = 0
-
-    def open(self, query: TreeQuery) -> Picture:
-        """A picture to be developed, updated, and closed. Raises NodeGoneError."""
-        picture = Picture(self._tree, query)
-        self._open += 1
-        if self._tree.changes is None:
-            self._tree.changes = Changes()
-        return picture
-
-    def close(self) -> None:
-        """One of them is not needed any more."""
-        self._open -= 1
-        if not self._open:
-            self._tree.changes = None
-
-    @property
-    def changes(self) -> Changes | None:
-        """What has changed since `take_changes`, None for nothing. A picture may be updated by it,
-        and later by the same and more: what it looks at is the tree as it is now.
-        """
-        return self._tree.changes or None
-
-    def take_changes(self) -> Changes | None:
-        """The same; changes are recorded afresh from now on, so every picture must be updated."""
-        changes = self.changes
-        if changes is not None:
-            self._tree.changes = Changes()
-        return changes
-
-
-def tree_snapshot(tree: RadixTree, query: TreeQuery | None = None) -> TreeSnapshot:
-    """What a query shows now, the whole tree by default. O(nodes log nodes). Raises NodeGoneError
-    for a query of one node that is not there.
-    """
-    picture = Picture(tree, query or TreeQuery())
-    picture.develop(maxsize)
-    return picture.snapshot()
-
-
 def _view(node: TreeNode, uncovered: int) -> NodeView:
     """uncovered: its weight, less that of the children that are shown."""
     return NodeView(

@@ -1,12 +1,10 @@
-"""The order of admission: one small method per policy."""
+"""The order of admission: one rank per policy."""
 
 from __future__ import annotations
 
 import math
 import random
-from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from typing import ClassVar
+from collections.abc import Callable, Iterable, Mapping
 
 from radixlm.core.config import SchedulePolicy
 from radixlm.core.errors import ConfigError
@@ -15,62 +13,32 @@ from radixlm.scheduler.prompt_index import PromptIndex
 from radixlm.scheduler.state import RequestState
 
 
-class AdmissionOrder(ABC):
+class AdmissionOrder:
     """Ranks waiting requests; equal ranks go by arrival.
 
+    rank: the lowest goes first; asked again when `state.cached` has changed.
     by_priority: whether a request of higher priority goes first, unless it follows another, and
     may take the place of a running one.
     """
 
-    by_priority: ClassVar[bool] = False
-
-    @abstractmethod
-    def rank(self, state: RequestState) -> float:
-        """The lowest goes first. Asked again when `state.cached` has changed."""
+    def __init__(self, rank: Callable[[RequestState], float], *, by_priority: bool = False) -> None:
+        self.rank = rank
+        self.by_priority = by_priority
 
     def lay_out(self, index: PromptIndex) -> bool:  # noqa: ARG002
         """Walk all waiting prompts, where an order needs that; whether ranks have changed."""
         return False
 
 
-class FirstComeFirstServed(AdmissionOrder):
-    def rank(self, state: RequestState) -> float:  # noqa: ARG002
-        return 0
-
-
-class LongestPrefixMatch(AdmissionOrder):
-    """Longest cached prefix first, so that what is cached is used before it is evicted."""
-
-    def rank(self, state: RequestState) -> float:
-        return -state.cached
-
-
-class LongestOutputFirst(AdmissionOrder):
-    def rank(self, state: RequestState) -> float:
-        return -state.room
-
-
-class ShortestPrefillFirst(AdmissionOrder):
-    """Fewest tokens to compute first: the mean time to the first token is the shortest."""
-
-    def rank(self, state: RequestState) -> float:
-        return state.n_tokens - state.cached
-
-
-class RandomOrder(AdmissionOrder):
-    """By lot, the same lots for the same seed and order of arrival."""
-
-    def __init__(self, seed: int = 0) -> None:
-        self._seed = seed
-
-    def rank(self, state: RequestState) -> float:
-        return random.Random(self._seed << 64 | state.arrival).random()  # noqa: S311
-
-
-class HighestPriorityFirst(LongestPrefixMatch):
-    """By the request's priority; among equals the longest cached prefix first."""
-
-    by_priority = True
+# The simple ones. What is cached is used before it is evicted (lpm), the mean time to the first
+# token is the shortest (shortest-prefill-first), among equal priorities it is as with lpm.
+_RANKS: Mapping[str, Callable[[RequestState], float]] = {
+    "fcfs": lambda _: 0,
+    "lpm": lambda state: -state.cached,
+    "lof": lambda state: -state.room,
+    "shortest-prefill-first": lambda state: state.n_tokens - state.cached,
+    "priority": lambda state: -state.cached,
+}
 
 
 class HeaviestSubtreeFirst(AdmissionOrder):
@@ -81,11 +49,9 @@ class HeaviestSubtreeFirst(AdmissionOrder):
     """
 
     def __init__(self) -> None:
+        super().__init__(lambda state: self._places.get(state.arrival, math.inf))
         self._places: dict[int, int] = {}
         self._arrivals = 0
-
-    def rank(self, state: RequestState) -> float:
-        return self._places.get(state.arrival, math.inf)
 
     def lay_out(self, index: PromptIndex) -> bool:
         if 4 * (index.arrivals - self._arrivals) <= len(index):
@@ -98,21 +64,12 @@ class HeaviestSubtreeFirst(AdmissionOrder):
 
 def make_order(policy: SchedulePolicy, seed: int = 0) -> AdmissionOrder:
     """The order of that name. seed: for `random`. Raises ConfigError."""
-    match policy:
-        case "fcfs":
-            return FirstComeFirstServed()
-        case "lpm":
-            return LongestPrefixMatch()
-        case "dfs-weight":
-            return HeaviestSubtreeFirst()
-        case "lof":
-            return LongestOutputFirst()
-        case "shortest-prefill-first":
-            return ShortestPrefillFirst()
-        case "random":
-            return RandomOrder(seed)
-        case "priority":
-            return HighestPriorityFirst()
+    if policy == "dfs-weight":
+        return HeaviestSubtreeFirst()
+    if policy == "random":  # the same lots for the same seed and order of arrival
+        return AdmissionOrder(lambda state: random.Random(seed << 64 | state.arrival).random())  # noqa: S311
+    if policy in _RANKS:
+        return AdmissionOrder(_RANKS[policy], by_priority=policy == "priority")
     raise ConfigError(f"unknown --schedule-policy {policy!r}")
 
 

@@ -314,9 +314,12 @@ def eviction_takes_the_one_that_was_first_once(_pop, self):
     return None
 
 
-@around(RadixTree, "set_policy")
-def set_policy_keeps_the_old_order(_set, self, policy):
-    self.order.policy = policy
+@around(eviction.EvictionOrder, "rebuild")
+def a_new_policy_keeps_the_old_order(rebuild, self, nodes, policy=None):
+    if policy is None:
+        rebuild(self, nodes)
+    else:
+        self.policy = policy
 
 
 def policy_key(name: str, key: Callable[[TreeNode], int]) -> Callable[[Patch], None]:

@@ -10,7 +10,8 @@ from radixlm.cache import RadixCache
 from radixlm.cache.tree_stats import Changes
 from radixlm.core.errors import NodeGoneError, PinError
 from radixlm.core.reports import NodeView, TreeChange, TreeQuery, TreeSnapshot
-from radixlm.observe.picture import Picture, Pictures, tree_snapshot
+from radixlm.observe.picture import Picture
+from tests.tree_pictures import take_changes, tree_snapshot, watched
 
 QUERIES = [
     TreeQuery(),
@@ -122,11 +123,11 @@ def develop(picture: Picture, traffic: Traffic, draw: random.Random) -> TreeSnap
     """Make a picture a few nodes at a time, while the tree changes. It may be told of a change
     again.
     """
-    pictures = Pictures(traffic.cache.tree)
+    tree = traffic.cache.tree
     while True:
         for _ in range(draw.randrange(3)):
             traffic.step()
-        changes = pictures.changes if draw.random() < 0.5 else pictures.take_changes()
+        changes = (tree.changes or None) if draw.random() < 0.5 else take_changes(tree)
         picture.update(changes or Changes())
         picture.develop(draw.randint(1, 9))
         if picture.complete:
@@ -140,14 +141,13 @@ def test_changes_lead_to_the_picture_of_now(query: TreeQuery, page_size: int, se
     traffic, draw = Traffic(seed, page_size), random.Random(seed)
     for _ in range(40):
         traffic.step()
-    pictures = Pictures(traffic.cache.tree)
-    picture = pictures.open(query)
+    picture = watched(traffic.cache.tree, query)
     follower = Follower(develop(picture, traffic, draw))
     follower.check(traffic.cache)
     for _ in range(150):
         for _ in range(draw.randrange(6)):
             traffic.step()
-        changes = pictures.take_changes()
+        changes = take_changes(traffic.cache.tree)
         if changes is not None:
             follower.apply(picture.update(changes))
         follower.check(traffic.cache)
@@ -162,17 +162,16 @@ def test_one_node_until_it_is_gone(seed: int) -> None:
     traffic, draw = Traffic(seed, 1), random.Random(seed)
     for _ in range(40):
         traffic.step()
-    pictures = Pictures(traffic.cache.tree)
     nodes = [view for view in tree_snapshot(traffic.cache.tree).nodes if view.parent_id is not None]
     query = TreeQuery(node=draw.choice(nodes).id)
-    picture = pictures.open(query)
+    picture = watched(traffic.cache.tree, query)
     picture.develop(10**6)
     follower = Follower.__new__(Follower)
     first = picture.snapshot()
     follower.views = {view.id: view for view in first.nodes}
     for _ in range(2_000):
         traffic.step()
-        changes = pictures.take_changes()
+        changes = take_changes(traffic.cache.tree)
         if changes is None:
             continue
         try:
@@ -187,4 +186,4 @@ def test_one_node_until_it_is_gone(seed: int) -> None:
         }
     traffic.empty()
     with pytest.raises(NodeGoneError):
-        picture.update(pictures.take_changes() or Changes())
+        picture.update(take_changes(traffic.cache.tree) or Changes())

@@ -148,7 +148,7 @@ class TreeMachine(RuleBasedStateMachine):
 
     @rule(policy=st.sampled_from(sorted(POLICIES)))
     def set_policy(self, policy: str) -> None:
-        self.tree.set_policy(make_policy(policy))
+        self.tree.order.rebuild(self.tree.nodes(), make_policy(policy))
 
     @rule()
     def forget_ghosts(self) -> None:

@@ -18,8 +18,8 @@ from radixlm.engine.watching import (
     SceneChange,
     Watching,
 )
-from radixlm.observe.picture import tree_snapshot
 from tests.engines import Bench, make_request
+from tests.tree_pictures import tree_snapshot
 from tests.virtual_clock import VirtualClock
 
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from radixlm.cache import RadixCache
 from radixlm.core.reports import TreeQuery, TreeSnapshot
 from radixlm.core.request import Namespace
-from radixlm.observe.picture import Pictures, tree_snapshot
 from radixlm.server.config.kv_events_config import load_libraries
 from radixlm.server.kv_events.blocks import BlockLedger, Removed, Stored
 from radixlm.server.kv_events.publisher import CLEARED, BatchWriter, events_of
 from tests.kv_follower import Follower, Prefix
+from tests.tree_pictures import take_changes, tree_snapshot, watched
 
 NAMESPACES = [
     Namespace(),
@@ -50,8 +50,7 @@ class Chain:
 
     def __init__(self, page_size: int, block_size: int) -> None:
         self.cache = RadixCache(24 * page_size, page_size, ghost_budget=12 * page_size)
-        self._pictures = Pictures(self.cache.tree)
-        self._picture = self._pictures.open(TreeQuery())
+        self._picture = watched(self.cache.tree, TreeQuery())
         self._picture.develop(10**6)
         self._picture.snapshot()
         self.ledger = BlockLedger(block_size)
@@ -75,14 +74,14 @@ class Chain:
 
     def tell(self) -> None:
         """Tell the router what has changed."""
-        changes = self._pictures.take_changes()
+        changes = take_changes(self.cache.tree)
         if changes is not None:
             change = self._picture.update(changes)
             self._send(self.ledger.update(change.removed, change.nodes))
 
     def tell_afresh(self) -> None:
         """As after a viewer was too slow: what is there, and nothing of how it came."""
-        changes = self._pictures.take_changes()
+        changes = take_changes(self.cache.tree)
         if changes is not None:
             self._picture.update(changes)
         self._send(self.ledger.replace(tree_snapshot(self.cache.tree).nodes))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from radixlm.cache import RadixCache
 from radixlm.core.keys import Key, as_key
 from radixlm.core.misses import MissReason
-from radixlm.observe.picture import tree_snapshot
+from tests.tree_pictures import tree_snapshot
 
 
 def key(*tokens: int) -> Key:

@@ -20,8 +20,9 @@ from radixlm.engine.watching import (
     TreeUpdate,
     Watching,
 )
-from radixlm.observe.picture import Picture, tree_snapshot
+from radixlm.observe.picture import Picture
 from tests.engines import Bench, make_request
+from tests.tree_pictures import tree_snapshot
 from tests.virtual_clock import VirtualClock
 
 SOON = SECONDS_BETWEEN_CHANGES + 0.01

@@ -123,15 +123,14 @@ def _quotas(cgroups: Path, own: Path) -> Iterator[float]:
 
 def _limit_v2(place: Path) -> float:
     """cpu.max is "max 100000" or "150000 100000", microseconds of time in a period of others."""
-    quota, _, period = _read(place / "cpu.max").strip().partition(" ")
-    return _share(quota, period)
+    return _share(*_read(place / "cpu.max").split())
 
 
 def _limit_v1(place: Path) -> float:
     return _share(_read(place / "cpu.cfs_quota_us"), _read(place / "cpu.cfs_period_us"))
 
 
-def _share(quota: str, period: str) -> float:
+def _share(quota: str = "", period: str = "", *_: str) -> float:
     """Infinite without a quota: "max", -1, or nothing that could be read."""
     try:
         limit = int(quota) / int(period)

@@ -6,7 +6,6 @@ from bisect import bisect_left, bisect_right
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
 from radixlm.core.batch import Extent
 from radixlm.core.errors import InvariantError, SlotError
@@ -43,8 +42,9 @@ class SlotAllocator:
             raise SlotError(f"{n_pages * self.page_size} slots wanted, {self.free_size} are free")
         self.free_size -= n_pages * self.page_size
         if after is not None:
-            index = bisect_left(self._starts, after // self.page_size + 1)
-            if self._begins_at(index, after // self.page_size + 1, n_pages):
+            first = after // self.page_size + 1
+            index = bisect_left(self._starts, first)
+            if self._starts[index : index + 1] == [first] and self._stops[index] - first >= n_pages:
                 return self._slots(*self._take(index, n_pages))
         for index, start in enumerate(self._starts):
             if self._stops[index] - start >= n_pages:
@@ -83,12 +83,6 @@ class SlotAllocator:
         if sum(stop - start for start, stop in self.runs()) != self.free_size:
             raise InvariantError(f"free runs {self.runs()}, books say {self.free_size}")
 
-    def _begins_at(self, index: int, start: int, n_pages: int) -> bool:
-        """Whether a free run of at least `n_pages` begins there."""
-        if index == len(self._starts) or self._starts[index] != start:
-            return False
-        return self._stops[index] - start >= n_pages
-
     def _take(self, index: int, n_pages: int) -> tuple[int, int]:
         start = self._starts[index]
         if self._stops[index] - start == n_pages:
@@ -120,19 +114,13 @@ class SlotAllocator:
     def _slots(self, start: int, stop: int) -> Slots:
         return np.arange(start * self.page_size, stop * self.page_size, dtype=np.int32)
 
-    def _page_runs(self, slots: Slots) -> list[tuple[int, int]]:
-        ordered = np.sort(slots)
-        if self.page_size > 1:
-            if not self._whole_pages(ordered):
-                raise SlotError(f"{slots.size} slots are not whole pages of {self.page_size}")
-            ordered = ordered[:: self.page_size] // self.page_size
-        return [(start, stop) for start, stop in split_runs(ordered)]
-
-    def _whole_pages(self, ordered: npt.NDArray[np.int32]) -> bool:
-        if ordered.size % self.page_size:
-            return False
-        offsets = ordered.reshape(-1, self.page_size) % self.page_size
-        return bool((offsets == np.arange(self.page_size)).all())
+    def _page_runs(self, slots: Slots) -> tuple[Extent, ...]:
+        ordered, size = np.sort(slots), self.page_size
+        if size > 1:
+            if ordered.size % size or (ordered.reshape(-1, size) % size != np.arange(size)).any():
+                raise SlotError(f"{slots.size} slots are not whole pages of {size}")
+            ordered = ordered[::size] // size
+        return split_runs(ordered)
 
     def _check_in_use(self, start: int, stop: int) -> None:
         if start < 0 or stop * self.page_size > self.capacity:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -65,26 +66,22 @@ class Ending:
 
     def report(self, now: float) -> MissReport:
         """The reason and what belongs to it; `now` by the tree's clock when it ended."""
-        matched, reason = self._matched, self.reason
-        if reason is MissReason.EVICTED:
-            return MissReport(
-                self._wanted,
-                matched,
-                reason,
-                matched,
+        matched = self._matched
+        report = MissReport(self._wanted, matched, self.reason, matched)
+        if self.reason is MissReason.EVICTED:
+            return replace(
+                report,
                 evicted=self._known - matched,
                 evicted_ago=max(0.0, now - self._evicted_at),
                 hits=self._hits,
             )
-        if reason is not MissReason.DIVERGED:
-            return MissReport(self._wanted, matched, reason, matched)
+        if self.reason is not MissReason.DIVERGED:
+            return report
         cached, wanted = self._cached(), self._key[matched : self._limit]
         same = common_prefix(cached[: self._page], wanted[: self._page])
-        return MissReport(
-            self._wanted,
-            matched,
-            reason,
-            matched + same,
+        return replace(
+            report,
+            position=matched + same,
             shared=self._key[: matched + same][-_SHARED_TOKENS:].tobytes(),
             cached_next=cached[same : same + _NEXT_TOKENS].tobytes(),
             requested_next=wanted[same : same + _NEXT_TOKENS].tobytes(),

@@ -44,9 +44,9 @@ class Lease:
                   | <----- in the tree, locked -----> | <- the lease's own -> |
 
     key: the tokens, prompt first; it may be a longer buffer that the caller fills as tokens come.
-    length: tokens that have slots; what is reserved beyond, for the next ones, makes long runs and
-    is at least the rest of the last page.
-    expected: tokens that pools of POOL_SCALES times the size would have had cached.
+    node: where the committed tokens end. reserve: slots in whole pages, for the next tokens, so
+    that they lie in long runs; it can be taken back. expected: tokens that pools of POOL_SCALES
+    times the size would have had cached.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class Lease:
         self._keeper = keeper
         self._ending = ending
         self._acquired_at = keeper.now()
-        self._node = node
+        self.node = node
         self._allocated = node.end
-        self._reserve = 0
+        self.reserve = 0
         self._slots: Slots = np.empty(keeper.round_up(max(key.size, node.end)), dtype=np.int32)
         copy_slots(node, self._slots)
         self._tail: list[Extent] = []
@@ -98,11 +98,6 @@ class Lease:
         return self._slots[: self.length : size] // size
 
     @property
-    def reserve(self) -> int:
-        """Slots in whole pages that hold no token yet; they can be taken back."""
-        return self._reserve
-
-    @property
     def private_size(self) -> int:
         """Slots that only this lease uses, the reserved ones included."""
         return self._allocated - self.committed
@@ -112,7 +107,7 @@ class Lease:
         """Slots that no other lease uses: the private ones, and those of the path's nodes that this
         lease alone has locked. They are what its release gives back. O(nodes on the path).
         """
-        alone = takewhile(lambda node: node.lock_ref == 1, upward(self._node))
+        alone = takewhile(lambda node: node.lock_ref == 1, upward(self.node))
         return self.private_size + sum(node.resident for node in alone)
 
     def extend(self, n_tokens: int) -> Slots | None:
@@ -141,8 +136,8 @@ class Lease:
 
     def give_back_reserve(self) -> None:
         """Free the reserve, for other leases."""
-        if self._reserve:
-            end = self._allocated - self._reserve
+        if self.reserve:
+            end = self._allocated - self.reserve
             slots = self._slots[end : self._allocated].copy()
             self._allocated = end
             self._tail = list(split_runs(self._slots[self.committed : end]))
@@ -151,8 +146,8 @@ class Lease:
 
     def _count_reserve(self) -> None:
         reserve = self._allocated - self._keeper.round_up(self.length)
-        self._keeper.laid_aside += reserve - self._reserve
-        self._reserve = reserve
+        self._keeper.laid_aside += reserve - self.reserve
+        self.reserve = reserve
 
     def commit(self, upto: int) -> Remap | None:
         """Put the whole pages of key[:upto], whose keys and values are computed, into the tree.
@@ -171,12 +166,12 @@ class Lease:
             return None
         start = self.committed
         inserted = self._keeper.insert(self, upto)
-        there, self._node = inserted.already_there, inserted.node
+        there, self.node = inserted.already_there, inserted.node
         self._path = (-1, ())
         self.committed = upto
         remap = None
         if there > start:
-            slots = path_slots(self._node, start, there)
+            slots = path_slots(self.node, start, there)
             self._keeper.give_back(self._slots[start:there].copy())
             self._slots[start:there] = slots
             remap = Remap(start, slots)
@@ -187,25 +182,23 @@ class Lease:
         """Unlock the path and free the private slots. Raises LeaseClosedError the second time."""
         self._check_open()
         self.closed = True
-        self._keeper.laid_aside -= self._reserve
+        self._keeper.laid_aside -= self.reserve
         self._keeper.drop(self)
 
     def segments(self) -> tuple[Segment, ...]:
         """The nodes that hold tokens [0, length), then the private tail, in token order."""
         version = self._keeper.tree.version
         if self._path[0] != version:
-            self._path = (version, tuple(_path_segments(self._node)))
+            path = [
+                Segment(at.id, at.start, at.end, at.extents) for at in upward(self.node) if at.end
+            ]
+            self._path = (version, tuple(path[::-1]))
         if self.length == self.committed:
             return self._path[1]
         return (
             *self._path[1],
             Segment(None, self.committed, self.length, self._tail_extents()),
         )
-
-    @property
-    def node(self) -> TreeNode:
-        """Where the committed tokens end. For the cache and its tests, not for callers."""
-        return self._node
 
     def private_slots(self) -> Slots:
         """(private_size,) the slots that only this lease uses; a copy."""
@@ -238,11 +231,6 @@ class Lease:
     def _check_open(self) -> None:
         if self.closed:
             raise LeaseClosedError("this lease was released before")
-
-
-def _path_segments(node: TreeNode) -> list[Segment]:
-    path = [Segment(at.id, at.start, at.end, at.extents) for at in upward(node) if at.end]
-    return path[::-1]
 
 
 def left_behind(leases: Iterable[Lease], match: Match) -> int:

@@ -340,7 +340,7 @@ class Outline:
         return self._spot(last, wanted - begin, max(end - wanted, 0))
 
     def _spans(self) -> Iterator[tuple[int, int, int, int | None]]:
-        """Each message found, begin and end, and the message that the text before it is of, if any."""
+        """Each message found, its begin and end, and the message that the text before it is of."""
         whole, between = self.text, None
         end, left, reach = 0, _MOST_IN_VAIN, _MOST_IN_VAIN
         for place, message in enumerate(self.messages):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from operator import attrgetter
 
 from radixlm.scheduler.state import RequestState
 
@@ -76,21 +77,18 @@ class TokenFairness:
 
 
 class DecodeTurns:
-    """Lets the many requests of one tenant that decode give way to another's first tokens; with
-    one tenant it does nothing.
+    """Lets the many requests of one tenant that decode give way to another's first tokens; with one
+    tenant it does nothing.
 
-    *Giving way.* The first prompt of a step may be due to a tenant that was served less than
-    others and decodes little: half of an even share of the step's budget, or less. In such a step
-    every tenant that was served more goes on with a quarter of what it decodes, or with that much
-    where it is more; its requests take turns, those that moved longest ago first. So a tenant that
-    decodes little does not give way, and none gives way to one like itself.
-
-    No request pauses for long: those that paused in a step come before those that moved in it, and
-    each step takes a quarter of them, so after three or four steps each has had its turn.
+    *Giving way.* The first prompt of a step may be due to a tenant that was served less than others
+    and decodes little: half of an even share of the step's budget, or less. Then every tenant that
+    was served more goes on with a quarter of what it decodes, or with that much where it is more;
+    its requests take turns, those that moved longest ago first. So a tenant that decodes little
+    does not give way, and no request pauses for more than three or four steps.
 
     *Length.* A tenant that comes next waits for the step in flight. So in all other steps what
-    decoding requests read counts against the budget, up to half of it: prompts get the rest. This
-    goes on for some steps after several tenants had requests under way.
+    decoding requests read counts against the budget, up to half of it, while several tenants have
+    requests under way and for some steps after.
 
     step: the number of the present one.
     """
@@ -108,10 +106,6 @@ class DecodeTurns:
         if len(self._fairness) > 1:
             self._shared_until = self.step + MEMORY
 
-    def moves(self, state: RequestState) -> None:
-        """A request is given tokens in this step."""
-        state.moved = self.step
-
     def beside(self, prompt: RequestState, decoding: list[RequestState]) -> list[RequestState]:
         """The requests of `decoding` that go on in a step whose first prompt is this one."""
         costs: Counter[str] = Counter()
@@ -128,7 +122,7 @@ class DecodeTurns:
         }
         self._gave_way = bool(room)
         chosen = []
-        for state in sorted(decoding, key=_moved) if room else decoding:
+        for state in sorted(decoding, key=attrgetter("moved")) if room else decoding:
             left = room.get(state.request.tenant, 1)
             if left > 0:
                 chosen.append(state)
@@ -148,7 +142,3 @@ class DecodeTurns:
 def _cost(state: RequestState) -> int:
     """What a request's next token costs, in tokens of a prompt."""
     return 1 + state.n_tokens // CONTEXT_PER_TOKEN
-
-
-def _moved(state: RequestState) -> int:
-    return state.moved

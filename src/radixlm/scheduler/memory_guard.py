@@ -24,10 +24,9 @@ class Retraction:
     """Picks running requests to retract: the least important first, then the one that costs least
     to bring back.
 
-    What a request computed goes into the tree before it gives way, and only what is evicted
-    meanwhile is computed again; that is never what others share. So its cost is the number of
-    tokens that it alone uses. Nobody is picked twice in a row while there are equally important
-    others to pick.
+    What it computed goes into the tree before it gives way, and only what is evicted meanwhile is
+    computed again, never what others share: so its cost is the tokens that it alone uses. Nobody is
+    picked twice in a row while there are equally important others.
     """
 
     def __init__(self, *, by_priority: bool) -> None:
@@ -36,8 +35,7 @@ class Retraction:
 
     def pick(self, running: Iterable[RequestState]) -> RequestState | None:
         """The next to give way, so that another can go on; None when there is but one. The oldest
-        of the most important ones is spared: alone it fits, so it always ends, and there is no
-        livelock.
+        of the most important ones is spared: alone it fits, so there is no livelock.
         """
         states = list(running)
         states.remove(min(states, key=lambda state: (-self._rank(state), state.arrival)))
@@ -62,15 +60,14 @@ class Retraction:
 class MemoryGuard:
     """Admission by free and evictable slots, less what the running requests will still need.
 
-    Each is expected to use a share of the output it is allowed. The share is measured: it follows
-    what ended requests have used, and a retraction, which shows that it was too low, raises it to
-    what running requests have used already. `conservativeness` scales it; 0 reserves nothing, so
-    that more run at once and some are retracted. Tokens that several share count once: they are
-    neither free nor evictable.
+    Each is expected to use a share of the output it is allowed: measured from what ended requests
+    used, and raised by a retraction, which shows that it was too low, to what running ones have
+    used. `conservativeness` scales it; 0 reserves nothing, so that more run at once and some are
+    retracted. Tokens that several share count once: they are neither free nor evictable.
 
     What a request leaves behind counts as taken for some steps: the next turn of a chat comes a
-    moment after the answer, and had its room been given away in that moment, a pool that is too
-    small for all chats would compute every one of them again at every turn.
+    moment after the answer, and in a pool that is too small for all chats every one would be
+    computed again at every turn.
     """
 
     def __init__(self, cache: RadixCache, conservativeness: float) -> None:

@@ -112,10 +112,7 @@ class PromptIndex:
 
     def _computing_below(self, node: TreeNode) -> RequestState:
         """The first of the computing requests whose path runs through a pinned `node`."""
-        for state in self._computing:
-            if node in upward(self._places[state]):
-                return state
-        raise KeyError(node.id)
+        return next(state for state in self._computing if node in upward(self._places[state]))
 
 
 def _lightest_first(nodes: Iterable[TreeNode]) -> list[TreeNode]:

@@ -64,12 +64,11 @@ class TenantQueue:
     then one that waited too long; then the first by the policy's order.
 
     No request waits for more than `bound` admissions of younger ones. Proof sketch: let W be the
-    one that has waited longest among those that never ran. A request that was admitted and is
-    younger than W arrived after W, so it was admitted while W waited: counting the admissions of
-    all younger ones counts W's. Any other V that waits is younger than W, and all that are younger
-    than V are younger than W, so V's count is no larger: looking at W alone suffices. Once it
-    reaches the bound, only W or older ones are next until W goes. A retracted request is next
-    before all younger ones, so its count stays at 0.
+    one that has waited longest among those that never ran. Whatever was admitted and is younger
+    than W was admitted while W waited, so counting it counts W's. For any other V that waits, all
+    that are younger than V are younger than W: V's count is no larger. At the bound only W or older
+    ones are next until W goes. A retracted request is next before all younger ones: its count stays
+    at 0.
 
     When the request whose turn it is follows another (see WaitingRoom), none is next, for a few
     steps. O(log n) per change. overtakers: arrivals of admitted requests that are younger than W.

@@ -50,14 +50,13 @@ class Scheduler:
     A step has one budget of `chunked_prefill_size` tokens. Running requests come first: one token
     for each that decodes, then what grammars have forced, the rest for chunks of prompts, in the
     order of their admission; what is left admits waiting ones (see WaitingRoom). Where tenants
-    compete for what the decoding ones leave, the one that was served least is first, waiting or
-    not. No more requests run than the budget has tokens, so every request that decodes moves in
-    every step, and between two of its tokens no more than the budget is computed for others; a
-    prompt moves in every step, too.
+    compete for it, the one that was served least is first, waiting or not. No more requests run
+    than the budget has tokens, so each of them moves in every step, and between two tokens of one
+    no more than the budget is computed for others.
 
     Room is made before anything is given: when what running requests need does not fit, some are
-    retracted (see Retraction), and nobody is admitted in that step. What they computed is committed
-    first, so only what gets evicted meanwhile is computed again.
+    retracted (see Retraction), what they computed is committed first, and nobody is admitted in
+    that step.
 
     Used by one thread; `abort` and `add` come between steps. fairness, turns: to be looked at.
     """
@@ -252,7 +251,7 @@ class Scheduler:
         if slots is None:
             return 0
         parts[state] = slots
-        self.turns.moves(state)
+        state.moved = self.turns.step
         self.fairness.charge(state.request.tenant, slots.size)
         return slots.size
 

@@ -58,13 +58,11 @@ class RequestState:
         tokens  0          computed                n_tokens          prompt + max_tokens
                 | has keys and values | pending    | not known yet    )
 
-    prefill_end: n_tokens when it was last admitted; what lies after it was decoded since.
-    cached: while it waits, how many tokens are believed to be in the cache (see WaitingRoom).
-    cached_tokens, miss: how many were when it was first admitted, and why no more.
-    arrived: in seconds. queued: seconds that it waited until then.
-    computing: it runs, and its prompt is not all computed yet.
-    moved: the step in which it was last given tokens.
-
+    prefill_end: n_tokens when it was last admitted; what lies after it was decoded since. cached:
+    while it waits, how many tokens are believed to be in the cache (see WaitingRoom).
+    cached_tokens, miss, queued: how many were when it was first admitted, why no more, and the
+    seconds since `arrived`. computing: it runs, and its prompt is not all computed yet. moved: the
+    step in which it was last given tokens.
     For its queue: waits; returned, after a retraction; follows, the request that computes what it
     will take from the cache; stamp, which marks its present entry among dead ones.
     """

@@ -15,19 +15,17 @@ from radixlm.scheduler.state import RequestState
 
 class WaitingRoom:
     """Chooses the next request to admit. It is called for each that arrives, starts, commits tokens
-    or ends.
+    or ends; a step costs what has changed and what is admitted, not what waits.
 
     `state.cached` is what the cache holds of a waiting request, or more: a commit raises it for
     those below the new tokens, found in the prompt index. Eviction may leave it too high; so the
     request that seems first is looked up in the cache, and put back with the right figure if it
-    was. (It may be too low where two requests compute the same, as one with log-probabilities of
-    its prompt must; that costs a place in the order, nothing else.) A step costs what has changed
-    and what is admitted, not what waits.
+    was. (It is too low where two requests compute the same; that costs only a place in the order.)
 
     *In-flight sharing.* A waiting request follows one that computes tokens which it could take from
-    the cache a step or more later; it holds nothing while it does. A request that is followed runs
-    and gets budget in every step in which any could be admitted, and its followers are let go when
-    it has computed what they share or does not run any more; so none follows for ever.
+    the cache a step or more later; it holds nothing while it does. A request that is followed gets
+    budget in every step in which any could be admitted, and lets its followers go when it has
+    computed what they share or does not run any more; so none follows for ever.
     """
 
     def __init__(self, cache: RadixCache, order: AdmissionOrder, queue: WaitingQueue) -> None:

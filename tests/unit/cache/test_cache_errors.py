@@ -118,7 +118,7 @@ class TestCheck:
             (lambda c, _: setattr(c, "_private", 3), "does not add up"),
             (lambda _, lease: setattr(lease, "_allocated", 3), "books say"),
             (lambda c, lease: c._leases.pop(lease), "books say"),
-            (lambda _, lease: setattr(lease, "_node", lease.node.parent), "locks for"),
+            (lambda _, lease: setattr(lease, "node", lease.node.parent), "locks for"),
             (lambda _, lease: lease._slots.__setitem__(0, 9), "slots differ"),
             (lambda _, lease: lease._slots.__setitem__(2, 9), "somebody else holds"),
             (lambda _, lease: lease._slots.__setitem__(2, -1), "outside of the pool"),

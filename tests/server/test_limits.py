@@ -5,14 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import time
 from contextlib import closing
+from dataclasses import replace
 
 import httpx
 import pytest
 
 from radixlm.core.errors import ConfigError, QueueFullError
+from radixlm.core.request import RequestOutput, TokenLogprob
 from radixlm.server.config.server_config import ServerConfig
+from radixlm.server.http.http_errors import OPENAI
+from radixlm.server.openai.completions import CompletionWriter
 from radixlm.server.pipeline.admission import KeyQueues, Pace
+from radixlm.server.pipeline.answer import MANY_LOGPROBS
 from tests.server_support import Client, events, fake_engine, idle_and_whole, live, until
 from tests.virtual_clock import VirtualClock
 
@@ -165,6 +171,44 @@ def test_a_full_queue_says_when_to_come_again(stream):
     assert answer.headers["retry-after"] == "1"
     assert answer.json()["error"]["type"] == "rate_limit_exceeded"
     assert until(lambda: idle_and_whole(engine))
+    asyncio.run(engine.close())
+
+
+def test_a_full_queue_refuses_before_it_tries_a_grammar():
+    engine, _ = fake_engine(max_queued_requests=2)
+    client = Client(engine)
+    wrong = {"regex": "("}  # which only compiling it finds
+    assert client.complete(["a"] * 2, **wrong).status_code == 400
+    assert client.complete(["a"] * 3, **wrong).status_code == 429
+    asyncio.run(engine.close())
+
+
+def test_a_stream_is_not_ended_while_its_writer_writes(monkeypatch):
+    """What has many log-probabilities is written in a thread, which can not be cancelled."""
+    engine, _ = fake_engine()
+    pushed, seen = CompletionWriter.push, []
+
+    def push(self, choice, output):
+        if output.logprobs:
+            time.sleep(1)
+        seen.append("pushed")
+        return pushed(self, choice, output)
+
+    def failed(self, error):
+        seen.append("failed")
+        return OPENAI.end(error)
+
+    async def stream(requests):
+        begun = RequestOutput(requests[0].request_id, "a", (1,), 1)
+        yield begun
+        yield replace(begun, logprobs=(TokenLogprob(1, -1.0),) * (MANY_LOGPROBS + 1))
+
+    monkeypatch.setattr(CompletionWriter, "push", push)
+    monkeypatch.setattr(CompletionWriter, "failed", failed)
+    monkeypatch.setattr(engine.client, "stream", stream)
+    answer = Client(engine, request_timeout=0.5).complete("a", stream=True)
+    assert events(answer)[-1]["error"]["code"] == "request_timeout"
+    assert seen == ["pushed", "pushed", "failed"]
     asyncio.run(engine.close())
 
 

@@ -167,6 +167,7 @@ class EngineClient:
         EngineDeadError; requests whose grammars are compiled do not count as queued.
         """
         resolved = [self.processor.resolve(request) for request in requests]
+        self.check_room(len(resolved))  # before their grammars take their time
         ready = [made for made in await self.processor.compiled(resolved) if made is not None]
         mailbox = TaskMailbox(asyncio.get_running_loop())
         self.submit(ready, mailbox)

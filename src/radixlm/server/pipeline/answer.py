@@ -52,7 +52,7 @@ async def whole(service: Service, generation: Generation, writer: Writer) -> byt
         async for part in parts:
             scores += len(part.output.logprobs)
             large |= _is_large(part.output)
-            await _push(writer, part, stream=False)
+            await _push(writer, part)
     await writer.finish()
     if large or scores > MANY_LOGPROBS:
         return await asyncio.to_thread(writer.whole)
@@ -64,21 +64,23 @@ async def _events(
 ) -> AsyncGenerator[bytes, None]:
     async with aclosing(run(service, generation)) as parts:
         async for part in parts:
-            for event in await _push(writer, part, stream=True):
+            for event in await _push(writer, part):
                 yield event
     for event in await writer.finish():
         yield event
 
 
-async def _push(writer: Writer, part: Part, *, stream: bool) -> Iterable[bytes]:
-    """The events are made where they are read."""
+async def _push(writer: Writer, part: Part) -> Iterable[bytes]:
+    """Cancelled, it ends when the writer has: one call runs at a time, and `failed` comes next."""
     writer.meter.add(*part)
-
-    def push() -> Iterable[bytes]:
-        events = writer.push(*part)
-        return [*events] if stream else ()
-
-    return await asyncio.to_thread(push) if _is_large(part.output) else push()
+    if not _is_large(part.output):
+        return writer.push(*part)
+    pushed = asyncio.ensure_future(asyncio.to_thread(writer.push, *part))
+    try:
+        return await asyncio.shield(pushed)
+    except asyncio.CancelledError:
+        await asyncio.gather(pushed, return_exceptions=True)
+        raise
 
 
 async def _next(events: AsyncGenerator[bytes, None]) -> bytes:

@@ -22,8 +22,8 @@ class Writer(Protocol):
     meter: UsageMeter
 
     def push(self, choice: int, output: RequestOutput) -> Iterable[bytes]:
-        """Take new output of a choice. The events that it makes, framed; they are not read where
-        the answer is sent whole.
+        """Take new output of a choice. The events that it makes, framed, each read when those
+        before it were sent; none where the answer is sent whole.
         """
 
     async def finish(self) -> Iterable[bytes]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from radixlm.core.errors import InvalidRequestError, QueueFullError
 from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.server.http.http_errors import GenerationFailedError, openai_error
-from radixlm.server.http.sse import compact, event
+from radixlm.server.http.sse import compact, framed
 from radixlm.server.pipeline.cache_control import DEFAULT_KEEP, SECONDS
 from radixlm.server.pipeline.chat import ChatTask
 from radixlm.server.pipeline.generation import reported
@@ -66,10 +66,10 @@ class ResponseWriter:
         self._stored, self._streams = body.stores, bool(body.stream)
         self._error: Exception | None = None
         self._completed_at: int | None = None
-        self._count = itertools.count()
-        self._events: list[bytes] = []
+        self._sent = 0
+        self._events: deque[tuple[str, bytes]] = deque()
 
-    def push(self, _choice: int, output: RequestOutput) -> list[bytes]:
+    def push(self, _choice: int, output: RequestOutput) -> Iterator[bytes]:
         if not self._begun:
             self._begun, self.status = True, "in_progress"
             self._write_whole("response.created")
@@ -81,7 +81,7 @@ class ResponseWriter:
             self._writer.push(events, () if self._stream.thinks else logprobs)
         return self._new_events()
 
-    async def finish(self) -> list[bytes]:
+    async def finish(self) -> Iterator[bytes]:
         """The response is stored before its stream's last event."""
         outcome = _OUTCOMES.get(self._reason, "cancelled")
         self._writer.finish("completed" if outcome == "completed" else "incomplete")
@@ -97,7 +97,7 @@ class ResponseWriter:
         """Such a response is not stored."""
         self._stored = False
         self.fail(error)
-        self._events.clear()  # of the item that ended with it
+        self._events.clear()  # what was not sent, and the end of the item that ended with it
         self._write_whole("response.failed")
         return b"".join(self._new_events())
 
@@ -206,12 +206,15 @@ class ResponseWriter:
 
     def _write(self, made: Mapping[str, Any]) -> None:
         if self._streams:
-            numbered = {"sequence_number": next(self._count), **made}
-            self._events.append(event(numbered, made["type"]))
+            self._events.append((made["type"], compact(made)))
 
-    def _new_events(self) -> list[bytes]:
-        events, self._events = self._events, []
-        return events
+    def _new_events(self) -> Iterator[bytes]:
+        """Each has its number once those before it were sent: what an error overtakes has none."""
+        while self._events:
+            kind, made = self._events[0]
+            yield framed(b'{"sequence_number":%d,' % self._sent + made[1:], kind)
+            self._events.popleft()
+            self._sent += 1
 
 
 def lost(response: str) -> str:

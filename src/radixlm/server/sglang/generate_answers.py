@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NotRequired
 
@@ -129,11 +129,12 @@ class NativeWriter:
     Source: https://docs.sglang.ai/basic_usage/native_api.html.
     """
 
-    def __init__(self, service: Service, task: NativeTask) -> None:
+    def __init__(self, service: Service, task: NativeTask, *, streams: bool) -> None:
         generation = task.generation
         self.meter = UsageMeter(generation.n, caches=service.caches)
         self._service = service
         self._task = task
+        self._streams = streams
         self._generation = generation
         self._choices = [_Choice() for _ in generation.requests]
         # Of each prompt, written once for all its choices.
@@ -145,7 +146,7 @@ class NativeWriter:
                 )
                 known.logprobs = NativeLogprobs(lists)
 
-    def push(self, choice: int, output: RequestOutput) -> Iterator[bytes]:
+    def push(self, choice: int, output: RequestOutput) -> list[bytes]:
         known = self._choices[choice]
         if known.logprobs is not None:
             prompt = choice // self._generation.n
@@ -160,7 +161,11 @@ class NativeWriter:
         known.last = output
         known.miss = known.miss or output.miss
         known.took = self._service.clock.now() - self._task.began
-        return self._event(choice)
+        if not self._streams:
+            return []
+        # Of a list, it says which entry it is.
+        index = {"index": choice} if self._task.batched else {}
+        return [framed(self._entry(choice, **index))]
 
     async def finish(self) -> list[bytes]:
         return [DONE]
@@ -172,10 +177,6 @@ class NativeWriter:
 
     def failed(self, error: Exception) -> bytes:
         return OPENAI.end(error)
-
-    def _event(self, choice: int) -> Iterator[bytes]:
-        """The answer so far, when it is asked for; of a list, it says which entry it is."""
-        yield framed(self._entry(choice, **({"index": choice} if self._task.batched else {})))
 
     def _first(self, prompt: int) -> int | None:
         """A prompt's first token, where its log-probabilities begin there."""

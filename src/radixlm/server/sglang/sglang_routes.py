@@ -111,8 +111,9 @@ async def generate(request: Request, body: GenerateBody) -> Response:
     began = exchange_of(request).begun
     try:
         task = await asyncio.to_thread(native_task, service, body, tenant_of(request), began)
-        writer = NativeWriter(service, task)
-        return await respond(request, task.generation, writer, stream=bool(body.stream))
+        streams = bool(body.stream)
+        writer = NativeWriter(service, task, streams=streams)
+        return await respond(request, task.generation, writer, stream=streams)
     except InvalidRequestError as error:
         raise body.explain(error) from None
 

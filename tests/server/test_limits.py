@@ -17,8 +17,8 @@ from radixlm.core.request import RequestOutput, TokenLogprob
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.http_errors import OPENAI
 from radixlm.server.openai.completions import CompletionWriter
-from radixlm.server.pipeline.admission import KeyQueues, Pace
 from radixlm.server.pipeline.answer import MANY_LOGPROBS
+from radixlm.server.pipeline.service import UnderWay
 from tests.server_support import Client, events, fake_engine, idle_and_whole, live, until
 from tests.virtual_clock import VirtualClock
 
@@ -212,17 +212,17 @@ def test_a_stream_is_not_ended_while_its_writer_writes(monkeypatch):
     asyncio.run(engine.close())
 
 
-def run_one(pace: Pace, clock: VirtualClock, seconds: float) -> None:
-    with pace.running(1) as ended:
+def run_one(pace: UnderWay, clock: VirtualClock, seconds: float) -> None:
+    with pace.held("", ["a"]) as ended:
         clock.advance(seconds)
         ended()
 
 
 def test_the_wait_follows_queue_and_pace():
     clock = VirtualClock()
-    pace = Pace(clock)
+    pace = UnderWay(clock)
     assert pace.seconds_for(1000) == 1
-    with pace.running(1):
+    with pace.held("", ["a"]):
         clock.advance(4)
         assert pace.seconds_for(1) == 4  # as if one were just ending
         assert pace.seconds_for(3) == 12
@@ -240,20 +240,20 @@ def test_the_wait_follows_queue_and_pace():
 
 def test_an_idle_time_does_not_count_as_slow():
     clock = VirtualClock()
-    pace = Pace(clock)
+    pace = UnderWay(clock)
     run_one(pace, clock, 1)
     clock.advance(3600)
-    with pace.running(1):
+    with pace.held("", ["a"]):
         assert pace.seconds_for(5) == 1
 
 
 def test_refused_requests_are_no_ends():
     clock = VirtualClock()
-    pace = Pace(clock)
-    with pace.running(1):
+    pace = UnderWay(clock)
+    with pace.held("", ["a"]):
         clock.advance(10)
         for _ in range(50):
-            with pytest.raises(RuntimeError), pace.running(1):
+            with pytest.raises(RuntimeError), pace.held("", ["a"]):
                 raise RuntimeError
         assert pace.seconds_for(2) == 20
 
@@ -350,15 +350,15 @@ def test_more_choices_than_a_key_may_have_are_refused_whole():
 
 
 def test_a_key_s_limit_holds_for_those_that_come_together():
-    queues = KeyQueues()
-    with queues.taken("a", 2, 3):
-        with pytest.raises(QueueFullError), queues.taken("a", 2, 3):
+    queues = UnderWay(VirtualClock(), 3)
+    with queues.held("a", "12"):
+        with pytest.raises(QueueFullError), queues.held("a", "34"):
             pass
-        with queues.taken("a", 1, 3), queues.taken("b", 3, 3):
-            pass
-        with queues.taken("a", 100, None):
+        with queues.held("a", "3"), queues.held("b", "456"):
             pass
     assert len(queues) == 0
+    with UnderWay(VirtualClock()).held("a", range(100)):
+        pass
 
 
 def test_a_prompt_of_the_whole_context_is_scored_and_nothing_more():

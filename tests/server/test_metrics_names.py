@@ -84,7 +84,7 @@ def test_metrics_may_be_open_beside_a_key(engine):
 def test_times_of_a_request():
     clock, stats = Moment(), EngineStats()
     metrics = Metrics(lambda: stats, "m", clock)
-    times = RequestTimes(metrics, clock)
+    times = RequestTimes(metrics)
     for seconds, tokens in ((2.0, 1), (0.5, 0), (0.5, 2), (0.25, 1)):
         clock.time += seconds
         times.take(tokens)

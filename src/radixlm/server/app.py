@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from functools import cache
 
@@ -11,11 +10,9 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
 from radixlm.build import AsyncEngine
-from radixlm.core.clock import WallClock
 from radixlm.server.anthropic.messages_routes import router as messages_router
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.explain import router as explain_router
-from radixlm.server.http.api_keys import Keyring
 from radixlm.server.http.envelope import Envelope
 from radixlm.server.http.error_handlers import install_error_handlers
 from radixlm.server.http.openapi import Served, document
@@ -24,15 +21,7 @@ from radixlm.server.kv_events.publisher import KVEventCounts
 from radixlm.server.openai.openai_routes import router
 from radixlm.server.pages.tree_routes import router as cache_router
 from radixlm.server.pages.ui_routes import router as ui_router
-from radixlm.server.pipeline.admission import Pace
-from radixlm.server.pipeline.answer_memory import AnswerMemory
-from radixlm.server.pipeline.metrics import Metrics
-from radixlm.server.pipeline.service import (
-    Service,
-    answer_style_of,
-    fingerprint_of,
-    sampling_defaults_of,
-)
+from radixlm.server.pipeline.service import Service
 from radixlm.server.responses.response_store import ResponseStore
 from radixlm.server.responses.responses_routes import router as responses_router
 from radixlm.server.sglang.sglang_routes import router as native_router
@@ -67,25 +56,8 @@ def create_app(
     Raises ModelError for sampling that the model recommends and no request could have.
     """
     config = config or ServerConfig()
-    clock = WallClock()
-    open_paths = ("/metrics",) if config.open_metrics else ()
-    keys = Keyring(config.api_key, config.admin_api_key, open_paths=open_paths)
-    names = config.metrics_names
     more = tuple if kv_events is None else kv_events.described
-    service = Service(
-        engine=engine,
-        model_name=served_model_name,
-        metrics=Metrics(engine.stats, served_model_name, clock, more=more, names=names),
-        clock=clock,
-        created=int(time.time()),
-        config=config,
-        pace=Pace(clock),
-        sampling_defaults=sampling_defaults_of(engine.info, config),
-        fingerprint=fingerprint_of(engine.info),
-        keys=keys,
-        memory=AnswerMemory(engine.tokenizer, engine.info.kv_tokens),
-        answer_style=answer_style_of(engine, config),
-    )
+    service = Service(engine, served_model_name, config, more)
     served = Served(served_model_name, engine.info.vocab_size, service.longest)
     app = FastAPI(title="RadixLM", docs_url=None, redoc_url=None)
     app.openapi = cache(lambda: document(API_ROUTES, config, served))  # type: ignore[method-assign]
@@ -99,7 +71,7 @@ def create_app(
     app.router.routes.extend(API_ROUTES)
     app.router.routes.extend(ui_router.routes)  # a page is no part of the API
     install_error_handlers(app, API_ROUTES, service.retry_after)
-    wrapped = Envelope(app, config, keys, clock)
+    wrapped = Envelope(app, config, service.keys, service.clock)
     if not config.cors_origin:
         return wrapped
     return CORSMiddleware(  # around it: a browser must be allowed to read refusals, too

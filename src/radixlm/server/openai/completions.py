@@ -14,7 +14,7 @@ from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.server.http.sse import spliced
 from radixlm.server.openai.openai_writer import Fields, Head, OpenAIWriter, PromptIds, TokenIds
 from radixlm.server.pipeline.cache_report import CacheFields
-from radixlm.server.pipeline.generation import Generation, computed, requests_for
+from radixlm.server.pipeline.generation import Generation, computed
 from radixlm.server.pipeline.logprobs import CompletionLogprobs, Stretch, TokenTexts, joined
 from radixlm.server.pipeline.protocol import CompletionBody
 from radixlm.server.pipeline.service import Service
@@ -63,14 +63,10 @@ def completion_generation(service: Service, body: CompletionBody, tenant: str) -
     keys = [
         service.key(item, add_special_tokens=special, param="prompt") for item in body.to_prompts()
     ]
-    request_id = f"cmpl-{uuid.uuid4().hex}"
-    each = [params] * len(keys)
-    return Generation(
-        request_id,
-        requests_for(service, request_id, keys, each, body, tenant, n=body.tries),
-        body.tries,
+    return Generation.of(
+        *(service, f"cmpl-{uuid.uuid4().hex}", keys, [params] * len(keys), body, tenant),
+        n=body.tries,
         prompt_only=[body.prompt_only] * len(keys),
-        cache_report=bool(body.cache_report),
         cached_details=bool(body.return_cached_tokens_details),
     )
 

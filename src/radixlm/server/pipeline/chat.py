@@ -19,7 +19,7 @@ from radixlm.server.pipeline.answer_memory import Asked, Span
 from radixlm.server.pipeline.cache_control import breakpoints_of
 from radixlm.server.pipeline.chat_conversation import chat_of, use_of
 from radixlm.server.pipeline.conversation import Conversation
-from radixlm.server.pipeline.generation import Generation, requests_for
+from radixlm.server.pipeline.generation import Generation
 from radixlm.server.pipeline.names import in_callers_words
 from radixlm.server.pipeline.protocol import CacheFields, ChatBody
 from radixlm.server.pipeline.service import Service
@@ -97,18 +97,13 @@ def task_of(
     )
     if max_tokens is not None:
         params = replace(params, max_tokens=service.fitting_limit(prompt.key, max_tokens))
-    generation = Generation(
-        request_id,
-        requests_for(
-            *(service, request_id, [prompt.key], [params], body, tenant),
-            n=n,
-            breakpoints=prompt.breakpoints,
-        ),
-        n,
+    generation = Generation.of(
+        *(service, request_id, [prompt.key], [params], body, tenant),
+        n=n,
+        breakpoints=prompt.breakpoints,
         prompt_only=[prompt_only],
         asked=prompt.asked,
         outline=prompt.outline,
-        cache_report=bool(body.cache_report),
         cached_details=cached_details,
         names=names,
     )

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.keys import Key
@@ -16,6 +16,7 @@ from radixlm.core.request import (
     Breakpoint,
     FinishReason,
     GenerateRequest,
+    Namespace,
     RequestOutput,
     TokenLogprob,
 )
@@ -55,6 +56,47 @@ class Generation:
     rids: Mapping[str, Sequence[str]] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
 
+    @classmethod
+    def of(
+        cls,
+        service: Service,
+        request_id: str,
+        keys: Sequence[Key],
+        params: Sequence[SamplingParams],
+        fields: CacheFields,
+        tenant: str,
+        *,
+        n: int = 1,
+        breakpoints: tuple[Breakpoint, ...] = (),
+        **more: Any,
+    ) -> Generation:
+        """params: one for each prompt. fields: whose cache it may share, and whether it asks for a
+        report. breakpoints: of each prompt. more: further fields.
+
+        Raises InvalidRequestError for more than MAX_CHOICES, and for a prompt without tokens.
+        """
+        if len(keys) * n > MAX_CHOICES:
+            raise InvalidRequestError(
+                f"{len(keys)} prompts times n {n} is more than {MAX_CHOICES}", param="n"
+            )
+        if any(not key.size for key in keys):
+            raise InvalidRequestError("a prompt has no tokens", param="prompt")
+        namespace = service.isolated(fields.namespace, tenant)
+        requests = [
+            GenerateRequest(
+                f"{request_id}-{prompt * n + place}",
+                key,
+                _of_choice(own, place),
+                namespace=namespace,
+                priority=fields.priority or 0,
+                tenant=tenant,
+                breakpoints=breakpoints,
+            )
+            for prompt, (key, own) in enumerate(zip(keys, params, strict=True))
+            for place in range(n)
+        ]
+        return cls(request_id, requests, n, cache_report=bool(fields.cache_report), **more)
+
     @property
     def tenant(self) -> str:
         return self.requests[0].tenant
@@ -71,45 +113,6 @@ class Generation:
     def of_prompt_only(self, choice: int) -> bool:
         """Whether the prompt is all that is wanted of one choice."""
         return bool(self.prompt_only) and self.prompt_only[choice // self.n]
-
-
-def requests_for(
-    service: Service,
-    request_id: str,
-    keys: Sequence[Key],
-    params: Sequence[SamplingParams],
-    fields: CacheFields,
-    tenant: str,
-    *,
-    n: int = 1,
-    breakpoints: tuple[Breakpoint, ...] = (),
-) -> list[GenerateRequest]:
-    """A request for each choice of each prompt: n of one after n of the other.
-
-    params: one for each prompt. fields: whose cache it may share. breakpoints: of each prompt.
-
-    Raises InvalidRequestError for more than MAX_CHOICES, and for a prompt without tokens.
-    """
-    if len(keys) * n > MAX_CHOICES:
-        raise InvalidRequestError(
-            f"{len(keys)} prompts times n {n} is more than {MAX_CHOICES}", param="n"
-        )
-    if any(not key.size for key in keys):
-        raise InvalidRequestError("a prompt has no tokens", param="prompt")
-    namespace = service.isolated(fields.namespace, tenant)
-    return [
-        GenerateRequest(
-            f"{request_id}-{prompt * n + place}",
-            key,
-            _of_choice(own, place),
-            namespace=namespace,
-            priority=fields.priority or 0,
-            tenant=tenant,
-            breakpoints=breakpoints,
-        )
-        for prompt, (key, own) in enumerate(zip(keys, params, strict=True))
-        for place in range(n)
-    ]
 
 
 def _of_choice(params: SamplingParams, place: int) -> SamplingParams:
@@ -143,16 +146,12 @@ async def run(service: Service, generation: Generation) -> AsyncGenerator[Part, 
 
     Raises what the engine raises.
     """
-    tenant, most = generation.tenant, service.config.max_queued_requests_per_key
+    tenant = generation.tenant
     places = {request.request_id: at for at, request in enumerate(generation.requests)}
-    owner = service.owner_of(tenant)
     scores = _PromptScores(service, generation)
-    with (
-        service.queues.taken(tenant, len(places), most),
-        service.rids.held(owner, generation.rids, places),
-        service.pace.running(len(places)) as ended,
-    ):
-        times = [RequestTimes(service.metrics, service.clock) for _ in places]
+    owner = service.owner_of(tenant)
+    with service.under_way.held(tenant, places, owner, generation.rids) as ended:
+        times = [RequestTimes(service.metrics) for _ in places]
         answers: list[list[int]] = [[] for _ in places]
         async with aclosing(service.engine.client.stream(generation.requests)) as outputs:
             async for output in outputs:
@@ -184,7 +183,8 @@ def _take_miss(
     service.misses.sample(service.engine.stats())
     tenant = request.tenant
     # To all who use the tenant's key, who need not know the salt.
-    shown = not service.own_salt(request.namespace, tenant) or service.sees_salted(tenant)
+    unsalted = request.namespace.cache_salt == service.isolated(Namespace(), tenant).cache_salt
+    shown = unsalted or service.sees_salted(tenant)
     own = service.shows_cached_text(tenant, request.namespace)
     tokenizer, outline = service.engine.tokenizer, generation.outline
     service.misses.add(

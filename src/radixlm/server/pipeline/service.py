@@ -1,23 +1,28 @@
-"""What the routes share: the engine, its public name, and the clocks on its requests."""
+"""What the routes share: the engine, its public name, and what is under way."""
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from hashlib import blake2b
 from importlib.metadata import version
+from types import MappingProxyType
 
 import numpy as np
 from fastapi import Request
 
 from radixlm.build import AsyncEngine, ModelInfo
-from radixlm.core.clock import Clock
+from radixlm.core.clock import Clock, WallClock
 from radixlm.core.errors import (
     InvalidKeyError,
     InvalidRequestError,
     ModelError,
+    QueueFullError,
     RequestTooLargeError,
+    counted,
 )
 from radixlm.core.keys import Key, as_key
 from radixlm.core.request import Namespace
@@ -27,47 +32,141 @@ from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.api_keys import Keyring
 from radixlm.server.http.envelope import exchange_of
 from radixlm.server.http.http_errors import ModelNotFoundError
-from radixlm.server.pipeline.admission import KeyQueues, Pace, Rids
 from radixlm.server.pipeline.advice import MissWindow
 from radixlm.server.pipeline.answer_memory import AnswerMemory, Span
-from radixlm.server.pipeline.metrics import Metrics
+from radixlm.server.pipeline.metrics import Counted, Metrics
 
 # The longest body, unless a flag says otherwise: text takes 4 to 24 bytes a token, ids up to 9.
 BYTES_PER_TOKEN = 64
 LEAST_BYTES, MOST_BYTES = 4 * 2**20, 32 * 2**20
+MAX_WAIT_SECONDS = 60
+_REMEMBERED = 65
 
 
-@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """The requests under way: how many each API key has, by which names, and how fast they end.
+
+    An owner sees nothing of the others: two may use the same rid, and neither learns of it.
+    Used from the event loop's thread only. A tenant without requests takes no memory.
+    most_per_key: None is no limit.
+    """
+
+    def __init__(self, clock: Clock, most_per_key: int | None = None) -> None:
+        self._clock = clock
+        self._most = most_per_key
+        self._counts: Counter[str] = Counter()
+        self._names: dict[tuple[str, str], Sequence[str]] = {}
+        self._ids: dict[str, set[str]] = {}
+        # When the server was last idle, and then the last ends.
+        self._moments = deque([clock.now()], maxlen=_REMEMBERED)
+
+    def __len__(self) -> int:
+        """Tenants with requests under way."""
+        return len(self._counts)
+
+    def check(self, tenant: str, count: int = 1) -> None:
+        """Raise QueueFullError when `count` more of a tenant's would be too many."""
+        known = self._counts[tenant]
+        if self._most is not None and known + count > self._most:
+            raise QueueFullError(
+                f"this key's {counted(known, 'request')} under way and {count} more exceed "
+                f"--max-queued-requests-per-key {self._most}; try again later"
+            )
+
+    @contextmanager
+    def held(
+        self,
+        tenant: str,
+        ids: Collection[str],
+        owner: str = "",
+        rids: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    ) -> Iterator[Callable[[], None]]:
+        """Requests are under way for as long as the block lasts. Yields what is called when one of
+        them has ended.
+
+        ids: the engine's. owner: who may abort them, some of them by its rids.
+        Raises QueueFullError, and InvalidRequestError for a rid of the owner's that is under way.
+        """
+        self.check(tenant, len(ids))
+        for rid in rids:
+            if (owner, rid) in self._names:
+                raise InvalidRequestError(
+                    f"a request with the rid {rid!r:.80} is under way", param="rid"
+                )
+        if not self._counts:
+            self._moments.clear()
+            self._moments.append(self._clock.now())
+        self._counts[tenant] += len(ids)
+        self._names.update({(owner, rid): own for rid, own in rids.items()})
+        known = self._ids.setdefault(owner, set())
+        known.update(ids)
+        try:
+            yield lambda: self._moments.append(self._clock.now())
+        finally:
+            self._counts[tenant] -= len(ids)
+            if not self._counts[tenant]:
+                del self._counts[tenant]
+            for rid in rids:
+                del self._names[owner, rid]
+            known.difference_update(ids)
+            if not known:
+                self._ids.pop(owner, None)
+
+    def of(self, owner: str, rid: str | None = None) -> Sequence[str]:
+        """The engine's ids for an owner's rid, or of all that is under way for it."""
+        return tuple(self._ids.get(owner, ())) if rid is None else self._names.get((owner, rid), ())
+
+    def seconds_for(self, requests: int) -> int:
+        """In how many seconds `requests` more will have ended at this pace: 1 to 60.
+
+        Before the first end, one counts as just ending.
+        """
+        passed = self._clock.now() - self._moments[0]
+        ends = max(len(self._moments) - 1, 1)
+        return min(max(math.ceil(requests * passed / ends), 1), MAX_WAIT_SECONDS)
+
+
 class Service:
     """created: when serving began, in seconds since 1970.
 
     sampling_defaults: of fields that requests to OpenAI's routes leave open.
     answer_style: how the model's chat answers are read.
-    fingerprint: the same for as long as the same seed gives the same answer.
+    fingerprint: OpenAI's `system_fingerprint`, the same for as long as the same seed gives the
+        same answer.
     keys: which API keys may do what.
     memory: the tokens of answers that were given.
-    rids: the requests under way, by name and owner. queues: how many each key has.
-    misses: why the last ones computed what they did.
+    misses: why the last requests computed what they did.
     """
 
-    engine: AsyncEngine
-    model_name: str
-    metrics: Metrics
-    clock: Clock
-    created: int
-    config: ServerConfig
-    pace: Pace
-    sampling_defaults: Mapping[str, float]
-    fingerprint: str
-    keys: Keyring
-    memory: AnswerMemory
-    answer_style: AnswerStyle
-    rids: Rids = field(default_factory=Rids)
-    queues: KeyQueues = field(default_factory=KeyQueues)
-    misses: MissWindow = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "misses", MissWindow(self.clock))
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        model_name: str,
+        config: ServerConfig,
+        more: Callable[[], Iterable[Counted]] = tuple,
+    ) -> None:
+        """more: what other parts count. Raises ModelError for sampling that the model recommends
+        and no request could have.
+        """
+        info, self.clock = engine.info, WallClock()
+        self.engine, self.model_name, self.config = engine, model_name, config
+        self.created = int(time.time())
+        names = config.metrics_names
+        self.metrics = Metrics(engine.stats, model_name, self.clock, more=more, names=names)
+        self.sampling_defaults = _sampling_defaults(info, config)
+        parts = (version("radixlm"), info.model_path, info.dtype, info.device)
+        self.fingerprint = "fp_" + blake2b("\n".join(parts).encode(), digest_size=5).hexdigest()
+        open_paths = ("/metrics",) if config.open_metrics else ()
+        self.keys = Keyring(config.api_key, config.admin_api_key, open_paths=open_paths)
+        self.memory = AnswerMemory(engine.tokenizer, info.kv_tokens)
+        template = engine.chat_template
+        self.answer_style = AnswerStyle.of(
+            "" if template is None else template.tool_source,
+            config.tool_call_parser,
+            config.reasoning_parser,
+        )
+        self.under_way = UnderWay(self.clock, config.max_queued_requests_per_key)
+        self.misses = MissWindow(self.clock)
 
     def check_model(self, name: str | None) -> None:
         """Raise ModelNotFoundError when a request names another model."""
@@ -103,12 +202,6 @@ class Service:
         """What the salts of a tenant's own namespaces begin with, and nobody else's do."""
         return f"{tenant}/"
 
-    def own_salt(self, namespace: Namespace, tenant: str) -> str:
-        """The salt that a request named itself, without what `isolated` put before it."""
-        if not self.config.isolate_by_key:
-            return namespace.cache_salt
-        return namespace.cache_salt.removeprefix(self.salt_of(tenant))
-
     def shows_cached_text(self, tenant: str, namespace: Namespace) -> bool:
         """Whether what is cached in a namespace may be shown to a tenant: where nobody without a
         secret that it knows, a key or a salt, can have written it, and to admins.
@@ -133,14 +226,6 @@ class Service:
         by_context = BYTES_PER_TOKEN * self.engine.info.context_length
         return self.config.max_request_bytes or min(max(by_context, LEAST_BYTES), MOST_BYTES)
 
-    def check_room(self, tenant: str) -> None:
-        """Raise QueueFullError when one more request of a tenant would be refused, EngineDeadError.
-
-        So one that is refused need not be read first: refusing must cost next to nothing.
-        """
-        self.engine.client.check_room()
-        self.queues.check(tenant, 1, self.config.max_queued_requests_per_key)
-
     def check_admin(self, request: Request) -> None:
         """Raise AdminKeyNeededError, InvalidApiKeyError unless it may do what is for admins."""
         if (refusal := self.keys.admin_refusal(tenant_of(request))) is not None:
@@ -159,7 +244,7 @@ class Service:
 
     def retry_after(self) -> int:
         """In how many seconds the requests that wait now will have had their turn: 1 to 60."""
-        return self.pace.seconds_for(self.engine.stats().waiting + 1)
+        return self.under_way.seconds_for(self.engine.stats().waiting + 1)
 
     def encode(
         self,
@@ -216,7 +301,7 @@ class Service:
             raise InvalidRequestError(f"{param}: {error}", param=param) from None
 
 
-def sampling_defaults_of(info: ModelInfo, config: ServerConfig) -> Mapping[str, float]:
+def _sampling_defaults(info: ModelInfo, config: ServerConfig) -> Mapping[str, float]:
     """What --sampling-defaults means for this model. Raises ModelError for values that no request
     could have.
     """
@@ -232,27 +317,18 @@ def sampling_defaults_of(info: ModelInfo, config: ServerConfig) -> Mapping[str, 
     return info.recommended_sampling
 
 
-def answer_style_of(engine: AsyncEngine, config: ServerConfig) -> AnswerStyle:
-    """How this model's chat answers are read."""
-    template = engine.chat_template
-    source = "" if template is None else template.tool_source
-    return AnswerStyle.of(source, config.tool_call_parser, config.reasoning_parser)
-
-
-def fingerprint_of(info: ModelInfo) -> str:
-    """OpenAI's `system_fingerprint`: changes with what makes the same seed give another answer."""
-    parts = (version("radixlm"), info.model_path, info.dtype, info.device)
-    return "fp_" + hashlib.blake2b("\n".join(parts).encode(), digest_size=5).hexdigest()
-
-
 def tenant_of(request: Request) -> str:
     """On whose behalf a request comes: a digest of the API key that it carries, "" without one."""
     return exchange_of(request).tenant
 
 
 def check_room(request: Request) -> None:
-    """A route's dependency. Raises QueueFullError, EngineDeadError; see `Service.check_room`."""
-    service_of(request).check_room(tenant_of(request))
+    """A route's dependency. Raises QueueFullError when one more request of a tenant would be
+    refused, EngineDeadError: refusing must cost next to nothing, so it comes before the reading.
+    """
+    service = service_of(request)
+    service.engine.client.check_room()
+    service.under_way.check(tenant_of(request))
 
 
 def service_of(request: Request) -> Service:

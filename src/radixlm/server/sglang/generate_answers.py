@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NotRequired
 
 from typing_extensions import TypedDict
@@ -14,7 +14,7 @@ from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.server.http.http_errors import OPENAI
 from radixlm.server.http.sse import DONE, framed, spliced
 from radixlm.server.pipeline.cache_report import CacheReport
-from radixlm.server.pipeline.generation import Generation, computed, report_of, requests_for
+from radixlm.server.pipeline.generation import Generation, computed, report_of
 from radixlm.server.pipeline.logprobs import NativeLogprobs
 from radixlm.server.pipeline.service import Service
 from radixlm.server.pipeline.usage import UsageMeter
@@ -90,19 +90,14 @@ def native_task(service: Service, body: GenerateBody, tenant: str, began: float)
     ]
     each = body.each_prompt(keys, service.longest)
     n, params = each[0].n, [own.params for own in each]
-    request_id = f"gen-{uuid.uuid4().hex}"
-    requests = requests_for(service, request_id, keys, params, body, tenant, n=n)
-    ids, rids = _names([request.request_id for request in requests], n, body)
-    generation = Generation(
-        request_id,
-        requests,
-        n,
+    generation = Generation.of(
+        *(service, f"gen-{uuid.uuid4().hex}", keys, params, body, tenant),
+        n=n,
         prompt_only=[own.prompt_only for own in each],
-        cache_report=bool(body.cache_report),
-        rids=rids,
     )
+    ids, rids = _names([request.request_id for request in generation.requests], n, body)
     return NativeTask(
-        generation,
+        replace(generation, rids=rids),
         ids,
         starts=[own.start for own in each],
         batched=body.batched or n > 1,

@@ -132,9 +132,9 @@ async def abort_request(request: Request, body: AbortBody) -> Response:
     owner = service.owner_of(tenant_of(request))
     ids: Collection[str] | None
     if body.abort_all:
-        ids = None if service.sees_all(request) else service.rids.all_of(owner)
+        ids = None if service.sees_all(request) else service.under_way.of(owner)
     else:
-        ids = service.rids.of(owner, body.rid or "")
+        ids = service.under_way.of(owner, body.rid or "")
     return JSONResponse({"aborted": service.engine.abort(ids)})
 
 

@@ -39,7 +39,7 @@ from radixlm.engine import EngineClient, EngineCore, InputProcessor, Limits
 from radixlm.engine.watching import Journal
 from radixlm.scheduler import Scheduler, make_order
 from radixlm.server.app import create_app
-from radixlm.server.http.garbage import full_searches_on_demand
+from radixlm.server.serve import full_searches_on_demand
 from radixlm.structured_output import Compiler
 from radixlm.testing.fake_runner import FakeRunner
 

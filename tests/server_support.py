@@ -32,7 +32,7 @@ from radixlm.server.app import create_app
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.listen import bind, listening
 from radixlm.server.kv_events.publisher import KVEventCounts
-from radixlm.server.pipeline.writer import Writer
+from radixlm.server.pipeline.answer import Writer
 from radixlm.server.responses.response_store import ResponseStore
 from radixlm.server.serve import Server, http_config
 from radixlm.structured_output import Compiler, MaskFiller

@@ -10,7 +10,7 @@ import pytest
 from radixlm.core.errors import ConfigError
 from radixlm.server.app import API_ROUTES
 from radixlm.server.config.server_config import ServerConfig
-from radixlm.server.http.error_handlers import ABSENT, INSTEAD
+from radixlm.server.http.routes import ABSENT, INSTEAD
 from tests.server_support import Client, fake_engine, refused
 
 ORIGIN = {"Origin": "https://example.org"}

@@ -9,7 +9,7 @@ import pytest
 
 from radixlm.core.errors import ConfigError
 from radixlm.server.config.server_config import ServerConfig
-from radixlm.server.http.api_keys import Keyring, digest_of
+from radixlm.server.http.envelope import Keyring, digest_of
 from tests.server_support import Client, fake_engine
 
 KEYS = ("sk-first", "sk-second")

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from radixlm.server.http import garbage
 from radixlm.server.http.envelope import Exchange
-from radixlm.server.http.garbage import full_searches_on_demand, search_when_quiet
+from radixlm.server.serve import full_searches_on_demand, search_when_quiet
 from tests.server_support import fake_engine, live
 
 
@@ -71,7 +70,7 @@ def test_after_a_long_search_the_next_one_comes_late(monkeypatch):
         await asyncio.sleep(0.15)
         searching.cancel()
 
-    monkeypatch.setattr(garbage.gc, "collect", search)
+    monkeypatch.setattr(gc, "collect", search)
     asyncio.run(run())
     assert len(searches) == 1
 

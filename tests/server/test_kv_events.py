@@ -25,8 +25,7 @@ from radixlm.core.request import Namespace
 from radixlm.engine import client as clients
 from radixlm.engine.mailbox import Viewer
 from radixlm.engine.watching import SECONDS_BETWEEN_CHANGES
-from radixlm.server.config.kv_events_config import KVEventsConfig
-from radixlm.server.config.server_config import ServerConfig
+from radixlm.server.config.server_config import KVEventsConfig, ServerConfig
 from radixlm.server.kv_events import publisher as publishers
 from radixlm.server.kv_events.blocks import BlockLedger
 from radixlm.server.kv_events.publisher import Event, KVEventCounts, Outlet, Publisher, published

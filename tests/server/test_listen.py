@@ -18,7 +18,7 @@ from radixlm.cli.top_feed import WatchError
 from radixlm.core.errors import ConfigError
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.listen import bind_unix, check_certificate, listening
-from radixlm.server.pages import tree_stream
+from radixlm.server.pages import tree_routes
 from tests.server_support import running
 
 
@@ -142,7 +142,7 @@ def test_behind_a_proxy_that_takes_a_path_away(monkeypatch):
 
 
 def test_top_says_what_is_wrong_with_a_certificate(monkeypatch, pem):
-    monkeypatch.setattr(tree_stream, "SECONDS_BETWEEN_STATS", 0.01)
+    monkeypatch.setattr(tree_routes, "SECONDS_BETWEEN_STATS", 0.01)
     files = {"ssl_certfile": str(pem / "cert.pem"), "ssl_keyfile": str(pem / "key.pem")}
     with running(monkeypatch, **files) as port:
         arguments = [f"https://127.0.0.1:{port}", "--once"]

@@ -15,7 +15,7 @@ from radixlm.core.request import RequestOutput
 from radixlm.parsers.style import AnswerStyle
 from radixlm.parsers.tools import ToolUse
 from radixlm.server.openai.chat_writer import deltas_of
-from radixlm.server.pipeline.writer import AnswerStream
+from radixlm.server.pipeline.answer import AnswerStream
 from tests import chat_templates
 from tests.chat_templates import MARKERS
 from tests.server_support import CHATML, Client, events, fake_engine, idle_and_whole, live, until

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from radixlm.server.announce import pool_warning, touch, welcome
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.listen import bind
+from radixlm.server.serve import pool_warning, touch, welcome
 from tests.server_support import Client, fake_engine, running
 
 

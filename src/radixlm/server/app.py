@@ -14,9 +14,8 @@ from radixlm.server.anthropic.messages_routes import router as messages_router
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.explain import router as explain_router
 from radixlm.server.http.envelope import Envelope
-from radixlm.server.http.error_handlers import install_error_handlers
 from radixlm.server.http.openapi import Served, document
-from radixlm.server.http.routes import ReadLimits, Route
+from radixlm.server.http.routes import ReadLimits, Route, install_error_handlers
 from radixlm.server.kv_events.publisher import KVEventCounts
 from radixlm.server.openai.openai_routes import router
 from radixlm.server.pages.tree_routes import router as cache_router

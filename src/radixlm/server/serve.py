@@ -1,27 +1,37 @@
-"""Serving: from flags to a running HTTP server, and its orderly end."""
+"""Serving: from flags to a running HTTP server, what is done and said when it is ready, and its
+orderly end.
+
+When Python looks for garbage that its reference counts do not find is of our choosing. A full
+search takes time in proportion to all objects there are: half a second with a few thousand requests
+waiting, in which neither the engine nor the event loop can do anything. Python would start one
+whenever a quarter more objects have grown old, as they do while a queue fills. Requests leave no
+such garbage behind (a test sees to it), so what is left to find is little.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import math
 import signal
 import socket
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 
+import httpx
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from radixlm.build import AsyncEngine
+from radixlm.build import AsyncEngine, ModelInfo
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, counted
-from radixlm.server.announce import pool_warning, touch, welcome
 from radixlm.server.app import create_app
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.connection import connection_with
-from radixlm.server.http.garbage import full_searches_on_demand, search_when_quiet
+from radixlm.server.http.envelope import UNLOGGED
 from radixlm.server.kv_events.publisher import Outlet, Publisher, published
 from radixlm.server.responses.response_store import ResponseStore
 from radixlm.server.responses.responses_writer import lost
@@ -30,6 +40,22 @@ _logger = logging.getLogger("radixlm.server")
 
 _GRACE_SECONDS = 5
 _ANSWER_SECONDS = 3  # with the grace less than the ten that `docker stop` waits
+_MIB = 2**20
+_GIB = 2**30
+# No useful prompt fits into a smaller pool.
+_USEFUL_TOKENS = 512
+_CHAT = '/v1/chat/completions -d \'{"messages": [{"role": "user", "content": "Hello"}]}\''
+_COMPLETION = '/v1/completions -d \'{"prompt": "Once upon a time", "max_tokens": 32}\''
+# With no more requests than this a search takes no longer than a step.
+_FEW = 64
+EVERY_SECONDS = 10.0
+# A search through a million nodes of the tree takes seconds, and finds nothing: the next one comes
+# after this many times as long.
+_TIMES_ITS_OWN = 200
+# However busy the server is, so that what a library leaves behind cannot grow for ever; later only
+# after a search that took so long.
+AT_LEAST_EVERY_SECONDS = 900.0
+_NEVER = 1_000_000
 
 
 class Server(uvicorn.Server):
@@ -179,3 +205,104 @@ def http_config(app: ASGIApp, settings: ServerConfig) -> uvicorn.Config:
         ssl_keyfile=settings.ssl_keyfile,
         ssl_certfile=settings.ssl_certfile,
     )
+
+
+async def touch(app: ASGIApp, config: ServerConfig, *, chats: bool) -> None:
+    """Have a short text tokenized, a chat where there is a template for it: routes, readers and
+    writers are used once; nothing counts it.
+    """
+
+    async def unlogged(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, UNLOGGED: True}, receive, send)
+
+    asked = {"messages": [{"role": "user", "content": "Hello"}]} if chats else {"prompt": "Hello"}
+    key = config.api_key[0] if config.api_key else ""
+    transport = httpx.ASGITransport(unlogged, root_path=config.root_path)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        headers = {"Authorization": f"Bearer {key}"}
+        await client.post(f"{config.root_path}/tokenize", json=asked, headers=headers)
+
+
+def welcome(
+    name: str, info: ModelInfo, listener: socket.socket, config: ServerConfig, *, chats: bool
+) -> str:
+    """name: what clients ask for. chats: whether the model has a chat template."""
+    place, url, tool = _address(listener, config)
+    limited = "; less than the context, so prompt and answer are at most that long"
+    limit = "" if info.kv_tokens >= info.context_length else limited
+    threads = f", {counted(info.threads, 'thread')}" if info.device == "cpu" else ""
+    return (
+        f"RadixLM serves {name} on {place}\n"
+        f"  model    {info.model_type}, {info.dtype} on {info.device}{threads}\n"
+        f"  context  {info.context_length:,} tokens\n"
+        f"  KV pool  {info.kv_tokens:,} tokens, {_size(info.kv_bytes)}{limit}\n"
+        f"  page     {url}/ui\n"
+        f"try:\n  {tool} {url}{_CHAT if chats else _COMPLETION}"
+    )
+
+
+def pool_warning(info: ModelInfo) -> str | None:
+    """What to warn of where no useful prompt fits into the pool; else None."""
+    if info.kv_tokens >= min(_USEFUL_TOKENS, info.context_length):
+        return None
+    return (
+        f"The KV pool has room for only {info.kv_tokens} tokens, prompt and answer together: "
+        "most requests will be refused. Give it more with --kv-tokens"
+    )
+
+
+def _size(size: int) -> str:
+    return f"{size / _GIB:.1f} GiB" if size >= _GIB else f"{size / _MIB:.1f} MiB"
+
+
+def _address(listener: socket.socket, config: ServerConfig) -> tuple[str, str, str]:
+    """Where the server listens, its URL, and a curl that reaches it."""
+    scheme = "http" if config.ssl_certfile is None else "https"
+    tool = "curl" if config.ssl_certfile is None else "curl -k"
+    if config.uds is None:
+        host = config.host
+        at = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(  # noqa: S104
+            host, f"[{host}]" if ":" in host else host
+        )
+        place = url = f"{scheme}://{at}:{listener.getsockname()[1]}"
+    else:
+        place, url, tool = config.uds, f"{scheme}://localhost", f"{tool} --unix-socket {config.uds}"
+    if config.api_key:
+        tool += " -H 'Authorization: Bearer KEY'"
+    return place, url, tool
+
+
+@contextlib.contextmanager
+def full_searches_on_demand() -> Iterator[None]:
+    """Leave what there is now out of every search, and do no full ones unasked, in the block.
+
+    Young objects are searched as before, which takes next to no time. Acts on the whole process.
+    """
+    young, middle, old = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(young, middle, _NEVER)
+    try:
+        yield
+    finally:
+        gc.set_threshold(young, middle, old)
+        gc.unfreeze()
+
+
+async def search_when_quiet(
+    under_way: Callable[[], int],
+    every: float = EVERY_SECONDS,
+    at_least_every: float = AT_LEAST_EVERY_SECONDS,
+) -> None:
+    """Search while few requests are under way, and now and then in any case; until cancelled.
+
+    The longer a search takes, the longer until the next one.
+    """
+    waited, pause = 0.0, every
+    while True:
+        await asyncio.sleep(pause)
+        waited, pause = waited + pause, every
+        if under_way() <= _FEW or waited >= at_least_every:
+            began = time.perf_counter()
+            gc.collect()
+            waited, pause = 0.0, max(pause, _TIMES_ITS_OWN * (time.perf_counter() - began))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from radixlm.cache import RadixCache
 from radixlm.core.reports import TreeQuery, TreeSnapshot
 from radixlm.core.request import Namespace
-from radixlm.server.config.kv_events_config import load_libraries
+from radixlm.server.config.server_config import load_libraries
 from radixlm.server.kv_events.blocks import BlockLedger, Removed, Stored
 from radixlm.server.kv_events.publisher import CLEARED, BatchWriter, events_of
 from tests.kv_follower import Follower, Prefix

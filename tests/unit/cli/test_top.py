@@ -20,7 +20,7 @@ from radixlm.cli.top_command import command
 from radixlm.cli.top_feed import Cache, SilentError, WatchError
 from radixlm.cli.top_view import branches, picture
 from radixlm.core.errors import ConfigError
-from radixlm.server.pages import tree_stream
+from radixlm.server.pages import tree_routes
 from tests.server_support import fake_engine, live
 
 TOTALS = {
@@ -155,7 +155,7 @@ def test_without_a_height_every_row_is_shown():
 
 
 def test_a_pipe_gets_every_row_and_a_terminal_what_fits(monkeypatch):
-    monkeypatch.setattr(tree_stream, "SECONDS_BETWEEN_STATS", 0.01)
+    monkeypatch.setattr(tree_routes, "SECONDS_BETWEEN_STATS", 0.01)
     engine, _ = fake_engine()
     with live(engine) as url:
         for first in range(40):
@@ -190,7 +190,7 @@ def test_why_nothing_is_heard_is_shown():
 
 
 def test_it_watches_a_real_server(monkeypatch):
-    monkeypatch.setattr(tree_stream, "SECONDS_BETWEEN_STATS", 0.01)
+    monkeypatch.setattr(tree_routes, "SECONDS_BETWEEN_STATS", 0.01)
     engine, _ = fake_engine()
     with live(engine, api_key=("sk-top",), admin_api_key=("sk-all",)) as url:
         done = asked(f"{url}/v1/", "--once", "--api-key", "sk-all")

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from radixlm.core.errors import ConfigError
-from radixlm.server.config.kv_events_config import KVEventsConfig
-from radixlm.server.config.server_config import ServerConfig
+from radixlm.server.config.server_config import KVEventsConfig, ServerConfig
 
 
 def config(**fields: Any) -> KVEventsConfig:

@@ -10,7 +10,7 @@ from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from radixlm.server.pipeline.cache_report import CacheReported
+from radixlm.server.pipeline.usage import CacheReported
 
 StopReason = Literal[
     "end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"

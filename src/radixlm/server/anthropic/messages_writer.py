@@ -21,14 +21,13 @@ from radixlm.parsers import (
 from radixlm.server.anthropic import messages_wire as wire
 from radixlm.server.anthropic.messages_body import MessagesBody
 from radixlm.server.http.sse import compact, event
+from radixlm.server.pipeline.answer import AnswerStream
 from radixlm.server.pipeline.cache_control import SECONDS
-from radixlm.server.pipeline.cache_report import CacheReported
 from radixlm.server.pipeline.chat import ChatTask
 from radixlm.server.pipeline.generation import reported
 from radixlm.server.pipeline.names import sealed
 from radixlm.server.pipeline.service import Service
-from radixlm.server.pipeline.usage import UsageMeter
-from radixlm.server.pipeline.writer import AnswerStream
+from radixlm.server.pipeline.usage import CacheReported, UsageMeter
 
 # This many levels deeper may arguments stand when they are sent.
 _MARGIN = 100

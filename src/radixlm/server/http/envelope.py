@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import hmac
 import json
 import logging
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from fastapi import Request
@@ -16,17 +18,21 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from radixlm.core.clock import Clock
-from radixlm.core.errors import counted
+from radixlm.core.errors import InvalidRequestError, counted
 from radixlm.server.config.server_config import ServerConfig
-from radixlm.server.http.api_keys import Keyring, tenant_in
-from radixlm.server.http.http_errors import error_response, for_anthropic, shape_of, timed_out
+from radixlm.server.http.http_errors import (
+    AdminKeyNeededError,
+    InvalidApiKeyError,
+    error_response,
+    for_anthropic,
+    shape_of,
+    timed_out,
+)
 
 _SCOPE_KEY = "radixlm.exchange"
 # Source: https://www.w3.org/TR/trace-context/#traceparent-header
 _TRACE = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _REQUEST_ID = re.compile(r"[ -~]{1,128}")
-
-
 # In the scope of a request that the server made for itself.
 UNLOGGED = "radixlm.unlogged"
 _logger = logging.getLogger("radixlm.access")
@@ -34,8 +40,13 @@ _PLAIN = re.compile(r"[\w./:+-]+", re.ASCII)
 _LONGEST_PATH = 200
 # How long a client may take to read that its time is over.
 _WRITE_SECONDS = 5
-_HEALTH = "/health"
 _OK = 200
+# A probe of whether the server is up carries no key.
+OPEN_PATH = "/health"
+# Nor does a browser that fetches a page: this one asks for a key, and holds no data by itself.
+PAGE_PATH = "/ui"
+# It leads to the page.
+TOP_PATH = "/"
 
 
 class TokenCounts(Protocol):
@@ -168,7 +179,7 @@ class Envelope:
         self._keys = keys
         self._limit = config.request_timeout or None
         self._logs = not config.disable_access_log
-        self._unlogged = () if config.log_health else (_HEALTH, config.root_path + _HEALTH)
+        self._unlogged = () if config.log_health else (OPEN_PATH, config.root_path + OPEN_PATH)
         self._clock = clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -212,3 +223,72 @@ class Envelope:
         elif exchange.streams and not exchange.complete:
             last = exchange.errors.end(error)
             await exchange.send({"type": "http.response.body", "body": last, "more_body": False})
+
+
+def tenant_in(headers: Headers) -> str:
+    """On whose behalf a request comes: the digest of the key that it carries, as `Authorization:
+    Bearer KEY` or else as `x-api-key`; "" without one.
+    """
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    bearer = key.strip() if scheme.lower() == "bearer" else ""
+    carried = bearer or headers.get("x-api-key", "").strip()
+    return digest_of(carried) if carried else ""
+
+
+def digest_of(key: str) -> str:
+    """32 characters that stand for a key where the key itself must not be seen."""
+    return hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
+
+
+class Keyring:
+    """The keys that open the server; without any it is open to everyone.
+
+    open_paths: need no key, beside those that never do.
+    admin_keys: open everything, and where there are any, nothing else opens what is for admins.
+    """
+
+    def __init__(
+        self, keys: Sequence[str], admin_keys: Sequence[str] = (), *, open_paths: Sequence[str] = ()
+    ) -> None:
+        self._open_paths = (OPEN_PATH, TOP_PATH, PAGE_PATH, *open_paths)
+        self._admins = tuple(digest_of(key) for key in admin_keys)
+        self._digests = (*(digest_of(key) for key in keys), *self._admins) if keys else ()
+
+    def refusal(self, scope: Scope, tenant: str) -> InvalidApiKeyError | None:
+        """Why a tenant's request may not pass; None when it may.
+
+        Takes the same time whichever key is right and however much of a wrong one is: digests are
+        compared, all of them, and each in constant time.
+        """
+        path, root = scope["path"], scope.get("root_path", "")
+        is_open = path in [root + each for each in self._open_paths]
+        if scope["method"] == "OPTIONS" or is_open or path.startswith(f"{root}{PAGE_PATH}/"):
+            return None
+        return self.key_refusal(tenant)
+
+    def key_refusal(self, tenant: str) -> InvalidApiKeyError | None:
+        """Why a tenant's key opens nothing; None when it does."""
+        return _refusal(tenant, self._digests) if self._digests else None
+
+    def is_admin(self, digest: str) -> bool:
+        """Whether a key, known by its digest, is an admin's. Without any, none is."""
+        return sum(hmac.compare_digest(digest, admin) for admin in self._admins) > 0
+
+    def admin_refusal(self, tenant: str) -> InvalidRequestError | None:
+        """Why a tenant may not do what is for admins; None when it may."""
+        if not self._admins:
+            return None
+        refusal = _refusal(tenant, self._admins)
+        if refusal is None or not self._digests:
+            return refusal
+        return AdminKeyNeededError("this needs one of the keys of --admin-api-key")
+
+
+def _refusal(tenant: str, digests: Sequence[str]) -> InvalidApiKeyError | None:
+    if not tenant:
+        return InvalidApiKeyError(
+            "an API key is needed: send Authorization: Bearer KEY, or x-api-key: KEY"
+        )
+    if sum(hmac.compare_digest(tenant, digest) for digest in digests):
+        return None
+    return InvalidApiKeyError("Incorrect API key provided: it is not one of this server's")

@@ -14,7 +14,7 @@ from fastapi.openapi.utils import get_openapi
 
 from radixlm.core.errors import InvalidRequestError, QueueFullError
 from radixlm.server.config.server_config import ServerConfig
-from radixlm.server.http.api_keys import OPEN_PATH
+from radixlm.server.http.envelope import OPEN_PATH
 from radixlm.server.http.fields import fit_schema
 from radixlm.server.http.http_errors import (
     AdminKeyNeededError,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -52,13 +52,13 @@ class ClientGoneError(Exception):
     """The client closed the connection; nobody waits for the answer."""
 
 
-async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+async def until_disconnect(receive: Receive, work: Awaitable[T]) -> T:
     """Run `work` for as long as the client is there. The request's body must have been read.
 
     Raises ClientGoneError, after `work` was cancelled and has cleaned up, when the client leaves.
     """
     watcher = asyncio.create_task(_disconnected(receive))
-    worker = asyncio.create_task(work)
+    worker = asyncio.ensure_future(work)
     try:
         await asyncio.wait((watcher, worker), return_when=asyncio.FIRST_COMPLETED)
         if not worker.done():
@@ -77,11 +77,23 @@ class EventStream(StreamingResponse):
     end_with: what a stream ends with that an error cuts short. first: sent before the events.
     """
 
+    @classmethod
+    async def begun(
+        cls,
+        receive: Receive,
+        events: AsyncGenerator[bytes, None],
+        end_with: Callable[[Exception], bytes],
+    ) -> EventStream:
+        """A stream whose first event has come, so that what is refused still gets its own status
+        code. Raises what the events raise before, ClientGoneError.
+        """
+        return cls(events, end_with, await until_disconnect(receive, anext(events)))
+
     def __init__(
         self,
         events: AsyncGenerator[bytes, None],
         end_with: Callable[[Exception], bytes],
-        first: bytes = b"",
+        first: bytes,
     ) -> None:
         super().__init__(
             events, media_type="text/event-stream", headers={"Cache-Control": "no-cache"}
@@ -108,9 +120,8 @@ class EventStream(StreamingResponse):
     async def _chunks(self) -> AsyncGenerator[bytes, None]:
         async with aclosing(self._events):
             try:
-                if self._first:
-                    yield self._first
-                    self._first = b""  # it may be megabytes
+                yield self._first
+                self._first = b""  # it may be megabytes
                 async for chunk in self._events:
                     yield chunk
             except Exception as error:  # whatever it is, the client must learn of it

@@ -19,7 +19,7 @@ from radixlm.core.errors import ConfigError, EngineDeadError
 from radixlm.core.reports import TreeQuery
 from radixlm.core.request import Namespace
 from radixlm.engine.watching import Scene
-from radixlm.server.config.kv_events_config import (
+from radixlm.server.config.server_config import (
     FLAG,
     KVEventsConfig,
     Libraries,

@@ -21,13 +21,12 @@ from radixlm.parsers import (
     ToolCallEnded,
 )
 from radixlm.server.openai.openai_writer import Head, OpenAIWriter, PromptIds, Tier, TokenIds
-from radixlm.server.pipeline.cache_report import CacheFields
+from radixlm.server.pipeline.answer import AnswerStream
 from radixlm.server.pipeline.chat import ChatTask
 from radixlm.server.pipeline.logprobs import ChatLogprobs, TokenTexts, chat_logprobs
 from radixlm.server.pipeline.protocol import ChatBody
 from radixlm.server.pipeline.service import Service
-from radixlm.server.pipeline.usage import Usage
-from radixlm.server.pipeline.writer import AnswerStream
+from radixlm.server.pipeline.usage import CacheFields, Usage
 
 
 class CalledFunction(TypedDict):

@@ -13,12 +13,11 @@ from typing_extensions import TypedDict
 from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.server.http.sse import spliced
 from radixlm.server.openai.openai_writer import Fields, Head, OpenAIWriter, PromptIds, TokenIds
-from radixlm.server.pipeline.cache_report import CacheFields
 from radixlm.server.pipeline.generation import Generation, computed
 from radixlm.server.pipeline.logprobs import CompletionLogprobs, Stretch, TokenTexts, joined
 from radixlm.server.pipeline.protocol import CompletionBody
 from radixlm.server.pipeline.service import Service
-from radixlm.server.pipeline.usage import Usage
+from radixlm.server.pipeline.usage import CacheFields, Usage
 from radixlm.text.detokenizer import PROMPT_TAIL, Detokenizer, continues
 
 

@@ -13,11 +13,10 @@ from typing_extensions import TypedDict
 from radixlm.core.request import RequestOutput
 from radixlm.server.http.http_errors import OPENAI
 from radixlm.server.http.sse import DONE, compact, event, framed, spliced
-from radixlm.server.pipeline.cache_report import CacheFields
 from radixlm.server.pipeline.generation import Generation, reported
 from radixlm.server.pipeline.protocol import GenerationBody
 from radixlm.server.pipeline.service import Service
-from radixlm.server.pipeline.usage import UsageMeter
+from radixlm.server.pipeline.usage import CacheFields, UsageMeter
 
 Fields = Mapping[str, Any]
 

@@ -1,11 +1,15 @@
-"""The routes that show the cache: /cache/tree, /cache/events, /cache/node, /cache/search."""
+"""The routes that show the cache: /cache/tree, /cache/events with its changes, /cache/node,
+/cache/search.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import replace
-from typing import Annotated, Literal
+from collections.abc import AsyncGenerator
+from contextlib import closing
+from dataclasses import asdict, replace
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response
@@ -17,30 +21,36 @@ from radixlm.core.errors import (
     NodeGoneError,
     QueueFullError,
 )
-from radixlm.core.reports import TreeQuery
+from radixlm.core.reports import Arrived, Event, Finished, Retracted, Scheduled, TreeQuery
+from radixlm.engine.watching import Scene, SceneChange
 from radixlm.server.http.body import DIGITS, Body
 from radixlm.server.http.envelope import exchange_of
 from radixlm.server.http.http_errors import NotFoundError
 from radixlm.server.http.routes import Route, noted
-from radixlm.server.http.sse import ClientGoneError, event, until_disconnect
+from radixlm.server.http.sse import ClientGoneError, EventStream, compact, event, framed
 from radixlm.server.pages.tree_nodes import (
     CacheEvent,
+    HappenedOut,
     NodeWhole,
     NodeWriter,
     SearchOut,
+    StatsEvent,
+    TreeEvent,
     TreeOut,
+    load,
     search,
+    totals,
 )
-from radixlm.server.pages.tree_stream import EventWriter, WatchStream, tree_json
 from radixlm.server.pipeline.service import service_of, tenant_of
 
 DEFAULT_NODES = 10_000
 MOST_NODES = 50_000
 SEARCHED_NODES = 10_000
-
-
 WHOLE_CHARACTERS = 20_000
 WHOLE_RUNS = 1_000
+SECONDS_BETWEEN_STATS = 1.0
+# Writing these in the event loop holds it up for less than handing them to a thread does.
+_FEW_NODES = 50
 _NODE_ID = re.compile(r"[0-9]{1,18}", re.ASCII)
 _LOOKING = (InvalidRequestError, QueueFullError, EngineDeadError)
 
@@ -62,17 +72,6 @@ class SearchParams(Body):
     limit: Annotated[int, Field(ge=1, le=100), DIGITS] = 20
 
 
-def tree_query(request: Request, params: TreeParams) -> TreeQuery:
-    """What to show. Raises AdminKeyNeededError."""
-    return replace(
-        seen_by(request),
-        max_depth=params.depth,
-        min_tokens=params.min_tokens,
-        node=params.node,
-        max_nodes=params.max_nodes,
-    )
-
-
 def seen_by(request: Request) -> TreeQuery:
     """All that a request may see: its key's own namespace, or everybody's.
 
@@ -82,6 +81,136 @@ def seen_by(request: Request) -> TreeQuery:
     if not service.sees_all(request):
         return TreeQuery(within=service.salt_of(tenant), salted=False)
     return TreeQuery(salted=service.sees_salted(tenant))
+
+
+def _shown(request: Request, params: TreeParams) -> tuple[TreeQuery, NodeWriter]:
+    """What to show, and its writer. Raises AdminKeyNeededError."""
+    query = replace(
+        seen_by(request),
+        max_depth=params.depth,
+        min_tokens=params.min_tokens,
+        node=params.node,
+        max_nodes=params.max_nodes,
+    )
+    tokenizer = service_of(request).engine.tokenizer
+    return query, NodeWriter(tokenizer, texts=params.text == "true", within=query.within)
+
+
+def tree_json(scene: Scene, writer: NodeWriter, **more: int) -> bytes:
+    """A scene as one JSON object. Node by node: one call for all of it would not let the engine's
+    thread have the interpreter for as long as it takes.
+    """
+    tree = scene.tree
+    head: dict[str, Any] = {
+        "object": "cache.tree",
+        "version": tree.version,
+        "uses": tree.uses,
+        "page_size": tree.page_size,
+        "totals": totals(scene.stats),
+        "path": [writer.node(view) for view in tree.path],
+        "requests": [asdict(view) for view in scene.running],
+        **more,
+    }
+    nodes = b",".join(compact(writer.node(view)) for view in tree.nodes)
+    return compact(head)[:-1] + b',"nodes":[' + nodes + b"]}"
+
+
+class EventWriter:
+    """Writes what one viewer sees, numbered."""
+
+    def __init__(self, request: Request, params: TreeParams) -> None:
+        """Raises AdminKeyNeededError."""
+        service = service_of(request)
+        self._engine, self._clock = service.engine, service.clock
+        self._query, self._writer = _shown(request, params)
+        self._seq = 0
+        self._since = self._clock.now()
+        self._before = self._engine.stats()
+
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        """All events from the first scene on; endless."""
+        with closing(self._engine.watch(self._query)) as viewer:
+            seen: Scene | SceneChange | None = await viewer.next()
+            while True:
+                if seen is not None:
+                    for each in await self._written(seen, viewer.dropped):
+                        yield each
+                left = self._since + SECONDS_BETWEEN_STATS - self._clock.now()
+                if left <= 0:
+                    yield event(self._stats(viewer.dropped), "stats")
+                    left = SECONDS_BETWEEN_STATS
+                try:
+                    seen = await asyncio.wait_for(viewer.next(), left)
+                except TimeoutError:
+                    seen = None
+
+    async def _written(self, seen: Scene | SceneChange, dropped: int) -> list[bytes]:
+        if isinstance(seen, Scene):
+            more = {"seq": self._number(), "dropped": dropped}
+            whole = await asyncio.to_thread(tree_json, seen, self._writer, **more)
+            return [framed(whole, "snapshot")]
+        events = []
+        if (change := seen.tree) is not None:
+            if len(change.nodes) <= _FEW_NODES:
+                nodes = [self._writer.node(view) for view in change.nodes]
+            else:
+                nodes = await asyncio.to_thread(lambda: list(map(self._writer.node, change.nodes)))
+            tree: TreeEvent = {
+                "seq": self._number(),
+                "version": change.version,
+                "uses": change.uses,
+                "removed": list(change.removed),
+                "nodes": nodes,
+                "totals": totals(seen.stats),
+            }
+            events.append(event(tree, "tree"))
+        if seen.events or seen.lost or seen.running:
+            requests = {
+                "seq": self._number(),
+                "events": [_happened(each) for each in seen.events],
+                "lost": seen.lost,
+                "running": [asdict(view) for view in seen.running],
+                "waiting": seen.stats.waiting,
+            }
+            events.append(event(requests, "requests"))
+        return events
+
+    def _stats(self, dropped: int) -> StatsEvent:
+        now, stats = self._clock.now(), self._engine.stats()
+        before, self._before = self._before, stats
+        seconds, self._since = now - self._since, now
+        prompt = stats.prompt_tokens - before.prompt_tokens
+        cached = stats.cached_tokens - before.cached_tokens
+        generated = stats.output_tokens - before.output_tokens
+        return {
+            **load(stats),
+            "seq": self._number(),
+            "seconds": round(seconds, 3),
+            "hit_rate": cached / prompt if prompt else None,
+            "prompt_tokens": prompt,
+            "cached_tokens": cached,
+            "computed_tokens": stats.computed_tokens - before.computed_tokens,
+            "generated_tokens": generated,
+            "generated_tokens_per_s": round(generated / seconds, 3),
+            "evicted_tokens": stats.evicted_tokens - before.evicted_tokens,
+            "dropped": dropped,
+        }
+
+    def _number(self) -> int:
+        self._seq += 1
+        return self._seq
+
+
+def _happened(happened: Event) -> HappenedOut:
+    match happened:
+        case Arrived(name, prompt_tokens):
+            return {"type": "arrived", "id": name, "prompt_tokens": prompt_tokens}
+        case Scheduled(name, start, _, again):
+            return {"type": "scheduled", "id": name, "cached_tokens": start, "again": again}
+        case Retracted(name, computed):
+            return {"type": "retracted", "id": name, "computed_tokens": computed}
+        case Finished(name, reason, tokens):
+            return {"type": "finished", "id": name, "reason": reason, "output_tokens": tokens}
 
 
 router = APIRouter(route_class=Route)
@@ -94,13 +223,10 @@ router = APIRouter(route_class=Route)
 )
 async def cache_tree(request: Request, params: Annotated[TreeParams, Query()]) -> Response:
     """The radix tree and the requests in it, of one moment."""
-    service = service_of(request)
-    query, texts = tree_query(request, params), params.text == "true"
-    scene = await service.engine.look(query)
-    writer = NodeWriter(service.engine.tokenizer, texts=texts, within=query.within)
-    return Response(
-        await asyncio.to_thread(tree_json, scene, writer), media_type="application/json"
-    )
+    query, writer = _shown(request, params)
+    scene = await service_of(request).engine.look(query)
+    whole = await asyncio.to_thread(tree_json, scene, writer)
+    return Response(whole, media_type="application/json")
 
 
 @router.get(
@@ -110,26 +236,14 @@ async def cache_tree(request: Request, params: Annotated[TreeParams, Query()]) -
 )
 async def cache_events(request: Request, params: Annotated[TreeParams, Query()]) -> Response:
     """The same, and then what changes of it, as server-sent events."""
-    service = service_of(request)
-    query, texts = tree_query(request, params), params.text == "true"
-    writer = NodeWriter(service.engine.tokenizer, texts=texts, within=query.within)
-    events = EventWriter(service, writer, service.clock)
-    viewer = service.engine.watch(query)
-    try:
-        # So that what is refused still gets its own status code.
-        first = await until_disconnect(request.receive, viewer.next())
-    except ClientGoneError:
-        viewer.close()
-        return Response(status_code=499)  # nobody reads it
-    except BaseException:
-        viewer.close()
-        raise
     errors = exchange_of(request).errors
-    return WatchStream(
-        viewer,
-        events.events(viewer, first),
-        end_with=lambda error: event(errors.body(error), "error"),
-    )
+    events = EventWriter(request, params).events()
+    try:
+        return await EventStream.begun(
+            request.receive, events, lambda error: event(errors.body(error), "error")
+        )
+    except ClientGoneError:
+        return Response(status_code=499)  # nobody reads it
 
 
 @router.get(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
 
-from radixlm.server.http.api_keys import PAGE_PATH, TOP_PATH
+from radixlm.server.http.envelope import PAGE_PATH, TOP_PATH
 from radixlm.server.http.http_errors import NotFoundError
 from radixlm.server.http.routes import Route
 from radixlm.server.pipeline.service import service_of, tenant_of

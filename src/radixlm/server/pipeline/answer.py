@@ -1,24 +1,54 @@
-"""From a generation to its HTTP answer, whole or streamed, as the API's writer makes it."""
+"""From a generation to its HTTP answer, whole or streamed, as the API's writer makes it; and how a
+chat's answers are read.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing
+from typing import Protocol
 
 from fastapi import Request
 from fastapi.responses import Response
 
-from radixlm.core.request import RequestOutput
+from radixlm.core.request import NOTHING, FinishReason, Piece, RequestOutput
+from radixlm.parsers import AnswerEvent, AnswerParser, ReasoningDelta, ToolCallEnded
 from radixlm.server.http.envelope import exchange_of
 from radixlm.server.http.sse import ClientGoneError, EventStream, until_disconnect
 from radixlm.server.pipeline.generation import Generation, Part, run
 from radixlm.server.pipeline.names import in_callers_words
 from radixlm.server.pipeline.service import Service, service_of
-from radixlm.server.pipeline.writer import Writer
+from radixlm.server.pipeline.usage import UsageMeter
 
 # With more log-probabilities than this, an answer or an event is written in a thread.
 MANY_LOGPROBS = 2_000
+
+
+class Writer(Protocol):
+    """Writes one answer, whole or as a stream of events. It is made for one generation.
+
+    `push` takes each output of each choice, then `finish` is called once; then, unless the answer
+    is streamed, `whole`. One call runs at a time, in whichever thread.
+
+    meter: counts what was pushed, before `push` sees it; the pipeline does that.
+    """
+
+    meter: UsageMeter
+
+    def push(self, choice: int, output: RequestOutput) -> Iterable[bytes]:
+        """Take new output of a choice. The events that it makes, framed, each read when those
+        before it were sent; none where the answer is sent whole.
+        """
+
+    async def finish(self) -> Iterable[bytes]:
+        """All outputs have come: do what waits for that, as storing. The stream's last events."""
+
+    def whole(self) -> bytes:
+        """The whole answer as JSON."""
+
+    def failed(self, error: Exception) -> bytes:
+        """What the stream ends with where an error cuts it short."""
 
 
 async def respond(
@@ -36,15 +66,14 @@ async def respond(
         with in_callers_words(generation.names):
             if stream:
                 events = _events(service, generation, writer)
-                first = await until_disconnect(request.receive, _next(events))
-                return EventStream(events, writer.failed, first)
-            body = await until_disconnect(request.receive, whole(service, generation, writer))
+                return await EventStream.begun(request.receive, events, writer.failed)
+            body = await until_disconnect(request.receive, _whole(service, generation, writer))
             return Response(body, media_type="application/json")
     except ClientGoneError:
         return Response(status_code=499)  # nobody reads it
 
 
-async def whole(service: Service, generation: Generation, writer: Writer) -> bytes:
+async def _whole(service: Service, generation: Generation, writer: Writer) -> bytes:
     """Run a generation to its end: the whole answer. Raises what the engine raises."""
     large = len(generation.requests) > 1
     scores = 0
@@ -83,13 +112,59 @@ async def _push(writer: Writer, part: Part) -> Iterable[bytes]:
         raise
 
 
-async def _next(events: AsyncGenerator[bytes, None]) -> bytes:
-    """The first event, so that a request that is refused still gets its own status code."""
-    return await anext(events)
-
-
 def _is_large(output: RequestOutput) -> bool:
     """Whether it is written in a thread: log-probabilities may be megabytes of JSON, and making it
     keeps the interpreter to itself.
     """
     return bool(output.prompt_logprobs) or len(output.logprobs) > MANY_LOGPROBS
+
+
+class AnswerStream:
+    """Reads the outputs of one answer.
+
+    called: whether a whole call has come. thinks: whether the last tokens were thoughts.
+    reasoning_tokens: how many of the answer's tokens were.
+    """
+
+    def __init__(self, parser: AnswerParser) -> None:
+        self._parser = parser
+        self.called = False
+        self.thinks = False
+        self.reasoning_tokens = 0
+
+    def events(self, output: RequestOutput) -> list[AnswerEvent]:
+        """What is new; with the last output, all that was held back."""
+        steps = self.steps(output.as_it_came(), output)
+        return [event for _, events in steps for event in events]
+
+    def steps(
+        self, pieces: Iterable[Piece], output: RequestOutput
+    ) -> Iterator[tuple[Piece, list[AnswerEvent]]]:
+        """The same, each with the piece that made it certain.
+
+        pieces: the output's text and tokens, or such as it completes.
+        """
+        for piece in pieces:
+            events = self._parser.push(piece.text)
+            self.thinks = _thinks_after(events, self.thinks)
+            if self.thinks:
+                self.reasoning_tokens += len(piece.token_ids)
+            yield piece, self._noted(events)
+        if output.finished:
+            # A stop string cuts it off where the model would have gone on.
+            own = output.finish_reason is FinishReason.STOP
+            cut = not own or isinstance(output.matched_stop, str)
+            yield NOTHING, self._noted(self._parser.flush(cut=cut))
+
+    def _noted(self, events: list[AnswerEvent]) -> list[AnswerEvent]:
+        self.called |= any(isinstance(event, ToolCallEnded) for event in events)
+        return events
+
+
+def _thinks_after(events: Sequence[AnswerEvent], thought: bool) -> bool:
+    """Whether the tokens that gave `events` were thoughts. thought: whether those before were;
+    tokens that give nothing yet are taken for the same.
+    """
+    if not events:
+        return thought
+    return all(isinstance(event, ReasoningDelta) for event in events)

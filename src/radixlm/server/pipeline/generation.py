@@ -23,10 +23,10 @@ from radixlm.core.request import (
 from radixlm.core.sampling import SamplingParams
 from radixlm.observe.causes import Outline, find
 from radixlm.server.pipeline.answer_memory import Asked
-from radixlm.server.pipeline.cache_report import CacheReport, CacheReported, as_report
 from radixlm.server.pipeline.metrics import RequestTimes
 from radixlm.server.pipeline.protocol import MAX_CHOICES, CacheFields
 from radixlm.server.pipeline.service import Service
+from radixlm.server.pipeline.usage import CacheReport, CacheReported, as_report
 
 _SEEDS = 2**64
 _WHOLE = (FinishReason.STOP, FinishReason.LENGTH)

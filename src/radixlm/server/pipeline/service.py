@@ -29,8 +29,7 @@ from radixlm.core.request import Namespace
 from radixlm.core.sampling import SamplingParams
 from radixlm.parsers.style import AnswerStyle
 from radixlm.server.config.server_config import ServerConfig
-from radixlm.server.http.api_keys import Keyring
-from radixlm.server.http.envelope import exchange_of
+from radixlm.server.http.envelope import Keyring, exchange_of
 from radixlm.server.http.http_errors import ModelNotFoundError
 from radixlm.server.pipeline.advice import MissWindow
 from radixlm.server.pipeline.answer_memory import AnswerMemory, Span

@@ -1,11 +1,14 @@
-"""How many tokens a request took, and how many of them were cached."""
+"""How many tokens a request took, how many of them were cached, and why no more."""
 
 from __future__ import annotations
 
+from typing import NotRequired
+
 from typing_extensions import TypedDict
 
-from radixlm.core.misses import MissReport
+from radixlm.core.misses import MissReason, MissReport
 from radixlm.core.request import Breakpoint, RequestOutput
+from radixlm.observe.causes import Cause, Finding
 
 
 class PromptTokensDetails(TypedDict):
@@ -110,3 +113,117 @@ class UsageMeter:
                 "rejected_prediction_tokens": 0,
             },
         }
+
+
+class CachedTokens(TypedDict):
+    """By where they were: device is the KV pool."""
+
+    device: int
+
+
+class Divergence(TypedDict):
+    """token: the first of the prompt's that differs. message_index, role: of a chat's messages.
+
+    context: both continuations in one line, the differing part as [cached|requested]. cached,
+    requested: that part. Control characters are escaped. They are null where the text may be
+    another key's: see docs/explain.md. retokenized: the texts agree, and only the tokens differ.
+    """
+
+    token: int
+    message_index: int | None
+    role: str | None
+    retokenized: bool
+    context: str | None
+    cached: str | None
+    requested: str | None
+
+
+class CacheReport(TypedDict):
+    """index: of the prompt, where there are several. advice: what to do, null for nothing.
+
+    reason: why no more was cached, as the cache knows it; cause: what that comes from. text: the
+    same in a sentence. evicted_tokens, evicted_seconds_ago, hits: of what is, or was, there.
+    """
+
+    index: int
+    prompt_tokens: int
+    cached_tokens: CachedTokens
+    computed_tokens: int
+    reason: MissReason
+    cause: Cause
+    text: str
+    advice: str | None
+    divergence: NotRequired[Divergence]
+    evicted_tokens: NotRequired[int]
+    evicted_seconds_ago: NotRequired[float]
+    hits: NotRequired[int]
+
+
+class CacheReported(TypedDict, total=False):
+    """It is there with cache_report; a list where there are several prompts."""
+
+    cache_report: CacheReport | list[CacheReport]
+
+
+class CachedDetails(TypedDict):
+    """As SGLang has it; there is no cache in the host's memory yet."""
+
+    device: int
+    host: int
+
+
+class SglExt(TypedDict):
+    cached_tokens_details: CachedDetails
+
+
+class CacheFields(CacheReported, total=False):
+    """sglext: with return_cached_tokens_details."""
+
+    sglext: SglExt
+
+
+def as_report(index: int, miss: MissReport, found: Finding, *, shows_text: bool) -> CacheReport:
+    """shows_text: whether what is cached may be shown to the client."""
+    report: CacheReport = {
+        "index": index,
+        "prompt_tokens": miss.prompt_tokens,
+        "cached_tokens": {"device": miss.cached},
+        "computed_tokens": miss.prompt_tokens - miss.cached,
+        "reason": miss.reason,
+        "cause": found.cause,
+        "text": _sentence(miss, found, shows_text=shows_text),
+        "advice": found.fix or None,
+    }
+    parted = found.difference
+    if parted is not None:
+        spot = found.spot
+        report["divergence"] = {
+            "token": found.position,
+            "message_index": None if spot is None else spot.message,
+            "role": None if spot is None else spot.role,
+            "retokenized": found.cause == "retokenized",
+            "context": parted.marked if shows_text else None,
+            "cached": parted.cached if shows_text else None,
+            "requested": parted.requested if shows_text else None,
+        }
+    if miss.evicted_ago is not None:
+        report["evicted_tokens"] = miss.evicted
+        report["evicted_seconds_ago"] = miss.evicted_ago
+    if miss.hits is not None:
+        report["hits"] = miss.hits
+    return report
+
+
+def _sentence(miss: MissReport, found: Finding, *, shows_text: bool) -> str:
+    head = f"{miss.cached} of {miss.prompt_tokens} tokens were cached"
+    parted = found.difference
+    if parted is not None:
+        shown = f": {parted.marked}" if shows_text else ""
+        return f"{head}; they diverge at {found.place}, where {found.what}{shown}"
+    if miss.evicted_ago is not None:
+        had_been = f"{miss.evicted} from {found.place} on had been"
+        rest = "" if found.cause is Cause.EVICTED else f"; of the rest {found.what}"
+        return f"{head}; {had_been}, but had to make room {miss.evicted_ago:.1f} s ago{rest}"
+    if found.cause is Cause.FIRST_SEEN and miss.cached:
+        return f"{head}; from {found.place} on {found.what}"
+    return f"{head}; {found.what}"

@@ -12,13 +12,13 @@ from radixlm.core.errors import InvalidRequestError, QueueFullError
 from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.server.http.http_errors import GenerationFailedError, openai_error
 from radixlm.server.http.sse import compact, framed
+from radixlm.server.pipeline.answer import AnswerStream
 from radixlm.server.pipeline.cache_control import DEFAULT_KEEP, SECONDS
 from radixlm.server.pipeline.chat import ChatTask
 from radixlm.server.pipeline.generation import reported
 from radixlm.server.pipeline.logprobs import TokenTexts, chat_logprobs
 from radixlm.server.pipeline.service import Service
 from radixlm.server.pipeline.usage import UsageMeter
-from radixlm.server.pipeline.writer import AnswerStream
 from radixlm.server.responses import responses_body as bodies
 from radixlm.server.responses import responses_wire as wire
 from radixlm.server.responses.item_writer import ItemWriter

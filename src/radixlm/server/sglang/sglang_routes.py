@@ -18,7 +18,7 @@ from radixlm.core.config import EngineConfig
 from radixlm.core.errors import EngineDeadError, InvalidRequestError, QueueFullError
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine.engine_stats import EngineStats
-from radixlm.server.config.kv_events_config import KVEventSource
+from radixlm.server.config.server_config import KVEventSource
 from radixlm.server.http.envelope import exchange_of
 from radixlm.server.http.http_errors import NotGeneratingError
 from radixlm.server.http.routes import GENERATING, Route, noted

@@ -22,13 +22,13 @@ from radixlm.server.explain_body import (
     ExplainResponse,
     explain_body,
 )
+from radixlm.server.http.body import renamed
 from radixlm.server.http.http_errors import AdminKeyNeededError, NotFoundError
 from radixlm.server.http.routes import ReadAs, Route, noted
 from radixlm.server.openai.completions import completion_generation
 from radixlm.server.pipeline.advice import Advice
 from radixlm.server.pipeline.chat import chat_task
 from radixlm.server.pipeline.generation import Generation, report_of
-from radixlm.server.pipeline.names import renamed
 from radixlm.server.pipeline.service import check_room, service_of, tenant_of
 from radixlm.server.pipeline.usage import CacheReport
 from radixlm.server.responses.responses_routes import store_of

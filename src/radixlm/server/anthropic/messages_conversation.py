@@ -25,9 +25,9 @@ from radixlm.server.pipeline.conversation import (
     Json,
     Thread,
     text_part,
+    unsealed,
     variables_of,
 )
-from radixlm.server.pipeline.names import unsealed
 from radixlm.server.pipeline.tool_fields import ToolSpec, tool_use, tools_for_template
 from radixlm.text.breakpoints import Place
 

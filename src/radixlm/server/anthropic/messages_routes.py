@@ -22,14 +22,13 @@ from radixlm.server.anthropic.messages_conversation import (
 )
 from radixlm.server.anthropic.messages_edits import edited
 from radixlm.server.anthropic.messages_writer import MessageWriter
-from radixlm.server.http.body import not_too_deep
+from radixlm.server.http.body import in_callers_words, not_too_deep
 from radixlm.server.http.envelope import exchange_of
 from radixlm.server.http.http_errors import MessagesError
 from radixlm.server.http.routes import GENERATING, Route, noted
 from radixlm.server.pipeline.answer import respond
 from radixlm.server.pipeline.chat import ChatTask, chat_prompt, task_of
-from radixlm.server.pipeline.conversation import Conversation
-from radixlm.server.pipeline.names import in_callers_words, new_id
+from radixlm.server.pipeline.conversation import Conversation, new_id
 from radixlm.server.pipeline.service import Service, check_room, service_of, tenant_of
 
 _PROMPT = {"messages": [{"role": "user", "content": "What is the capital of France?"}]}

@@ -24,8 +24,8 @@ from radixlm.server.http.sse import compact, event
 from radixlm.server.pipeline.answer import AnswerStream
 from radixlm.server.pipeline.cache_control import SECONDS
 from radixlm.server.pipeline.chat import ChatTask
+from radixlm.server.pipeline.conversation import sealed
 from radixlm.server.pipeline.generation import reported
-from radixlm.server.pipeline.names import sealed
 from radixlm.server.pipeline.service import Service
 from radixlm.server.pipeline.usage import CacheReported, UsageMeter
 

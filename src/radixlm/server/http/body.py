@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
@@ -113,6 +114,30 @@ def _literals(annotation: Any) -> Iterator[tuple[str, ...]]:
         yield from _literals(part)
 
 
+def renamed(error: InvalidRequestError, names: Mapping[str, str]) -> InvalidRequestError:
+    """The same error about the request's own field.
+
+    names: the request's fields, by what the pipeline and the engine call them.
+    """
+    own = names.get(error.param or "")
+    if own is None:
+        return error
+    renamed = copy(error)
+    renamed.param = own
+    if error.param not in ("prompt", "messages"):  # which are words of the text, too
+        renamed.args = (str(error).replace(str(error.param), own),)
+    return renamed
+
+
+@contextmanager
+def in_callers_words(names: Mapping[str, str]) -> Iterator[None]:
+    """Errors that are raised within are about the request's own fields; see `renamed`."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        raise renamed(error, names) from None
+
+
 # A name that is no longer than this, and this like a field's, may be mistyped.
 _LONGEST_FIELD, _NEAR = 64, 0.7
 
@@ -129,23 +154,15 @@ def parse_body(model: type[M], body: bytes, *, strict: bool) -> M:
     return checked(model, parse_json(body), strict=strict)
 
 
-def parse_json(body: bytes) -> dict[str, Any]:
-    """The object that JSON holds. Raises InvalidRequestError, also for a name that stands twice."""
-    with not_too_deep():
-        value: dict[str, Any] = _read_json(body)
-    return value
-
-
 def checked(model: type[M], value: Mapping[str, Any], *, strict: bool = True) -> M:
     """Make a `model` from what JSON holds, as parse_body."""
-    try:
-        parsed = model.model_validate(value)
-        settle_extras(parsed, "", strict=strict)
-        parsed.check()
-    except ValidationError as error:
-        raise _explain(error.errors(include_url=False)) from None
-    except RecursionError:  # wherever it is noticed: in validation, in the message
-        raise _too_deep() from None
+    with not_too_deep():  # wherever it is noticed: in validation, in the message
+        try:
+            parsed = model.model_validate(value)
+            settle_extras(parsed, "", strict=strict)
+            parsed.check()
+        except ValidationError as error:
+            raise _explain(error.errors(include_url=False)) from None
     return parsed
 
 
@@ -155,14 +172,12 @@ def not_too_deep() -> Iterator[None]:
     try:
         yield
     except RecursionError:
-        raise _too_deep() from None
+        raise InvalidRequestError("the body is nested too deeply") from None
 
 
-def _too_deep() -> InvalidRequestError:
-    return InvalidRequestError("the body is nested too deeply")
-
-
-def _read_json(body: bytes) -> Any:
+@not_too_deep()
+def parse_json(body: bytes) -> dict[str, Any]:
+    """The object that JSON holds. Raises InvalidRequestError, also for a name that stands twice."""
     try:
         value = json.loads(body.decode(), object_pairs_hook=_Objects().make)
     except UnicodeDecodeError as error:
@@ -178,7 +193,12 @@ def _read_json(body: bytes) -> Any:
     if not isinstance(value, dict):
         raise InvalidRequestError(f"the body must be a JSON object, got {value!r:.80}")
     if _SURROGATE.search(body):
-        _check_pairs(value)
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:  # neither a tokenizer nor an answer could hold it
+            raise InvalidRequestError(
+                "the body is not valid JSON: a \\u escape is half of a surrogate pair"
+            ) from None
     return value
 
 
@@ -197,16 +217,6 @@ class _Objects:
             [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
             raise InvalidRequestError(f"{name[:80]!r} stands twice in one object of the body")
         return made
-
-
-def _check_pairs(value: Any) -> None:
-    """Half of a surrogate pair is no character: neither a tokenizer nor an answer could hold it."""
-    try:
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise InvalidRequestError(
-            "the body is not valid JSON: a \\u escape is half of a surrogate pair"
-        ) from None
 
 
 def settle_extras(model: Body, path: str, *, strict: bool) -> None:

@@ -147,29 +147,27 @@ _RANGES: Mapping[str, Range] = {
     **dict.fromkeys(_PROMPTS | _STOPS, TOKEN_IDS),
     "logit_bias": BIASES,
 }
-_GRAMMARS = (
-    *("json_schema", "regex", "ebnf", "json", "grammar"),
-    *("guided_json", "guided_regex", "guided_grammar"),
-)
+_GRAMMARS = [
+    "json_schema",
+    "regex",
+    "ebnf",
+    "json",
+    "grammar",
+    "guided_json",
+    "guided_regex",
+    "guided_grammar",
+]
 _GRAMMAR: Schema = {"minLength": 1, "maxLength": MAX_GRAMMAR_LENGTH}
-_STRINGS: Mapping[str, Schema] = {
-    "stop": {"minLength": 1, "maxLength": MAX_STOP_LENGTH},
-    **dict.fromkeys(_GRAMMARS, _GRAMMAR),
-}
-_ARRAYS: Mapping[str, Schema] = {
-    "stop": {"maxItems": MAX_STOP_STRINGS},
-    "stop_token_ids": {"maxItems": MAX_STOP_TOKENS},
-    "choice": {"minItems": 1},
-    "guided_choice": {"minItems": 1},
-    "prompt": {"minItems": 1},
-    "text": {"minItems": 1},
-    "input_ids": {"minItems": 1},
-}
-_OBJECTS: Mapping[str, Schema] = {
-    "logit_bias": {
-        "maxProperties": MAX_LOGIT_BIAS,
-        "propertyNames": {"pattern": f"^{TOKEN_KEY.pattern}$"},
-    }
+_LISTS = ["choice", "guided_choice", "prompt", "text", "input_ids"]
+_KEYS = {"pattern": f"^{TOKEN_KEY.pattern}$"}
+# Of a field's strings, arrays and objects.
+_LIMITS: Mapping[tuple[str, str], Schema] = {
+    **{(name, "string"): _GRAMMAR for name in _GRAMMARS},
+    **{(name, "array"): {"minItems": 1} for name in _LISTS},
+    ("stop", "string"): {"minLength": 1, "maxLength": MAX_STOP_LENGTH},
+    ("stop", "array"): {"maxItems": MAX_STOP_STRINGS},
+    ("stop_token_ids", "array"): {"maxItems": MAX_STOP_TOKENS},
+    ("logit_bias", "object"): {"maxProperties": MAX_LOGIT_BIAS, "propertyNames": _KEYS},
 }
 
 
@@ -209,18 +207,13 @@ def fit_schema(schema: Schema, name: str, vocab_size: int, longest: int, *, stri
 
 
 def _narrow(name: str, part: Schema) -> None:
-    match part.get("type"):
-        case "integer" | "number" if name in _RANGES:
-            low, high, open_below = _RANGES[name]
-            # What a field says of itself goes before what the engine takes.
-            part.setdefault("exclusiveMinimum" if open_below else "minimum", low)
-            part.setdefault("maximum", high)
-        case "string":
-            part.update(_STRINGS.get(name, {}))
-        case "array":
-            part.update(_ARRAYS.get(name, {}))
-        case "object":
-            part.update(_OBJECTS.get(name, {}))
+    kind = part.get("type", "")
+    part.update(_LIMITS.get((name, kind), {}))
+    if kind in ("integer", "number") and name in _RANGES:
+        low, high, open_below = _RANGES[name]
+        # What a field says of itself goes before what the engine takes.
+        part.setdefault("exclusiveMinimum" if open_below else "minimum", low)
+        part.setdefault("maximum", high)
 
 
 def _parts(schema: Schema) -> Iterable[Schema]:

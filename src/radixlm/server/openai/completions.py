@@ -66,7 +66,6 @@ def completion_generation(service: Service, body: CompletionBody, tenant: str) -
         *(service, f"cmpl-{uuid.uuid4().hex}", keys, [params] * len(keys), body, tenant),
         n=body.tries,
         prompt_only=[body.prompt_only] * len(keys),
-        cached_details=bool(body.return_cached_tokens_details),
     )
 
 

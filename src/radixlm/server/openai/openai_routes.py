@@ -1,11 +1,19 @@
-"""OpenAI's routes, but for responses."""
+"""OpenAI's routes, but for responses. The model that is served is described as Anthropic's clients
+read it, too.
+
+Sources: https://platform.openai.com/docs/api-reference/models,
+https://docs.claude.com/en/api/models-list.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
+from typing import Literal
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
+from typing_extensions import TypedDict
 
 from radixlm.server.http.http_errors import Error, MessagesError, ModelNotFoundError, for_anthropic
 from radixlm.server.http.routes import GENERATING, Route, noted
@@ -19,16 +27,77 @@ from radixlm.server.openai.completions import (
 from radixlm.server.pipeline.answer import respond
 from radixlm.server.pipeline.chat import chat_task
 from radixlm.server.pipeline.protocol import ChatBody, CompletionBody
-from radixlm.server.pipeline.served_models import (
-    AnthropicModel,
-    ModelCard,
-    ModelList,
-    ModelPage,
-    model_card,
-    model_info,
-    model_page,
-)
-from radixlm.server.pipeline.service import check_room, service_of, tenant_of
+from radixlm.server.pipeline.service import Service, check_room, service_of, tenant_of
+
+
+class ModelCard(TypedDict):
+    """created: in seconds since 1970. max_model_len: tokens of prompt and answer."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    shutdown_date: None
+    max_model_len: int
+
+
+class ModelList(TypedDict):
+    object: Literal["list"]
+    data: list[ModelCard]
+
+
+class AnthropicModel(TypedDict):
+    """created_at: when serving began. max_input_tokens, max_tokens: of both together."""
+
+    type: Literal["model"]
+    id: str
+    display_name: str
+    created_at: str
+    lifecycle: Literal["active"]
+    line: None
+    capabilities: None
+    deprecated_at: None
+    retires_at: None
+    max_input_tokens: int
+    max_tokens: int
+
+
+class ModelPage(TypedDict):
+    data: list[AnthropicModel]
+    has_more: bool
+    first_id: str
+    last_id: str
+
+
+def model_info(service: Service) -> AnthropicModel:
+    """The model that is served, as Anthropic shapes it."""
+    length = service.longest
+    return {
+        "type": "model",
+        "id": service.model_name,
+        "display_name": service.model_name,
+        "created_at": datetime.fromtimestamp(service.created, UTC).isoformat(),
+        "lifecycle": "active",
+        "line": None,
+        "capabilities": None,
+        "deprecated_at": None,
+        "retires_at": None,
+        "max_input_tokens": length,
+        "max_tokens": length,
+    }
+
+
+def model_card(service: Service) -> ModelCard:
+    """The model that is served, as OpenAI shapes it."""
+    return {
+        "id": service.model_name,
+        "object": "model",
+        "created": service.created,
+        "owned_by": "radixlm",
+        "shutdown_date": None,
+        "max_model_len": service.engine.info.context_length,
+    }
+
 
 router = APIRouter(route_class=Route)
 
@@ -83,7 +152,8 @@ async def models(request: Request) -> Response:
     """The one model that is served, as a list: OpenAI's, or Anthropic's to its clients."""
     service = service_of(request)
     if for_anthropic(request.scope):
-        return JSONResponse(model_page(service))
+        page = {"has_more": False, "first_id": service.model_name, "last_id": service.model_name}
+        return JSONResponse({"data": [model_info(service)], **page})
     return JSONResponse({"object": "list", "data": [model_card(service)]})
 
 

@@ -60,6 +60,7 @@ class OpenAIWriter(ABC):
         self._service = service
         self._generation = generation
         self._usage = body.usage_options
+        self._with_details = bool(body.return_cached_tokens_details)
         self._created = int(time.time())
         self._beside: CacheFields = {}
 
@@ -86,7 +87,7 @@ class OpenAIWriter(ABC):
             report = reported(self._service, generation, self.meter.misses)
         if "cache_report" in report:
             self._beside["cache_report"] = report["cache_report"]
-        if generation.cached_details:
+        if self._with_details:
             device = self.meter.cached_tokens
             self._beside["sglext"] = {"cached_tokens_details": {"device": device, "host": 0}}
         last = {**self._head(self.chunk_kind), "choices": [], **self._beside}

@@ -14,10 +14,10 @@ from fastapi.responses import Response
 
 from radixlm.core.request import NOTHING, FinishReason, Piece, RequestOutput
 from radixlm.parsers import AnswerEvent, AnswerParser, ReasoningDelta, ToolCallEnded
+from radixlm.server.http.body import in_callers_words
 from radixlm.server.http.envelope import exchange_of
 from radixlm.server.http.sse import ClientGoneError, EventStream, until_disconnect
 from radixlm.server.pipeline.generation import Generation, Part, run
-from radixlm.server.pipeline.names import in_callers_words
 from radixlm.server.pipeline.service import Service, service_of
 from radixlm.server.pipeline.usage import UsageMeter
 

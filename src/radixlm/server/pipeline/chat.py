@@ -14,13 +14,12 @@ from radixlm.core.sampling import SamplingParams
 from radixlm.observe.causes import Outline
 from radixlm.parsers import AnswerParser
 from radixlm.parsers.tools import ToolUse
-from radixlm.server.http.body import not_too_deep
+from radixlm.server.http.body import in_callers_words, not_too_deep
 from radixlm.server.pipeline.answer_memory import Asked, Span
 from radixlm.server.pipeline.cache_control import breakpoints_of
 from radixlm.server.pipeline.chat_conversation import chat_of, use_of
 from radixlm.server.pipeline.conversation import Conversation
 from radixlm.server.pipeline.generation import Generation
-from radixlm.server.pipeline.names import in_callers_words
 from radixlm.server.pipeline.protocol import CacheFields, ChatBody
 from radixlm.server.pipeline.service import Service
 from radixlm.text.chat_template import require_template
@@ -65,7 +64,6 @@ def chat_task(service: Service, body: ChatBody, tenant: str) -> ChatTask:
             request_id=f"chatcmpl-{uuid.uuid4().hex}",
             names=names,
             n=body.n or 1,
-            cached_details=bool(body.return_cached_tokens_details),
         )
 
 
@@ -82,7 +80,6 @@ def task_of(
     n: int = 1,
     max_tokens: int | None = None,
     prompt_only: bool = False,
-    cached_details: bool = False,
 ) -> ChatTask:
     """The task of a chat, whichever API it came by. Raises InvalidRequestError.
 
@@ -104,7 +101,6 @@ def task_of(
         prompt_only=[prompt_only],
         asked=prompt.asked,
         outline=prompt.outline,
-        cached_details=cached_details,
         names=names,
     )
     return ChatTask(generation, prompt, partial(style.parser, use, prompt.text))

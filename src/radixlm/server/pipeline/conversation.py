@@ -5,7 +5,10 @@ Each API turns its bodies into a `Conversation`; from there on there is one way 
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
+import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -24,10 +27,33 @@ Json = dict[str, Any]
 Content = str | list[Json]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
+_SEAL = "radixlm1."
 # Templates know three steps.
 _STEPS = {"minimal": "low", "xhigh": "high", "max": "high"}
 # Of a message, in the order in which templates and digests see them.
 _FIELDS = ("role", "name", "reasoning_content", "content", "tool_calls")
+
+
+def new_id(kind: str) -> str:
+    """A fresh id, which begins with what it is of."""
+    return f"{kind}_{uuid.uuid4().hex}"
+
+
+def sealed(text: str) -> str:
+    """`text` as ASCII without spaces."""
+    return _SEAL + base64.urlsafe_b64encode(text.encode()).decode()
+
+
+def unsealed(token: str) -> str | None:
+    """The text that `sealed` made `token` of; None for anything else."""
+    if not token.startswith(_SEAL):
+        return None
+    try:
+        return base64.b64decode(
+            token.removeprefix(_SEAL).encode(), altchars=b"-_", validate=True
+        ).decode()
+    except (binascii.Error, ValueError):
+        return None
 
 
 def effort_variables(effort: Effort | None) -> Mapping[str, Any]:

@@ -40,7 +40,7 @@ class Generation:
     prompt_only: for each prompt, whether nothing is to be generated; empty means of no prompt.
     asked: by which the answers are remembered, where they are; of a single prompt.
     outline: of the chat that is the prompt.
-    cache_report: whether the answer says why no more was cached. cached_details: where it was.
+    cache_report: whether the answer says why no more was cached.
     rids: the client's names for its requests, each with the engine's ids.
     names: the client's fields, by what the pipeline and the engine call them; see `renamed`.
     """
@@ -52,7 +52,6 @@ class Generation:
     asked: Asked | None = None
     outline: Outline | None = None
     cache_report: bool = False
-    cached_details: bool = False
     rids: Mapping[str, Sequence[str]] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
 

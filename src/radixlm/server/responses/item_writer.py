@@ -14,8 +14,8 @@ from radixlm.parsers import (
     ToolCallCut,
     ToolCallEnded,
 )
+from radixlm.server.pipeline.conversation import new_id, sealed
 from radixlm.server.pipeline.logprobs import ChatToken
-from radixlm.server.pipeline.names import new_id, sealed
 from radixlm.server.responses import responses_wire as wire
 from radixlm.server.responses.responses_body import Status
 

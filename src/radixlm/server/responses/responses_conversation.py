@@ -20,9 +20,9 @@ from radixlm.server.pipeline.conversation import (
     Thread,
     read_arguments,
     text_part,
+    unsealed,
     variables_of,
 )
-from radixlm.server.pipeline.names import unsealed
 from radixlm.server.pipeline.tool_fields import (
     MAX_NAME,
     MAX_TOOLS,

@@ -11,11 +11,12 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import JSONResponse, Response
 
 from radixlm.core.errors import InvalidRequestError
+from radixlm.server.http.body import renamed
 from radixlm.server.http.http_errors import NotFoundError, timed_out
 from radixlm.server.http.routes import GENERATING, Route, noted
 from radixlm.server.pipeline.answer import respond
+from radixlm.server.pipeline.conversation import new_id
 from radixlm.server.pipeline.generation import Generation, run
-from radixlm.server.pipeline.names import new_id, renamed
 from radixlm.server.pipeline.service import Service, check_room, service_of, tenant_of
 from radixlm.server.responses import responses_wire as wire
 from radixlm.server.responses.response_store import ResponseStore, Turn, TurnStore

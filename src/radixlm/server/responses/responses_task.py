@@ -10,11 +10,10 @@ from functools import partial
 from pydantic import TypeAdapter
 
 from radixlm.core.errors import InvalidRequestError, RequestTooLargeError
-from radixlm.server.http.body import MAX_OBJECTS, not_too_deep
+from radixlm.server.http.body import MAX_OBJECTS, in_callers_words, not_too_deep
 from radixlm.server.http.http_errors import NotFoundError
 from radixlm.server.pipeline.chat import ChatPrompt, ChatTask, chat_prompt, task_of
-from radixlm.server.pipeline.conversation import Conversation
-from radixlm.server.pipeline.names import in_callers_words, new_id
+from radixlm.server.pipeline.conversation import Conversation, new_id
 from radixlm.server.pipeline.service import Service
 from radixlm.server.responses.response_store import ResponseStore, Turn, TurnStore
 from radixlm.server.responses.responses_body import AnyItem, ReferenceItem, ResponseBody

@@ -24,6 +24,11 @@ class InvalidRequestError(RadixLMError, ValueError):
         self.param = param
 
 
+def wrong_field(param: str, text: str) -> InvalidRequestError:
+    """What is wrong with a field: its name, and how the sentence goes on."""
+    return InvalidRequestError(f"{param} {text}", param=param)
+
+
 class RequestTooLargeError(InvalidRequestError):
     """The request can never fit the model's context or the KV pool.
 

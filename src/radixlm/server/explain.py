@@ -22,7 +22,7 @@ from radixlm.server.explain_body import (
     ExplainResponse,
     explain_body,
 )
-from radixlm.server.http.body import renamed
+from radixlm.server.http.body import in_callers_words
 from radixlm.server.http.http_errors import AdminKeyNeededError, NotFoundError
 from radixlm.server.http.routes import ReadAs, Route, noted
 from radixlm.server.openai.completions import completion_generation
@@ -54,30 +54,6 @@ class Explanation(TypedDict):
     longer_elsewhere: NotRequired[list[list[Held]]]
 
 
-async def explanation(request: Request, body: ExplainBody) -> Explanation:
-    """The answer. Raises InvalidRequestError, as the body's own route would."""
-    service = service_of(request)
-    generation = await _generation_of(request, body)
-    everywhere = bool(body.across_namespaces)
-    namespace = generation.requests[0].namespace
-    reports, elsewhere = [], []
-    for index, key in enumerate(generation.prompts):
-        try:
-            explained = await service.engine.explain(
-                key, namespace=namespace, everywhere=everywhere
-            )
-        except InvalidRequestError as error:
-            if isinstance(body, ExplainGenerate):
-                raise body.explain(error) from None
-            raise renamed(error, generation.names) from None
-        reports.append(report_of(service, generation, index, explained.report))
-        holders = cast("Mapping[Namespace, int]", explained.holders)
-        elsewhere.append(_longer(holders, namespace, explained.report.cached))
-    return (
-        {"reports": reports, "longer_elsewhere": elsewhere} if everywhere else {"reports": reports}
-    )
-
-
 async def _generation_of(request: Request, body: ExplainBody) -> Generation:
     """What the body's own route would run."""
     service, tenant = service_of(request), tenant_of(request)
@@ -94,22 +70,13 @@ async def _generation_of(request: Request, body: ExplainBody) -> Generation:
             return chat.generation
         case ExplainGenerate():
             began = service.clock.now()
-            try:
-                task = await asyncio.to_thread(native_task, service, body, tenant, began)
-            except InvalidRequestError as error:
-                raise body.explain(error) from None
-            return task.generation
+            return (await asyncio.to_thread(native_task, service, body, tenant, began)).generation
 
 
 def _longer(holders: Mapping[Namespace, int], own: Namespace, cached: int) -> list[Held]:
     longer = [(n, name) for name, n in holders.items() if name != own and n > cached]
     return [
-        {
-            "adapter_id": name.adapter_id,
-            "cache_salt": name.cache_salt,
-            "extra_key": name.extra_key,
-            "tokens": tokens,
-        }
+        cast("Held", {**name._asdict(), "tokens": tokens})
         for tokens, name in sorted(longer, reverse=True)
     ]
 
@@ -132,10 +99,27 @@ async def explain(request: Request, body: Annotated[ExplainBody, ReadAs(explain_
     The body is that of a request to any route that computes a prompt. Only the request's own
     namespace is looked into; across_namespaces is for admins.
     """
-    service, tenant = service_of(request), tenant_of(request)
-    if body.across_namespaces and not service.keys.is_admin(tenant):
+    service, everywhere = service_of(request), bool(body.across_namespaces)
+    if everywhere and not service.keys.is_admin(tenant_of(request)):
         raise AdminKeyNeededError("across_namespaces needs one of the keys of --admin-api-key")
-    return JSONResponse(await explanation(request, body))
+    answer: Explanation = {"reports": []}
+    try:
+        generation = await _generation_of(request, body)
+        namespace = generation.requests[0].namespace
+        for index, key in enumerate(generation.prompts):
+            with in_callers_words(generation.names):
+                explained = await service.engine.explain(
+                    key, namespace=namespace, everywhere=everywhere
+                )
+            report = report_of(service, generation, index, explained.report)
+            answer["reports"].append(report)
+            if everywhere:
+                holders = cast("Mapping[Namespace, int]", explained.holders)
+                longer = _longer(holders, namespace, explained.report.cached)
+                answer.setdefault("longer_elsewhere", []).append(longer)
+    except InvalidRequestError as error:
+        raise (body.explain(error) if isinstance(body, ExplainGenerate) else error) from None
+    return JSONResponse(answer)
 
 
 @router.get("/cache/advice", response_model=Advice)

@@ -12,9 +12,9 @@ from radixlm.server.anthropic.messages_blocks import Block, MessageItem, TextBlo
 from radixlm.server.anthropic.messages_edits import ContextManagement, Edit
 from radixlm.server.http.body import Body, ByType, ListOf
 from radixlm.server.http.fields import NotYet
+from radixlm.server.pipeline.answer_fields import MAX_TOOLS, Name
 from radixlm.server.pipeline.cache_control import MAX_BREAKPOINTS, CacheControl
 from radixlm.server.pipeline.protocol import CacheFields
-from radixlm.server.pipeline.tool_fields import MAX_TOOLS, Name
 
 Json = dict[str, Any]
 

@@ -18,6 +18,7 @@ from radixlm.server.anthropic import messages_blocks as blocks
 from radixlm.server.anthropic import messages_body as bodies
 from radixlm.server.anthropic.messages_edits import At
 from radixlm.server.http.body import named
+from radixlm.server.pipeline.answer_fields import ToolSpec, tool_use, tools_for_template
 from radixlm.server.pipeline.cache_control import Wish
 from radixlm.server.pipeline.conversation import (
     Content,
@@ -28,7 +29,6 @@ from radixlm.server.pipeline.conversation import (
     unsealed,
     variables_of,
 )
-from radixlm.server.pipeline.tool_fields import ToolSpec, tool_use, tools_for_template
 from radixlm.text.breakpoints import Place
 
 # The request's fields, by what the pipeline and the engine call them.

@@ -147,22 +147,14 @@ _RANGES: Mapping[str, Range] = {
     **dict.fromkeys(_PROMPTS | _STOPS, TOKEN_IDS),
     "logit_bias": BIASES,
 }
-_GRAMMARS = [
-    "json_schema",
-    "regex",
-    "ebnf",
-    "json",
-    "grammar",
-    "guided_json",
-    "guided_regex",
-    "guided_grammar",
-]
+_GRAMMARS = ("json_schema", "regex", "ebnf", "json", "grammar")
+_GUIDED = ("guided_json", "guided_regex", "guided_grammar")
 _GRAMMAR: Schema = {"minLength": 1, "maxLength": MAX_GRAMMAR_LENGTH}
 _LISTS = ["choice", "guided_choice", "prompt", "text", "input_ids"]
 _KEYS = {"pattern": f"^{TOKEN_KEY.pattern}$"}
 # Of a field's strings, arrays and objects.
 _LIMITS: Mapping[tuple[str, str], Schema] = {
-    **{(name, "string"): _GRAMMAR for name in _GRAMMARS},
+    **{(name, "string"): _GRAMMAR for name in (*_GRAMMARS, *_GUIDED)},
     **{(name, "array"): {"minItems": 1} for name in _LISTS},
     ("stop", "string"): {"minLength": 1, "maxLength": MAX_STOP_LENGTH},
     ("stop", "array"): {"maxItems": MAX_STOP_STRINGS},

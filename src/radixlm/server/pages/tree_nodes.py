@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from codecs import getincrementaldecoder
 from collections.abc import Hashable, Sequence
-from typing import Literal, NotRequired
+from typing import Literal, NotRequired, cast
 
 import numpy as np
 from typing_extensions import TypedDict
@@ -239,8 +239,8 @@ class NodeWriter:
 
     def _namespace(self, namespace: Hashable) -> NamespaceOut:
         named = namespace if isinstance(namespace, Namespace) else Namespace()
-        salt = named.cache_salt.removeprefix(self._within)
-        return {"adapter_id": named.adapter_id, "cache_salt": salt, "extra_key": named.extra_key}
+        own = named._replace(cache_salt=named.cache_salt.removeprefix(self._within))
+        return cast("NamespaceOut", own._asdict())
 
 
 def load(stats: EngineStats) -> Load:
@@ -272,13 +272,10 @@ def _runs(slots: Slots, most: int) -> list[Run]:
     """The first runs of consecutive slots, [first, last + 1]."""
     if not slots.size:
         return []
-    breaks = np.flatnonzero(slots[1:] - slots[:-1] != 1)[:most]
-    starts = [0, *(breaks + 1).tolist()][:most]
-    stops = [*(breaks + 1).tolist(), slots.size][:most]
-    return [
-        (int(slots[start]), int(slots[stop - 1]) + 1)
-        for start, stop in zip(starts, stops, strict=True)
-    ]
+    breaks = np.flatnonzero(np.diff(slots) != 1)[:most]
+    firsts = slots[[0, *(breaks + 1)]][:most]
+    ends = slots[[*breaks, -1]][:most] + 1
+    return list(zip(firsts.tolist(), ends.tolist(), strict=True))
 
 
 def search(

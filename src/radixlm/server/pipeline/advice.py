@@ -78,6 +78,7 @@ class _Group:
     text, if it may be shown.
     """
 
+    key: Hashable
     tenant: str
     cause: Cause | None
     position: int
@@ -98,15 +99,6 @@ class _Entry:
     cost: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Sample:
-    """What the engine had counted at a time."""
-
-    at: float
-    prompt: int
-    expected: tuple[int, ...]
-
-
 class MissWindow:
     """The misses of the last 15 minutes, of the last 10,000 requests at most.
 
@@ -118,8 +110,8 @@ class MissWindow:
         self._clock = clock
         self._entries: deque[_Entry] = deque()
         self._groups: dict[Hashable, _Group] = {}
-        self._keys: dict[_Group, Hashable] = {}
-        self._samples = deque([_Sample(clock.now(), 0, (0,) * len(POOL_SCALES))])
+        # When, and what the engine had counted then.
+        self._samples = deque([(clock.now(), EngineStats())])
         self._next_look = float("-inf")
 
     def add(
@@ -129,17 +121,13 @@ class MissWindow:
         now = self._clock.now()
         self._forget(now)
         cause = cause_of(miss)
-        diverged = cause is None
-        position = miss.position if diverged else 0
+        position = miss.position if cause is None else 0
         key = (tenant, cause, position, miss.shared)
-        group = self._groups.get(key)
-        if group is None:
-            group = self._groups[key] = _Group(tenant, cause, position)
-            self._keys[group] = key
+        group = self._groups.setdefault(key, _Group(key, tenant, cause, position))
         group.entries += 1
         cost = miss.evicted if cause is Cause.EVICTED else miss.prompt_tokens - miss.cached
         self._entries.append(_Entry(now, group, miss.prompt_tokens, miss.cached, cost))
-        if diverged and group.looks < _LOOKED_AT and now >= self._next_look:
+        if cause is None and group.looks < _LOOKED_AT and now >= self._next_look:
             earliest = now - _LOOKS_AT_ONCE / _LOOKS_A_SECOND
             self._next_look = max(self._next_look, earliest) + 1 / _LOOKS_A_SECOND
             group.looks += 1
@@ -150,9 +138,9 @@ class MissWindow:
     def sample(self, stats: EngineStats) -> None:
         """Take note of what the engine has counted, now and then."""
         now = self._clock.now()
-        if now - self._samples[-1].at >= _SAMPLE_SECONDS:
-            self._samples.append(_Sample(now, stats.prompt_tokens, stats.expected_tokens))
-        while len(self._samples) > 1 and self._samples[1].at < now - WINDOW_SECONDS:
+        if now - self._samples[-1][0] >= _SAMPLE_SECONDS:
+            self._samples.append((now, stats))
+        while len(self._samples) > 1 and self._samples[1][0] < now - WINDOW_SECONDS:
             self._samples.popleft()
 
     def advice(self, stats: EngineStats, tenant: str | None) -> Advice:
@@ -172,11 +160,11 @@ class MissWindow:
         }
 
     def _capacity(self, stats: EngineStats) -> list[PoolSize]:
-        first = self._samples[0]
-        prompt = stats.prompt_tokens - first.prompt
+        _, first = self._samples[0]
+        prompt = stats.prompt_tokens - first.prompt_tokens
         if not prompt:
             return []
-        pairs = zip(POOL_SCALES, stats.expected_tokens, first.expected, strict=True)
+        pairs = zip(POOL_SCALES, stats.expected_tokens, first.expected_tokens, strict=True)
         return [
             {
                 "scale": scale,
@@ -192,7 +180,7 @@ class MissWindow:
             group = entries.popleft().group
             group.entries -= 1
             if not group.entries:
-                del self._groups[self._keys.pop(group)]
+                del self._groups[group.key]
 
 
 def _listed(entries: Iterable[_Entry], computed: int) -> list[AdviceEntry]:

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from radixlm.core.errors import InvalidRequestError
+from radixlm.core.errors import wrong_field
 from radixlm.parsers.tools import Calling, ToolUse
+from radixlm.server.pipeline.answer_fields import (
+    AllowedToolsPart,
+    NamedToolPart,
+    ToolPart,
+    ToolSpec,
+    tool_use,
+    tools_for_template,
+)
 from radixlm.server.pipeline.cache_control import PromptCacheOptions, Wish, implicit_wish
 from radixlm.server.pipeline.conversation import (
     Content,
@@ -15,14 +23,6 @@ from radixlm.server.pipeline.conversation import (
     text_part,
 )
 from radixlm.server.pipeline.protocol import ChatBody, ChatMessage, TemplateFields
-from radixlm.server.pipeline.tool_fields import (
-    AllowedToolsPart,
-    NamedToolPart,
-    ToolPart,
-    ToolSpec,
-    tool_use,
-    tools_for_template,
-)
 from radixlm.text.breakpoints import Place
 
 _CALLING = ("tool_calls", "reasoning_content", "reasoning")
@@ -68,21 +68,19 @@ def chat_of(body: ChatBody) -> Conversation:
 
 def _add(thread: Thread, message: ChatMessage, path: str) -> None:
     if message.role == "function":
-        raise InvalidRequestError(
-            f"{path}.role 'function' is not supported; send 'tool' with a tool_call_id",
-            param=f"{path}.role",
-        )
+        instead = "send 'tool' with a tool_call_id"
+        raise wrong_field(f"{path}.role", f"'function' is not supported; {instead}")
     of_assistant = [name for name in _CALLING if getattr(message, name)]
     if of_assistant and message.role != "assistant":
-        raise _misplaced(path, of_assistant[0], "assistant")
+        raise wrong_field(f"{path}.{of_assistant[0]}", "is for messages of role 'assistant'")
     where = f"{path}.tool_call_id"
     if message.role == "tool":
         if message.tool_call_id is None:
-            raise InvalidRequestError(f"{where} is missing", param=where)
+            raise wrong_field(where, "is missing")
         thread.result(message.tool_call_id, _content(message, path), where, message.name)
         return
     if message.tool_call_id is not None:
-        raise _misplaced(path, "tool_call_id", "tool")
+        raise wrong_field(where, "is for messages of role 'tool'")
     # Templates know the older name only; it means the same.
     role = "system" if message.role == "developer" else message.role
     made = thread.begin(role, content=_content(message, path))
@@ -114,25 +112,19 @@ def _content(message: ChatMessage, path: str) -> Content:
         # A user who says nothing is a variable that was never filled, to OpenAI, too.
         if role == "user" or (role != "assistant" and not given):
             wrong = f'is null; say "" if the {role} says nothing' if given else "is missing"
-            raise InvalidRequestError(f"{path}.content {wrong}", param=f"{path}.content")
+            raise wrong_field(f"{path}.content", wrong)
         return ""
     if isinstance(message.content, str):
         return message.content
     texts = []
     for place, part in enumerate(message.content):
+        where = f"{path}.content[{place}]"
         if part.type != "text":
-            where = f"{path}.content[{place}].type"
-            raise InvalidRequestError(f"{where} {part.type!r} is not supported yet", param=where)
+            raise wrong_field(f"{where}.type", f"{part.type!r} is not supported yet")
         if part.text is None:
-            where = f"{path}.content[{place}].text"
-            raise InvalidRequestError(f"{where} is missing", param=where)
+            raise wrong_field(f"{where}.text", "is missing")
         texts.append(text_part(part.text))
     return texts
-
-
-def _misplaced(path: str, name: str, role: str) -> InvalidRequestError:
-    where = f"{path}.{name}"
-    return InvalidRequestError(f"{where} is for messages of role {role!r}", param=where)
 
 
 def use_of(body: ChatBody) -> ToolUse:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic_core import from_json
 
-from radixlm.core.errors import InvalidRequestError
+from radixlm.core.errors import wrong_field
 from radixlm.observe.causes import Outline
 from radixlm.parsers.style import AnswerStyle
 from radixlm.server.pipeline.cache_control import Wish
@@ -160,7 +160,7 @@ class Thread:
     def call(self, call_id: str, name: str, arguments: Json, path: str) -> None:
         """The last message calls a tool. path: of the field with the id."""
         if call_id in self._waiting:
-            raise InvalidRequestError(f"{path} {call_id!r:.80} stands twice", param=path)
+            raise wrong_field(path, f"{call_id!r:.80} stands twice")
         self._waiting[call_id] = name
         called = {"name": name, "arguments": arguments}
         entry = {"id": call_id, "type": "function", "function": called}
@@ -170,10 +170,8 @@ class Thread:
         """What a tool gave. path: of the field with the call's id."""
         called = self._waiting.pop(call_id, None)
         if called is None:
-            raise InvalidRequestError(
-                f"{path} {call_id!r:.80} is {self._no_call} before it, or was answered already",
-                param=path,
-            )
+            unknown = f"is {self._no_call} before it, or was answered already"
+            raise wrong_field(path, f"{call_id!r:.80} {unknown}")
         answered = {"tool_call_id": call_id, "name": name or called}
         self._messages.append({"role": "tool", "content": content, **answered})
 
@@ -205,9 +203,9 @@ def read_arguments(text: str, path: str) -> Json:
     try:
         arguments = _read(text or "{}")
     except (ValueError, RecursionError) as error:
-        raise InvalidRequestError(f"{path} is not valid JSON: {error}", param=path) from None
+        raise wrong_field(path, f"is not valid JSON: {error}") from None
     if not isinstance(arguments, dict):
-        raise InvalidRequestError(f"{path} must be a JSON object, got {text!r:.80}", param=path)
+        raise wrong_field(path, f"must be a JSON object, got {text!r:.80}")
     return arguments
 
 

@@ -8,11 +8,18 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from radixlm.core.errors import InvalidRequestError
+from radixlm.core.errors import wrong_field
 from radixlm.core.request import Namespace
 from radixlm.core.sampling import MAX_LOGIT_BIAS, MAX_LOGPROBS, NUMBERS, SamplingParams
 from radixlm.server.http.body import Body, ListOf, named
 from radixlm.server.http.fields import MESSAGE_ECHOES, MESSAGE_NO_OPS, REQUEST_NO_OPS, TOKEN_KEY
+from radixlm.server.pipeline.answer_fields import (
+    GrammarFields,
+    ResponseFormatField,
+    ToolCallPart,
+    ToolChoice,
+    Tools,
+)
 from radixlm.server.pipeline.cache_control import (
     CacheControl,
     PromptCacheBreakpoint,
@@ -20,8 +27,6 @@ from radixlm.server.pipeline.cache_control import (
     Retention,
 )
 from radixlm.server.pipeline.conversation import Effort, effort_variables
-from radixlm.server.pipeline.grammar_fields import GrammarFields, ResponseFormatField
-from radixlm.server.pipeline.tool_fields import ToolCallPart, ToolChoice, Tools
 
 MAX_N = 128
 MAX_CHOICES = 2048
@@ -117,9 +122,7 @@ class TemplateFields(Body):
         variables = dict(self.chat_template_kwargs or {})
         for name in ("messages", "tools", "add_generation_prompt", "continue_final_message"):
             if name in variables:
-                raise InvalidRequestError(
-                    f"chat_template_kwargs must not hold {name}", param="chat_template_kwargs"
-                )
+                raise wrong_field("chat_template_kwargs", f"must not hold {name}")
         return {
             **variables,
             "add_generation_prompt": self.add_generation_prompt,
@@ -156,9 +159,7 @@ class GenerationBody(SamplingFields, ResponseFormatField, CacheFields):
         """As SamplingFields.sampling."""
         wanted = self.usage_options
         if (wanted.include_usage or wanted.continuous_usage_stats) and not self.stream:
-            raise InvalidRequestError(
-                "stream_options needs stream to be true", param="stream_options"
-            )
+            raise wrong_field("stream_options", "needs stream to be true")
         return super().sampling(defaults, **named({"min_tokens": self.min_tokens}), **more)
 
 
@@ -205,14 +206,10 @@ class ChatBody(GenerationBody, TemplateFields):
         """Raise InvalidRequestError that names the field."""
         if self.top_logprobs is not None:
             if self.top_logprobs and not self.logprobs:
-                raise InvalidRequestError(
-                    "top_logprobs needs logprobs to be true", param="top_logprobs"
-                )
+                raise wrong_field("top_logprobs", "needs logprobs to be true")
             if not 0 <= self.top_logprobs <= MAX_LOGPROBS:
-                raise InvalidRequestError(
-                    f"top_logprobs must be from 0 to {MAX_LOGPROBS}, got {self.top_logprobs}",
-                    param="top_logprobs",
-                )
+                range_ = f"from 0 to {MAX_LOGPROBS}"
+                raise wrong_field("top_logprobs", f"must be {range_}, got {self.top_logprobs}")
         logprobs = (self.top_logprobs or 0) if self.logprobs else None
         longest = self.max_completion_tokens
         limit = self.max_tokens if longest is None else longest
@@ -248,12 +245,12 @@ class CompletionBody(GenerationBody):
         """Raise InvalidRequestError that names the field."""
         given, best_of = self.n or 1, self.best_of or 1
         if 1 < best_of < given:  # 1 is the default
-            raise InvalidRequestError(f"best_of {best_of} is less than n {given}", param="best_of")
+            raise wrong_field("best_of", f"{best_of} is less than n {given}")
         if best_of > given and self.stream:
-            raise InvalidRequestError(
-                f"best_of {best_of} with n {given} can not be streamed: which answers are the best "
-                "is known at the end",
-                param="best_of",
+            raise wrong_field(
+                "best_of",
+                f"{best_of} with n {given} can not be streamed: which answers are the best is "
+                "known at the end",
             )
         limit = COMPLETION_MAX_TOKENS if self.max_tokens is None else self.max_tokens
         if self.prompt_only:
@@ -277,9 +274,7 @@ def sampled_for_nothing(min_tokens: int | None) -> int:
     answer at no cost, which is left out then. Raises InvalidRequestError.
     """
     if min_tokens:
-        raise InvalidRequestError(
-            f"min_tokens {min_tokens} is more than max_tokens 0", param="min_tokens"
-        )
+        raise wrong_field("min_tokens", f"{min_tokens} is more than max_tokens 0")
     return 1
 
 
@@ -293,11 +288,10 @@ def to_prompts(
         case [int(), *_]:
             return [[token for token in prompt if isinstance(token, int)]]
         case []:
-            raise InvalidRequestError(f"{param} is empty", param=param)
+            raise wrong_field(param, "is empty")
         case [*_] if len(prompt) > MAX_CHOICES:
-            raise InvalidRequestError(
-                f"{param} holds {len(prompt)} prompts, at most {MAX_CHOICES} are allowed",
-                param=param,
+            raise wrong_field(
+                param, f"holds {len(prompt)} prompts, at most {MAX_CHOICES} are allowed"
             )
         case _:
             return [entry for entry in prompt if not isinstance(entry, int)]
@@ -306,7 +300,5 @@ def to_prompts(
 def _biases(biases: dict[str, float]) -> dict[int, float]:
     for token in biases:
         if not TOKEN_KEY.fullmatch(token):
-            raise InvalidRequestError(
-                f"logit_bias needs token ids as keys, got {token!r:.80}", param="logit_bias"
-            )
+            raise wrong_field("logit_bias", f"needs token ids as keys, got {token!r:.80}")
     return {int(token): bias for token, bias in biases.items()}

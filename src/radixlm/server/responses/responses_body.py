@@ -10,15 +10,14 @@ from radixlm.core.errors import InvalidRequestError
 from radixlm.core.sampling import MAX_LOGPROBS
 from radixlm.server.http.body import DIGITS, Body, ByType, ListOf
 from radixlm.server.http.fields import NotYet
+from radixlm.server.pipeline.answer_fields import MAX_TOOLS, Label, Name
 from radixlm.server.pipeline.cache_control import (
     PromptCacheBreakpoint,
     PromptCacheOptions,
     Retention,
 )
 from radixlm.server.pipeline.conversation import Effort
-from radixlm.server.pipeline.grammar_fields import Label
 from radixlm.server.pipeline.protocol import CacheFields, TokenFields
-from radixlm.server.pipeline.tool_fields import MAX_TOOLS, Name
 
 Status = Literal["in_progress", "completed", "incomplete"]
 

@@ -12,6 +12,13 @@ from radixlm.core.errors import InvalidRequestError
 from radixlm.core.grammar import ANY_OBJECT, Grammar
 from radixlm.core.sampling import SamplingParams
 from radixlm.parsers.tools import Calling, ToolUse
+from radixlm.server.pipeline.answer_fields import (
+    MAX_NAME,
+    MAX_TOOLS,
+    ToolSpec,
+    tool_use,
+    tools_for_template,
+)
 from radixlm.server.pipeline.cache_control import PromptCacheOptions, implicit_wish
 from radixlm.server.pipeline.conversation import (
     Content,
@@ -22,13 +29,6 @@ from radixlm.server.pipeline.conversation import (
     text_part,
     unsealed,
     variables_of,
-)
-from radixlm.server.pipeline.tool_fields import (
-    MAX_NAME,
-    MAX_TOOLS,
-    ToolSpec,
-    tool_use,
-    tools_for_template,
 )
 from radixlm.server.responses import responses_body as bodies
 

@@ -30,11 +30,11 @@ import httpx
 import numpy as np
 
 from benchmarks.served import served_here
-from radixlm import SamplingParams
 from radixlm.build import AsyncEngine, load
 from radixlm.cache import RadixCache
 from radixlm.core.batch import ScheduledBatch, StepResult
 from radixlm.core.config import EngineConfig
+from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineClient, EngineCore, InputProcessor, Limits
 from radixlm.engine.watching import Journal
 from radixlm.scheduler import Scheduler, make_order

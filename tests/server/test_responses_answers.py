@@ -8,7 +8,7 @@ import pytest
 from openai.types.responses import Response
 
 from radixlm.parsers import TextDelta, ToolArguments, ToolCallBegun, ToolCallEnded
-from radixlm.server.responses.item_writer import ItemWriter
+from radixlm.server.responses.responses_writer import ItemWriter
 from tests import chat_templates
 from tests.published import strictly
 from tests.responses_support import BROKEN, CALL, TOOLS, kinds, model, respond, told

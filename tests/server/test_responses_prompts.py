@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from radixlm.server.responses import responses_task as task
+from radixlm.server.responses import responses_routes as task
 from tests.responses_support import TOOLS, model, respond
 from tests.server_support import refused
 

@@ -31,8 +31,7 @@ from radixlm.server.pipeline.chat import chat_task
 from radixlm.server.pipeline.generation import Generation, report_of
 from radixlm.server.pipeline.service import check_room, service_of, tenant_of
 from radixlm.server.pipeline.usage import CacheReport
-from radixlm.server.responses.responses_routes import store_of
-from radixlm.server.responses.responses_task import response_task
+from radixlm.server.responses.responses_routes import response_task, store_of
 from radixlm.server.sglang.generate_answers import native_task
 
 

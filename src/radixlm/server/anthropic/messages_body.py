@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from radixlm.core.errors import InvalidRequestError
-from radixlm.server.anthropic.messages_blocks import Block, MessageItem, TextBlock, ToolResultBlock
-from radixlm.server.anthropic.messages_edits import ContextManagement, Edit
+from radixlm.core.errors import InvalidRequestError, wrong_field
+from radixlm.server.anthropic import messages_blocks as blocks
 from radixlm.server.http.body import Body, ByType, ListOf
 from radixlm.server.http.fields import NotYet
 from radixlm.server.pipeline.answer_fields import MAX_TOOLS, Name
 from radixlm.server.pipeline.cache_control import MAX_BREAKPOINTS, CacheControl
+from radixlm.server.pipeline.conversation import Json
 from radixlm.server.pipeline.protocol import CacheFields
-
-Json = dict[str, Any]
-
 
 MAX_TOKENS = 2**30
 MIN_THINKING = 1024
@@ -72,7 +69,7 @@ ClientTool = Annotated[
 ]
 
 
-class ToolChoice(Body):
+class MessageToolChoice(Body):
     """name: of type tool."""
 
     type: Literal["auto", "any", "tool", "none"]
@@ -94,7 +91,7 @@ class Thinking(Body):
 
 class OutputFormat(Body):
     type: Literal["json_schema"]
-    json_schema: Annotated[dict[str, Any], Field(alias="schema")]
+    json_schema: Annotated[Json, Field(alias="schema")]
 
 
 class OutputConfig(Body):
@@ -102,7 +99,7 @@ class OutputConfig(Body):
     format: OutputFormat | None = None
 
 
-class Metadata(Body):
+class MessageMetadata(Body):
     """Who asks: there is nothing to do for it."""
 
     user_id: str | None = None
@@ -112,28 +109,24 @@ class PromptBody(Body):
     """What makes the prompt."""
 
     not_yet: ClassVar[NotYet] = {
-        "container": (),
-        "diagnostics": (),
-        "inference_geo": (),
+        **dict.fromkeys(("container", "diagnostics", "inference_geo", "thread"), ()),
+        **dict.fromkeys(("user_profile_id", "workspace_id"), ()),
         "mcp_servers": ([],),
         "speed": ("standard",),
-        "thread": (),
-        "user_profile_id": (),
-        "workspace_id": (),
     }
 
     model: str | None = None
-    messages: Annotated[ListOf[MessageItem], Field(min_length=1)]
-    system: str | ListOf[TextBlock] | None = None
+    messages: Annotated[ListOf[blocks.SentMessage], Field(min_length=1)]
+    system: str | ListOf[blocks.TextBlock] | None = None
     tools: Annotated[ListOf[ClientTool], Field(max_length=MAX_TOOLS)] | None = None
-    tool_choice: ToolChoice | None = None
+    tool_choice: MessageToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     cache_control: CacheControl | None = None
-    context_management: ContextManagement | None = None
+    context_management: blocks.ContextManagement | None = None
 
     @property
-    def edits(self) -> Sequence[Edit]:
+    def edits(self) -> Sequence[blocks.Edit]:
         """Of the context."""
         return (self.context_management.edits or ()) if self.context_management else ()
 
@@ -141,34 +134,17 @@ class PromptBody(Body):
         """Raise InvalidRequestError for fields that do not go together."""
         choice, thinking = self.tool_choice, self.thinking
         if choice is not None and (choice.type == "tool") != (choice.name is not None):
-            raise InvalidRequestError(
-                "tool_choice.name goes with tool_choice.type 'tool'", param="tool_choice.name"
-            )
-        if thinking is not None and (thinking.type == "enabled") != (
-            thinking.budget_tokens is not None
-        ):
-            raise InvalidRequestError(
-                "thinking.budget_tokens goes with thinking.type 'enabled'",
-                param="thinking.budget_tokens",
-            )
-        self._check_cache_controls()
-
-    def _check_cache_controls(self) -> None:
-        marked = [block for block in self._blocks() if block.cache_control is not None]
-        controls = [block.cache_control for block in marked if block.cache_control is not None]
-        if self.cache_control is not None:
-            controls.append(self.cache_control)
-        if len(controls) > MAX_BREAKPOINTS:
-            raise InvalidRequestError(
-                f"cache_control stands in {len(controls)} places, at most {MAX_BREAKPOINTS} may "
-                "have one",
-                param="cache_control",
-            )
-        if any(isinstance(block, TextBlock) and not block.text for block in marked):
-            raise InvalidRequestError(
-                "cache_control can not be set for empty text blocks", param="cache_control"
-            )
-        times = [control.seconds for control in controls]
+            raise wrong_field("tool_choice.name", "goes with tool_choice.type 'tool'")
+        given = thinking is not None and thinking.budget_tokens is not None
+        if thinking is not None and (thinking.type == "enabled") != given:
+            raise wrong_field("thinking.budget_tokens", "goes with thinking.type 'enabled'")
+        marked = [each for each in self._marked() if each.cache_control is not None]
+        if len(marked) > MAX_BREAKPOINTS:
+            places = f"stands in {len(marked)} places, at most {MAX_BREAKPOINTS} may have one"
+            raise wrong_field("cache_control", places)
+        if any(isinstance(each, blocks.TextBlock) and not each.text for each in marked):
+            raise wrong_field("cache_control", "can not be set for empty text blocks")
+        times = [each.cache_control.seconds for each in marked if each.cache_control]
         if times != sorted(times, reverse=True):
             raise InvalidRequestError(
                 "a cache_control with ttl '1h' must not come after one with ttl '5m', in the order "
@@ -176,17 +152,18 @@ class PromptBody(Body):
                 param="cache_control",
             )
 
-    def _blocks(self) -> Iterator[ClientTool | Block]:
+    def _marked(self) -> Iterator[ClientTool | blocks.Block | PromptBody]:
         """All that may have a mark, in order."""
         yield from self.tools or ()
         yield from self.system if isinstance(self.system, list) else ()
         for message in self.messages:
             for block in message.content if isinstance(message.content, list) else ():
-                if isinstance(block, ToolResultBlock) and isinstance(block.content, list):
+                if isinstance(block, blocks.ToolResultBlock) and isinstance(block.content, list):
                     for part in block.content:
                         yield from (*part.parts, part)
-                if isinstance(block, Block):
+                if isinstance(block, blocks.Block):
                     yield from (*block.parts, block)
+        yield self
 
 
 class CountBody(PromptBody):
@@ -206,7 +183,7 @@ class MessagesBody(PromptBody, CacheFields):
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
-    metadata: Metadata | None = None
+    metadata: MessageMetadata | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
 
     @property

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-from radixlm.core.errors import InvalidRequestError
+from radixlm.core.errors import InvalidRequestError, wrong_field
 from radixlm.core.grammar import Grammar
 from radixlm.core.sampling import SamplingParams
 from radixlm.parsers.tools import Calling, ToolUse
 from radixlm.server.anthropic import messages_blocks as blocks
 from radixlm.server.anthropic import messages_body as bodies
-from radixlm.server.anthropic.messages_edits import At
 from radixlm.server.http.body import named
 from radixlm.server.pipeline.answer_fields import ToolSpec, tool_use, tools_for_template
 from radixlm.server.pipeline.cache_control import Wish
@@ -46,7 +45,7 @@ _BASH: Json = {
 }
 
 
-def conversation_of(body: bodies.PromptBody, changed: Collection[At] = ()) -> Conversation:
+def conversation_of(body: bodies.PromptBody, changed: Collection[blocks.At] = ()) -> Conversation:
     """What the model reads. Raises InvalidRequestError that names the field.
 
     What is to be kept is what cache_control marks. changed: the blocks that an edit changed.
@@ -62,6 +61,7 @@ def conversation_of(body: bodies.PromptBody, changed: Collection[At] = ()) -> Co
         if tool.cache_control is not None
     ]
     wishes += turns.thread.wishes
+    thinking = "adaptive" if body.thinking is None else body.thinking.type
     if body.cache_control is not None and turns.last is not None:
         wishes.append(Wish(turns.last, body.cache_control.seconds))
     return Conversation(
@@ -69,7 +69,7 @@ def conversation_of(body: bodies.PromptBody, changed: Collection[At] = ()) -> Co
         tools_for_template(_specs(body.tools)),
         variables_of(
             None if body.output_config is None else body.output_config.effort,
-            _thinking(body),
+            {} if thinking == "adaptive" else {"enable_thinking": thinking == "enabled"},
             continued=turns.thread.last["role"] == "assistant",
         ),
         wishes,
@@ -120,7 +120,7 @@ class _Turns:
         if isinstance(said, str):
             said = [blocks.TextBlock(type="text", text=said)]
         if not said:
-            raise InvalidRequestError(f"{path} is empty", param=path)
+            raise wrong_field(path, "is empty")
         for place, block in enumerate(said):
             where = f"{path}[{place}]"
             self._add_block(role, block, where)
@@ -189,12 +189,6 @@ def _result(block: blocks.ToolResultBlock) -> Content:
     return block.content if isinstance(block.content, str) else [text_part(each) for each in texts]
 
 
-def _thinking(body: bodies.PromptBody) -> Json:
-    if body.thinking is None or body.thinking.type == "adaptive":
-        return {}
-    return {"enable_thinking": body.thinking.type == "enabled"}
-
-
 def _specs(tools: Sequence[bodies.ClientTool] | None) -> list[ToolSpec]:
     return [_spec(tool, f"tools[{place}]") for place, tool in enumerate(tools or ())]
 
@@ -214,16 +208,14 @@ def _spec(tool: bodies.ClientTool, path: str) -> ToolSpec:
             text, schema = "View and edit text files.", _editor(_COMMANDS)
             if most is not None:
                 text += f" A view shows at most {most} characters."
-    examples = [
-        f"Example input: {json.dumps(each, ensure_ascii=False)}"
-        for each in tool.input_examples or ()
-    ]
-    written = "\n".join([*([] if text is None else [text]), *examples])
-    described = None if text is None and not examples else written
+    lines = [] if text is None else [text]
+    for each in tool.input_examples or ():
+        lines.append(f"Example input: {json.dumps(each, ensure_ascii=False)}")
+    described = "\n".join(lines) if lines else None
     return ToolSpec(tool.name, described, schema, tool.strict, path, path, "input_schema")
 
 
-def _editor(commands: tuple[str, ...]) -> dict[str, Any]:
+def _editor(commands: tuple[str, ...]) -> Json:
     return {
         "type": "object",
         "properties": {

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NotRequired
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
+from typing_extensions import TypedDict
 
 from radixlm.core.errors import RequestTooLargeError
 from radixlm.core.request import Namespace
-from radixlm.server.anthropic import messages_wire as wire
-from radixlm.server.anthropic.messages_blocks import MessageItem
+from radixlm.server.anthropic.messages_blocks import AppliedEdit, SentMessage, edited
 from radixlm.server.anthropic.messages_body import CountBody, MessagesBody, PromptBody
 from radixlm.server.anthropic.messages_conversation import (
     NAMES,
@@ -20,8 +21,7 @@ from radixlm.server.anthropic.messages_conversation import (
     params_of,
     use_of,
 )
-from radixlm.server.anthropic.messages_edits import edited
-from radixlm.server.anthropic.messages_writer import MessageWriter
+from radixlm.server.anthropic.messages_writer import MessageEvent, MessageOut, MessageWriter
 from radixlm.server.http.body import in_callers_words, not_too_deep
 from radixlm.server.http.envelope import exchange_of
 from radixlm.server.http.http_errors import MessagesError
@@ -36,14 +36,25 @@ _PROMPT = {"messages": [{"role": "user", "content": "What is the capital of Fran
 router = APIRouter(route_class=Route)
 
 
+class OriginalCount(TypedDict):
+    original_input_tokens: int
+
+
+class TokenCount(TypedDict):
+    """context_management: where edits were asked for; input_tokens are those after them."""
+
+    input_tokens: int
+    context_management: NotRequired[OriginalCount]
+
+
 @router.post(
     "/v1/messages",
-    response_model=wire.MessageOut,
+    response_model=MessageOut,
     dependencies=[Depends(check_room)],
     responses=noted(
         *GENERATING,
         error=MessagesError,
-        events=wire.MessageEvent,
+        events=MessageEvent,
         example={**_PROMPT, "max_tokens": 16},
     ),
 )
@@ -57,7 +68,7 @@ async def create_message(request: Request, body: MessagesBody) -> Response:
 
 @router.post(
     "/v1/messages/count_tokens",
-    response_model=wire.TokenCount,
+    response_model=TokenCount,
     responses=noted(error=MessagesError, example=_PROMPT),
 )
 async def count_tokens(request: Request, body: CountBody) -> Response:
@@ -69,7 +80,7 @@ async def count_tokens(request: Request, body: CountBody) -> Response:
 @not_too_deep()
 def message_task(
     service: Service, body: MessagesBody, tenant: str
-) -> tuple[ChatTask, Sequence[wire.AppliedEdit]]:
+) -> tuple[ChatTask, Sequence[AppliedEdit]]:
     """The task of a message, and the edits of its context. Takes time in proportion to the
     messages: call it off the event loop.
 
@@ -91,7 +102,7 @@ def message_task(
 
 
 @not_too_deep()
-def token_count(service: Service, body: CountBody, tenant: str) -> wire.TokenCount:
+def token_count(service: Service, body: CountBody, tenant: str) -> TokenCount:
     """Tokens of the prompt. Takes time in proportion to it: call it off the event loop.
 
     Raises InvalidRequestError that names the field.
@@ -101,17 +112,17 @@ def token_count(service: Service, body: CountBody, tenant: str) -> wire.TokenCou
         chat, applied = _edited(service, body)
         whose = (tenant, *Namespace())
         tokens = chat_prompt(service, replace(chat, wishes=()), whose=whose).key.size
-    count: wire.TokenCount = {"input_tokens": tokens}
+    count: TokenCount = {"input_tokens": tokens}
     if body.edits:
         cleared = sum(edit["cleared_input_tokens"] for edit in applied)
         count["context_management"] = {"original_input_tokens": tokens + cleared}
     return count
 
 
-def _edited(service: Service, body: PromptBody) -> tuple[Conversation, Sequence[wire.AppliedEdit]]:
+def _edited(service: Service, body: PromptBody) -> tuple[Conversation, Sequence[AppliedEdit]]:
     """The conversation that the edits of the context leave, and those that were made."""
 
-    def size(messages: Sequence[MessageItem]) -> int:
+    def size(messages: Sequence[SentMessage]) -> int:
         chat = conversation_of(body.model_copy(update={"messages": messages}))
         try:
             return chat_prompt(service, chat).key.size

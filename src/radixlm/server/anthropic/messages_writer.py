@@ -1,36 +1,185 @@
-"""How /v1/messages writes an answer: its blocks, and an event for each change."""
+"""What /v1/messages sends: the types of its answers and events, and what writes them.
+
+Source: https://docs.claude.com/en/api/messages and
+https://docs.claude.com/en/docs/build-with-claude/streaming.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from pydantic_core import from_json
+from typing_extensions import TypedDict
 
+from radixlm import parsers
 from radixlm.core.request import FinishReason, RequestOutput
-from radixlm.parsers import (
-    AnswerEvent,
-    ReasoningDelta,
-    TextDelta,
-    ToolArguments,
-    ToolCallBegun,
-    ToolCallCut,
-    ToolCallEnded,
-)
-from radixlm.server.anthropic import messages_wire as wire
+from radixlm.server.anthropic.messages_blocks import AppliedEdit
 from radixlm.server.anthropic.messages_body import MessagesBody
 from radixlm.server.http.sse import compact, event
 from radixlm.server.pipeline.answer import AnswerStream
 from radixlm.server.pipeline.cache_control import SECONDS
 from radixlm.server.pipeline.chat import ChatTask
-from radixlm.server.pipeline.conversation import sealed
+from radixlm.server.pipeline.conversation import Json, sealed
 from radixlm.server.pipeline.generation import reported
 from radixlm.server.pipeline.service import Service
 from radixlm.server.pipeline.usage import CacheReported, UsageMeter
 
 # This many levels deeper may arguments stand when they are sent.
 _MARGIN = 100
+
+StopReason = Literal[
+    "end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"
+]
+
+
+class TextOut(TypedDict):
+    type: Literal["text"]
+    text: str
+
+
+class ThinkingOut(TypedDict):
+    """signature: to be sent back as it is."""
+
+    type: Literal["thinking"]
+    thinking: str
+    signature: str
+
+
+class ToolUseOut(TypedDict):
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+BlockOut = TextOut | ThinkingOut | ToolUseOut
+
+
+class ThinkingDetails(TypedDict):
+    thinking_tokens: int
+
+
+class FinalUsage(TypedDict):
+    """The prompt has as many tokens as the first three together.
+
+    cache_read_input_tokens: those that were cached. cache_creation_input_tokens: those that were
+    computed and are kept now, since cache_control asked for it and there was room. input_tokens:
+    the rest. All are cached, if --disable-radix-cache is not set.
+    """
+
+    input_tokens: int
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+    output_tokens: int
+    output_tokens_details: ThinkingDetails
+
+
+class CacheCreation(TypedDict):
+    """What is kept now, by how long."""
+
+    ephemeral_5m_input_tokens: int
+    ephemeral_1h_input_tokens: int
+
+
+class MessageUsage(FinalUsage):
+    cache_creation: CacheCreation
+    service_tier: Literal["standard"]
+    speed: Literal["standard"]
+
+
+class AppliedEdits(TypedDict):
+    applied_edits: list[AppliedEdit]
+
+
+class Beside(CacheReported, total=False):
+    """context_management: where edits of the context were asked for."""
+
+    context_management: AppliedEdits
+
+
+class StopDelta(TypedDict):
+    """How an answer ended."""
+
+    stop_reason: StopReason | None
+    stop_sequence: str | None
+    stop_details: None
+    container: None
+
+
+class MessageOut(StopDelta, Beside):
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[BlockOut]
+    diagnostics: None
+    usage: MessageUsage
+
+
+class MessageStart(TypedDict):
+    type: Literal["message_start"]
+    message: MessageOut
+
+
+class BlockStart(TypedDict):
+    type: Literal["content_block_start"]
+    index: int
+    content_block: BlockOut
+
+
+class TextDeltaOut(TypedDict):
+    type: Literal["text_delta"]
+    text: str
+
+
+class ThinkingDeltaOut(TypedDict):
+    type: Literal["thinking_delta"]
+    thinking: str
+
+
+class SignatureDeltaOut(TypedDict):
+    type: Literal["signature_delta"]
+    signature: str
+
+
+class InputDeltaOut(TypedDict):
+    type: Literal["input_json_delta"]
+    partial_json: str
+
+
+DeltaOut = TextDeltaOut | ThinkingDeltaOut | SignatureDeltaOut | InputDeltaOut
+
+
+class BlockDelta(TypedDict):
+    type: Literal["content_block_delta"]
+    index: int
+    delta: DeltaOut
+
+
+class BlockStop(TypedDict):
+    type: Literal["content_block_stop"]
+    index: int
+
+
+class MessageDelta(Beside):
+    type: Literal["message_delta"]
+    delta: StopDelta
+    usage: FinalUsage
+
+
+class MessageStop(TypedDict):
+    type: Literal["message_stop"]
+
+
+class Ping(TypedDict):
+    type: Literal["ping"]
+
+
+MessageEvent = (
+    MessageStart | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop | Ping
+)
 
 
 class BlockWriter:
@@ -40,77 +189,67 @@ class BlockWriter:
     their signature, and come back with it.
     """
 
-    def __init__(self, tell: Callable[[wire.MessageEvent], None], *, shows_thinking: bool) -> None:
-        self.blocks: list[wire.BlockOut] = []
+    def __init__(self, tell: Callable[[Json], None], *, shows_thinking: bool) -> None:
+        self.blocks: list[Json] = []
         self.called = False
-        self._write = tell
+        self._tell = tell
         self._shows_thinking = shows_thinking
-        self._open: wire.BlockOut | None = None
+        self._open: str | None = None  # the type of the last block, unless that has ended
         self._held = ""  # of the open block: a call's arguments so far, or thoughts
 
-    def write(self, event: AnswerEvent) -> None:
+    def write(self, event: parsers.AnswerEvent) -> None:
         """Take the next event."""
         match event:
-            case TextDelta(text):
-                self._text(text)
-            case ReasoningDelta(text):
-                self._thought(text)
-            case ToolCallBegun(_, call_id, name):
-                self._begin({"type": "tool_use", "id": call_id, "name": name, "input": {}})
-            case ToolArguments(_, delta):
+            case parsers.TextDelta(text):
+                self._block("text", text="")["text"] += text
+                self._delta("text_delta", text=text)
+            case parsers.ReasoningDelta(text):
+                block = self._block("thinking", thinking="", signature="")
+                self._held += text
+                if self._shows_thinking:
+                    block["thinking"] += text
+                    self._delta("thinking_delta", thinking=text)
+            case parsers.ToolCallBegun(_, call_id, name):
+                self._begin("tool_use", id=call_id, name=name, input={})
+            case parsers.ToolArguments(_, delta):
                 self._held += delta
-                self._delta({"type": "input_json_delta", "partial_json": delta})
-            case ToolCallEnded():
-                given = _as_input(self._held)
-                self.called |= given is not None
-                self._close_call(given)
-            case ToolCallCut():
-                self._close_call(_as_input(_came_whole(self._held)))
+                self._delta("input_json_delta", partial_json=delta)
+            case parsers.ToolCallEnded() | parsers.ToolCallCut():
+                whole = isinstance(event, parsers.ToolCallEnded)
+                given = _as_input(self._held if whole else _came_whole(self._held))
+                self.called |= whole and given is not None
+                self.blocks[-1]["input"] = given or {}
+                self.close()
 
     def close(self) -> None:
         """End the block that is open, if any."""
-        block, self._open = self._open, None
+        kind, self._open = self._open, None
         held, self._held = self._held, ""
-        if block is None:
+        if kind is None:
             return
-        if block["type"] == "thinking":
-            block["signature"] = sealed("" if self._shows_thinking else held)
-            self._delta({"type": "signature_delta", "signature": block["signature"]})
-        self._write({"type": "content_block_stop", "index": len(self.blocks) - 1})
+        if kind == "thinking":
+            signature = sealed("" if self._shows_thinking else held)
+            self.blocks[-1]["signature"] = signature
+            self._delta("signature_delta", signature=signature)
+        self._event("content_block_stop")
 
-    def _text(self, text: str) -> None:
-        block = self._open
-        if block is None or block["type"] != "text":
-            block = wire.TextOut(type="text", text="")
-            self._begin(block)
-        block["text"] += text
-        self._delta({"type": "text_delta", "text": text})
+    def _block(self, kind: str, **empty: str) -> Json:
+        """The block of this kind that is open; another begins where there is none."""
+        if self._open != kind:
+            self._begin(kind, **empty)
+        return self.blocks[-1]
 
-    def _thought(self, text: str) -> None:
-        block = self._open
-        if block is None or block["type"] != "thinking":
-            block = wire.ThinkingOut(type="thinking", thinking="", signature="")
-            self._begin(block)
-        self._held += text
-        if self._shows_thinking:
-            block["thinking"] += text
-            self._delta({"type": "thinking_delta", "thinking": text})
-
-    def _close_call(self, given: dict[str, Any] | None) -> None:
-        if self._open is not None and self._open["type"] == "tool_use":
-            self._open["input"] = given or {}
+    def _begin(self, kind: str, **fields: Any) -> None:
         self.close()
+        self._open = kind
+        self.blocks.append({"type": kind, **fields})
+        self._event("content_block_start", content_block=self.blocks[-1])
 
-    def _begin(self, block: wire.BlockOut) -> None:
-        self.close()
-        self._open = block
-        self.blocks.append(block)
-        index = len(self.blocks) - 1
-        self._write({"type": "content_block_start", "index": index, "content_block": block})
+    def _delta(self, kind: str, **fields: str) -> None:
+        self._event("content_block_delta", delta={"type": kind, **fields})
 
-    def _delta(self, delta: wire.DeltaOut) -> None:
-        index = len(self.blocks) - 1
-        self._write({"type": "content_block_delta", "index": index, "delta": delta})
+    def _event(self, kind: str, **fields: Json) -> None:
+        self._tell({"type": kind, "index": len(self.blocks) - 1, **fields})
 
 
 class MessageWriter:
@@ -125,7 +264,7 @@ class MessageWriter:
         service: Service,
         chat: ChatTask,
         body: MessagesBody,
-        applied: Sequence[wire.AppliedEdit],
+        applied: Sequence[AppliedEdit],
         failed: Callable[[Exception], bytes],
     ) -> None:
         self.meter = UsageMeter(1)
@@ -152,22 +291,15 @@ class MessageWriter:
 
     async def finish(self) -> list[bytes]:
         self._writer.close()
-        self._write(
-            {
-                "type": "message_delta",
-                "delta": self._ended(),
-                "usage": self._usage(),
-                **self._managed(),
-                **self._reported(),
-            }
-        )
+        ended = {"delta": self._ended(), "usage": self._usage(), **self._beside()}
+        self._write({"type": "message_delta", **ended})
         self._write({"type": "message_stop"})
         return self._new_events()
 
     def whole(self) -> bytes:
-        return compact({**self._message(), **self._managed(), **self._reported()})
+        return compact({**self._message(), **self._beside()})
 
-    def _write(self, made: wire.MessageEvent) -> None:
+    def _write(self, made: Json) -> None:
         if self._body.stream:
             self._events.append(event(made, made["type"]))
 
@@ -175,18 +307,16 @@ class MessageWriter:
         events, self._events = self._events, []
         return events
 
-    def _message(self) -> wire.MessageOut:
-        kept, ended = self.meter.newly_kept(), self._ended()
+    def _message(self) -> Json:
+        """A MessageOut, but for what stands beside it."""
+        kept = self.meter.newly_kept()
         return {
             "id": self._generation.request_id,
             "type": "message",
             "role": "assistant",
             "model": self._service.model_name,
             "content": self._writer.blocks,
-            "stop_reason": ended["stop_reason"],
-            "stop_sequence": ended["stop_sequence"],
-            "stop_details": None,
-            "container": None,
+            **self._ended(),
             "diagnostics": None,
             "usage": {
                 **self._usage(),
@@ -199,26 +329,24 @@ class MessageWriter:
             },
         }
 
-    def _reported(self) -> CacheReported:
-        return reported(self._service, self._generation, self.meter.misses)
+    def _beside(self) -> Beside:
+        managed: Beside = {}
+        if self._body.edits:
+            managed["context_management"] = {"applied_edits": list(self._applied)}
+        return {**managed, **reported(self._service, self._generation, self.meter.misses)}
 
-    def _managed(self) -> wire.ContextManaged:
-        if not self._body.edits:
-            return {}
-        return {"context_management": {"applied_edits": list(self._applied)}}
-
-    def _ended(self) -> wire.StopDelta:
-        matched = None if self._last is None else self._last.matched_stop
-        sequence = matched if isinstance(matched, str) else None
+    def _ended(self) -> StopDelta:
+        last = self._last or RequestOutput("")
+        sequence = last.matched_stop if isinstance(last.matched_stop, str) else None
         return {
-            "stop_reason": self._reason(sequence),
+            "stop_reason": self._reason(last.finish_reason, sequence),
             "stop_sequence": sequence,
             "stop_details": None,
             "container": None,
         }
 
-    def _reason(self, sequence: str | None) -> wire.StopReason | None:
-        match None if self._last is None else self._last.finish_reason:
+    def _reason(self, reason: FinishReason | None, sequence: str | None) -> StopReason | None:
+        match reason:
             case None:
                 return None
             case FinishReason.LENGTH:
@@ -230,7 +358,7 @@ class MessageWriter:
             case _:
                 return "tool_use" if self._writer.called else "end_turn"
 
-    def _usage(self) -> wire.FinalUsage:
+    def _usage(self) -> FinalUsage:
         usage = self.meter.as_json(self._stream.reasoning_tokens)
         cached = usage["prompt_tokens_details"]["cached_tokens"]
         kept = sum(self.meter.newly_kept().values())
@@ -253,14 +381,14 @@ def _came_whole(arguments: str) -> str:
         return "{}"
 
 
-def _as_input(arguments: str) -> dict[str, Any] | None:
+def _as_input(arguments: str) -> Json | None:
     """A call's arguments; None for those that no answer could hold.
 
     JSON may spell half a character, a number beyond all floats, or one of too many digits, and may
     be nested deeper than anything reads.
     """
     try:
-        value: dict[str, Any] = json.loads(arguments)
+        value: Json = json.loads(arguments)
         probe: Any = value
         for _ in range(_MARGIN):
             probe = [probe]

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
 
-from radixlm.core.errors import InvalidRequestError
+from radixlm.core.errors import wrong_field
 from radixlm.core.sampling import MAX_LOGPROBS
 from radixlm.server.http.body import DIGITS, Body, ByType, ListOf
 from radixlm.server.http.fields import NotYet
@@ -21,14 +21,6 @@ from radixlm.server.pipeline.protocol import CacheFields, TokenFields
 
 Status = Literal["in_progress", "completed", "incomplete"]
 
-# What an item is not asked for by: who called a tool, and when.
-_ITEM_NOT_YET: NotYet = {
-    "namespace": (),
-    "caller": ({"type": "direct"},),
-    "async": (False,),
-}
-
-
 MAX_METADATA = 16
 MAX_METADATA_KEY = 64
 MAX_METADATA_VALUE = 512
@@ -42,15 +34,9 @@ class ContentPart(Body):
 
     # What came with an answer's text.
     no_ops = frozenset({"annotations", "logprobs"})
-    not_yet: ClassVar[NotYet] = {
-        "image_url": (),
-        "file_id": (),
-        "file_data": (),
-        "file_url": (),
-        "filename": (),
-        "detail": (),
-        "input_audio": (),
-    }
+    not_yet: ClassVar[NotYet] = dict.fromkeys(
+        ("image_url", "file_id", "file_data", "file_url", "filename", "detail", "input_audio"), ()
+    )
 
     type: str
     text: str | None = None
@@ -61,7 +47,12 @@ class ContentPart(Body):
 class Item(Body):
     # An answer's items come back with these; their place says the same.
     no_ops = frozenset({"phase"})
-    not_yet = _ITEM_NOT_YET
+    # What an item is not asked for by: who called a tool, and when.
+    not_yet: ClassVar[NotYet] = {
+        "namespace": (),
+        "caller": ({"type": "direct"},),
+        "async": (False,),
+    }
 
     id: str | None = None
     status: Status | None = None
@@ -167,13 +158,9 @@ class TextFormat(Body):
         """Raise InvalidRequestError unless a schema is there exactly where there should be one."""
         needs = self.type == "json_schema"
         if needs and (self.json_schema is None or not self.name):
-            raise InvalidRequestError(
-                "text.format of type json_schema needs a name and a schema", param="text.format"
-            )
+            raise wrong_field("text.format", "of type json_schema needs a name and a schema")
         if not needs and {"name", "description", "json_schema", "strict"} & self.model_fields_set:
-            raise InvalidRequestError(
-                f"text.format of type {self.type} has no other fields", param="text.format"
-            )
+            raise wrong_field("text.format", f"of type {self.type} has no other fields")
 
 
 class TextConfig(Body):
@@ -228,12 +215,8 @@ class ResponseBody(TokenFields, CacheFields):
     # limit is of calls to tools that run on the server, and there are none.
     no_ops = frozenset({"client_metadata", "max_tool_calls"})
     not_yet: ClassVar[NotYet] = {
-        "access_programs": (),
+        **dict.fromkeys(("access_programs", "conversation", "image", "moderation", "prompt"), ()),
         "context_management": ([],),
-        "conversation": (),
-        "image": (),
-        "moderation": (),
-        "prompt": (),
     }
 
     model: str | None = None
@@ -271,24 +254,16 @@ class ResponseBody(TokenFields, CacheFields):
     def check(self) -> None:
         """Raise InvalidRequestError for fields that do not go together."""
         if self.input is None and self.previous_response_id is None:
-            raise InvalidRequestError("input is missing", param="input")
+            raise wrong_field("input", "is missing")
         if self.background and not self.stores:
-            raise InvalidRequestError(
-                "background needs store to be true: its answer is fetched later", param="background"
-            )
+            raise wrong_field("background", "needs store to be true: its answer is fetched later")
         if self.background and self.stream:
-            raise InvalidRequestError(
-                "stream with background is not supported yet: ask GET /v1/responses/ID how it is",
-                param="stream",
-            )
+            advice = "ask GET /v1/responses/ID how it is"
+            raise wrong_field("stream", f"with background is not supported yet: {advice}")
         if self.stream_options is not None and not self.stream:
-            raise InvalidRequestError(
-                "stream_options needs stream to be true", param="stream_options"
-            )
+            raise wrong_field("stream_options", "needs stream to be true")
         if self.top_logprobs and not self.includes(LOGPROBS):
-            raise InvalidRequestError(
-                f"top_logprobs needs {LOGPROBS} in include", param="top_logprobs"
-            )
+            raise wrong_field("top_logprobs", f"needs {LOGPROBS} in include")
         if self.text is not None and self.text.format is not None:
             self.text.format.check()
 

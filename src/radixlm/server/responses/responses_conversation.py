@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from radixlm.core.errors import InvalidRequestError
+from radixlm.core.errors import InvalidRequestError, wrong_field
 from radixlm.core.grammar import ANY_OBJECT, Grammar
 from radixlm.core.sampling import SamplingParams
 from radixlm.parsers.tools import Calling, ToolUse
@@ -25,6 +25,7 @@ from radixlm.server.pipeline.conversation import (
     Conversation,
     Json,
     Thread,
+    new_id,
     read_arguments,
     text_part,
     unsealed,
@@ -35,6 +36,18 @@ from radixlm.server.responses import responses_body as bodies
 # The request's fields, by what the pipeline and the engine call them.
 NAMES: Final = {"prompt": "input", "messages": "input", "max_tokens": "max_output_tokens"}
 _TEXT_PARTS = ("input_text", "output_text")
+# What the ids of items begin with.
+_KINDS = {
+    "message": "msg",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "reasoning": "rs",
+}
+
+
+def new_item_id(kind: str) -> str:
+    """A fresh id for an item of this type."""
+    return new_id(_KINDS[kind])
 
 
 def callers_names(tools: Sequence[bodies.AnyTool] | None) -> Mapping[str, tuple[str, str]]:
@@ -67,7 +80,7 @@ def conversation_of(
     for place, item in enumerate(items_of(body)):
         items.add(item, f"input[{place}]")
     if not len(items.thread):
-        raise InvalidRequestError("input is empty", param="input")
+        raise wrong_field("input", "is empty")
     return Conversation(
         items.thread.messages(),
         tools_for_template(_specs(body.tools)),
@@ -139,10 +152,8 @@ def _spec(
     """more: what is said before the tool's own description."""
     name = _flat(namespace, tool.name)
     if len(name) > MAX_NAME:
-        raise InvalidRequestError(
-            f"{path}.name {name!r:.80} is, with its namespace, longer than {MAX_NAME} characters",
-            param=f"{path}.name",
-        )
+        long = f"{name!r:.80} is, with its namespace, longer than {MAX_NAME} characters"
+        raise wrong_field(f"{path}.name", long)
     description = tool.description
     if namespace is not None:
         description = "\n\n".join(text for text in (more, description) if text) or None
@@ -242,14 +253,12 @@ def _as_parts(content: Content) -> list[Json]:
 
 def _part_text(part: bodies.ContentPart, path: str, kinds: Sequence[str]) -> str:
     if part.type not in kinds:
-        raise InvalidRequestError(
-            f"{path}.type {part.type!r:.80} is not supported here, only {' and '.join(kinds)}",
-            param=f"{path}.type",
-        )
+        known = " and ".join(kinds)
+        raise wrong_field(f"{path}.type", f"{part.type!r:.80} is not supported here, only {known}")
     field = "refusal" if part.type == "refusal" else "text"
-    text = part.refusal if part.type == "refusal" else part.text
+    text: str | None = getattr(part, field)
     if text is None:
-        raise InvalidRequestError(f"{path}.{field} is missing", param=f"{path}.{field}")
+        raise wrong_field(f"{path}.{field}", "is missing")
     return text
 
 
@@ -257,12 +266,8 @@ def _thoughts(item: bodies.ReasoningItem, path: str) -> str:
     if item.content:
         parts, name, kind = item.content, "content", "reasoning_text"
     elif item.encrypted_content:
-        text = unsealed(item.encrypted_content)
-        if text is None:
-            raise InvalidRequestError(
-                f"{path}.encrypted_content is not of this server",
-                param=f"{path}.encrypted_content",
-            )
+        if (text := unsealed(item.encrypted_content)) is None:
+            raise wrong_field(f"{path}.encrypted_content", "is not of this server")
         return text
     else:
         parts, name, kind = item.summary or [], "summary", "summary_text"

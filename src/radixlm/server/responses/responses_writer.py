@@ -1,13 +1,14 @@
-"""One response while it is made: what it is so far, and what its stream tells."""
+"""One response while it is made: what it is so far, its items, and what its stream tells."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+from radixlm import parsers
 from radixlm.core.errors import InvalidRequestError, QueueFullError
 from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.server.http.http_errors import GenerationFailedError, openai_error
@@ -15,21 +16,136 @@ from radixlm.server.http.sse import compact, framed
 from radixlm.server.pipeline.answer import AnswerStream
 from radixlm.server.pipeline.cache_control import DEFAULT_KEEP, SECONDS
 from radixlm.server.pipeline.chat import ChatTask
+from radixlm.server.pipeline.conversation import Json, sealed
 from radixlm.server.pipeline.generation import reported
-from radixlm.server.pipeline.logprobs import TokenTexts, chat_logprobs
+from radixlm.server.pipeline.logprobs import ChatToken, TokenEntry, TokenTexts, chat_logprobs
 from radixlm.server.pipeline.service import Service
 from radixlm.server.pipeline.usage import UsageMeter
 from radixlm.server.responses import responses_body as bodies
 from radixlm.server.responses import responses_wire as wire
-from radixlm.server.responses.item_writer import ItemWriter
 from radixlm.server.responses.response_store import ResponseStore, Turn
-from radixlm.server.responses.responses_conversation import callers_names
+from radixlm.server.responses.responses_conversation import callers_names, new_item_id
 
 _OUTCOMES: dict[FinishReason | None, wire.Outcome] = {
     FinishReason.STOP: "completed",
     FinishReason.LENGTH: "incomplete",
 }
 _LAST = {"completed": "response.completed", "failed": "response.failed"}
+
+
+class ItemWriter:
+    """Makes `items` of what an answer's parser finds, one open at a time. Each change is an event:
+
+        text       message   added, part added, deltas, text done, part done, done
+        thoughts   reasoning added, part added, deltas, text done, part done, done
+        a call     function_call added, deltas, arguments done, done
+
+    write: takes each event, without its number, at once: what is in it goes on changing.
+    seals: give reasoning as encrypted_content too. names: namespaces and names of tools in any, by
+    what the model calls them.
+    """
+
+    def __init__(
+        self, write: Callable[[Json], None], *, seals: bool, names: Mapping[str, tuple[str, str]]
+    ) -> None:
+        self.items: list[Json] = []
+        self._write = write
+        self._seals = seals
+        self._names = names
+        self._open: str | None = None  # the type of the last item, unless that has ended
+        # Of tokens whose text is held back, as what may be the beginning of a call is.
+        self._logprobs: list[ChatToken] = []
+
+    def push(
+        self, events: Sequence[parsers.AnswerEvent], logprobs: Iterable[ChatToken] = ()
+    ) -> None:
+        """Take the next events. logprobs: of the tokens that came; the next text gets them, those
+        of a call nothing.
+        """
+        fresh = list(logprobs)
+        for found in events:
+            match found:
+                case parsers.TextDelta(text):
+                    self._text(text, self._logprobs + fresh)
+                    self._logprobs, fresh = [], []
+                case parsers.ReasoningDelta(text):
+                    if self._open != "reasoning":
+                        self._begin("reasoning", summary=[], content=[])
+                        self._begin_part({"type": "reasoning_text", "text": ""})
+                    self.items[-1]["content"][0]["text"] += text
+                    self._part_event("response.reasoning_text.delta", delta=text)
+                case parsers.ToolCallBegun(_, call_id, name):
+                    namespace, own = self._names.get(name, (None, name))
+                    within = {} if namespace is None else {"namespace": namespace}
+                    called = {"call_id": call_id, "name": own, "arguments": ""}
+                    self._begin("function_call", **called, **within)
+                case parsers.ToolArguments(_, delta):
+                    self.items[-1]["arguments"] += delta
+                    self._of_item("response.function_call_arguments.delta", delta=delta)
+                case parsers.ToolCallEnded() | parsers.ToolCallCut():
+                    self._logprobs = []
+                    cut = isinstance(found, parsers.ToolCallCut)
+                    self.close("incomplete" if cut else "completed")
+        if not (events and isinstance(events[-1], parsers.ToolCallEnded)):
+            self._logprobs += fresh
+
+    def finish(self, status: bodies.Status) -> None:
+        """The answer has ended. One that says nothing is an empty message."""
+        if not self.items:
+            self._begin_message()
+        self.close(status)
+
+    def close(self, status: bodies.Status) -> None:
+        """End the item that is open, if any."""
+        kind, self._open = self._open, None
+        if kind is None:
+            return
+        item = self.items[-1]
+        if kind == "function_call":
+            done = "response.function_call_arguments.done"
+            self._of_item(done, arguments=item["arguments"])
+        else:
+            [part] = item["content"]
+            shown = {"logprobs": _without_bytes(part["logprobs"])} if kind == "message" else {}
+            self._part_event(f"response.{part['type']}.done", text=part["text"], **shown)
+            self._part_event("response.content_part.done", part=part)
+            if kind == "reasoning" and self._seals:
+                item["encrypted_content"] = sealed(part["text"])
+        item["status"] = status
+        self._event("response.output_item.done", item=item)
+
+    def _text(self, text: str, logprobs: list[ChatToken]) -> None:
+        if self._open != "message":
+            self._begin_message()
+        part = self.items[-1]["content"][0]
+        part["text"] += text
+        part["logprobs"] += logprobs
+        shown = _without_bytes(logprobs)
+        self._part_event("response.output_text.delta", delta=text, logprobs=shown)
+
+    def _begin_message(self) -> None:
+        self._begin("message", role="assistant", content=[])
+        self._begin_part({"type": "output_text", "text": "", "annotations": [], "logprobs": []})
+
+    def _begin(self, kind: str, **fields: Any) -> None:
+        self.close("completed")
+        self._open = kind
+        item = {"type": kind, "id": new_item_id(kind), "status": "in_progress", **fields}
+        self.items.append(item)
+        self._event("response.output_item.added", item=item)
+
+    def _begin_part(self, part: Json) -> None:
+        self._part_event("response.content_part.added", part=part)
+        self.items[-1]["content"].append(part)
+
+    def _event(self, kind: str, **fields: Any) -> None:
+        self._write({"type": kind, "output_index": len(self.items) - 1, **fields})
+
+    def _of_item(self, kind: str, **fields: Any) -> None:
+        self._event(kind, item_id=self.items[-1]["id"], **fields)
+
+    def _part_event(self, kind: str, **fields: Any) -> None:
+        self._of_item(kind, content_index=0, **fields)
 
 
 class ResponseWriter:
@@ -44,7 +160,7 @@ class ResponseWriter:
         store: ResponseStore,
         chat: ChatTask,
         body: bodies.ResponseBody,
-        input_items: list[dict[str, Any]],
+        input_items: list[Json],
     ) -> None:
         self.meter = UsageMeter(1, caches=service.caches)
         self.status: wire.Outcome = "queued" if body.background else "in_progress"
@@ -118,11 +234,11 @@ class ResponseWriter:
             self._stored = await self._store.put(self._turn())
         return self._stored
 
-    def response(self) -> wire.ResponseObject:
-        """As it is now."""
+    def response(self) -> Json:
+        """A ResponseObject, as it is now."""
         body, params = self._body, self._generation.params
         ended = self.status not in ("queued", "in_progress")
-        response: wire.ResponseObject = {
+        response: Json = {
             "id": self._generation.request_id,
             "object": "response",
             "created_at": self._created,
@@ -158,9 +274,8 @@ class ResponseWriter:
             "usage": self._usage() if ended else None,
             "user": body.user,
         }
-        report = reported(self._service, self._generation, self.meter.misses)
-        if ended and "cache_report" in report:
-            response["cache_report"] = report["cache_report"]
+        if ended:
+            response |= reported(self._service, self._generation, self.meter.misses)
         return response
 
     def _end(self, outcome: wire.Outcome) -> None:
@@ -204,7 +319,7 @@ class ResponseWriter:
         if self._streams:
             self._write({"type": kind, "response": self.response()})
 
-    def _write(self, made: Mapping[str, Any]) -> None:
+    def _write(self, made: Json) -> None:
         if self._streams:
             self._events.append((made["type"], compact(made)))
 
@@ -238,13 +353,11 @@ def _failure(error: Exception) -> wire.ResponseFailure:
     }
 
 
-def _text(body: bodies.ResponseBody) -> dict[str, Any]:
-    form = body.text.format if body.text is not None else None
-    made: dict[str, Any] = {"type": "text"}
-    if form is not None:
-        made = form.model_dump(by_alias=True, exclude_none=True)
-    verbosity = body.text.verbosity if body.text is not None else None
-    return {"format": made, "verbosity": verbosity or "medium"}
+def _text(body: bodies.ResponseBody) -> Json:
+    text = body.text or bodies.TextConfig()
+    form = text.format or bodies.TextFormat(type="text")
+    made = form.model_dump(by_alias=True, exclude_none=True)
+    return {"format": made, "verbosity": text.verbosity or "medium"}
 
 
 def _cache_options(body: bodies.ResponseBody) -> wire.CacheOptions | None:
@@ -266,8 +379,19 @@ def _tool_choice(body: bodies.ResponseBody) -> Any:
     return choice.model_dump(exclude_none=True)
 
 
-def _tool(tool: bodies.AnyTool) -> dict[str, Any]:
+def _tool(tool: bodies.AnyTool) -> Json:
     if isinstance(tool, bodies.NamespaceTool):
         made = {"type": tool.type, "name": tool.name, "description": tool.description or ""}
         return {**made, "tools": [_tool(inner) for inner in tool.tools]}
     return {**tool.model_dump(), "strict": tool.strict is True}
+
+
+def _without_bytes(entries: Sequence[ChatToken]) -> list[wire.EventLogprob]:
+    return [
+        {**_bare(entry), "top_logprobs": [_bare(best) for best in entry["top_logprobs"]]}
+        for entry in entries
+    ]
+
+
+def _bare(entry: TokenEntry) -> wire.TopLogprob:
+    return {"token": entry["token"], "logprob": entry["logprob"]}

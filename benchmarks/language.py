@@ -26,10 +26,9 @@ from tqdm import tqdm
 
 import radixlm as rl
 from benchmarks.rows import show_rows
-from radixlm.bench.bound import Finished, best_possible, remember
 from radixlm.bench.frontend_programs import round_trip_tokens
-from radixlm.bench.frontend_run import Listener
-from radixlm.bench.programs import Draw
+from radixlm.bench.paper_run import Listener
+from radixlm.bench.programs import Draw, Finished, best_possible, remember
 from radixlm.build import AsyncEngine
 from radixlm.cache import RadixTree
 from radixlm.core.config import EngineConfig
@@ -85,7 +84,7 @@ def measure(engine: AsyncEngine, calls: Sequence[dict[str, Any]]) -> dict[str, A
     """One round, from an empty cache."""
     asyncio.run(engine.flush_cache())
     threads: list[int] = []
-    listener = Listener(engine, lambda: None)
+    listener = Listener(engine)
     before, running = engine.stats(), _threads()
     started = time.perf_counter()
     program.run_batch(
@@ -97,12 +96,13 @@ def measure(engine: AsyncEngine, calls: Sequence[dict[str, Any]]) -> dict[str, A
     )
     wall = time.perf_counter() - started
     after, left = engine.stats(), _threads()
-    counts = count(listener.finished)
+    finished = [item.finished for item in listener.measured]
+    counts = count(finished)
     # An answer's last token is never computed.
-    answers = sum(len(item.token_ids) - 1 for item in listener.finished)
+    answers = sum(len(item.token_ids) - 1 for item in finished)
     computed = after.computed_tokens - before.computed_tokens - answers
     return {
-        "requests": len(listener.finished),
+        "requests": len(finished),
         "prompt_tokens": counts.prompt,
         "computed_tokens": computed,
         "fewest_tokens": counts.fewest,

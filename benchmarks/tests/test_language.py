@@ -7,8 +7,7 @@ import json
 import pytest
 
 from benchmarks.language import Counts, count, main
-from radixlm.bench.bound import Finished
-from radixlm.bench.programs import Ask
+from radixlm.bench.programs import Ask, Finished
 
 
 def finished(*prompt: int) -> Finished:

@@ -6,29 +6,29 @@ import json
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
+from statistics import median
 from typing import Any, Literal, TypeVar, get_args
 
 import click
 from tqdm import tqdm
 
-from radixlm.bench.frontend_programs import AT_ONCE, CHANGES, make_twins
-from radixlm.bench.frontend_report import draw_frontend, frontend_summary, show_frontend
-from radixlm.bench.frontend_run import FrontendRow
-from radixlm.bench.frontend_run import run as run_frontend
-from radixlm.bench.paper_report import draw, show, summary
-from radixlm.bench.paper_run import MODES, Row, Setup, run
-from radixlm.bench.reporting import append_json, check_picture
-from radixlm.bench.shared_prefix import (
-    MODES as ON_AND_OFF,
-)
-from radixlm.bench.shared_prefix import (
-    SharedPrefix,
-    contrast,
-    measure,
+from radixlm.bench.bench_reports import (
+    append_json,
+    check_picture,
+    draw,
+    draw_frontend,
+    frontend_summary,
+    show,
+    show_frontend,
     show_shared_prefix,
+    summary,
 )
-from radixlm.bench.workloads import WORKLOADS
+from radixlm.bench.frontend_programs import AT_ONCE, CHANGES, FrontendRow, make_twins
+from radixlm.bench.frontend_programs import run as run_frontend
+from radixlm.bench.paper_run import MODES, Row, Setup, run
+from radixlm.bench.workloads import WORKLOADS, SharedPromptOnly, Workload
 from radixlm.core.errors import counted
 from radixlm.models import load_config
 from radixlm.testing.checkpoints import SHAPES, write_random_checkpoint
@@ -62,15 +62,19 @@ def _shape_option(default: str) -> Callable[[Command], Command]:
 
 
 @contextmanager
-def _model_folder(model: str | None, shape: str, dtype: Dtype) -> Iterator[str]:
-    """The folder given, or a random checkpoint that lives as long as the measurement."""
-    if model is not None:
-        yield model
-        return
+def _setup(model: str | None, shape: str, dtype: Dtype, **others: Any) -> Iterator[Setup]:
+    """Of the folder given, or of a random checkpoint that lives as long as the measurement."""
     with tempfile.TemporaryDirectory(prefix="radixlm-bench-") as scratch:
-        folder = Path(scratch) / shape
-        write_random_checkpoint(shape, folder, dtype=dtype)
-        yield str(folder)
+        folder = Path(model) if model else Path(scratch) / shape
+        if not model:
+            write_random_checkpoint(shape, folder, dtype=dtype)
+        yield Setup(
+            model=model or str(folder),
+            shape=folder.name,
+            vocab_size=load_config(folder).vocab_size,
+            dtype=dtype,
+            **others,
+        )
 
 
 @command.command("make-checkpoint")
@@ -106,24 +110,25 @@ def shared_prefix(
     page_size: int,
     rounds: int,
     path: Path | None,
+    seed: int,
     **sizes: int,
 ) -> None:
     """Requests over one shared prefix, with the cache on and off, in turns.
 
     With --json the rows go there, and the last line printed is JSON.
     """
-    workload = SharedPrefix(**sizes)
-    with (
-        _model_folder(model, shape, dtype) as folder,
-        tqdm(total=len(ON_AND_OFF) * rounds, unit=" runs", dynamic_ncols=True, leave=False) as bar,
-    ):
-        rows = measure(
-            workload, folder, dtype=dtype, page_size=page_size, rounds=rounds, done=bar.update
-        )
-    name = Path(model).name if model else shape
-    show_shared_prefix(
-        f"{counted(workload.requests, 'request')} x ({workload.shared:,} shared + {workload.own} "
-        f"own tokens), {workload.out} out: {name}, {dtype}",
+    numbers = SharedPromptOnly(**sizes)
+    workload = Workload("shared-prefix", numbers)
+    pages = {"page_size": page_size}
+    modes = {"on": pages, "off": {**pages, "disable_radix_cache": True}}
+    with _setup(model, shape, dtype, seed=seed, modes=modes) as setup:
+        plan = setup.plan(workload)
+        with _progress(rounds * len(modes) * plan.requests) as bar:
+            found = list(run([(workload, plan)], [*modes], setup, rounds=rounds, done=bar.update))
+    rows = [_shared_prefix_row(row, numbers, page_size) for row in found]
+    contrast = show_shared_prefix(
+        f"{counted(numbers.requests, 'request')} x ({numbers.shared:,} shared + {numbers.own} "
+        f"own tokens), {numbers.out} out: {setup.shape}, {dtype}",
         rows,
     )
     if path is None:
@@ -131,11 +136,33 @@ def shared_prefix(
     path.write_text("")
     for row in rows:
         append_json(path, row)
-    report: dict[str, Any] = {"workload": "shared-prefix", "model": name, "dtype": dtype}
-    report["off_over_on"] = round(contrast(rows).ratio, 3)
+    report: dict[str, Any] = {"workload": workload.name, "model": setup.shape, "dtype": dtype}
+    report["off_over_on"] = round(contrast.ratio, 3)
     shown = ("wall_s", "computed_tokens", "hit_rate", "best_hit_rate")
-    report |= {row.mode: {name: getattr(row, name) for name in shown} for row in rows}
+    report |= {row["mode"]: {name: row[name] for name in shown} for row in rows}
     click.echo(json.dumps(report))
+
+
+def _shared_prefix_row(row: Row, numbers: SharedPromptOnly, page_size: int) -> dict[str, Any]:
+    """What is possible: the prefix's whole pages, computed but once. wall_s: the median."""
+    possible = (numbers.requests - 1) * (numbers.shared - numbers.shared % page_size)
+    wall, output = median(row.walls_s), numbers.requests * numbers.out
+    return {
+        "workload": row.workload,
+        "mode": row.mode,
+        "dtype": row.dtype,
+        "requests": row.requests,
+        "prompt_tokens": row.prompt_tokens,
+        "cached_tokens": row.cached_tokens,
+        "expected_cached_tokens": possible if row.mode == "on" else 0,
+        "computed_tokens": row.computed_tokens,
+        "output_tokens": output,
+        "hit_rate": row.hit_rate,
+        "best_hit_rate": round(possible / row.prompt_tokens, 6),
+        "wall_s": round(wall, 4),
+        "walls_s": row.walls_s,
+        "output_tokens_per_s": round(output / wall, 2),
+    }
 
 
 @command.command("paper")
@@ -206,11 +233,7 @@ def paper(
         check_picture(picture)
     if path is not None:
         path.write_text("")
-    name = Path(model).name if model else shape
-    with _model_folder(model, shape, dtype) as folder:
-        vocab_size = load_config(Path(folder)).vocab_size
-        setup = Setup(model=folder, shape=name, vocab_size=vocab_size, dtype=dtype, **sizes)
-        report: dict[str, Any]
+    with _setup(model, shape, dtype, **sizes) as setup:
         if frontend:
             report = _compare(setup, only or list(CHANGES), rounds, path, picture)
         else:
@@ -279,5 +302,5 @@ def _saved(rows: Iterable[R], path: Path | None) -> list[R]:
     for row in rows:
         found.append(row)
         if path is not None:
-            append_json(path, row)
+            append_json(path, asdict(row))
     return found

@@ -1,16 +1,23 @@
-"""Workloads as programs in the frontend language: they ask what the shapes' own programs ask, in
-the same order, and are called with the same content as text.
+"""Workloads as programs in the frontend language, measured beside the same requests without it.
+
+They ask what the shapes' own programs ask, in the same order, and are called with the same content
+as text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+import gc
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from statistics import median
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
-from radixlm.bench.programs import Program
+from radixlm.bench.paper_run import Listener, Setup, warm_up
+from radixlm.bench.programs import Program, best_possible, in_turns, run_all
 from radixlm.bench.tree_search import Search
 from radixlm.bench.workloads import (
     WORKLOADS,
@@ -31,6 +38,8 @@ from radixlm.lang.program_state import State
 from radixlm.text.tokenizer import Tokenizer
 
 AT_ONCE = 32
+# KV pool over distinct tokens: nothing is evicted, and the engine has what it reserves.
+_ROOM = 1.5
 # What is changed of the shapes, so that there are AT_ONCE programs. Large trees are cut back to end
 # in reasonable time.
 CHANGES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
@@ -194,3 +203,123 @@ def retold(token_ids: list[int], tokenizer: Tokenizer) -> list[int]:
     """An answer's tokens once a program has read it as text and said it again."""
     said: list[int] = tokenizer.encode_after(tokenizer.decode(token_ids)).tolist()
     return said
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontendRow:
+    """One workload. Rates are of the language's requests, in all rounds.
+
+    best_hit_rate: what no order can beat. wall_s, direct_wall_s: medians with and without the
+    language, from the first program's start to the last one's end. overhead: median, over the
+    rounds, of how much longer it takes with the language, as a share.
+    """
+
+    workload: str
+    programs: int
+    requests: int
+    direct_requests: int
+    prompt_tokens: int
+    direct_prompt_tokens: int
+    cached_tokens: int
+    hit_rate: float
+    best_hit_rate: float
+    direct_hit_rate: float
+    wall_s: float
+    direct_wall_s: float
+    overhead: float
+    rounds: int
+    pool_tokens: int
+    seed: int
+    shape: str
+    dtype: str
+
+
+class _Round(NamedTuple):
+    """One round, one way. prompt, best, cached: tokens; wall: seconds."""
+
+    requests: int
+    prompt: int
+    best: int
+    cached: int
+    wall: float
+
+
+def run(
+    twins: Iterable[Twins],
+    setup: Setup,
+    rounds: int,
+    *,
+    started: Callable[[str], object] = lambda _workload: None,
+    done: Callable[[], object] = lambda: None,
+) -> Iterator[FrontendRow]:
+    """Measure each workload with and without the language, in turns; a row comes as soon as it is
+    known.
+
+    started: called with the name of the workload. done: called after each request.
+    """
+    for each in twins:
+        started(each.workload.name)
+        yield _measure(each, setup, rounds, done)
+
+
+def _measure(twins: Twins, setup: Setup, rounds: int, done: Callable[[], object]) -> FrontendRow:
+    engine = setup.engine(setup.plan(twins.workload).pool_tokens(setup.pool or _ROOM))
+    ways = (_direct, _through_the_language)
+    measured: dict[Callable[..., object], list[_Round]] = {way: [] for way in ways}
+    try:
+        asyncio.run(warm_up(engine))
+        for way in in_turns(ways, rounds):
+            asyncio.run(engine.flush_cache())
+            gc.collect()
+            listener = Listener(engine, done)
+            work = way(twins, setup, listener)
+            started = time.perf_counter()
+            work()
+            wall = time.perf_counter() - started
+            bound = best_possible(item.finished for item in listener.measured)
+            cached = sum(item.cached_tokens for item in listener.measured)
+            requests = len(listener.measured)
+            measured[way].append(_Round(requests, bound.prompt, bound.cached, cached, wall))
+    finally:
+        asyncio.run(engine.close())
+    direct, through = measured.values()
+    return _row(twins, setup, direct, through, engine.info.kv_tokens)
+
+
+def _direct(twins: Twins, setup: Setup, listener: Listener) -> Callable[[], object]:
+    programs = twins.direct(seed=setup.seed, scale=setup.scale)
+    return lambda: asyncio.run(run_all(listener, programs))
+
+
+def _through_the_language(twins: Twins, setup: Setup, listener: Listener) -> Callable[[], object]:
+    calls = twins.calls(seed=setup.seed, scale=setup.scale)
+    return lambda: twins.function.run_batch(
+        calls, backend=listener, num_threads=AT_ONCE, temperature=0.0, ignore_eos=True
+    )
+
+
+def _row(
+    twins: Twins, setup: Setup, direct: list[_Round], through: list[_Round], pool_tokens: int
+) -> FrontendRow:
+    ratios = [ours.wall / theirs.wall for ours, theirs in zip(through, direct, strict=True)]
+    ours, theirs = (_Round(*map(sum, zip(*rounds, strict=True))) for rounds in (through, direct))
+    return FrontendRow(
+        workload=twins.workload.name,
+        programs=len(twins.calls(seed=setup.seed, scale=setup.scale)),
+        requests=ours.requests,
+        direct_requests=theirs.requests,
+        prompt_tokens=ours.prompt,
+        direct_prompt_tokens=theirs.prompt,
+        cached_tokens=ours.cached,
+        hit_rate=round(ours.cached / ours.prompt, 6),
+        best_hit_rate=round(ours.best / ours.prompt, 6),
+        direct_hit_rate=round(theirs.cached / theirs.prompt, 6),
+        wall_s=round(median(one.wall for one in through), 4),
+        direct_wall_s=round(median(one.wall for one in direct), 4),
+        overhead=round(median(ratios) - 1, 4),
+        rounds=len(through),
+        pool_tokens=pool_tokens,
+        seed=setup.seed,
+        shape=setup.shape,
+        dtype=setup.dtype,
+    )

@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from radixlm.bench.bound import Finished, Plan, best_possible, make_plan
-from radixlm.bench.programs import Ask, Reply, run_all, together
-from radixlm.bench.reporting import in_turns
+from radixlm.bench.programs import (
+    Ask,
+    Finished,
+    Plan,
+    Reply,
+    best_possible,
+    in_turns,
+    run_all,
+    together,
+)
 from radixlm.bench.workloads import Workload
 from radixlm.build import AsyncEngine, load
 from radixlm.core.config import EngineConfig
-from radixlm.core.keys import as_key
+from radixlm.core.keys import Key, as_key
 from radixlm.core.request import RequestOutput
 from radixlm.core.sampling import SamplingParams
-from radixlm.lang.engine_backend import AnyEngine
 
+Modes = Mapping[str, Mapping[str, Any]]
 # What differs from the engine's defaults. `off` keeps the order, so that only the cache differs.
-MODES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+MODES: Modes = MappingProxyType(
     {
         "off": {"disable_radix_cache": True, "schedule_policy": "lpm"},
         "fcfs": {"schedule_policy": "fcfs"},
@@ -42,6 +50,7 @@ class Setup:
 
     model: folder of the checkpoint; shape: its name. dtype: of weights and KV.
     scale: times as many requests. pool: KV pool over distinct tokens; None: all fits.
+    modes: the engine's flags in each.
     """
 
     model: str
@@ -51,9 +60,10 @@ class Setup:
     scale: float = 1.0
     seed: int = 0
     pool: float | None = None
+    modes: Modes = field(default_factory=lambda: MODES)
 
     def plan(self, workload: Workload) -> Plan:
-        return make_plan(workload, self.vocab_size, seed=self.seed, scale=self.scale)
+        return workload.plan(self.vocab_size, seed=self.seed, scale=self.scale)
 
     def engine(self, kv_tokens: int, **flags: Any) -> AsyncEngine:
         config = EngineConfig.from_flags(
@@ -106,35 +116,47 @@ class Measured(NamedTuple):
     gaps: list[float]
 
 
-class MeasuringClient:
-    """Asks an engine, and keeps what came of every request in the order in which they ended.
+class Listener:
+    """An AsyncEngine for programs of both kinds, and what came of each of its requests, in the
+    order in which they ended.
 
     counted: whether the requests from now on are part of the measurement.
     done: called after each request.
     """
 
-    def __init__(self, engine: AnyEngine, done: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, engine: AsyncEngine, done: Callable[[], object] = lambda: None) -> None:
+        self.info = engine.info
+        self.tokenizer = engine.tokenizer
+        self.chat_template = engine.chat_template
+        self.flush_cache = engine.flush_cache
         self.counted = True
         self.measured: list[Measured] = []
         self._engine = engine
         self._done = done
 
-    async def ask(self, ask: Ask) -> Reply:
-        counted = self.counted
-        started = time.perf_counter()
+    async def stream(
+        self, prompt: Key, params: SamplingParams
+    ) -> AsyncGenerator[RequestOutput, None]:
+        counted, started = self.counted, time.perf_counter()
         outputs: list[RequestOutput] = []
         moments: list[float] = []
-        async for output in self._engine.stream(as_key(ask.prompt), _params(ask)):
-            outputs.append(output)
-            moments.append(time.perf_counter())
+        async with aclosing(self._engine.stream(prompt, params)) as stream:
+            async for output in stream:
+                outputs.append(output)
+                moments.append(time.perf_counter())
+                yield output
         whole = RequestOutput.joined(outputs)
-        token_ids = list(whole.token_ids)
-        finished = Finished(ask, token_ids, counted)
+        scored = 0 if params.prompt_logprobs is None else prompt.size - params.logprob_start_len
+        ask = Ask(prompt=prompt.tolist(), out=len(whole.token_ids), scored=scored)
+        finished = Finished(ask, list(whole.token_ids), counted)
         gaps = _gaps(moments, [len(output.token_ids) for output in outputs])
-        first = moments[0] - started
-        self.measured.append(Measured(finished, whole.cached_tokens, first, gaps))
+        self.measured.append(Measured(finished, whole.cached_tokens, moments[0] - started, gaps))
         self._done()
-        return Reply(token_ids, sum(entry.logprob for entry in whole.prompt_logprobs))
+
+    async def ask(self, ask: Ask) -> Reply:
+        outputs = self.stream(as_key(ask.prompt), _params(ask))
+        whole = RequestOutput.joined([output async for output in outputs])
+        return Reply(list(whole.token_ids), sum(entry.logprob for entry in whole.prompt_logprobs))
 
 
 def _params(ask: Ask) -> SamplingParams:
@@ -185,11 +207,11 @@ async def _measure(
     workload: Workload, plan: Plan, mode: str, setup: Setup, done: Callable[[], object]
 ) -> Row:
     share = setup.pool if workload.pool_share is None else workload.pool_share
-    engine = setup.engine(plan.pool_tokens(share), **MODES[mode])
+    engine = setup.engine(plan.pool_tokens(share), **setup.modes[mode])
     try:
         await warm_up(engine)
         programs = workload.programs(setup.vocab_size, seed=setup.seed, scale=setup.scale)
-        client = MeasuringClient(engine, done)
+        client = Listener(engine, done)
         client.counted = False
         for program in programs[: workload.unmeasured]:
             await program(client)
@@ -232,7 +254,7 @@ async def _measure(
 
 async def warm_up(engine: AsyncEngine) -> None:
     """Thread pools and kernels start with the first steps; they are not what is measured."""
-    await together(MeasuringClient(engine), _WARM_UP)
+    await together(Listener(engine), _WARM_UP)
     await engine.flush_cache()
 
 

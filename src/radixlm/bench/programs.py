@@ -1,4 +1,5 @@
-"""What a workload is made of: programs that ask, wait for the answers, and ask again.
+"""What a workload is made of: programs that ask, wait for the answers, and ask again; and what
+they need at least.
 
 A program sees a Client and nothing else, so the same one runs against an engine and in a dry run,
 whose client makes answers up. Content is random token ids, all drawn before the first request, so
@@ -8,11 +9,19 @@ that it does not depend on who is answered first.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+import math
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
+
+from radixlm.cache import RadixTree
+from radixlm.core.errors import ConfigError
+
+T = TypeVar("T")
+# Tokens beyond what a pool must hold: pages that are not full, and what the engine reserves.
+MARGIN = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +95,15 @@ class Draw:
         """Different numbers below `among`, rising."""
         return sorted(self._random.choice(among, count, replace=False).tolist())
 
+    def different(self, count: int) -> list[int]:
+        """Token ids of which no two are equal. Raises ConfigError where there are too few."""
+        if count > self._vocabulary.size:
+            raise ConfigError(
+                f"{count} requests need as many token ids, not {self._vocabulary.size}"
+            )
+        drawn: list[int] = self._random.permutation(self._vocabulary)[:count].tolist()
+        return drawn
+
 
 async def together(client: Client, asks: Iterable[Ask]) -> list[Reply]:
     """Ask all at once; the replies in the order of the requests."""
@@ -95,3 +113,103 @@ async def together(client: Client, asks: Iterable[Ask]) -> list[Reply]:
 async def run_all(client: Client, programs: Iterable[Program]) -> list[list[int]]:
     """Start all programs at once and wait for the last."""
     return await asyncio.gather(*(program(client) for program in programs))
+
+
+class Finished(NamedTuple):
+    """A request and what it gave. counted: whether it is part of the measurement."""
+
+    ask: Ask
+    token_ids: list[int]
+    counted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """prompt, cached: tokens of the counted requests; cached is the most that can be."""
+
+    prompt: int
+    cached: int
+
+    @property
+    def hit_rate(self) -> float:
+        return self.cached / self.prompt if self.prompt else 0.0
+
+
+def best_possible(requests: Iterable[Finished]) -> Bound:
+    """Replay requests, given in the order in which they ended, through a cache without limits and
+    with pages of one token. The last token of an answer is never computed, so never cached.
+
+    Requests that are not counted come first. Then shorter prompts go before longer ones: a prompt
+    that is the beginning of another finds its last token uncomputed, and one that depends on
+    another's answer is longer than that one's prompt.
+    """
+    tree = RadixTree()
+    prompt = cached = 0
+    for ask, token_ids, counted in sorted(
+        requests, key=lambda item: (item.counted, len(item.ask.prompt))
+    ):
+        if counted:
+            prompt += len(ask.prompt)
+            cached += tree.match_prefix(ask.prompt[: ask.reusable]).length
+        remember(tree, ask.prompt + token_ids[:-1])
+    return Bound(prompt, cached)
+
+
+def remember(tree: RadixTree, tokens: list[int]) -> None:
+    """Put tokens into a tree of which only the shape is wanted."""
+    tree.insert(tokens, np.zeros(len(tokens), dtype=np.int32))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """requests: how many. Sizes in tokens, prompts with answers:
+
+    distinct: of all requests, each shared prefix once. largest: of one request.
+    at_once: of the requests that are under way together, shared prefixes once for each.
+    """
+
+    requests: int
+    distinct: int
+    largest: int
+    at_once: int
+
+    def pool_tokens(self, share: float | None) -> int:
+        """A KV pool of `share` of the distinct tokens, but one that the largest request fits;
+        None: one in which nothing is ever evicted and nobody waits for room, shared or not.
+        """
+        if share is None:
+            return self.distinct + self.at_once + MARGIN * self.requests
+        return max(math.ceil(share * self.distinct), self.largest + MARGIN)
+
+
+class DryClient:
+    """Answers at once, with random tokens, and counts."""
+
+    def __init__(self, draw: Draw) -> None:
+        self._sizes: list[int] = []
+        self._draw = draw
+        self._tree = RadixTree()
+        self._under_way = 0
+        self._most = 0
+
+    async def ask(self, ask: Ask) -> Reply:
+        size = len(ask.prompt) + ask.out
+        self._sizes.append(size)
+        self._under_way += size
+        self._most = max(self._most, self._under_way)
+        await asyncio.sleep(0)  # all that start together are under way together
+        self._under_way -= size
+        token_ids = self._draw.tokens(ask.out)
+        remember(self._tree, ask.prompt + token_ids)
+        return Reply(token_ids)
+
+    def plan(self) -> Plan:
+        return Plan(len(self._sizes), self._tree.evictable_size, max(self._sizes), self._most)
+
+
+def in_turns(ways: Sequence[T], rounds: int) -> Iterator[T]:
+    """Each way once a round. Which goes first changes from round to round, so that no way always
+    pays for what the first one loads.
+    """
+    for number in range(rounds):
+        yield from ways[:: -1 if number % 2 else 1]

@@ -4,6 +4,7 @@ tokens.
 
 from __future__ import annotations
 
+import asyncio
 import zlib
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,16 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from radixlm.bench.programs import Ask, Client, Draw, Program, together
+from radixlm.bench.programs import (
+    Ask,
+    Client,
+    Draw,
+    DryClient,
+    Plan,
+    Program,
+    run_all,
+    together,
+)
 from radixlm.bench.tree_search import Search
 
 # What a program is called with, by name.
@@ -62,6 +72,17 @@ class SharedPrompt(OneRequest):
         prefix = draw.tokens(self.shared)
         owns = draw.parts(scaled(self.requests, scale), self.own)
         return [{"prompt": prefix + own} for own in owns]
+
+
+class SharedPromptOnly(SharedPrompt):
+    """The own parts differ in their first token, so nothing but the prefix is shared."""
+
+    __slots__ = ()
+
+    def calls(self, draw: Draw, scale: float) -> list[Arguments]:
+        prefix, requests = draw.tokens(self.shared), scaled(self.requests, scale)
+        pairs = zip(draw.different(requests), draw.parts(requests, self.own - 1), strict=True)
+        return [{"prompt": [*prefix, first, *own]} for first, own in pairs]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,6 +347,14 @@ class Workload:
     def draw(self, vocabulary: int | Sequence[int], seed: int) -> Draw:
         """What its content is drawn from."""
         return Draw(vocabulary, seed, zlib.crc32(self.name.encode()))
+
+    def plan(self, vocab_size: int, *, seed: int, scale: float) -> Plan:
+        """Run its programs without an engine. Lengths do not depend on the answers, but for those
+        that are said again as text.
+        """
+        client = DryClient(Draw(vocab_size, seed))
+        asyncio.run(run_all(client, self.programs(vocab_size, seed=seed, scale=scale)))
+        return client.plan()
 
 
 _ALL = (

@@ -11,9 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from radixlm.bench.bench_commands import command
-from radixlm.bench.paper_report import draw, show, summary
+from radixlm.bench.bench_reports import check_picture, draw, share_of_bound, show, summary
 from radixlm.bench.paper_run import MODES, Row, Setup, run
-from radixlm.bench.reporting import check_picture, share_of_bound
 from radixlm.bench.workloads import WORKLOADS, SharedPrompt, Workload
 from radixlm.core.errors import ConfigError
 from radixlm.testing.checkpoints import SHAPES, write_random_checkpoint

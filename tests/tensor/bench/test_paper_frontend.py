@@ -9,9 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from radixlm.bench.bench_commands import command
-from radixlm.bench.frontend_programs import CHANGES, make_twins
-from radixlm.bench.frontend_report import frontend_summary
-from radixlm.bench.frontend_run import run
+from radixlm.bench.bench_reports import frontend_summary
+from radixlm.bench.frontend_programs import CHANGES, make_twins, run
 from radixlm.bench.paper_run import Setup
 from radixlm.testing.checkpoints import SHAPES, write_random_checkpoint
 from radixlm.text.tokenizer import Tokenizer

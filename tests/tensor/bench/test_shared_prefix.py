@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from radixlm.bench import shared_prefix
+from radixlm.bench import paper_run
 from radixlm.bench.bench_commands import command
+from radixlm.build import AsyncEngine
+from radixlm.core.errors import ConfigError
 
 ARGUMENTS = ["shared-prefix", "--shape", "tiny", "--requests", "4", "--shared", "40", "--own", "4"]
 
@@ -20,18 +22,28 @@ def run(*more: str) -> str:
     return result.stdout
 
 
+def watched(monkeypatch: pytest.MonkeyPatch, *more: str) -> tuple[str, list[tuple[str, list[int]]]]:
+    """What is printed; and of each engine its mode, and its requests' prompt lengths in order."""
+    engines: list[tuple[str, list[int]]] = []
+
+    class Recorded(AsyncEngine):
+        def __init__(self, parts):
+            super().__init__(parts)
+            mode = "off" if self.config.disable_radix_cache else "on"
+            engines.append((mode, []))
+
+        def stream(self, prompt, *args):
+            engines[-1][1].append(len(prompt))
+            return super().stream(prompt, *args)
+
+    monkeypatch.setattr(paper_run, "AsyncEngine", Recorded)
+    return run(*more), engines
+
+
 def test_both_modes_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which goes first changes, so that neither pays for what the first one loads."""
-    order = []
-
-    class Recorded(shared_prefix.Engine):
-        def __init__(self, *args, **flags):
-            order.append("off" if flags["disable_radix_cache"] else "on")
-            super().__init__(*args, **flags)
-
-    monkeypatch.setattr(shared_prefix, "Engine", Recorded)
-    said = run("--rounds", "3")
-    assert order == ["on", "off", "off", "on", "on", "off"]
+    said, engines = watched(monkeypatch, "--rounds", "3")
+    assert [mode for mode, _ in engines] == ["on", "off", "off", "on", "on", "off"]
     assert "in 3 rounds" in said
     assert "{" not in said
 
@@ -50,17 +62,15 @@ def test_rows_and_a_summary_are_json_where_asked_for(tmp_path: Path) -> None:
 
 
 def test_what_is_measured_finds_the_kernels_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each engine has run the workload's own kind of request before, and forgotten it."""
-    said = []
+    """Each engine has run requests that share before, and forgotten them."""
+    _, engines = watched(monkeypatch, "--rounds", "1")
+    assert len(engines) == 2
+    for _, asked in engines:
+        assert len(asked) > 4
+        assert asked[-4:] == [44] * 4
 
-    class Recorded(shared_prefix.Engine):
-        def generate(self, prompts, *args, **kwargs):
-            said.append((len(prompts), len(prompts[0]), self.stats().cached_tokens))
-            return super().generate(prompts, *args, **kwargs)
 
-    monkeypatch.setattr(shared_prefix, "Engine", Recorded)
-    run("--rounds", "1")
-    (_, warm, _), (requests, measured, _) = said[:2]
-    assert warm == measured == 44
-    assert requests == 4
-    assert len(said) == 4
+def test_more_requests_than_tokens_are_refused() -> None:
+    many = ["shared-prefix", "--shape", "tiny", "--requests", "513"]
+    with pytest.raises(ConfigError, match="513 requests need as many token ids, not 512"):
+        CliRunner().invoke(command, many, catch_exceptions=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from radixlm.bench.reporting import Contrast
+from radixlm.bench.bench_reports import Contrast
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,18 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from radixlm.bench.bound import MARGIN, Bound, DryClient, Finished, Plan, best_possible, make_plan
-from radixlm.bench.programs import Ask, Draw, Reply, run_all
+from radixlm.bench.programs import (
+    MARGIN,
+    Ask,
+    Bound,
+    Draw,
+    DryClient,
+    Finished,
+    Plan,
+    Reply,
+    best_possible,
+    run_all,
+)
 from radixlm.bench.workloads import WORKLOADS
 
 VOCAB = 6_144
@@ -209,10 +219,10 @@ def test_no_order_beats_the_bound(order: int) -> None:
 
 
 def test_plan_counts_shared_tokens_once() -> None:
-    assert make_plan(WORKLOADS["batch-same-prompt"], VOCAB, seed=0, scale=0.1) == Plan(
+    assert WORKLOADS["batch-same-prompt"].plan(VOCAB, seed=0, scale=0.1) == Plan(
         requests=10, distinct=2_000 + 10 * 116, largest=2_116, at_once=21_160
     )
-    chats = make_plan(WORKLOADS["multi-turn-short"], VOCAB, seed=0, scale=1 / 16)
+    chats = WORKLOADS["multi-turn-short"].plan(VOCAB, seed=0, scale=1 / 16)
     assert chats == Plan(requests=8, distinct=8 * 136, largest=8 * 136, at_once=8 * 136)
 
 

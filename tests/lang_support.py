@@ -7,9 +7,9 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from radixlm.lang.backend import Piece, Scores, Session
+from radixlm.lang.backend import Scores, Session
 from radixlm.lang.ir import Params
-from radixlm.lang.transcript import HabitRoles, Transcript
+from radixlm.lang.transcript import Answer, Transcript, habit_of
 from tests.server_support import until
 
 Reply = Callable[[str], str]
@@ -48,11 +48,11 @@ class FakeBackend:
         return True
 
     def begin(self) -> Transcript:
-        return Transcript(HabitRoles.named("default"))
+        return Transcript(habit_of(""))
 
     async def answer(
         self, said: Transcript, params: Params, *, stream: bool
-    ) -> AsyncGenerator[Piece, None]:
+    ) -> AsyncGenerator[Answer, None]:
         self.asked.append(said.text)
         self.params.append(params)
         self.messages.append(list(said.messages))
@@ -65,7 +65,7 @@ class FakeBackend:
             size = 2 if stream else max(len(text), 1)
             for place in range(0, len(text), size):
                 await asyncio.sleep(0.02 if place else 0)
-                yield Piece(text[place : place + size], (), {"chars": place + size})
+                yield Answer(text[place : place + size], {"chars": place + size})
             whole = True
         except Exception:
             whole = True

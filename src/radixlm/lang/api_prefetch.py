@@ -15,10 +15,9 @@ from itertools import zip_longest
 from typing import Any
 
 from radixlm.lang.backend import Session
-from radixlm.lang.interpreter import Interpreter, Style
+from radixlm.lang.interpreter import Interpreter, Style, Value
 from radixlm.lang.ir import Expr, Gen, Params, ScopeBegin, ScopeEnd, Text
 from radixlm.lang.transcript import Answer, Transcript
-from radixlm.lang.values import Value
 
 _TRIES = 3
 

@@ -3,34 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from os.path import commonprefix
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from radixlm.lang.choices import Tokens
+from radixlm.lang.choices import Tokens, tokens_after
 from radixlm.lang.ir import Params
-from radixlm.lang.transcript import Transcript
+from radixlm.lang.transcript import Answer, Transcript
 
 T = TypeVar("T")
 # A shorter prefix is not worth a request.
 _LEAST_CHARACTERS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """New text and tokens of an answer. meta: what is known of the answer so far. cut: a stop ended
-    the text, so the tokens may go on after it.
-    """
-
-    text: str = ""
-    token_ids: tuple[int, ...] = ()
-    meta: Mapping[str, Any] | None = None
-    cut: bool = False
-
-
-Pieces = AsyncGenerator[Piece, None]
+Pieces = AsyncGenerator[Answer, None]
 
 
 class Scores(NamedTuple):
@@ -40,6 +27,17 @@ class Scores(NamedTuple):
 
     tokens: list[Tokens]
     alone: list[Tokens] | None
+
+
+async def scores_of_texts(
+    said: str, choices: Sequence[str], listed: Callable[[list[str]], Awaitable[list[Tokens]]]
+) -> list[Tokens]:
+    """Each choice's tokens after what is said. listed: gives the tokens of whole texts."""
+    texts = [said + choice for choice in choices]
+    if not said:
+        return await listed(texts)
+    base, *lists = await listed([said, *texts])
+    return [tokens_after(base, entries) for entries in lists]
 
 
 class Session(Protocol):

@@ -15,10 +15,10 @@ from radixlm.core.grammar import Grammar
 from radixlm.core.keys import Key
 from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.core.sampling import SamplingParams
-from radixlm.lang.backend import Piece, Pieces, Scores, Session, side_by_side
+from radixlm.lang.backend import Pieces, Scores, Session, side_by_side
 from radixlm.lang.choices import Token, Tokens
 from radixlm.lang.ir import Params
-from radixlm.lang.transcript import Answer, HabitRoles, Roles, TemplateRoles, Transcript
+from radixlm.lang.transcript import Answer, Roles, TemplateRoles, Transcript, habit_of
 from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.detokenizer import PROMPT_TAIL, Detokenizer
 from radixlm.text.native_logprobs import NativeLists
@@ -67,7 +67,7 @@ async def _awaited(dropped: Awaitable[bool]) -> bool:
 
 def roles_of(engine: AnyEngine) -> Roles:
     if engine.chat_template is None:
-        return HabitRoles.of_model(engine.info.name)
+        return habit_of(engine.info.name)
     tokenizer = engine.tokenizer
     given = tokenizer.decode(tokenizer.encode(""), skip_special_tokens=False)
     return TemplateRoles(engine.chat_template, given)
@@ -194,7 +194,7 @@ class EngineSession:
             if isinstance(output.matched_stop, int):
                 tokens = tokens[:-1]
             cut = isinstance(output.matched_stop, str)
-            yield Piece(output.text, tokens, meta.after(output), cut)
+            yield Answer(output.text, meta.after(output), tokens, cut)
 
     async def compute(self, said: Transcript) -> None:
         key = cast(TokenTranscript, said).key()

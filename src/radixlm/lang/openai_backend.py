@@ -12,10 +12,10 @@ from types import ModuleType
 from typing import Any
 
 from radixlm.core.errors import BackendError, ConfigError, InvalidRequestError
-from radixlm.lang.backend import Piece, Pieces, Scores, Session
-from radixlm.lang.choices import Tokens, tokens_after
+from radixlm.lang.backend import Pieces, Scores, Session, scores_of_texts
+from radixlm.lang.choices import Tokens
 from radixlm.lang.ir import Params
-from radixlm.lang.transcript import HabitRoles, Roles, Transcript
+from radixlm.lang.transcript import Answer, Roles, Transcript, habit_of
 
 _TEXT_MODELS = ("gpt-3.5-turbo-instruct", "davinci-002", "babbage-002")
 # Models that refuse `max_tokens`, OpenAI's older name for it.
@@ -54,7 +54,7 @@ class OpenAI:
         if is_chat_model is not None:
             self.is_chat_model = is_chat_model
         self._options = {"base_url": base_url, "api_key": api_key, **options}
-        self._roles = HabitRoles.of_model(model_name, chat_template_name)
+        self._roles = habit_of(model_name, chat_template_name)
 
     def flush_cache(self) -> bool:
         """The API has no such thing."""
@@ -162,12 +162,7 @@ class TextSession(_OpenAISession):
             yield piece
 
     async def score(self, said: Transcript, choices: Sequence[str], *, alone: bool) -> Scores:
-        texts = [said.text + choice for choice in choices]
-        if said.text:
-            base, *lists = await self._echoed([said.text, *texts])
-            tokens = [tokens_after(base, entries) for entries in lists]
-        else:
-            tokens = await self._echoed(texts)
+        tokens = await scores_of_texts(said.text, choices, self._echoed)
         if not alone:
             return Scores(tokens, None)
         ends = ["".join(token[2] for token in entries) for entries in tokens]
@@ -188,7 +183,7 @@ class TextSession(_OpenAISession):
         return [[*zip(own.token_logprobs, repeat(None), own.tokens)] for own in lists]
 
 
-def _piece(response: Any) -> Piece:
+def _piece(response: Any) -> Answer:
     choice = response.choices[0]
     said = getattr(choice, "delta", None) or getattr(choice, "message", None)
     text = choice.text if said is None else said.content
@@ -201,4 +196,4 @@ def _piece(response: Any) -> Piece:
             "prompt_tokens": usage.prompt_tokens,
             "completion_tokens": usage.completion_tokens,
         }
-    return Piece(text or "", (), meta)
+    return Answer(text or "", meta)

@@ -11,10 +11,10 @@ from typing import Any, Self
 
 from radixlm.core.errors import ProgramError
 from radixlm.lang import ir
+from radixlm.lang.interpreter import Value
 from radixlm.lang.ir import Expr, wrong
 from radixlm.lang.stream_executor import StreamExecutor
 from radixlm.lang.transcript import Message
-from radixlm.lang.values import Value
 
 
 class State:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any
 
 import httpx
 from httpx_sse import aconnect_sse
 
 from radixlm.core.errors import BackendError, InvalidRequestError, ModelError
-from radixlm.lang.backend import Piece, Pieces, Scores, Session
-from radixlm.lang.choices import Tokens, tokens_after
+from radixlm.lang.backend import Pieces, Scores, Session, scores_of_texts
+from radixlm.lang.choices import Tokens
 from radixlm.lang.ir import Params
-from radixlm.lang.transcript import HabitRoles, Roles, TemplateRoles, Transcript
+from radixlm.lang.transcript import Answer, Roles, TemplateRoles, Transcript, habit_of
 from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.tokenizer import special_token_text
 
@@ -62,7 +63,7 @@ class RuntimeEndpoint:
             self._roles = self._template_roles(config)
         else:
             model = str(self.model_info.get("model_path", ""))
-            self._roles = HabitRoles.of_model(model, chat_template_name)
+            self._roles = habit_of(model, chat_template_name)
 
     def get_model_name(self) -> str:
         """Where the server has its model from."""
@@ -127,38 +128,35 @@ class EndpointSession:
         }
         if not stream:
             whole = await self._post(body)
-            yield Piece(whole["text"], tuple(whole.get("output_ids", ())), whole["meta_info"])
+            yield Answer(whole["text"], whole["meta_info"], tuple(whole.get("output_ids", ())))
             return
         length = 0
         async for event in self._events({**body, "stream": True}):
-            yield Piece(event["text"][length:], (), event["meta_info"])
+            yield Answer(event["text"][length:], event["meta_info"])
             length = len(event["text"])
 
     async def compute(self, said: Transcript) -> None:
         await self._computed(said.text)
 
     async def score(self, said: Transcript, choices: Sequence[str], *, alone: bool) -> Scores:
-        texts = [said.text + choice for choice in choices]
-        if said.text:
-            start = max(await self._computed(said.text) - _HEALED, 0)
-            base, *lists = await self._logprobs({"text": [said.text, *texts]}, start)
-            tokens = [tokens_after(base, entries) for entries in lists]
-        else:
-            tokens = await self._logprobs({"text": texts}, 0)
+        start = max(await self._computed(said.text) - _HEALED, 0) if said.text else 0
+        listed = partial(self._logprobs, "text", start)
+        tokens = await scores_of_texts(said.text, choices, listed)
         if not alone:
             return Scores(tokens, None)
         ids = [[token[1] for token in entries] for entries in tokens]
-        return Scores(tokens, await self._logprobs({"input_ids": ids}, 0))
+        return Scores(tokens, await self._logprobs("input_ids", 0, ids))
 
     async def _computed(self, text: str) -> int:
         """Have a text in the cache; how many tokens it is."""
         whole = await self._post({"text": text, "sampling_params": {"max_new_tokens": 0}})
         return int(whole["meta_info"]["prompt_tokens"])
 
-    async def _logprobs(self, prompts: Mapping[str, Any], start: int) -> list[Tokens]:
+    async def _logprobs(self, field: str, start: int, prompts: Sequence[Any]) -> list[Tokens]:
+        """Of each prompt, from its token `start` on. field: the body's, for the prompts."""
         answers = await self._post(
             {
-                **prompts,
+                field: prompts,
                 "sampling_params": {"max_new_tokens": 0, "temperature": 0},
                 "return_logprob": True,
                 "return_text_in_logprobs": True,

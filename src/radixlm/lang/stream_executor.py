@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from radixlm.core.errors import ProgramError, RadixLMError, UnknownVariableError
 from radixlm.lang.api_prefetch import interpreter_for
 from radixlm.lang.backend import Backend, Session, Warming
-from radixlm.lang.interpreter import Interpreter, Style
+from radixlm.lang.interpreter import Interpreter, Style, Value, done
 from radixlm.lang.ir import (
     Expr,
     Gen,
@@ -26,7 +26,6 @@ from radixlm.lang.ir import (
     wrong,
 )
 from radixlm.lang.transcript import Transcript
-from radixlm.lang.values import Value, done
 
 T = TypeVar("T")
 

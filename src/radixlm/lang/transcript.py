@@ -21,8 +21,9 @@ _KEPT = 1_024
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the model said. meta: what the backend says of it, as SGLang's `meta_info`.
+    """What the model said, or the next piece of it.
 
+    meta: what the backend says of it so far, as SGLang's `meta_info`.
     token_ids: its tokens, where the backend deals in tokens.
     cut: a stop ended the text, so the tokens may go on after it.
     """
@@ -183,7 +184,9 @@ class TemplateRoles:
 
 
 class Habit(NamedTuple):
-    """How a family of models writes messages: each role's opening, and what closes all of them."""
+    """Roles by the habit of a family of models, for a server that does not give its template: each
+    role's opening, and what closes all messages.
+    """
 
     system: str
     user: str
@@ -191,6 +194,12 @@ class Habit(NamedTuple):
     closing: str
     stops: tuple[str, ...] = ()
     default_system: str = ""
+
+    def around(self, speakers: Speakers) -> Around:
+        first = ""
+        if self.default_system and len(speakers) == 1 and speakers[0] != "system":
+            first = self.system + self.default_system + self.closing
+        return Around(first + str(getattr(self, speakers[-1])), self.closing)
 
 
 def _named(opening: str, closing: str, stop: str) -> Habit:
@@ -225,28 +234,11 @@ _FAMILIES = (
 )
 
 
-class HabitRoles:
-    """By a family's habit, for a server that does not give its template."""
-
-    def __init__(self, habit: Habit) -> None:
-        self._habit = habit
-        self.stops = habit.stops
-
-    @classmethod
-    def named(cls, name: str) -> HabitRoles:
-        """Raises ValueError."""
-        if name not in HABITS:
-            raise ValueError(f"chat_template_name is one of {', '.join(HABITS)}, got {name!r}")
-        return cls(HABITS[name])
-
-    @classmethod
-    def of_model(cls, model: str, name: str | None = None) -> HabitRoles:
-        """The named one, else its family's, else a plain one. Raises ValueError."""
+def habit_of(model: str, name: str | None = None) -> Habit:
+    """The named one, else that of the model's family, else a plain one. Raises ValueError."""
+    if name is None:
         found = (habit for family, habit in _FAMILIES if re.search(family, model, re.IGNORECASE))
-        return cls.named(next(found, "default") if name is None else name)
-
-    def around(self, speakers: Speakers) -> Around:
-        habit, first = self._habit, ""
-        if habit.default_system and len(speakers) == 1 and speakers[0] != "system":
-            first = habit.system + habit.default_system + habit.closing
-        return Around(first + str(getattr(habit, speakers[-1])), habit.closing)
+        name = next(found, "default")
+    if name not in HABITS:
+        raise ValueError(f"chat_template_name is one of {', '.join(HABITS)}, got {name!r}")
+    return HABITS[name]

@@ -10,7 +10,7 @@ import httpx
 
 from radixlm.lang.ir import Params
 from radixlm.lang.runtime_endpoint import EndpointSession
-from radixlm.lang.transcript import HabitRoles
+from radixlm.lang.transcript import habit_of
 
 EVENTS = {"content-type": "text/event-stream; charset=utf-8"}
 TEXT = "a\u2028b\x85c\u2029d 你"
@@ -34,7 +34,7 @@ def test_only_a_line_break_ends_a_line():
             lambda _: httpx.Response(200, headers=EVENTS, content=events())
         )
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-            session = EndpointSession(client, HabitRoles.of_model(""), shares_in_flight=False)
+            session = EndpointSession(client, habit_of(""), shares_in_flight=False)
             answer = session.answer(session.begin(), Params(), stream=True)
             return [piece.text async for piece in answer]
 

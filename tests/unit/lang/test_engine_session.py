@@ -11,7 +11,7 @@ from radixlm.core.errors import InvalidRequestError
 from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.lang.engine_backend import EngineSession
 from radixlm.lang.ir import DEFAULTS
-from radixlm.lang.transcript import HabitRoles
+from radixlm.lang.transcript import habit_of
 from radixlm.text.tokenizer import Tokenizer
 from tests.text_samples import byte_level
 
@@ -39,7 +39,7 @@ class Engine:
 
 @pytest.mark.parametrize(("stream", "pieces"), [(True, ["one", " two", ""]), (False, ["one two"])])
 def test_an_answer_that_nobody_watches_is_one_piece(stream, pieces):
-    session = EngineSession(Engine(), HabitRoles.named("default"))
+    session = EngineSession(Engine(), habit_of(""))
     said = session.begin()
     said.write("x")
 
@@ -59,7 +59,7 @@ def test_an_engine_says_what_is_wrong_with_an_empty_prompt():
             raise InvalidRequestError("the prompt is empty", param="prompt")
             yield
 
-    session = EngineSession(Refusing(), HabitRoles.named("default"))
+    session = EngineSession(Refusing(), habit_of(""))
     params = replace(DEFAULTS, max_new_tokens=0, return_logprob=True, top_logprobs_num=2)
 
     async def answer():

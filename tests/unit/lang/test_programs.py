@@ -10,7 +10,7 @@ import pytest
 import radixlm as rl
 from radixlm.core.errors import ConfigError, InvalidRequestError, ProgramError, UnknownVariableError
 from radixlm.lang import api, stream_executor
-from radixlm.lang.values import Value
+from radixlm.lang.interpreter import Value
 from tests.lang_support import FakeBackend, no_threads_left
 from tests.server_support import until
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from radixlm.core.errors import InvalidRequestError
-from radixlm.lang.transcript import HABITS, Answer, HabitRoles, TemplateRoles, Transcript
+from radixlm.lang.transcript import HABITS, Answer, TemplateRoles, Transcript, habit_of
 from radixlm.text.chat_template import ChatTemplate
 from tests.server_support import CHATML
 
@@ -75,12 +75,12 @@ def test_a_role_that_is_left_out_is_refused():
     ],
 )
 def test_habits_by_the_model_s_name(model, name):
-    assert write(HabitRoles.of_model(model), CHAT[1:2]) == write(HabitRoles.named(name), CHAT[1:2])
+    assert habit_of(model) == habit_of("", name) == HABITS[name]
 
 
 def test_a_default_system_message_comes_first():
-    assert write(HabitRoles.named("qwen"), CHAT[1:2]).startswith("<|im_start|>system\nYou are")
-    assert "You are" not in write(HabitRoles.named("qwen"), CHAT)
+    assert write(habit_of("Qwen3"), CHAT[1:2]).startswith("<|im_start|>system\nYou are")
+    assert "You are" not in write(habit_of("Qwen3"), CHAT)
     with pytest.raises(ValueError, match="chat_template_name is one of"):
-        HabitRoles.named("nope")
+        habit_of("", "nope")
     assert "default" in HABITS

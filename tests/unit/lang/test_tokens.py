@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from radixlm.lang.engine_backend import TokenTranscript
-from radixlm.lang.transcript import Answer, HabitRoles
+from radixlm.lang.transcript import Answer, habit_of
 from radixlm.text.tokenizer import Tokenizer
 from tests.text_samples import SAMPLES, byte_level, sentencepiece_like
 
@@ -14,7 +14,7 @@ TOKENIZERS = [byte_level, sentencepiece_like]
 
 def begin(make=byte_level):
     tokenizer = Tokenizer(make(), {})
-    return TokenTranscript(HabitRoles.named("default"), tokenizer), tokenizer
+    return TokenTranscript(habit_of(""), tokenizer), tokenizer
 
 
 def test_texts_that_stand_together_are_one():

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from radixlm.core.errors import ProgramError
-from radixlm.lang.values import Value
+from radixlm.lang.interpreter import Value
 
 
 def test_who_waits_for_the_end_is_not_woken_by_each_piece():

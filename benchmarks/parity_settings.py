@@ -22,7 +22,7 @@ from radixlm.core.keys import as_key
 from radixlm.core.request import GenerateRequest
 from radixlm.memory.pools import KVPool, ReqToTokenPool
 from radixlm.models import load_config, load_model
-from radixlm.runner.forward_batch import ForwardBatch
+from radixlm.runner.model_runner import ForwardBatch
 from radixlm.testing.reference import load_reference, reference_logits
 
 # Two tokens whose reference logits are closer than this are equally good.

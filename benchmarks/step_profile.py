@@ -33,7 +33,7 @@ _BY_FIRST_PART = {
 # The first that a function's name begins with.
 _HEADINGS = (
     ("runner.model_runner.ModelRunner.execute", "rest"),
-    ("runner.forward_batch", "batch"),
+    ("runner.model_runner.ForwardBatch", "batch"),
     ("runner", "sampling"),
     ("memory.pools.ReqToTokenPool", "batch"),
     ("memory.pools", "kv write"),

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from radixlm.runner.sampler import sample
-from radixlm.runner.token_logprobs import token_logprobs
+from radixlm.runner.sampler import sample, token_logprobs
 from tests.tensor.sampling_cases import random_logits, random_row
 
 pytestmark = [

@@ -11,7 +11,7 @@ import torch
 from radixlm import Engine, RequestOutput, SamplingParams
 from radixlm.core.batch import ScheduledBatch
 from radixlm.core.errors import InvalidRequestError
-from radixlm.runner.forward_batch import ForwardBatch
+from radixlm.runner.model_runner import ForwardBatch
 from radixlm.testing.checkpoints import write_random_checkpoint
 from tests.tensor.rows import make_row
 

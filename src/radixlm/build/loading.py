@@ -30,8 +30,13 @@ from radixlm.engine.engine_core import Runner
 from radixlm.engine.input_processor import new_request
 from radixlm.engine.watching import Journal
 from radixlm.kernels.openmp import team
-from radixlm.memory.budget import MOST_TOKENS, default_kv_tokens
-from radixlm.memory.pools import KVPool, ReqToTokenPool, bytes_per_token
+from radixlm.memory.pools import (
+    MOST_TOKENS,
+    KVPool,
+    ReqToTokenPool,
+    bytes_per_token,
+    default_kv_tokens,
+)
 from radixlm.models.loader import load_model
 from radixlm.models.model_config import load_config, recommended_sampling
 from radixlm.runner.model_runner import ModelRunner

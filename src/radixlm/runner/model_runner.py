@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from math import isnan
 from types import MappingProxyType
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -17,10 +19,80 @@ from radixlm.core.batch import Failure, ScheduledBatch, ScheduledRow, StepResult
 from radixlm.core.request import TokenLogprob
 from radixlm.memory.pools import KVPool, ReqToTokenPool
 from radixlm.models.model_config import ModelConfig
-from radixlm.runner.forward_batch import ForwardBatch
-from radixlm.runner.masks import forbid_kernel
-from radixlm.runner.sampler import sample
-from radixlm.runner.token_logprobs import token_logprobs
+from radixlm.runner.logits_processors import forbid_kernel
+from radixlm.runner.sampler import sample, token_logprobs
+
+
+class PromptLogits(NamedTuple):
+    """Rows [first, first + len(targets)) of all logits predict these tokens of a prompt; row: the
+    prompt's place in the batch.
+    """
+
+    row: int
+    first: int
+    targets: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ForwardBatch:
+    """One step's tokens, all rows one after the other, on the device.
+
+    token_ids, positions, slots: (tokens,) int64.
+    logit_rows: (n,) int64, tokens whose logits are wanted: first the last token of each row in
+        `sampling`, in that order, then those of `prompts`.
+    sampling: places in the batch of the rows that sample.
+    """
+
+    token_ids: Tensor
+    positions: Tensor
+    slots: Tensor
+    logit_rows: Tensor
+    sampling: tuple[int, ...]
+    prompts: tuple[PromptLogits, ...]
+
+    @classmethod
+    def from_scheduled(cls, batch: ScheduledBatch, device: torch.device) -> ForwardBatch:
+        """Lay the batch out; one copy to the device per tensor."""
+        rows = batch.rows
+        ends = np.cumsum([row.n_new for row in rows], dtype=np.int64)
+        sampling = tuple(i for i, row in enumerate(rows) if row.samples)
+        wanted = [ends[list(sampling)] - 1]
+        prompts = []
+        count = len(sampling)
+        for i, row in enumerate(rows):
+            targets = _prompt_targets(row)
+            if targets:
+                prompts.append(PromptLogits(i, count, targets))
+                # Row by row of the logits, the first one predicts the first target.
+                first = ends[i] - row.n_new + _first_target(row) - 1 - row.start
+                wanted.append(np.arange(first, first + len(targets), dtype=np.int64))
+                count += len(targets)
+        return cls(
+            token_ids=_joined((row.tokens[row.start :] for row in rows), device),
+            positions=_joined((np.arange(row.start, row.stop) for row in rows), device),
+            slots=_joined((row.new_slots for row in rows), device),
+            logit_rows=_joined(wanted, device),
+            sampling=sampling,
+            prompts=tuple(prompts),
+        )
+
+
+def _prompt_targets(row: ScheduledRow) -> tuple[int, ...]:
+    """Prompt tokens that follow this step's and whose log-probabilities are wanted; the last may
+    lie one beyond it, in the next chunk.
+    """
+    if row.request.params.prompt_logprobs is None:
+        return ()
+    stop = min(row.stop + 1, row.prompt_length)
+    return tuple(row.request.key[_first_target(row) : stop].tolist())
+
+
+def _first_target(row: ScheduledRow) -> int:
+    return max(row.start + 1, row.request.params.first_prompt_logprob)
+
+
+def _joined(parts: Iterable[npt.NDArray[np.integer]], device: torch.device) -> Tensor:
+    return torch.from_numpy(np.concatenate(list(parts)).astype(np.int64)).to(device)
 
 
 class Model(Protocol):
@@ -73,12 +145,19 @@ class ModelRunner:
         logits = self._model.forward(
             forward.token_ids, forward.positions, attend, forward.logit_rows
         )
-        result = _result(batch, forward, logits)
-        return replace(
-            result,
-            failed=MappingProxyType(
-                {place: self._failure(batch.rows[place]) for place in _failed(forward, result)}
-            ),
+        tokens, logprobs = _sampled(batch, forward, logits)
+        prompt_logprobs = _prompt_logprobs(batch, forward, logits)
+        failed = [
+            place
+            for place, row in enumerate(batch.rows)
+            if (row.samples and tokens[place] is None)
+            or any(isnan(entry.logprob) for entry in prompt_logprobs.get(place, ()))
+        ]
+        return StepResult(
+            tokens=tuple(tokens),
+            logprobs=MappingProxyType(logprobs),
+            prompt_logprobs=MappingProxyType(prompt_logprobs),
+            failed=MappingProxyType({place: self._failure(batch.rows[place]) for place in failed}),
             kv_bytes_read=self._token_bytes * plan.kv_tokens_read,
             kv_bytes_of_rows=self._token_bytes * plan.kv_tokens_of_rows,
         )
@@ -91,51 +170,28 @@ class ModelRunner:
         )
 
 
-def _failed(forward: ForwardBatch, result: StepResult) -> set[int]:
-    """Places of the rows whose logits are not finite."""
-    of_prompts = {
-        place
-        for place, entries in result.prompt_logprobs.items()
-        if any(isnan(entry.logprob) for entry in entries)
-    }
-    return of_prompts | {place for place in forward.sampling if result.tokens[place] is None}
-
-
-def _result(batch: ScheduledBatch, forward: ForwardBatch, logits: Tensor) -> StepResult:
+def _sampled(
+    batch: ScheduledBatch, forward: ForwardBatch, logits: Tensor
+) -> tuple[list[int | None], dict[int, TokenLogprob]]:
+    """Of each row of the batch the token, and by row its log-probabilities where they are asked."""
     rows = [batch.rows[i] for i in forward.sampling]
+    asked = [i for i, row in enumerate(rows) if row.request.params.logprobs is not None]
     masks = None
+    scores = logits[: len(rows)]
     if batch.masks is not None:
         masks = [forward.sampling.index(p) for p in batch.masks.places], batch.masks.bits.result()
-    scores = logits[: len(rows)]
-    if masks is not None and any(rows[i].request.params.logprobs is not None for i in masks[0]):
-        scores = scores.clone()  # masks forbid in place, log-probabilities are of all tokens
+        if not set(asked).isdisjoint(masks[0]):
+            scores = scores.clone()  # masks forbid in place, log-probabilities are of all tokens
     sampled = sample(scores, rows, masks)
     tokens: list[int | None] = [None] * len(batch.rows)
     for place, token in zip(forward.sampling, sampled, strict=True):
         tokens[place] = token
-    return StepResult(
-        tokens=tuple(tokens),
-        logprobs=MappingProxyType(_logprobs(forward.sampling, rows, logits, sampled)),
-        prompt_logprobs=MappingProxyType(_prompt_logprobs(batch, forward, logits)),
-    )
-
-
-def _logprobs(
-    places: Sequence[int],
-    rows: Sequence[ScheduledRow],
-    logits: Tensor,
-    sampled: Sequence[int | None],
-) -> dict[int, TokenLogprob]:
-    asked = [
-        (i, token, top)
-        for i, (row, token) in enumerate(zip(rows, sampled, strict=True))
-        if token is not None and (top := row.request.params.logprobs) is not None
-    ]
+    asked = [i for i in asked if sampled[i] is not None]
     if not asked:
-        return {}
-    picked, tokens, tops = zip(*asked, strict=True)
-    made = token_logprobs(logits[list(picked)], tokens, tops)
-    return {places[i]: entry for i, entry in zip(picked, made, strict=True)}
+        return tokens, {}
+    tops = [rows[i].request.params.logprobs or 0 for i in asked]
+    made = token_logprobs(logits[asked], [sampled[i] or 0 for i in asked], tops)
+    return tokens, {forward.sampling[i]: entry for i, entry in zip(asked, made, strict=True)}
 
 
 def _prompt_logprobs(

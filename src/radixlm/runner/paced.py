@@ -28,8 +28,6 @@ _MEMORY_SECONDS = 0.3
 # It has to be calm for this long, at first and at most: a try costs a tenth of a second where the
 # crowd is still there.
 _FIRST_PATIENCE, _MOST_PATIENCE = 0.5, 30.0
-
-
 # Work of a layer, in seconds of one thread, below which a second thread costs more than it brings
 # while others want its processor: threads meet five times a layer, each time one may have to wait
 # for its turn.

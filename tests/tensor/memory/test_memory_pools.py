@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from radixlm.core.batch import Remap
-from radixlm.memory.budget import free_host_memory
-from radixlm.memory.pools import KVPool, ReqToTokenPool, bytes_per_token
+from radixlm.memory.pools import KVPool, ReqToTokenPool, bytes_per_token, free_host_memory
 from tests.tensor.rows import make_row
 
 

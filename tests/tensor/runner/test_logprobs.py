@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from radixlm.runner import token_logprobs as logprobs
-from radixlm.runner.token_logprobs import token_logprobs
+from radixlm.runner import sampler
+from radixlm.runner.sampler import token_logprobs
 from tests.tensor.sampling_cases import random_logits
 
 
@@ -39,7 +39,7 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     logits = random_logits(7, seed=2)
     targets, tops = list(range(7)), [2] * 7
     whole = token_logprobs(logits, targets, tops)
-    monkeypatch.setattr(logprobs, "BLOCK_BYTES", 8 * logits.shape[1] * 2)
+    monkeypatch.setattr(sampler, "BLOCK_BYTES", 8 * logits.shape[1] * 2)
     assert token_logprobs(logits, targets, tops) == whole
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from radixlm.core.sampling import SamplingParams
-from radixlm.runner.masks import forbid
+from radixlm.runner.logits_processors import forbid
 from radixlm.runner.sampler import sample
 from tests.tensor.rows import make_row
 from tests.tensor.sampling_cases import random_logits

@@ -18,7 +18,7 @@ from numba.core import cgutils
 from torch import Tensor
 
 from radixlm.kernels.jit import compiled
-from radixlm.kernels.openmp import Worker, team
+from radixlm.kernels.openmp import team
 from radixlm.kernels.vectors import (
     MOST_LANES,
     Lanes,
@@ -48,68 +48,9 @@ class TensorOptions(NamedTuple):
         return here and types_known and width % MOST_LANES == 0
 
 
-def _threads_for(rows: int) -> int | None:
-    """One unit of work needs one thread."""
+def threads_for(rows: int) -> int | None:
+    """For a worker: one unit of work needs one thread."""
     return None if rows > _ROWS_PER_UNIT else 1
-
-
-class AddNorm:
-    """hidden += added, then hidden / rms(hidden) * weight, for rows of one size. The weight may be
-    filled later, but not replaced.
-    """
-
-    def __init__(self, weight: Tensor, eps: float) -> None:
-        self._weight = weight
-        self._worker = Worker(
-            norm_kernel(bfloat16=weight.dtype == torch.bfloat16),
-            weight=weight.data_ptr(),
-            eps=np.float32(eps).view(np.int32).item(),
-        )
-
-    def __call__(self, hidden: Tensor, added: Tensor | None) -> Tensor:
-        """hidden, added: (tokens, size), contiguous; hidden is changed. -> (tokens, size), new."""
-        out = torch.empty_like(hidden)
-        arguments = self._worker.arguments
-        arguments.rows, arguments.width = hidden.shape
-        arguments.hidden = hidden.data_ptr()
-        arguments.added = 0 if added is None else added.data_ptr()
-        arguments.out = out.data_ptr()
-        self._worker(_threads_for(hidden.shape[0]))
-        return out
-
-
-class Gate:
-    """silu(gate) * up of rows that hold both, one after the other."""
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        self._worker = Worker(gate_kernel(bfloat16=dtype == torch.bfloat16))
-
-    def __call__(self, gate_up: Tensor) -> Tensor:
-        """(tokens, 2 x size), contiguous -> (tokens, size), new."""
-        rows, width = gate_up.shape[0], gate_up.shape[1] // 2
-        out = gate_up.new_empty((rows, width))
-        arguments = self._worker.arguments
-        arguments.rows, arguments.width = rows, width
-        arguments.gate_up, arguments.out = gate_up.data_ptr(), out.data_ptr()
-        self._worker(_threads_for(rows))
-        return out
-
-
-class Rotate:
-    """Rotary position embedding of the first heads of rows that hold several, in place."""
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        self._worker = Worker(rotate_kernel(bfloat16=dtype == torch.bfloat16))
-
-    def __call__(self, x: Tensor, heads: int, table: Tensor) -> None:
-        """x: (tokens, at least `heads` heads, head_dim), contiguous but for the stride of tokens;
-        table: (tokens, head_dim), cos before sin, contiguous.
-        """
-        arguments = self._worker.arguments
-        arguments.rows, _, arguments.width = x.shape
-        arguments.x, arguments.stride = x.data_ptr(), x.stride(0) * x.element_size()
-        arguments.heads, arguments.table = heads, table.data_ptr()
-        self._worker(_threads_for(x.shape[0]))
 
 
 _NormArguments = namedtuple("_NormArguments", "counters rows width hidden added weight out eps")
@@ -117,7 +58,9 @@ _NormArguments = namedtuple("_NormArguments", "counters rows width hidden added 
 
 @compiled(_NormArguments)
 def norm_kernel(*, bfloat16: bool) -> Callable[[Any], None]:
-    """eps: the bits of a float32; added: 0 for nothing."""
+    """hidden += added (0: nothing), then out = hidden / rms(hidden) * weight; eps: the bits of a
+    float32.
+    """
     element = 2 if bfloat16 else 4
 
     @emitted(types.float32, types.int64, types.int64)
@@ -167,6 +110,7 @@ _GateArguments = namedtuple("_GateArguments", "counters rows width gate_up out")
 
 @compiled(_GateArguments)
 def gate_kernel(*, bfloat16: bool) -> Callable[[Any], None]:
+    """out = silu(gate) * up, of rows that hold both, one after the other."""
     element = 2 if bfloat16 else 4
 
     @emitted(types.void, types.int64, types.int64, types.int64)
@@ -198,6 +142,9 @@ _RotateArguments = namedtuple("_RotateArguments", "counters rows width x stride 
 
 @compiled(_RotateArguments)
 def rotate_kernel(*, bfloat16: bool) -> Callable[[Any], None]:
+    """Turn the first heads of each row, in place. x: rows `stride` bytes apart; table: rows of
+    `width` numbers, cos before sin.
+    """
     element = 2 if bfloat16 else 4
 
     @emitted(types.void, *[types.int64] * 4)

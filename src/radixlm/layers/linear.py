@@ -1,16 +1,20 @@
-"""Projections: plain frozen weights, fused where the same input meets several matrices."""
+"""Projections, norms and embeddings: plain frozen weights, fused where one input meets several
+matrices.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from radixlm.core.errors import ModelError
-from radixlm.layers import compiled, products
-from radixlm.layers.compiled import TensorOptions
+from radixlm.kernels.openmp import Worker
+from radixlm.layers import products
+from radixlm.layers.compiled import TensorOptions, gate_kernel, norm_kernel, threads_for
 
 
 class Linear:
@@ -59,6 +63,28 @@ class Linear:
             start += size
 
 
+class Gate:
+    """silu(gate) * up of rows that hold both, one after the other."""
+
+    def __init__(self, size: int, options: TensorOptions) -> None:
+        self._worker: Worker | None = None
+        if options.known(size):
+            self._worker = Worker(gate_kernel(bfloat16=options.dtype == torch.bfloat16))
+
+    def __call__(self, gate_up: Tensor) -> Tensor:
+        """(tokens, 2 x size), contiguous -> (tokens, size), new."""
+        if self._worker is None:
+            gate, up = gate_up.chunk(2, dim=-1)
+            return functional.silu(gate).mul_(up)
+        rows, width = gate_up.shape[0], gate_up.shape[1] // 2
+        out = gate_up.new_empty((rows, width))
+        arguments = self._worker.arguments
+        arguments.rows, arguments.width = rows, width
+        arguments.gate_up, arguments.out = gate_up.data_ptr(), out.data_ptr()
+        self._worker(threads_for(rows))
+        return out
+
+
 class GatedMLP:
     """down(silu(gate(x)) * up(x)), with gate and up as one product."""
 
@@ -68,16 +94,11 @@ class GatedMLP:
         both = {"gate_proj": intermediate_size, "up_proj": intermediate_size}
         self.gate_up = Linear(hidden_size, both, options, bias=bias)
         self.down = Linear(intermediate_size, {"down_proj": hidden_size}, options, bias=bias)
-        known = options.known(intermediate_size)
-        self._compiled = compiled.Gate(options.dtype) if known else None
+        self.gate = Gate(intermediate_size, options)
 
     def __call__(self, x: Tensor) -> Tensor:
         """(tokens, hidden_size) -> (tokens, hidden_size)."""
-        gate_up = self.gate_up(x)
-        if self._compiled is not None:
-            return self.down(self._compiled(gate_up))
-        gate, up = gate_up.chunk(2, dim=-1)
-        return self.down(functional.silu(gate).mul_(up))
+        return self.down(self.gate(self.gate_up(x)))
 
     def pack(self) -> None:
         self.gate_up.pack()
@@ -86,6 +107,62 @@ class GatedMLP:
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         yield from self.gate_up.named_weights()
         yield from self.down.named_weights()
+
+
+class RMSNorm:
+    """x / rms(x) * weight over the last dimension (Zhang and Sennrich, 2019); the mean is taken in
+    float32 whatever the type of x. The weight may be filled later, but not replaced.
+    """
+
+    def __init__(self, size: int, eps: float, options: TensorOptions) -> None:
+        self.eps = eps
+        self.weight = options.empty(size)
+        self._worker: Worker | None = None
+        if options.known(size):
+            self._worker = Worker(
+                norm_kernel(bfloat16=options.dtype == torch.bfloat16),
+                weight=self.weight.data_ptr(),
+                eps=np.float32(eps).view(np.int32).item(),
+            )
+
+    def __call__(self, x: Tensor, added: Tensor | None = None) -> Tensor:
+        """Add `added` to x, in place, and norm the sum: (tokens, size) -> (tokens, size), new. Both
+        are contiguous.
+        """
+        if self._worker is None:
+            if added is not None:
+                x.add_(added)
+            return functional.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        out = torch.empty_like(x)
+        arguments = self._worker.arguments
+        arguments.rows, arguments.width = x.shape
+        arguments.hidden, arguments.out = x.data_ptr(), out.data_ptr()
+        arguments.added = 0 if added is None else added.data_ptr()
+        self._worker(threads_for(x.shape[0]))
+        return out
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        yield "weight", self.weight
+
+
+class QueryKeyNorm:
+    """RMSNorm of every query head and every key head by itself, as Qwen3 does before rotary."""
+
+    def __init__(self, n_heads: int, head_dim: int, eps: float, options: TensorOptions) -> None:
+        self.n_heads = n_heads
+        self.eps = eps
+        self.q_weight, self.k_weight = options.empty(head_dim), options.empty(head_dim)
+
+    def __call__(self, qk: Tensor) -> Tensor:
+        """(tokens, n_heads + n_kv_heads, head_dim), query heads first -> the same shape, new."""
+        normed = functional.rms_norm(qk, self.q_weight.shape, None, self.eps)
+        normed[:, : self.n_heads].mul_(self.q_weight)
+        normed[:, self.n_heads :].mul_(self.k_weight)
+        return normed
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        yield "q_norm.weight", self.q_weight
+        yield "k_norm.weight", self.k_weight
 
 
 class TokenEmbedding:

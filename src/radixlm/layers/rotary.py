@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from radixlm.layers import compiled
-from radixlm.layers.compiled import TensorOptions
+from radixlm.kernels.openmp import Worker
+from radixlm.layers.compiled import TensorOptions, rotate_kernel, threads_for
 
 
 def plain_frequencies(theta: float, head_dim: int) -> Tensor:
@@ -110,27 +110,33 @@ class RopeConfig:
 class Rotation:
     """The rotation of each of a step's tokens, gathered once and used by every layer.
 
-    table: (tokens, head_dim), of each token the cosines and then the sines of its angles.
+    table: (tokens, head_dim), contiguous, of each token the cosines and then the sines of its
+    angles. worker: of the kernel that knows this width, or None.
     """
 
-    def __init__(self, table: Tensor, rotate: compiled.Rotate | None) -> None:
+    def __init__(self, table: Tensor, worker: Worker | None) -> None:
         self._table = table
-        self._compiled = rotate
-        self._factors: tuple[Tensor, Tensor] | None = None
-        if rotate is None:
+        self._worker = worker
+        if worker is None:
             cos, sin = table.unsqueeze(1).chunk(2, dim=-1)
             # So that a rotation is x * cos + swap_halves(x) * sin.
             self._factors = torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
 
     def turn(self, x: Tensor, heads: int) -> None:
-        """Turn the first `heads` heads of x (tokens, heads and more, head_dim), in place."""
-        if self._compiled is not None:
-            self._compiled(x, heads, self._table)
-        elif self._factors is not None:
+        """Turn the first `heads` heads of x (tokens, heads and more, head_dim), in place; only its
+        tokens may be strided.
+        """
+        if self._worker is None:
             cos, sin = self._factors
             turned = x[:, :heads]
             first, second = turned.chunk(2, dim=-1)
             turned.copy_(torch.cat((second, first), dim=-1).mul_(sin).addcmul_(turned, cos))
+            return
+        arguments = self._worker.arguments
+        arguments.rows, _, arguments.width = x.shape
+        arguments.x, arguments.stride = x.data_ptr(), x.stride(0) * x.element_size()
+        arguments.heads, arguments.table = heads, self._table.data_ptr()
+        self._worker(threads_for(x.shape[0]))
 
 
 class Rotary:
@@ -146,8 +152,10 @@ class Rotary:
         torch.sin(angles, out=table[:, head_dim // 2 :])
         table.mul_(rope.attention_factor)
         self._table = table.to(dtype=options.dtype, device=options.device)
-        self._compiled = compiled.Rotate(options.dtype) if options.known(head_dim // 2) else None
+        self._worker: Worker | None = None
+        if options.known(head_dim // 2):
+            self._worker = Worker(rotate_kernel(bfloat16=options.dtype == torch.bfloat16))
 
     def at(self, positions: Tensor) -> Rotation:
         """The rotations of `positions` (tokens,) int64, each in [0, context_length)."""
-        return Rotation(self._table.index_select(0, positions), self._compiled)
+        return Rotation(self._table.index_select(0, positions), self._worker)

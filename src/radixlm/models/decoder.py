@@ -10,8 +10,14 @@ from torch import Tensor
 
 from radixlm.attention.backends import Attend
 from radixlm.layers.compiled import TensorOptions
-from radixlm.layers.linear import GatedMLP, Linear, LMHead, TokenEmbedding
-from radixlm.layers.norm import QueryKeyNorm, RMSNorm
+from radixlm.layers.linear import (
+    GatedMLP,
+    Linear,
+    LMHead,
+    QueryKeyNorm,
+    RMSNorm,
+    TokenEmbedding,
+)
 from radixlm.layers.rotary import Rotary, Rotation
 from radixlm.models.model_config import ModelConfig
 

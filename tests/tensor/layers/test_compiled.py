@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch.nn import functional
 
-from radixlm.layers import compiled
-from radixlm.layers.compiled import TensorOptions
+from radixlm.kernels.openmp import Worker
+from radixlm.layers.compiled import TensorOptions, rotate_kernel
+from radixlm.layers.linear import Gate, RMSNorm
+from radixlm.layers.rotary import Rotation
 
 TYPES = [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)]
 ROWS = [1, 3, 4, 5, 33]
@@ -31,12 +33,13 @@ def test_rows_that_are_not_whole_vectors_are_left_to_torch() -> None:
 @pytest.mark.parametrize("adds", [False, True])
 def test_norm(dtype: torch.dtype, near: float, rows: int, adds: bool) -> None:
     torch.manual_seed(rows)
-    weight = torch.randn(48).to(dtype)
+    norm = RMSNorm(48, 1e-5, TensorOptions(dtype, CPU))
+    norm.weight.copy_(torch.randn(48))
     x, added = (torch.randn(rows, 48).to(dtype) for _ in range(2))
     total = x + added if adds else x.clone()
-    made = compiled.AddNorm(weight, 1e-5)(x, added if adds else None)
+    made = norm(x, added if adds else None)
     assert torch.equal(x, total)
-    wanted = functional.rms_norm(total.double(), (48,), weight.double(), 1e-5)
+    wanted = functional.rms_norm(total.double(), (48,), norm.weight.double(), 1e-5)
     torch.testing.assert_close(made.double(), wanted, rtol=near, atol=near)
 
 
@@ -44,7 +47,9 @@ def test_a_norm_of_nothing_is_its_own_rows_affair() -> None:
     """Without an epsilon it divides by zero; the other rows must not notice."""
     x = torch.zeros(6, 32)
     x[5] = 1
-    made = compiled.AddNorm(torch.ones(32), 0.0)(x, None)
+    norm = RMSNorm(32, 0.0, TensorOptions(torch.float32, CPU))
+    norm.weight.fill_(1)
+    made = norm(x)
     assert bool(made[:5].isnan().all())
     torch.testing.assert_close(made[5], torch.ones(32))  # how roots are rounded is the processor's
 
@@ -56,7 +61,7 @@ def test_gate(dtype: torch.dtype, near: float, rows: int) -> None:
     both = (torch.randn(rows, 64) * 20).to(dtype)
     both[0, :4] = torch.tensor([0.0, 100.0, -100.0, -89.0])
     gate, up = both.double().chunk(2, dim=-1)
-    made = compiled.Gate(dtype)(both)
+    made = Gate(32, TensorOptions(dtype, CPU))(both)
     torch.testing.assert_close(made.double(), functional.silu(gate) * up, rtol=near, atol=near)
 
 
@@ -67,7 +72,8 @@ def test_rotate(dtype: torch.dtype, near: float, rows: int) -> None:
     wide = torch.randn(rows, 5, 32).to(dtype)
     before = wide.double()
     table = torch.randn(rows, 32).to(dtype)
-    compiled.Rotate(dtype)(wide[:, 1:], 3, table)
+    worker = Worker(rotate_kernel(bfloat16=dtype == torch.bfloat16))
+    Rotation(table, worker).turn(wide[:, 1:], 3)
     assert torch.equal(wide[:, [0, 4]].double(), before[:, [0, 4]])
     cos, sin = table.double()[:, None].chunk(2, dim=-1)
     low, high = before[:, 1:4].chunk(2, dim=-1)

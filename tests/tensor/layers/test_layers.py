@@ -5,8 +5,14 @@ import torch
 from torch.nn import functional
 
 from radixlm.layers.compiled import TensorOptions
-from radixlm.layers.linear import GatedMLP, Linear, LMHead, TokenEmbedding
-from radixlm.layers.norm import QueryKeyNorm, RMSNorm
+from radixlm.layers.linear import (
+    GatedMLP,
+    Linear,
+    LMHead,
+    QueryKeyNorm,
+    RMSNorm,
+    TokenEmbedding,
+)
 from radixlm.layers.rotary import LinearScaling, RopeConfig, Rotary, YarnScaling
 
 CPU = torch.device("cpu")

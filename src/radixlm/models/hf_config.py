@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from pydantic import (
+    AliasChoices,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -102,7 +103,7 @@ class EndTokens(Fields):
 
 class RopeFields(Fields):
     """`rope_parameters` of transformers 5, `rope_scaling` of 4. Every dimension of a head turns, by
-    one position, alike in all layers.
+    one position, alike in all layers. Each type has fields of its own, see below.
     """
 
     partial_rotary_factor: _All = 1.0
@@ -110,10 +111,21 @@ class RopeFields(Fields):
     rope_type: Any = None
     type: Any = None
     rope_theta: Number | None = None
-    factor: Number | None = None
-    low_freq_factor: Number | None = None
-    high_freq_factor: Number | None = None
     original_max_position_embeddings: Size | None = None
+
+
+class _Linear(Fields):
+    factor: Number
+
+
+class _Llama3(Fields):
+    low_freq_factor: Number
+    high_freq_factor: Number
+    factor: Number
+
+
+class _Yarn(Fields):
+    factor: Number | None = None
     attention_factor: Number | None = None
     mscale: _Weight = 0.0
     mscale_all_dim: _Weight = 0.0
@@ -148,8 +160,7 @@ class HFConfig(EndTokens):
     rope_scaling: RopeFields | None = None
     rope_parameters: RopeFields | None = None
     tie_word_embeddings: Flag = False
-    dtype: _Dtype | None = None
-    torch_dtype: _Dtype = "float32"
+    dtype: _Dtype = Field("float32", validation_alias=AliasChoices("dtype", "torch_dtype"))
     bos_token_id: Annotated[_TokenId | None, supported("token ids")] = None
 
     def traits(self) -> Traits:
@@ -162,7 +173,6 @@ class Traits(NamedTuple):
 
     qkv_bias, output_bias, mlp_bias: which projections add a bias.
     qk_norm: every query and key head is normed before rotary.
-    head_dim: size of a head where the config names none; None: hidden_size / heads.
     sliding_window: tokens that a token sees, itself included; None: all before it.
     """
 
@@ -170,20 +180,22 @@ class Traits(NamedTuple):
     output_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
-    head_dim: int | None = None
     sliding_window: int | None = None
 
 
 _F = TypeVar("_F", bound=Fields)
 
 
-def read(kind: type[_F], values: Mapping[str, Any]) -> _F:
-    """Raises UnsupportedModelError that names the field, its value and what is supported."""
+def read(kind: type[_F], values: Mapping[str, Any] | None, place: str = "") -> _F:
+    """Raises UnsupportedModelError that names the field, its value and what is supported.
+
+    place: where the object stands in the file, such as `rope_scaling.`; None is an empty one.
+    """
     try:
-        return kind.model_validate(values)
+        return kind.model_validate(values or {})
     except ValidationError as refused:
         error = refused.errors(include_url=False)[0]
-    field = ".".join(str(part) for part in error["loc"])
+    field = place + ".".join(str(part) for part in error["loc"])
     if error["type"] == "missing":
         raise UnsupportedModelError(f"config field {field!r} is missing")
     raise unsupported(field, error["input"], error["msg"])
@@ -198,7 +210,7 @@ def read_rope(config: HFConfig) -> tuple[RopeConfig, int]:
     at that length, below which it is the plain rotation.
     Raises UnsupportedModelError that names the field.
     """
-    name, rope = _section(config)
+    place, rope = _section(config)
     length, theta = config.max_position_embeddings, rope.rope_theta or config.rope_theta
     if theta <= 1:
         raise unsupported("rope_theta", theta, "a number above 1")
@@ -212,18 +224,18 @@ def read_rope(config: HFConfig) -> tuple[RopeConfig, int]:
         case "dynamic":
             length = min(length, original)
         case "linear":
-            scaling = LinearScaling(_given(rope.factor, f"{name}.factor"))
+            scaling = LinearScaling(read(_Linear, rope.model_extra, place).factor)
             if scaling.factor < 1:
-                raise unsupported(f"{name}.factor", scaling.factor, "1 or more")
+                raise unsupported(f"{place}factor", scaling.factor, "1 or more")
             length = int(length * scaling.factor)
         case "llama3":
-            scaling = _llama3(rope, name, original)
+            scaling = _llama3(read(_Llama3, rope.model_extra, place), place, original)
         case "yarn":
-            scaling = _yarn(rope, original, length)
+            scaling = _yarn(read(_Yarn, rope.model_extra, place), original, length)
             length = max(length, int(original * scaling.factor))
         case other:
             field = "type" if rope.rope_type is None else "rope_type"
-            raise unsupported(f"{name}.{field}", other, _ROPE_TYPES)
+            raise unsupported(place + field, other, _ROPE_TYPES)
     return RopeConfig(theta, scaling), length
 
 
@@ -235,35 +247,27 @@ def _section(config: HFConfig) -> tuple[str, RopeFields]:
                 one = "one set of rotary parameters for all layers"
                 raise unsupported(f"{name}.{key}", value, one)
         if rope is not None and (rope.model_fields_set or rope.model_extra):
-            return name, rope
-    return "rope_scaling", RopeFields()
+            return f"{name}.", rope
+    return "rope_scaling.", RopeFields()
 
 
-def _given(value: float | None, field: str) -> float:
-    if value is None:
-        raise UnsupportedModelError(f"config field {field!r} is missing")
-    return value
-
-
-def _llama3(rope: RopeFields, name: str, original: int) -> Llama3Scaling:
-    low = _given(rope.low_freq_factor, f"{name}.low_freq_factor")
-    high = _given(rope.high_freq_factor, f"{name}.high_freq_factor")
+def _llama3(fields: _Llama3, place: str, original: int) -> Llama3Scaling:
+    low, high = fields.low_freq_factor, fields.high_freq_factor
     if high <= low:
-        more = f"more than low_freq_factor, {low}"
-        raise unsupported(f"{name}.high_freq_factor", high, more)
-    return Llama3Scaling(_given(rope.factor, f"{name}.factor"), low, high, original)
+        raise unsupported(f"{place}high_freq_factor", high, f"more than low_freq_factor, {low}")
+    return Llama3Scaling(fields.factor, low, high, original)
 
 
-def _yarn(rope: RopeFields, original: int, length: int) -> YarnScaling:
-    factor = rope.factor or length / original
-    if rope.attention_factor is not None:
-        attention_factor = rope.attention_factor
-    elif rope.mscale and rope.mscale_all_dim:
-        attention_factor = _mscale(factor, rope.mscale) / _mscale(factor, rope.mscale_all_dim)
-    else:
+def _yarn(fields: _Yarn, original: int, length: int) -> YarnScaling:
+    factor = fields.factor or length / original
+    attention_factor = fields.attention_factor
+    if attention_factor is None:
         attention_factor = _mscale(factor, 1.0)
-    betas = rope.beta_fast, rope.beta_slow
-    return YarnScaling(factor, original, attention_factor, *betas, rope.truncate)
+        if fields.mscale and fields.mscale_all_dim:
+            weights = fields.mscale, fields.mscale_all_dim
+            attention_factor = _mscale(factor, weights[0]) / _mscale(factor, weights[1])
+    betas = fields.beta_fast, fields.beta_slow
+    return YarnScaling(factor, original, attention_factor, *betas, fields.truncate)
 
 
 def _mscale(factor: float, weight: float) -> float:

@@ -1,22 +1,117 @@
-"""config.json, read once at the boundary into a frozen ModelConfig; nothing else reads it."""
+"""config.json, read once at the boundary into a frozen ModelConfig; nothing else reads it. Which
+architectures there are, by the config's `model_type`, and what sets each apart.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from pydantic import Field
 
 from radixlm.core.errors import CheckpointError
 from radixlm.core.files import read_json_object
 from radixlm.layers.rotary import RopeConfig
-from radixlm.models.architectures import read_hf_config
-from radixlm.models.hf_config import EndTokens, Traits, read, read_rope, unsupported
+from radixlm.models.hf_config import (
+    MOST,
+    EndTokens,
+    Fields,
+    Flag,
+    HFConfig,
+    Size,
+    Traits,
+    read,
+    read_rope,
+    supported,
+    unsupported,
+)
 
 # `do_sample` is not among them: requests say what they want by `temperature`.
 _SAMPLING_FIELDS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+
+
+class Llama(HFConfig):
+    """Llama 1 to 3.3, and what took over their shape (SmolLM, Yi, TinyLlama, ...). One flag gives
+    all four attention projections a bias, another the three of the MLP.
+    """
+
+    attention_bias: Flag = False
+    mlp_bias: Flag = False
+
+    def traits(self) -> Traits:
+        return Traits(self.attention_bias, self.attention_bias, self.mlp_bias)
+
+
+class Mistral(HFConfig):
+    """Mistral 7B and its dense successors: Llama without biases, the first version with a window
+    of transformers' default: only an explicit null means none.
+    """
+
+    nullable: ClassVar[frozenset[str]] = frozenset({"sliding_window"})
+    sliding_window: Size | None = 4096
+
+    def traits(self) -> Traits:
+        return Traits(sliding_window=self.sliding_window)
+
+
+class _Window(Fields):
+    sliding_window: Size
+
+
+class _Unwindowed(Fields):
+    max_window_layers: Annotated[
+        int, Field(strict=True, ge=0, le=MOST), supported(f"an integer from 0 to {MOST}")
+    ] = 28
+
+
+_LayerKind = Literal["full_attention", "sliding_attention"]
+
+
+class Qwen2(HFConfig):
+    """Qwen 1.5, 2 and 2.5: biases on q, k and v, never on the output, whatever the config says.
+
+    `use_sliding_window` switches the window on for the layers from `max_window_layers` up, unless
+    `layer_types` names the layers one by one. Without it the other two are not read.
+    """
+
+    use_sliding_window: Flag = False
+    layer_types: Annotated[
+        list[_LayerKind] | None, supported("full_attention and sliding_attention")
+    ] = None
+
+    def traits(self) -> Traits:
+        return Traits(qkv_bias=True, sliding_window=self.window())
+
+    def window(self) -> int | None:
+        """The window of the layers that have one; None when no layer has."""
+        others = self.model_extra or {}
+        if not self.use_sliding_window or "sliding_window" not in others:
+            return None
+        if self.layer_types is not None:
+            windowed = "sliding_attention" in self.layer_types
+        else:
+            windowed = read(_Unwindowed, others).max_window_layers < self.num_hidden_layers
+        return read(_Window, others).sliding_window if windowed else None
+
+
+class Qwen3(Qwen2):
+    """Qwen3, dense: a norm on each query and key head took the place of Qwen2's biases."""
+
+    attention_bias: Flag = False
+    head_dim: Size = 128
+
+    def traits(self) -> Traits:
+        bias = self.attention_bias
+        return Traits(bias, bias, qk_norm=True, sliding_window=self.window())
+
+
+ARCHITECTURES: Mapping[str, type[HFConfig]] = MappingProxyType(
+    {"llama": Llama, "mistral": Mistral, "qwen2": Qwen2, "qwen3": Qwen3}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +147,11 @@ class ModelConfig:
 
         Raises UnsupportedModelError that names the field, its value and what is supported.
         """
-        hf = read_hf_config(config)
+        name = config.get("model_type")
+        architecture = ARCHITECTURES.get(str(name))
+        if architecture is None:
+            raise unsupported("model_type", name, ", ".join(ARCHITECTURES))
+        hf = read(architecture, config)
         if hf.architectures and not any(n.endswith("ForCausalLM") for n in hf.architectures):
             raise unsupported("architectures", hf.architectures, "...ForCausalLM")
         traits, (rope, context_length) = hf.traits(), read_rope(hf)
@@ -61,11 +160,11 @@ class ModelConfig:
         if n_heads % n_kv_heads:
             divisor = f"a divisor of {n_heads} attention heads"
             raise unsupported("num_key_value_heads", n_kv_heads, divisor)
-        head_dim = hf.head_dim or traits.head_dim or hf.hidden_size // n_heads
+        head_dim = hf.head_dim or hf.hidden_size // n_heads
         if head_dim % 2:
             raise unsupported("head_dim", hf.head_dim, f"an even number, but it is {head_dim}")
         return cls(
-            model_type=config["model_type"],
+            model_type=str(name),
             vocab_size=hf.vocab_size,
             hidden_size=hf.hidden_size,
             intermediate_size=hf.intermediate_size,
@@ -78,8 +177,8 @@ class ModelConfig:
             rope=rope,
             traits=traits,
             tie_word_embeddings=hf.tie_word_embeddings,
-            dtype=getattr(torch, hf.dtype or hf.torch_dtype),
-            eos_token_ids=hf.ids | read(EndTokens, generation_config or {}).ids,
+            dtype=getattr(torch, hf.dtype),
+            eos_token_ids=hf.ids | read(EndTokens, generation_config).ids,
             bos_token_id=hf.bos_token_id,
         )
 

@@ -45,6 +45,7 @@ def test_defaults() -> None:
     assert not config.tie_word_embeddings
     assert config.eos_token_ids == frozenset()
     assert config.bos_token_id is None
+    assert ModelConfig.from_hf(hf(dtype="bfloat16", torch_dtype="int8")).dtype == torch.bfloat16
 
 
 def test_both_spellings_mean_the_same() -> None:
@@ -64,6 +65,8 @@ def test_the_older_name_of_the_rope_type() -> None:
     ("rope", "length"),
     [
         ({"rope_type": "default"}, 2048),
+        ({"rope_type": "default", "factor": 0, "beta_fast": "none"}, 2048),
+        ({"rope_type": "dynamic", "factor": 0}, 2048),
         ({"rope_type": "linear", "factor": 4.0}, 8192),
         (LLAMA3, 2048),
         ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}, 4096),
@@ -133,6 +136,8 @@ def test_eos_token_ids(own: Any, generation: Any, expected: set[int]) -> None:
     [
         hf("mistral", sliding_window=2048),
         hf("qwen2", sliding_window=64, use_sliding_window=False),
+        hf("qwen2", sliding_window=0, use_sliding_window=False, max_window_layers="28"),
+        hf("qwen3", sliding_window=0, use_sliding_window=True, max_window_layers=3),
         hf("qwen2", sliding_window=None, use_sliding_window=True),
         hf("qwen2", sliding_window=64, use_sliding_window=True, max_window_layers=3),
         hf("qwen2", sliding_window=64, use_sliding_window=True, layer_types=["full_attention"] * 3),
@@ -196,6 +201,12 @@ YARN = {"rope_type": "yarn", "factor": 4.0}
         (hf(rope_parameters={"full_attention": {}}), "rope_parameters.full_attention", "{}"),
         (hf(rope_scaling={"rope_type": "linear"}), "rope_scaling.factor", "missing"),
         (hf(rope_scaling=YARN | {"factor": -1}), "rope_scaling.factor", "-1"),
+        (
+            hf("qwen2", sliding_window=0, use_sliding_window=True, max_window_layers=0),
+            "window",
+            "0",
+        ),
+        (hf(rope_scaling=LLAMA3 | {"factor": None}), "'rope_scaling.factor'", "missing"),
         (hf(rope_scaling=YARN | {"truncate": 3}), "rope_scaling.truncate", "3"),
         (hf(rope_scaling=LLAMA3 | {"high_freq_factor": 1.0}), "high_freq_factor", "1.0"),
         (hf(rope_scaling="linear"), "rope_scaling", "linear"),
@@ -226,8 +237,8 @@ YARN = {"rope_type": "yarn", "factor": 4.0}
         (hf(num_key_value_heads=3), "num_key_value_heads", "3"),
         (hf(head_dim=15), "head_dim", "15"),
         (hf(attention_bias="yes"), "attention_bias", "yes"),
-        (hf(torch_dtype="int8"), "torch_dtype", "int8"),
-        (hf(dtype="float8_e4m3fn"), "dtype", "float8"),
+        (hf(torch_dtype="int8"), "'torch_dtype'", "int8"),
+        (hf(dtype="float8_e4m3fn"), "'dtype'", "float8"),
         (hf(eos_token_id=[1, 2.5]), "eos_token_id", "2.5"),
         (hf(bos_token_id=-1.5), "bos_token_id", "-1.5"),
     ],

@@ -238,7 +238,7 @@ def largest_logit_difference(folder: Path, prompts: Sequence[Sequence[int]], dev
         table.apply(row)
         batch = ForwardBatch.from_scheduled(ScheduledBatch((row,)), where)
         backend = make_backend(pool, config.n_heads)
-        plan = make_plan((row,), backend.group_tokens)
+        plan = make_plan((row,))
         attend = backend.prepare(plan, table.table, batch.slots)
         every = torch.arange(key.size, device=where)
         ours = model.forward(batch.token_ids, batch.positions, attend, every).cpu()

@@ -54,7 +54,7 @@ class Step(NamedTuple):
     qkv: tuple[Tensor, Tensor, Tensor]
 
     def plan(self, rule: Sharing | None) -> AttentionPlan:
-        return make_plan(self.rows, self.backend.group_tokens, rule)
+        return make_plan(self.rows, rule)
 
     def prepare(self, plan: AttentionPlan) -> Attend:
         return self.backend.prepare(plan, self.table, self.slots)

@@ -22,5 +22,5 @@ def test_any_mixture_equals_the_dense_reference(
     for seed in range(6):
         shapes = random_shapes(np.random.default_rng(seed))
         case = make_case(shapes, heads, dtype, "cuda", seed=seed, scattered=scattered)
-        worst = (run(case, 100_000).double() - reference(case)).abs().max().item()
+        worst = (run(case).double() - reference(case)).abs().max().item()
         assert worst < TOLERANCE[dtype], f"{shapes}: off by {worst}"

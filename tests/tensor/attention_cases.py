@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from radixlm.attention.backends import Backend
-from radixlm.attention.cpu_backend import CpuBackend
+from radixlm.attention.backends import Backend, CpuBackend
 from radixlm.attention.plan import Sharing, make_plan
 from radixlm.attention.torch_backend import TorchBackend
 from radixlm.core.batch import ScheduledRow, Segment
@@ -155,19 +155,20 @@ def _on_the_cpu(least_queries: int) -> Callable[[KVPool, int], Backend]:
     return lambda pool, heads: CpuBackend(pool, heads, least_queries=least_queries)
 
 
-# The product's two backends, and the CPU's with one way of computing for everything.
+# The product's two backends, torch's with groups of one size, and the CPU's with one way of
+# computing for everything.
 BACKENDS: dict[str, Callable[[KVPool, int], Backend]] = {
     "torch": TorchBackend,
+    "torch 1": partial(TorchBackend, group_tokens=1),
+    "torch 150": partial(TorchBackend, group_tokens=150),
     "cpu": CpuBackend,
     "direct": _on_the_cpu(1 << 30),
     "tiles": _on_the_cpu(1),
 }
 
 
-def run(
-    case: Case, group_tokens: int, sharing: Sharing | None = None, backend: str = "torch"
-) -> Tensor:
-    plan = make_plan(case.rows, group_tokens, sharing)
+def run(case: Case, sharing: Sharing | None = None, backend: str = "torch") -> Tensor:
+    plan = make_plan(case.rows, sharing)
     made = BACKENDS[backend](case.pool, case.q.shape[1])
     return made.prepare(plan, case.table, case.slots)(1, case.q, case.k, case.v)
 

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain
+from itertools import accumulate, chain, groupby
 from typing import NamedTuple
 
 from radixlm.core.batch import Extent, ScheduledRow, Segment
-
-# Rows are padded to the longest of their group: a row joins while it fills 3/4 of it, or misses
-# so few tokens that a call of its own would cost more.
-_LEAST_FILL = 0.75
-_FREE_PADDING = 64
 
 
 class Sharing(NamedTuple):
@@ -45,13 +40,6 @@ class SharedRead(NamedTuple):
     extents: tuple[Extent, ...]
 
 
-class Skip(NamedTuple):
-    """The part [start, stop) of a row's context that its shared reads cover."""
-
-    start: int
-    stop: int
-
-
 class _Stretch(NamedTuple):
     """Neighbouring nodes on the way down that have the same readers, rows [first, stop).
 
@@ -74,8 +62,8 @@ class _Stretch(NamedTuple):
 
 def share(
     rows: Sequence[ScheduledRow], rule: Sharing
-) -> tuple[list[SharedRead], list[Skip | None]]:
-    """The step's shared reads, and of each row what they cover of it.
+) -> tuple[list[SharedRead], list[tuple[int, int]]]:
+    """The step's shared reads, and of each row the stretch [start, stop) that they cover.
 
     A stretch is taken when it pays, or when it lies between two that do, so that what is left to
     a row is what comes before the first and after the last:
@@ -94,13 +82,13 @@ def share(
     readers = list(accumulate(few, initial=0))
     stretches = list(_stretches(rows))
     reads: list[SharedRead] = []
-    skips: list[Skip | None] = [None] * len(rows)
+    skips = [(0, 0)] * len(rows)
     for stretch, taken in zip(stretches, _taken(stretches, readers, rule), strict=True):
         if taken:
             reads += _reads(stretch, ends, rule)
             for index in range(stretch.first, stretch.stop):
-                before = skips[index]
-                skips[index] = Skip(before.start if before else stretch.start, stretch.end)
+                start, stop = skips[index]
+                skips[index] = start if stop else stretch.start, stretch.end
     return reads, skips
 
 
@@ -124,14 +112,11 @@ def _readers(
 ) -> Iterator[tuple[int, int]]:
     """Ranges of at least two rows in [first, stop) whose segment at `depth` is the same node."""
     low = first
-    node = _node(rows[low], depth)
-    for high in range(first + 1, stop + 1):
-        below = _node(rows[high], depth) if high < stop else None
-        if high < stop and below == node:
-            continue
+    for node, same in groupby(_node(row, depth) for row in rows[first:stop]):
+        high = low + sum(1 for _ in same)
         if node is not None and high - low > 1:
             yield low, high
-        low, node = high, below
+        low = high
 
 
 def _node(row: ScheduledRow, depth: int) -> int | None:
@@ -192,7 +177,7 @@ class RowSpan(NamedTuple):
     context: tokens to read, the new ones included; they are the last n_new of it.
     table_row: where the request table lists the slots of the row.
     head, gap: after `head` tokens, `gap` are left out, for the shared reads cover them.
-    view: the run of slots that is the whole context, when it is just one.
+    segments: of the whole row.
     """
 
     token: int
@@ -201,92 +186,43 @@ class RowSpan(NamedTuple):
     table_row: int
     head: int
     gap: int
-    view: Extent | None
+    segments: tuple[Segment, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionPlan:
-    """The step's rows, by the way in which they are computed.
-
-        tokens of the step   | c c c c | d | d | c c c | d |
-                               chunk 0   |   |   chunk 1  |
-                                         +---+---- ... ---+  groups of similar context
+    """What a step reads.
 
     shared: stretches of context that several rows read together, at any depth of the tree.
-    chunks: rows with several new tokens, each on its own, causal among its new tokens.
-    groups: rows with one new token, those with similar contexts together as one padded batch.
+    rows: what each reads by itself, causal among its new tokens, in the batch's order.
     kv_tokens_of_rows: tokens of context of all rows together: what they would read one by one.
     """
 
     shared: tuple[SharedRead, ...]
-    chunks: tuple[RowSpan, ...]
-    groups: tuple[tuple[RowSpan, ...], ...]
+    rows: tuple[RowSpan, ...]
     kv_tokens_of_rows: int
 
     @property
     def kv_tokens_read(self) -> int:
         """Tokens whose keys and values the step reads, in each layer; padding is not counted."""
-        own = sum(span.context for group in (self.chunks, *self.groups) for span in group)
-        return own + sum(read.length for read in self.shared)
+        return sum(span.context for span in self.rows) + sum(read.length for read in self.shared)
 
 
-def make_plan(
-    rows: Sequence[ScheduledRow], group_tokens: int, sharing: Sharing | None = None
-) -> AttentionPlan:
-    """Plan one step. A group reads at most `group_tokens` padded tokens, unless it is one row.
+def make_plan(rows: Sequence[ScheduledRow], sharing: Sharing | None = None) -> AttentionPlan:
+    """Plan one step.
 
     sharing: when to read a node once for all its rows; None: never.
-    Raises ValueError when a row's segments do not cover exactly its tokens.
-    O(segments + rows log rows).
+    Raises ValueError when a row's segments do not cover exactly its tokens. O(segments of rows).
     """
-    shared, skips = share(rows, sharing) if sharing else ([], [None] * len(rows))
-    chunks: list[RowSpan] = []
-    singles: list[RowSpan] = []
+    shared, skips = share(rows, sharing) if sharing else ([], [(0, 0)] * len(rows))
+    spans: list[RowSpan] = []
     token = 0
-    for row, skip in zip(rows, skips, strict=True):
-        span = _span(row, token, skip or Skip(0, 0))
-        (singles if span.n_new == 1 else chunks).append(span)
-        token += span.n_new
-    groups = tuple(_grouped(singles, group_tokens))
-    return AttentionPlan(tuple(shared), tuple(chunks), groups, sum(row.stop for row in rows))
-
-
-def _span(row: ScheduledRow, token: int, skip: Skip) -> RowSpan:
-    covered = sum(segment.stop - segment.start for segment in row.segments)
-    if covered != row.stop:
-        raise ValueError(
-            f"segments of request {row.request.request_id} cover {covered} of {row.stop} tokens"
-        )
-    own = [s for s in row.segments if s.stop <= skip.start or s.start >= skip.stop]
-    gap = skip.stop - skip.start
-    return RowSpan(token, row.n_new, row.stop - gap, row.row, skip.start, gap, _view(own))
-
-
-def _view(segments: Sequence[Segment]) -> Extent | None:
-    """The one run that all segments form, if they do. A segment's extents never touch, so one
-    that has several of them (a long answer can have thousands) settles it.
-    """
-    start = stop = segments[0].extents[0].start
-    for segment in segments:
-        if len(segment.extents) > 1 or segment.extents[0].start != stop:
-            return None
-        stop = segment.extents[0].stop
-    return Extent(start, stop)
-
-
-def _grouped(spans: Sequence[RowSpan], group_tokens: int) -> list[tuple[RowSpan, ...]]:
-    """Longest first, so that a group's first row gives its width and waste is easy to bound."""
-    groups: list[list[RowSpan]] = []
-    for span in sorted(spans, key=lambda span: -span.context):
-        if groups and _fits(groups[-1], span.context, group_tokens):
-            groups[-1].append(span)
-        else:
-            groups.append([span])
-    return [tuple(group) for group in groups]
-
-
-def _fits(group: list[RowSpan], context: int, group_tokens: int) -> bool:
-    width = group[0].context
-    if (len(group) + 1) * width > group_tokens:
-        return False
-    return context >= _LEAST_FILL * width or width - context <= _FREE_PADDING
+    for row, (head, end) in zip(rows, skips, strict=True):
+        covered = sum(segment.stop - segment.start for segment in row.segments)
+        if covered != row.stop:
+            name = row.request.request_id
+            raise ValueError(f"segments of request {name} cover {covered} of {row.stop} tokens")
+        own, gap = row.stop - (end - head), end - head
+        spans.append(RowSpan(token, row.n_new, own, row.row, head, gap, row.segments))
+        token += row.n_new
+    return AttentionPlan(tuple(shared), tuple(spans), sum(row.stop for row in rows))

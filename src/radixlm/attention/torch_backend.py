@@ -1,9 +1,15 @@
-"""Attention by torch, on any device: what of the pool is read, and the queries that meet it."""
+"""Attention by torch, on any device: what of the pool is read, and the queries that meet it.
+
+Of one part of a context there is a result and a log-sum-exp: with scores s_i and values v_i,
+sum(exp(s_i) v_i) / sum(exp(s_i)) and log(sum(exp(s_i))). Two parts merge into what one softmax over
+both would give, since exp(lse) is the weight that each one lacks (FlashAttention's split-KV;
+Hydragen, Juravsky et al., 2024; DeFT, Yao et al., 2024).
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -11,18 +17,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from radixlm.attention.flash import attend_all, attend_part, merge
 from radixlm.attention.plan import AttentionPlan, RowSpan, SharedRead, Sharing
 from radixlm.core.batch import Extent
 from radixlm.memory.pools import KVPool
 
 # A run of slots of a shared node this long is read in place, shorter ones are gathered together.
 LEAST_VIEW = 4096
-
-# A run of the pool (a view), or a list of slots (a gather).
-Source = Extent | Tensor
-
-
+# Rows are padded to the longest of their group: a row joins while it fills 3/4 of it, or misses
+# so few tokens that a call of its own would cost more.
+_LEAST_FILL = 0.75
+_FREE_PADDING = 64
 # A gathered group is read again at once, so it should still lie in the processor's cache. Of 2 to 8
 # MiB, 64 rows of 1,050 tokens were fastest at 4 in float32 and 2 in bfloat16 (1 MiB L2 per core);
 # gathered in one piece they take twice as long. Counted in elements of keys and values together.
@@ -35,6 +39,9 @@ _GPU_QUERY_BLOCK = 2048
 # When to share; docs/adr/0011-tree-attention.md has the measurements. A read of its own costs calls
 # and merging: what a row must save, in tokens x heads x head_dim. On CUDA nothing was measured.
 _LEAST_SAVED = 1 << 20
+
+# A run of the pool (a view), or a list of slots (a gather).
+Source = Extent | Tensor
 
 
 class Sources:
@@ -61,50 +68,34 @@ class Sources:
         return into_keys, into_values
 
 
-def shared_source(read: SharedRead, pool: KVPool) -> Source:
-    """A view when it is one run of slots, else a gather."""
-    if len(read.extents) == 1:
-        return read.extents[0]
-    return torch.cat([torch.arange(*extent) for extent in read.extents]).to(pool.device)
-
-
-def stacked_queries(q: Tensor, n_kv_heads: int) -> Tensor:
-    """Queries that share a key head stand one below the other, those of all tokens, scaled:
-
-    q     (n_kv_heads, tokens, queries of a key head, head_dim), from (tokens, n_heads, head_dim)
-    keys  (n_kv_heads, tokens of the context, head_dim)
-    """
-    tokens, n_heads, head_dim = q.shape
-    queries = q.new_empty((n_kv_heads, tokens, n_heads // n_kv_heads, head_dim))
-    by_key = q.view(tokens, n_kv_heads, n_heads // n_kv_heads, head_dim).transpose(0, 1)
-    return torch.mul(by_key, head_dim**-0.5, out=queries)
-
-
 class _Chunk(NamedTuple):
     """blocks: (first query, one past the last, tokens read, mask) within the row's new tokens."""
 
-    first: int
-    stop: int
+    new: slice
     source: Source
     blocks: tuple[tuple[int, int, int, Tensor], ...]
 
 
 class _Group(NamedTuple):
-    """rows: its place in the step's list of single-token rows; mask: None when nothing is padded"""
+    """Rows with one new token and similar contexts, a padded batch. tokens: (rows,) int64, the new
+    ones; mask: None when nothing is padded.
+    """
 
-    rows: slice
+    tokens: Tensor
     width: int
     source: Source
     mask: Tensor | None
 
 
 class TorchBackend:
-    """Attention on any device. n_heads: of queries."""
+    """Attention on any device. n_heads: of queries; group_tokens: the most padded tokens that a
+    group reads, unless it is one row.
+    """
 
-    def __init__(self, pool: KVPool, n_heads: int) -> None:
+    def __init__(self, pool: KVPool, n_heads: int, *, group_tokens: int | None = None) -> None:
         self._pool = pool
         budget = _CPU_GROUP_ELEMENTS if pool.device.type == "cpu" else _GPU_GROUP_ELEMENTS
-        self.group_tokens = budget // (2 * pool.n_kv_heads * pool.head_dim)
+        self._group_tokens = group_tokens or budget // (2 * pool.n_kv_heads * pool.head_dim)
         saved = _LEAST_SAVED // (n_heads * pool.head_dim)
         self.sharing = Sharing(
             largest=sys.maxsize, fewest=1, shortest=0, least_saved=saved, least_view=LEAST_VIEW
@@ -112,7 +103,7 @@ class TorchBackend:
 
     def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> TorchAttention:
         """See `Backend`."""
-        return TorchAttention(self._pool, table, plan, slots)
+        return TorchAttention(self._pool, table, plan, slots, self._group_tokens)
 
 
 class TorchAttention:
@@ -120,6 +111,10 @@ class TorchAttention:
 
     Each row attends to what it reads by itself, then what rows read together is merged in, one
     read after the other; where nothing is shared, nothing is merged and the first part is all.
+
+        tokens of the step   | c c c c | d | d | c c c | d |
+                               chunk 0   |   |   chunk 1  |     chunks: several new tokens
+                                         +---+---- ... ---+     groups of single ones
 
     Grouped queries need no kernel of their own: of one token, those that share a key head are
     several queries of one head; of many tokens, they are heads over a key expanded with stride 0.
@@ -133,132 +128,175 @@ class TorchAttention:
         .  .  .  .  .  .          ('.' may be read, x not)
 
     pool: receives the new tokens' keys and values, then is read.
-    table: (rows, context) int32, the request table with this step applied.
-    slots: (tokens,) int64, where the step's new tokens go.
+    table, slots: see `Backend`.
     """
 
-    def __init__(self, pool: KVPool, table: Tensor, plan: AttentionPlan, slots: Tensor) -> None:
+    def __init__(
+        self, pool: KVPool, table: Tensor, plan: AttentionPlan, slots: Tensor, group_tokens: int
+    ) -> None:
         self._pool = pool
         self._slots = slots
-        self._chunks = _chunks(plan.chunks, table, pool)
-        self._groups = _groups(plan.groups, table, pool)
-        self._shared = [(read, shared_source(read, pool)) for read in plan.shared]
-        singles = [span.token for group in plan.groups for span in group]
-        self._singles = torch.tensor(singles, dtype=torch.int64, device=pool.device)
-        sources = [chunk.source for chunk in self._chunks]
-        sources += [group.source for group in self._groups]
-        sources += [source for _, source in self._shared]
+        self._chunks = list(_chunks([span for span in plan.rows if span.n_new > 1], table, pool))
+        singles = [span for span in plan.rows if span.n_new == 1]
+        self._groups = [_group(spans, table, pool) for spans in grouped(singles, group_tokens)]
+        self._shared = [(read, _shared_source(read, pool)) for read in plan.shared]
+        parts: list[_Chunk | _Group] = [*self._chunks, *self._groups]
+        sources = [part.source for part in parts] + [source for _, source in self._shared]
         self._sources = Sources(pool, sources)
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """See `Attend`: q (tokens, n_heads, head_dim) -> the same shape."""
         self._pool.write(layer, self._slots, k, v)
-        if not self._shared:
-            out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-            self._attend_own(layer, q, out, None)
-            return out
-        out = torch.empty(q.shape, dtype=torch.float32, device=q.device)
-        lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
-        self._attend_own(layer, q, out, lse)
-        self._merge_shared(layer, q, out, lse)
-        return out.to(q.dtype)
-
-    def _attend_own(self, layer: int, q: Tensor, out: Tensor, lse: Tensor | None) -> None:
-        """What each row reads by itself, into out (tokens, n_heads, head_dim) and, where there is
-        more to be merged, lse (tokens, n_heads).
-        """
+        dtype = torch.float32 if self._shared else q.dtype
+        out = torch.empty(q.shape, dtype=dtype, device=q.device)
+        lse = out.new_empty(q.shape[:2]) if self._shared else None
         for chunk in self._chunks:
             keys, values = self._sources.read(layer, chunk.source)
-            new = slice(chunk.first, chunk.stop)
+            new = chunk.new
             _attend_chunk(q[new], keys, values, chunk, out[new], None if lse is None else lse[new])
-        if self._groups:
-            single = q.index_select(0, self._singles)
-            done = torch.empty(single.shape, dtype=out.dtype, device=q.device)
-            done_lse = None if lse is None else done.new_empty(done.shape[:2])
-            for group in self._groups:
-                keys, values = self._sources.read(layer, group.source)
-                part_lse = None if done_lse is None else done_lse[group.rows]
-                _attend_group(single[group.rows], keys, values, group, done[group.rows], part_lse)
-            out.index_copy_(0, self._singles, done)
-            if lse is not None and done_lse is not None:
-                lse.index_copy_(0, self._singles, done_lse)
+        for group in self._groups:
+            keys, values = self._sources.read(layer, group.source)
+            single = q.index_select(0, group.tokens)
+            part, part_lse = _attend_group(single, keys, values, group, lse is not None)
+            out.index_copy_(0, group.tokens, part.to(dtype))
+            if lse is not None and part_lse is not None:
+                lse.index_copy_(0, group.tokens, part_lse)
+        if lse is not None:
+            self._merge_shared(layer, q, out, lse)
+        return out.to(q.dtype)
 
     def _merge_shared(self, layer: int, q: Tensor, out: Tensor, lse: Tensor) -> None:
-        """Merge what rows read together into what each has by itself."""
+        """Merge what rows read together into what each has by itself.
+
+        Queries that share a key head stand one below the other, those of all tokens:
+        (n_kv_heads, tokens, queries of a key head, head_dim).
+        """
         n_kv = self._pool.n_kv_heads
-        queries = stacked_queries(q, n_kv)
+        by_key = q.unflatten(1, (n_kv, -1)).transpose(0, 1)
+        queries = torch.mul(by_key, q.shape[-1] ** -0.5, out=q.new_empty(by_key.shape))
         out, lse = out.unflatten(1, (n_kv, -1)), lse.unflatten(1, (n_kv, -1))
         for read, source in self._shared:
             keys, values = self._sources.read(layer, source)
             rows = slice(read.first, read.stop)
             theirs = queries[:, rows]
-            part, part_lse = attend_all(theirs.flatten(1, 2), keys, values)
+            part, part_lse = attend_part(
+                theirs.flatten(1, 2)[None],
+                keys.transpose(0, 1)[None],
+                values.transpose(0, 1)[None],
+                None,
+                1.0,
+            )
             part, part_lse = part.view_as(theirs), part_lse.view(theirs.shape[:3])
             merge(out[rows], lse[rows], part.transpose(0, 1), part_lse.transpose(0, 1))
 
 
+def attend_part(
+    q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Attention over one part of the context.
+
+    q: (b, heads, queries, head_dim); keys, values: (b, heads, tokens, head_dim), any strides.
+    mask: added to the scores, broadcast to (b, heads, queries, tokens).
+    Returns the result, shaped and typed like q, and the lse, (b, heads, queries) float32.
+    """
+    if q.device.type == "cpu":
+        # What scaled_dot_product_attention calls on the CPU, which then drops the second result.
+        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            q, keys, values, attn_mask=mask, scale=scale
+        )
+        return out, lse
+    return plain_part(q, keys, values, mask, scale)
+
+
+def plain_part(
+    q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor]:
+    """The same on any device, as it is written in books; scores are float32."""
+    scores = torch.matmul(q, keys.transpose(-1, -2)).float().mul_(scale)
+    if mask is not None:
+        scores += mask
+    lse = scores.logsumexp(-1)
+    return torch.matmul(scores.sub_(lse[..., None]).exp_().to(values.dtype), values), lse
+
+
+def merge(out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> None:
+    """Take another part of the context in, in place.
+
+    out, part: (..., head_dim), lse, part_lse: (...); out, lse and part_lse float32.
+    """
+    # exp(b) / (exp(a) + exp(b)) without overflow.
+    weight = (part_lse - lse).sigmoid_()
+    out.lerp_(part.float(), weight[..., None])
+    torch.logaddexp(lse, part_lse, out=lse)
+
+
 def _attend(
-    q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, out: Tensor, lse: Tensor | None
-) -> None:
-    """Scaled dot product attention into `out` and, if it is wanted, `lse`."""
-    if lse is None:
-        out.copy_(scaled_dot_product_attention(q, keys, values, mask))
-    else:
-        part, part_lse = attend_part(q, keys, values, mask, q.shape[-1] ** -0.5)
-        out.copy_(part)
-        lse.copy_(part_lse)
+    q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, with_lse: bool
+) -> tuple[Tensor, Tensor | None]:
+    """As `attend_part`; without an lse it is torch's fastest."""
+    if with_lse:
+        return attend_part(q, keys, values, mask, q.shape[-1] ** -0.5)
+    return scaled_dot_product_attention(q, keys, values, mask), None
 
 
 def _attend_chunk(
     q: Tensor, keys: Tensor, values: Tensor, chunk: _Chunk, out: Tensor, lse: Tensor | None
 ) -> None:
-    """One row's new tokens, (n, n_heads, head_dim), over its context (tokens, n_kv_heads, …)."""
-    n, n_heads, head_dim = q.shape
-    tokens, n_kv = keys.shape[:2]
-    shared = n_heads // n_kv
-    queries = q.view(n, n_kv, shared, head_dim).permute(1, 2, 0, 3)
-    expanded = (n_kv, shared, tokens, head_dim)
-    keys = keys.transpose(0, 1).unsqueeze(1).expand(expanded)
-    values = values.transpose(0, 1).unsqueeze(1).expand(expanded)
-    out = out.view(n, n_kv, shared, head_dim).permute(1, 2, 0, 3)
-    lse = None if lse is None else lse.view(n, n_kv, shared).permute(1, 2, 0)
+    """One row's new tokens, (n, n_heads, head_dim), over its context (tokens, n_kv_heads, …), into
+    out and lse.
+    """
+    n_kv = keys.shape[1]
+    queries, out = (each.unflatten(1, (n_kv, -1)).permute(1, 2, 0, 3) for each in (q, out))
+    lse = None if lse is None else lse.unflatten(1, (n_kv, -1)).permute(1, 2, 0)
+    keys, values = (
+        each.transpose(0, 1).unsqueeze(1).expand(-1, queries.shape[1], -1, -1)
+        for each in (keys, values)
+    )
     for first, stop, read, mask in chunk.blocks:
-        _attend(
-            queries[:, :, first:stop],
-            keys[:, :, :read],
-            values[:, :, :read],
-            mask,
-            out[:, :, first:stop],
-            None if lse is None else lse[:, :, first:stop],
+        block = queries[:, :, first:stop]
+        part, part_lse = _attend(
+            block, keys[:, :, :read], values[:, :, :read], mask, lse is not None
         )
+        out[:, :, first:stop] = part
+        if lse is not None and part_lse is not None:
+            lse[:, :, first:stop] = part_lse
 
 
 def _attend_group(
-    q: Tensor, keys: Tensor, values: Tensor, group: _Group, out: Tensor, lse: Tensor | None
-) -> None:
+    q: Tensor, keys: Tensor, values: Tensor, group: _Group, with_lse: bool
+) -> tuple[Tensor, Tensor | None]:
     """Single tokens, (rows, n_heads, head_dim), each over its own `width` tokens of keys."""
     rows, _, head_dim = q.shape
-    n_kv = keys.shape[1]
-    context = (rows, group.width, n_kv, head_dim)
-    _attend(
-        q.view(rows, n_kv, -1, head_dim),
+    context = (rows, group.width, keys.shape[1], head_dim)
+    part, lse = _attend(
+        q.view(rows, keys.shape[1], -1, head_dim),
         keys.view(context).transpose(1, 2),
         values.view(context).transpose(1, 2),
         group.mask,
-        out.view(rows, n_kv, -1, head_dim),
-        None if lse is None else lse.view(rows, n_kv, -1),
+        with_lse,
     )
+    return part.flatten(1, 2), None if lse is None else lse.flatten(1, 2)
 
 
-def _chunks(spans: Sequence[RowSpan], table: Tensor, pool: KVPool) -> list[_Chunk]:
-    if not spans:
-        return []
+def grouped(spans: Iterable[RowSpan], group_tokens: int) -> list[list[RowSpan]]:
+    """Longest first, so that a group's first row gives its width and waste is easy to bound."""
+    groups: list[list[RowSpan]] = []
+    for span in sorted(spans, key=lambda span: -span.context):
+        width = groups[-1][0].context if groups else 0
+        similar = span.context >= _LEAST_FILL * width or width - span.context <= _FREE_PADDING
+        if groups and similar and (len(groups[-1]) + 1) * width <= group_tokens:
+            groups[-1].append(span)
+        else:
+            groups.append([span])
+    return groups
+
+
+def _chunks(spans: Sequence[RowSpan], table: Tensor, pool: KVPool) -> Iterator[_Chunk]:
     limit = _CPU_QUERY_BLOCK if pool.device.type == "cpu" else _GPU_QUERY_BLOCK
-    height = min(limit, max(span.n_new for span in spans))
-    width = max(span.context for span in spans)
+    height = min(limit, max((span.n_new for span in spans), default=0))
+    width = max((span.context for span in spans), default=0)
     barred = torch.full((height, width), float("-inf"), dtype=pool.dtype, device=pool.device)
     triangle = barred.triu_(width - height + 1)
-    chunks = []
     for span in spans:
         start = span.context - span.n_new
         blocks = []
@@ -267,29 +305,16 @@ def _chunks(spans: Sequence[RowSpan], table: Tensor, pool: KVPool) -> list[_Chun
             # CUDA's kernels want an aligned mask; CPU's take any strides.
             mask = mask if pool.device.type == "cpu" else mask.contiguous()
             blocks.append((first, stop, start + stop, mask))
-        source = span.view or _slots_of([span], table).flatten()
-        chunks.append(_Chunk(span.token, span.token + span.n_new, source, tuple(blocks)))
-    return chunks
+        new = slice(span.token, span.token + span.n_new)
+        yield _Chunk(new, view_of(span) or _slots_of([span], table).flatten(), tuple(blocks))
 
 
-def _groups(groups: Sequence[tuple[RowSpan, ...]], table: Tensor, pool: KVPool) -> list[_Group]:
-    made = []
-    first = 0
-    for spans in groups:
-        rows = slice(first, first + len(spans))
-        first = rows.stop
-        width = spans[0].context
-        if len(spans) == 1 and spans[0].view is not None:
-            made.append(_Group(rows, width, spans[0].view, None))
-        else:
-            made.append(_gathered_group(rows, spans, table, pool))
-    return made
-
-
-def _gathered_group(rows: slice, spans: Sequence[RowSpan], table: Tensor, pool: KVPool) -> _Group:
+def _group(spans: Sequence[RowSpan], table: Tensor, pool: KVPool) -> _Group:
     """Padding repeats a row's own last slot: nothing of another request is ever touched."""
     width = spans[0].context
-    slots = _slots_of(spans, table).flatten()
+    tokens = torch.tensor([span.token for span in spans], device=pool.device)
+    if len(spans) == 1 and (view := view_of(spans[0])) is not None:
+        return _Group(tokens, width, view, None)
     mask = None
     if spans[-1].context < width:
         position = torch.arange(width, device=table.device)
@@ -297,7 +322,21 @@ def _gathered_group(rows: slice, spans: Sequence[RowSpan], table: Tensor, pool: 
         padding = (position >= lengths[:, None])[:, None, None, :]
         mask = torch.zeros(padding.shape, dtype=pool.dtype, device=pool.device)
         mask.masked_fill_(padding, float("-inf"))
-    return _Group(rows, width, slots, mask)
+    return _Group(tokens, width, _slots_of(spans, table).flatten(), mask)
+
+
+def view_of(span: RowSpan) -> Extent | None:
+    """The one run of slots that is all that a row reads by itself, if it is one. A segment's runs
+    never touch, so one that has several of them (a long answer can have thousands) settles it.
+    """
+    skipped = range(span.head, span.head + span.gap)
+    own = [segment for segment in span.segments if segment.start not in skipped]
+    start = stop = own[0].extents[0].start
+    for segment in own:
+        if len(segment.extents) > 1 or segment.extents[0].start != stop:
+            return None
+        stop = segment.extents[0].stop
+    return Extent(start, stop)
 
 
 def _slots_of(spans: Sequence[RowSpan], table: Tensor) -> Tensor:
@@ -309,3 +348,10 @@ def _slots_of(spans: Sequence[RowSpan], table: Tensor) -> Tensor:
     position = torch.minimum(position, lengths - 1)
     position = torch.where(position < heads, position, position + gaps)
     return table[rows, position].long()
+
+
+def _shared_source(read: SharedRead, pool: KVPool) -> Source:
+    """A view when it is one run of slots, else a gather."""
+    if len(read.extents) == 1:
+        return read.extents[0]
+    return torch.cat([torch.arange(*extent) for extent in read.extents]).to(pool.device)

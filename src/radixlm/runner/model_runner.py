@@ -140,7 +140,7 @@ class ModelRunner:
         for row in batch.rows:
             self._req_to_token.apply(row)
         forward = ForwardBatch.from_scheduled(batch, self._device)
-        plan = make_plan(batch.rows, self._backend.group_tokens, self._backend.sharing)
+        plan = make_plan(batch.rows, self._backend.sharing)
         attend = self._backend.prepare(plan, self._req_to_token.table, forward.slots)
         logits = self._model.forward(
             forward.token_ids, forward.positions, attend, forward.logit_rows

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from radixlm.attention.plan import make_plan
+from radixlm.attention.torch_backend import grouped, view_of
 from radixlm.core.batch import Extent, ScheduledRow
 from tests.tensor.rows import make_row
 
@@ -12,28 +13,29 @@ def _decode(length: int) -> ScheduledRow:
 
 
 def _widths(lengths: list[int], group_tokens: int) -> list[list[int]]:
-    plan = make_plan([_decode(length) for length in lengths], group_tokens)
-    return [[span.context for span in group] for group in plan.groups]
+    plan = make_plan([_decode(length) for length in lengths])
+    return [[span.context for span in group] for group in grouped(plan.rows, group_tokens)]
 
 
 def test_neighbouring_extents_merge_into_a_view() -> None:
-    (chunk,) = make_plan([make_row([1] * 6, slots=range(10, 16), start=2)], 100).chunks
-    assert chunk.view == Extent(10, 16)
-    (chunk,) = make_plan([make_row([1] * 4, slots=[0, 1, 5, 6], start=2)], 100).chunks
-    assert chunk.view is None
-    (chunk,) = make_plan([make_row([1] * 4, slots=[0, 1, 3, 4], start=2)], 100).chunks
-    assert chunk.view is None
+    for slots, view in [
+        (range(10, 16), Extent(10, 16)),
+        ([0, 1, 5, 6], None),
+        ([0, 1, 3, 4], None),
+    ]:
+        (span,) = make_plan([make_row([1] * len(slots), slots=slots, start=2)]).rows
+        assert view_of(span) == view
 
 
-def test_rows_are_told_apart_by_their_new_tokens() -> None:
+def test_rows_follow_each_other() -> None:
     rows = [make_row([1] * 6, start=2), _decode(5), make_row([1] * 3, start=0), _decode(4)]
-    plan = make_plan(rows, 100)
-    assert [(span.token, span.n_new, span.context) for span in plan.chunks] == [
+    spans = make_plan(rows).rows
+    assert [(span.token, span.n_new, span.context) for span in spans] == [
         (0, 4, 6),
+        (4, 1, 5),
         (5, 3, 3),
+        (8, 1, 4),
     ]
-    (group,) = plan.groups
-    assert [(span.token, span.n_new, span.context) for span in group] == [(4, 1, 5), (8, 1, 4)]
 
 
 def test_groups_hold_similar_lengths_within_the_budget() -> None:
@@ -46,4 +48,4 @@ def test_segments_that_do_not_cover_the_row_are_refused() -> None:
     row = _decode(5)
     object.__setattr__(row, "segments", row.segments[:1])
     with pytest.raises(ValueError, match="row-0 cover 4 of 5 tokens"):
-        make_plan([row], 100)
+        make_plan([row])

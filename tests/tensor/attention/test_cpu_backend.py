@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from radixlm.attention import backends
-from radixlm.attention.backends import make_backend
-from radixlm.attention.cpu_backend import CpuBackend
+from radixlm.attention.backends import CpuBackend, make_backend
 from radixlm.attention.plan import make_plan
 from radixlm.attention.torch_backend import TorchBackend
 from radixlm.kernels.openmp import team
@@ -48,13 +47,13 @@ def test_any_shape_of_heads(dtype: torch.dtype, near: float, backend: str, heads
     """Several vectors a head, several blocks of queries a key head, halves of vectors."""
     shapes = [(70, 1), (3, 9), (0, 140)]
     case = make_case(shapes, heads, dtype, "cpu", seed=1, scattered=True)
-    out = run(case, 0, backend=backend)
+    out = run(case, backend=backend)
     assert (out.double() - reference(case)).abs().max().item() < near
 
 
 def test_more_queries_of_a_token_than_a_block_has() -> None:
     case = make_case([(0, 140)], Heads(130, 1, 8), torch.bfloat16, "cpu", seed=1, scattered=True)
-    out = run(case, 0, backend="tiles")
+    out = run(case, backend="tiles")
     assert (out.double() - reference(case)).abs().max().item() < 3e-2
 
 
@@ -64,7 +63,7 @@ def test_pieces_leave_out_what_is_shared(dtype: torch.dtype, near: float) -> Non
     paths = [Path(nodes, 900, 1), Path(nodes[:2], 0, 1)]
     case = make_tree_case(paths, Heads(6, 2, 16), dtype, "cpu", seed=2, page=2)
     sharing = CpuBackend(case.pool, 6).sharing._replace(fewest=1, least_saved=300)
-    out = run(case, 0, sharing, "direct")
+    out = run(case, sharing, "direct")
     assert (out.double() - reference(case)).abs().max().item() < near
 
 
@@ -76,7 +75,7 @@ def test_threads_may_change_between_planning_and_computing(
 ) -> None:
     case = make_case(shapes, Heads(4, 2, 16), torch.float32, "cpu", seed=3, scattered=True)
     made = BACKENDS[backend](case.pool, 4)
-    attend = made.prepare(make_plan(case.rows, 0), case.table, case.slots)
+    attend = made.prepare(make_plan(case.rows), case.table, case.slots)
     wanted = attend(1, case.q, case.k, case.v)
     assert (wanted.double() - reference(case)).abs().max().item() < 5e-6
     for count in (7, 1):
@@ -93,7 +92,7 @@ def test_scores_beyond_all_bounds(backend: str, factor: float) -> None:
     case.k.fill_(1e19 if factor < 0 else 1.0)
     case.q.fill_(factor)
     case.q[..., 0] = factor * (1 + 1e-4)
-    out = run(case, 0, backend=backend)
+    out = run(case, backend=backend)
     if factor < 0:
         assert bool(out.isnan().all())
     else:
@@ -105,10 +104,10 @@ def test_scratch_does_not_hang_on_the_default_type(backend: str) -> None:
     """Somebody else in the process may be loading a model under another default."""
     shapes = [(900, 1)] * 3 + [(2000, 3)]
     case = make_case(shapes, Heads(9, 3, 16), torch.float32, "cpu", seed=4, scattered=True)
-    wanted = run(case, 0, backend=backend)
+    wanted = run(case, backend=backend)
     torch.set_default_dtype(torch.bfloat16)
     try:
-        out = run(case, 0, backend=backend)
+        out = run(case, backend=backend)
     finally:
         torch.set_default_dtype(torch.float32)
     assert torch.equal(out, wanted)
@@ -124,10 +123,10 @@ def test_broken_numbers_are_seen(
     """They must reach the logits, where they are refused."""
     case = make_case([(context, 1)], Heads(4, 2, 16), dtype, "cpu", seed=5, scattered=False)
     case.pool.keys[1][case.table[1, 3].long()] = broken
-    assert not run(case, 0, backend=backend).isfinite().any(dim=-1).all()
+    assert not run(case, backend=backend).isfinite().any(dim=-1).all()
     case = make_case([(context, 1)], Heads(4, 2, 16), dtype, "cpu", seed=5, scattered=False)
     case.q.fill_(float("nan"))
-    assert bool(run(case, 0, backend=backend).isnan().all())
+    assert bool(run(case, backend=backend).isnan().all())
 
 
 def test_a_machine_gets_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from radixlm.attention import flash
-from radixlm.attention.cpu_backend import CpuBackend
+from radixlm.attention.backends import CpuBackend
 from radixlm.attention.plan import AttentionPlan, Sharing, make_plan
+from radixlm.attention.torch_backend import attend_part, plain_part
 from radixlm.memory.pools import KVPool
 from tests.tensor.attention_cases import (
     Heads,
@@ -35,8 +35,8 @@ def test_any_tree_equals_the_plain_backend(
     for seed in range(2):
         paths = random_tree(np.random.default_rng(seed), depth=depth, page=page)
         case = make_tree_case(paths, heads, torch.float32, "cpu", seed=seed, page=page)
-        plain = run(case, 150)
-        shared = run(case, 150, rule, backend)
+        plain = run(case)
+        shared = run(case, rule, backend)
         assert (shared - plain).abs().max().item() < 1e-5, paths
         assert (shared.double() - reference(case)).abs().max().item() < 1e-5, paths
 
@@ -48,7 +48,7 @@ def test_bfloat16_is_within_its_precision(rule: Sharing, backend: str) -> None:
         paths = random_tree(np.random.default_rng(seed), depth=4, page=4)
         heads = Heads(9, 3, 16)
         case = make_tree_case(paths, heads, torch.bfloat16, "cpu", seed=seed, page=4)
-        out = run(case, 150, rule, backend)
+        out = run(case, rule, backend)
         assert out.dtype == torch.bfloat16
         assert (out.double() - reference(case)).abs().max().item() < 2e-2, paths
 
@@ -59,8 +59,8 @@ def test_large_scores_do_not_overflow_when_merged(backend: str) -> None:
         [Path(((1, 30),), 5, 1)] * 3, Heads(2, 1, 8), torch.float32, "cpu", seed=2, page=0
     )
     case = case._replace(q=case.q * 300)
-    shared = run(case, 150, EVERYTHING, backend)
-    torch.testing.assert_close(shared, run(case, 150), atol=1e-5, rtol=0)
+    shared = run(case, EVERYTHING, backend)
+    torch.testing.assert_close(shared, run(case), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -69,28 +69,15 @@ def test_the_plain_part_equals_the_kernel(masked: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(2, 3, n, 8, generator=generator) for n in (5, 11, 11))
     mask = torch.zeros(2, 1, 1, 11).masked_fill_(torch.arange(11) > 7, -torch.inf)
-    wanted = flash.attend_part(q, k, v, mask if masked else None, 0.3)
-    made = flash.plain_part(q, k, v, mask if masked else None, 0.3)
+    wanted = attend_part(q, k, v, mask if masked else None, 0.3)
+    made = plain_part(q, k, v, mask if masked else None, 0.3)
     for one, other in zip(made, wanted, strict=True):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("tokens", [1, 255, 1023, 1024, 1027, 1500])
-def test_a_long_context_is_cut_without_a_trace(tokens: int) -> None:
-    generator = torch.Generator().manual_seed(1)
-    q = torch.randn(2, 6, 8, generator=generator)
-    keys, values = (torch.randn(tokens, 2, 8, generator=generator) for _ in range(2))
-    out, lse = flash.attend_all(q, keys, values)
-    wanted = flash.plain_part(
-        q[None], keys.transpose(0, 1)[None], values.transpose(0, 1)[None], None, 1.0
-    )
-    torch.testing.assert_close(out, wanted[0][0], atol=1e-5, rtol=0)
-    torch.testing.assert_close(lse, wanted[1][0], atol=1e-5, rtol=0)
-
-
 def _plan(paths: list[Path], rule: Sharing, page: int = 0) -> AttentionPlan:
     case = make_tree_case(paths, Heads(1, 1, 2), torch.float32, "cpu", seed=0, page=page)
-    return make_plan(case.rows, 1_000, rule)
+    return make_plan(case.rows, rule)
 
 
 def test_a_node_is_read_once_for_neighbouring_rows() -> None:
@@ -108,8 +95,7 @@ def test_a_node_is_read_once_for_neighbouring_rows() -> None:
         (0, 6, 100),
         (4, 6, 40),
     ]
-    spans = [*plan.chunks, *plan.groups[0]]
-    assert sorted((s.token, s.context, s.head, s.gap) for s in spans) == [
+    assert [(s.token, s.context, s.head, s.gap) for s in plan.rows] == [
         (0, 6, 0, 150),
         (1, 9, 0, 150),
         (4, 1, 0, 140),
@@ -127,8 +113,7 @@ def test_small_nodes_are_left_to_their_readers() -> None:
     rule = Sharing(largest=99, fewest=1, shortest=0, least_saved=80, least_view=1)
     plan = _plan(paths, rule)
     assert sorted((r.first, r.stop, r.length) for r in plan.shared) == [(0, 2, 87), (0, 3, 94)]
-    (group,) = plan.groups
-    assert sorted((s.token, s.context, s.head, s.gap) for s in group) == [
+    assert [(s.token, s.context, s.head, s.gap) for s in plan.rows] == [
         (0, 13, 10, 181),
         (1, 13, 10, 181),
         (2, 12, 10, 94),
@@ -165,7 +150,7 @@ def test_rows_that_are_not_neighbours_do_not_share() -> None:
     paths = [Path(((1, 50),), 3, 1), Path((), 8, 2), Path(((1, 50),), 4, 1)]
     assert not _plan(paths, SOME).shared
     case = make_tree_case(paths, Heads(2, 2, 4), torch.float32, "cpu", seed=1, page=4)
-    torch.testing.assert_close(run(case, 99, EVERYTHING), run(case, 99), atol=1e-5, rtol=0)
+    torch.testing.assert_close(run(case, EVERYTHING), run(case), atol=1e-5, rtol=0)
 
 
 def test_a_node_that_holds_new_tokens_is_not_shared() -> None:
@@ -173,7 +158,7 @@ def test_a_node_that_holds_new_tokens_is_not_shared() -> None:
     (row,) = case.rows
     node = row.segments[0]._replace(node_id=7)
     object.__setattr__(row, "segments", (node,))
-    assert not make_plan([row, row], 100, EVERYTHING).shared
+    assert not make_plan([row, row], EVERYTHING).shared
 
 
 @pytest.mark.slow  # kernels of two shapes that no other test has are compiled
@@ -182,4 +167,4 @@ def test_the_rule_depends_on_the_work_of_a_token() -> None:
     large = KVPool(1, 4, 8, 128, torch.float32)
     rules = [CpuBackend(small, 9).sharing, CpuBackend(large, 16).sharing]
     assert rules[0].least_saved > 3 * rules[1].least_saved
-    assert not make_plan([], 100, rules[0]).shared
+    assert not make_plan([], rules[0]).shared

@@ -36,6 +36,10 @@ _GPU_GROUP_ELEMENTS = 128 << 20
 # blocks skip the masked half; on CPU 64 to 256 are as fast as the kernel's own causal mode.
 _CPU_QUERY_BLOCK = 256
 _GPU_QUERY_BLOCK = 2048
+# A long shared context is cut into pieces, so that the kernel has work for all cores: it shares out
+# heads and blocks of 32 queries, which of few rows and 3 heads come out uneven.
+_PIECES = 4
+_LEAST_PIECE = 256
 # When to share; docs/adr/0011-tree-attention.md has the measurements. A read of its own costs calls
 # and merging: what a row must save, in tokens x heads x head_dim. On CUDA nothing was measured.
 _LEAST_SAVED = 1 << 20
@@ -179,13 +183,7 @@ class TorchAttention:
             keys, values = self._sources.read(layer, source)
             rows = slice(read.first, read.stop)
             theirs = queries[:, rows]
-            part, part_lse = attend_part(
-                theirs.flatten(1, 2)[None],
-                keys.transpose(0, 1)[None],
-                values.transpose(0, 1)[None],
-                None,
-                1.0,
-            )
+            part, part_lse = attend_all(theirs.flatten(1, 2), keys, values)
             part, part_lse = part.view_as(theirs), part_lse.view(theirs.shape[:3])
             merge(out[rows], lse[rows], part.transpose(0, 1), part_lse.transpose(0, 1))
 
@@ -217,6 +215,37 @@ def plain_part(
         scores += mask
     lse = scores.logsumexp(-1)
     return torch.matmul(scores.sub_(lse[..., None]).exp_().to(values.dtype), values), lse
+
+
+def attend_all(q: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """All queries over all tokens, without a mask.
+
+        tokens   | piece | piece | piece | piece | rest |     pieces: one call, as a batch
+
+    q: (heads, queries, head_dim), already scaled; keys, values: (tokens, heads, head_dim).
+    Returns the result (heads, queries, head_dim) and the lse (heads, queries) float32.
+    """
+    length = keys.shape[0] // _PIECES
+    if length < _LEAST_PIECE:
+        length = keys.shape[0]
+    pieces = keys.shape[0] // length
+    whole = pieces * length
+    cut = (pieces, length, *keys.shape[1:])
+    out, lse = attend_part(
+        q.expand(pieces, *q.shape),
+        keys[:whole].view(cut).transpose(1, 2),
+        values[:whole].view(cut).transpose(1, 2),
+        None,
+        1.0,
+    )
+    if pieces == 1:
+        return out[0], lse[0]
+    total = lse.logsumexp(0)
+    made = torch.mul(out, (lse - total).exp_()[..., None]).sum(0)
+    if whole < keys.shape[0]:
+        rest = slice(whole, None)
+        merge(made, total, *attend_all(q, keys[rest], values[rest]))
+    return made, total
 
 
 def merge(out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> None:

@@ -18,9 +18,15 @@ import numpy as np
 
 from radixlm.attention.merge import make_write
 from radixlm.attention.tile_layout import copy_floats, fetch
-from radixlm.kernels.dots import has_pairs, make_dots, make_mix, make_pair_mix
+from radixlm.kernels.dots import (
+    has_pairs,
+    make_dots,
+    make_mix,
+    make_pair_mix,
+    make_row_weights,
+    row_largest,
+)
 from radixlm.kernels.jit import compiled
-from radixlm.kernels.softmax import make_row_weights, row_largest
 from radixlm.kernels.vectors import (
     LOG2_E,
     MOST_LANES,

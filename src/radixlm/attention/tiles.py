@@ -24,8 +24,8 @@ import numpy as np
 
 from radixlm.attention.merge import ANSWER, make_write
 from radixlm.attention.tile_layout import STRIP, TILE, Shape, fetch, make_pack, make_take, places_of
+from radixlm.kernels.dots import make_row_weights, row_largest
 from radixlm.kernels.jit import compiled
-from radixlm.kernels.softmax import make_row_weights, row_largest
 from radixlm.kernels.strips import UNIT_BYTES, make_product, strip_vectors
 from radixlm.kernels.vectors import (
     LOG2_E,
@@ -116,9 +116,26 @@ def _make_strip(shape: Shape) -> Any:
     places, units, pairs, queries = places_of(shape), shape.units, shape.pairs, shape.queries
     lanes = strip_vectors() * MOST_LANES
     scores = make_product(STRIP, strip_vectors(), pairs=pairs, onto=False)
-    mix, weigh = _make_mix(shape), _make_weigh(shape)
+    mix, row_weights = _make_mix(shape), make_row_weights(bfloat16=pairs)
+    scale, element = np.float32(LOG2_E / shape.head_dim**0.5), 2 if pairs else 4
     q_bytes, panel_bytes = units * UNIT_BYTES, lanes * UNIT_BYTES
     row_bytes = TILE * UNIT_BYTES
+
+    @inner
+    def weigh(base: int, row: int, r: int, sees: int, widest: int) -> None:
+        """A strip's row r of scores becomes weights."""
+        tops = floats(base + places.tops)
+        sums = floats(base + places.sums)
+        factors = floats(base + places.factors)
+        at = base + places.scores + r * row_bytes
+        before = tops[row + r]
+        top = max(before, row_largest(at, sees))
+        factor = np.exp2((before - top) * scale) if top > before else np.float32(1)
+        width = -(-widest // MOST_LANES) * MOST_LANES
+        weights = base + places.weights + r * TILE * element
+        total = row_weights(at, sees, scale, top, weights, width)
+        tops[row + r], factors[r] = top, factor
+        sums[row + r] = sums[row + r] * factor + total
 
     @inner
     def strip(base: int, row: int, last: int, seen: int, count: int) -> None:
@@ -135,31 +152,6 @@ def _make_strip(shape: Shape) -> Any:
         mix(base, row, widest)
 
     return strip
-
-
-def _make_weigh(shape: Shape) -> Any:
-    """weigh(base, row, r, sees, widest): a strip's row r of scores becomes weights."""
-    places = places_of(shape)
-    row_weights = make_row_weights(bfloat16=shape.pairs)
-    scale = np.float32(LOG2_E / shape.head_dim**0.5)
-    element = 2 if shape.pairs else 4
-
-    @inner
-    def weigh(base: int, row: int, r: int, sees: int, widest: int) -> None:
-        tops = floats(base + places.tops)
-        sums = floats(base + places.sums)
-        factors = floats(base + places.factors)
-        at = base + places.scores + r * TILE * UNIT_BYTES
-        before = tops[row + r]
-        top = max(before, row_largest(at, sees))
-        factor = np.exp2((before - top) * scale) if top > before else np.float32(1)
-        width = -(-widest // MOST_LANES) * MOST_LANES
-        weights = base + places.weights + r * TILE * element
-        total = row_weights(at, sees, scale, top, weights, width)
-        tops[row + r], factors[r] = top, factor
-        sums[row + r] = sums[row + r] * factor + total
-
-    return weigh
 
 
 def _make_mix(shape: Shape) -> Any:

@@ -1,4 +1,5 @@
-"""Single tokens' products with keys and values, in float32 or in pairs of bfloat16.
+"""Single tokens' products with keys and values, in float32 or in pairs of bfloat16; and the softmax
+of a row of scores in two vector loops: its largest, then powers and their sum.
 
 Where processors multiply pairs of bfloat16:
 
@@ -12,7 +13,10 @@ mix      numbers of two tokens' values are brought side by side, in whatever ord
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import math
+from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 from llvmlite import ir
@@ -20,6 +24,7 @@ from numba import types
 from numba.core import cgutils
 
 from radixlm.kernels.vectors import (
+    MOST_EXACT,
     MOST_LANES,
     Lanes,
     emitted,
@@ -35,12 +40,17 @@ _INT64, _INT32 = ir.IntType(64), ir.IntType(32)
 NUMBERS = 2 * MOST_LANES
 _REGISTERS = 24
 # Where numbers of two vectors go that are interleaved within each 128 bits: one instruction.
-_LOW = [half * NUMBERS + 8 * part + i for part in range(4) for i in range(4) for half in range(2)]
-_HIGH = [place + 4 for place in _LOW]
+_LOW = tuple(
+    half * NUMBERS + 8 * part + i for part in range(4) for i in range(4) for half in range(2)
+)
+_HIGH = tuple(place + 4 for place in _LOW)
 # Sums of the two that result, back in the order of the numbers.
 _ORDER = [
     half * MOST_LANES + 4 * part + i for part in range(4) for half in range(2) for i in range(4)
 ]
+# Error 4e-5: weights that are rounded to bfloat16 have one of 4e-3.
+_DEGREE_FOR_BFLOAT16 = 4
+_AT_ONCE = 4
 
 
 def has_pairs(head_dim: int, *, bfloat16: bool) -> bool:
@@ -61,7 +71,7 @@ def make_dots(queries: int, head_dim: int, tokens: int, *, bfloat16: bool, pairs
         ops = Lanes(builder, lanes_of(head_dim))
         at = [builder.extract_value(keys, t) for t in range(tokens)]
         sums = [[ops.all(0)] * tokens for _ in range(queries)]
-        product = ops.multiply_add_pairs if pairs else ops.multiply_add
+        multiply_add = ops.multiply_add_pairs if pairs else ops.multiply_add
         for d in range(0, head_dim, NUMBERS if pairs else ops.lanes):
             if pairs:
                 part = [ops.load_pairs(q, i * head_dim + d) for i in range(queries)]
@@ -71,7 +81,7 @@ def make_dots(queries: int, head_dim: int, tokens: int, *, bfloat16: bool, pairs
                 key = [ops.load(address, d, bfloat16=bfloat16) for address in at]
             for t in range(tokens):
                 for i in range(queries):
-                    sums[i][t] = product(part[i], key[t], sums[i][t])
+                    sums[i][t] = multiply_add(part[i], key[t], sums[i][t])
         for i in range(queries):
             row = offset(builder, scores, stride, 4 * i)
             if tokens <= ops.lanes:
@@ -125,58 +135,31 @@ def make_pair_mix(queries: int, head_dim: int) -> Any:
         begin, step = ir.Constant(_INT64, 0), ir.Constant(_INT64, 2)
         for first in range(0, head_dim, at_once):
             numbers = range(first, min(first + at_once, head_dim), NUMBERS)
-            mixed = _Mixed(ops, builder, queries, numbers)
+            # Of each query and vector of numbers, the low and the high half of the pairs.
+            sums = {
+                key: cgutils.alloca_once_value(builder, ops.all(0))
+                for key in product(range(queries), numbers, (_LOW, _HIGH))
+            }
             with cgutils.for_range_slice(builder, begin, n, step, _INT64) as (t, _):
                 here = offset(builder, slots, t, 4)
                 pair = [_value(builder, values, size, here, index) for index in range(2)]
                 _fetch_ahead(builder, ahead, size, t, 2 * head_dim)
-                weight = [ops.load_pair(offset(builder, row, t, 2)) for row in rows]
-                mixed.add(weight, *pair)
-            mixed.add_to(out, head_dim)
+                weight = [ops.load_pair(offset(builder, row, t, 2), 0) for row in rows]
+                for d, half in product(numbers, (_LOW, _HIGH)):
+                    vectors = [ops.load_pairs(address, d) for address in pair]
+                    pairs = builder.shuffle_vector(*vectors, order_of(half))
+                    for i in range(queries):
+                        total = sums[i, d, half]
+                        made = ops.multiply_add_pairs(weight[i], pairs, builder.load(total))
+                        builder.store(made, total)
+            for i, d, part in product(range(queries), numbers, range(2)):
+                low, high = (builder.load(sums[i, d, half]) for half in (_LOW, _HIGH))
+                order = _ORDER[part * MOST_LANES : (part + 1) * MOST_LANES]
+                at = i * head_dim + d + part * MOST_LANES
+                made = builder.shuffle_vector(low, high, order_of(order))
+                ops.store(builder.fadd(made, ops.load(out, at)), out, at)
 
     return mix
-
-
-class _Mixed:
-    """Sums of some numbers of the values, of each query, as variables that become registers."""
-
-    def __init__(self, ops: Lanes, builder: ir.IRBuilder, queries: int, numbers: range) -> None:
-        self._ops = ops
-        self._builder = builder
-        self._numbers = numbers
-        # Of each query and vector of numbers, the low and the high half of the pairs.
-        self._sums = [
-            [[cgutils.alloca_once(builder, ops.vector) for _ in range(2)] for _ in numbers]
-            for _ in range(queries)
-        ]
-        for sums in self._sums:
-            for place in sums:
-                for half in place:
-                    builder.store(ops.all(0), half)
-
-    def add(self, weights: Sequence[Any], one: Any, other: Any) -> None:
-        """The values at two addresses, times a pair of weights for each query."""
-        b = self._builder
-        for place, d in enumerate(self._numbers):
-            vectors = [self._ops.load_pairs(address, d) for address in (one, other)]
-            for half, order in enumerate((_LOW, _HIGH)):
-                pairs = b.shuffle_vector(*vectors, order_of(order))
-                for weight, sums in zip(weights, self._sums, strict=True):
-                    total = b.load(sums[place][half])
-                    made = self._ops.multiply_add_pairs(weight, pairs, total)
-                    b.store(made, sums[place][half])
-
-    def add_to(self, out: Any, head_dim: int) -> None:
-        """Onto (queries, head_dim) float32 at an address."""
-        b = self._builder
-        for i, sums in enumerate(self._sums):
-            for place, d in enumerate(self._numbers):
-                low, high = (b.load(half) for half in sums[place])
-                for part in range(2):
-                    order = _ORDER[part * MOST_LANES : (part + 1) * MOST_LANES]
-                    at = i * head_dim + d + part * MOST_LANES
-                    made = b.shuffle_vector(low, high, order_of(order))
-                    self._ops.store(b.fadd(made, self._ops.load(out, at)), out, at)
 
 
 def _fetch_ahead(builder: ir.IRBuilder, ahead: Any, size: Any, t: Any, length: int) -> None:
@@ -196,3 +179,72 @@ def _value(builder: ir.IRBuilder, values: Any, size: Any, slots: Any, index: int
     at = builder.inttoptr(builder.add(slots, ir.Constant(_INT64, 4 * index)), _INT32.as_pointer())
     slot = builder.sext(builder.load(at), _INT64)
     return builder.add(values, builder.mul(slot, size))
+
+
+@emitted(types.float32, types.int64, types.int64)
+def row_largest(builder: ir.IRBuilder, row: Any, count: Any) -> Any:
+    """The largest of `count` float32 at an address. -inf of none; NaN do not count."""
+    ops = Lanes(builder, MOST_LANES)
+    # Several at once: each waits for its own last one only.
+    tops = [cgutils.alloca_once_value(builder, ops.all(-math.inf)) for _ in range(_AT_ONCE)]
+    start, by = ir.Constant(_INT64, 0), _AT_ONCE * MOST_LANES
+    many = builder.and_(count, ir.Constant(_INT64, -by))
+    step = ir.Constant(_INT64, by)
+    with cgutils.for_range_slice(builder, start, many, step, _INT64) as (index, _):
+        for place, top in enumerate(tops):
+            x = ops.load(offset(builder, row, index, 4), place * MOST_LANES)
+            builder.store(ops.larger(x, builder.load(top)), top)
+    for index, seen in _vectors(builder, many, count, count):
+        x = ops.load(offset(builder, row, index, 4), 0)
+        if seen is not None:
+            x = builder.select(seen, x, ops.all(-math.inf))
+        builder.store(ops.larger(x, builder.load(tops[0])), tops[0])
+    largest = functools.reduce(ops.larger, [builder.load(top) for top in tops])
+    return ops.largest(largest)
+
+
+def make_row_weights(*, bfloat16: bool) -> Any:
+    """row_weights(row, count, scale, top, weights, width): 2^(scale (x - top)), 0 from `count` to
+    `width`, a whole number of vectors or `count` itself; returns their sum.
+
+    No x is above the top. weights: an address, bfloat16 or float32, may be `row` then.
+    """
+    degree = _DEGREE_FOR_BFLOAT16 if bfloat16 else MOST_EXACT
+    element, number = 2 if bfloat16 else 4, types.float32
+
+    @emitted(number, types.int64, types.int64, number, number, types.int64, types.int64)
+    def row_weights(
+        builder: ir.IRBuilder, row: Any, count: Any, scale: Any, top: Any, weights: Any, width: Any
+    ) -> Any:
+        ops = Lanes(builder, MOST_LANES)
+        scales, tops = ops.spread(scale), ops.spread(top)
+        total = cgutils.alloca_once_value(builder, ops.all(0))
+        for index, seen in _vectors(builder, ir.Constant(_INT64, 0), count, width):
+            x = ops.load(offset(builder, row, index, 4), 0)
+            # Not as one multiplication and addition: large scores would lose their differences.
+            power = ops.exp2(builder.fmul(builder.fsub(x, tops), scales), degree)
+            if seen is not None:
+                power = builder.select(seen, power, ops.all(0))
+            builder.store(builder.fadd(builder.load(total), power), total)
+            ops.put(power, offset(builder, weights, index, element), bfloat16=bfloat16)
+        return ops.sum(builder.load(total))
+
+    return row_weights
+
+
+def _vectors(
+    builder: ir.IRBuilder, start: Any, count: Any, width: Any
+) -> Iterator[tuple[Any, Any]]:
+    """Loops over a row from `start`, for the caller to fill: index of each vector's first number,
+    and which of its numbers are among the first `count`, None when all are.
+    """
+    lanes = ir.Constant(_INT64, MOST_LANES)
+    whole = builder.and_(count, ir.Constant(_INT64, -MOST_LANES))
+    with cgutils.for_range_slice(builder, start, whole, lanes, _INT64) as (index, _):
+        yield index, None
+    numbered = ir.Constant(ir.VectorType(_INT32, MOST_LANES), list(range(MOST_LANES)))
+    with cgutils.for_range_slice(builder, whole, width, lanes, _INT64) as (index, _):
+        left = builder.trunc(builder.sub(count, index), _INT32)
+        left = builder.bitcast(left, ir.FloatType())
+        spread = Lanes(builder, MOST_LANES).spread(left)
+        yield index, builder.icmp_signed("<", numbered, builder.bitcast(spread, numbered.type))

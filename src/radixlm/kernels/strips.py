@@ -22,7 +22,6 @@ from numba.core import cgutils
 
 from radixlm.kernels.vectors import (
     MOST_LANES,
-    BFloat,
     Lanes,
     emitted,
     offset,
@@ -30,7 +29,7 @@ from radixlm.kernels.vectors import (
     processor_has,
 )
 
-_INT64, _INT32, _FLOAT = ir.IntType(64), ir.IntType(32), ir.FloatType()
+_INT64 = ir.IntType(64)
 UNIT_BYTES = 4
 
 
@@ -44,17 +43,17 @@ class Strip:
 
     def __init__(self, builder: ir.IRBuilder, rows: int, vectors: int, *, pairs: bool) -> None:
         self._builder = builder
-        self._ops = Lanes(builder, MOST_LANES)
-        self._pairs = pairs
+        self._ops = ops = Lanes(builder, MOST_LANES)
+        if pairs:
+            self._load, self._load_one = ops.load_pairs, ops.load_pair
+            self._multiply_add, self._numbers = ops.multiply_add_pairs, 2 * MOST_LANES
+        else:
+            self._load, self._load_one = ops.load, ops.load_one
+            self._multiply_add, self._numbers = ops.multiply_add, MOST_LANES
         self._grid = [
-            [cgutils.alloca_once(builder, self._ops.vector) for _ in range(vectors)]
+            [cgutils.alloca_once_value(builder, ops.all(0)) for _ in range(vectors)]
             for _ in range(rows)
         ]
-
-    def clear(self) -> None:
-        for row in self._grid:
-            for variable in row:
-                self._builder.store(self._ops.all(0), variable)
 
     def take(self, rows: Sequence[Any], factors: Any) -> None:
         """Begin with what is at these addresses, each row times its factor."""
@@ -73,16 +72,14 @@ class Strip:
 
     def add(self, rows: Sequence[Any], b: Any, b_stride: Any, unit: Any) -> None:
         """One unit of each row, at these addresses, times b's vectors of it."""
-        builder, ops = self._builder, self._ops
-        kind = ops.integers if self._pairs else ops.vector
+        builder = self._builder
         at = builder.add(b, builder.mul(unit, b_stride))
-        vectors = [self._load(at, kind, v) for v in range(len(self._grid[0]))]
+        vectors = [self._load(at, v * self._numbers) for v in range(len(self._grid[0]))]
         for address, row in zip(rows, self._grid, strict=True):
-            one = offset(builder, address, unit, UNIT_BYTES)
-            factor = self._spread(self._load(one, _INT32 if self._pairs else _FLOAT))
+            factor = self._load_one(offset(builder, address, unit, UNIT_BYTES), 0)
             for vector, variable in zip(vectors, row, strict=True):
                 total = builder.load(variable)
-                builder.store(self._product(factor, vector, total), variable)
+                builder.store(self._multiply_add(factor, vector, total), variable)
 
     def store(self, rows: Sequence[Any], *, bfloat16: bool = False) -> None:
         for at, row in zip(rows, self._grid, strict=True):
@@ -90,25 +87,6 @@ class Strip:
                 value = self._builder.load(variable)
                 here = ir.Constant(_INT64, v * MOST_LANES * (2 if bfloat16 else 4))
                 self._ops.put(value, self._builder.add(at, here), bfloat16=bfloat16)
-
-    def _product(self, x: Any, y: Any, total: Any) -> Any:
-        if not self._pairs:
-            return self._ops.multiply_add(x, y, total)
-        halves = ir.VectorType(BFloat(), 2 * MOST_LANES)
-        pair, other = (self._builder.bitcast(vector, halves) for vector in (x, y))
-        return self._ops.multiply_add_pairs(pair, other, total)
-
-    def _spread(self, one: Any) -> Any:
-        if not self._pairs:
-            return self._ops.spread(one)
-        number = self._builder.bitcast(one, _FLOAT)
-        return self._builder.bitcast(self._ops.spread(number), self._ops.integers)
-
-    def _load(self, at: Any, kind: Any, index: int = 0) -> Any:
-        here = self._builder.add(at, ir.Constant(_INT64, index * MOST_LANES * UNIT_BYTES))
-        value = self._builder.load(self._builder.inttoptr(here, kind.as_pointer()))
-        value.align = UNIT_BYTES
-        return value
 
 
 def make_product(rows: int, vectors: int, *, pairs: bool, onto: bool) -> Any:
@@ -125,8 +103,6 @@ def make_product(rows: int, vectors: int, *, pairs: bool, onto: bool) -> Any:
         into_rows = [offset(builder, into, stride, row) for row in range(rows)]
         if onto:
             strip.take(into_rows, factors)
-        else:
-            strip.clear()
         with cgutils.for_range(builder, units) as loop:
             strip.add(a_rows, b, b_stride, loop.index)
         strip.store(into_rows)

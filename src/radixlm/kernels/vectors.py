@@ -107,16 +107,23 @@ words, integers = _numbers_at(types.int64, _INT64), _numbers_at(types.int32, _IN
 floats, halves = _numbers_at(types.float32, _FLOAT), _numbers_at(types.uint16, _INT16)
 
 
-@emitted(types.int64, types.int64)
-def take_unit(builder: ir.IRBuilder, counters: Any) -> Any:
-    """The next unit of work, counted among all threads; counters: a kernel's first argument."""
-    return _count_up(builder, counters)
+def _counter(place: int) -> Any:
+    """count(counters): add 1 to what all threads count there; returns what it was before.
+
+    counters: a kernel's first argument.
+    """
+
+    @emitted(types.int64, types.int64)
+    def count(builder: ir.IRBuilder, counters: Any) -> Any:
+        address = builder.add(counters, ir.Constant(_INT64, 8 * place))
+        counter = builder.inttoptr(address, _INT64.as_pointer())
+        return builder.atomic_rmw("add", counter, ir.Constant(_INT64, 1), "monotonic")
+
+    return count
 
 
-@emitted(types.int64, types.int64)
-def thread_number(builder: ir.IRBuilder, counters: Any) -> Any:
-    """The number of the calling thread, to be asked once; counters: as in `take_unit`."""
-    return _count_up(builder, builder.add(counters, ir.Constant(_INT64, 8)))
+# The next unit of work; and the number of the calling thread, to be asked once.
+take_unit, thread_number = _counter(0), _counter(1)
 
 
 def over_rows(row: Any, rows_per_unit: int) -> Callable[[Any], None]:
@@ -130,12 +137,6 @@ def over_rows(row: Any, rows_per_unit: int) -> Callable[[Any], None]:
             begin = take_unit(args.counters) * rows_per_unit
 
     return kernel
-
-
-def _count_up(builder: ir.IRBuilder, address: Any) -> Any:
-    """Add 1 to an int64 that several threads may count; returns what it was before."""
-    counter = builder.inttoptr(address, _INT64.as_pointer())
-    return builder.atomic_rmw("add", counter, ir.Constant(_INT64, 1), "monotonic")
 
 
 def prefetch_line(builder: ir.IRBuilder, address: Any) -> None:
@@ -291,9 +292,9 @@ class Lanes:
         halves = ir.VectorType(BFloat(), 2 * self.lanes)
         return self._load(address, 2 * elements, halves, 2)
 
-    def load_pair(self, address: Any) -> Any:
+    def load_pair(self, address: Any, elements: int) -> Any:
         """One pair of bfloat16 numbers, in all lanes."""
-        pair = self.spread(self._load(address, 0, _FLOAT, 2))
+        pair = self.spread(self._load(address, 2 * elements, _FLOAT, 2))
         return self._builder.bitcast(pair, ir.VectorType(BFloat(), 2 * self.lanes))
 
     def multiply_add_pairs(self, x: Any, y: Any, z: Any) -> Any:

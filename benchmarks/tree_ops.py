@@ -149,7 +149,6 @@ def run(workload: Workload, capacity: int, scale: float) -> dict[str, object]:
         index.serve(key)
         longest = max(longest, key.size)
     gc.enable()
-    index.tree.check()
     summary = index.timings.summary()
     total = sum(v["median_us"] for name, v in summary.items() if name != "evict")
     return {

@@ -23,6 +23,7 @@ from tests.cache_model import (
     expected_to_work,
     same,
 )
+from tests.invariants import check, owners
 from tests.tree_pictures import tree_snapshot
 from tests.virtual_clock import VirtualClock
 
@@ -251,9 +252,9 @@ class CheckedCache:
 
     def verify(self) -> None:
         """Compare everything."""
-        self.cache.check()
+        check(self.cache)
         compare_tree(self.cache.tree, self.model)
-        owned = self.cache.owners()
+        owned = owners(self.cache)
         free = {
             slot for owner, slots in owned if owner == "the free list" for slot in slots.tolist()
         }

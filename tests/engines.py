@@ -24,6 +24,7 @@ from radixlm.scheduler import Scheduler, make_order
 from radixlm.structured_output import Compiled, Compiler, MaskFiller
 from radixlm.testing.fake_runner import FakeRunner, fingerprints
 from radixlm.text.tokenizer import Tokenizer
+from tests.invariants import check
 
 VOCAB = 256
 ORDERS: tuple[SchedulePolicy, ...] = get_args(SchedulePolicy)
@@ -145,7 +146,7 @@ class Bench:
 
     def step(self) -> list[RequestOutput]:
         outputs = self.core.step()
-        self.cache.check()
+        check(self.cache)
         return outputs
 
     def run(self, limit: int = 10_000) -> dict[str, RequestOutput]:

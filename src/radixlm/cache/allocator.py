@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from radixlm.core.batch import Extent
-from radixlm.core.errors import InvariantError, SlotError
+from radixlm.core.errors import SlotError
 from radixlm.core.keys import Slots
 
 
@@ -74,14 +74,6 @@ class SlotAllocator:
             (start * size, stop * size)
             for start, stop in zip(self._starts, self._stops, strict=True)
         ]
-
-    def check(self) -> None:
-        """Raise InvariantError unless the runs ascend, none is empty and none touch."""
-        edges = [edge for run in self.runs() for edge in run]
-        if any(left >= right for left, right in pairwise(edges)):
-            raise InvariantError(f"free runs {self.runs()} are not maximal and ascending")
-        if sum(stop - start for start, stop in self.runs()) != self.free_size:
-            raise InvariantError(f"free runs {self.runs()}, books say {self.free_size}")
 
     def _take(self, index: int, n_pages: int) -> tuple[int, int]:
         start = self._starts[index]

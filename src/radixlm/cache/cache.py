@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable
 from typing import NamedTuple
 
-import numpy as np
-
 from radixlm.cache.allocator import SlotAllocator
-from radixlm.cache.checks import check_slots, require
 from radixlm.cache.endings import Ending
 from radixlm.cache.eviction import EvictionPolicy
 from radixlm.cache.lease import Lease, given_back, left_behind, path_ids
-from radixlm.cache.node import Inserted, Match, TreeNode, path_slots
+from radixlm.cache.node import Inserted, Match
 from radixlm.cache.pins import Pin, PinBoard
 from radixlm.cache.tree import RadixTree
 from radixlm.cache.tree_stats import Reuse
@@ -100,8 +96,8 @@ class RadixCache:
         budget = self.capacity // 2 if pin_budget is None else pin_budget
         if not 0 <= budget <= self.capacity:
             raise ConfigError(f"a pin budget of {budget} in a pool of {self.capacity} tokens")
-        self._pins = PinBoard(self.tree, budget, self._clock)
-        self._leases: dict[Lease, None] = {}  # in order, so that runs repeat
+        self.pins = PinBoard(self.tree, budget, self._clock)
+        self.leases: dict[Lease, None] = {}  # in order, so that runs repeat
         self._private = 0
         self.laid_aside = 0
 
@@ -113,7 +109,7 @@ class RadixCache:
     @property
     def largest_request(self) -> int:
         """Tokens that one request can get even when all that may be pinned is pinned."""
-        return self.round_down(self.capacity - self._pins.budget)
+        return self.round_down(self.capacity - self.pins.budget)
 
     def usage(self) -> Usage:
         return Usage(
@@ -144,7 +140,7 @@ class RadixCache:
     def has_room(self, n_slots: int) -> bool:
         """Whether leases can get `n_slots`; if not at once, pins that have ended are let go."""
         if n_slots > self.available:
-            self._pins.expire()
+            self.pins.expire()
         return n_slots <= self.available
 
     def acquire(
@@ -169,7 +165,7 @@ class RadixCache:
         if not 0 < size <= array.size:
             raise InvalidKeyError(f"{size} tokens are known, it says, of a key of {array.size}")
         limit = size - 1 if max_match is None else max(0, min(max_match, size))
-        self._pins.expire()
+        self.pins.expire()
         sought = array[:limit]
         if match is None or match.version != self.tree.version:
             match = self._match(sought, namespace)
@@ -183,7 +179,7 @@ class RadixCache:
         reason = MissReason.DISABLED if ending is None else ending.reason
         self.tree.stats.endings[reason] += 1
         lease = Lease(self, array, node, ending, size, priority, expected)
-        self._leases[lease] = None
+        self.leases[lease] = None
         return lease
 
     def explain(
@@ -213,8 +209,8 @@ class RadixCache:
         """
         if not self.enabled:
             raise PinError("the cache is off, so there is nothing to pin")
-        self._pins.expire()
-        return self._pins.add(self.tree.match_prefix(key, namespace), ttl)
+        self.pins.expire()
+        return self.pins.add(self.tree.match_prefix(key, namespace), ttl)
 
     def keep(self, key: KeyLike, namespace: Hashable, ttl: float, owner: str) -> Pin:
         """Pin the whole pages of `key` for an owner; the pin yields to later ones, see PinBoard.
@@ -223,17 +219,17 @@ class RadixCache:
         """
         if not self.enabled:
             raise PinError("the cache is off, so there is nothing to keep")
-        self._pins.expire()
+        self.pins.expire()
         whole = as_trusted_key(key)
         end = self.round_down(whole.size)
         if not end:
             raise PinError(f"{whole.size} tokens are less than a page of {self.page_size}")
-        return self._pins.keep(whole[:end], namespace, ttl, owner)
+        return self.pins.keep(whole[:end], namespace, ttl, owner)
 
     def unpin(self, pin_id: int) -> None:
         """Let go of a pin. Raises PinError when there is no such pin (any more)."""
-        self._pins.expire()
-        self._pins.remove(pin_id)
+        self.pins.expire()
+        self.pins.remove(pin_id)
 
     def holders(self, key: KeyLike) -> dict[Hashable, int]:
         """How many tokens of `key` each namespace holds: for operators, not for requests."""
@@ -246,7 +242,7 @@ class RadixCache:
 
     def flush(self) -> int:
         """Drop all tokens that are not locked, and all ghosts; return how many were resident."""
-        self._pins.expire()
+        self.pins.expire()
         freed = self.tree.evict(self.tree.evictable_size)
         self.allocator.free(freed)
         self.tree.forget_ghosts()
@@ -261,27 +257,6 @@ class RadixCache:
         """Seconds by the cache's clock."""
         return self._clock.now()
 
-    def check(self) -> None:
-        """Walk all invariants; each slot has one owner. Raises InvariantError. O(capacity)."""
-        self.tree.check()
-        self.allocator.check()
-        usage = self.usage()
-        require(sum(usage) == self.capacity, f"{usage} does not add up to {self.capacity}")
-        private = sum(lease.private_size for lease in self._leases)
-        require(private == self._private, f"leases hold {private}, books say {self._private}")
-        aside = sum(lease.reserve for lease in self._leases)
-        require(aside == self.laid_aside, f"{aside} laid aside, books say {self.laid_aside}")
-        ends: Counter[TreeNode] = Counter(lease.node for lease in self._leases)
-        ends.update(self._pins.nodes())
-        for node in self.tree.nodes():
-            held = ends[node] + sum(child.lock_ref for child in node.children.values())
-            require(node.lock_ref == held, f"node {node.id}: {node.lock_ref} locks for {held}")
-        for lease in self._leases:
-            require(lease.committed == lease.node.end, "a lease's path ends elsewhere")
-            path = path_slots(lease.node, 0, lease.committed)
-            require(np.array_equal(path, lease.slots[: lease.committed]), "a lease's slots differ")
-        check_slots(self.capacity, self.owners())
-
     def round_up(self, n_tokens: int) -> int:
         """The smallest number of whole pages' slots that holds `n_tokens`."""
         return -(-n_tokens // self.page_size) * self.page_size
@@ -289,15 +264,6 @@ class RadixCache:
     def round_down(self, n_tokens: int) -> int:
         """The tokens of `n_tokens` that fill whole pages."""
         return n_tokens - n_tokens % self.page_size
-
-    def owners(self) -> Iterator[tuple[str, Slots]]:
-        """Every slot, with a name for its owner. O(capacity)."""
-        for start, stop in self.allocator.runs():
-            yield "the free list", np.arange(start, stop, dtype=np.int32)
-        for lease in self._leases:
-            yield "a lease", lease.private_slots()
-        for node in self.tree.nodes():
-            yield f"node {node.id}", node.slots
 
     # What follows is for leases.
 
@@ -326,7 +292,7 @@ class RadixCache:
         evictable = self.tree.evictable_size
         if short > 0 and evictable:
             self.allocator.free(self.tree.evict(min(max(short, self._quantum), evictable)))
-        for other in self._leases:
+        for other in self.leases:
             if self.allocator.free_size >= n_slots:
                 return
             if other is not lease:
@@ -347,7 +313,7 @@ class RadixCache:
 
     def drop(self, lease: Lease) -> None:
         """End a lease."""
-        del self._leases[lease]
+        del self.leases[lease]
         if lease.private_size:
             self.give_back(lease.private_slots())
         self.tree.dec_lock_ref(lease.node)

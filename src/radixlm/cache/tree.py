@@ -6,7 +6,6 @@ from collections.abc import Hashable, Iterator
 
 import numpy as np
 
-from radixlm.cache.checks import Counts, check_nodes, require
 from radixlm.cache.eviction import EvictionOrder, EvictionPolicy, Ghosts, LeastRecentlyUsed
 from radixlm.cache.node import (
     NO_SLOTS,
@@ -103,26 +102,6 @@ class RadixTree:
     def nodes(self) -> Iterator[TreeNode]:
         """Every node, roots included, each before its children."""
         return walk(*self.roots.values())
-
-    def check(self) -> None:
-        """Walk every invariant; raises InvariantError. O(nodes)."""
-        nodes = list(self.nodes())
-        counts = check_nodes(nodes, self.page_size)
-        sums = Counts(
-            self.node_count,
-            self.stats.leaves,
-            self.protected_size,
-            self.evictable_size,
-            self.pinned_size,
-            self.ghost_size,
-        )
-        require(counts == sums, f"the tree holds {counts}, its books say {sums}")
-        size, budget = self.ghosts.size, self.ghosts.budget
-        require(size <= budget, f"{size} ghost tokens, the budget is {budget}")
-        known = all(self.by_id.get(node.id) is node for node in nodes)
-        require(known, "a node is not found by its id")
-        counted = self.reuse is None or self.reuse.is_right(nodes)
-        require(counted, "uses are counted of other tokens")
 
     # Matches
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import takewhile
 
@@ -128,25 +127,17 @@ class Reuse:
         self._width = max(capacity // _EPOCHS_IN_POOL, 1)
         self._page = page_size
         self._newest = 0
-        self._begins = [0]
+        self.begins = [0]
         self.tokens = [0]
-
-    def is_right(self, nodes: Iterable[TreeNode]) -> bool:
-        """Whether it counts what all nodes of a tree hold; for checks."""
-        tokens = [0] * len(self.tokens)
-        for node in nodes:
-            if not node.lock_ref:
-                tokens[self._epoch(node.last_used)] += len(node)
-        return tokens == self.tokens
 
     def enter(self, use: int, n_tokens: int) -> None:
         """Count tokens that are under no lock now, and were last used at `use`."""
         if use > self._newest:  # an epoch that begins earlier would take over what is in the last
             self._newest = use
             if self.tokens[-1] >= self._width:
-                self._begins.append(use)
+                self.begins.append(use)
                 self.tokens.append(0)
-                if len(self._begins) > _MOST_EPOCHS:
+                if len(self.begins) > _MOST_EPOCHS:
                     self._join()
         self.tokens[self._epoch(use)] += n_tokens
 
@@ -180,7 +171,7 @@ class Reuse:
         while path and len(held) < len(sizes):
             epoch = self._epoch(path[-1].last_used)
             others, start = self.tokens[epoch], there
-            while path and path[-1].last_used >= self._begins[epoch]:
+            while path and path[-1].last_used >= self.begins[epoch]:
                 node = path.pop()
                 others -= len(node.edge) // TOKEN_BYTES
                 there = min(node.end, length)
@@ -193,16 +184,16 @@ class Reuse:
 
     def _epoch(self, use: int) -> int:
         """Which one a use falls into; most fall into the last."""
-        begins = self._begins
+        begins = self.begins
         return len(begins) - 1 if use >= begins[-1] else bisect_right(begins, use) - 1
 
     def _join(self) -> None:
         """Join neighbours that are not larger than one epoch may be."""
-        begins, tokens = self._begins[:1], self.tokens[:1]
-        for begin, count in zip(self._begins[1:], self.tokens[1:], strict=True):
+        begins, tokens = self.begins[:1], self.tokens[:1]
+        for begin, count in zip(self.begins[1:], self.tokens[1:], strict=True):
             if tokens[-1] + count <= self._width:
                 tokens[-1] += count
             else:
                 begins.append(begin)
                 tokens.append(count)
-        self._begins, self.tokens = begins, tokens
+        self.begins, self.tokens = begins, tokens

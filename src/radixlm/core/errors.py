@@ -133,4 +133,4 @@ class SlotError(CacheError):
 
 
 class InvariantError(CacheError):
-    """`check()` found an invariant broken: a bug in RadixLM, please report it."""
+    """An invariant is broken: a bug in RadixLM, please report it."""

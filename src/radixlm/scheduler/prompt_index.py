@@ -7,7 +7,6 @@ from collections.abc import Hashable, Iterable, Iterator
 import numpy as np
 
 from radixlm.cache import Match, RadixTree, TreeNode
-from radixlm.cache.checks import require
 from radixlm.cache.node import upward, walk
 from radixlm.core.keys import Key, Slots
 from radixlm.scheduler.state import RequestState
@@ -26,60 +25,53 @@ class PromptIndex:
     """
 
     def __init__(self, page_size: int) -> None:
-        self._tree = RadixTree(page_size)
-        self._ends: dict[TreeNode, dict[RequestState, None]] = {}
-        self._places: dict[RequestState, TreeNode] = {}
+        self.tree = RadixTree(page_size)
+        self.ends: dict[TreeNode, dict[RequestState, None]] = {}
+        self.places: dict[RequestState, TreeNode] = {}
         self._computing: dict[RequestState, None] = {}
         self._no_slots: Slots = np.zeros(0, dtype=np.int32)
         self.arrivals = 0
 
     def __len__(self) -> int:
-        return len(self._places)
-
-    def check(self) -> None:
-        """Raise InvariantError unless the tree is sound and holds these prompts only."""
-        self._tree.check()
-        ends = {state: node for node, states in self._ends.items() for state in states}
-        require(ends == self._places, "a prompt ends elsewhere")
-        require(bool(self._places) or not self._tree.node_count, "nodes of no prompt are left")
+        return len(self.places)
 
     def add(self, state: RequestState) -> None:
         """Enter what is known of a request that waits."""
         key = state.known
         if self._no_slots.size < key.size:
             self._no_slots = np.zeros(2 * key.size, dtype=np.int32)
-        tree = self._tree
+        tree = self.tree
         root = tree.inc_lock_ref(Match(0, None, 0, state.request.namespace, tree.version))
         place = tree.insert(key, self._no_slots[: key.size], start=root).node
-        self._places[state] = place
-        self._ends.setdefault(place, {})[state] = None
+        self.places[state] = place
+        self.ends.setdefault(place, {})[state] = None
         self.arrivals += 1
 
     def remove(self, state: RequestState) -> None:
         """Take a request out, whether it waits or is being computed."""
-        place = self._places.pop(state)
-        ends = self._ends[place]
+        place = self.places.pop(state)
+        ends = self.ends[place]
         del ends[state]
         if not ends:
-            del self._ends[place]
+            del self.ends[place]
         if state in self._computing:
             del self._computing[state]
-            self._tree.unpin(place)
+            self.tree.unpin(place)
         else:
-            self._tree.dec_lock_ref(place)
-        self._tree.evict(self._tree.evictable_size)
+            self.tree.dec_lock_ref(place)
+        self.tree.evict(self.tree.evictable_size)
 
     def start_computing(self, state: RequestState) -> None:
         """A request does not wait any more: its prompt is being computed."""
-        place = self._places[state]
+        place = self.places[state]
         namespace, offset = state.request.namespace, len(place)
-        self._tree.pin(Match(place.end, place, offset, namespace, self._tree.version))
-        self._tree.dec_lock_ref(place)
+        self.tree.pin(Match(place.end, place, offset, namespace, self.tree.version))
+        self.tree.dec_lock_ref(place)
         self._computing[state] = None
 
     def computing(self, state: RequestState, at: int) -> tuple[RequestState, int] | None:
         """The computing request that shares most of `state`, how many tokens; None up to `at`."""
-        for node in upward(self._places[state]):
+        for node in upward(self.places[state]):
             if node.end <= at:
                 return None
             if node.pins:
@@ -88,7 +80,7 @@ class PromptIndex:
 
     def sharing(self, key: Key, namespace: Hashable, at: int) -> Iterator[tuple[RequestState, int]]:
         """The waiting requests that share more than `at` tokens with `key`, and how many."""
-        match = self._tree.match_prefix(key, namespace)
+        match = self.tree.match_prefix(key, namespace)
         shared, node = match.length, match.node
         came_from: TreeNode | None = None
         while node is not None and shared > at:
@@ -101,18 +93,18 @@ class PromptIndex:
 
     def heaviest_first(self) -> Iterator[RequestState]:
         """The waiting requests, depth first: the child that most share, of equals the oldest."""
-        stack = _lightest_first(self._tree.roots.values())
+        stack = _lightest_first(self.tree.roots.values())
         while stack:
             node = stack.pop()
             yield from self._waiting_at(node)
             stack.extend(_lightest_first(node.children.values()))
 
     def _waiting_at(self, node: TreeNode) -> list[RequestState]:
-        return [state for state in self._ends.get(node, ()) if state not in self._computing]
+        return [state for state in self.ends.get(node, ()) if state not in self._computing]
 
     def _computing_below(self, node: TreeNode) -> RequestState:
         """The first of the computing requests whose path runs through a pinned `node`."""
-        return next(state for state in self._computing if node in upward(self._places[state]))
+        return next(state for state in self._computing if node in upward(self.places[state]))
 
 
 def _lightest_first(nodes: Iterable[TreeNode]) -> list[TreeNode]:

@@ -6,7 +6,6 @@ from collections.abc import Collection, Container, Mapping
 from typing import NamedTuple
 
 from radixlm.cache import RadixCache
-from radixlm.cache.checks import require
 from radixlm.core.batch import Failure, NewTokens, Remap, ScheduledBatch, StepResult
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.errors import CacheError, InvalidRequestError
@@ -58,7 +57,8 @@ class Scheduler:
     retracted (see Retraction), what they computed is committed first, and nobody is admitted in
     that step.
 
-    Used by one thread; `abort` and `add` come between steps. fairness, turns: to be looked at.
+    Used by one thread; `abort` and `add` come between steps. waiting_room, fairness, turns: to be
+    looked at.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Scheduler:
         self._retraction = Retraction(by_priority=order.by_priority)
         self.fairness = TokenFairness()
         self.turns = DecodeTurns(self.fairness, chunked_prefill_size)
-        self._waiting = WaitingRoom(
+        self.waiting_room = WaitingRoom(
             cache, order, WaitingQueue(order, self.fairness, max_wait_admissions)
         )
         self._running: dict[str, RequestState] = {}
@@ -99,7 +99,7 @@ class Scheduler:
     @property
     def waiting(self) -> Collection[RequestState]:
         """Those that wait, in order of their arrival; live, not a copy."""
-        return self._waiting.states
+        return self.waiting_room.states
 
     @property
     def has_work(self) -> bool:
@@ -110,7 +110,7 @@ class Scheduler:
         that is in use, or a size that can never fit.
         """
         name = request.request_id
-        if self._waiting.get(name) is not None or name in self._running:
+        if self.waiting_room.get(name) is not None or name in self._running:
             raise InvalidRequestError(
                 f"a request with the id {name!r} is under way", param="request_id"
             )
@@ -123,12 +123,12 @@ class Scheduler:
             )
         self._arrivals += 1
         self.fairness.enter(request.tenant)
-        self._waiting.add(RequestState(request, self._arrivals, self._clock.now() - waited))
+        self.waiting_room.add(RequestState(request, self._arrivals, self._clock.now() - waited))
         self._sink(Arrived(name, request.key.size, request.namespace))
 
     def abort(self, request_id: str) -> RequestOutput | None:
         """End a request, wherever it is; None when it is not under way."""
-        state = self._running.get(request_id) or self._waiting.get(request_id)
+        state = self._running.get(request_id) or self.waiting_room.get(request_id)
         if state is None:
             return None
         self.counters.requests_aborted += 1
@@ -190,12 +190,6 @@ class Scheduler:
                 news.append(self._take(state, new, result.logprobs.get(index)))
         return news
 
-    def check(self) -> None:
-        """Whether what is under way, and nothing else, is in all books. Raises InvariantError."""
-        self._waiting.check()
-        tenants = {state.request.tenant for state in (*self.running, *self.waiting)}
-        require(len(self.fairness) == len(tenants), f"{len(self.fairness)} tenants, not {tenants}")
-
     def _plan(self, held: Container[str], *, admits: bool) -> Plan:
         """Which running requests go on in this step, which may admit others, or not."""
         prompts = self._prompts()
@@ -228,7 +222,7 @@ class Scheduler:
 
     def _next(self, before: RequestState | None) -> RequestState | None:
         """The next to be admitted; with `before`, if its tenant was served less."""
-        state = self._waiting.next()
+        state = self.waiting_room.next()
         if state is None or before is None or self._served(state) < self._served(before):
             return state
         return None
@@ -263,7 +257,7 @@ class Scheduler:
         state.computed = 0
         state.returned = True
         self.counters.retractions += 1
-        self._waiting.add(state)
+        self.waiting_room.add(state)
 
     def _admit(self, parts: Parts, budget: int, *, before: RequestState | None = None) -> int:
         """Admit waiting requests, as far as the budget goes; return what is left of it.
@@ -286,7 +280,7 @@ class Scheduler:
         return budget
 
     def _fits(self, state: RequestState) -> bool:
-        return bool(self._free_rows) and self._guard.admits(state, self._waiting.match(state))
+        return bool(self._free_rows) and self._guard.admits(state, self.waiting_room.match(state))
 
     def _preempt_for(self, state: RequestState, parts: Parts) -> bool:
         """Retract running requests of far lower priority until `state` fits, if that is enough."""
@@ -294,7 +288,7 @@ class Scheduler:
             return False
         priority = state.request.priority - self._preemption_gap
         lower = [s for s in self._running.values() if s.request.priority <= priority]
-        match = self._waiting.match(state)
+        match = self.waiting_room.match(state)
         if not lower or self._guard.needed(state, match) > self._guard.left_without(lower, match):
             return False
         while not self._fits(state):
@@ -315,7 +309,7 @@ class Scheduler:
             n_tokens=state.n_tokens,
             max_match=state.max_match,
             priority=state.request.priority,
-            match=self._waiting.match(state),
+            match=self.waiting_room.match(state),
         )
         slots = lease.extend(min(state.n_tokens - lease.cached, budget))
         if slots is None:
@@ -335,7 +329,7 @@ class Scheduler:
         state.row = self._free_rows.pop()
         state.remaps = [Remap(0, lease.slots[: lease.cached].copy())] if lease.cached else []
         name, namespace = state.request.request_id, state.request.namespace
-        self._waiting.start(state, lease.cached)
+        self.waiting_room.start(state, lease.cached)
         self._running[name] = state
         self._sink(Scheduled(name, lease.cached, state.prompt_length, again, namespace))
         return slots
@@ -368,14 +362,14 @@ class Scheduler:
             self._commit(state)
             self._leave(state)
         else:
-            self._waiting.drop(state)
+            self.waiting_room.drop(state)
         self.fairness.leave(state.request.tenant)
         self._sink(Finished(name, reason.value, state.output_tokens, state.request.namespace))
 
     def _leave(self, state: RequestState) -> None:
         """Give back the lease and the row of a running request."""
         lease = state.running_lease
-        self._waiting.stop_computing(state, lease.committed)
+        self.waiting_room.stop_computing(state, lease.committed)
         lease.release()
         state.lease = None
         state.remaps = []
@@ -389,6 +383,6 @@ class Scheduler:
         if remap is not None:
             state.remaps.append(remap)
         if lease.committed > before:
-            self._waiting.committed(state, before, lease.committed)
+            self.waiting_room.committed(state, before, lease.committed)
         if state.computed >= state.prefill_end:
-            self._waiting.stop_computing(state, lease.committed)
+            self.waiting_room.stop_computing(state, lease.committed)

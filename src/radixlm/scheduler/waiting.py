@@ -6,7 +6,6 @@ from collections.abc import Collection
 from heapq import heappop, heappush
 
 from radixlm.cache import Match, RadixCache
-from radixlm.cache.checks import require
 from radixlm.scheduler.orders import AdmissionOrder
 from radixlm.scheduler.prompt_index import PromptIndex
 from radixlm.scheduler.queue import WaitingQueue
@@ -32,22 +31,14 @@ class WaitingRoom:
         self._cache = cache
         self._order = order
         self._queue = queue
-        self._index = PromptIndex(cache.page_size)
+        self.index = PromptIndex(cache.page_size)
         # Heaps of (tokens shared, arrival, follower); entries of others are dead.
-        self._followers: dict[RequestState, list[tuple[int, int, RequestState]]] = {}
+        self.followers: dict[RequestState, list[tuple[int, int, RequestState]]] = {}
         self._waiting: dict[str, RequestState] = {}
         self._found: tuple[RequestState, Match] | None = None
 
     def __len__(self) -> int:
         return len(self._waiting)
-
-    def check(self) -> None:
-        """Raise InvariantError unless the index is sound and all that are followed compute."""
-        self._index.check()
-        following = [state for state in self.states if state.follows is not None]
-        led = all(state.follows in self._followers for state in following)
-        require(led, "a request follows one that does not know it")
-        require(all(leader.computing for leader in self._followers), "one that ended is followed")
 
     def get(self, request_id: str) -> RequestState | None:
         return self._waiting.get(request_id)
@@ -56,7 +47,7 @@ class WaitingRoom:
         """A request arrives, or comes back after a retraction."""
         self._waiting[state.request.request_id] = state
         if self._cache.enabled:
-            self._index.add(state)
+            self.index.add(state)
             state.cached = self.match(state).length
             self._follow_if_worth_it(state)
         self._queue.push(state)
@@ -66,7 +57,7 @@ class WaitingRoom:
         state.follows = None
         self._take_out(state, admitted=False)
         if self._cache.enabled:
-            self._index.remove(state)
+            self.index.remove(state)
 
     @property
     def states(self) -> Collection[RequestState]:
@@ -75,7 +66,7 @@ class WaitingRoom:
 
     def next(self) -> RequestState | None:
         """The request to be admitted next; None if there is none."""
-        if self._order.lay_out(self._index):
+        if self._order.lay_out(self.index):
             self._queue.rank_all()
         while (state := self._queue.head()) is not None:
             was_there, state.cached = state.cached, self.match(state).length
@@ -103,9 +94,9 @@ class WaitingRoom:
         self._take_out(state, admitted=True)
         if not self._cache.enabled:
             return
-        self._index.start_computing(state)
+        self.index.start_computing(state)
         state.computing = True
-        sharing = self._index.sharing(state.known, state.request.namespace, cached)
+        sharing = self.index.sharing(state.known, state.request.namespace, cached)
         for other, shared in list(sharing):
             if other.follows is None and self._follow(other, state, shared):
                 self._queue.rank(other)
@@ -117,7 +108,7 @@ class WaitingRoom:
             return
         # No request follows what it generated, but others may have come with the same tokens.
         namespace = state.request.namespace
-        for other, shared in list(self._index.sharing(state.known[:upto], namespace, before)):
+        for other, shared in list(self.index.sharing(state.known[:upto], namespace, before)):
             if other.follows is None:
                 self._raise(other, shared)
 
@@ -126,7 +117,7 @@ class WaitingRoom:
         if not state.computing:
             return
         state.computing = False
-        self._index.remove(state)
+        self.index.remove(state)
         self._let_go(state, state.n_tokens, computed)
 
     def _take_out(self, state: RequestState, *, admitted: bool) -> None:
@@ -136,7 +127,7 @@ class WaitingRoom:
 
     def _let_go(self, leader: RequestState, upto: int, computed: int) -> None:
         """Let go those who share no more than `upto` with `leader`, which has `computed` tokens."""
-        followers = self._followers.get(leader)
+        followers = self.followers.get(leader)
         if followers is None:
             return
         while followers and followers[0][0] <= upto:
@@ -145,7 +136,7 @@ class WaitingRoom:
                 other.follows = None
                 self._raise(other, min(shared, computed))
         if not followers:
-            del self._followers[leader]
+            del self.followers[leader]
 
     def _raise(self, state: RequestState, cached: int) -> None:
         """More of a waiting request may be in the cache now, or it does not follow any more."""
@@ -154,7 +145,7 @@ class WaitingRoom:
         self._queue.rank(state)
 
     def _follow_if_worth_it(self, state: RequestState) -> bool:
-        found = self._index.computing(state, state.cached)
+        found = self.index.computing(state, state.cached)
         return found is not None and self._follow(state, *found)
 
     def _follow(self, state: RequestState, leader: RequestState, shared: int) -> bool:
@@ -163,5 +154,5 @@ class WaitingRoom:
         if usable <= state.cached:
             return False
         state.follows = leader
-        heappush(self._followers.setdefault(leader, []), (usable, state.arrival, state))
+        heappush(self.followers.setdefault(leader, []), (usable, state.arrival, state))
         return True

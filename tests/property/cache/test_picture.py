@@ -11,6 +11,7 @@ from radixlm.cache.tree_stats import Changes
 from radixlm.core.errors import NodeGoneError, PinError
 from radixlm.core.reports import NodeView, TreeChange, TreeQuery, TreeSnapshot
 from radixlm.observe.picture import Picture
+from tests.invariants import check
 from tests.tree_pictures import take_changes, tree_snapshot, watched
 
 QUERIES = [
@@ -154,7 +155,7 @@ def test_changes_lead_to_the_picture_of_now(query: TreeQuery, page_size: int, se
         if query in EXACT:
             now = tree_snapshot(traffic.cache.tree, query)
             assert follower.views == {view.id: view for view in now.nodes}
-    traffic.cache.check()
+    check(traffic.cache)
 
 
 @pytest.mark.parametrize("seed", range(4))

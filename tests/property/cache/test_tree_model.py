@@ -19,6 +19,7 @@ from hypothesis.stateful import (
 from radixlm.cache import POLICIES, RadixTree, TreeNode, make_policy
 from radixlm.core.errors import CacheError, InvalidKeyError, StaleMatchError
 from tests.cache_model import PrefixModel, Watch, codes_after, compare_tree
+from tests.invariants import check
 
 NAMESPACES = st.sampled_from([None, "adapter"])
 PAGES = st.lists(st.integers(0, 1), min_size=0, max_size=6)
@@ -181,7 +182,7 @@ class TreeMachine(RuleBasedStateMachine):
     def agrees(self) -> None:
         if not hasattr(self, "tree"):
             return
-        self.tree.check()
+        check(self.tree)
         compare_tree(self.tree, self.model)
         locked = self.model.locked * self.page_size
         assert self.tree.protected_size == locked

@@ -12,6 +12,7 @@ from radixlm.core.config import SchedulePolicy
 from radixlm.core.request import Breakpoint, FinishReason, GenerateRequest, Namespace, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from tests.engines import ORDERS, Bench, make_request
+from tests.invariants import check
 
 CAPACITY = 48
 PIN_BUDGET = 16  # what is left has room for the largest request, in whole pages
@@ -97,7 +98,7 @@ def right_tokens_and_no_slot_lost(
                 last = bench.core.abort(request.request_id)
                 if last is not None:
                     ends[request.request_id] = last.finish_reason
-                bench.cache.check()
+                check(bench.cache)
         for output in _step_with_progress(bench, budget):
             tokens[output.request_id] += output.token_ids
             if output.finished:
@@ -112,7 +113,7 @@ def right_tokens_and_no_slot_lost(
     assert usage.locked == bench.cache.tree.pinned_size <= PIN_BUDGET
     assert usage.free + usage.evictable + usage.locked == CAPACITY
     assert not bench.core.outputs.to_pin
-    bench.scheduler.check()
+    check(bench.scheduler)
     if not enabled:
         assert usage.free == CAPACITY
     for request in requests:

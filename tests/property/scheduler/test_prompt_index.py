@@ -19,6 +19,7 @@ from radixlm.core.request import Namespace
 from radixlm.scheduler.prompt_index import PromptIndex
 from radixlm.scheduler.state import RequestState
 from tests.engines import make_request
+from tests.invariants import check
 
 PAGES = st.lists(st.integers(0, 1), min_size=0, max_size=5)
 REST = st.integers(0, 3)
@@ -99,7 +100,7 @@ class IndexMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_tree_is_sound(self) -> None:
-        self.index.check()
+        check(self.index)
         assert len(self.index) == len(self.waiting) + len(self.computing)
 
     @invariant()
@@ -121,7 +122,7 @@ class IndexMachine(RuleBasedStateMachine):
         for state in [*self.waiting, *self.computing]:
             self.index.remove(state)
         assert len(self.index) == 0
-        self.index.check()
+        check(self.index)
 
     def _enter(self, state: RequestState) -> None:
         self.index.add(state)

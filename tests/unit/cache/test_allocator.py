@@ -11,6 +11,7 @@ import pytest
 from radixlm.cache import SlotAllocator
 from radixlm.cache.allocator import split_runs
 from radixlm.core.errors import InvariantError, SlotError
+from tests.invariants import check
 
 
 def slots(*values: int) -> np.ndarray:
@@ -53,7 +54,7 @@ def test_many_short_runs_are_taken_in_one_pass() -> None:
     started = time.thread_time()
     assert allocator.allocate(2_048).tolist() == odd[:2_048].tolist()
     assert time.thread_time() - started < 0.5
-    allocator.check()
+    check(allocator)
     allocator.allocate(allocator.free_size)
     assert (allocator.free_size, allocator.runs()) == (0, [])
 
@@ -65,7 +66,7 @@ def test_can_hand_out_everything_and_take_it_back_in_any_order() -> None:
     allocator.free(everything[::-1][::2])
     allocator.free(everything[::2])
     assert (allocator.free_size, allocator.runs()) == (12, [(0, 12)])
-    allocator.check()
+    check(allocator)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +83,7 @@ def test_neighbours_are_joined(freed: tuple[int, ...], runs: list[tuple[int, int
     allocator = fragmented()
     allocator.free(slots(*freed))
     assert allocator.runs() == runs
-    allocator.check()
+    check(allocator)
 
 
 def test_freeing_nothing_is_nothing() -> None:
@@ -109,7 +110,7 @@ def test_wrong_free_raises_and_changes_nothing(freed: tuple[int, ...], message: 
     with pytest.raises(SlotError, match=message):
         allocator.free(slots(*freed))
     assert (allocator.runs(), allocator.free_size) == (before, 9)
-    allocator.check()
+    check(allocator)
 
 
 @pytest.mark.parametrize("freed", [(0, 1, 2), (1, 2, 3, 4), (0, 1, 2, 3, 4), (0, 0, 1, 1)])
@@ -146,14 +147,14 @@ def test_check_notices_runs_that_touch() -> None:
     allocator = fragmented()
     allocator._starts[1] = 2
     with pytest.raises(InvariantError, match="not maximal"):
-        allocator.check()
+        check(allocator)
 
 
 def test_check_notices_wrong_books() -> None:
     allocator = fragmented()
     allocator.free_size += 1
     with pytest.raises(InvariantError, match="books say 10"):
-        allocator.check()
+        check(allocator)
 
 
 def test_split_runs_keeps_the_order() -> None:
@@ -197,6 +198,6 @@ def test_any_order_of_calls_agrees_with_a_set(page_size: int, seed: int) -> None
                 assert sizes == [-size for size in longest[: len(sizes)]]
             free -= set(pages)
             used |= set(pages)
-        allocator.check()
+        check(allocator)
         mine = {s for start, stop in allocator.runs() for s in range(start, stop)}
         assert mine == {page * page_size + at for page in free for at in range(page_size)}

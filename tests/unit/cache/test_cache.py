@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from radixlm.cache import Lease, RadixCache, Usage
+from tests.invariants import check
 
 PAGE_SIZES = [1, 4, 16]
 
@@ -26,7 +27,7 @@ def serve(cache: RadixCache, tokens: list[int], namespace: str | None = None) ->
     lease = cache.acquire(tokens, namespace)
     compute(lease)
     lease.release()
-    cache.check()
+    check(cache)
     return lease.cached
 
 
@@ -63,7 +64,7 @@ class TestLifeOfALease:
         serve(cache, [1, 2, 3])
         lease = cache.acquire([1, 2, 3], max_match=limit)
         assert lease.cached == cached == cache.match([1, 2, 3], max_match=limit).length
-        cache.check()
+        check(cache)
 
     def test_usage_follows_the_slots_life(self) -> None:
         cache = RadixCache(16, 4)
@@ -75,7 +76,7 @@ class TestLifeOfALease:
         assert (cache.usage(), lease.private_size) == (Usage(4, 12, 0, 0), 12)
         lease.commit(9)
         assert cache.usage() == Usage(4, 4, 8, 0)
-        cache.check()
+        check(cache)
         lease.release()
         assert (cache.usage(), cache.available) == (Usage(8, 0, 0, 8), 16)
         assert cache.flush() == 8
@@ -92,7 +93,7 @@ class TestLifeOfALease:
             assert lease.extend(1) is not None
         assert lease.slots.tolist() == list(range(2 * page_size + 1))
         assert cache.usage().private == 3 * page_size
-        cache.check()
+        check(cache)
 
     def test_a_key_that_grows_while_the_request_runs(self) -> None:
         cache = RadixCache(32)
@@ -103,7 +104,7 @@ class TestLifeOfALease:
         for _ in range(3):
             lease.extend(1)
         lease.commit(5)
-        cache.check()
+        check(cache)
         lease.release()
         assert cache.match([1, 2, 7, 8, 9, 0]).length == 5
 
@@ -130,7 +131,7 @@ class TestLifeOfALease:
         compute(first)
         assert (second.committed, first.committed) == (2, 4)
         assert first.node.parent is second.node
-        cache.check()
+        check(cache)
 
 
 class TestRemap:
@@ -148,7 +149,7 @@ class TestRemap:
         assert (remap.start, remap.slots.tolist()) == (0, first.slots.tolist())
         assert second.slots.tolist() == first.slots.tolist() + private
         assert cache.usage() == Usage(12 * page_size, page_size, 3 * page_size, 0)
-        cache.check()
+        check(cache)
 
     def test_only_what_was_there_is_remapped(self) -> None:
         cache = RadixCache(32)
@@ -159,7 +160,7 @@ class TestRemap:
         remap = second.commit(4)
         assert (remap.start, remap.slots.tolist()) == (0, first.slots[:2].tolist())
         assert second.slots.tolist() == [*first.slots[:2].tolist(), *own[2:]]
-        cache.check()
+        check(cache)
 
     def test_it_starts_where_the_commit_started(self) -> None:
         cache = RadixCache(32)
@@ -169,7 +170,7 @@ class TestRemap:
         second.extend(2)
         remap = second.commit(4)
         assert (remap.start, remap.slots.tolist()) == (2, first.slots[2:].tolist())
-        cache.check()
+        check(cache)
 
     def test_segments_follow_a_commit_that_changes_no_node(self) -> None:
         """All was there: no node changes, but the lease's path is longer than it was."""
@@ -193,7 +194,7 @@ class TestRoom:
         assert lease.extend(4) is not None
         assert cache.match([1, 2, 3, 0]).length == 1
         assert cache.match([4, 5, 6, 0]).length == 3
-        cache.check()
+        check(cache)
 
     @pytest.mark.parametrize("page_size", [1, 4, 16, 256])
     def test_eviction_makes_room_by_a_quantum(self, page_size: int) -> None:
@@ -207,7 +208,7 @@ class TestRoom:
             quanta = -(-generated // quantum)
             assert cache.tree.stats.evictions == quanta
             assert cache.tree.stats.evicted_tokens == quanta * quantum
-        cache.check()
+        check(cache)
 
     @pytest.mark.parametrize(("capacity", "page_size", "quantum"), [
         (32, 1, 1), (64 * 10, 1, 10), (64 * 10, 4, 12), (256, 16, 16), (10**6, 1, 256),
@@ -237,7 +238,7 @@ class TestRoom:
         assert lease.extend(5) is None
         assert lease.extend(4) is not None
         assert (held.slots.tolist(), cache.available) == ([0, 1], 0)
-        cache.check()
+        check(cache)
 
     @pytest.mark.parametrize("page_size", PAGE_SIZES)
     def test_none_changes_nothing(self, page_size: int) -> None:
@@ -248,7 +249,7 @@ class TestRoom:
         assert lease.extend(4 * page_size + 1) is None
         assert (cache.usage(), cache.tree.version, lease.length) == (*before, 0)
         assert lease.extend(4 * page_size) is not None
-        cache.check()
+        check(cache)
 
     def test_available_after_a_match(self) -> None:
         cache = RadixCache(10)
@@ -267,7 +268,7 @@ class TestRoom:
         assert cache.flush() == 4
         assert lease.slots.tolist() == [0, 1]
         assert cache.flush() == 0
-        cache.check()
+        check(cache)
 
 
 class TestNamespaces:
@@ -283,7 +284,7 @@ class TestNamespaces:
         for name in "abcdef":
             cache.acquire([1, 2], name).release()
         assert cache.tree.node_count == 0
-        cache.check()
+        check(cache)
 
 
 class TestDisabled:
@@ -297,7 +298,7 @@ class TestDisabled:
         assert not set(first.slots) & set(second.slots)
         assert in_order(first) == first.slots.tolist()
         assert [s.node_id for s in first.segments()] == [None]
-        cache.check()
+        check(cache)
         first.release()
         second.release()
         assert (cache.usage(), cache.tree.node_count) == (Usage(8 * page_size, 0, 0, 0), 0)
@@ -376,4 +377,4 @@ def test_a_match_is_used_again_unless_the_tree_has_changed(changed: bool) -> Non
         first.commit(4)
     lease = cache.acquire([1, 2, 3, 9], match=match)
     assert lease.cached == (3 if changed else 2)
-    cache.check()
+    check(cache)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from radixlm.cache import RadixCache
+from tests.invariants import check
 
 
 def _add(cache: RadixCache, key: list[int]) -> None:
@@ -23,7 +24,7 @@ def test_what_comes_after_is_gone(keep: int, page_size: int) -> None:
     for key in keys:
         _add(cache, key)
     cache.discard(keys[0], None, keep)
-    cache.check()
+    check(cache)
     kept = min(cache.round_down(keep), 8)
     assert cache.match(keys[0], max_match=8).length == kept
     # All below a spoiled token was computed from it; other branches have nothing to do with it.
@@ -38,9 +39,9 @@ def test_what_others_hold_stays_until_they_let_go() -> None:
     _add(cache, key)
     held = cache.acquire([1, 2, 3, 4, 9])
     cache.discard(key, None, 2)
-    cache.check()
+    check(cache)
     assert cache.match(key, max_match=6).length == 4
     held.release()
     cache.discard(key, None, 2)
-    cache.check()
+    check(cache)
     assert cache.match(key, max_match=6).length == 2

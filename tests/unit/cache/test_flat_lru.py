@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from radixlm.cache import RadixCache
+from tests.invariants import check
 
 TRUNK = 1_500
 NODE = 90  # tokens: 60 asked, 30 answered
@@ -58,7 +59,7 @@ def leaf_first(search: Search) -> int:
             leases.append(lease)
         for lease in leases:
             lease.release()
-        cache.check()
+        check(cache)
     return computed
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from radixlm.cache import RadixCache, RadixTree
+from tests.invariants import check
 from tests.virtual_clock import VirtualClock
 
 PAGE_SIZES = [1, 4, 16]
@@ -20,7 +21,7 @@ def serve(cache: RadixCache, tokens: list[int], namespace: str | None = None) ->
     assert lease.extend(len(tokens) - lease.length) is not None
     lease.commit(len(tokens))
     lease.release()
-    cache.check()
+    check(cache)
     return lease.cached
 
 
@@ -29,12 +30,12 @@ class TestLeftBehind:
         tree = RadixTree(ghost_budget=10)
         leaf = tree.insert([1, 2, 3, 4], [10, 11, 12, 13]).node
         tree.evict(1)
-        tree.check()
+        check(tree)
         assert (len(leaf), leaf.resident, leaf.ghosts) == (4, 3, 1)
         tree.evict(3)
         assert (len(leaf), leaf.resident, leaf.slots.size) == (4, 0, 0)
         assert (tree.ghost_size, tree.evictable_size, tree.node_count) == (4, 0, 2)
-        tree.check()
+        check(tree)
 
     @pytest.mark.parametrize("page_size", PAGE_SIZES)
     def test_are_never_matched(self, page_size: int) -> None:
@@ -46,7 +47,7 @@ class TestLeftBehind:
         assert (match.length, match.slots().tolist()) == (2 * page_size, key[: 2 * page_size])
         tree.evict(2 * page_size)
         assert tree.match_prefix(key).length == 0
-        tree.check()
+        check(tree)
 
     def test_a_match_stops_at_the_last_resident_ancestor(self) -> None:
         tree = RadixTree(ghost_budget=100)
@@ -54,7 +55,7 @@ class TestLeftBehind:
         tree.insert([1, 2, 9], [0, 1, 4])
         tree.evict(4)  # both leaves and the end of [1 2]
         assert tree.match_prefix([1, 2, 3, 4]).length == 1
-        tree.check()
+        check(tree)
 
     def test_a_lock_cuts_what_is_resident_from_its_ghost(self) -> None:
         tree = RadixTree(ghost_budget=100)
@@ -62,10 +63,10 @@ class TestLeftBehind:
         tree.evict(2)
         held = tree.inc_lock_ref(tree.match_prefix([1, 2, 3, 4]))
         assert (held.end, held.ghosts, leaf.parent, leaf.resident) == (2, 0, held, 0)
-        tree.check()
+        check(tree)
         tree.dec_lock_ref(held)
         assert ghosts(tree) == [([3, 4], 0)]
-        tree.check()
+        check(tree)
 
     def test_no_budget_no_ghosts(self) -> None:
         tree = RadixTree()
@@ -75,7 +76,7 @@ class TestLeftBehind:
         tree.evict(2)
         assert (tree.node_count, tree.ghost_size) == (0, 0)
         assert tree.stats.forgotten_tokens == 3
-        tree.check()
+        check(tree)
 
     def test_an_empty_namespace_is_kept_for_its_ghosts_only(self) -> None:
         tree = RadixTree(ghost_budget=2)
@@ -85,7 +86,7 @@ class TestLeftBehind:
         tree.insert([1, 2], [2, 3], "b")
         tree.evict(2)
         assert list(tree.roots) == ["b"]
-        tree.check()
+        check(tree)
 
 
 class TestBudget:
@@ -100,7 +101,7 @@ class TestBudget:
         tree.evict(3)
         assert (ghosts(tree), tree.ghost_size) == ([([3, 0, 0], 0), ([4, 0, 0], 0)], 6)
         assert tree.stats.forgotten_tokens == 6
-        tree.check()
+        check(tree)
 
     def test_evicted_again_is_fresh_again(self) -> None:
         tree = RadixTree(ghost_budget=4)
@@ -121,7 +122,7 @@ class TestBudget:
         assert (tree.ghost_size, len(leaf)) == (3, 10)
         tree.evict(1)
         assert (tree.ghost_size, len(leaf), leaf.resident) == (0, 6, 6)
-        tree.check()
+        check(tree)
 
     def test_a_ghost_goes_with_all_below_it(self) -> None:
         tree = RadixTree(ghost_budget=100)
@@ -134,7 +135,7 @@ class TestBudget:
         tree.insert([5], [5])
         tree.evict(1)
         assert tree.ghost_size == 1  # the budget is what it was
-        tree.check()
+        check(tree)
 
     def test_the_cache_remembers_four_times_its_capacity(self) -> None:
         cache = RadixCache(8)
@@ -150,7 +151,7 @@ class TestBudget:
         assert cache.flush() == 2
         assert (cache.tree.ghost_size, cache.tree.node_count) == (0, 2)
         held.release()
-        cache.check()
+        check(cache)
 
 
 class TestRevival:
@@ -162,7 +163,7 @@ class TestRevival:
         assert (inserted.already_there, inserted.node) == (1, leaf)
         assert leaf.slots.tolist() == [10, 21, 22, 23]
         assert (tree.ghost_size, tree.stats.revived_tokens, tree.evictable_size) == (0, 3, 4)
-        tree.check()
+        check(tree)
         assert tree.evict(4).tolist() == [10, 21, 22, 23]
 
     def test_only_as_far_as_the_key_goes(self) -> None:
@@ -172,7 +173,7 @@ class TestRevival:
         inserted = tree.insert([1, 2], [20, 21])
         assert (inserted.already_there, inserted.node.slots.tolist()) == (0, [20, 21])
         assert (leaf.parent, leaf.tokens().tolist(), leaf.resident) == (inserted.node, [3, 4], 0)
-        tree.check()
+        check(tree)
 
     def test_another_end_stays_a_ghost(self) -> None:
         tree = RadixTree(ghost_budget=10)
@@ -181,7 +182,7 @@ class TestRevival:
         tree.insert([1, 2, 7], [20, 21, 22])
         assert tree.match_prefix([1, 2, 7]).slots().tolist() == [20, 21, 22]
         assert (leaf.tokens().tolist(), leaf.resident, tree.ghost_size) == ([3, 4], 0, 2)
-        tree.check()
+        check(tree)
 
     def test_a_whole_path_of_ghosts(self) -> None:
         tree = RadixTree(ghost_budget=10)
@@ -193,7 +194,7 @@ class TestRevival:
         assert tree.match_prefix([1, 2, 3, 5]).slots().tolist() == [20, 21, 22, 23]
         assert {node.id for node in tree.nodes()} == ids  # [3] grew in place
         assert ghosts(tree) == [([4], 0)]
-        tree.check()
+        check(tree)
 
     @pytest.mark.parametrize("page_size", PAGE_SIZES)
     def test_by_a_lease(self, page_size: int) -> None:

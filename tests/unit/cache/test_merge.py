@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from radixlm.cache import RadixCache, RadixTree, TreeNode
+from tests.invariants import check
 
 
 def shape(tree: RadixTree) -> list[tuple[list[int], list[int]]]:
@@ -41,21 +42,21 @@ class TestMerges:
         line.dec_lock_ref(node)
         assert shape(line) == WHOLE
         assert (line.stats.splits, line.stats.merges, line.node_count) == (1, 1, 2)
-        line.check()
+        check(line)
 
     def test_after_an_insert_of_the_whole(self, line: RadixTree) -> None:
         line.insert([1, 2], [0, 0])
         assert len(shape(line)) == 2
         line.insert([1, 2, 3, 4], [0] * 4, priority=2)
         assert shape(line) == WHOLE
-        line.check()
+        check(line)
 
     def test_after_an_insert_below(self, line: RadixTree) -> None:
         line.insert([1, 2], [0, 0])
         node = line.insert([1, 2, 3, 4, 5, 6], range(10, 16)).node
         assert shape(line) == [([1, 2, 3, 4, 5, 6], [10, 11, 12, 13, 14, 15])]
         assert line.match_prefix([1, 2, 3, 4, 5, 6]).node is node
-        line.check()
+        check(line)
 
     def test_after_an_aborted_lease(self) -> None:
         cache = RadixCache(32)
@@ -71,7 +72,7 @@ class TestMerges:
         third = cache.acquire([1, 2, 3, 4, 5, 6])
         third.release()
         assert (cache.tree.node_count, third.slots.tolist()) == (2, [0, 1, 2, 3, 4])
-        cache.check()
+        check(cache)
 
     def test_a_repeated_prompt(self) -> None:
         """Cached but for its last token, which is computed again: one node, held or not."""
@@ -83,7 +84,7 @@ class TestMerges:
             assert (cache.tree.node_count, len(lease.segments())) == (2, 1)
             lease.release()
             assert cache.tree.node_count == 2
-        cache.check()
+        check(cache)
 
     def test_a_chat_that_grows(self) -> None:
         cache = RadixCache(100)
@@ -93,7 +94,7 @@ class TestMerges:
             lease.commit(10 * turn)
             lease.release()
             assert cache.tree.node_count == 2
-        cache.check()
+        check(cache)
 
     def test_after_a_forgotten_sibling(self, line: RadixTree) -> None:
         line.insert([1, 2, 9], [10, 11, 20])
@@ -102,7 +103,7 @@ class TestMerges:
         assert line.node_count == 4  # the ghost of [9] is still there
         line.forget_ghosts()
         assert shape(line) == WHOLE
-        line.check()
+        check(line)
 
     def test_a_ghost_that_is_computed_again(self, line: RadixTree) -> None:
         line.evict(2)
@@ -112,22 +113,22 @@ class TestMerges:
         held = line.insert([1, 2, 3, 4], [0, 0, 22, 23], start=held).node
         assert (shape(line), held) == ([([1, 2, 3, 4], [10, 11, 22, 23])], leaf)
         line.dec_lock_ref(held)
-        line.check()
+        check(line)
 
     def test_under_a_lock_that_goes_deeper(self, line: RadixTree) -> None:
         low, high = lock(line, 1, 2, 3, 4), lock(line, 1, 2)
         assert len(shape(line)) == 2
         line.dec_lock_ref(high)
         assert (shape(line), low.lock_ref, line.protected_size) == (WHOLE, 1, 4)
-        line.check()
+        check(line)
         line.dec_lock_ref(low)
-        line.check()
+        check(line)
 
     def test_when_a_lock_moves_on(self, line: RadixTree) -> None:
         held = lock(line, 1, 2)
         deeper = line.insert([1, 2, 3, 4], [0, 0, 0, 0], start=held).node
         assert (shape(line), deeper.lock_ref, deeper.end) == (WHOLE, 1, 4)
-        line.check()
+        check(line)
 
     def test_a_chain_in_one_go(self, line: RadixTree) -> None:
         held = [lock(line, *range(1, end + 1)) for end in (1, 2, 3)]
@@ -139,7 +140,7 @@ class TestMerges:
         assert [tokens for tokens, _ in shape(line)] == [[1, 2, 3], [4]]
         use(line, 1, 2, 3, 4)
         assert shape(line) == WHOLE
-        line.check()
+        check(line)
 
     def test_the_child_keeps_its_identity_and_the_larger_numbers(self, line: RadixTree) -> None:
         leaf = line.match_prefix([1, 2, 3, 4]).node
@@ -162,19 +163,19 @@ class TestDoesNot:
         use(line, 1, 2)
         assert [tokens for tokens, _ in shape(line)] == [[1, 2], [3, 4], [7, 8]]
         assert line.evict(2).tolist() == [12, 13]
-        line.check()
+        check(line)
 
     def test_where_the_head_was_inserted_alone(self, line: RadixTree) -> None:
         line.insert([7, 8], [17, 18])
         line.insert([1, 2], [0, 0])
         assert line.evict(2).tolist() == [12, 13]
-        line.check()
+        check(line)
 
     def test_where_a_lock_ends_between(self, line: RadixTree) -> None:
         low, high = lock(line, 1, 2, 3, 4), lock(line, 1, 2)
         line.dec_lock_ref(low)
         assert [tokens for tokens, _ in shape(line)] == [[1, 2], [3, 4]]
-        line.check()
+        check(line)
         line.dec_lock_ref(high)
         use(line, 1, 2, 3, 4)
         assert shape(line) == WHOLE
@@ -183,7 +184,7 @@ class TestDoesNot:
         pinned = line.pin(line.match_prefix([1, 2]))
         use(line, 1, 2, 3, 4)
         assert [tokens for tokens, _ in shape(line)] == [[1, 2], [3, 4]]
-        line.check()
+        check(line)
         line.unpin(pinned)
         use(line, 1, 2, 3, 4)
         assert shape(line) == WHOLE
@@ -202,7 +203,7 @@ class TestDoesNot:
         assert [tokens for tokens, _ in shape(line)] == [[1, 2], [3, 4]]
         use(line, 1, 2, 3, 4, priority=3)
         assert shape(line) == WHOLE
-        line.check()
+        check(line)
 
     def test_where_there_are_two_children(self, line: RadixTree) -> None:
         line.insert([1, 2, 9], [10, 11, 20])
@@ -226,7 +227,7 @@ class TestDoesNot:
         low.release()
         nodes = {n.tokens().tolist()[0]: n.priority for n in cache.tree.nodes() if n.parent}
         assert nodes == {1: 5, 3: 0}
-        cache.check()
+        check(cache)
 
 
 def test_an_insert_says_where_its_key_ends() -> None:
@@ -237,6 +238,6 @@ def test_an_insert_says_where_its_key_ends() -> None:
     inserted = tree.insert([1, 2], [1, 2])
     assert inserted.node in set(tree.nodes())
     assert inserted.node.end == 2
-    tree.check()
+    check(tree)
     tree.dec_lock_ref(held)
-    tree.check()
+    check(tree)

@@ -8,6 +8,7 @@ import pytest
 
 from radixlm.cache import Pin, RadixCache, Usage
 from radixlm.core.errors import PinError
+from tests.invariants import check
 from tests.virtual_clock import VirtualClock
 
 
@@ -29,7 +30,7 @@ def serve(cache: RadixCache, tokens: list[int], namespace: str | None = None) ->
     assert lease.extend(len(tokens) - lease.length) is not None
     lease.commit(len(tokens))
     lease.release()
-    cache.check()
+    check(cache)
 
 
 def cached(cache: RadixCache, *tokens: int) -> int:
@@ -53,19 +54,19 @@ class TestLife:
         pin = cache.pin([1, 2, 3])
         assert (pin, cache.tree.pinned_size) == (Pin(1, 3, None), 3)
         assert cache.usage() == Usage(6, 0, 3, 3)
-        cache.check()
+        check(cache)
         serve(cache, [5] * 9)
         assert cached(cache, 1, 2, 3, 4) == 3
         cache.flush()
         assert (cached(cache, 1, 2, 3, 4), cache.usage()) == (3, Usage(9, 0, 3, 0))
-        cache.check()
+        check(cache)
 
     def test_until_it_is_unpinned(self) -> None:
         cache = made()
         pin = cache.pin([1, 2, 3])
         cache.unpin(pin.id)
         assert (cache.tree.pinned_size, cache.usage()) == (0, Usage(6, 0, 0, 6))
-        cache.check()
+        check(cache)
         cache.flush()
         assert cache.tree.node_count == 0
 
@@ -85,7 +86,7 @@ class TestLife:
         assert cache.pin([1, 2, 3], "a").tokens == 3
         cache.flush()
         assert (cached(cache, 1, 2, 3), cache.match([1, 2, 3, 0], "a").length) == (0, 3)
-        cache.check()
+        check(cache)
 
     def test_whole_pages(self) -> None:
         cache = RadixCache(64, 4)
@@ -94,7 +95,7 @@ class TestLife:
         assert cache.pin(range(4)).tokens == 4
         cache.flush()
         assert cache.usage() == Usage(60, 0, 4, 0)
-        cache.check()
+        check(cache)
 
     def test_leases_work_on_under_and_above_a_pin(self) -> None:
         cache = made()
@@ -102,9 +103,9 @@ class TestLife:
         serve(cache, [1, 2, 3, 4, 5, 6])
         lease = cache.acquire([1, 2, 3, 9])
         cache.unpin(pin.id)
-        cache.check()
+        check(cache)
         lease.release()
-        cache.check()
+        check(cache)
         assert cache.tree.pinned_size == 0
 
 
@@ -114,15 +115,15 @@ class TestShared:
         first, second = cache.pin([1, 2, 3, 4]), cache.pin([1, 2, 8, 9])
         third = cache.pin([1, 2])
         assert (first.tokens, second.tokens, third.tokens, cache.tree.pinned_size) == (4, 4, 2, 6)
-        cache.check()
+        check(cache)
         cache.unpin(first.id)
         assert cache.tree.pinned_size == 4
         cache.unpin(second.id)
         assert cache.tree.pinned_size == 2
-        cache.check()
+        check(cache)
         cache.unpin(third.id)
         assert (cache.tree.pinned_size, cache.usage().locked) == (0, 0)
-        cache.check()
+        check(cache)
 
     def test_two_pins_of_the_same(self) -> None:
         cache = made(budget=4)
@@ -132,7 +133,7 @@ class TestShared:
         cache.flush()
         assert cached(cache, 1, 2, 3, 4) == 4
         cache.unpin(second.id)
-        cache.check()
+        check(cache)
 
 
 class TestTimeToLive:
@@ -146,7 +147,7 @@ class TestTimeToLive:
         clock.advance(0.1)
         cache.flush()
         assert (cached(cache, 1, 2, 3, 4), cache.tree.pinned_size) == (0, 0)
-        cache.check()
+        check(cache)
         with pytest.raises(PinError, match="no pin 1; it was unpinned or has expired"):
             cache.unpin(pin.id)
 
@@ -161,7 +162,7 @@ class TestTimeToLive:
             sizes.append(cache.tree.pinned_size)
             clock.advance(4)
         assert sizes == [5, 5, 4, 1]
-        cache.check()
+        check(cache)
 
     def test_room_that_an_expired_pin_held_can_be_had(self, clock: VirtualClock) -> None:
         cache = made(clock)
@@ -170,7 +171,7 @@ class TestTimeToLive:
         assert lease.extend(12) is None
         clock.advance(1)
         assert lease.extend(12) is not None
-        cache.check()
+        check(cache)
 
     def test_an_expired_one_makes_room_in_the_budget(self, clock: VirtualClock) -> None:
         cache = made(clock, budget=4)
@@ -206,7 +207,7 @@ class TestRefused:
         ):
             cache.pin([1, 2, 8, 9])
         assert state(cache) == before
-        cache.check()
+        check(cache)
         assert cache.pin([1, 2, 8]).tokens == 3
 
     def test_half_the_pool_by_default(self) -> None:
@@ -230,7 +231,7 @@ class TestRefused:
         with pytest.raises(PinError, match="nothing of this prefix is cached"):
             cache.pin([9, 9], namespace)
         assert state(cache) == before
-        cache.check()
+        check(cache)
 
     def test_a_ghost_can_not_be_pinned(self) -> None:
         cache = made()
@@ -248,7 +249,7 @@ class TestRefused:
         with pytest.raises(PinError, match=f"no pin {pin.id if again else 77}"):
             cache.unpin(pin.id if again else 77)
         assert state(cache) == before
-        cache.check()
+        check(cache)
 
 
 class TestKept:
@@ -275,7 +276,7 @@ class TestKept:
         assert cache.keep(range(7), None, 60, "a").tokens == cache.tree.pinned_size == 4
         with pytest.raises(PinError, match="3 tokens are less than a page of 4"):
             cache.keep(range(3), None, 60, "a")
-        cache.check()
+        check(cache)
 
     def test_the_oldest_yields(self) -> None:
         cache = made(budget=4)
@@ -286,7 +287,7 @@ class TestKept:
         cache.keep([1, 2, 8, 9], None, 10, "a")
         cache.flush()
         assert (cached(cache, 1, 2, 8, 9), cached(cache, 5, 6)) == (4, 0)
-        cache.check()
+        check(cache)
 
     def test_more_than_the_budget_displaces_nothing(self) -> None:
         cache = made(budget=3)
@@ -322,4 +323,4 @@ class TestKept:
         cache.keep([1, 2, 3], None, 10, "a")
         cache.keep([1, 2, 3], None, 10, "b")
         assert cache.tree.pinned_size == 3
-        cache.check()
+        check(cache)

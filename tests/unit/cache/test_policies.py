@@ -9,6 +9,7 @@ import pytest
 from radixlm.cache import POLICIES, LeastRecentlyUsed, RadixCache, RadixTree, TreeNode, make_policy
 from radixlm.cache.eviction import EvictionOrder
 from radixlm.core.errors import ConfigError
+from tests.invariants import check
 
 HERE = f"{__name__}"
 
@@ -62,7 +63,7 @@ def one_by_one(tree: RadixTree) -> list[int]:
     order = []
     while tree.evictable_size:
         order += tree.evict(1).tolist()
-        tree.check()
+        check(tree)
     return order
 
 
@@ -95,7 +96,7 @@ class TestOrder:
         tree.order.rebuild(tree.nodes(), make_policy(first))
         assert tree.evict(1).tolist() == ORDERS[first][:1]
         tree.order.rebuild(tree.nodes(), make_policy(second))
-        tree.check()
+        check(tree)
         assert one_by_one(tree) == [t for t in ORDERS[second] if t != ORDERS[first][0]]
 
     @pytest.mark.parametrize(
@@ -150,12 +151,12 @@ class TestNever:
         held = tree.inc_lock_ref(tree.match_prefix([1, 2]))
         pinned = tree.pin(tree.match_prefix([4]))
         assert sorted(tree.evict(tree.evictable_size).tolist()) == [3, 5, 6]
-        tree.check()
+        check(tree)
         tree.dec_lock_ref(held)
         assert tree.evict(2).tolist() == [1, 2]
         tree.unpin(pinned)
         assert tree.evict(1).tolist() == [4]
-        tree.check()
+        check(tree)
 
 
 class TestPriority:
@@ -167,7 +168,7 @@ class TestPriority:
         lease.extend(len(tokens) - lease.length)
         lease.commit(len(tokens))
         lease.release()
-        cache.check()
+        check(cache)
 
     def test_is_propagated_to_the_path(self) -> None:
         cache = RadixCache(64)

@@ -7,6 +7,7 @@ import pytest
 
 from radixlm.cache import Lease, RadixCache
 from radixlm.cache.allocator import split_runs
+from tests.invariants import check
 
 
 def _lease(cache: RadixCache, first: int, room: int = 40) -> Lease:
@@ -22,7 +23,7 @@ def test_leases_that_grow_in_turn_lie_in_long_runs() -> None:
         for _ in range(30):
             for lease in leases:
                 assert lease.extend(1) is not None
-                cache.check()
+                check(cache)
         assert [len(split_runs(lease.slots)) for lease in leases] == [runs] * 3
 
 
@@ -49,7 +50,7 @@ def test_reserves_are_given_back_when_they_are_needed(page_size: int) -> None:
     own = max(page_size, 2)
     assert first.reserve == 16
     assert second.extend(252) is not None
-    cache.check()
+    check(cache)
     assert first.reserve == 0
     assert [segment.stop for segment in first.segments()] == [2]
     assert first.block_table().size == own // page_size
@@ -58,7 +59,7 @@ def test_reserves_are_given_back_when_they_are_needed(page_size: int) -> None:
     assert first.extend(20) is not None
     assert len(np.unique(first.slots)) == 22
     first.release()
-    cache.check()
+    check(cache)
     assert cache.usage().free == 256
 
 
@@ -94,7 +95,7 @@ def test_what_cannot_be_given_changes_nothing() -> None:
     assert (cache.usage(), first.reserve) == before
     assert cache.available == 254
     assert second.extend(254) is not None
-    cache.check()
+    check(cache)
 
 
 def test_others_keep_what_is_not_needed_of_them() -> None:
@@ -105,7 +106,7 @@ def test_others_keep_what_is_not_needed_of_them() -> None:
     big = _lease(cache, 9, 300)
     assert big.extend(cache.usage().free + 5) is not None
     assert sorted(lease.reserve for lease in leases) == [0, 8, 8, 8]
-    cache.check()
+    check(cache)
 
 
 def test_reserves_are_taken_back_oldest_lease_first() -> None:

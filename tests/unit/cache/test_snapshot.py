@@ -10,6 +10,7 @@ import pytest
 from radixlm.cache import RadixCache, RadixTree
 from radixlm.cache.tree_stats import Histogram
 from radixlm.core.reports import NodeView, TreeQuery, TreeSnapshot
+from tests.invariants import check
 from tests.tree_pictures import tree_snapshot
 
 
@@ -18,7 +19,7 @@ def serve(cache: RadixCache, tokens: list[int], namespace: str | None = None) ->
     assert lease.extend(len(tokens) - lease.length) is not None
     lease.commit(len(tokens))
     lease.release()
-    cache.check()
+    check(cache)
 
 
 def buckets(histogram: Histogram) -> tuple[tuple[int, int], ...]:

@@ -6,6 +6,7 @@ python -m tests.unit.cache.test_ten_prompts     # prints the table
 from __future__ import annotations
 
 from radixlm.cache import RadixCache
+from tests.invariants import check
 from tests.virtual_clock import VirtualClock
 
 SYSTEM = list(range(100, 140))
@@ -69,7 +70,7 @@ def told() -> list[tuple[str, str]]:
         lease = cache.acquire(tokens, salt, max_match=most)
         rows.append((name, str(lease.why())))
         lease.release()
-    cache.check()
+    check(cache)
     return rows
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from radixlm.cache import RadixTree, TreeNode
 from radixlm.core.errors import CacheError, StaleMatchError
+from tests.invariants import check
 
 PAGE_SIZES = [1, 4, 16]
 
@@ -32,7 +33,7 @@ class TestMatchAndInsert:
     def test_classic_split(self, classic: RadixTree) -> None:
         assert shape(classic) == [([1, 2], [10, 11]), ([3, 4], [12, 13]), ([9], [22])]
         assert (classic.node_count, classic.evictable_size) == (4, 5)
-        classic.check()
+        check(classic)
 
     @pytest.mark.parametrize(
         ("key", "slots"),
@@ -61,7 +62,7 @@ class TestMatchAndInsert:
         inserted = classic.insert([1, 2, 3], [7, 7, 7])
         assert (inserted.already_there, inserted.node.end) == (3, 3)
         assert shape(classic)[1:3] == [([3], [12]), ([4], [13])]
-        classic.check()
+        check(classic)
 
     def test_insert_again_keeps_the_first_slots(self, classic: RadixTree) -> None:
         assert classic.insert([1, 2, 9], [7, 8, 9]).already_there == 3
@@ -73,7 +74,7 @@ class TestMatchAndInsert:
         assert (inserted.already_there, inserted.node) == (3, leaf)
         assert leaf is not None
         assert leaf.slots.tolist() == [22, 23, 24]
-        classic.check()
+        check(classic)
 
     def test_a_locked_leaf_grows_only_for_its_holder(self, classic: RadixTree) -> None:
         held = lock(classic, 1, 2, 9)
@@ -82,7 +83,7 @@ class TestMatchAndInsert:
         assert classic.evict(3).tolist() == [12, 13, 23]
         assert classic.insert([1, 2, 9, 8], [0, 0, 0, 24], start=held).node is held
         assert classic.protected_size == 4
-        classic.check()
+        check(classic)
 
     def test_a_leaf_with_two_holders_does_not_grow(self, classic: RadixTree) -> None:
         held = lock(classic, 1, 2, 9)
@@ -94,7 +95,7 @@ class TestMatchAndInsert:
         inserted = classic.insert([1, 2, 3, 4, 5], [0, 0, 0, 0, 14], start=held)
         assert inserted.already_there == 4
         assert classic.match_prefix([1, 2, 3, 4, 5]).slots().tolist() == [10, 11, 12, 13, 14]
-        classic.check()
+        check(classic)
 
     @pytest.mark.parametrize("page_size", PAGE_SIZES)
     def test_only_whole_pages_are_kept_and_matched(self, page_size: int) -> None:
@@ -105,14 +106,14 @@ class TestMatchAndInsert:
         other = [*key[: 2 * page_size - 1], 999]
         assert tree.match_prefix(other).length == (1 if page_size == 1 else page_size)
         tree.insert(other, other)
-        tree.check()
+        check(tree)
 
     @pytest.mark.parametrize("page_size", PAGE_SIZES[1:])
     def test_less_than_a_page_leaves_nothing_behind(self, page_size: int) -> None:
         tree = RadixTree(page_size)
         assert tree.insert([5], [0]).already_there == 0
         assert (tree.node_count, tree.evictable_size) == (0, 0)
-        tree.check()
+        check(tree)
 
     def test_pages_that_begin_alike_are_different_children(self) -> None:
         tree = RadixTree(4)
@@ -155,7 +156,7 @@ class TestNamespaces:
         tree.evict(10)
         tree.dec_lock_ref(node)
         assert (tree.node_count, list(tree.nodes())) == (0, [])
-        tree.check()
+        check(tree)
 
     def test_a_locked_root_stays_until_it_is_let_go(self) -> None:
         tree = RadixTree()
@@ -172,10 +173,10 @@ class TestLocks:
         node = lock(classic, 1, 2, 3)
         assert (classic.protected_size, classic.evictable_size) == (3, 2)
         assert [n.lock_ref for n in (node, node.parent, node.parent.parent)] == [1, 1, 1]
-        classic.check()
+        check(classic)
         classic.dec_lock_ref(node)
         assert (classic.protected_size, classic.evictable_size) == (0, 5)
-        classic.check()
+        check(classic)
 
     def test_a_split_of_a_locked_edge_locks_both_halves(self, classic: RadixTree) -> None:
         low = lock(classic, 1, 2, 3, 4)
@@ -183,7 +184,7 @@ class TestLocks:
         assert (high.lock_ref, low.parent.lock_ref, low.lock_ref) == (2, 1, 1)
         classic.dec_lock_ref(low)
         assert (classic.protected_size, classic.evictable_size) == (1, 4)
-        classic.check()
+        check(classic)
 
     def test_the_tail_of_a_split_edge_keeps_its_age(self) -> None:
         tree = RadixTree()
@@ -197,16 +198,16 @@ class TestLocks:
         high = lock(classic, 1, 2)
         low = classic.insert([1, 2, 3, 4], [0] * 4, start=high).node
         assert (high.lock_ref, low.lock_ref, classic.protected_size) == (1, 1, 4)
-        classic.check()
+        check(classic)
         classic.dec_lock_ref(low)
         assert classic.protected_size == 0
-        classic.check()
+        check(classic)
 
     def test_only_the_caller_s_lock_moves(self, classic: RadixTree) -> None:
         mine, other = lock(classic, 1, 2), lock(classic, 1, 2)
         low = classic.insert([1, 2, 7], [0, 0, 30], start=mine).node
         assert (other.lock_ref, low.lock_ref, classic.protected_size) == (2, 1, 3)
-        classic.check()
+        check(classic)
 
     def test_unlocked_tokens_of_a_match(self, classic: RadixTree) -> None:
         assert classic.match_prefix([1, 2, 3]).unlocked() == 3
@@ -234,14 +235,14 @@ class TestLocks:
         with pytest.raises(StaleMatchError, match=f"match of version {match.version}"):
             classic.inc_lock_ref(match)
         assert classic.protected_size == protected
-        classic.check()
+        check(classic)
 
     def test_letting_go_of_what_is_not_held_raises(self, classic: RadixTree) -> None:
         node = lock(classic, 1, 2)
         classic.dec_lock_ref(node)
         with pytest.raises(CacheError, match=f"node {node.id} is not locked"):
             classic.dec_lock_ref(node)
-        classic.check()
+        check(classic)
 
 
 class TestEviction:
@@ -250,12 +251,12 @@ class TestEviction:
         assert classic.evict(1).tolist() == [22]
         assert classic.evict(2).tolist() == [10, 11]
         assert classic.node_count == 0
-        classic.check()
+        check(classic)
 
     def test_the_end_of_a_leaf_goes_first(self, classic: RadixTree) -> None:
         assert classic.evict(1).tolist() == [13]
         assert classic.match_prefix([1, 2, 3, 4]).slots().tolist() == [10, 11, 12]
-        classic.check()
+        check(classic)
 
     def test_use_makes_young(self, classic: RadixTree) -> None:
         classic.dec_lock_ref(lock(classic, 1, 2, 3, 4))
@@ -269,7 +270,7 @@ class TestEviction:
         assert tree.evict(1).tolist() == key[3 * page_size :]
         assert tree.evict(page_size + 1 if page_size > 1 else 2).size == 2 * page_size
         assert tree.evictable_size == page_size
-        tree.check()
+        check(tree)
 
     def test_locked_is_never_evicted(self, classic: RadixTree) -> None:
         held = lock(classic, 1, 2, 3)
@@ -277,7 +278,7 @@ class TestEviction:
         with pytest.raises(CacheError, match="1 tokens to evict, 0 are evictable"):
             classic.evict(1)
         assert resident(classic) == [([1, 2, 3], [10, 11, 12])]
-        classic.check()
+        check(classic)
         classic.dec_lock_ref(held)
         assert classic.evict(3).size == 3
 

@@ -10,6 +10,7 @@ import pytest
 from radixlm.cache import RadixCache, RadixTree, TreeNode, make_policy
 from radixlm.cache.node import NO_SLOTS
 from radixlm.core.errors import CacheError, ConfigError, InvalidKeyError, InvariantError
+from tests.invariants import check
 
 
 def state(tree: RadixTree) -> list[tuple[object, ...]]:
@@ -48,12 +49,12 @@ class TestErrors:
         with pytest.raises(InvalidKeyError, match=message):
             classic.insert(key, [1])  # type: ignore[arg-type]
         assert state(classic) == before
-        classic.check()
+        check(classic)
 
     def test_slots_must_fit_the_key(self, classic: RadixTree) -> None:
         with pytest.raises(InvalidKeyError, match=r"2 tokens but slots of shape \(1,\)"):
             classic.insert([1, 2], [5])
-        classic.check()
+        check(classic)
 
     @pytest.mark.parametrize("page_size", [1, 4])
     @pytest.mark.parametrize("namespace", [None, "fresh"])
@@ -72,7 +73,7 @@ class TestErrors:
             tree.insert(key, np.arange(8), namespace)
         assert state(tree)[0:1] + state(tree)[2:] == before
         assert tree.match_prefix(key, namespace).length <= 4
-        tree.check()
+        check(tree)
 
     def test_negative_ids_below_a_held_node(self, classic: RadixTree) -> None:
         held = classic.inc_lock_ref(classic.match_prefix([1, 2]))
@@ -81,7 +82,7 @@ class TestErrors:
         with pytest.raises(InvalidKeyError, match="got -1"):
             classic.insert(key, np.arange(3), start=held)
         assert state(classic) == before
-        classic.check()
+        check(classic)
 
     def test_a_ghost_budget_is_not_negative(self) -> None:
         with pytest.raises(CacheError, match="got -1"):
@@ -93,13 +94,13 @@ class TestErrors:
         with pytest.raises(CacheError, match=f"node {node.id} is not pinned"):
             classic.unpin(node)
         assert state(classic) == before
-        classic.check()
+        check(classic)
 
     def test_a_locked_node_has_no_ghosts_to_revive(self, classic: RadixTree) -> None:
         node = classic.inc_lock_ref(classic.match_prefix([1, 2]))
         with pytest.raises(CacheError, match=f"node {node.id} can hold no ghosts"):
             classic.revive(node, np.arange(1))
-        classic.check()
+        check(classic)
 
     @pytest.mark.parametrize("page_size", [0, -1, 3, 12])
     def test_page_size_must_be_a_power_of_two(self, page_size: int) -> None:
@@ -112,7 +113,7 @@ class TestErrors:
         assert node is not None
         with pytest.raises(CacheError, match=f"of 2 tokens can not be cut at {offset}"):
             classic.split(node, offset)
-        classic.check()
+        check(classic)
 
 
 class TestCheck:
@@ -155,14 +156,14 @@ class TestCheck:
         assert node is not None
         spoil(classic, node)
         with pytest.raises(InvariantError, match=message):
-            classic.check()
+            check(classic)
 
     def test_torn_page(self) -> None:
         tree = RadixTree(4)
         node = tree.insert(range(8), range(8)).node
         node.set_edge(node.edge[:24], node.slots[:6])
         with pytest.raises(InvariantError, match=f"node {node.id}: torn page"):
-            tree.check()
+            check(tree)
 
 
 def test_what_is_not_held_is_refused_and_nothing_changes() -> None:
@@ -177,10 +178,10 @@ def test_what_is_not_held_is_refused_and_nothing_changes() -> None:
             tree.dec_lock_ref(node)
         with pytest.raises(CacheError, match="nothing can start there"):
             tree.insert(list(range(9)), list(range(9)), start=node)
-    tree.check()
+    check(tree)
     assert (tree.protected_size, tree.evictable_size) == (8, 0)
     tree.dec_lock_ref(lower)
-    tree.check()
+    check(tree)
 
 
 def test_a_negative_priority_counts_from_the_start() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from radixlm.cache import RadixCache
 from radixlm.core.misses import MissReason, MissReport
+from tests.invariants import check
 from tests.virtual_clock import VirtualClock
 
 
@@ -17,7 +18,7 @@ def serve(cache: RadixCache, tokens: list[int], namespace: str | None = None) ->
     assert lease.extend(len(tokens) - lease.length) is not None
     lease.commit(len(tokens))
     lease.release()
-    cache.check()
+    check(cache)
 
 
 def why(
@@ -243,7 +244,7 @@ class TestFrozen:
         for lease in leases:
             lease.release()
         assert [lease.why() for lease in leases] == before
-        cache.check()
+        check(cache)
 
     def test_an_edge_that_was_merged_split_or_cut_since(self) -> None:
         cache = RadixCache(64)

@@ -12,6 +12,7 @@ from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineCore
 from tests.engines import Bench, byte_tokenizer, constraint, make_request
+from tests.invariants import check
 
 ALL_FORCED = Grammar.regex("abcdefghij")
 CHOICES = Grammar.regex("[ab]: one[cd]: two[ef]\\.")
@@ -150,7 +151,7 @@ def test_an_abort_between_forced_tokens_and_their_computation() -> None:
     last = bench.core.abort("r")
     assert last is not None
     assert last.finish_reason is FinishReason.ABORT
-    bench.cache.check()
+    check(bench.cache)
     assert bench.core.stats().leaks == 0
 
 

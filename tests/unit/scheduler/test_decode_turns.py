@@ -5,6 +5,7 @@ from __future__ import annotations
 from radixlm.core.batch import ScheduledBatch
 from radixlm.scheduler.fairness import MEMORY
 from tests.engines import Bench, make_request
+from tests.invariants import check
 
 BUDGET = 16
 STREAMS = 8
@@ -14,7 +15,7 @@ def _step(bench: Bench) -> dict[str, int]:
     """What the next step computes of each request."""
     batch: ScheduledBatch = bench.scheduler.schedule()
     bench.scheduler.update(batch, bench.runner.execute(batch), {})
-    bench.cache.check()
+    check(bench.cache)
     return {row.request.request_id: row.n_new for row in batch.rows}
 
 

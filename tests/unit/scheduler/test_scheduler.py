@@ -10,6 +10,7 @@ from radixlm.core.request import FinishReason
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine import Limits
 from tests.engines import Bench, make_request
+from tests.invariants import check
 from tests.virtual_clock import VirtualClock
 
 
@@ -17,7 +18,7 @@ def _shape(bench: Bench) -> dict[str, int]:
     batch = bench.scheduler.schedule()
     result = bench.runner.execute(batch)
     bench.scheduler.update(batch, result, {})
-    bench.cache.check()
+    check(bench.cache)
     return {row.request.request_id: row.n_new for row in batch.rows}
 
 

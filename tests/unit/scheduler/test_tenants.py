@@ -8,6 +8,7 @@ from statistics import mean
 from radixlm.core.config import SchedulePolicy
 from radixlm.core.request import GenerateRequest
 from tests.engines import EACH_ORDER, Bench, make_request
+from tests.invariants import check
 
 BUDGET = 32
 OWN = 40
@@ -135,5 +136,5 @@ def _parts(bench: Bench) -> dict[str, int]:
     """What the next step computes of each."""
     batch = bench.scheduler.schedule()
     bench.scheduler.update(batch, bench.runner.execute(batch), {})
-    bench.cache.check()
+    check(bench.cache)
     return {row.request.request_id: row.n_new for row in batch.rows}

@@ -10,6 +10,7 @@ from radixlm.core.config import SchedulePolicy
 from radixlm.core.request import FinishReason
 from radixlm.scheduler import Counters
 from tests.engines import EACH_ORDER, Bench, make_request
+from tests.invariants import check
 
 PROMPT = 100
 
@@ -72,8 +73,8 @@ def _work(
         steps += 1
         if counters.retractions // 20 != checked:
             checked = counters.retractions // 20
-            bench.cache.check()
-    bench.cache.check()
+            check(bench.cache)
+    check(bench.cache)
     for request in requests:
         assert tokens[request.request_id] == bench.expected(request)
     ratio = counters.computed_tokens / load.must_be_computed

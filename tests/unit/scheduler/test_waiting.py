@@ -10,6 +10,7 @@ from radixlm.cache import Match, RadixTree
 from radixlm.core.keys import KeyLike
 from radixlm.core.reports import Event, Retracted, Scheduled
 from tests.engines import Bench, make_request
+from tests.invariants import check
 
 SHARED = list(range(1, 21))
 
@@ -87,9 +88,9 @@ def test_an_aborted_follower_leaves_nothing_behind() -> None:
     assert [state.follows is not None for state in bench.scheduler.waiting] == [True] * 3
     for n in (2, 1, 3):
         bench.core.abort(f"r{n}")
-    bench.scheduler.check()
+    check(bench.scheduler)
     bench.run()
-    bench.scheduler.check()
+    check(bench.scheduler)
 
 
 def test_what_is_computed_already_is_taken_and_not_followed() -> None:
@@ -143,13 +144,13 @@ def test_followers_are_let_go_at_what_they_share_and_not_before() -> None:
     followed = []
     for _ in range(3):
         bench.step()
-        bench.scheduler.check()
+        check(bench.scheduler)
         followed.append([states[name].follows is states["leader"] for name in ("near", "far")])
         bench.core.abort("gone")
     assert followed == [[False, True], [False, True], [False, False]]
     assert (states["near"].cached, states["far"].cached) == (4, 12)
     bench.run()
-    bench.scheduler.check()
+    check(bench.scheduler)
 
 
 def test_a_request_is_matched_once_from_its_arrival_to_its_admission(

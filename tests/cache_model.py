@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from radixlm.cache import POLICIES, RadixTree, TreeNode
+from radixlm.cache import RadixTree, TreeNode
 from radixlm.cache.tree import is_mergeable
 from radixlm.core.errors import CacheError, InvariantError
 from radixlm.core.keys import Slots
@@ -31,7 +31,6 @@ PROMISES: dict[str, Callable[[TreeNode], tuple[int, ...]]] = {
     "slru": lambda node: (node.hits >= 2, node.last_used),
     "priority": lambda node: (node.priority, node.last_used),
 }
-RULES = {kind: PROMISES[name] for name, kind in POLICIES.items()}
 
 
 class Mismatch(AssertionError):  # noqa: N818
@@ -276,7 +275,7 @@ class Watch:
         self._forget(node)
 
     def _is_first(self, leaf: TreeNode) -> None:
-        key = RULES[type(self._tree.order.policy)]
+        key = PROMISES[self._tree.order.policy.name]
         mine = key(leaf)
         for node in self._tree.nodes():
             candidate = node.parent and node.resident and not node.lock_ref and not live(node)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
-from types import TracebackType
 from typing import Any, Self, Unpack
 
 from tqdm import tqdm
@@ -134,12 +133,7 @@ class Engine(_LocalEngine):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

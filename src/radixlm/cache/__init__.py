@@ -4,26 +4,14 @@ RadixTree is the plain data structure, SlotAllocator the free list, RadixCache t
 with a Lease for each request that uses it.
 """
 
-from radixlm.cache.allocator import SlotAllocator
-from radixlm.cache.cache import RadixCache, Usage
-from radixlm.cache.eviction import POLICIES, EvictionPolicy, LeastRecentlyUsed, make_policy
-from radixlm.cache.lease import Lease
-from radixlm.cache.node import Inserted, Match, TreeNode
-from radixlm.cache.pins import Pin
-from radixlm.cache.tree import RadixTree
-
-__all__ = [
-    "POLICIES",
-    "EvictionPolicy",
-    "Inserted",
-    "Lease",
-    "LeastRecentlyUsed",
-    "Match",
-    "Pin",
-    "RadixCache",
-    "RadixTree",
-    "SlotAllocator",
-    "TreeNode",
-    "Usage",
-    "make_policy",
-]
+from radixlm.cache.allocator import SlotAllocator as SlotAllocator
+from radixlm.cache.cache import RadixCache as RadixCache
+from radixlm.cache.cache import Usage as Usage
+from radixlm.cache.eviction import POLICIES as POLICIES
+from radixlm.cache.eviction import EvictionPolicy as EvictionPolicy
+from radixlm.cache.eviction import make_policy as make_policy
+from radixlm.cache.lease import Lease as Lease
+from radixlm.cache.node import Match as Match
+from radixlm.cache.node import TreeNode as TreeNode
+from radixlm.cache.pins import Pin as Pin
+from radixlm.cache.tree import RadixTree as RadixTree

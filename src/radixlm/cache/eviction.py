@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from heapq import heapify, heappop, heappush
 from pkgutil import resolve_name
 from types import MappingProxyType
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from radixlm.cache.node import NO_SLOTS, TOKEN_BYTES, TreeNode
 from radixlm.core.errors import ConfigError
@@ -34,60 +34,24 @@ def pair(first: int, second: int) -> int:
     return (first << _BITS) + second
 
 
-class LeastRecentlyUsed:
-    """The default."""
-
-    def key(self, node: TreeNode) -> int:
-        return node.last_used
+class _Named(NamedTuple):
+    name: str
+    key: Callable[[TreeNode], int]
 
 
-class LeastFrequentlyUsed:
-    """Fewest hits first, among equals the one that was not used for longest."""
-
-    def key(self, node: TreeNode) -> int:
-        return pair(node.hits, node.last_used)
-
-
-class FirstInFirstOut:
-    def key(self, node: TreeNode) -> int:
-        return node.created
-
-
-class MostRecentlyUsed:
-    """For scans longer than the pool, where the oldest is what comes again first."""
-
-    def key(self, node: TreeNode) -> int:
-        return -node.last_used
-
-
-class FirstInLastOut:
-    def key(self, node: TreeNode) -> int:
-        return -node.created
-
-
-class SegmentedLRU:
-    """What was found at least twice is protected: all that was not goes before it."""
-
-    def key(self, node: TreeNode) -> int:
-        return pair(int(node.hits >= 2), node.last_used)
-
-
-class PriorityLRU:
-    """Lowest priority first, the highest of the requests that used it."""
-
-    def key(self, node: TreeNode) -> int:
-        return pair(node.priority, node.last_used)
-
-
-POLICIES: Mapping[str, type[EvictionPolicy]] = MappingProxyType(
+POLICIES: Mapping[str, Callable[[TreeNode], int]] = MappingProxyType(
     {
-        "lru": LeastRecentlyUsed,
-        "lfu": LeastFrequentlyUsed,
-        "fifo": FirstInFirstOut,
-        "mru": MostRecentlyUsed,
-        "filo": FirstInLastOut,
-        "slru": SegmentedLRU,
-        "priority": PriorityLRU,
+        "lru": lambda node: node.last_used,
+        # Fewest hits first, among equals the one that was not used for longest.
+        "lfu": lambda node: pair(node.hits, node.last_used),
+        "fifo": lambda node: node.created,
+        # For scans longer than the pool, where the oldest is what comes again first.
+        "mru": lambda node: -node.last_used,
+        "filo": lambda node: -node.created,
+        # What was found at least twice is protected: all that was not goes before it.
+        "slru": lambda node: pair(int(node.hits >= 2), node.last_used),
+        # Lowest priority first, the highest of the requests that used it.
+        "priority": lambda node: pair(node.priority, node.last_used),
     }
 )
 
@@ -98,7 +62,7 @@ def make_policy(name: str) -> EvictionPolicy:
     Raises ConfigError that lists the names, or says what could not be imported.
     """
     if name in POLICIES:
-        return POLICIES[name]()
+        return _Named(name, POLICIES[name])
     if ":" not in name:
         raise ConfigError(
             f"--eviction-policy {name!r} is not one of {', '.join(POLICIES)}, "

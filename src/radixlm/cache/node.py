@@ -50,19 +50,16 @@ class TreeNode:
     children, since eviction works from the leaves up.
 
     namespace: what must match besides tokens. Its root is a TreeNode, too, without tokens: Python
-    walks a path much faster where all nodes are of one class.
-    edge: the tokens' int32 bytes, a copy (a view would keep whole prompts alive).
-    end: tokens from the root to the end of this node.
-    live: children with resident tokens; 0 makes it a leaf for eviction.
-    lock_ref: leases and pins whose path runs through here; 0 means that it may be evicted.
-    held: how many of them end here.
-    last_used: the tree's counter when the path was last locked, unlocked or inserted.
-    created: a number that grows from node to node. hits: leases that found it.
-    priority: the highest of those.
-    pins: pins whose path runs through here; they are locks, too.
+    walks a path much faster where all nodes are of one class. edge: the tokens' int32 bytes, a copy
+    (a view would keep whole prompts alive). end: tokens from the root to its own end. live:
+    children with resident tokens; 0 makes it a leaf for eviction.
+    lock_ref: leases and pins whose path runs through here; 0 means that it may be evicted. held:
+    how many of them end here. pins: those that are pins. hits: leases that found it. priority: the
+    highest of those. last_used: the tree's counter when the path was last locked, unlocked or
+    inserted. created: a number that grows from node to node.
     weight: tokens (ghosts too) and nodes, in it and below; see `tokens_in` and `nodes_in`.
-    queued_key: its place in the eviction order, None while it has none.
-    evicted_at: seconds, by the tree's clock, when it last lost tokens.
+    queued_key: its place in the eviction order, None while it has none. evicted_at: seconds, by the
+    tree's clock, when it last lost tokens.
     """
 
     __slots__ = (

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator
 
 import numpy as np
 
-from radixlm.cache.eviction import EvictionOrder, EvictionPolicy, Ghosts, LeastRecentlyUsed
+from radixlm.cache.eviction import EvictionOrder, EvictionPolicy, Ghosts, make_policy
 from radixlm.cache.node import (
     NO_SLOTS,
     NODE_WEIGHT,
@@ -40,22 +40,19 @@ class RadixTree:
     It knows neither requests nor tensors nor the owners of slots. A node's children are found by
     their first page; a whole edge is compared by one memcmp, without copying the key.
 
-    Locks run from a node up to its root: lock_ref(node) = locks that end there + its children's.
-    So an unlocked node has only unlocked descendants, and `evict` can always work leaf-first.
-    A pin is a lock that is counted apart.
-
-    Evicted tokens stay as ghosts, within `ghost_budget`: not matched, but they explain misses, and
-    KV that is computed again returns to the same node.
+    Locks run from a node up to its root: lock_ref(node) = locks that end there + its children's. So
+    an unlocked node has only unlocked descendants, and `evict` can always work leaf-first. A pin is
+    a lock that is counted apart. Evicted tokens stay as ghosts, within `ghost_budget`: not matched,
+    but they explain misses, and KV that is computed again returns to the same node.
 
     Only the transitions split, merge, add_leaf, grow, revive, trim and forget change its shape or
     what is resident. Each leaves the nodes and the sums consistent.
 
-    version: grows with every change of shape or residency.
-    evictable_size, protected_size, pinned_size: resident tokens under no lock, under one or more,
-    under a pin. uses: the counter that `last_used` is taken from.
-    roots: by namespace. by_id: every node. order, ghosts: what is evicted, and forgotten, next.
-    changes: records which nodes changed, while somebody watches.
-    reuse: counts when tokens were last used, where that is wanted.
+    version: grows with every change of shape or residency. uses: the counter that `last_used` is
+    taken from. evictable_size, protected_size, pinned_size: resident tokens under no lock, under
+    one or more, under a pin. roots: by namespace. order, ghosts: what is evicted, and forgotten,
+    next. changes: records which nodes changed, while somebody watches. reuse: counts when tokens
+    were last used, where that is wanted.
 
     >>> tree = RadixTree()
     >>> _ = tree.insert([1, 2, 3, 4], [10, 11, 12, 13])
@@ -82,7 +79,7 @@ class RadixTree:
         self.evictable_size = self.protected_size = self.pinned_size = 0
         self.roots: dict[Hashable, TreeNode] = {}
         self.by_id: dict[int, TreeNode] = {}
-        self.order = EvictionOrder(policy or LeastRecentlyUsed(), self.by_id)
+        self.order = EvictionOrder(policy or make_policy("lru"), self.by_id)
         self.ghosts = Ghosts(ghost_budget)
         self.stats = TreeStats()
         self.changes: Changes | None = None
@@ -203,10 +200,8 @@ class RadixTree:
     # Locks
 
     def inc_lock_ref(self, match: Match, priority: int = 0) -> TreeNode:
-        """Take hold of a match: split where it ends inside an edge, touch and lock its path.
-
-        priority: raises that of the whole path. O(nodes on the path). Raises StaleMatchError when
-        the tree has changed since.
+        """Take hold of a match: split where it ends inside an edge, touch and lock its path, raise
+        its priority. O(nodes on the path). Raises StaleMatchError when the tree has changed since.
         """
         node = self._end_of(match)
         self.uses = uses = self.uses + 1

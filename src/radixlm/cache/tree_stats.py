@@ -111,15 +111,19 @@ class Changes:
 
 
 class Reuse:
-    """Known tokens that no lock holds, by when they were last used.
+    """Known tokens that no lock holds, by when they were last used: what other pools would hold.
+
+    Under LRU a pool of n tokens holds the n that were used last. So a token is found in it when
+    fewer than n others were used since, which can be counted whatever the real pool's size is, for
+    as long as the evicted ones are remembered as ghosts.
 
         use     0        40           95      120          the tree's counter
                 | epoch  | epoch      | epoch | epoch ...  each a small share of the pool
         tokens    310      95           402     57         resident ones and ghosts
 
-    Tokens are the newer the later their epoch; within one, half of the others count as newer.
-    O(log epochs) a change. A tenth of the epochs would be enough for the ghosts that are kept; they
-    are joined where there are too many.
+    Tokens are the newer the later their epoch; within one, half of the others count as newer. O(log
+    epochs) a change. A tenth of the epochs would be enough for the ghosts that are kept; they are
+    joined where there are too many.
     """
 
     def __init__(self, capacity: int, page_size: int = 1) -> None:

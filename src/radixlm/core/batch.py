@@ -48,13 +48,11 @@ class ScheduledRow:
         tokens   |  cached or computed before  |  n_new  |
                  0                           start     stop = len(tokens)
 
-    row: its row in the request table, the same for as long as it runs.
-    tokens: (stop,) every token up to the end of this step's part; a view, not to be kept.
-    prompt_length: the request's own prompt; tokens after it were generated.
-    remaps: to be applied, in order, before new_slots; the first one brings the cached prefix.
-    new_slots: (n_new,) where the new tokens' keys and values go.
-    segments: cover [0, stop) in order.
-    samples: whether the logits of the last token are wanted and a token is drawn from them.
+    row: its row in the request table, the same for as long as it runs. tokens: (stop,) every token
+    up to the end of this step's part; a view, not to be kept. prompt_length: tokens after it were
+    generated. remaps: to be applied, in order, before new_slots; the first one brings the cached
+    prefix. new_slots: (n_new,) where the new tokens' keys and values go. segments: cover [0, stop)
+    in order. samples: whether a token is drawn from the logits of the last one.
     """
 
     request: GenerateRequest
@@ -101,10 +99,8 @@ class ScheduledBatch:
 
 
 class Failure(NamedTuple):
-    """Why a row gave no token, and never will.
-
-    sound: the keys and values of this many of its first tokens are finite; the others must not be
-    read again.
+    """Why a row gave no token, and never will. sound: the keys and values of this many of its first
+    tokens are finite; the others must not be read again.
     """
 
     reason: str
@@ -114,11 +110,9 @@ class Failure(NamedTuple):
 class NewTokens(NamedTuple):
     """What a sampled token has become.
 
-    tokens: it, and those that its grammar forces after it; none where it can not be taken.
-    text: what of the answer's text is certain by them.
-    stop: the stop string that the text now holds; the last token completed it.
-    complete: the grammar lets nothing follow.
-    error: why the request can not go on.
+    tokens: it, and those that its grammar forces after it; none where it can not be taken. text:
+    what of the answer's text is certain by them. stop: the stop string that the last token
+    completed. complete: the grammar lets nothing follow. error: why the request can not go on.
     """
 
     tokens: tuple[int, ...]
@@ -130,15 +124,14 @@ class NewTokens(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepResult:
-    """The result of a step, in the order of the batch's rows.
+    """The result of a step, in the order of the batch's rows; the mappings are by row position.
 
-    tokens: the sampled token, or None for a row that does not sample, or failed.
-    failed: by row position, rows whose numbers are not finite; it does not affect the others.
-    logprobs: by row position, for rows that sample and asked for them.
-    prompt_logprobs: by row position: of the prompt tokens start + 1 ... (as far as they are
-        prompt, and not before the first that is wanted), for rows that asked for them.
-    kv_bytes_read: keys and values that attention read, over all layers. kv_bytes_of_rows: what
-        it would have been, had each row read its own context.
+    tokens: the sampled token, or None for a row that does not sample, or failed. failed: rows whose
+    numbers are not finite; it does not affect the others. logprobs: for rows that sample and asked
+    for them. prompt_logprobs: of the prompt tokens start + 1 ... (as far as they are prompt, and
+    not before the first that is wanted), for rows that asked for them. kv_bytes_read: keys and
+    values that attention read, over all layers; kv_bytes_of_rows: had each row read its own
+    context.
     """
 
     tokens: tuple[int | None, ...]

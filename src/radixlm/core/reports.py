@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple
 
 from radixlm.core.keys import Slots
@@ -38,6 +38,13 @@ def counter(name: str, text: str) -> Any:
 
 def histogram(name: str, text: str) -> Any:
     return field(default=Tally((), 0), metadata={"metric": Exported("histogram", name, text)})
+
+
+def exported(stats: Any) -> Iterator[tuple[Exported, Any]]:
+    """The fields of a dataclass that are metrics, with their values."""
+    for item in fields(stats):
+        if "metric" in item.metadata:
+            yield item.metadata["metric"], getattr(stats, item.name)
 
 
 @dataclass(frozen=True, slots=True)

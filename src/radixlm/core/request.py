@@ -87,15 +87,13 @@ NOTHING = Piece((), "")
 class RequestOutput:
     """What is new of one request since its last output; `joined` puts a request's outputs together.
 
-    token_ids: the new output tokens; a stop token that ended the request is the last of them.
-    logprobs: one per new token when asked for, else empty.
-    prompt_logprobs: on the first output only, one per prompt token after the first, or from the
-        parameters' logprob_start_len on.
-    matched_stop: the stop string or stop token id that ended it.
-    cached_tokens: prompt tokens that came from the cache when the request was first admitted.
-    kept: on the output with the first token only: those of its breakpoints that are kept now.
-    miss: on that output only: why no more of the prompt was cached.
-    queued: on that output only: seconds from its arrival until it was first admitted.
+    token_ids: a stop token that ended the request is the last of them. logprobs: one per new token
+    when asked for, else empty. prompt_logprobs: on the first output only, one per prompt token
+    after the first, or from the parameters' logprob_start_len on. matched_stop: the stop string or
+    stop token id that ended it. cached_tokens: prompt tokens that came from the cache when the
+    request was first admitted.
+    On the output with the first token only: kept, its breakpoints that are kept now; miss, why no
+    more of the prompt was cached; queued, seconds from its arrival until it was first admitted.
     pieces: of a joined one, the tokens and the characters of each output that is in it.
     """
 

@@ -42,16 +42,13 @@ BIASES = Range(-100.0, 100.0)
 class SamplingParams:
     """One request's sampling, with the field's standard names and defaults.
 
-    max_tokens: None means until the context or the pool ends.
-    temperature: 0 is greedy.
-    top_k: 0 or -1 means all tokens.
-    seed: None draws one when the request is submitted.
-    stop: text before the first of these strings is the answer; they are not part of it.
-    min_tokens: neither stop strings nor stop tokens (end of sequence included) end it before.
-    logprobs: None gives none; k >= 0 gives the chosen token's and the k best.
-    prompt_logprobs: the same for the prompt's own tokens (`echo`); they are computed, not cached.
-    logprob_start_len: prompt_logprobs are given from this position of the prompt on, so that what
-        lies before it may come from the cache.
+    max_tokens: None means until the context or the pool ends. temperature: 0 is greedy. top_k: 0 or
+    -1 means all tokens. seed: None draws one when the request is submitted. stop: text before the
+    first of these strings is the answer; they are not part of it. min_tokens: neither stop strings
+    nor stop tokens (end of sequence included) end it before. logprobs: None gives none; k >= 0
+    gives the chosen token's and the k best. prompt_logprobs: the same for the prompt's own tokens
+    (`echo`); they are computed, not cached. logprob_start_len: they are given from this position
+    on, so that what lies before it may come from the cache.
     shown_special_ids: special tokens that are text even where skip_special_tokens leaves them out.
     grammar: what the whole answer must look like; None lets it be anything.
 
@@ -122,8 +119,7 @@ class SamplingParams:
             value = getattr(self, name)
             if value is None and kind.endswith("None"):
                 continue
-            check = _integer if kind.startswith("int") else _number
-            check(name, value, allowed)
+            _check(name, value, allowed, whole=kind.startswith("int"))
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidRequestError(
                 f"min_tokens {self.min_tokens} is more than max_tokens {self.max_tokens}",
@@ -146,13 +142,13 @@ class SamplingParams:
                 )
         _few("stop_token_ids", self.stop_token_ids, "ids", MAX_STOP_TOKENS)
         for token in self.stop_token_ids:
-            _integer("stop_token_ids", token, TOKEN_IDS)
+            _check("stop_token_ids", token, TOKEN_IDS, whole=True)
 
     def _check_biases(self) -> None:
         _few("logit_bias", self.logit_bias, "tokens", MAX_LOGIT_BIAS)
         for token, bias in self.logit_bias.items():
-            _integer("logit_bias", token, TOKEN_IDS)
-            _number("logit_bias", bias, BIASES)
+            _check("logit_bias", token, TOKEN_IDS, whole=True)
+            _check("logit_bias", bias, BIASES, whole=False)
 
 
 # The fields that hold numbers, each with its type as it is written above.
@@ -173,23 +169,16 @@ def _few(name: str, held: Collection[object], things: str, most: int) -> None:
         )
 
 
-def _integer(name: str, value: object, allowed: Range) -> None:
-    low, high, _ = allowed
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise InvalidRequestError(
-            f"{name} must be an integer from {low} to {high}, got {value!r:.80}", param=name
-        )
-
-
-def _number(name: str, value: object, allowed: Range) -> None:
+def _check(name: str, value: object, allowed: Range, *, whole: bool) -> None:
     low, high, open_below = allowed
     if (
         isinstance(value, bool)
-        or not isinstance(value, int | float)
+        or not isinstance(value, int if whole else int | float)
         or not low <= value <= high
         or (open_below and value == low)
     ):
+        kind = "an integer" if whole else "a number"
         start = f"more than {low}" if open_below else f"from {low}"
         raise InvalidRequestError(
-            f"{name} must be a number {start} to {high}, got {value!r:.80}", param=name
+            f"{name} must be {kind} {start} to {high}, got {value!r:.80}", param=name
         )

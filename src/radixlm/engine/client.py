@@ -51,9 +51,8 @@ class EngineClient:
     """Owns the engine's thread. Every method may be called from any thread, but `stream` and, while
     it is used, `abort_ids`: these belong to one event loop.
 
-    processor: makes requests ready; `submit` takes such as it has made.
-    max_queued_requests: how many may wait or run at a time; more are refused, so that neither
-    queue nor memory grows without bound.
+    processor: makes requests ready; `submit` takes such as it has made. max_queued_requests: how
+    many may wait or run; more are refused, so that neither queue nor memory grows without bound.
     """
 
     def __init__(
@@ -101,7 +100,7 @@ class EngineClient:
     def check_room(self, count: int = 1) -> None:
         """Raise what `submit` would now for `count` requests, before they are even read."""
         with self._lock:
-            self._check_alive()
+            self.check_health()
             if len(self._mailboxes) + count > self._max_queued:
                 raise QueueFullError(
                     f"{counted(len(self._mailboxes), 'request')} under way and {count} more "
@@ -124,7 +123,7 @@ class EngineClient:
         Those who submitted them get a last output that says so.
         """
         with self._lock:
-            self._check_alive()
+            self.check_health()
             wanted = self._mailboxes if request_ids is None else request_ids
             found = [name for name in wanted if name in self._mailboxes]
             for name in found:
@@ -193,7 +192,7 @@ class EngineClient:
         """Call `question` with the engine between two steps. The future raises its CacheError."""
         future: Future[T] = Future()
         with self._lock:
-            self._check_alive()
+            self.check_health()
             self._asked.add(future)
             self._inbox.put(Ask(question, future))
         future.add_done_callback(self._asked.discard)
@@ -225,8 +224,8 @@ class EngineClient:
 
     def check_health(self) -> None:
         """Raise EngineDeadError, with the reason, when the loop is gone."""
-        with self._lock:
-            self._check_alive()
+        if self._dead is not None:
+            raise type(self._dead)(str(self._dead))  # its own for each: it collects a traceback
 
     def close(self) -> None:
         """Stop after the step in flight; what is under way ends with an error. Once is enough."""
@@ -278,7 +277,7 @@ class EngineClient:
         self, others: dict[int, T], most: int, query: TreeQuery, who: T, *, follow: bool
     ) -> int:
         with self._lock:
-            self._check_alive()
+            self.check_health()
             if len(others) >= most:
                 doing = "watch the cache" if follow else "wait for a look at the cache"
                 raise QueueFullError(f"{most} others {doing} already; try again later")
@@ -295,12 +294,8 @@ class EngineClient:
 
     def _raise_if_died(self, output: RequestOutput) -> None:
         if output.finish_reason is FinishReason.ERROR:
-            self._check_alive()
+            self.check_health()
             raise InvalidRequestError(output.error or "the request failed")
-
-    def _check_alive(self) -> None:
-        if self._dead is not None:
-            raise type(self._dead)(str(self._dead))  # its own for each: it collects a traceback
 
 
 def collect(

@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field
 
 from radixlm.core.clock import Clock
 from radixlm.core.misses import MissReason
-from radixlm.core.reports import Exported, Tally, counter, gauge, histogram
+from radixlm.core.reports import Tally, counter, gauge, histogram
 from radixlm.scheduler import Counters
 
 _logger = logging.getLogger("radixlm.engine")
@@ -57,12 +56,6 @@ class EngineStats(Counters):
         "hits_at_eviction", "How often a node had been found when tokens of it were evicted."
     )
     endings: Mapping[MissReason, int] = field(default_factory=dict)
-
-    def exported(self) -> Iterator[tuple[Exported, Any]]:
-        """The fields that are metrics, with their values."""
-        for item in fields(self):
-            if "metric" in item.metadata:
-                yield item.metadata["metric"], getattr(self, item.name)
 
     @property
     def kv_in_use(self) -> int:

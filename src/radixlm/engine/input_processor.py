@@ -208,17 +208,14 @@ def new_request(
 
 def _check_types(request: GenerateRequest) -> None:
     """Callers of the Python interface need not check types."""
-    priority, tenant, namespace = request.priority, request.tenant, request.namespace
-    if isinstance(priority, bool) or not isinstance(priority, int):
-        raise InvalidRequestError(
-            f"priority must be an integer, got {priority!r}", param="priority"
-        )
-    if not isinstance(tenant, str):
-        raise InvalidRequestError(f"tenant must be text, got {tenant!r:.80}", param="tenant")
-    if not isinstance(namespace, Namespace):
-        raise InvalidRequestError(
-            f"namespace must be a Namespace, got {namespace!r:.80}", param="namespace"
-        )
+    for name, kind, called in (
+        ("priority", int, "an integer"),
+        ("tenant", str, "text"),
+        ("namespace", Namespace, "a Namespace"),
+    ):
+        value = getattr(request, name)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise InvalidRequestError(f"{name} must be {called}, got {value!r:.80}", param=name)
 
 
 def _check_breakpoints(request: GenerateRequest) -> None:

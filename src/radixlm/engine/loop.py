@@ -96,20 +96,17 @@ class EngineThread(threading.Thread):
             while not self._stopping:
                 self._receive()
                 if self._core.has_work:
-                    self._step()
+                    outputs = self._core.step()
+                    self.stats = self._core.stats()
+                    self._log.record(self.stats)
+                    if outputs:
+                        self._send(Outputs(tuple(outputs)))
                 for seen in self._core.watching.turn():
                     self._send(seen)
         except BaseException as error:  # a native part's panic is no Exception
             _logger.exception("the engine loop crashed")
             end = EngineDeadError(f"the engine loop crashed: {type(error).__name__}: {error}")
         self._send(Died(end))
-
-    def _step(self) -> None:
-        outputs = self._core.step()
-        self.stats = self._core.stats()
-        self._log.record(self.stats)
-        if outputs:
-            self._send(Outputs(tuple(outputs)))
 
     def _receive(self) -> None:
         """Handle all messages there are; wait for one when there is nothing else to do.

@@ -29,12 +29,11 @@ class AnswerState:
     """One request's answer: its text, and where in its grammar it is.
 
     After a sampled token come those that the grammar forces (jump-forward): the model is not asked
-    for them, and they are computed in one part with the next token's logits. They are cut into
-    tokens as the tokenizer would have cut the text, as far as what follows can not change that; so
-    the cache finds them again when the answer comes back as a prompt.
+    for them, and they are computed in one part with the next token's logits. They are cut as the
+    tokenizer would have cut the text, as far as what follows can not change that; so the cache
+    finds them again when the answer comes back as a prompt.
 
-    jump_forward: without it, every token is sampled. It is so too where log-probabilities are
-    asked for: of tokens that the model was not asked for there are none.
+    jump_forward: without it, or with log-probabilities (forced tokens have none), all are sampled.
     """
 
     __slots__ = ("_jumps", "_room", "matcher", "request", "text")

@@ -38,10 +38,9 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class SceneChange:
-    """What leads to a later scene. tree: None when nothing of it changed.
-
-    events: what happened to requests, in order; `lost` more were too many. running: those that
-    changed; that one was retracted or has finished is in the events alone.
+    """What leads to a later scene. tree: None when nothing of it changed. events: what happened to
+    requests, in order; `lost` more were too many. running: those that changed; that one was
+    retracted or has finished is in the events alone.
     """
 
     tree: TreeChange | None
@@ -122,9 +121,8 @@ class Watching:
 
     A scene is made over as many turns as it takes, one watcher at a time; the changes between the
     turns go into it, so that it is of one moment when it is sent. Then changes follow, ten times a
-    second at most, less often when they are large; a part of the first one may be in the scene
-    already. A picture that can not be made ends with an error for its watcher, never for the
-    requests that run.
+    second at most, less often when they are large; a part of the first may be in the scene already.
+    A picture that can not be made ends with an error for its watcher, never for requests.
 
     failures: how many pictures ended so; 0 unless there is a bug.
     """

@@ -323,7 +323,9 @@ def a_new_policy_keeps_the_old_order(rebuild, self, nodes, policy=None):
 
 
 def policy_key(name: str, key: Callable[[TreeNode], int]) -> Callable[[Patch], None]:
-    return lambda patch: patch.setattr(eviction.POLICIES[name], "key", lambda _, node: key(node))
+    return lambda patch: patch.setattr(
+        eviction, "POLICIES", {**eviction.POLICIES, name: lambda node: key(node)}
+    )
 
 
 FAULTS["policy_lru_takes_the_youngest"] = policy_key("lru", lambda n: -n.last_used)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from radixlm.cache import POLICIES, LeastRecentlyUsed, RadixCache, RadixTree, TreeNode, make_policy
+from radixlm.cache import POLICIES, RadixCache, RadixTree, TreeNode, make_policy
 from radixlm.cache.eviction import EvictionOrder
 from radixlm.core.errors import ConfigError
 from tests.invariants import check
@@ -225,7 +225,7 @@ class TestNames:
 
 
 def test_the_default_is_lru() -> None:
-    assert isinstance(RadixTree().order.policy, LeastRecentlyUsed)
+    assert RadixTree().order.policy == make_policy("lru")
 
 
 def test_the_order_is_rebuilt_when_most_entries_no_longer_count(

@@ -46,11 +46,9 @@ class Removed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A node as it was published.
-
-    head: the bytes of the tokens above it that its first block begins with.
-    first: how many blocks end above it. before: the hash of the last of these, or what the
-    namespace's first block follows. hashes: of its own blocks.
+    """A node as it was published. head: the bytes of the tokens above it that its first block
+    begins with. first: how many blocks end above it. before: the hash of the last of these, or what
+    the namespace's first block follows. hashes: of its own blocks.
     """
 
     parent_id: int | None

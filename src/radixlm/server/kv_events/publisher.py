@@ -16,7 +16,7 @@ from typing import Any
 
 from radixlm.build import AsyncEngine
 from radixlm.core.errors import ConfigError, EngineDeadError
-from radixlm.core.reports import TreeQuery
+from radixlm.core.reports import TreeQuery, counter, exported
 from radixlm.core.request import Namespace
 from radixlm.engine.watching import Scene
 from radixlm.server.config.server_config import (
@@ -58,23 +58,19 @@ class KVEventCounts:
     failures: times it broke off and published all again; 0 unless there is a bug.
     """
 
-    batches: int = 0
-    stored_blocks: int = 0
-    removed_blocks: int = 0
-    dropped: int = 0
-    failures: int = 0
+    batches: int = counter("kv_event_batches", "Batches of KV events that were published.")
+    stored_blocks: int = counter("kv_event_stored_blocks", "Blocks published as stored.")
+    removed_blocks: int = counter("kv_event_removed_blocks", "Blocks published as removed.")
+    dropped: int = counter(
+        "kv_event_dropped_changes", "Changes that came too fast to be published one by one."
+    )
+    failures: int = counter(
+        "kv_event_failures", "Times they broke off and began afresh: a bug if not 0."
+    )
 
     def described(self) -> list[tuple[str, str, float]]:
         """For the metrics: of each its name, what it counts, and how many."""
-        fast = "Changes that came too fast to be published one by one."
-        broken = "Times they broke off and began afresh: a bug if not 0."
-        return [
-            ("kv_event_batches", "Batches of KV events that were published.", self.batches),
-            ("kv_event_stored_blocks", "Blocks published as stored.", self.stored_blocks),
-            ("kv_event_removed_blocks", "Blocks published as removed.", self.removed_blocks),
-            ("kv_event_dropped_changes", fast, self.dropped),
-            ("kv_event_failures", broken, self.failures),
-        ]
+        return [(metric.name, metric.text, count) for metric, count in exported(self)]
 
 
 class Publisher:
@@ -243,13 +239,12 @@ class Outlet:
                 -> "", topic, number, payload      for each batch from there on
                 -> "", "", -1, ""                  there are no more
 
-    Where one of these batches is not kept any more, the whole cache is sent instead, under the
-    number of the last batch. Sending waits for nobody: slow subscribers lose batches. Repeating
-    waits for a second; an asker that takes nothing in it gets no more of that answer, not even its
-    end.
+    Where one of these is not kept any more, the whole cache is sent instead, under the number of
+    the last batch. Sending waits for nobody: slow subscribers lose batches. Repeating waits for a
+    second; an asker that takes nothing in it gets no more of that answer, not even its end.
 
-    It is opened by one thread, and used by another until it is closed. Raises ConfigError, also
-    where pyzmq or msgspec is not installed.
+    Opened by one thread, used by another until it is closed. Raises ConfigError, also where pyzmq
+    or msgspec is not installed.
     """
 
     def __init__(self, config: KVEventsConfig) -> None:

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from radixlm.core.clock import Clock
 from radixlm.core.misses import POOL_SCALES, MissReason
-from radixlm.core.reports import Tally
+from radixlm.core.reports import Tally, exported
 from radixlm.engine.engine_stats import EngineStats
 from radixlm.server.config.server_config import MetricsNames
 
@@ -129,7 +129,7 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """What is not observed by the routes."""
         stats = self._stats()
-        for metric, value in stats.exported():
+        for metric, value in exported(stats):
             if metric.kind == "histogram":
                 labels = ["model_name"]
                 family = HistogramMetricFamily(PREFIX + metric.name, metric.text, labels=labels)

@@ -149,7 +149,9 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
     limits = Limits(context, cache.largest_request, model_config.vocab_size)
     pool, table = _memory(config, shape, cache.capacity, limits.longest, dtype, device)
     runner: Runner = ModelRunner(model, pool, table, device)
-    eos = model_config.eos_token_ids | ({tokenizer.eos_token_id} - {None})
+    eos = model_config.eos_token_ids | (
+        frozenset() if tokenizer.eos_token_id is None else {tokenizer.eos_token_id}
+    )
     info = ModelInfo(
         name=DEMO_NAME if folder == DEMO_MODEL else folder.resolve().name,
         model_path=str(folder),

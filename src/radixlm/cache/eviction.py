@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from heapq import heapify, heappop, heappush
 from pkgutil import resolve_name
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from radixlm.cache.node import NO_SLOTS, TOKEN_BYTES, TreeNode
 from radixlm.core.errors import ConfigError
@@ -34,11 +34,6 @@ def pair(first: int, second: int) -> int:
     return (first << _BITS) + second
 
 
-class _Named(NamedTuple):
-    name: str
-    key: Callable[[TreeNode], int]
-
-
 POLICIES: Mapping[str, Callable[[TreeNode], int]] = MappingProxyType(
     {
         "lru": lambda node: node.last_used,
@@ -56,13 +51,19 @@ POLICIES: Mapping[str, Callable[[TreeNode], int]] = MappingProxyType(
 )
 
 
+class _Named:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.key = POLICIES[name]
+
+
 def make_policy(name: str) -> EvictionPolicy:
     """A policy by its name, or one of the user's own as `package.module:Class`.
 
     Raises ConfigError that lists the names, or says what could not be imported.
     """
     if name in POLICIES:
-        return _Named(name, POLICIES[name])
+        return _Named(name)
     if ":" not in name:
         raise ConfigError(
             f"--eviction-policy {name!r} is not one of {', '.join(POLICIES)}, "

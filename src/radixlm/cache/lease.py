@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import takewhile
 from typing import Protocol
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from radixlm.cache.allocator import split_runs
 from radixlm.cache.endings import Ending
-from radixlm.cache.node import Inserted, Match, TreeNode, copy_slots, path_slots, upward
+from radixlm.cache.node import Inserted, Match, TreeNode, copy_slots, path_sizes, path_slots, upward
 from radixlm.cache.tree import RadixTree
 from radixlm.core.batch import Extent, Remap, Segment
 from radixlm.core.errors import CacheError, LeaseClosedError
@@ -239,7 +239,7 @@ def left_behind(leases: Iterable[Lease], match: Match) -> int:
     left = {
         node.id: node.resident
         for lease in leases
-        for node, _ in _path(lease.node, lease.node.resident)
+        for node, _ in path_sizes(lease.node, lease.node.resident)
         if not node.lock_ref
     }
     return sum(max(0, size - locked.get(name, 0)) for name, size in left.items())
@@ -252,7 +252,7 @@ def given_back(leases: Iterable[Lease], match: Match) -> int:
     ends: Counter[TreeNode] = Counter()
     for lease in leases:
         freed += lease.private_size - lease.reserve
-        ends.update(node for node, _ in _path(lease.node, lease.node.resident))
+        ends.update(node for node, _ in path_sizes(lease.node, lease.node.resident))
     for node, count in ends.items():
         if count == node.lock_ref:
             freed += node.resident - kept.get(node.id, 0)
@@ -266,12 +266,4 @@ def path_ids(lease: Lease) -> list[int]:
 
 def _matched(match: Match) -> dict[int, int]:
     """How many tokens of each node are matched, by its id."""
-    return {node.id: length for node, length in _path(match.node, match.offset)}
-
-
-def _path(node: TreeNode | None, offset: int) -> Iterator[tuple[TreeNode, int]]:
-    """The nodes from `node` up, and how many tokens of each are on the path."""
-    while node is not None:
-        yield node, offset
-        node = node.parent
-        offset = node.resident if node is not None else 0
+    return {node.id: length for node, length in path_sizes(match.node, match.offset)}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
-from operator import attrgetter
+from itertools import takewhile
 
 import numpy as np
 
@@ -25,7 +25,6 @@ TOKEN_WEIGHT = 1 << 32
 # Where an int32's sign bit lies, as a byte of the buffer.
 SIGN_BYTE = TOKEN_BYTES - 1 if sys.byteorder == "little" else 0
 
-_LOCKS, _PINS = attrgetter("lock_ref"), attrgetter("pins")
 _first_token = struct.Struct("=i").unpack_from
 
 
@@ -196,19 +195,17 @@ class Match:
         """How many of the matched tokens no lock holds: locking the match makes them unevictable.
         O(unlocked nodes on the path).
         """
-        return self._free(_LOCKS)
-
-    def unpinned(self) -> int:
-        """How many of the matched tokens no pin holds. O(unpinned nodes on the path)."""
-        return self._free(_PINS)
-
-    def _free(self, holds: Callable[[TreeNode], int]) -> int:
         free, at, offset = 0, self.node, self.offset
-        while at is not None and not holds(at):
+        while at is not None and not at.lock_ref:
             free += offset
             at = at.parent
             offset = at.resident if at is not None else 0
         return free
+
+    def unpinned(self) -> int:
+        """How many of the matched tokens no pin holds. O(unpinned nodes on the path)."""
+        path = path_sizes(self.node, self.offset)
+        return sum(size for _, size in takewhile(lambda step: not step[0].pins, path))
 
 
 @dataclass(slots=True)
@@ -240,6 +237,14 @@ def descend(node: TreeNode, tokens: memoryview, page_size: int) -> tuple[TreeNod
         node = child
         at = end
     return node, at
+
+
+def path_sizes(node: TreeNode | None, offset: int) -> Iterator[tuple[TreeNode, int]]:
+    """The nodes from `node` up, and how many tokens of each are on the path."""
+    while node is not None:
+        yield node, offset
+        node = node.parent
+        offset = node.resident if node is not None else 0
 
 
 def copy_slots(node: TreeNode, slots: Slots) -> None:

@@ -194,8 +194,8 @@ class EngineClient:
         with self._lock:
             self.check_health()
             self._asked.add(future)
+            future.add_done_callback(self._asked.discard)
             self._inbox.put(Ask(question, future))
-        future.add_done_callback(self._asked.discard)
         return future
 
     def look(self, query: TreeQuery) -> Future[Scene]:
@@ -269,7 +269,8 @@ class EngineClient:
             RequestOutput(name, finish_reason=FinishReason.ERROR, error=reason) for name in names
         )
         for future in list(self._asked):
-            settle(future, None, type(error)(reason))
+            if not future.done():
+                settle(future, None, type(error)(reason))
         for viewer in viewers:
             viewer.deliver(type(error)(reason))
 

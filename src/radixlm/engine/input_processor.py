@@ -38,7 +38,7 @@ def as_list(prompts: Prompts) -> list[Prompt]:
             "a list of prompts holds text or lists of token ids, not both ids and prompts",
             param="prompt",
         )
-    return [ids] if ids else list(prompts)
+    return [ids] if ids else [item for item in prompts if not isinstance(item, int | np.integer)]
 
 
 def params_for(

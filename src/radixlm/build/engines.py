@@ -53,10 +53,8 @@ class _LocalEngine:
         params: SamplingParams | None = None,
         **fields: Unpack[RequestFields],
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Yield what is new of one request, as it comes. Closing the iterator aborts it.
-
-        Raises InvalidRequestError for what is no prompt; the first step raises it for everything
-        else that is wrong, QueueFullError or EngineDeadError.
+        """Yield what is new of one request, as it comes. Closing the iterator aborts it. Raises
+        InvalidRequestError; the first step QueueFullError and EngineDeadError, too.
         """
         return self.client.stream([self.request(prompt, params or SamplingParams(), **fields)])
 
@@ -111,10 +109,7 @@ class Engine(_LocalEngine):
     def pin(
         self, prompt: Prompt, *, namespace: Namespace | None = None, ttl: float | None = None
     ) -> Pin:
-        """Keep what is cached of a prompt for `ttl` seconds, or until `unpin(pin.id)`.
-
-        Raises PinError when nothing of it is cached, or over --max-pinned-tokens.
-        """
+        """Keep what is cached for `ttl` seconds, or until `unpin(pin.id)`. Raises PinError."""
         key, own = self._key(prompt), namespace or Namespace()
         return self.client.ask(lambda core: core.cache.pin(key, own, ttl=ttl)).result()
 
@@ -142,10 +137,7 @@ class AsyncEngine(_LocalEngine):
 
     @classmethod
     def from_config(cls, config: EngineConfig) -> AsyncEngine:
-        """Load the model (blocks); its first request is as fast as later ones.
-
-        Raises ConfigError and ModelError.
-        """
+        """Load the model (blocks) and warm it. Raises ConfigError and ModelError."""
         return cls(load(config, warm=True))
 
     @property
@@ -160,9 +152,7 @@ class AsyncEngine(_LocalEngine):
         return RequestOutput.joined([output async for output in outputs])
 
     def abort(self, request_ids: Iterable[str] | None) -> int:
-        """End these requests within one step, with None all of them; returns how many are under
-        way. Their streams end with finish_reason abort. Raises EngineDeadError.
-        """
+        """End these requests, with None all; returns how many. Raises EngineDeadError."""
         return self.client.abort_ids(None if request_ids is None else frozenset(request_ids))
 
     async def flush_cache(self) -> bool:
@@ -186,10 +176,7 @@ class AsyncEngine(_LocalEngine):
         return (await self.look(TreeQuery(max_depth, min_tokens))).tree
 
     async def look(self, query: TreeQuery) -> Scene:
-        """What a query shows of the tree, the requests and the totals, of one moment.
-
-        Raises NodeGoneError, QueueFullError when too many others wait for the same.
-        """
+        """What a query shows, of one moment. Raises NodeGoneError, QueueFullError."""
         return await asyncio.wrap_future(self.client.look(query))
 
     def watch(
@@ -201,10 +188,7 @@ class AsyncEngine(_LocalEngine):
     async def explain(
         self, prompt: Prompt, *, namespace: Namespace | None = None, everywhere: bool = False
     ) -> Explained:
-        """Why a prompt would miss now, as the request would learn it; no trace of it is left.
-
-        everywhere: also, how much of it each namespace holds. Raises InvalidRequestError.
-        """
+        """Why a prompt would miss now. everywhere: who holds it. Raises InvalidRequestError."""
         key, own = self._key(prompt), namespace or Namespace()
         self.client.processor.limits.check_prompt(key)
         explained = self.client.ask(

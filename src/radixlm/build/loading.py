@@ -99,19 +99,14 @@ class Loaded:
 
 
 def load(config: EngineConfig, *, progress: bool = True, warm: bool = False) -> Loaded:
-    """Load the model and start its engine. Raises ConfigError and ModelError.
-
-    warm: do what the first requests would wait for otherwise, too.
-    """
+    """Load the model, start its engine. warm: and its kernels. Raises ConfigError, ModelError."""
     with _computing(config) as threads:
         return _load(config, threads, progress=progress, warm=warm)
 
 
 @contextmanager
 def _computing(config: EngineConfig) -> Iterator[int]:
-    """Gives the calling thread as many as the engine will have, and back what it had: a user's
-    other work, and the next engine, know nothing of this one's `threads`.
-    """
+    """Gives this thread as many as the engine will have, and then back what it had."""
     before = torch.get_num_threads()
     threads = resolve_threads(config, before)
     torch.set_num_threads(threads)
@@ -149,9 +144,8 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
     limits = Limits(context, cache.largest_request, model_config.vocab_size)
     pool, table = _memory(config, shape, cache.capacity, limits.longest, dtype, device)
     runner: Runner = ModelRunner(model, pool, table, device)
-    eos = model_config.eos_token_ids | (
-        frozenset() if tokenizer.eos_token_id is None else {tokenizer.eos_token_id}
-    )
+    eos_id = tokenizer.eos_token_id
+    eos = model_config.eos_token_ids | (frozenset() if eos_id is None else {eos_id})
     info = ModelInfo(
         name=DEMO_NAME if folder == DEMO_MODEL else folder.resolve().name,
         model_path=str(folder),
@@ -251,11 +245,9 @@ def throwaway_cache(cache: RadixCache, page_size: int) -> RadixCache:
 
 
 def warm_up(core: EngineCore, processor: InputProcessor) -> None:
-    """Compute what requests do, on the calling thread: prompts, a prefix that two share, answers
-    that are drawn and greedy. So kernels are loaded, libraries have made their plans, and the
-    weights have been read once; some twenty tokens and three steps of two.
-
-    core: one that is thrown away, so that neither the statistics nor the cache know of it.
+    """Compute what requests do, on the calling thread: a shared prefix, drawn and greedy answers.
+    So kernels are loaded, plans made, and the weights read once; some twenty tokens. core: one that
+    is thrown away, so that neither statistics nor cache know of it.
     """
     room = processor.limits.longest - _ANSWER
     vocab = processor.limits.vocab_size

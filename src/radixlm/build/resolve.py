@@ -63,9 +63,7 @@ def resolve_pin_budget(config: EngineConfig, capacity: int, context: int) -> int
 
 
 def resolve_context(config: EngineConfig, model: ModelConfig) -> int:
-    """Most tokens of prompt and answer. Raises ConfigError for more than the model's own, and
-    UnsupportedModelError where a sliding window would cut something off.
-    """
+    """Most tokens of prompt and answer. Raises ConfigError, UnsupportedModelError for a window."""
     wanted = config.context_length
     window = model.traits.sliding_window
     if window is not None and window < (wanted or model.context_length):

@@ -52,9 +52,7 @@ class SlotAllocator:
         return np.concatenate([self._slots(*run) for run in self._take_longest(n_pages)])
 
     def free(self, slots: Slots) -> None:
-        """Take whole pages back. O(n log n + runs). Raises SlotError on a double free, a foreign
-        slot or a torn page, and then nothing has changed.
-        """
+        """Take whole pages back, or raise SlotError and change nothing. O(n log n + runs)."""
         if not slots.size:
             return
         runs = self._page_runs(slots)

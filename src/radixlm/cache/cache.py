@@ -185,10 +185,7 @@ class RadixCache:
     def explain(
         self, key: Key, namespace: Hashable = None, *, everywhere: bool = False
     ) -> Explained:
-        """What `acquire(key, namespace).why()` would say now; leaves no trace.
-
-        everywhere: for operators, look into the other namespaces, too.
-        """
+        """What `acquire(...).why()` would say, without a trace. everywhere: who holds it, too."""
         holders = self.holders(key) if everywhere else {}
         if not self.enabled:
             return Explained(MissReport(key.size, 0, MissReason.DISABLED, 0), holders)
@@ -203,9 +200,8 @@ class RadixCache:
         return Match(0, None, 0, namespace, self.tree.version)
 
     def pin(self, key: KeyLike, namespace: Hashable = None, *, ttl: float | None = None) -> Pin:
-        """Keep the cached prefix of `key` from eviction for `ttl` seconds, or until `unpin`.
-
-        Raises PinError when nothing of it is cached, or over the budget; then nothing has changed.
+        """Keep a cached prefix for `ttl` seconds, or until `unpin`. Raises PinError, changes
+        nothing.
         """
         if not self.enabled:
             raise PinError("the cache is off, so there is nothing to pin")

@@ -58,10 +58,7 @@ class _Named:
 
 
 def make_policy(name: str) -> EvictionPolicy:
-    """A policy by its name, or one of the user's own as `package.module:Class`.
-
-    Raises ConfigError that lists the names, or says what could not be imported.
-    """
+    """A policy by its name, or as `package.module:Class`. Raises ConfigError that lists them."""
     if name in POLICIES:
         return _Named(name)
     if ":" not in name:
@@ -101,9 +98,7 @@ class EvictionOrder:
         return len(self._heap)
 
     def offer(self, node: TreeNode) -> bool:
-        """Enter an unlocked leaf; one that is entered already keeps its place until it comes up.
-        Returns whether it left an entry that no longer counts.
-        """
+        """Enter an unlocked leaf, or again by a smaller key; whether that leaves a dead entry."""
         key, queued = self.policy.key(node), node.queued_key
         if queued is not None and key >= queued:
             return False
@@ -146,10 +141,7 @@ class EvictionOrder:
 
 
 class Ghosts:
-    """Nodes with evicted tokens, longest evicted first, within a budget of tokens (4 bytes each).
-
-    It only counts and orders: the tree decides what happens to a node that is over the budget.
-    """
+    """Nodes with evicted tokens, longest evicted first, in a budget of tokens of 4 bytes each."""
 
     def __init__(self, budget: int) -> None:
         self.budget = budget

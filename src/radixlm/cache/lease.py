@@ -111,9 +111,8 @@ class Lease:
         return self.private_size + sum(node.resident for node in alone)
 
     def extend(self, n_tokens: int) -> Slots | None:
-        """Give the next `n_tokens` slots, (n_tokens,), evicting what is needed; None, and nothing
-        has changed, when free and evictable ones do not suffice. Raises LeaseClosedError,
-        CacheError.
+        """(n_tokens,) slots for the next tokens, evicting what is needed, or None: nothing has
+        changed then. Raises LeaseClosedError, CacheError.
         """
         self._check_open()
         if n_tokens < 1:

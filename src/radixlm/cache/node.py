@@ -141,9 +141,7 @@ class TreeNode:
         return np.frombuffer(self.edge, dtype=np.int32)
 
     def cut(self, offset: int, upper_id: int, page_size: int) -> TreeNode:
-        """Move the first `offset` tokens to a new node between this one and its parent, which
-        still has this one as its child. Return the new node; this one keeps identity and age.
-        """
+        """Move the first tokens to a new node above, unknown to the parent yet; return it."""
         edge, slots, stop = self.edge, self.slots, offset * TOKEN_BYTES
         upper = TreeNode(upper_id, edge[:stop], slots[:offset].copy(), self.parent)
         upper.lock_ref, upper.pins, upper.priority = self.lock_ref, self.pins, self.priority
@@ -192,9 +190,7 @@ class Match:
         return path_slots(self.node, 0, self.length)
 
     def unlocked(self) -> int:
-        """How many of the matched tokens no lock holds: locking the match makes them unevictable.
-        O(unlocked nodes on the path).
-        """
+        """Matched tokens that no lock holds, so evictable ones. O(unlocked nodes on the path)."""
         free, at, offset = 0, self.node, self.offset
         while at is not None and not at.lock_ref:
             free += offset

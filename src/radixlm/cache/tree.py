@@ -188,9 +188,7 @@ class RadixTree:
     def _add(
         self, node: TreeNode, held: bool, edge: bytes, slots: Slots, priority: int
     ) -> TreeNode:
-        """Add tokens below `node`, in place where at most the caller holds its end, unless the node
-        has more priority than what is added. held: whether the caller holds it.
-        """
+        """Add tokens below `node`, in place if nobody else holds its end and priority allows it."""
         alone = not node.children and node.lock_ref == held
         if alone and node.priority <= priority and not node.is_root:
             self.grow(node, edge, slots)
@@ -355,9 +353,8 @@ class RadixTree:
         return freed[0] if len(freed) == 1 else _joined(freed)
 
     def discard(self, match: Match, keep: int) -> Slots:
-        """Evict what a match found after its first `keep` tokens (whole pages), and all below it,
-        wherever the eviction order has it, as far as no lock holds it; returns the slots.
-        O(nodes below).
+        """Evict what a match found after its first `keep` tokens (whole pages), and all below, as
+        far as no lock holds it; returns the slots. O(nodes below).
         """
         if match.node is None or match.length <= keep:
             return NO_SLOTS
@@ -378,9 +375,7 @@ class RadixTree:
             self.forget(node)
 
     def settle(self, node: TreeNode) -> None:
-        """Put an unlocked node without resident children in its place: a resident one into the
-        eviction order, an empty root out of the tree, so that namespaces do not pile up.
-        """
+        """Put a free node in its place: a leaf into the eviction order, an empty root out."""
         if node.lock_ref or node.live:
             return
         if node.resident:
@@ -437,9 +432,7 @@ class RadixTree:
     def add_leaf(
         self, parent: TreeNode, edge: bytes, slots: Slots, priority: int, *, held: bool
     ) -> TreeNode:
-        """Hang a new resident leaf, with a copy of the slots, below one resident to its end. held:
-        the caller holds the parent, and its lock moves down to the leaf.
-        """
+        """Hang a new leaf below a resident end. held: the caller's lock moves down to it."""
         if parent.children:
             self.stats.leaves += 1
         leaf = self._enter(TreeNode(self._new_id(), edge, slots.copy(), parent))
@@ -485,9 +478,7 @@ class RadixTree:
         return there
 
     def trim(self, leaf: TreeNode, n_tokens: int) -> Slots:
-        """Evict up to `n_tokens`, rounded up to a page, from the end of an unlocked leaf. Their
-        keys stay as ghosts, within the budget. Returns the slots.
-        """
+        """Evict up to `n_tokens`, in pages, off the end of a free leaf, as ghosts; return slots."""
         pages = -(-n_tokens // self.page_size)
         keep = max(leaf.resident - pages * self.page_size, 0)
         freed = leaf.slots[keep:]

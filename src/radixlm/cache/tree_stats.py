@@ -95,9 +95,7 @@ class Changes:
         return self._removed
 
     def touched(self) -> list[TreeNode]:
-        """Every node that may have changed and is still there, parents first; always in the same
-        order, since it decides which of them find room in a picture.
-        """
+        """Nodes that may have changed, parents first, in one order: it decides who finds room."""
         paths: set[TreeNode] = set()
         for node in self._touched:
             paths.update(takewhile(lambda at: at not in paths, upward(node)))

@@ -99,9 +99,7 @@ class ScheduledBatch:
 
 
 class Failure(NamedTuple):
-    """Why a row gave no token, and never will. sound: the keys and values of this many of its first
-    tokens are finite; the others must not be read again.
-    """
+    """Why a row gave no token, ever. sound: its first tokens whose keys and values are finite."""
 
     reason: str
     sound: int

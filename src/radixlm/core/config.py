@@ -22,10 +22,7 @@ _PAGE_SIZE = Rule(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """What the user asked for; values that depend on the model are resolved in `build`.
-
-    Raises ConfigError that names the flag and the value.
-    """
+    """What the user asked for. Raises ConfigError that names the flag and the value."""
 
     model: str | None = flag(
         None,

@@ -30,11 +30,7 @@ def wrong_field(param: str, text: str) -> InvalidRequestError:
 
 
 class RequestTooLargeError(InvalidRequestError):
-    """The request can never fit the model's context or the KV pool.
-
-    prompt_tokens, longest_prompt: where the prompt alone is too long, how many tokens it has at
-    least, and how many it may have.
-    """
+    """The request never fits model or pool. prompt_tokens: at least, where it alone is too long."""
 
     def __init__(
         self,

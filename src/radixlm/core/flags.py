@@ -13,10 +13,7 @@ from radixlm.core.errors import ConfigError
 
 
 class Rule(NamedTuple):
-    """What a flag may hold. text: how an error goes on after the flag's name.
-
-    choices: all values, where there are few.
-    """
+    """What a flag may hold. text: how errors go on after its name. choices: all, if few."""
 
     text: str
     holds: Callable[[Any], bool]
@@ -60,10 +57,7 @@ def option_name(name: str) -> str:
 
 
 def check_flags(config: Any, name_of: Callable[[str], str] = option_name) -> None:
-    """Raise ConfigError for the first field that breaks its rule.
-
-    name_of: what an error calls a field.
-    """
+    """Raise ConfigError for the first field that breaks its rule. name_of: as it calls them."""
     for item, declared in flags_of(config):
         value, rule, name = getattr(config, item.name), declared.rule, name_of(item.name)
         if rule is None or value is item.default is None:

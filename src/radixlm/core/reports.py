@@ -108,10 +108,7 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class TreeSnapshot:
-    """The tree at one version; every node before its children.
-
-    uses: the tree's counter. path: of a snapshot of one node, the nodes above it, root first.
-    """
+    """The tree at one version, parents first. path: above a snapshot's one node, root first."""
 
     version: int
     page_size: int
@@ -132,10 +129,7 @@ class TreeChange:
 
 @dataclass(frozen=True, slots=True)
 class RequestView:
-    """A request that runs. node_id: the deepest node of its path that is shown, or None.
-
-    computed_tokens: how many tokens of its prompt and answer have keys and values.
-    """
+    """A request that runs. node_id: the deepest shown of its path. computed_tokens: with KV."""
 
     id: str
     node_id: int | None

@@ -108,20 +108,13 @@ class EngineClient:
                 )
 
     def abort(self, request_id: str, mailbox: Mailbox) -> None:
-        """End a request within one step; nothing happens when it is over already.
-
-        mailbox: the one it was submitted with; so a late abort never hits a later request that
-        was given the same id.
-        """
+        """End a request within one step. mailbox: its own; a late abort hits no later id."""
         with self._lock:
             if self._mailboxes.get(request_id) is mailbox:
                 self._inbox.put(Abort(request_id))
 
     def abort_ids(self, request_ids: Collection[str] | None) -> int:
-        """End requests by their ids alone, with None all that are under way; returns how many.
-
-        Those who submitted them get a last output that says so.
-        """
+        """End requests by their ids, with None all; returns how many. Each gets a last output."""
         with self._lock:
             self.check_health()
             wanted = self._mailboxes if request_ids is None else request_ids
@@ -199,10 +192,7 @@ class EngineClient:
         return future
 
     def look(self, query: TreeQuery) -> Future[Scene]:
-        """What the query shows, of one moment between two steps. The future raises NodeGoneError.
-
-        Raises QueueFullError when too many others wait for the same.
-        """
+        """What the query shows, of one moment. Raises QueueFullError, the future NodeGoneError."""
         look = Look()
         self._begin_to_watch(self._looking, MAX_LOOKS, query, look, follow=False)
         return look
@@ -210,10 +200,8 @@ class EngineClient:
     def watch(
         self, query: TreeQuery, *, max_waiting: int = MAX_WAITING, own: bool = False
     ) -> Viewer:
-        """The same, and every change from then on; for a coroutine, which closes it in the end.
-
-        max_waiting: updates that may wait for a slow viewer. own: the viewer is a part of this
-        program, which is never refused. Raises QueueFullError when too many others watch.
+        """The same, and every change from then on, until it is closed. max_waiting: updates that
+        may wait. own: a part of this program, never refused. Raises QueueFullError.
         """
         watch = partial(self._begin_to_watch, self._viewers, MAX_VIEWERS + own, query, follow=True)
         return Viewer(watch, self._stop_watching, max_waiting)

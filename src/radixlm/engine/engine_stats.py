@@ -17,11 +17,9 @@ _logger = logging.getLogger("radixlm.engine")
 
 @dataclass(slots=True)
 class EngineStats(Counters):
-    """A snapshot, not changed once it is made; sizes in tokens (slots), the rest are totals since
-    the start.
+    """A snapshot, not changed once made; sizes in tokens (slots), else totals since the start.
 
     kv_free + kv_private + kv_locked + kv_evictable == kv_capacity; kv_pinned is part of kv_locked.
-    endings: see TreeStats.
     """
 
     running: int = gauge("num_running_reqs", "Requests that run.")

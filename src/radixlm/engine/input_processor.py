@@ -69,24 +69,19 @@ def prompt_key(prompt: KeyLike) -> Key:
 
 
 class InputProcessor:
-    """Makes requests ready for the engine's thread: checks them against the model, resolves what
-    they left open, compiles their grammars.
-
-    Requests whose grammars are compiled can be aborted; `compiled` and `abort` are for the event
-    loop's thread.
+    """Makes requests ready for the engine's thread: checks them, resolves what they left open,
+    compiles their grammars. `compiled` and `abort` are for the event loop's thread.
     """
 
     def __init__(self, limits: Limits, eos_token_ids: frozenset[int], grammars: Compiler) -> None:
         self.limits = limits
         self._eos_token_ids = eos_token_ids
         self._grammars = grammars
-        self._compiling: set[_Compiling] = set()
+        # Requests of batches that wait for grammars; abort takes them out.
+        self._compiling: dict[GenerateRequest, asyncio.Future[Compiled] | None] = {}
 
     def resolve(self, request: GenerateRequest) -> GenerateRequest:
-        """The same with its length, its seed and the tokens that end it.
-
-        Raises InvalidRequestError that names the field; RequestTooLargeError with numbers.
-        """
+        """The same with length, seed and stops. Raises InvalidRequestError that names the field."""
         _check_types(request)
         _check_breakpoints(request)
         key, params = request.key, request.params
@@ -121,37 +116,38 @@ class InputProcessor:
         return replace(request, constraint=self._grammars.submit(grammar, request.tenant).result())
 
     async def compiled(self, requests: Sequence[GenerateRequest]) -> list[GenerateRequest | None]:
-        """The same with their grammars compiled; None for one that was aborted meanwhile. All wait
-        for the slowest grammar, and each of them can be aborted while they do.
-
-        Raises what Compiler.submit raises.
+        """The same with their grammars compiled, all at once; None for one that was aborted
+        meanwhile. Raises what Compiler.submit raises.
         """
-        batch: list[_Compiling] = []
+        batch: dict[GenerateRequest, asyncio.Future[Compiled] | None] = dict.fromkeys(requests)
         try:
-            for request in requests:
-                grammar, future = request.params.grammar, None
-                if grammar is not None:
-                    future = asyncio.wrap_future(self._grammars.submit(grammar, request.tenant))
-                batch.append(_Compiling(request, future))
-            if futures := [each.grammar for each in batch if each.grammar is not None]:
-                self._compiling.update(batch)
+            for request in batch:
+                if (grammar := request.params.grammar) is not None:
+                    submitted = self._grammars.submit(grammar, request.tenant)
+                    batch[request] = asyncio.wrap_future(submitted)
+            futures = [future for future in batch.values() if future is not None]
+            if futures:
+                self._compiling |= batch
                 await asyncio.wait(futures)
+            aborted = batch.keys() - self._compiling.keys() if futures else set()
         finally:
-            self._compiling.difference_update(batch)
-            for each in batch:
-                each.give_up()
-        return [None if each.aborted else each.constrained() for each in batch]
+            for request, future in batch.items():
+                self._compiling.pop(request, None)
+                _give_up(future)
+        return [
+            None if request in aborted else _constrained(request, batch[request])
+            for request in requests
+        ]
 
     def abort(self, request_ids: Collection[str] | None) -> int:
         """Give up these requests that wait for grammars, with None all; returns how many."""
         found = [
-            each
-            for each in self._compiling
-            if not each.aborted and (request_ids is None or each.request.request_id in request_ids)
+            request
+            for request in self._compiling
+            if request_ids is None or request.request_id in request_ids
         ]
-        for each in found:
-            each.aborted = True
-            each.give_up()
+        for request in found:
+            _give_up(self._compiling.pop(request))
         return len(found)
 
     def close(self) -> None:
@@ -159,28 +155,21 @@ class InputProcessor:
         self._grammars.close()
 
 
-@dataclass(slots=True, eq=False)
-class _Compiling:
-    """A request whose grammar, or that of another of its batch, is compiled now."""
+def _give_up(grammar: asyncio.Future[Compiled] | None) -> None:
+    """Nobody waits for it any more; one that is done stays as it is."""
+    if grammar is not None:
+        grammar.cancel()
 
-    request: GenerateRequest
-    grammar: asyncio.Future[Compiled] | None
-    aborted: bool = False
 
-    def give_up(self) -> None:
-        """Nobody waits for the grammar any more; one that is done stays as it is."""
-        if self.grammar is not None:
-            self.grammar.cancel()
-
-    def constrained(self) -> GenerateRequest:
-        """The request with its grammar. Raises what compiling raised, EngineStoppedError."""
-        if self.grammar is None:
-            return self.request
-        if self.grammar.cancelled():
-            raise EngineStoppedError(
-                "the engine was shut down while a grammar waited to be compiled"
-            )
-        return replace(self.request, constraint=self.grammar.result())
+def _constrained(
+    request: GenerateRequest, grammar: asyncio.Future[Compiled] | None
+) -> GenerateRequest:
+    """The request with its grammar. Raises what compiling raised, EngineStoppedError."""
+    if grammar is None:
+        return request
+    if grammar.cancelled():
+        raise EngineStoppedError("the engine was shut down while a grammar waited to be compiled")
+    return replace(request, constraint=grammar.result())
 
 
 class RequestFields(TypedDict, total=False):
@@ -230,9 +219,7 @@ def _check_breakpoints(request: GenerateRequest) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The sizes that a request must keep to.
-
-    context_length: most tokens of prompt and answer together, by the model.
+    """The sizes that a request must keep to. context_length: of prompt and answer together.
     capacity: slots of the KV pool, in whole pages. vocab_size: token ids are below it.
     """
 
@@ -262,11 +249,7 @@ class Limits:
             )
 
     def resolve_max_tokens(self, key: Key, params: SamplingParams) -> int:
-        """How many tokens the answer may have: max_tokens, or all the room there is.
-
-        Raises RequestTooLargeError with the numbers when it can never fit, InvalidRequestError
-        for token ids that the model does not have.
-        """
+        """How many tokens the answer may have. Raises as `check_prompt`, for parameters, too."""
         longest = self._longest_of(params)
         self.check_prompt(key, longest=longest)
         self._check_id("logit_bias", max(params.logit_bias, default=0))

@@ -109,10 +109,7 @@ class EngineThread(threading.Thread):
         self._send(Died(end))
 
     def _receive(self) -> None:
-        """Handle all messages there are; wait for one when there is nothing else to do.
-
-        Requests that end by them are in one message: thousands may be aborted in one moment.
-        """
+        """Handle all messages, or wait for one; what ends by them is sent in one message."""
         ended: list[RequestOutput] = []
         if not self._core.has_work:
             try:

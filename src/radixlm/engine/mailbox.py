@@ -69,9 +69,7 @@ class TaskMailbox:
 
 
 def deliver_all(addressed: Mapping[Mailbox, Sequence[RequestOutput]]) -> None:
-    """From the engine's thread: each loop is woken once, when all is there; woken more often, it
-    would take the interpreter away while the engine needs it.
-    """
+    """Wake each loop once, when all is there: else the engine lacks the interpreter."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[TaskMailbox, Sequence[RequestOutput]]]] = {}
     for mailbox, outputs in addressed.items():
         if isinstance(mailbox, TaskMailbox):
@@ -129,9 +127,8 @@ class Viewer:
             self._ticket: int | None = watch(self)
 
     async def next(self) -> Scene | SceneChange:
-        """Wait for the next update. A scene takes the place of all before it.
-
-        Raises NodeGoneError when the node that is watched is gone, EngineDeadError.
+        """Wait for the next update; a scene replaces all before. Raises NodeGoneError,
+        EngineDeadError.
         """
         while True:
             with self._lock:

@@ -104,10 +104,8 @@ def _failed(reason: str) -> NewTokens:
 
 
 class OutputProcessor:
-    """What the engine knows of the requests under way besides their tokens.
-
-    masks: needed for requests with a grammar. answers: by request.
-    to_pin: requests with breakpoints whose prompt is not computed yet.
+    """What the engine knows of the requests under way besides their tokens. to_pin: requests with
+    breakpoints whose prompt is not computed yet.
     """
 
     def __init__(
@@ -179,9 +177,7 @@ class OutputProcessor:
         }
 
     def complete(self, output: RequestOutput) -> RequestOutput:
-        """Add what the scheduler does not know: the breakpoints that were pinned, to the output
-        with the first tokens; the text that was held back, to the last one.
-        """
+        """Add the breakpoints that were pinned, with the first tokens; at last, text held back."""
         if output.token_ids and output.request_id in self.to_pin:
             output = replace(output, kept=self._pin(self.to_pin.pop(output.request_id)))
         if output.finish_reason is None:
@@ -195,9 +191,7 @@ class OutputProcessor:
         return replace(output, text=text, finish_reason=reason, matched_stop=matched)
 
     def _pin(self, request: GenerateRequest) -> tuple[Breakpoint, ...]:
-        """Pin the request's breakpoints, now that its prompt is in the cache; those for which there
-        was room. The longest comes last, so that it is the youngest where room is short.
-        """
+        """Pin its breakpoints where there is room; the longest last, so that it is the youngest."""
         pinned = []
         for wish in sorted(request.breakpoints):
             prefix = request.key[: wish.tokens]

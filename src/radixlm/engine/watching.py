@@ -102,10 +102,7 @@ class Journal:
 
 @dataclass(slots=True, eq=False)
 class _Watcher:
-    """shown: whether the scene was sent. running: what was last sent of each request.
-
-    known: how many of the events that wait in the journal are part of the scene.
-    """
+    """running: what was last sent. known: events of the journal that are part of the scene."""
 
     ticket: int
     query: TreeQuery

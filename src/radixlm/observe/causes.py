@@ -27,11 +27,7 @@ _NEAR = 4_096
 
 
 class Cause(StrEnum):
-    """Why tokens of a prompt had to be computed.
-
-    what: the event. fix: what to do about it, "" where nothing can be done; "{where}" stands for a
-    better place in the prompt.
-    """
+    """Why tokens had to be computed. fix: "" for none; "{where}" stands for a better place."""
 
     what: str
     fix: str
@@ -302,10 +298,7 @@ class Spot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """A chat's messages and tools, and the text that the template made of them.
-
-    edited: the messages from which an edit of the context left something out.
-    """
+    """A chat's messages, tools and text. edited: from which a context edit left something."""
 
     text: str
     messages: Sequence[Mapping[str, Any]]

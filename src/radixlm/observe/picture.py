@@ -8,7 +8,7 @@ from itertools import islice
 from sys import maxsize
 
 from radixlm.cache import RadixTree, TreeNode
-from radixlm.cache.node import TOKEN_BYTES, nodes_in, tokens_in, upward
+from radixlm.cache.node import nodes_in, tokens_in, upward
 from radixlm.cache.tree_stats import Changes
 from radixlm.core.errors import NodeGoneError
 from radixlm.core.reports import NodeView, TreeChange, TreeQuery, TreeSnapshot
@@ -17,10 +17,7 @@ _LOOKS_PER_NODE = 2
 
 
 class _Shown:
-    """A node in the picture, and how it was counted there.
-
-    covered: the weights of its children that are in the picture.
-    """
+    """A node in the picture. covered: the weights of its children that are in the picture."""
 
     __slots__ = ("covered", "depth", "node", "parent", "weight")
 
@@ -83,9 +80,7 @@ class Picture:
         return len(self._shown) > _LOOKS_PER_NODE * self._most
 
     def develop(self, n_nodes: int) -> None:
-        """Go on by `n_nodes`: first nodes are taken in, then, when it is known which are hidden,
-        they are viewed. O(log nodes) each.
-        """
+        """Go on by `n_nodes`: all are taken in before any is viewed. O(log nodes) each."""
         while n_nodes > 0 and not self.complete:
             n_nodes -= 1
             if self._to_weigh:
@@ -103,7 +98,7 @@ class Picture:
         nodes = [self._views[name] for name in self._shown]
         self._views = {}
         if not self._in_order:
-            nodes.sort(key=_end)
+            nodes.sort(key=lambda view: view.start + len(view.ids))
         tree = self._tree
         return TreeSnapshot(tree.version, tree.page_size, tuple(nodes), tree.uses, self._path())
 
@@ -245,7 +240,3 @@ def _view(node: TreeNode, uncovered: int) -> NodeView:
         hidden=nodes_in(uncovered) - 1,
         hidden_tokens=tokens_in(uncovered) - len(node),
     )
-
-
-def _end(view: NodeView) -> int:
-    return view.start + len(view.edge) // TOKEN_BYTES

@@ -34,9 +34,7 @@ class Retraction:
         self._last: RequestState | None = None
 
     def pick(self, running: Iterable[RequestState]) -> RequestState | None:
-        """The next to give way, so that another can go on; None when there is but one. The oldest
-        of the most important ones is spared: alone it fits, so there is no livelock.
-        """
+        """The next to give way, but the oldest of the most important: so there is no livelock."""
         states = list(running)
         states.remove(min(states, key=lambda state: (-self._rank(state), state.arrival)))
         return self._cheapest(states)

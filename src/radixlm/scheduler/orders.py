@@ -42,10 +42,8 @@ _RANKS: Mapping[str, Callable[[RequestState], float]] = {
 
 
 class HeaviestSubtreeFirst(AdmissionOrder):
-    """Depth first through the tree of the waiting prompts, the most shared branch before others.
-
-    The walk is done anew when a quarter of what waits has arrived since, so that it costs each
-    request a constant; until then newcomers go last.
+    """Depth first through the waiting prompts, the most shared branch first. The walk is done anew
+    when a quarter of what waits is new, so that it costs each a constant; newcomers go last.
     """
 
     def __init__(self) -> None:

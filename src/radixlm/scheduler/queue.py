@@ -18,9 +18,7 @@ T = TypeVar("T", bound=tuple[Any, ...])
 
 
 class LazyHeap(Generic[T]):
-    """A heap whose entries die where they are. Dead ones are dropped when they come up, and all at
-    once when they are more than the others. O(log n) per change.
-    """
+    """A heap whose entries die in place, dropped as they come up or are most. O(log n) a change."""
 
     def __init__(self, is_alive: Callable[[T], bool]) -> None:
         self._is_alive = is_alive
@@ -177,9 +175,7 @@ class PriorityLevel:
 
 
 class WaitingQueue:
-    """All waiting requests. Next is, at the highest priority, the head of the queue of the tenant
-    that was served least. O(log n) per change.
-    """
+    """All waiting requests; next is the least served tenant's, by priority. O(log n) a change."""
 
     def __init__(
         self, order: AdmissionOrder, fairness: TokenFairness, max_wait_admissions: int

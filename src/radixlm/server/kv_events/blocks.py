@@ -25,10 +25,7 @@ _HASH_BYTES = 8
 
 
 class Stored(NamedTuple):
-    """Blocks that follow each other. first: how many there are before them in their prompt.
-
-    parent: the hash of the one before them, None for the first. tokens: their int32 bytes.
-    """
+    """Blocks in a row. first: how many are before them. parent: the hash before, None at first."""
 
     hashes: Sequence[int]
     parent: int | None
@@ -107,9 +104,7 @@ class BlockLedger:
         return self.update(self._held.keys() - {view.id for view in nodes}, nodes)
 
     def update(self, removed: Iterable[int], nodes: Sequence[NodeView]) -> list[Stored | Removed]:
-        """What to publish of a change, as TreeChange has it. Blocks are removed after those that
-        follow them, and stored after those that they follow.
-        """
+        """What to publish of a change; successors are removed before, and stored after, others."""
         changed = [view for view in nodes if not self._is_known(view)]
         heirs = self._heirs(changed)
         fresh: dict[int, _Held] = {}
@@ -141,9 +136,7 @@ class BlockLedger:
         return held is not None and held.is_still(view)
 
     def _heirs(self, changed: Sequence[NodeView]) -> dict[int, int]:
-        """For changed nodes, a published one through which their tokens run: the node itself, or
-        one below it from which a split took it.
-        """
+        """For changed nodes, a published one on their path: itself, or from which it was split."""
         heirs: dict[int, int] = {}
         for view in reversed(changed):
             heir = view.id if view.id in self._held else heirs.get(view.id)

@@ -189,18 +189,13 @@ class BatchWriter:
         self._raw: Callable[[bytes], Any] = libraries.msgspec.Raw
 
     def batch(self, seconds: float, events: Iterable[Event]) -> bytes:
-        """seconds: since 1970. Event by event: one call for all of them would not let the engine's
-        thread have the interpreter for as long as it takes.
-        """
+        """seconds: since 1970. One by one: the engine's thread gets the interpreter in between."""
         written = [self._raw(self._encode(event)) for event in events]
         return self._encode((seconds, written, RANK))
 
 
 def events_of(change: Stored | Removed, block_size: int) -> Iterator[Event]:
-    """A change as events. When the last blocks go there are two: some readers know only one kind.
-
-    Fields that may be left out are left out where they are empty.
-    """
+    """A change as events; empty fields are left out. A clearing is two: some know only one."""
     if isinstance(change, Removed):
         yield {"type": "BlockRemoved", "block_hashes": list(change.hashes), "medium": MEDIUM}
         if change.cleared:
@@ -324,9 +319,7 @@ class Outlet:
         return False
 
     def close(self) -> None:
-        """Let what was sent leave, for a second at most. ZeroMQ may take longer to end, so it is
-        left alone with that after twice the time.
-        """
+        """Let what was sent leave, for a second; ZeroMQ's own end is waited for two at most."""
         end = partial(self._context.destroy, linger=_LINGER_MS)
         ending = threading.Thread(target=end, name="radixlm-kv-events-end", daemon=True)
         ending.start()

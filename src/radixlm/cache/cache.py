@@ -8,8 +8,8 @@ from typing import NamedTuple
 from radixlm.cache.allocator import SlotAllocator
 from radixlm.cache.endings import Ending
 from radixlm.cache.eviction import EvictionPolicy
-from radixlm.cache.lease import Lease, given_back, left_behind, path_ids
-from radixlm.cache.node import Inserted, Match
+from radixlm.cache.lease import Lease, given_back, left_behind
+from radixlm.cache.node import Inserted, Match, upward
 from radixlm.cache.pins import Pin, PinBoard
 from radixlm.cache.tree import RadixTree
 from radixlm.cache.tree_stats import Reuse
@@ -234,7 +234,7 @@ class RadixCache:
 
     def depth_first(self, leases: Iterable[Lease]) -> list[Lease]:
         """Order leases by their place in the tree, so that those below a node are neighbours."""
-        return sorted(leases, key=path_ids)
+        return sorted(leases, key=lambda lease: [node.id for node in upward(lease.node)][::-1])
 
     def flush(self) -> int:
         """Drop all tokens that are not locked, and all ghosts; return how many were resident."""

@@ -258,11 +258,6 @@ def given_back(leases: Iterable[Lease], match: Match) -> int:
     return freed
 
 
-def path_ids(lease: Lease) -> list[int]:
-    """The ids of the nodes on a lease's path, from the root on."""
-    return [node.id for node in upward(lease.node)][::-1]
-
-
 def _matched(match: Match) -> dict[int, int]:
     """How many tokens of each node are matched, by its id."""
     return {node.id: length for node, length in path_sizes(match.node, match.offset)}

@@ -158,11 +158,6 @@ def _is_fresh(state: RequestState) -> bool:
 Turn = tuple[int, int, str, TenantQueue]
 
 
-def _is_open(turn: Turn) -> bool:
-    """Whether the turn's queue is in use: an empty one is never used again."""
-    return turn[3].size > 0
-
-
 class PriorityLevel:
     """The queues of one priority. turns: (served, number of the queue, tenant, queue), the least
     served first, of equals the queue that was opened first; `served` only grows, so an entry is put
@@ -171,7 +166,8 @@ class PriorityLevel:
 
     def __init__(self) -> None:
         self.lines: dict[str, TenantQueue] = {}
-        self.turns = LazyHeap(_is_open)
+        # An empty queue is never used again.
+        self.turns: LazyHeap[Turn] = LazyHeap(lambda turn: turn[3].size > 0)
 
 
 class WaitingQueue:

@@ -37,9 +37,6 @@ class WaitingRoom:
         self._waiting: dict[str, RequestState] = {}
         self._found: tuple[RequestState, Match] | None = None
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
     def get(self, request_id: str) -> RequestState | None:
         return self._waiting.get(request_id)
 

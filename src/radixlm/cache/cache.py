@@ -80,13 +80,13 @@ class RadixCache:
         self.capacity = capacity - capacity % page_size
         self.page_size = page_size
         self.enabled = enabled
-        self._clock = clock or WallClock()
+        self.clock = clock or WallClock()
         self._reuse = Reuse(self.capacity, page_size)
         self.tree = RadixTree(
             page_size,
             policy=policy,
             ghost_budget=4 * self.capacity if ghost_budget is None else ghost_budget,
-            clock=self._clock,
+            clock=self.clock,
             reuse=self._reuse,
         )
         self.allocator = SlotAllocator(self.capacity, page_size)
@@ -96,7 +96,7 @@ class RadixCache:
         budget = self.capacity // 2 if pin_budget is None else pin_budget
         if not 0 <= budget <= self.capacity:
             raise ConfigError(f"a pin budget of {budget} in a pool of {self.capacity} tokens")
-        self.pins = PinBoard(self.tree, budget, self._clock)
+        self.pins = PinBoard(self.tree, budget, self.clock)
         self.leases: dict[Lease, None] = {}  # in order, so that runs repeat
         self._private = 0
         self.laid_aside = 0
@@ -192,7 +192,7 @@ class RadixCache:
         match = self.match(key, namespace)
         _, known = self.tree.known(key[:-1], match)
         ending = Ending(match, known, key, key.size, key.size - 1, self.page_size)
-        return Explained(ending.report(self.now()), holders)
+        return Explained(ending.report(self.clock.now()), holders)
 
     def _match(self, sought: Key, namespace: Hashable) -> Match:
         if sought.size and self.enabled:
@@ -248,10 +248,6 @@ class RadixCache:
         """Drop what is cached and unlocked of `key` after its first `keep` tokens."""
         match = self.tree.match_prefix(key, namespace)
         self.allocator.free(self.tree.discard(match, self.round_down(keep)))
-
-    def now(self) -> float:
-        """Seconds by the cache's clock."""
-        return self._clock.now()
 
     def round_up(self, n_tokens: int) -> int:
         """The smallest number of whole pages' slots that holds `n_tokens`."""

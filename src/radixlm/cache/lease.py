@@ -14,6 +14,7 @@ from radixlm.cache.endings import Ending
 from radixlm.cache.node import Inserted, Match, TreeNode, copy_slots, path_sizes, path_slots, upward
 from radixlm.cache.tree import RadixTree
 from radixlm.core.batch import Extent, Remap, Segment
+from radixlm.core.clock import Clock
 from radixlm.core.errors import CacheError, LeaseClosedError
 from radixlm.core.keys import Key, Slots
 from radixlm.core.misses import MissReason, MissReport
@@ -26,8 +27,8 @@ class Keeper(Protocol):
     enabled: bool
     laid_aside: int
     tree: RadixTree
+    clock: Clock
 
-    def now(self) -> float: ...
     def round_up(self, n_tokens: int) -> int: ...
     def round_down(self, n_tokens: int) -> int: ...
     def take_private(self, lease: Lease, n_slots: int, ahead: int) -> Slots | None: ...
@@ -66,7 +67,7 @@ class Lease:
         self.cached = self.committed = self.length = node.end
         self._keeper = keeper
         self._ending = ending
-        self._acquired_at = keeper.now()
+        self._acquired_at = keeper.clock.now()
         self.node = node
         self._allocated = node.end
         self.reserve = 0

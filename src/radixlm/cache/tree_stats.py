@@ -70,16 +70,16 @@ class Changes:
     """Nodes that changed or left the tree: cheap to write, sorted out when it is read.
 
     It is enough to note the lowest node of a path that changed: all above it count as changed, too.
-    lost: there were too many; pictures must be made anew.
+    removed: ids of nodes that are gone. lost: there were too many; pictures must be made anew.
     """
 
     def __init__(self) -> None:
         self._touched: set[TreeNode] = set()
-        self._removed: list[int] = []
+        self.removed: list[int] = []
         self.lost = False
 
     def __bool__(self) -> bool:
-        return bool(self._touched or self._removed or self.lost)
+        return bool(self._touched or self.removed or self.lost)
 
     def touch(self, node: TreeNode) -> None:
         self._touched.add(node)
@@ -87,12 +87,8 @@ class Changes:
 
     def remove(self, node: TreeNode) -> None:
         self._touched.discard(node)
-        self._removed.append(node.id)
+        self.removed.append(node.id)
         self._bound()
-
-    def removed(self) -> list[int]:
-        """Ids of nodes that are gone."""
-        return self._removed
 
     def touched(self) -> list[TreeNode]:
         """Nodes that may have changed, parents first, in one order: it decides who finds room."""
@@ -102,9 +98,9 @@ class Changes:
         return sorted(paths, key=lambda node: (node.end, node.id))
 
     def _bound(self) -> None:
-        if len(self._touched) + len(self._removed) > MAX_CHANGES:
+        if len(self._touched) + len(self.removed) > MAX_CHANGES:
             self._touched.clear()
-            self._removed.clear()
+            self.removed.clear()
             self.lost = True
 
 

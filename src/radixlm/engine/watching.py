@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from radixlm.cache import RadixCache
 from radixlm.cache.tree_stats import Changes
@@ -61,15 +60,8 @@ class TreeUpdate:
     news: TreeNews
 
 
-class Noted(NamedTuple):
-    """lost: how many events more there were than are kept."""
-
-    events: tuple[Event, ...] = ()
-    lost: int = 0
-
-    def after(self, n: int) -> Noted:
-        """Without the first `n`."""
-        return Noted(self.events[n:], self.lost - max(n - len(self.events), 0))
+# Events in order, and how many more there were than are kept.
+Noted = tuple[tuple[Event, ...], int]
 
 
 class Journal:
@@ -95,7 +87,7 @@ class Journal:
 
     def take(self) -> Noted:
         """What came since the last call."""
-        noted = Noted(tuple(self._events), self._lost)
+        noted = tuple(self._events), self._lost
         self._events, self._lost = [], 0
         return noted
 
@@ -174,7 +166,8 @@ class Watching:
             return updates
         developing = self._developing()
         to_show = [] if developing is None else [developing]
-        changes, noted = self._tree.changes or None, Noted()
+        changes = self._tree.changes or None
+        noted: Noted = (), 0
         due = self._clock.now() >= self._next_change or (changes is not None and changes.lost)
         if due:
             to_show = list(self._watchers.values())
@@ -232,13 +225,17 @@ class Watching:
     ) -> SceneChange | None:
         before, watcher.running = watcher.running, self._running(watcher)
         running = tuple(view for name, view in watcher.running.items() if before.get(name) != view)
-        noted, watcher.known = noted.after(watcher.known), 0
-        events = tuple(event for event in noted.events if watcher.query.admits(event.namespace))
+        skipped, watcher.known = watcher.known, 0
+        happened, lost = noted
+        lost -= max(skipped - len(happened), 0)
+        events = tuple(
+            event for event in happened[skipped:] if watcher.query.admits(event.namespace)
+        )
         if change is not None and not change.nodes and not change.removed:
             change = None
-        if change is None and not running and not events and not noted.lost:
+        if change is None and not running and not events and not lost:
             return None
-        return SceneChange(change, events, noted.lost, running, self._stats())
+        return SceneChange(change, events, lost, running, self._stats())
 
     def _running(self, watcher: _Watcher) -> dict[str, RequestView]:
         return {

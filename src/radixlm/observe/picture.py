@@ -106,7 +106,7 @@ class Picture:
         """Follow the tree; what has changed of what is shown. O(changed nodes)."""
         if self._query.node is not None and self._query.node not in self._by_id:
             raise NodeGoneError(f"node {self._query.node} is gone")
-        removed = [name for name in changes.removed() if self._drop(name)]
+        removed = [name for name in changes.removed if self._drop(name)]
         touched = [node for node in changes.touched() if self._by_id.get(node.id) is node]
         needed = self._needed(touched)
         for node in touched:

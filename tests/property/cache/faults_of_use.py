@@ -248,7 +248,7 @@ def why_is_told_from_the_tree_as_it_is_now(why, self):
     limit, page_size = self._ending._limit, self._keeper.page_size
     _, known = self._keeper.tree.known(self.key[:-1], match)
     ending = explain.Ending(match, known, self.key, self.wanted, limit, page_size)
-    return ending.report(self._keeper.now())
+    return ending.report(self._keeper.clock.now())
 
 
 @fault

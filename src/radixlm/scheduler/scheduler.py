@@ -14,8 +14,7 @@ from radixlm.core.reports import Arrived, EventSink, Finished, Retracted, Schedu
 from radixlm.core.request import FinishReason, GenerateRequest, RequestOutput, TokenLogprob
 from radixlm.scheduler.fairness import DecodeTurns, TokenFairness
 from radixlm.scheduler.memory_guard import MemoryGuard, Retraction
-from radixlm.scheduler.orders import AdmissionOrder
-from radixlm.scheduler.queue import WaitingQueue
+from radixlm.scheduler.queue import AdmissionOrder, WaitingQueue
 from radixlm.scheduler.state import Counters, RequestState, scheduled_row
 from radixlm.scheduler.waiting import WaitingRoom
 

@@ -6,9 +6,8 @@ from collections.abc import Collection
 from heapq import heappop, heappush
 
 from radixlm.cache import Match, RadixCache
-from radixlm.scheduler.orders import AdmissionOrder
 from radixlm.scheduler.prompt_index import PromptIndex
-from radixlm.scheduler.queue import WaitingQueue
+from radixlm.scheduler.queue import AdmissionOrder, WaitingQueue
 from radixlm.scheduler.state import RequestState
 
 

@@ -16,7 +16,7 @@ from radixlm.core.clock import Clock
 from radixlm.core.config import SchedulePolicy
 from radixlm.core.grammar import Grammar
 from radixlm.core.keys import KeyLike, as_key
-from radixlm.core.reports import EventSink, ignore
+from radixlm.core.reports import EventSink
 from radixlm.core.request import Breakpoint, GenerateRequest, Namespace, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineCore, InputProcessor, Limits
@@ -112,7 +112,7 @@ class Bench:
         seed: int = 0,
         chain: bool = False,
         reserve: int = 0,
-        sink: EventSink = ignore,
+        sink: EventSink = lambda _: None,
         clock: Clock | None = None,
         jump_forward: bool = True,
         pin_budget: int = 0,

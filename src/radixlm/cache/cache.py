@@ -128,8 +128,8 @@ class RadixCache:
         return self._match(array[:limit], namespace)
 
     def available_after(self, match: Match, spared: Iterable[Lease] = ()) -> int:
-        """Slots that would be left to get once `match` is locked, without evicting what these
-        leases, released before, have left behind. O(nodes on their paths).
+        """Slots that would be left once `match` is locked, without evicting what these leases,
+        released before, have left behind. O(nodes on their paths).
         """
         return self.available - match.unlocked() - left_behind(spared, match)
 

@@ -105,9 +105,7 @@ class Lease:
 
     @property
     def own_size(self) -> int:
-        """Slots that no other lease uses: the private ones, and those of the path's nodes that this
-        lease alone has locked. They are what its release gives back. O(nodes on the path).
-        """
+        """What its release gives back: private slots, and nodes that it alone locks. O(path)."""
         alone = takewhile(lambda node: node.lock_ref == 1, upward(self.node))
         return self.private_size + sum(node.resident for node in alone)
 

@@ -394,7 +394,7 @@ class RadixTree:
     # Transitions
 
     def split(self, node: TreeNode, offset: int) -> TreeNode:
-        """Cut `node` after `offset` tokens; return the new upper part. The lower one keeps its
+        """Cut `node` after `offset` tokens; return the upper part. The lower one keeps its
         identity, its age and its place in the eviction order.
         """
         parent = node.parent

@@ -174,7 +174,3 @@ class Finished:
 
 Event = Arrived | Scheduled | Retracted | Finished
 EventSink = Callable[[Event], None]
-
-
-def ignore(_event: Event) -> None:
-    """A sink that drops every event."""

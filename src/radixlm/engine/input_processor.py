@@ -233,9 +233,7 @@ class Limits:
         return min(self.context_length, self.capacity)
 
     def check_prompt(self, key: Key, *, longest: int | None = None) -> None:
-        """Raise RequestTooLargeError when there is no room for an answer, InvalidRequestError for
-        ids that the model has not. longest: most tokens of both, where it is not the usual.
-        """
+        """Raise RequestTooLargeError without room for an answer, InvalidRequestError for an id."""
         self._check_id("prompt", int(key.max()))
         most = longest or self.longest
         if key.size >= most:
@@ -249,7 +247,10 @@ class Limits:
             )
 
     def resolve_max_tokens(self, key: Key, params: SamplingParams) -> int:
-        """How many tokens the answer may have. Raises as `check_prompt`, for parameters, too."""
+        """How many tokens the answer may have: max_tokens, or all the room. Raises
+        RequestTooLargeError with the numbers, InvalidRequestError for token ids that the model does
+        not have.
+        """
         longest = self._longest_of(params)
         self.check_prompt(key, longest=longest)
         self._check_id("logit_bias", max(params.logit_bias, default=0))

@@ -151,9 +151,7 @@ def _reaches_into(pattern: re.Pattern[str], lead: str, text: str) -> bool:
 
 
 def _permuted(before: str, cached: str, requested: str) -> bool:
-    """Whether both begin with the same entries in another order: documents, members of JSON,
-    messages. The first ones may begin with what both share.
-    """
+    """Whether both begin with the same entries (documents, members, messages) in another order."""
     starts = [_ENTRY_ENDS.split(text, 1)[0] for text in (cached, requested)]
     for lead in dict.fromkeys((_ENTRY_ENDS.split(before)[-1], _torn(before, cached, requested))):
         ours, theirs = (_bare(lead + start) for start in starts)
@@ -183,9 +181,7 @@ def _balanced(left: Sequence[str], right: Sequence[str]) -> bool:
 
 
 def _changed_places(before: str, cached: str, requested: str) -> bool:
-    """Whether the first entry of each is a later one of the other: a line, or a member of JSON.
-    This finds lists that are longer than the text that is known of them.
-    """
+    """Whether the first entry of each, a line or a member of JSON, is a later one of the other."""
     for separator in (_LINES, _ITEMS):
         torn = separator.split(before)[-1]
         texts = [separator.split(torn + text) for text in (cached, requested)]

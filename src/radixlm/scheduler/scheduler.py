@@ -10,7 +10,7 @@ from radixlm.core.batch import Failure, NewTokens, Remap, ScheduledBatch, StepRe
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.errors import CacheError, InvalidRequestError
 from radixlm.core.keys import Slots
-from radixlm.core.reports import Arrived, EventSink, Finished, Retracted, Scheduled, ignore
+from radixlm.core.reports import Arrived, EventSink, Finished, Retracted, Scheduled
 from radixlm.core.request import FinishReason, GenerateRequest, RequestOutput, TokenLogprob
 from radixlm.scheduler.fairness import DecodeTurns, TokenFairness
 from radixlm.scheduler.memory_guard import MemoryGuard, Retraction
@@ -70,7 +70,7 @@ class Scheduler:
         schedule_conservativeness: float = 1.0,
         max_wait_admissions: int = 1_000,
         preemption_threshold: int = 10,
-        sink: EventSink = ignore,
+        sink: EventSink = lambda _: None,
         clock: Clock | None = None,
     ) -> None:
         self._cache = cache
@@ -238,9 +238,7 @@ class Scheduler:
         self._retract(victim)
 
     def _give(self, state: RequestState, slots: Slots | None, parts: Parts) -> int:
-        """Make `slots` the request's part of the step; return how many. None are left for a prompt
-        whose room was taken by an admission: the next step makes room for it.
-        """
+        """Make `slots` its part of the step; return how many. None: an admission took the room."""
         if slots is None:
             return 0
         parts[state] = slots

@@ -73,9 +73,7 @@ class WaitingRoom:
         return None
 
     def match(self, state: RequestState) -> Match:
-        """What the cache holds of a waiting request now. The last one is remembered: as long as the
-        tree stays as it is, a request is matched once from its arrival to its admission.
-        """
+        """What the cache holds of a waiting request; matched once, as long as the tree stays."""
         if self._found is not None:
             found, match = self._found
             if found is state and match.version == self._cache.tree.version:

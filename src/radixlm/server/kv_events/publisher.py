@@ -195,7 +195,7 @@ class BatchWriter:
 
 
 def events_of(change: Stored | Removed, block_size: int) -> Iterator[Event]:
-    """A change as events; empty fields are left out. A clearing is two: some know only one."""
+    """A change as events, without empty fields; two when all is gone: some readers know but one."""
     if isinstance(change, Removed):
         yield {"type": "BlockRemoved", "block_hashes": list(change.hashes), "medium": MEDIUM}
         if change.cleared:

@@ -23,7 +23,6 @@ from radixlm.server.anthropic.messages_conversation import (
 )
 from radixlm.server.anthropic.messages_writer import MessageEvent, MessageOut, MessageWriter
 from radixlm.server.http.body import in_callers_words, not_too_deep
-from radixlm.server.http.envelope import exchange_of
 from radixlm.server.http.http_errors import MessagesError
 from radixlm.server.http.routes import GENERATING, Route, noted
 from radixlm.server.pipeline.answer import respond
@@ -62,7 +61,7 @@ async def create_message(request: Request, body: MessagesBody) -> Response:
     """Anthropic's messages."""
     service, tenant = service_of(request), tenant_of(request)
     chat, applied = await asyncio.to_thread(message_task, service, body, tenant)
-    writer = MessageWriter(service, chat, body, applied, exchange_of(request).errors.end)
+    writer = MessageWriter(service, chat, body, applied)
     return await respond(request, chat.generation, writer, stream=bool(body.stream))
 
 

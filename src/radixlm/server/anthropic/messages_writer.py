@@ -253,11 +253,7 @@ class BlockWriter:
 
 
 class MessageWriter:
-    """The Writer of one message.
-
-    body: the request's. applied: the edits of its context. failed: what a stream ends with where an
-    error cuts it short.
-    """
+    """The Writer of one message. body: the request's. applied: the edits of its context."""
 
     def __init__(
         self,
@@ -265,10 +261,8 @@ class MessageWriter:
         chat: ChatTask,
         body: MessagesBody,
         applied: Sequence[AppliedEdit],
-        failed: Callable[[Exception], bytes],
     ) -> None:
         self.meter = UsageMeter(1)
-        self.failed = failed
         self._service = service
         self._generation = chat.generation
         self._body = body

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -179,7 +180,7 @@ def not_too_deep() -> Iterator[None]:
 def parse_json(body: bytes) -> dict[str, Any]:
     """The object that JSON holds. Raises InvalidRequestError, also for a name that stands twice."""
     try:
-        value = json.loads(body.decode(), object_pairs_hook=_Objects().make)
+        value = json.loads(body.decode(), object_pairs_hook=_maker())
     except UnicodeDecodeError as error:
         raise InvalidRequestError(
             f"the body is not valid JSON: byte {error.start} is not UTF-8"
@@ -202,21 +203,20 @@ def parse_json(body: bytes) -> dict[str, Any]:
     return value
 
 
-class _Objects:
+def _maker() -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
     """Makes the objects of one body as they are read. Raises InvalidRequestError."""
+    count = itertools.count(1)
 
-    def __init__(self) -> None:
-        self._made = 0
-
-    def make(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        self._made += 1
-        if self._made > MAX_OBJECTS:
+    def make(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if next(count) > MAX_OBJECTS:
             raise InvalidRequestError(f"the body holds more than {MAX_OBJECTS} objects")
         made = dict(pairs)
         if len(made) < len(pairs):
             [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
             raise InvalidRequestError(f"{name[:80]!r} stands twice in one object of the body")
         return made
+
+    return make
 
 
 def settle_extras(model: Body, path: str, *, strict: bool) -> None:

@@ -196,12 +196,10 @@ class Envelope:
                 await error_response(refusal, exchange.errors.body)(scope, receive, exchange.send)
         finally:
             exchange.forget()
-            if self._logs and UNLOGGED not in scope and not self._is_routine(exchange):
+            # A probe every few seconds that finds all well would bury what is worth reading.
+            routine = exchange.status == _OK and exchange.path in self._unlogged
+            if self._logs and UNLOGGED not in scope and not routine:
                 log_access(exchange, self._clock.now() - begun)
-
-    def _is_routine(self, exchange: Exchange) -> bool:
-        """A probe every few seconds that finds all well would bury what is worth reading."""
-        return exchange.status == _OK and exchange.path in self._unlogged
 
     async def _in_time(self, exchange: Exchange, scope: Scope, receive: Receive) -> None:
         """Cancelling the application aborts its requests in the engine."""

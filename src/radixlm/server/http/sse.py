@@ -9,6 +9,7 @@ from contextlib import aclosing
 from typing import Any, TypeVar
 
 from fastapi.responses import StreamingResponse
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 DONE = b"data: [DONE]\n\n"
@@ -48,21 +49,17 @@ def spliced(fields: Mapping[str, Any], written: Mapping[str, bytes]) -> bytes:
     return b"{" + b",".join(members) + b"}"
 
 
-class ClientGoneError(Exception):
-    """The client closed the connection; nobody waits for the answer."""
-
-
 async def until_disconnect(receive: Receive, work: Awaitable[T]) -> T:
     """Run `work` for as long as the client is there. The request's body must have been read.
 
-    Raises ClientGoneError, after `work` was cancelled and has cleaned up, when the client leaves.
+    Raises ClientDisconnect, after `work` was cancelled and has cleaned up, when the client leaves.
     """
     watcher = asyncio.create_task(_disconnected(receive))
     worker = asyncio.ensure_future(work)
     try:
         await asyncio.wait((watcher, worker), return_when=asyncio.FIRST_COMPLETED)
         if not worker.done():
-            raise ClientGoneError
+            raise ClientDisconnect
         return worker.result()
     finally:
         for task in (watcher, worker):
@@ -85,7 +82,7 @@ class EventStream(StreamingResponse):
         end_with: Callable[[Exception], bytes],
     ) -> EventStream:
         """A stream whose first event has come, so that what is refused still gets its own status
-        code. Raises what the events raise before, ClientGoneError.
+        code. Raises what the events raise before, ClientDisconnect.
         """
         return cls(events, end_with, await until_disconnect(receive, anext(events)))
 
@@ -105,7 +102,7 @@ class EventStream(StreamingResponse):
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await until_disconnect(receive, self.stream_response(send))
-        except ClientGoneError:
+        except ClientDisconnect:
             return
 
     async def stream_response(self, send: Send) -> None:

@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Literal
 from typing_extensions import TypedDict
 
 from radixlm.core.request import RequestOutput
-from radixlm.server.http.http_errors import OPENAI
 from radixlm.server.http.sse import DONE, compact, event, framed, spliced
 from radixlm.server.pipeline.generation import Generation, reported
 from radixlm.server.pipeline.protocol import GenerationBody
@@ -100,9 +99,6 @@ class OpenAIWriter(ABC):
         return _in_pieces(
             {**self._head(self.whole_kind), **self.answer(), "usage": usage, **self._beside}
         )
-
-    def failed(self, error: Exception) -> bytes:
-        return OPENAI.end(error)
 
     def event(self, fields: Fields) -> bytes:
         """A chunk with these fields, and the usage so far where that is asked for."""

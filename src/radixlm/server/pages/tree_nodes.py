@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from codecs import getincrementaldecoder
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import Literal, NotRequired, cast
 
 import numpy as np
@@ -178,6 +179,7 @@ class SearchOut(TypedDict):
 _decoder = getincrementaldecoder("utf-8")
 
 
+@dataclass(frozen=True, slots=True)
 class NodeWriter:
     """Writes nodes for one viewer.
 
@@ -185,20 +187,11 @@ class NodeWriter:
     name, as the server put it there.
     """
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        *,
-        texts: bool = True,
-        within: str | None = None,
-        characters: int = SHOWN_CHARACTERS,
-        runs: int = SHOWN_RUNS,
-    ) -> None:
-        self._tokenizer = tokenizer
-        self._texts = texts
-        self._within = within or ""
-        self._characters = characters
-        self._runs = runs
+    tokenizer: Tokenizer
+    texts: bool = True
+    within: str | None = None
+    characters: int = SHOWN_CHARACTERS
+    runs: int = SHOWN_RUNS
 
     def node(self, view: NodeView) -> NodeOut:
         """One node."""
@@ -214,13 +207,13 @@ class NodeWriter:
             "hits": view.hits,
             "priority": view.priority,
             "last_used": view.last_used,
-            "slots": _runs(view.slots, self._runs),
+            "slots": _runs(view.slots, self.runs),
             "hidden": view.hidden,
             "hidden_tokens": view.hidden_tokens,
         }
         if view.parent_id is None:
             out["namespace"] = self._namespace(view.namespace)
-        if self._texts:
+        if self.texts:
             out["text"], out["cut"] = self._text(view)
         return out
 
@@ -229,17 +222,17 @@ class NodeWriter:
         thread waits for the interpreter meanwhile.
         """
         decoder, text = _decoder("replace"), ""
-        ids = view.ids[: _UTF8_BYTES * (self._characters + 1)]
+        ids = view.ids[: _UTF8_BYTES * (self.characters + 1)]
         for at in range(0, len(ids), _TOKENS_AT_ONCE):
-            text += decoder.decode(self._tokenizer.spelled(ids[at : at + _TOKENS_AT_ONCE]))
-            if len(text) > self._characters:
-                return text[: self._characters], True
+            text += decoder.decode(self.tokenizer.spelled(ids[at : at + _TOKENS_AT_ONCE]))
+            if len(text) > self.characters:
+                return text[: self.characters], True
         text += decoder.decode(b"", final=True)
-        return text[: self._characters], len(text) > self._characters
+        return text[: self.characters], len(text) > self.characters
 
     def _namespace(self, namespace: Hashable) -> NamespaceOut:
         named = namespace if isinstance(namespace, Namespace) else Namespace()
-        own = named._replace(cache_salt=named.cache_salt.removeprefix(self._within))
+        own = named._replace(cache_salt=named.cache_salt.removeprefix(self.within or ""))
         return cast("NamespaceOut", own._asdict())
 
 

@@ -27,7 +27,7 @@ from radixlm.server.http.body import DIGITS, Body
 from radixlm.server.http.envelope import exchange_of
 from radixlm.server.http.http_errors import NotFoundError
 from radixlm.server.http.routes import Route, noted
-from radixlm.server.http.sse import ClientGoneError, EventStream, compact, event, framed
+from radixlm.server.http.sse import EventStream, compact, event, framed
 from radixlm.server.pages.tree_nodes import (
     CacheEvent,
     HappenedOut,
@@ -238,12 +238,9 @@ async def cache_events(request: Request, params: Annotated[TreeParams, Query()])
     """The same, and then what changes of it, as server-sent events."""
     errors = exchange_of(request).errors
     events = EventWriter(request, params).events()
-    try:
-        return await EventStream.begun(
-            request.receive, events, lambda error: event(errors.body(error), "error")
-        )
-    except ClientGoneError:
-        return Response(status_code=499)  # nobody reads it
+    return await EventStream.begun(
+        request.receive, events, lambda error: event(errors.body(error), "error")
+    )
 
 
 @router.get(

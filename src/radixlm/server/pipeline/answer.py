@@ -5,7 +5,7 @@ chat's answers are read.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing
 from typing import Protocol
 
@@ -16,7 +16,7 @@ from radixlm.core.request import NOTHING, FinishReason, Piece, RequestOutput
 from radixlm.parsers import AnswerEvent, AnswerParser, ReasoningDelta, ToolCallEnded
 from radixlm.server.http.body import in_callers_words
 from radixlm.server.http.envelope import exchange_of
-from radixlm.server.http.sse import ClientGoneError, EventStream, until_disconnect
+from radixlm.server.http.sse import EventStream, until_disconnect
 from radixlm.server.pipeline.generation import Generation, Part, run
 from radixlm.server.pipeline.service import Service, service_of
 from radixlm.server.pipeline.usage import UsageMeter
@@ -47,30 +47,32 @@ class Writer(Protocol):
     def whole(self) -> bytes:
         """The whole answer as JSON."""
 
-    def failed(self, error: Exception) -> bytes:
-        """What the stream ends with where an error cuts it short."""
-
 
 async def respond(
-    request: Request, generation: Generation, writer: Writer, *, stream: bool
+    request: Request,
+    generation: Generation,
+    writer: Writer,
+    *,
+    stream: bool,
+    end_with: Callable[[Exception], bytes] | None = None,
 ) -> Response:
     """Run a generation and answer with what the writer makes of it.
 
-    The client's leaving aborts its requests. Errors raise for as long as the status line has not
-    been sent, about the client's own fields; later ones end the stream.
+    end_with: what its streams end with that an error cuts short; else as the API's others do.
+
+    The client's leaving aborts its requests, and raises ClientDisconnect. Errors raise for as long
+    as the status line has not been sent, about the client's own fields; later ones end the stream.
     """
     service, exchange = service_of(request), exchange_of(request)
-    exchange.errors = exchange.errors._replace(end=writer.failed)
+    if end_with is not None:
+        exchange.errors = exchange.errors._replace(end=end_with)
     exchange.usage = writer.meter
-    try:
-        with in_callers_words(generation.names):
-            if stream:
-                events = _events(service, generation, writer)
-                return await EventStream.begun(request.receive, events, writer.failed)
-            body = await until_disconnect(request.receive, _whole(service, generation, writer))
-            return Response(body, media_type="application/json")
-    except ClientGoneError:
-        return Response(status_code=499)  # nobody reads it
+    with in_callers_words(generation.names):
+        if stream:
+            events = _events(service, generation, writer)
+            return await EventStream.begun(request.receive, events, exchange.errors.end)
+        body = await until_disconnect(request.receive, _whole(service, generation, writer))
+        return Response(body, media_type="application/json")
 
 
 async def _whole(service: Service, generation: Generation, writer: Writer) -> bytes:
@@ -100,7 +102,7 @@ async def _events(
 
 
 async def _push(writer: Writer, part: Part) -> Iterable[bytes]:
-    """Cancelled, it ends when the writer has: one call runs at a time, and `failed` comes next."""
+    """Cancelled, it ends when the writer has: the next call, for the stream's end, may follow."""
     writer.meter.add(*part)
     if not _is_large(part.output):
         return writer.push(*part)
@@ -146,7 +148,8 @@ class AnswerStream:
         """
         for piece in pieces:
             events = self._parser.push(piece.text)
-            self.thinks = _thinks_after(events, self.thinks)
+            if events:  # tokens that give nothing yet are taken for the same as those before
+                self.thinks = all(isinstance(event, ReasoningDelta) for event in events)
             if self.thinks:
                 self.reasoning_tokens += len(piece.token_ids)
             yield piece, self._noted(events)
@@ -159,12 +162,3 @@ class AnswerStream:
     def _noted(self, events: list[AnswerEvent]) -> list[AnswerEvent]:
         self.called |= any(isinstance(event, ToolCallEnded) for event in events)
         return events
-
-
-def _thinks_after(events: Sequence[AnswerEvent], thought: bool) -> bool:
-    """Whether the tokens that gave `events` were thoughts. thought: whether those before were;
-    tokens that give nothing yet are taken for the same.
-    """
-    if not events:
-        return thought
-    return all(isinstance(event, ReasoningDelta) for event in events)

@@ -130,6 +130,7 @@ def tools_for_template(tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
     Raises InvalidRequestError that names the field.
     """
     paths: dict[str, str] = {}
+    made = []
     for tool in tools:
         if tool.name in paths:
             raise InvalidRequestError(
@@ -138,12 +139,10 @@ def tools_for_template(tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
             )
         paths[tool.name] = tool.path
         _check_schema(tool.given, f"{tool.fields}.{tool.schema}")
-    return [{"type": "function", "function": _function(tool)} for tool in tools]
-
-
-def _function(tool: ToolSpec) -> dict[str, Any]:
-    described = {} if tool.description is None else {"description": tool.description}
-    return {"name": tool.name, **described, "parameters": tool.given}
+        described = {} if tool.description is None else {"description": tool.description}
+        function = {"name": tool.name, **described, "parameters": tool.given}
+        made.append({"type": "function", "function": function})
+    return made
 
 
 def tool_use(

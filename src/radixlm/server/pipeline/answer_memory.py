@@ -133,7 +133,12 @@ class AnswerMemory:
         answer = sampled if stop is None else self._before(stop, sampled)
         if not answer or self._tokenizer.spells_added(answer):
             return
-        text = _spelled_after(self._tokenizer, prompt, answer)
+        tail = prompt[-PROMPT_TAIL:].tolist()  # special tokens are spelled out
+        before, both = (
+            self._tokenizer.decode(tokens, skip_special_tokens=False)
+            for tokens in (tail, [*tail, *answer])
+        )
+        text = both[len(before) :]
         with self._lock:
             known = self._prompts.pop(asked.source, None)
             if known is not None:
@@ -185,13 +190,6 @@ class AnswerMemory:
             if source in self._prompts:
                 self._prompts.move_to_end(source)
             return self._prompts.get(source)
-
-
-def _spelled_after(tokenizer: Tokenizer, key: Key, tokens: Sequence[int]) -> str:
-    """The text that `tokens` add to a prompt, special tokens spelled out."""
-    tail = key[-PROMPT_TAIL:].tolist()
-    before = tokenizer.decode(tail, skip_special_tokens=False)
-    return tokenizer.decode([*tail, *tokens], skip_special_tokens=False)[len(before) :]
 
 
 def _bytes(text: str) -> bytes:

@@ -93,7 +93,8 @@ def task_of(
         shown_special_ids=style.shown(use, tokenizer),
     )
     if max_tokens is not None:
-        params = replace(params, max_tokens=service.fitting_limit(prompt.key, max_tokens))
+        room = max(service.longest - prompt.key.size, 1)
+        params = replace(params, max_tokens=min(max_tokens, room))
     generation = Generation.of(
         *(service, request_id, [prompt.key], [params], body, tenant),
         n=n,

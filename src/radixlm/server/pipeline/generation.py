@@ -157,7 +157,11 @@ async def run(service: Service, generation: Generation) -> AsyncGenerator[Part, 
                 choice = places[output.request_id]
                 part = Part(choice, output)
                 answers[choice] += output.token_ids
-                _observe(service, generation, part, times[choice])
+                if output.miss is not None and choice % generation.n == 0:
+                    _take_miss(service, generation, generation.requests[choice], output.miss)
+                if output.queued is not None:
+                    service.metrics.queue_time.observe(output.queued)
+                times[choice].take(len(output.token_ids))
                 if output.finished:
                     await _remember(service, generation, part, answers[choice])
                 for each in await scores.shared(part):
@@ -165,15 +169,6 @@ async def run(service: Service, generation: Generation) -> AsyncGenerator[Part, 
                 if output.finished:
                     times[choice].end()
                     ended()
-
-
-def _observe(service: Service, generation: Generation, part: Part, times: RequestTimes) -> None:
-    choice, output = part
-    if output.miss is not None and choice % generation.n == 0:
-        _take_miss(service, generation, generation.requests[choice], output.miss)
-    if output.queued is not None:
-        service.metrics.queue_time.observe(output.queued)
-    times.take(len(output.token_ids))
 
 
 def _take_miss(

@@ -184,10 +184,6 @@ class Service:
         """Whether what is computed is cached."""
         return not self.engine.config.disable_radix_cache
 
-    def fitting_limit(self, key: Key, wish: int) -> int:
-        """The engine's max_tokens for an answer of at most `wish` tokens: as many as fit."""
-        return min(wish, max(self.longest - key.size, 1))
-
     def isolated(self, namespace: Namespace, tenant: str) -> Namespace:
         """The part of the cache that a tenant's request may see: with --isolate-by-key its own.
 

@@ -64,7 +64,8 @@ async def create_response(request: Request, body: ResponseBody) -> Response:
     writer = ResponseWriter(service, store, chat, body, stored_items(body))
     if body.background:
         return await _begin_in_background(request, chat.generation, writer)
-    return await respond(request, chat.generation, writer, stream=bool(body.stream))
+    streams = bool(body.stream)
+    return await respond(request, chat.generation, writer, stream=streams, end_with=writer.failed)
 
 
 @router.post(

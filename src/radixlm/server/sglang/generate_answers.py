@@ -11,7 +11,6 @@ from typing_extensions import TypedDict
 
 from radixlm.core.misses import MissReport
 from radixlm.core.request import FinishReason, RequestOutput
-from radixlm.server.http.http_errors import OPENAI
 from radixlm.server.http.sse import DONE, framed, spliced
 from radixlm.server.pipeline.generation import Generation, computed, report_of
 from radixlm.server.pipeline.logprobs import NativeLogprobs
@@ -168,9 +167,6 @@ class NativeWriter:
         """The answer, or a list of them."""
         entries = [self._entry(choice) for choice in range(len(self._choices))]
         return b"[" + b",".join(entries) + b"]" if self._task.batched else entries[0]
-
-    def failed(self, error: Exception) -> bytes:
-        return OPENAI.end(error)
 
     def _first(self, prompt: int) -> int | None:
         """A prompt's first token, where its log-probabilities begin there."""

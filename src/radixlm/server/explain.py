@@ -12,16 +12,8 @@ from typing_extensions import TypedDict
 
 from radixlm.core.errors import EngineDeadError, InvalidRequestError, QueueFullError
 from radixlm.core.request import Namespace
+from radixlm.server import explain_body as bodies
 from radixlm.server.anthropic.messages_routes import message_task
-from radixlm.server.explain_body import (
-    ExplainBody,
-    ExplainChat,
-    ExplainCompletion,
-    ExplainGenerate,
-    ExplainMessages,
-    ExplainResponse,
-    explain_body,
-)
 from radixlm.server.http.body import in_callers_words
 from radixlm.server.http.http_errors import AdminKeyNeededError, NotFoundError
 from radixlm.server.http.routes import ReadAs, Route, noted
@@ -53,21 +45,21 @@ class Explanation(TypedDict):
     longer_elsewhere: NotRequired[list[list[Held]]]
 
 
-async def _generation_of(request: Request, body: ExplainBody) -> Generation:
+async def _generation_of(request: Request, body: bodies.ExplainBody) -> Generation:
     """What the body's own route would run."""
     service, tenant = service_of(request), tenant_of(request)
     match body:
-        case ExplainChat():
+        case bodies.ExplainChat():
             return (await asyncio.to_thread(chat_task, service, body, tenant)).generation
-        case ExplainCompletion():
+        case bodies.ExplainCompletion():
             return await asyncio.to_thread(completion_generation, service, body, tenant)
-        case ExplainResponse():
+        case bodies.ExplainResponse():
             chat, _ = await response_task(service, store_of(request), body, tenant)
             return chat.generation
-        case ExplainMessages():
+        case bodies.ExplainMessages():
             chat, _ = await asyncio.to_thread(message_task, service, body, tenant)
             return chat.generation
-        case ExplainGenerate():
+        case bodies.ExplainGenerate():
             began = service.clock.now()
             return (await asyncio.to_thread(native_task, service, body, tenant, began)).generation
 
@@ -92,7 +84,9 @@ router = APIRouter(route_class=Route)
         example={"prompt": "The capital of France is"},
     ),
 )
-async def explain(request: Request, body: Annotated[ExplainBody, ReadAs(explain_body)]) -> Response:
+async def explain(
+    request: Request, body: Annotated[bodies.ExplainBody, ReadAs(bodies.explain_body)]
+) -> Response:
     """Why a prompt would miss now; it is not run, and leaves no trace.
 
     The body is that of a request to any route that computes a prompt. Only the request's own
@@ -117,7 +111,7 @@ async def explain(request: Request, body: Annotated[ExplainBody, ReadAs(explain_
                 longer = _longer(holders, namespace, explained.report.cached)
                 answer.setdefault("longer_elsewhere", []).append(longer)
     except InvalidRequestError as error:
-        raise (body.explain(error) if isinstance(body, ExplainGenerate) else error) from None
+        raise (body.explain(error) if isinstance(body, bodies.ExplainGenerate) else error) from None
     return JSONResponse(answer)
 
 

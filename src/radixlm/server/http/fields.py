@@ -16,17 +16,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from radixlm.core import sampling
 from radixlm.core.grammar import MAX_GRAMMAR_LENGTH
-from radixlm.core.sampling import (
-    BIASES,
-    MAX_LOGIT_BIAS,
-    MAX_STOP_LENGTH,
-    MAX_STOP_STRINGS,
-    MAX_STOP_TOKENS,
-    RANGES,
-    TOKEN_IDS,
-    Range,
-)
 
 # Taken with any value, because there is nothing to do for them here: who asks (`user`,
 # `safety_identifier`, `metadata`), which of many servers may have the prompt cached
@@ -135,17 +126,17 @@ _LENGTHS = frozenset({"max_tokens", "max_completion_tokens", "max_new_tokens"})
 # Under this a body's schema holds, until `fit_schema`, what depends on flags.
 _BODY = "x-body"
 # What the engine calls otherwise.
-_RANGES: Mapping[str, Range] = {
-    **RANGES,
-    "max_completion_tokens": RANGES["max_tokens"],
-    "max_new_tokens": RANGES["max_tokens"]._replace(low=0),
-    "min_new_tokens": RANGES["min_tokens"],
-    "sampling_seed": RANGES["seed"],
-    "top_logprobs": RANGES["logprobs"],
-    "top_logprobs_num": RANGES["logprobs"],
-    "logprob_start_len": RANGES["logprob_start_len"]._replace(low=-1),
-    **dict.fromkeys(_PROMPTS | _STOPS, TOKEN_IDS),
-    "logit_bias": BIASES,
+_RANGES: Mapping[str, sampling.Range] = {
+    **sampling.RANGES,
+    "max_completion_tokens": sampling.RANGES["max_tokens"],
+    "max_new_tokens": sampling.RANGES["max_tokens"]._replace(low=0),
+    "min_new_tokens": sampling.RANGES["min_tokens"],
+    "sampling_seed": sampling.RANGES["seed"],
+    "top_logprobs": sampling.RANGES["logprobs"],
+    "top_logprobs_num": sampling.RANGES["logprobs"],
+    "logprob_start_len": sampling.RANGES["logprob_start_len"]._replace(low=-1),
+    **dict.fromkeys(_PROMPTS | _STOPS, sampling.TOKEN_IDS),
+    "logit_bias": sampling.BIASES,
 }
 _GRAMMARS = ("json_schema", "regex", "ebnf", "json", "grammar")
 _GUIDED = ("guided_json", "guided_regex", "guided_grammar")
@@ -156,10 +147,10 @@ _KEYS = {"pattern": f"^{TOKEN_KEY.pattern}$"}
 _LIMITS: Mapping[tuple[str, str], Schema] = {
     **{(name, "string"): _GRAMMAR for name in (*_GRAMMARS, *_GUIDED)},
     **{(name, "array"): {"minItems": 1} for name in _LISTS},
-    ("stop", "string"): {"minLength": 1, "maxLength": MAX_STOP_LENGTH},
-    ("stop", "array"): {"maxItems": MAX_STOP_STRINGS},
-    ("stop_token_ids", "array"): {"maxItems": MAX_STOP_TOKENS},
-    ("logit_bias", "object"): {"maxProperties": MAX_LOGIT_BIAS, "propertyNames": _KEYS},
+    ("stop", "string"): {"minLength": 1, "maxLength": sampling.MAX_STOP_LENGTH},
+    ("stop", "array"): {"maxItems": sampling.MAX_STOP_STRINGS},
+    ("stop_token_ids", "array"): {"maxItems": sampling.MAX_STOP_TOKENS},
+    ("logit_bias", "object"): {"maxProperties": sampling.MAX_LOGIT_BIAS, "propertyNames": _KEYS},
 }
 
 

@@ -10,16 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Scope
 from typing_extensions import TypedDict
 
-from radixlm.core.errors import (
-    EngineDeadError,
-    EngineStoppedError,
-    InvalidRequestError,
-    NodeGoneError,
-    NoTrialError,
-    QueueFullError,
-    RadixLMError,
-    RequestTooLargeError,
-)
+from radixlm.core import errors
 from radixlm.server.http.sse import DONE, event
 
 MESSAGES_PATH = "/v1/messages"
@@ -58,11 +49,11 @@ class MessagesError(TypedDict):
     request_id: str
 
 
-class ModelNotFoundError(InvalidRequestError):
+class ModelNotFoundError(errors.InvalidRequestError):
     """The request names a model that is not served here."""
 
 
-class NotFoundError(InvalidRequestError):
+class NotFoundError(errors.InvalidRequestError):
     """Nothing that the client may see is stored under this id."""
 
 
@@ -74,7 +65,7 @@ class UnknownRouteError(NotFoundError):
     """There is no such route."""
 
 
-class WrongMethodError(InvalidRequestError):
+class WrongMethodError(errors.InvalidRequestError):
     """There is such a route, but not with this method.
 
     methods: that it has.
@@ -85,50 +76,50 @@ class WrongMethodError(InvalidRequestError):
         self.methods = methods
 
 
-class BodyTooLargeError(InvalidRequestError):
+class BodyTooLargeError(errors.InvalidRequestError):
     """The request's body is longer than the server reads."""
 
 
-class BodyTimeoutError(InvalidRequestError):
+class BodyTimeoutError(errors.InvalidRequestError):
     """The client took too long to send the request's body."""
 
 
-class HeaderTimeoutError(InvalidRequestError):
+class HeaderTimeoutError(errors.InvalidRequestError):
     """The client took too long to send the request's headers."""
 
 
-class HeaderTooLongError(InvalidRequestError):
+class HeaderTooLongError(errors.InvalidRequestError):
     """The request's headers are longer than the server reads."""
 
 
-class InvalidApiKeyError(InvalidRequestError):
+class InvalidApiKeyError(errors.InvalidRequestError):
     """The request carries none of the keys that open this server."""
 
 
-class AdminKeyNeededError(InvalidRequestError):
+class AdminKeyNeededError(errors.InvalidRequestError):
     """The request carries a key that opens this server, but not what is for admins."""
 
 
-class RequestTimeoutError(RadixLMError):
+class RequestTimeoutError(errors.RadixLMError):
     """The request took longer than the server lets one take; it was aborted."""
 
 
-class GenerationFailedError(RadixLMError):
+class GenerationFailedError(errors.RadixLMError):
     """The engine gave up on a request that it had taken."""
 
 
-class NotGeneratingError(RadixLMError):
+class NotGeneratingError(errors.RadixLMError):
     """The engine's loop runs, but no token came in time."""
 
 
 # The HTTP status of an error, and OpenAI's code for it where there is one.
 _KNOWN: Mapping[type[Exception], tuple[int, str | None]] = {
-    InvalidRequestError: (400, None),
-    RequestTooLargeError: (400, "context_length_exceeded"),
+    errors.InvalidRequestError: (400, None),
+    errors.RequestTooLargeError: (400, "context_length_exceeded"),
     InvalidApiKeyError: (401, "invalid_api_key"),
     AdminKeyNeededError: (403, "admin_key_needed"),
     ModelNotFoundError: (404, "model_not_found"),
-    NodeGoneError: (404, None),
+    errors.NodeGoneError: (404, None),
     NotFoundError: (404, "not_found"),
     UnknownRouteError: (404, "unknown_url"),
     UnsupportedRouteError: (404, "unsupported_route"),
@@ -136,11 +127,11 @@ _KNOWN: Mapping[type[Exception], tuple[int, str | None]] = {
     BodyTimeoutError: (408, "body_timeout"),
     HeaderTimeoutError: (408, "header_timeout"),
     BodyTooLargeError: (413, None),
-    QueueFullError: (429, "queue_full"),
+    errors.QueueFullError: (429, "queue_full"),
     HeaderTooLongError: (431, None),
-    EngineDeadError: (503, "engine_dead"),
-    EngineStoppedError: (503, "server_shutting_down"),
-    NoTrialError: (503, None),
+    errors.EngineDeadError: (503, "engine_dead"),
+    errors.EngineStoppedError: (503, "server_shutting_down"),
+    errors.NoTrialError: (503, None),
     NotGeneratingError: (503, None),
     RequestTimeoutError: (504, "request_timeout"),
 }
@@ -187,9 +178,9 @@ def message_of(error: Exception) -> str:
     """The message for the client; of an unexpected error only its kind."""
     if isinstance(error, HTTPException):
         return str(error.detail)
-    if isinstance(error, EngineStoppedError):
+    if isinstance(error, errors.EngineStoppedError):
         return "the server is shutting down; send the request again when it is back"
-    if isinstance(error, RadixLMError):
+    if isinstance(error, errors.RadixLMError):
         return str(error)
     return f"internal error ({type(error).__name__}); the server's log has the details"
 
@@ -207,7 +198,7 @@ def error_response(
     status = status_of(error)
     headers: dict[str, str] = {}
     match error:
-        case QueueFullError():
+        case errors.QueueFullError():
             headers["Retry-After"] = str(retry_after())
         case InvalidApiKeyError():
             headers["WWW-Authenticate"] = "Bearer"
@@ -231,7 +222,7 @@ def openai_error(error: Exception) -> Error:
     """Source: https://platform.openai.com/docs/guides/error-codes."""
     status = status_of(error)
     rest = "invalid_request_error" if status < 500 else "server_error"
-    param = error.param if isinstance(error, InvalidRequestError) else None
+    param = error.param if isinstance(error, errors.InvalidRequestError) else None
     return {
         "error": {
             "message": message_of(error),
@@ -247,7 +238,7 @@ def messages_error(error: Exception, request_id: str) -> MessagesError:
     status = status_of(error)
     rest = "invalid_request_error" if status < 500 else "api_error"
     message = message_of(error)
-    if isinstance(error, RequestTooLargeError) and error.prompt_tokens is not None:
+    if isinstance(error, errors.RequestTooLargeError) and error.prompt_tokens is not None:
         # Clients that make room when it is full look for these words.
         length = f"{error.prompt_tokens} tokens > {error.longest_prompt} maximum"
         message = f"prompt is too long: {length}"
@@ -255,7 +246,7 @@ def messages_error(error: Exception, request_id: str) -> MessagesError:
         "type": _ANTHROPIC_TYPES.get(status, rest),
         "message": message,
     }
-    if isinstance(error, InvalidRequestError) and error.param == "thread":
+    if isinstance(error, errors.InvalidRequestError) and error.param == "thread":
         # Their package reads this, and sends the whole conversation from then on.
         details["details"] = {
             "error_code": "thread_unsupported_request",

@@ -14,26 +14,16 @@ from fastapi.openapi.utils import get_openapi
 
 from radixlm.core.errors import InvalidRequestError, QueueFullError
 from radixlm.server.config.server_config import ServerConfig
+from radixlm.server.http import http_errors
 from radixlm.server.http.envelope import OPEN_PATH
 from radixlm.server.http.fields import fit_schema
-from radixlm.server.http.http_errors import (
-    AdminKeyNeededError,
-    BodyTimeoutError,
-    BodyTooLargeError,
-    HeaderTimeoutError,
-    HeaderTooLongError,
-    InvalidApiKeyError,
-    ModelNotFoundError,
-    RequestTimeoutError,
-    status_of,
-)
 from radixlm.server.http.routes import Route
 
 Json = dict[str, Any]
 
 _JSON = "application/json"
 # Of a connection whose headers never came whole: there is no request yet that could have an id.
-_WITHOUT_ID = (HeaderTimeoutError, HeaderTooLongError)
+_WITHOUT_ID = (http_errors.HeaderTimeoutError, http_errors.HeaderTooLongError)
 _HEADERS: Json = {
     "x-request-id": {
         "description": "The client's own, or a fresh one.",
@@ -47,7 +37,10 @@ _HEADERS: Json = {
     },
     "WWW-Authenticate": {"required": True, "schema": {"type": "string"}},
 }
-_ERROR_HEADERS = {QueueFullError: ("Retry-After",), InvalidApiKeyError: ("WWW-Authenticate",)}
+_ERROR_HEADERS = {
+    QueueFullError: ("Retry-After",),
+    http_errors.InvalidApiKeyError: ("WWW-Authenticate",),
+}
 _SCHEMES: Json = {
     "key": {"type": "http", "scheme": "bearer"},
     "key_header": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -137,23 +130,23 @@ def _errors_of(route: Route, config: ServerConfig) -> Iterator[type[Exception]]:
     """What a route may raise on a server with these flags."""
     yield from route.notes.errors
     if route.bodies:
-        yield from (InvalidRequestError, BodyTooLargeError)
+        yield from (InvalidRequestError, http_errors.BodyTooLargeError)
         if config.body_timeout:
-            yield BodyTimeoutError
+            yield http_errors.BodyTimeoutError
         if any("model" in body.model_fields for body in route.bodies):
-            yield ModelNotFoundError
+            yield http_errors.ModelNotFoundError
     elif route.dependant.query_params:
         yield InvalidRequestError
-    yield HeaderTooLongError
+    yield http_errors.HeaderTooLongError
     if config.header_timeout:
-        yield HeaderTimeoutError
+        yield http_errors.HeaderTimeoutError
     for_admins = route.notes.admin and config.admin_api_key
     if for_admins:
-        yield AdminKeyNeededError
+        yield http_errors.AdminKeyNeededError
     if for_admins or (config.api_key and route.path_format != OPEN_PATH):
-        yield InvalidApiKeyError
+        yield http_errors.InvalidApiKeyError
     if config.request_timeout:
-        yield RequestTimeoutError
+        yield http_errors.RequestTimeoutError
 
 
 def _add_error(responses: Json, kind: type[Exception], schema: Json) -> None:
@@ -161,11 +154,11 @@ def _add_error(responses: Json, kind: type[Exception], schema: Json) -> None:
     text = (inspect.getdoc(kind) or "").partition("\n")[0]
     own = [] if kind in _WITHOUT_ID else ["x-request-id", *_ERROR_HEADERS.get(kind, ())]
     headers = _references(own)
-    known = responses.get(str(status_of(kind(""))))
+    known = responses.get(str(http_errors.status_of(kind(""))))
     if known is not None:
         text = f"{known['description']} {text}"
         headers = {name: headers[name] for name in known["headers"] if name in headers}
-    responses[str(status_of(kind("")))] = {
+    responses[str(http_errors.status_of(kind("")))] = {
         "description": text,
         "content": {_JSON: {"schema": schema}},
         "headers": headers,

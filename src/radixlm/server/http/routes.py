@@ -20,23 +20,12 @@ from starlette.types import Scope
 
 from radixlm.core.errors import EngineDeadError, NoTrialError, QueueFullError, RadixLMError
 from radixlm.core.files import read_table
+from radixlm.server.http import http_errors
 from radixlm.server.http.body import Body, parse_body, query_of
 from radixlm.server.http.envelope import exchange_of
-from radixlm.server.http.http_errors import (
-    BodyTimeoutError,
-    BodyTooLargeError,
-    Error,
-    GenerationFailedError,
-    NotFoundError,
-    UnknownRouteError,
-    UnsupportedRouteError,
-    WrongMethodError,
-    error_response,
-    in_words,
-)
 
 # What may be raised where an answer is generated.
-GENERATING = (QueueFullError, GenerationFailedError, EngineDeadError, NoTrialError)
+GENERATING = (QueueFullError, http_errors.GenerationFailedError, EngineDeadError, NoTrialError)
 _VERSION: Final = "/v1"
 # By the beginning of a path: what is not there, with its verb.
 ABSENT = read_table("radixlm.server.http", "absent_routes.txt")
@@ -72,7 +61,7 @@ class Notes:
     """
 
     errors: tuple[type[Exception], ...] = ()
-    error: Any = Error
+    error: Any = http_errors.Error
     events: Any = None
     example: Mapping[str, Any] = field(default_factory=dict)
     admin: bool = False
@@ -165,15 +154,17 @@ async def _read(request: Request, limits: ReadLimits) -> bytes:
                 else:
                     return bytes(body)
     except TimeoutError:
-        raise BodyTimeoutError(
+        raise http_errors.BodyTimeoutError(
             f"the request's body took longer than --body-timeout {limits.seconds:g} s"
         ) from None
-    raise BodyTooLargeError(f"the request's body is longer than {limits.max_bytes} bytes")
+    raise http_errors.BodyTooLargeError(
+        f"the request's body is longer than {limits.max_bytes} bytes"
+    )
 
 
 def absence(
     scope: Scope, status: int, routes: Sequence[APIRoute]
-) -> NotFoundError | WrongMethodError | None:
+) -> http_errors.NotFoundError | http_errors.WrongMethodError | None:
     """What is said instead of the router's own 404 or 405; None where `routes` do not have the path
     of a 405.
     """
@@ -185,12 +176,16 @@ def absence(
     advice = "" if instead is None else f"; use {instead}"
     for end in range(len(parts), 1, -1):
         if (what := ABSENT.get("/".join(parts[:end]))) is not None:
-            return UnsupportedRouteError(f"{what} not supported by this server: no {asked}{advice}")
+            return http_errors.UnsupportedRouteError(
+                f"{what} not supported by this server: no {asked}{advice}"
+            )
     if status == 404:
         advice = advice or "; GET /openapi.json lists those that there are"
-        return UnknownRouteError(f"Invalid URL ({asked}): there is no such route{advice}")
+        return http_errors.UnknownRouteError(
+            f"Invalid URL ({asked}): there is no such route{advice}"
+        )
     methods = _methods_at(scope, routes)
-    return WrongMethodError(asked, methods) if methods else None
+    return http_errors.WrongMethodError(asked, methods) if methods else None
 
 
 def _methods_at(scope: Scope, routes: Sequence[APIRoute]) -> list[str]:
@@ -206,7 +201,7 @@ def _under_another_prefix(path: str, scope: Scope, routes: Sequence[APIRoute]) -
     for meant in (_VERSION + path, path.removeprefix(_VERSION)):
         there = {**scope, "path": scope.get("root_path", "") + meant}
         if meant != path and (methods := _methods_at(there, routes)):
-            return f"{in_words(methods)} {meant:.200}"
+            return f"{http_errors.in_words(methods)} {meant:.200}"
     return None
 
 
@@ -221,7 +216,7 @@ def install_error_handlers(
     async def answer(request: Request, error: Exception) -> Response:
         if isinstance(error, HTTPException) and error.status_code in (404, 405):
             error = absence(request.scope, error.status_code, routes) or error
-        return error_response(error, exchange_of(request).errors.body, retry_after)
+        return http_errors.error_response(error, exchange_of(request).errors.body, retry_after)
 
     async def leave(_request: Request, _error: Exception) -> Response:
         return Response(status_code=499)  # the client left while it sent its body

@@ -28,19 +28,7 @@ from radixlm.server.http.envelope import exchange_of
 from radixlm.server.http.http_errors import NotFoundError
 from radixlm.server.http.routes import Route, noted
 from radixlm.server.http.sse import EventStream, compact, event, framed
-from radixlm.server.pages.tree_nodes import (
-    CacheEvent,
-    HappenedOut,
-    NodeWhole,
-    NodeWriter,
-    SearchOut,
-    StatsEvent,
-    TreeEvent,
-    TreeOut,
-    load,
-    search,
-    totals,
-)
+from radixlm.server.pages import tree_nodes
 from radixlm.server.pipeline.service import service_of, tenant_of
 
 DEFAULT_NODES = 10_000
@@ -83,7 +71,7 @@ def seen_by(request: Request) -> TreeQuery:
     return TreeQuery(salted=service.sees_salted(tenant))
 
 
-def _shown(request: Request, params: TreeParams) -> tuple[TreeQuery, NodeWriter]:
+def _shown(request: Request, params: TreeParams) -> tuple[TreeQuery, tree_nodes.NodeWriter]:
     """What to show, and its writer. Raises AdminKeyNeededError."""
     query = replace(
         seen_by(request),
@@ -93,10 +81,10 @@ def _shown(request: Request, params: TreeParams) -> tuple[TreeQuery, NodeWriter]
         max_nodes=params.max_nodes,
     )
     tokenizer = service_of(request).engine.tokenizer
-    return query, NodeWriter(tokenizer, texts=params.text == "true", within=query.within)
+    return query, tree_nodes.NodeWriter(tokenizer, texts=params.text == "true", within=query.within)
 
 
-def tree_json(scene: Scene, writer: NodeWriter, **more: int) -> bytes:
+def tree_json(scene: Scene, writer: tree_nodes.NodeWriter, **more: int) -> bytes:
     """A scene as one JSON object. Node by node: one call for all of it would not let the engine's
     thread have the interpreter for as long as it takes.
     """
@@ -106,7 +94,7 @@ def tree_json(scene: Scene, writer: NodeWriter, **more: int) -> bytes:
         "version": tree.version,
         "uses": tree.uses,
         "page_size": tree.page_size,
-        "totals": totals(scene.stats),
+        "totals": tree_nodes.totals(scene.stats),
         "path": [writer.node(view) for view in tree.path],
         "requests": [asdict(view) for view in scene.running],
         **more,
@@ -155,13 +143,13 @@ class EventWriter:
                 nodes = [self._writer.node(view) for view in change.nodes]
             else:
                 nodes = await asyncio.to_thread(lambda: list(map(self._writer.node, change.nodes)))
-            tree: TreeEvent = {
+            tree: tree_nodes.TreeEvent = {
                 "seq": self._number(),
                 "version": change.version,
                 "uses": change.uses,
                 "removed": list(change.removed),
                 "nodes": nodes,
-                "totals": totals(seen.stats),
+                "totals": tree_nodes.totals(seen.stats),
             }
             events.append(event(tree, "tree"))
         if seen.events or seen.lost or seen.running:
@@ -175,7 +163,7 @@ class EventWriter:
             events.append(event(requests, "requests"))
         return events
 
-    def _stats(self, dropped: int) -> StatsEvent:
+    def _stats(self, dropped: int) -> tree_nodes.StatsEvent:
         now, stats = self._clock.now(), self._engine.stats()
         before, self._before = self._before, stats
         seconds, self._since = now - self._since, now
@@ -183,7 +171,7 @@ class EventWriter:
         cached = stats.cached_tokens - before.cached_tokens
         generated = stats.output_tokens - before.output_tokens
         return {
-            **load(stats),
+            **tree_nodes.load(stats),
             "seq": self._number(),
             "seconds": round(seconds, 3),
             "hit_rate": cached / prompt if prompt else None,
@@ -201,7 +189,7 @@ class EventWriter:
         return self._seq
 
 
-def _happened(happened: Event) -> HappenedOut:
+def _happened(happened: Event) -> tree_nodes.HappenedOut:
     match happened:
         case Arrived(name, prompt_tokens):
             return {"type": "arrived", "id": name, "prompt_tokens": prompt_tokens}
@@ -218,7 +206,7 @@ router = APIRouter(route_class=Route)
 
 @router.get(
     "/cache/tree",
-    response_model=TreeOut,
+    response_model=tree_nodes.TreeOut,
     responses=noted(*_LOOKING, NodeGoneError, admin=True),
 )
 async def cache_tree(request: Request, params: Annotated[TreeParams, Query()]) -> Response:
@@ -231,8 +219,8 @@ async def cache_tree(request: Request, params: Annotated[TreeParams, Query()]) -
 
 @router.get(
     "/cache/events",
-    response_model=TreeOut,
-    responses=noted(*_LOOKING, NodeGoneError, events=CacheEvent, admin=True),
+    response_model=tree_nodes.TreeOut,
+    responses=noted(*_LOOKING, NodeGoneError, events=tree_nodes.CacheEvent, admin=True),
 )
 async def cache_events(request: Request, params: Annotated[TreeParams, Query()]) -> Response:
     """The same, and then what changes of it, as server-sent events."""
@@ -245,7 +233,7 @@ async def cache_events(request: Request, params: Annotated[TreeParams, Query()])
 
 @router.get(
     "/cache/node/{node_id}",
-    response_model=NodeWhole,
+    response_model=tree_nodes.NodeWhole,
     responses=noted(*_LOOKING, NotFoundError, admin=True),
 )
 async def cache_node(request: Request, node_id: str) -> Response:
@@ -255,20 +243,20 @@ async def cache_node(request: Request, node_id: str) -> Response:
         raise NotFoundError(f"there is no node {node_id!r:.80}", param="node_id")
     query = replace(seen_by(request), node=int(node_id), max_depth=0, max_nodes=1)
     tree = (await service.engine.look(query)).tree
-    writer = NodeWriter(
+    writer = tree_nodes.NodeWriter(
         service.engine.tokenizer,
         within=query.within,
         characters=WHOLE_CHARACTERS,
         runs=WHOLE_RUNS,
     )
     node = await asyncio.to_thread(writer.node, tree.nodes[0])
-    whole: NodeWhole = {**node, "path": [view.id for view in tree.path]}
+    whole: tree_nodes.NodeWhole = {**node, "path": [view.id for view in tree.path]}
     return JSONResponse(whole)
 
 
 @router.get(
     "/cache/search",
-    response_model=SearchOut,
+    response_model=tree_nodes.SearchOut,
     responses=noted(*_LOOKING, admin=True),
 )
 async def cache_search(request: Request, params: Annotated[SearchParams, Query()]) -> Response:
@@ -277,7 +265,7 @@ async def cache_search(request: Request, params: Annotated[SearchParams, Query()
     query = replace(seen_by(request), max_nodes=SEARCHED_NODES)
     nodes = (await service.engine.look(query)).tree.nodes
     found = await asyncio.to_thread(
-        search,
+        tree_nodes.search,
         params.q,
         nodes,
         service.engine.tokenizer,

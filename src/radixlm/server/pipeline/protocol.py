@@ -13,13 +13,7 @@ from radixlm.core.request import Namespace
 from radixlm.core.sampling import MAX_LOGIT_BIAS, MAX_LOGPROBS, NUMBERS, SamplingParams
 from radixlm.server.http.body import Body, ListOf, named
 from radixlm.server.http.fields import MESSAGE_ECHOES, MESSAGE_NO_OPS, REQUEST_NO_OPS, TOKEN_KEY
-from radixlm.server.pipeline.answer_fields import (
-    GrammarFields,
-    ResponseFormatField,
-    ToolCallPart,
-    ToolChoice,
-    Tools,
-)
+from radixlm.server.pipeline import answer_fields as answers
 from radixlm.server.pipeline.cache_control import (
     CacheControl,
     PromptCacheBreakpoint,
@@ -83,7 +77,7 @@ class TokenFields(Body):
         return SamplingParams(**{**(defaults or {}), **given, **more})
 
 
-class SamplingFields(TokenFields, GrammarFields):
+class SamplingFields(TokenFields, answers.GrammarFields):
     """The same, with how many answers there are, and what each must look like."""
 
     n: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
@@ -115,7 +109,7 @@ class TemplateFields(Body):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    tools: Tools | None = None
+    tools: answers.Tools | None = None
 
     def template_variables(self) -> dict[str, Any]:
         """Keyword arguments of `ChatTemplate.render`."""
@@ -130,7 +124,7 @@ class TemplateFields(Body):
         }
 
 
-class GenerationBody(SamplingFields, ResponseFormatField, CacheFields):
+class GenerationBody(SamplingFields, answers.ResponseFormatField, CacheFields):
     """Fields that chat and text completions share. Null is the default, as in OpenAI's API.
 
     Source: https://platform.openai.com/docs/api-reference; what it does not have is named as SGLang
@@ -181,7 +175,7 @@ class ChatMessage(Body):
     name: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
-    tool_calls: ListOf[ToolCallPart] | None = None
+    tool_calls: ListOf[answers.ToolCallPart] | None = None
     tool_call_id: str | None = None
     cache_control: CacheControl | None = None
 
@@ -193,7 +187,7 @@ class ChatBody(GenerationBody, TemplateFields):
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    tool_choice: ToolChoice | None = None
+    tool_choice: answers.ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: Effort | None = None
     prompt_cache_options: PromptCacheOptions | None = None

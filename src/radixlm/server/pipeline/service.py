@@ -15,15 +15,8 @@ import numpy as np
 from fastapi import Request
 
 from radixlm.build import AsyncEngine, ModelInfo
+from radixlm.core import errors
 from radixlm.core.clock import Clock, WallClock
-from radixlm.core.errors import (
-    InvalidKeyError,
-    InvalidRequestError,
-    ModelError,
-    QueueFullError,
-    RequestTooLargeError,
-    counted,
-)
 from radixlm.core.keys import Key, as_key
 from radixlm.core.request import Namespace
 from radixlm.core.sampling import SamplingParams
@@ -67,8 +60,8 @@ class UnderWay:
         """Raise QueueFullError when `count` more of a tenant's would be too many."""
         known = self._counts[tenant]
         if self._most is not None and known + count > self._most:
-            raise QueueFullError(
-                f"this key's {counted(known, 'request')} under way and {count} more exceed "
+            raise errors.QueueFullError(
+                f"this key's {errors.counted(known, 'request')} under way and {count} more exceed "
                 f"--max-queued-requests-per-key {self._most}; try again later"
             )
 
@@ -89,7 +82,7 @@ class UnderWay:
         self.check(tenant, len(ids))
         for rid in rids:
             if (owner, rid) in self._names:
-                raise InvalidRequestError(
+                raise errors.InvalidRequestError(
                     f"a request with the rid {rid!r:.80} is under way", param="rid"
                 )
         if not self._counts:
@@ -265,7 +258,7 @@ class Service:
         # There is a token at least between two breaks.
         if characters > longest or breaks > context:
             least = max(math.ceil(characters / tokenizer.longest_token), breaks)
-            raise RequestTooLargeError(
+            raise errors.RequestTooLargeError(
                 f"This model's maximum context length is {context} tokens. However, you requested "
                 f"{least} tokens or more: the prompt has {characters} characters, and {context} "
                 f"tokens are at most {longest}. Please reduce the length of the prompt.",
@@ -292,8 +285,8 @@ class Service:
             return self.encode(prompt, add_special_tokens=add_special_tokens, param=param)
         try:
             return as_key(prompt)
-        except InvalidKeyError as error:
-            raise InvalidRequestError(f"{param}: {error}", param=param) from None
+        except errors.InvalidKeyError as error:
+            raise errors.InvalidRequestError(f"{param}: {error}", param=param) from None
 
 
 def _sampling_defaults(info: ModelInfo, config: ServerConfig) -> Mapping[str, float]:
@@ -304,8 +297,8 @@ def _sampling_defaults(info: ModelInfo, config: ServerConfig) -> Mapping[str, fl
         return {}
     try:
         SamplingParams(**info.recommended_sampling)
-    except InvalidRequestError as error:
-        raise ModelError(
+    except errors.InvalidRequestError as error:
+        raise errors.ModelError(
             f"generation_config.json of {info.model_path}: {error}; correct it, or start with "
             "--sampling-defaults openai"
         ) from None

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from radixlm.engine.engine_stats import EngineStats
 from radixlm.server.http.envelope import Exchange
 from radixlm.server.serve import full_searches_on_demand, search_when_quiet
 from tests.server_support import fake_engine, live
@@ -66,7 +67,7 @@ def test_after_a_long_search_the_next_one_comes_late(monkeypatch):
         searches.append(1)
 
     async def run() -> None:
-        searching = asyncio.create_task(search_when_quiet(lambda: 0, every=0.001))
+        searching = asyncio.create_task(search_when_quiet(EngineStats, every=0.001))
         await asyncio.sleep(0.15)
         searching.cancel()
 
@@ -81,8 +82,10 @@ def test_after_a_long_search_the_next_one_comes_late(monkeypatch):
     (10_000, 0.001, True),
 ])  # fmt: skip
 def test_a_search_waits_until_few_requests_are_under_way(under_way, at_least_every, searches):
+    stats = EngineStats(running=under_way // 2, waiting=under_way // 2)
+
     async def run() -> None:
-        searching = asyncio.create_task(search_when_quiet(lambda: under_way, 0.001, at_least_every))
+        searching = asyncio.create_task(search_when_quiet(lambda: stats, 0.001, at_least_every))
         await asyncio.sleep(0.05)
         searching.cancel()
 

@@ -28,6 +28,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from radixlm.build import AsyncEngine, ModelInfo
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, counted
+from radixlm.engine.engine_stats import EngineStats
 from radixlm.server.app import create_app
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.connection import connection_with
@@ -150,13 +151,15 @@ def _serve(
         if (warning := pool_warning(engine.info)) is not None:
             _logger.warning(warning)
         print(welcome(name, engine.info, listener, settings, chats=chats), flush=True)
+        beside.append(asyncio.create_task(search_when_quiet(engine.stats)))
 
+    beside: list[asyncio.Task[None]] = []  # the runner cancels it at its end
     server = Server(http, ready=announce, end=engine.close)
     runner = asyncio.Runner(loop_factory=http.get_loop_factory())
     _end_on_terminate()
     # On an interrupt uvicorn has ended in good order by then.
     with contextlib.suppress(KeyboardInterrupt), full_searches_on_demand(), runner:
-        runner.run(_run(server, listener, engine))
+        runner.run(server.serve(sockets=[listener]))
 
 
 @contextlib.contextmanager
@@ -168,18 +171,6 @@ def stored_responses(settings: ServerConfig) -> Iterator[ResponseStore]:
         yield store
     finally:
         store.close()
-
-
-async def _run(server: Server, listener: socket.socket, engine: AsyncEngine) -> None:
-    def under_way() -> int:
-        stats = engine.stats()
-        return stats.running + stats.waiting
-
-    searching = asyncio.create_task(search_when_quiet(under_way))
-    try:
-        await server.serve(sockets=[listener])
-    finally:
-        searching.cancel()
 
 
 def _end_on_terminate() -> None:
@@ -290,7 +281,7 @@ def full_searches_on_demand() -> Iterator[None]:
 
 
 async def search_when_quiet(
-    under_way: Callable[[], int],
+    stats: Callable[[], EngineStats],
     every: float = EVERY_SECONDS,
     at_least_every: float = AT_LEAST_EVERY_SECONDS,
 ) -> None:
@@ -302,7 +293,8 @@ async def search_when_quiet(
     while True:
         await asyncio.sleep(pause)
         waited, pause = waited + pause, every
-        if under_way() <= _FEW or waited >= at_least_every:
+        now = stats()
+        if now.running + now.waiting <= _FEW or waited >= at_least_every:
             began = time.perf_counter()
             gc.collect()
             waited, pause = 0.0, max(pause, _TIMES_ITS_OWN * (time.perf_counter() - began))

@@ -66,13 +66,6 @@ def origin_form(target: bytes) -> bytes:
     return b"/" + (b"" if url.query is None else b"?" + url.query)
 
 
-def without_upgrade(method: bytes, target: bytes, version: str, fields: Fields) -> bytes:
-    """The same head without its offer to upgrade."""
-    lines = [b"%s %s HTTP/%s" % (method, target, version.encode())]
-    lines += [b"%s: %s" % field for field in fields if field[0] != b"upgrade"]
-    return b"\r\n".join(lines) + b"\r\n\r\n"
-
-
 class Connection(HttpToolsProtocol):
     """Ends a connection whose client takes too long, or sends what is no request, or no end of it.
 
@@ -146,7 +139,9 @@ class Connection(HttpToolsProtocol):
         head = (self.parser.get_method(), self.url, version, self.headers)
         check_head(*head)
         if self.parser.should_upgrade():
-            self._without_upgrade = without_upgrade(*head)
+            lines = [b"%s %s HTTP/%s" % (head[0], self.url, version.encode())]
+            lines += [b"%s: %s" % field for field in self.headers if field[0] != b"upgrade"]
+            self._without_upgrade = b"\r\n".join(lines) + b"\r\n\r\n"
             return
         self.url = origin_form(self.url)
         if version == "1.0":

@@ -10,7 +10,7 @@ import json
 import logging
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from fastapi import Request
@@ -132,34 +132,30 @@ def log_access(exchange: Exchange, seconds: float) -> None:
     """
     if not _logger.isEnabledFor(logging.INFO):
         return
+    seconds = round(seconds, 4)
     fields: dict[str, Any] = {
         "request_id": exchange.request_id,
         "method": exchange.method,
         "path": exchange.path[:_LONGEST_PATH],
         "status": exchange.status,
     }
+    status = exchange.status or "left before an answer"
+    parts = [f"{_plain(exchange.method)} {_plain(fields['path'])} {status}"]
     usage = exchange.usage
     if usage is not None and usage.prompt_tokens:
         fields["prompt_tokens"] = usage.prompt_tokens
         fields["cached_tokens"] = usage.cached_tokens
         fields["output_tokens"] = usage.completion_tokens
+        parts.append(
+            f"prompt {counted(usage.prompt_tokens, 'token')}, {usage.cached_tokens} cached"
+        )
+        parts.append(f"answer {usage.completion_tokens}")
+    parts.append(f"{seconds:.3f} s, id {_plain(exchange.request_id)}")
     if exchange.traceparent is not None:
         fields["traceparent"] = exchange.traceparent
-    fields["seconds"] = round(seconds, 4)
-    _logger.info("%s", _in_words(fields), extra={"fields": fields})
-
-
-def _in_words(fields: Mapping[str, Any]) -> str:
-    status = fields["status"] or "left before an answer"
-    parts = [f"{_plain(fields['method'])} {_plain(fields['path'])} {status}"]
-    if "prompt_tokens" in fields:
-        prompt, cached = fields["prompt_tokens"], fields["cached_tokens"]
-        parts += [f"prompt {counted(prompt, 'token')}, {cached} cached"]
-        parts += [f"answer {fields['output_tokens']}"]
-    parts.append(f"{fields['seconds']:.3f} s, id {_plain(fields['request_id'])}")
-    if "traceparent" in fields:
-        parts.append(f"trace {fields['traceparent']}")
-    return "; ".join(parts)
+        parts.append(f"trace {exchange.traceparent}")
+    fields["seconds"] = seconds
+    _logger.info("%s", "; ".join(parts), extra={"fields": fields})
 
 
 def _plain(value: object) -> str:

@@ -28,7 +28,7 @@ from benchmarks.parity_settings import (
     reference,
     run_setting,
 )
-from radixlm.attention import cpu_backend
+from radixlm.attention import backends
 from radixlm.testing.reference import ARCHITECTURES, load_reference, make_checkpoint
 
 VOCAB = 320
@@ -45,8 +45,8 @@ def main() -> int:
     args = options.parse_args()
     settings = [each for each in SETTINGS if args.setting is None or each.name in args.setting]
     if args.read_together:
-        for kind in cpu_backend.SHARING:
-            cpu_backend.SHARING[kind] = (1, 0, 1)
+        for kind in backends.SHARING:
+            backends.SHARING[kind] = (1, 0, 1)
     started = time.monotonic()
     prompts = make_prompts(args.prompts, VOCAB)
     report: dict[str, Any] = {"prompts": args.prompts, "tokens": args.tokens}

@@ -12,7 +12,7 @@ import torch
 
 import radixlm
 from radixlm import AsyncEngine, Engine, EngineConfig, Namespace, SamplingParams
-from radixlm.attention import cpu_backend
+from radixlm.attention import backends
 from radixlm.core.errors import (
     ConfigError,
     InvalidRequestError,
@@ -142,7 +142,7 @@ def test_shared_keys_and_values_are_read_once(
     """2 layers' keys and values of the shared prompt are read by 64 answers at once: not because
     it pays in so small a model.
     """
-    monkeypatch.setitem(cpu_backend.SHARING, torch.float32, (1, 0, 1))
+    monkeypatch.setitem(backends.SHARING, torch.float32, (1, 0, 1))
     prompts = [[*[7] * 400, own] for own in range(64)]
     with Engine(str(folder), dtype="float32", kv_tokens=4_000) as engine:
         engine.generate(prompts, GREEDY)

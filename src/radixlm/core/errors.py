@@ -24,9 +24,9 @@ class InvalidRequestError(RadixLMError, ValueError):
         self.param = param
 
 
-def wrong_field(param: str, text: str) -> InvalidRequestError:
-    """What is wrong with a field: its name, and how the sentence goes on."""
-    return InvalidRequestError(f"{param} {text}", param=param)
+def wrong(field: str, text: str) -> InvalidRequestError:
+    """The error about a field of the request. text: what is wrong, to be read after its name."""
+    return InvalidRequestError(f"{field} {text}", param=field)
 
 
 class RequestTooLargeError(InvalidRequestError):

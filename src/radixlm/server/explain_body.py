@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Literal
 
-from radixlm.core.errors import InvalidRequestError, wrong_field
+from radixlm.core.errors import InvalidRequestError, wrong
 from radixlm.server.anthropic.messages_body import MessagesBody
 from radixlm.server.http.body import Body, checked, parse_json
 from radixlm.server.pipeline.protocol import ChatBody, CompletionBody
@@ -81,7 +81,7 @@ def explain_body(body: bytes, strict: bool = False) -> ExplainBody:
     named = value.get("route")
     if named is not None:
         if not isinstance(named, str) or named not in _KINDS:
-            raise wrong_field("route", f"is one of {', '.join(_KINDS)}, got {named!r:.80}")
+            raise wrong("route", f"is one of {', '.join(_KINDS)}, got {named!r:.80}")
         return checked(_KINDS[named], value, strict=strict)
     route = _route_of(value)
     try:

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from radixlm.core.errors import InvalidRequestError, wrong_field
+from radixlm.core.errors import InvalidRequestError, wrong
 from radixlm.server.anthropic import messages_blocks as blocks
 from radixlm.server.http.body import Body, ByType, ListOf
 from radixlm.server.http.fields import NotYet
@@ -134,16 +134,16 @@ class PromptBody(Body):
         """Raise InvalidRequestError for fields that do not go together."""
         choice, thinking = self.tool_choice, self.thinking
         if choice is not None and (choice.type == "tool") != (choice.name is not None):
-            raise wrong_field("tool_choice.name", "goes with tool_choice.type 'tool'")
+            raise wrong("tool_choice.name", "goes with tool_choice.type 'tool'")
         given = thinking is not None and thinking.budget_tokens is not None
         if thinking is not None and (thinking.type == "enabled") != given:
-            raise wrong_field("thinking.budget_tokens", "goes with thinking.type 'enabled'")
+            raise wrong("thinking.budget_tokens", "goes with thinking.type 'enabled'")
         marked = [each for each in self._marked() if each.cache_control is not None]
         if len(marked) > MAX_BREAKPOINTS:
             places = f"stands in {len(marked)} places, at most {MAX_BREAKPOINTS} may have one"
-            raise wrong_field("cache_control", places)
+            raise wrong("cache_control", places)
         if any(isinstance(each, blocks.TextBlock) and not each.text for each in marked):
-            raise wrong_field("cache_control", "can not be set for empty text blocks")
+            raise wrong("cache_control", "can not be set for empty text blocks")
         times = [each.cache_control.seconds for each in marked if each.cache_control]
         if times != sorted(times, reverse=True):
             raise InvalidRequestError(

@@ -10,7 +10,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, Literal
 
-from radixlm.core.errors import InvalidRequestError, wrong_field
+from radixlm.core.errors import InvalidRequestError, wrong
 from radixlm.core.grammar import Grammar
 from radixlm.core.sampling import SamplingParams
 from radixlm.parsers.tools import Calling, ToolUse
@@ -120,7 +120,7 @@ class _Turns:
         if isinstance(said, str):
             said = [blocks.TextBlock(type="text", text=said)]
         if not said:
-            raise wrong_field(path, "is empty")
+            raise wrong(path, "is empty")
         for place, block in enumerate(said):
             where = f"{path}[{place}]"
             self._add_block(role, block, where)

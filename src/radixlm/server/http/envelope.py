@@ -10,8 +10,8 @@ import json
 import logging
 import re
 import uuid
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from fastapi import Request
 from starlette.datastructures import Headers
@@ -49,19 +49,6 @@ PAGE_PATH = "/ui"
 TOP_PATH = "/"
 
 
-class TokenCounts(Protocol):
-    """What the access log says of a request's tokens; no prompt's, where it was refused."""
-
-    @property
-    def prompt_tokens(self) -> int: ...
-
-    @property
-    def cached_tokens(self) -> int: ...
-
-    @property
-    def completion_tokens(self) -> int: ...
-
-
 class Exchange:
     """Sends a request's answer, under its id, and remembers what was sent.
 
@@ -72,7 +59,8 @@ class Exchange:
     status: None until the answer has begun.
     streams: the answer is a stream of events. complete: its last byte was sent.
     errors: how errors are answered; a route whose streams end in another way sets its own.
-    usage: where the route counts tokens; None on routes that have none.
+    usage: counts the prompt's tokens, those of them that were cached, and the answer's, for the
+        access log; no prompt's, where it was refused. None on routes that have none.
     begun: when it came, by the server's clock.
     """
 
@@ -88,7 +76,7 @@ class Exchange:
         self.streams = False
         self.complete = False
         self.errors = shape_of(scope, self.request_id)
-        self.usage: TokenCounts | None = None
+        self.usage: Callable[[], tuple[int, int, int]] | None = None
         self.tenant = tenant_in(headers)
         self.begun = begun
         self._send = send
@@ -141,15 +129,10 @@ def log_access(exchange: Exchange, seconds: float) -> None:
     }
     status = exchange.status or "left before an answer"
     parts = [f"{_plain(exchange.method)} {_plain(fields['path'])} {status}"]
-    usage = exchange.usage
-    if usage is not None and usage.prompt_tokens:
-        fields["prompt_tokens"] = usage.prompt_tokens
-        fields["cached_tokens"] = usage.cached_tokens
-        fields["output_tokens"] = usage.completion_tokens
-        parts.append(
-            f"prompt {counted(usage.prompt_tokens, 'token')}, {usage.cached_tokens} cached"
-        )
-        parts.append(f"answer {usage.completion_tokens}")
+    prompt, cached, answer = exchange.usage() if exchange.usage else (0, 0, 0)
+    if prompt:
+        fields |= {"prompt_tokens": prompt, "cached_tokens": cached, "output_tokens": answer}
+        parts += [f"prompt {counted(prompt, 'token')}, {cached} cached", f"answer {answer}"]
     parts.append(f"{seconds:.3f} s, id {_plain(exchange.request_id)}")
     if exchange.traceparent is not None:
         fields["traceparent"] = exchange.traceparent

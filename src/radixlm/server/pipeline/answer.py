@@ -66,7 +66,7 @@ async def respond(
     service, exchange = service_of(request), exchange_of(request)
     if end_with is not None:
         exchange.errors = exchange.errors._replace(end=end_with)
-    exchange.usage = writer.meter
+    exchange.usage = writer.meter.counts
     with in_callers_words(generation.names):
         if stream:
             events = _events(service, generation, writer)

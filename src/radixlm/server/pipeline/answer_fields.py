@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
-from radixlm.core.errors import InvalidRequestError, wrong_field
+from radixlm.core.errors import InvalidRequestError, wrong
 from radixlm.core.grammar import ANY_OBJECT, Grammar
 from radixlm.parsers.tools import Calling, Tool, ToolUse
 from radixlm.server.http.body import Body, ListOf
@@ -179,12 +179,12 @@ def tool_use(
 def _check_schema(schema: Mapping[str, Any], path: str) -> None:
     """Whether it may be the schema of an object. What is inside it is seen when it is needed."""
     if schema.get("type", "object") != "object":
-        raise wrong_field(f"{path}.type", f"must be 'object', got {schema['type']!r:.80}")
+        raise wrong(f"{path}.type", f"must be 'object', got {schema['type']!r:.80}")
     for name, kind in (("properties", dict), ("required", list)):
         value = schema.get(name, kind())
         if not isinstance(value, kind):
             wanted = "an object" if kind is dict else "an array"
-            raise wrong_field(f"{path}.{name}", f"must be {wanted}, got {value!r:.80}")
+            raise wrong(f"{path}.{name}", f"must be {wanted}, got {value!r:.80}")
 
 
 class GrammarFields(Body):
@@ -196,10 +196,6 @@ class GrammarFields(Body):
     json_schema: str | dict[str, Any] | None = None
     regex: str | None = None
     ebnf: str | None = None
-
-    def grammar(self) -> Grammar | None:
-        """What the answer must follow, None for nothing. Raises InvalidRequestError."""
-        return one_of(self.grammars())
 
     def grammars(self) -> dict[str, Grammar]:
         """By the fields that ask for one. Raises InvalidRequestError."""
@@ -269,7 +265,7 @@ class ResponseFormatField(GrammarFields):
             return made
         if (wanted.type == "json_schema") != (wanted.json_schema is not None):
             there = "is missing" if wanted.json_schema is None else f"is not of type {wanted.type}"
-            raise wrong_field("response_format.json_schema", there)
+            raise wrong("response_format.json_schema", there)
         if wanted.type != "text":
             schema = None if wanted.json_schema is None else wanted.json_schema.schema_
             made["response_format"] = Grammar.json_schema(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from radixlm.core.errors import wrong_field
+from radixlm.core.errors import wrong
 from radixlm.parsers.tools import Calling, ToolUse
 from radixlm.server.pipeline.answer_fields import (
     AllowedToolsPart,
@@ -69,18 +69,18 @@ def chat_of(body: ChatBody) -> Conversation:
 def _add(thread: Thread, message: ChatMessage, path: str) -> None:
     if message.role == "function":
         instead = "send 'tool' with a tool_call_id"
-        raise wrong_field(f"{path}.role", f"'function' is not supported; {instead}")
+        raise wrong(f"{path}.role", f"'function' is not supported; {instead}")
     of_assistant = [name for name in _CALLING if getattr(message, name)]
     if of_assistant and message.role != "assistant":
-        raise wrong_field(f"{path}.{of_assistant[0]}", "is for messages of role 'assistant'")
+        raise wrong(f"{path}.{of_assistant[0]}", "is for messages of role 'assistant'")
     where = f"{path}.tool_call_id"
     if message.role == "tool":
         if message.tool_call_id is None:
-            raise wrong_field(where, "is missing")
+            raise wrong(where, "is missing")
         thread.result(message.tool_call_id, _content(message, path), where, message.name)
         return
     if message.tool_call_id is not None:
-        raise wrong_field(where, "is for messages of role 'tool'")
+        raise wrong(where, "is for messages of role 'tool'")
     # Templates know the older name only; it means the same.
     role = "system" if message.role == "developer" else message.role
     made = thread.begin(role, content=_content(message, path))
@@ -111,8 +111,8 @@ def _content(message: ChatMessage, path: str) -> Content:
         given, role = "content" in message.model_fields_set, message.role
         # A user who says nothing is a variable that was never filled, to OpenAI, too.
         if role == "user" or (role != "assistant" and not given):
-            wrong = f'is null; say "" if the {role} says nothing' if given else "is missing"
-            raise wrong_field(f"{path}.content", wrong)
+            text = f'is null; say "" if the {role} says nothing' if given else "is missing"
+            raise wrong(f"{path}.content", text)
         return ""
     if isinstance(message.content, str):
         return message.content
@@ -120,9 +120,9 @@ def _content(message: ChatMessage, path: str) -> Content:
     for place, part in enumerate(message.content):
         where = f"{path}.content[{place}]"
         if part.type != "text":
-            raise wrong_field(f"{where}.type", f"{part.type!r} is not supported yet")
+            raise wrong(f"{where}.type", f"{part.type!r} is not supported yet")
         if part.text is None:
-            raise wrong_field(f"{where}.text", "is missing")
+            raise wrong(f"{where}.text", "is missing")
         texts.append(text_part(part.text))
     return texts
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic_core import from_json
 
-from radixlm.core.errors import wrong_field
+from radixlm.core.errors import wrong
 from radixlm.observe.causes import Outline
 from radixlm.parsers.style import AnswerStyle
 from radixlm.server.pipeline.cache_control import Wish
@@ -160,7 +160,7 @@ class Thread:
     def call(self, call_id: str, name: str, arguments: Json, path: str) -> None:
         """The last message calls a tool. path: of the field with the id."""
         if call_id in self._waiting:
-            raise wrong_field(path, f"{call_id!r:.80} stands twice")
+            raise wrong(path, f"{call_id!r:.80} stands twice")
         self._waiting[call_id] = name
         called = {"name": name, "arguments": arguments}
         entry = {"id": call_id, "type": "function", "function": called}
@@ -171,7 +171,7 @@ class Thread:
         called = self._waiting.pop(call_id, None)
         if called is None:
             unknown = f"is {self._no_call} before it, or was answered already"
-            raise wrong_field(path, f"{call_id!r:.80} {unknown}")
+            raise wrong(path, f"{call_id!r:.80} {unknown}")
         answered = {"tool_call_id": call_id, "name": name or called}
         self._messages.append({"role": "tool", "content": content, **answered})
 
@@ -203,9 +203,9 @@ def read_arguments(text: str, path: str) -> Json:
     try:
         arguments = _read(text or "{}")
     except (ValueError, RecursionError) as error:
-        raise wrong_field(path, f"is not valid JSON: {error}") from None
+        raise wrong(path, f"is not valid JSON: {error}") from None
     if not isinstance(arguments, dict):
-        raise wrong_field(path, f"must be a JSON object, got {text!r:.80}")
+        raise wrong(path, f"must be a JSON object, got {text!r:.80}")
     return arguments
 
 

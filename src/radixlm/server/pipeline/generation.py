@@ -205,62 +205,62 @@ async def _remember(
         await asyncio.to_thread(service.memory.remember, generation.asked, key, answer, stop)
 
 
+@dataclass(slots=True, eq=False)
 class _PromptScores:
     """Gives prompts' log-probabilities to all of their choices. The first one brings them, or,
     where that one is aborted before it has any, a request of their own. Outputs of the others wait
     for them.
     """
 
-    def __init__(self, service: Service, generation: Generation) -> None:
-        self._service = service
-        self._generation = generation
-        # By prompt: None once it is known that the first choice brings none. O(prompts).
-        self._known: dict[int, tuple[TokenLogprob, ...] | None] = {}
-        self._waiting: dict[int, list[Part]] = {}
-        self._begun: set[int] = set()
+    service: Service
+    generation: Generation
+    # By prompt: None once it is known that the first choice brings none. O(prompts).
+    known: dict[int, tuple[TokenLogprob, ...] | None] = field(default_factory=dict)
+    waiting: dict[int, list[Part]] = field(default_factory=dict)
+    begun: set[int] = field(default_factory=set)
 
     async def shared(self, part: Part) -> list[Part]:
         """What can be given to the client now that this has come."""
-        generation, prompt = self._generation, part.choice // self._generation.n
+        generation, prompt = self.generation, part.choice // self.generation.n
         first = generation.requests[prompt * generation.n].params
         if generation.n == 1 or first.prompt_logprobs is None:
             return [self._shown(part)]
-        if part.choice % generation.n == 0 and prompt not in self._known:
+        if part.choice % generation.n == 0 and prompt not in self.known:
             output = part.output
-            self._known[prompt] = output.prompt_logprobs if computed(output) else None
-        parts = [*self._waiting.pop(prompt, ()), part]
-        if prompt not in self._known and any(computed(each.output) for each in parts):
-            self._waiting[prompt] = parts
+            self.known[prompt] = output.prompt_logprobs if computed(output) else None
+        parts = [*self.waiting.pop(prompt, ()), part]
+        if prompt not in self.known and any(computed(each.output) for each in parts):
+            self.waiting[prompt] = parts
             return []
         return [self._shown(await self._scored(each, prompt)) for each in parts]
 
     async def _scored(self, part: Part, prompt: int) -> Part:
         choice, output = part
-        if choice in self._begun:
+        if choice in self.begun:
             return part
-        self._begun.add(choice)
-        if choice % self._generation.n == 0 or not computed(output):
+        self.begun.add(choice)
+        if choice % self.generation.n == 0 or not computed(output):
             return part
-        scores = self._known[prompt]
+        scores = self.known[prompt]
         if scores is None:
-            scores = self._known[prompt] = await self._alone(prompt)
-        first = prompt * self._generation.n
-        if self._begun.issuperset(range(first, first + self._generation.n)):
-            self._known[prompt] = ()  # megabytes that nobody reads any more
+            scores = self.known[prompt] = await self._alone(prompt)
+        first = prompt * self.generation.n
+        if self.begun.issuperset(range(first, first + self.generation.n)):
+            self.known[prompt] = ()  # megabytes that nobody reads any more
         return Part(choice, replace(output, prompt_logprobs=scores))
 
     async def _alone(self, prompt: int) -> tuple[TokenLogprob, ...]:
-        first = self._generation.requests[prompt * self._generation.n]
+        first = self.generation.requests[prompt * self.generation.n]
         alone = replace(
             first,
             request_id=f"{first.request_id}-scores",
             params=replace(first.params, max_tokens=1, min_tokens=0),
         )
-        async with aclosing(self._service.engine.client.stream([alone])) as outputs:
+        async with aclosing(self.service.engine.client.stream([alone])) as outputs:
             return (await anext(outputs)).prompt_logprobs
 
     def _shown(self, part: Part) -> Part:
-        if self._generation.of_prompt_only(part.choice):
+        if self.generation.of_prompt_only(part.choice):
             return part._replace(output=part.output.without_answer())
         return part
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from radixlm.core.errors import wrong_field
+from radixlm.core.errors import wrong
 from radixlm.core.request import Namespace
 from radixlm.core.sampling import MAX_LOGIT_BIAS, MAX_LOGPROBS, NUMBERS, SamplingParams
 from radixlm.server.http.body import Body, ListOf, named
@@ -84,7 +84,7 @@ class SamplingFields(TokenFields, answers.GrammarFields):
 
     def sampling(self, defaults: Mapping[str, float] | None = None, **more: Any) -> SamplingParams:
         """As TokenFields.sampling."""
-        return super().sampling(defaults, grammar=self.grammar(), **more)
+        return super().sampling(defaults, grammar=answers.one_of(self.grammars()), **more)
 
 
 class CacheFields(Body):
@@ -116,7 +116,7 @@ class TemplateFields(Body):
         variables = dict(self.chat_template_kwargs or {})
         for name in ("messages", "tools", "add_generation_prompt", "continue_final_message"):
             if name in variables:
-                raise wrong_field("chat_template_kwargs", f"must not hold {name}")
+                raise wrong("chat_template_kwargs", f"must not hold {name}")
         return {
             **variables,
             "add_generation_prompt": self.add_generation_prompt,
@@ -153,7 +153,7 @@ class GenerationBody(SamplingFields, answers.ResponseFormatField, CacheFields):
         """As SamplingFields.sampling."""
         wanted = self.usage_options
         if (wanted.include_usage or wanted.continuous_usage_stats) and not self.stream:
-            raise wrong_field("stream_options", "needs stream to be true")
+            raise wrong("stream_options", "needs stream to be true")
         return super().sampling(defaults, **named({"min_tokens": self.min_tokens}), **more)
 
 
@@ -200,10 +200,10 @@ class ChatBody(GenerationBody, TemplateFields):
         """Raise InvalidRequestError that names the field."""
         if self.top_logprobs is not None:
             if self.top_logprobs and not self.logprobs:
-                raise wrong_field("top_logprobs", "needs logprobs to be true")
+                raise wrong("top_logprobs", "needs logprobs to be true")
             if not 0 <= self.top_logprobs <= MAX_LOGPROBS:
                 range_ = f"from 0 to {MAX_LOGPROBS}"
-                raise wrong_field("top_logprobs", f"must be {range_}, got {self.top_logprobs}")
+                raise wrong("top_logprobs", f"must be {range_}, got {self.top_logprobs}")
         logprobs = (self.top_logprobs or 0) if self.logprobs else None
         longest = self.max_completion_tokens
         limit = self.max_tokens if longest is None else longest
@@ -239,9 +239,9 @@ class CompletionBody(GenerationBody):
         """Raise InvalidRequestError that names the field."""
         given, best_of = self.n or 1, self.best_of or 1
         if 1 < best_of < given:  # 1 is the default
-            raise wrong_field("best_of", f"{best_of} is less than n {given}")
+            raise wrong("best_of", f"{best_of} is less than n {given}")
         if best_of > given and self.stream:
-            raise wrong_field(
+            raise wrong(
                 "best_of",
                 f"{best_of} with n {given} can not be streamed: which answers are the best is "
                 "known at the end",
@@ -268,7 +268,7 @@ def sampled_for_nothing(min_tokens: int | None) -> int:
     answer at no cost, which is left out then. Raises InvalidRequestError.
     """
     if min_tokens:
-        raise wrong_field("min_tokens", f"{min_tokens} is more than max_tokens 0")
+        raise wrong("min_tokens", f"{min_tokens} is more than max_tokens 0")
     return 1
 
 
@@ -282,11 +282,9 @@ def to_prompts(
         case [int(), *_]:
             return [[token for token in prompt if isinstance(token, int)]]
         case []:
-            raise wrong_field(param, "is empty")
+            raise wrong(param, "is empty")
         case [*_] if len(prompt) > MAX_CHOICES:
-            raise wrong_field(
-                param, f"holds {len(prompt)} prompts, at most {MAX_CHOICES} are allowed"
-            )
+            raise wrong(param, f"holds {len(prompt)} prompts, at most {MAX_CHOICES} are allowed")
         case _:
             return [entry for entry in prompt if not isinstance(entry, int)]
 
@@ -294,5 +292,5 @@ def to_prompts(
 def _biases(biases: dict[str, float]) -> dict[int, float]:
     for token in biases:
         if not TOKEN_KEY.fullmatch(token):
-            raise wrong_field("logit_bias", f"needs token ids as keys, got {token!r:.80}")
+            raise wrong("logit_bias", f"needs token ids as keys, got {token!r:.80}")
     return {int(token): bias for token, bias in biases.items()}

@@ -78,6 +78,10 @@ class UsageMeter:
         """How many of the prompts' tokens were cached."""
         return sum(tokens for _, tokens in self._prompts.values())
 
+    def counts(self) -> tuple[int, int, int]:
+        """The prompts' tokens, those of them that were cached, and the answers'."""
+        return self.prompt_tokens, self.cached_tokens, self.completion_tokens
+
     def newly_kept(self) -> dict[float, int]:
         """How many of the first prompt's tokens were computed and are kept now, by seconds."""
         _, end = self._prompts.get(0, (0, 0))

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
 
-from radixlm.core.errors import wrong_field
+from radixlm.core.errors import wrong
 from radixlm.core.sampling import MAX_LOGPROBS
 from radixlm.server.http.body import DIGITS, Body, ByType, ListOf
 from radixlm.server.http.fields import NotYet
@@ -158,9 +158,9 @@ class TextFormat(Body):
         """Raise InvalidRequestError unless a schema is there exactly where there should be one."""
         needs = self.type == "json_schema"
         if needs and (self.json_schema is None or not self.name):
-            raise wrong_field("text.format", "of type json_schema needs a name and a schema")
+            raise wrong("text.format", "of type json_schema needs a name and a schema")
         if not needs and {"name", "description", "json_schema", "strict"} & self.model_fields_set:
-            raise wrong_field("text.format", f"of type {self.type} has no other fields")
+            raise wrong("text.format", f"of type {self.type} has no other fields")
 
 
 class TextConfig(Body):
@@ -254,16 +254,16 @@ class ResponseBody(TokenFields, CacheFields):
     def check(self) -> None:
         """Raise InvalidRequestError for fields that do not go together."""
         if self.input is None and self.previous_response_id is None:
-            raise wrong_field("input", "is missing")
+            raise wrong("input", "is missing")
         if self.background and not self.stores:
-            raise wrong_field("background", "needs store to be true: its answer is fetched later")
+            raise wrong("background", "needs store to be true: its answer is fetched later")
         if self.background and self.stream:
             advice = "ask GET /v1/responses/ID how it is"
-            raise wrong_field("stream", f"with background is not supported yet: {advice}")
+            raise wrong("stream", f"with background is not supported yet: {advice}")
         if self.stream_options is not None and not self.stream:
-            raise wrong_field("stream_options", "needs stream to be true")
+            raise wrong("stream_options", "needs stream to be true")
         if self.top_logprobs and not self.includes(LOGPROBS):
-            raise wrong_field("top_logprobs", f"needs {LOGPROBS} in include")
+            raise wrong("top_logprobs", f"needs {LOGPROBS} in include")
         if self.text is not None and self.text.format is not None:
             self.text.format.check()
 

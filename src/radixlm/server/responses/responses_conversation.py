@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from radixlm.core.errors import InvalidRequestError, wrong_field
+from radixlm.core.errors import InvalidRequestError, wrong
 from radixlm.core.grammar import ANY_OBJECT, Grammar
 from radixlm.core.sampling import SamplingParams
 from radixlm.parsers.tools import Calling, ToolUse
@@ -80,7 +80,7 @@ def conversation_of(
     for place, item in enumerate(items_of(body)):
         items.add(item, f"input[{place}]")
     if not len(items.thread):
-        raise wrong_field("input", "is empty")
+        raise wrong("input", "is empty")
     return Conversation(
         items.thread.messages(),
         tools_for_template(_specs(body.tools)),
@@ -153,7 +153,7 @@ def _spec(
     name = _flat(namespace, tool.name)
     if len(name) > MAX_NAME:
         long = f"{name!r:.80} is, with its namespace, longer than {MAX_NAME} characters"
-        raise wrong_field(f"{path}.name", long)
+        raise wrong(f"{path}.name", long)
     description = tool.description
     if namespace is not None:
         description = "\n\n".join(text for text in (more, description) if text) or None
@@ -254,11 +254,11 @@ def _as_parts(content: Content) -> list[Json]:
 def _part_text(part: bodies.ContentPart, path: str, kinds: Sequence[str]) -> str:
     if part.type not in kinds:
         known = " and ".join(kinds)
-        raise wrong_field(f"{path}.type", f"{part.type!r:.80} is not supported here, only {known}")
+        raise wrong(f"{path}.type", f"{part.type!r:.80} is not supported here, only {known}")
     field = "refusal" if part.type == "refusal" else "text"
     text: str | None = getattr(part, field)
     if text is None:
-        raise wrong_field(f"{path}.{field}", "is missing")
+        raise wrong(f"{path}.{field}", "is missing")
     return text
 
 
@@ -267,7 +267,7 @@ def _thoughts(item: bodies.ReasoningItem, path: str) -> str:
         parts, name, kind = item.content, "content", "reasoning_text"
     elif item.encrypted_content:
         if (text := unsealed(item.encrypted_content)) is None:
-            raise wrong_field(f"{path}.encrypted_content", "is not of this server")
+            raise wrong(f"{path}.encrypted_content", "is not of this server")
         return text
     else:
         parts, name, kind = item.summary or [], "summary", "summary_text"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
-from radixlm.core.errors import InvalidRequestError, wrong_field
+from radixlm.core.errors import InvalidRequestError, wrong
 from radixlm.core.keys import Key
 from radixlm.core.sampling import SamplingParams
 from radixlm.server.http.body import Body, ListOf
@@ -61,7 +61,7 @@ class NativeParams(SamplingFields):
         if self.prompt_only:
             limit = sampled_for_nothing(least)
         if self.seed is not None and self.sampling_seed not in (None, self.seed):
-            raise wrong_field("sampling_seed", f"is {self.sampling_seed}, but seed is {self.seed}")
+            raise wrong("sampling_seed", f"is {self.sampling_seed}, but seed is {self.seed}")
         of_prompt = top is not None and start >= 0
         return self.sampling(
             max_tokens=limit,
@@ -129,12 +129,12 @@ class GenerateBody(CacheFields):
         each = spread(self.sampling_params, count, NativeParams(), "sampling_params")
         for place, own in enumerate(each):
             if (own.n or 1) != (each[0].n or 1):
-                raise wrong_field(f"sampling_params[{place}].n", "must be that of the others")
+                raise wrong(f"sampling_params[{place}].n", "must be that of the others")
         wanted = spread(self.return_logprob, count, False, "return_logprob")
         starts = self._starts(keys, each, wanted)
         tops = spread(self.top_logprobs_num, count, 0, "top_logprobs_num")
         if self.return_logprob is None and any(tops):
-            raise wrong_field("top_logprobs_num", "needs return_logprob to be true")
+            raise wrong("top_logprobs_num", "needs return_logprob to be true")
         made = []
         for place, own in enumerate(each):
             top = tops[place] if wanted[place] else None
@@ -164,9 +164,9 @@ class GenerateBody(CacheFields):
         for start, key in zip(starts, keys, strict=True):
             if not -1 <= start <= key.size:
                 places = f"a place in the prompt of {key.size} tokens or its end"
-                raise wrong_field(name, f"is -1 or {places}, got {start}")
+                raise wrong(name, f"is -1 or {places}, got {start}")
         if self.return_logprob is None and any(start >= 0 for start in starts):
-            raise wrong_field(name, "needs return_logprob to be true")
+            raise wrong(name, "needs return_logprob to be true")
         return starts
 
     def rids(self, count: int) -> str | list[str] | None:
@@ -214,5 +214,5 @@ def spread(value: T | list[T] | None, count: int, default: T, param: str) -> lis
     if not isinstance(value, list):
         return [default if value is None else value] * count
     if len(value) != count:
-        raise wrong_field(param, f"holds {len(value)} of {count} entries, one for each prompt")
+        raise wrong(param, f"holds {len(value)} of {count} entries, one for each prompt")
     return value

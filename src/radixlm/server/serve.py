@@ -41,8 +41,6 @@ _logger = logging.getLogger("radixlm.server")
 
 _GRACE_SECONDS = 5
 _ANSWER_SECONDS = 3  # with the grace less than the ten that `docker stop` waits
-_MIB = 2**20
-_GIB = 2**30
 # No useful prompt fits into a smaller pool.
 _USEFUL_TOKENS = 512
 _CHAT = '/v1/chat/completions -d \'{"messages": [{"role": "user", "content": "Hello"}]}\''
@@ -219,6 +217,8 @@ def welcome(
 ) -> str:
     """name: what clients ask for. chats: whether the model has a chat template."""
     place, url, tool = _address(listener, config)
+    mib = info.kv_bytes / 2**20
+    size = f"{mib / 1024:.1f} GiB" if mib >= 1024 else f"{mib:.1f} MiB"
     limited = "; less than the context, so prompt and answer are at most that long"
     limit = "" if info.kv_tokens >= info.context_length else limited
     threads = f", {counted(info.threads, 'thread')}" if info.device == "cpu" else ""
@@ -226,7 +226,7 @@ def welcome(
         f"RadixLM serves {name} on {place}\n"
         f"  model    {info.model_type}, {info.dtype} on {info.device}{threads}\n"
         f"  context  {info.context_length:,} tokens\n"
-        f"  KV pool  {info.kv_tokens:,} tokens, {_size(info.kv_bytes)}{limit}\n"
+        f"  KV pool  {info.kv_tokens:,} tokens, {size}{limit}\n"
         f"  page     {url}/ui\n"
         f"try:\n  {tool} {url}{_CHAT if chats else _COMPLETION}"
     )
@@ -240,10 +240,6 @@ def pool_warning(info: ModelInfo) -> str | None:
         f"The KV pool has room for only {info.kv_tokens} tokens, prompt and answer together: "
         "most requests will be refused. Give it more with --kv-tokens"
     )
-
-
-def _size(size: int) -> str:
-    return f"{size / _GIB:.1f} GiB" if size >= _GIB else f"{size / _MIB:.1f} MiB"
 
 
 def _address(listener: socket.socket, config: ServerConfig) -> tuple[str, str, str]:

@@ -262,7 +262,7 @@ def _nearest(name: str, model: type[Body]) -> str | None:
 def _explain(errors: Sequence[ErrorDetails]) -> InvalidRequestError:
     """One error about the first wrong field, as far into it as any of its types could read."""
     field = [entry for entry in errors if entry["loc"][:1] == errors[0]["loc"][:1]]
-    worst = max(field, key=lambda entry: _places(entry["loc"]))
+    worst = max(field, key=lambda each: [part for part in each["loc"] if isinstance(part, int)])
     param = _field_path(worst["loc"])
     wishes = [
         _WISHES.get(entry["type"], entry["msg"])
@@ -272,10 +272,6 @@ def _explain(errors: Sequence[ErrorDetails]) -> InvalidRequestError:
     got = "" if worst["type"] == "missing" else f" (got {worst['input']!r:.80})"
     text = ", or ".join(dict.fromkeys(wishes))
     return InvalidRequestError(f"{param or 'the body'}: {text}{got}", param=param or None)
-
-
-def _places(location: tuple[int | str, ...]) -> tuple[int, ...]:
-    return tuple(part for part in location if isinstance(part, int))
 
 
 def _field_path(location: tuple[int | str, ...]) -> str:

@@ -21,7 +21,7 @@ from radixlm.core.request import (
     TokenLogprob,
 )
 from radixlm.core.sampling import SamplingParams
-from radixlm.observe.causes import Outline, find
+from radixlm.observe.causes import Finding, Outline, find
 from radixlm.server.pipeline.answer_memory import Asked
 from radixlm.server.pipeline.metrics import RequestTimes
 from radixlm.server.pipeline.protocol import MAX_CHOICES, CacheFields
@@ -180,13 +180,16 @@ def _take_miss(
     unsalted = request.namespace.cache_salt == service.isolated(Namespace(), tenant).cache_salt
     shown = unsalted or service.sees_salted(tenant)
     own = service.shows_cached_text(tenant, request.namespace)
+    look = partial(_find, service, generation, request, miss)
+    service.misses.add(tenant, miss, look, shows_text=shown and own)
+
+
+def _find(
+    service: Service, generation: Generation, request: GenerateRequest, miss: MissReport
+) -> Finding:
+    others = not service.shows_cached_text(request.tenant, request.namespace)
     tokenizer, outline = service.engine.tokenizer, generation.outline
-    service.misses.add(
-        tenant,
-        miss,
-        partial(find, tokenizer, miss, request.key, outline, others=not own),
-        shows_text=shown and own,
-    )
+    return find(tokenizer, miss, request.key, outline, others=others)
 
 
 async def _remember(
@@ -286,6 +289,5 @@ def report_of(
     """The report of one of a generation's prompts."""
     request = generation.requests[prompt * generation.n]
     shown = service.shows_cached_text(request.tenant, request.namespace)
-    tokenizer, outline = service.engine.tokenizer, generation.outline
-    found = find(tokenizer, miss, request.key, outline, others=not shown)
+    found = _find(service, generation, request, miss)
     return as_report(prompt, miss, found, shows_text=shown)

@@ -52,10 +52,6 @@ class UnderWay:
         # When the server was last idle, and then the last ends.
         self._moments = deque([clock.now()], maxlen=_REMEMBERED)
 
-    def __len__(self) -> int:
-        """Tenants with requests under way."""
-        return len(self._counts)
-
     def check(self, tenant: str, count: int = 1) -> None:
         """Raise QueueFullError when `count` more of a tenant's would be too many."""
         known = self._counts[tenant]

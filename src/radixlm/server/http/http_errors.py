@@ -49,57 +49,6 @@ class MessagesError(TypedDict):
     request_id: str
 
 
-class ModelNotFoundError(errors.InvalidRequestError):
-    """The request names a model that is not served here."""
-
-
-class NotFoundError(errors.InvalidRequestError):
-    """Nothing that the client may see is stored under this id."""
-
-
-class UnsupportedRouteError(NotFoundError):
-    """The route is of an API, or a part of one, that this server does not have."""
-
-
-class UnknownRouteError(NotFoundError):
-    """There is no such route."""
-
-
-class WrongMethodError(errors.InvalidRequestError):
-    """There is such a route, but not with this method.
-
-    methods: that it has.
-    """
-
-    def __init__(self, asked: str, methods: Sequence[str]) -> None:
-        super().__init__(f"{asked} is not possible; use {in_words(methods)}")
-        self.methods = methods
-
-
-class BodyTooLargeError(errors.InvalidRequestError):
-    """The request's body is longer than the server reads."""
-
-
-class BodyTimeoutError(errors.InvalidRequestError):
-    """The client took too long to send the request's body."""
-
-
-class HeaderTimeoutError(errors.InvalidRequestError):
-    """The client took too long to send the request's headers."""
-
-
-class HeaderTooLongError(errors.InvalidRequestError):
-    """The request's headers are longer than the server reads."""
-
-
-class InvalidApiKeyError(errors.InvalidRequestError):
-    """The request carries none of the keys that open this server."""
-
-
-class AdminKeyNeededError(errors.InvalidRequestError):
-    """The request carries a key that opens this server, but not what is for admins."""
-
-
 class RequestTimeoutError(errors.RadixLMError):
     """The request took longer than the server lets one take; it was aborted."""
 
@@ -113,28 +62,77 @@ class NotGeneratingError(errors.RadixLMError):
 
 
 # The HTTP status of an error, and OpenAI's code for it where there is one.
-_KNOWN: Mapping[type[Exception], tuple[int, str | None]] = {
+_KNOWN: dict[type[Exception], tuple[int, str | None]] = {
     errors.InvalidRequestError: (400, None),
     errors.RequestTooLargeError: (400, "context_length_exceeded"),
-    InvalidApiKeyError: (401, "invalid_api_key"),
-    AdminKeyNeededError: (403, "admin_key_needed"),
-    ModelNotFoundError: (404, "model_not_found"),
     errors.NodeGoneError: (404, None),
-    NotFoundError: (404, "not_found"),
-    UnknownRouteError: (404, "unknown_url"),
-    UnsupportedRouteError: (404, "unsupported_route"),
-    WrongMethodError: (405, "method_not_supported"),
-    BodyTimeoutError: (408, "body_timeout"),
-    HeaderTimeoutError: (408, "header_timeout"),
-    BodyTooLargeError: (413, None),
     errors.QueueFullError: (429, "queue_full"),
-    HeaderTooLongError: (431, None),
     errors.EngineDeadError: (503, "engine_dead"),
     errors.EngineStoppedError: (503, "server_shutting_down"),
     errors.NoTrialError: (503, None),
     NotGeneratingError: (503, None),
     RequestTimeoutError: (504, "request_timeout"),
 }
+
+
+class Refusal(errors.InvalidRequestError):
+    """Of a request, before it reaches the engine."""
+
+    def __init_subclass__(cls, *, status: int, code: str | None = None) -> None:
+        _KNOWN[cls] = (status, code)
+
+
+class ModelNotFoundError(Refusal, status=404, code="model_not_found"):
+    """The request names a model that is not served here."""
+
+
+class NotFoundError(Refusal, status=404, code="not_found"):
+    """Nothing that the client may see is stored under this id."""
+
+
+class UnsupportedRouteError(NotFoundError, status=404, code="unsupported_route"):
+    """The route is of an API, or a part of one, that this server does not have."""
+
+
+class UnknownRouteError(NotFoundError, status=404, code="unknown_url"):
+    """There is no such route."""
+
+
+class WrongMethodError(Refusal, status=405, code="method_not_supported"):
+    """There is such a route, but not with this method.
+
+    methods: that it has.
+    """
+
+    def __init__(self, asked: str, methods: Sequence[str]) -> None:
+        super().__init__(f"{asked} is not possible; use {in_words(methods)}")
+        self.methods = methods
+
+
+class BodyTooLargeError(Refusal, status=413):
+    """The request's body is longer than the server reads."""
+
+
+class BodyTimeoutError(Refusal, status=408, code="body_timeout"):
+    """The client took too long to send the request's body."""
+
+
+class HeaderTimeoutError(Refusal, status=408, code="header_timeout"):
+    """The client took too long to send the request's headers."""
+
+
+class HeaderTooLongError(Refusal, status=431):
+    """The request's headers are longer than the server reads."""
+
+
+class InvalidApiKeyError(Refusal, status=401, code="invalid_api_key"):
+    """The request carries none of the keys that open this server."""
+
+
+class AdminKeyNeededError(Refusal, status=403, code="admin_key_needed"):
+    """The request carries a key that opens this server, but not what is for admins."""
+
+
 # Their kinds, by status; others are the request's fault, or the server's.
 _OPENAI_TYPES = {
     403: "permission_error",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import aclosing
-from typing import Any, TypeVar
+from contextlib import aclosing, suppress
+from typing import Any, TypeVar, cast
 
 from fastapi.responses import StreamingResponse
 from starlette.requests import ClientDisconnect
@@ -68,11 +68,7 @@ async def until_disconnect(receive: Receive, work: Awaitable[T]) -> T:
 
 
 class EventStream(StreamingResponse):
-    """Sends events until they end or the client leaves; closes their generator in either case.
-
-    An error in mid-stream becomes the stream's end, since the status line has been sent already.
-    end_with: what a stream ends with that an error cuts short. first: sent before the events.
-    """
+    """Sends events until they end or the client leaves; closes their generator in either case."""
 
     @classmethod
     async def begun(
@@ -83,46 +79,39 @@ class EventStream(StreamingResponse):
     ) -> EventStream:
         """A stream whose first event has come, so that what is refused still gets its own status
         code. Raises what the events raise before, ClientDisconnect.
-        """
-        return cls(events, end_with, await until_disconnect(receive, anext(events)))
 
-    def __init__(
-        self,
-        events: AsyncGenerator[bytes, None],
-        end_with: Callable[[Exception], bytes],
-        first: bytes,
-    ) -> None:
-        super().__init__(
-            events, media_type="text/event-stream", headers={"Cache-Control": "no-cache"}
-        )
-        self._events = events
-        self._end_with = end_with
-        self._first = first
+        end_with: what it ends with where an error cuts it short later, since the status line has
+        been sent already.
+        """
+        first = await until_disconnect(receive, anext(events))
+        whole, headers = _whole(first, events, end_with), {"Cache-Control": "no-cache"}
+        return cls(whole, media_type="text/event-stream", headers=headers)
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
-        try:
+        with suppress(ClientDisconnect):
             await until_disconnect(receive, self.stream_response(send))
-        except ClientDisconnect:
-            return
 
     async def stream_response(self, send: Send) -> None:
         await send(
             {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         )
-        async with aclosing(self._chunks()) as events:
+        async with aclosing(cast("AsyncGenerator[bytes, None]", self.body_iterator)) as events:
             async for chunk in events:
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _chunks(self) -> AsyncGenerator[bytes, None]:
-        async with aclosing(self._events):
-            try:
-                yield self._first
-                self._first = b""  # it may be megabytes
-                async for chunk in self._events:
-                    yield chunk
-            except Exception as error:  # whatever it is, the client must learn of it
-                yield self._end_with(error)
+
+async def _whole(
+    first: bytes, events: AsyncGenerator[bytes, None], end_with: Callable[[Exception], bytes]
+) -> AsyncGenerator[bytes, None]:
+    async with aclosing(events):
+        try:
+            yield first
+            del first  # it may be megabytes
+            async for chunk in events:
+                yield chunk
+        except Exception as error:  # whatever it is, the client must learn of it
+            yield end_with(error)
 
 
 async def _disconnected(receive: Receive) -> None:

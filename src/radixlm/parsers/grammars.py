@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.grammar import ANY_OBJECT, JSON_STYLE, Grammar, GrammarKind
-from radixlm.parsers import reasoning
+from radixlm.parsers import steps
 from radixlm.parsers.tool_calls import CallFormat, Fields
 from radixlm.parsers.tools import REMARKS, Calling, Choices, Tool, ToolUse, choices, types_of
 
 _SLASH = re.compile(r"(\\.)|/", re.DOTALL)
-
-
 _KEY = re.compile(r"[\w.-]+", re.ASCII)
 _ANY_KEY = "/[A-Za-z0-9_.\\-]+/"
 # What says no more of the arguments than their properties do.
@@ -53,7 +51,7 @@ def answer_grammar(
     lines.append(f"answer: {writer.answer(wanted is not None)}")
     if use.may_call:
         lines += writer.calls(among_text=use.calling is Calling.AUTO and wanted is None)
-    lines.append(writer.up_to("rest", reasoning.END))
+    lines.append(writer.up_to("rest", steps.END))
     lines.append("SPACES: /[ \\n]{0,4}/")
     lines.append("ANYTHING: /(?s:.*)/")
     lines.append(f"TEXT: {writer.text()}")
@@ -62,23 +60,22 @@ def answer_grammar(
     return "\n".join(lines) + "\n"
 
 
-class _AnswerWriter:
-    def __init__(self, form: CallFormat, use: ToolUse, special: Mapping[str, int]) -> None:
-        self._form = form
-        self._use = use
-        self._special = special
+class _AnswerWriter(NamedTuple):
+    form: CallFormat
+    use: ToolUse
+    special: Mapping[str, int]
 
     def thoughts(self, opened: bool | None) -> str:
         """What comes before the answer, spaces included."""
         if opened is None:
             return ""
-        begin = self._marker(reasoning.BEGIN)
+        begin = self._marker(steps.BEGIN)
         return f"({begin})? rest SPACES " if opened else f"({begin} rest SPACES)? "
 
     def answer(self, with_final: bool) -> str:
         """Text, blocks of calls, or what is wanted instead of text."""
         text = "final" if with_final else "TEXT"
-        form, use = self._form, self._use
+        form, use = self.form, self.use
         if not use.may_call:
             return text
         if use.calling is Calling.AUTO and form.begin and use.parallel and not with_final:
@@ -89,20 +86,20 @@ class _AnswerWriter:
 
     def text(self) -> str:
         """All text that is not read as calls; where calls may be made, a marker ends it anyway."""
-        form = self._form
+        form = self.form
         if not form.begin:
             return f"ANYTHING & ~/{form.never_begins}(?s:.*)/"
-        if self._use.may_call:
+        if self.use.may_call:
             return "ANYTHING"
         return f"ANYTHING & ~/(?s:.*){re.escape(form.begin)}(?s:.*)/"
 
     def calls(self, *, among_text: bool) -> list[str]:
         """The rule `block`, and those that it needs. among_text: any text may come before it."""
-        form, tools = self._form, self._use.tools
+        form, tools = self.form, self.use.tools
         # One literal with the first name, where text may begin alike: the longest match wins.
         leads = form.fields is not None and not form.begin
         calls = first = "lead" if leads else f"{_quoted(form.opens)} one"
-        if form.join is not None and self._use.parallel:
+        if form.join is not None and self.use.parallel:
             calls = f"{first} ({_quoted(form.join)} one)*"
         head = "head" if form.begin else ""
         parts = (head, calls, _quoted(form.closes), self._marker(form.end))
@@ -122,15 +119,15 @@ class _AnswerWriter:
 
     def up_to(self, rule: str, marker: str) -> str:
         """A rule: any text up to a marker, the marker included."""
-        if marker in self._special:
+        if marker in self.special:
             return f"{rule}: ANYTHING {self._marker(marker)}"
         return _up_to(rule, marker)
 
     def _call(self, rule: str, tool: Tool) -> list[str]:
         """The rule of a call, and those that it needs."""
-        followed = tool.strict or self._use.calling is Calling.REQUIRED
+        followed = tool.strict or self.use.calling is Calling.REQUIRED
         arguments = tool.parameters if followed else ANY_OBJECT
-        form = self._form
+        form = self.form
         if form.fields is not None:
             fields = _FieldsWriter(form.fields, tool, arguments)
             return fields.rules(rule, lead=form.opens)
@@ -149,20 +146,19 @@ class _AnswerWriter:
         return [f"{rule}: {_json(call, lenient=not tool.strict)}"]
 
     def _marker(self, marker: str) -> str:
-        token = self._special.get(marker)
+        token = self.special.get(marker)
         return _quoted(marker) if token is None else f"<[{token}]>"
 
 
-class _FieldsWriter:
+class _FieldsWriter(NamedTuple):
     """Rules of one tool's calls whose arguments are written one by one.
 
     arguments: their schema. Where it names no properties, any may be given, else these alone.
     """
 
-    def __init__(self, form: Fields, tool: Tool, arguments: Mapping[str, Any]) -> None:
-        self._form = form
-        self._tool = tool
-        self._root = arguments
+    form: Fields
+    tool: Tool
+    arguments: Mapping[str, Any]
 
     def rules(self, rule: str, *, lead: str) -> list[str]:
         """`rule`: one call, arguments in the schema's order; `rule`_lead, the same with `lead`
@@ -171,14 +167,14 @@ class _FieldsWriter:
         `plain` must be any text up to the form's `value_end`. Raises InvalidRequestError when the
         schema of a strict tool cannot be followed in this form.
         """
-        form = self._form
-        opens, closes = form.before + self._tool.name + form.after, _quoted(form.closes)
+        form = self.form
+        opens, closes = form.before + self.tool.name + form.after, _quoted(form.closes)
         lines = [
             f"{rule}: {_quoted(opens)} {rule}_rest",
             f"{rule}_lead: {_quoted(lead + opens)} {rule}_rest",
         ]
         properties = self._properties()
-        if not properties and self._root.get("additionalProperties") is not False:
+        if not properties and self.arguments.get("additionalProperties") is not False:
             return [
                 *lines,
                 f"{rule}_rest: ({rule}_any ({_quoted(form.join)} {rule}_any)*)? {closes}",
@@ -188,7 +184,7 @@ class _FieldsWriter:
         for place, (key, schema) in enumerate(properties.items()):
             given = f"{rule}_field_{place}"
             first, more = (f"{rule}_{which}_" for which in ("first", "more"))
-            needed = key in self._root.get("required", ())
+            needed = key in self.arguments.get("required", ())
             without = ("", "") if needed else (f" | {first}{place + 1}", f" | {more}{place + 1}")
             lines += [
                 f"{given}: {_quoted(form.key_before + key)} {self._value(schema)}",
@@ -199,15 +195,15 @@ class _FieldsWriter:
         return [*lines, f'{rule}_first_{count}: ""', f'{rule}_more_{count}: ""']
 
     def _properties(self) -> Mapping[str, Any]:
-        more = self._root.keys() - _FOLLOWED - REMARKS
+        more = self.arguments.keys() - _FOLLOWED - REMARKS
         if more:
             self._refuse(f"{sorted(more)} of its parameters")
-        found = dict(self._root.get("properties", {}))
-        found |= {key: {} for key in self._root.get("required", ()) if key not in found}
+        found = dict(self.arguments.get("properties", {}))
+        found |= {key: {} for key in self.arguments.get("required", ()) if key not in found}
         for key in found:
             if not _KEY.fullmatch(key):
                 raise InvalidRequestError(
-                    f"tools: {self._tool.name}: this model's calls can not hold an argument named"
+                    f"tools: {self.tool.name}: this model's calls can not hold an argument named"
                     f" {key!r}; letters, digits and '_.-' can be written",
                     param="tools",
                 )
@@ -215,33 +211,33 @@ class _FieldsWriter:
 
     def _value(self, schema: Any) -> str:
         """What stands after an argument's name."""
-        form = self._form
+        form = self.form
         if not form.value_end:
             return f"{_quoted(form.key_after)} {self._json(schema)}"
         ends = _quoted(f"\n{form.value_end}\n")
-        chosen = choices(schema, self._root)
+        chosen = choices(schema, self.arguments)
         if values := _values(chosen):
             if not _only_values(chosen, values):
                 self._refuse(f"more than the values, in {json.dumps(schema)[:200]},")
             written = " | ".join(_quoted(form.key_after + _plain(value)) for value in values)
             return f"({written}) {ends}"
-        if "string" not in types_of(schema, self._root):
+        if "string" not in types_of(schema, self.arguments):
             return f"{_quoted(form.key_after)} {self._json(schema)} {ends}"
-        if not _any_text(chosen):
+        if not (chosen.only and not chosen.exclusive and all(map(_says_no_more, chosen.schemas))):
             self._refuse(f"more than the type of a text, in {json.dumps(schema)[:200]},")
         return f'{_quoted(form.key_after)} plain "\\n"'
 
     def _json(self, schema: Any) -> str:
         found = _moved(schema if isinstance(schema, Mapping) else {}, _ROOT)
         if '"$ref"' in json.dumps(found):
-            found["$defs"] = {"root": _moved(self._root, _ROOT)}
-        return _json(found, lenient=not self._tool.strict)
+            found["$defs"] = {"root": _moved(self.arguments, _ROOT)}
+        return _json(found, lenient=not self.tool.strict)
 
     def _refuse(self, what: str) -> None:
         """Only where the tool is strict."""
-        if self._tool.strict:
+        if self.tool.strict:
             raise InvalidRequestError(
-                f"tools: {self._tool.name}: {what} can not be followed in the format of this"
+                f"tools: {self.tool.name}: {what} can not be followed in the format of this"
                 " model's calls; leave it out, or `strict`",
                 param="tools",
             )
@@ -270,12 +266,8 @@ def _only_values(chosen: Choices, values: Sequence[Any]) -> bool:
     return chosen.only and said <= _OF_VALUES and (apart or not chosen.exclusive)
 
 
-def _any_text(chosen: Choices) -> bool:
-    """Whether every text is a value, as it is read."""
-    return chosen.only and not chosen.exclusive and all(map(_says_no_more, chosen.schemas))
-
-
 def _says_no_more(schema: Any) -> bool:
+    """Whether every text is a value of it, as it is read."""
     if not isinstance(schema, Mapping):
         return schema is True
     said = schema.keys() - REMARKS

@@ -257,10 +257,7 @@ class JsonParser(JsonCallParser):
 
 # For models that were taught no format of their own.
 JSON = CallFormat(
-    parser=JsonParser,
-    join="\n",
-    never_begins=r"\s*(```(json)?\s*)?(\[\s*)?\{",
-    described=False,
+    parser=JsonParser, join="\n", never_begins=r"\s*(```(json)?\s*)?(\[\s*)?\{", described=False
 )
 
 

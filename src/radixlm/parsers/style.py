@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from radixlm.core.grammar import Grammar
-from radixlm.parsers import AnswerParser, PlainParser, reasoning
+from radixlm.parsers import AnswerParser, PlainParser, steps
 from radixlm.parsers.formats import AUTO, format_named
 from radixlm.parsers.grammars import answer_grammar
 from radixlm.parsers.json_formats import JSON
-from radixlm.parsers.reasoning import THINKING, ReasoningParser, Thinking
+from radixlm.parsers.steps import THINKING, ReasoningParser, Thinking
 from radixlm.parsers.tool_calls import CallFormat
 from radixlm.parsers.tools import ToolUse
 from radixlm.text.tokenizer import Tokenizer
@@ -27,7 +27,7 @@ class AnswerStyle:
         cls, template: str, tool_call_parser: str = AUTO, reasoning_parser: str = AUTO
     ) -> AnswerStyle:
         """The style of a model with this chat template, or the one that is named."""
-        thinking = Thinking.OPENED if reasoning.END in template else Thinking.NEVER
+        thinking = Thinking.OPENED if steps.END in template else Thinking.NEVER
         if reasoning_parser != AUTO:
             thinking = THINKING[reasoning_parser]
         return cls(format_named(tool_call_parser, template), thinking)
@@ -67,7 +67,7 @@ class AnswerStyle:
 
     def _special(self, tokenizer: Tokenizer) -> dict[str, int]:
         """The markers that are special tokens."""
-        thoughts = () if self.thinking is Thinking.NEVER else (reasoning.BEGIN, reasoning.END)
+        thoughts = () if self.thinking is Thinking.NEVER else (steps.BEGIN, steps.END)
         tokens = {marker: tokenizer.token_id(marker) for marker in (*self.calls.markers, *thoughts)}
         return {
             marker: token

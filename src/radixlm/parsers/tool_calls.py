@@ -10,14 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from radixlm.parsers import (
-    AnswerEvent,
-    TextDelta,
-    ToolArguments,
-    ToolCallBegun,
-    ToolCallCut,
-    ToolCallEnded,
-)
+from radixlm import parsers
 from radixlm.parsers.steps import StepParser, Steps
 
 _ALPHABET = string.ascii_letters + string.digits
@@ -71,7 +64,9 @@ class CallParser(StepParser):
             return False
         if not whole:
             self._at = self._sent
-        self._events.append(ToolCallEnded(self._begun) if whole else ToolCallCut(self._begun))
+        self._events.append(
+            parsers.ToolCallEnded(self._begun) if whole else parsers.ToolCallCut(self._begun)
+        )
         self._begun += 1
         self._after_call = whole
         self._mark = self._at
@@ -80,10 +75,12 @@ class CallParser(StepParser):
     def _more(self, delta: str) -> None:
         """Give away more of the arguments, and before that, that the call begins."""
         if self._sent is None:
-            self._events.append(ToolCallBegun(self._begun, self._new_id(), self._name or ""))
+            self._events.append(
+                parsers.ToolCallBegun(self._begun, self._new_id(), self._name or "")
+            )
         self._sent = self._at
         if delta:
-            self._events.append(ToolArguments(self._begun, delta))
+            self._events.append(parsers.ToolArguments(self._begun, delta))
 
     def _calls(self, separator: str) -> Steps[bool]:
         """Read calls with `separator` between; False when the last one was none."""
@@ -115,7 +112,9 @@ class CallParser(StepParser):
             self._at += len(rest) if marker.startswith(rest) else 0
         self._mark = self._at
 
-    def _give(self, end: int, make: Callable[[str], AnswerEvent] = TextDelta) -> None:
+    def _give(
+        self, end: int, make: Callable[[str], parsers.AnswerEvent] = parsers.TextDelta
+    ) -> None:
         if self._after_call:  # spaces that touch a call are dropped
             text = self._text[self._mark : end]
             self._mark += len(text) - len(text.lstrip())

@@ -109,21 +109,20 @@ def types_of(schema: Any, root: Any) -> frozenset[str]:
     >>> sorted(types_of({"anyOf": [{"const": "a"}, {"type": "null"}]}, {}))
     ['null', 'string']
     """
-    found = (_types_of(choice) for choice in choices(schema, root).schemas)
-    return frozenset().union(*found)
-
-
-def _types_of(choice: Any) -> frozenset[str]:
-    match choice:
-        case {"const": value}:
-            return frozenset({type_of(value)})
-        case {"enum": [*values]}:
-            return frozenset(map(type_of, values))
-        case {"type": str(name)}:
-            return frozenset({name})
-        case {"type": [*names]}:
-            return frozenset(map(str, names))
-    return ANY_TYPE
+    found: set[str] = set()
+    for choice in choices(schema, root).schemas:
+        match choice:
+            case {"const": value}:
+                found.add(type_of(value))
+            case {"enum": [*values]}:
+                found.update(map(type_of, values))
+            case {"type": str(name)}:
+                found.add(name)
+            case {"type": [*names]}:
+                found.update(map(str, names))
+            case _:
+                found |= ANY_TYPE
+    return frozenset(found)
 
 
 def fits(value: str, types: frozenset[str]) -> bool:

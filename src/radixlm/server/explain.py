@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
-from radixlm.core.errors import EngineDeadError, InvalidRequestError, QueueFullError
+from radixlm.core.errors import EngineDeadError, QueueFullError
 from radixlm.core.request import Namespace
 from radixlm.server import explain_body as bodies
 from radixlm.server.anthropic.messages_routes import message_task
@@ -96,22 +96,19 @@ async def explain(
     if everywhere and not service.keys.is_admin(tenant_of(request)):
         raise AdminKeyNeededError("across_namespaces needs one of the keys of --admin-api-key")
     answer: Explanation = {"reports": []}
-    try:
-        generation = await _generation_of(request, body)
-        namespace = generation.requests[0].namespace
-        for index, key in enumerate(generation.prompts):
-            with in_callers_words(generation.names):
-                explained = await service.engine.explain(
-                    key, namespace=namespace, everywhere=everywhere
-                )
-            report = report_of(service, generation, index, explained.report)
-            answer["reports"].append(report)
-            if everywhere:
-                holders = cast("Mapping[Namespace, int]", explained.holders)
-                longer = _longer(holders, namespace, explained.report.cached)
-                answer.setdefault("longer_elsewhere", []).append(longer)
-    except InvalidRequestError as error:
-        raise (body.explain(error) if isinstance(body, bodies.ExplainGenerate) else error) from None
+    generation = await _generation_of(request, body)
+    namespace = generation.requests[0].namespace
+    for index, key in enumerate(generation.prompts):
+        with in_callers_words(generation.names):
+            explained = await service.engine.explain(
+                key, namespace=namespace, everywhere=everywhere
+            )
+        report = report_of(service, generation, index, explained.report)
+        answer["reports"].append(report)
+        if everywhere:
+            holders = cast("Mapping[Namespace, int]", explained.holders)
+            longer = _longer(holders, namespace, explained.report.cached)
+            answer.setdefault("longer_elsewhere", []).append(longer)
     return JSONResponse(answer)
 
 

@@ -19,6 +19,7 @@ from radixlm.parsers import (
     ToolCallCut,
     ToolCallEnded,
 )
+from radixlm.parsers.formats import PythonicParser, QwenCoderParser
 from radixlm.parsers.json_formats import (
     HermesParser,
     JsonParser,
@@ -26,9 +27,7 @@ from radixlm.parsers.json_formats import (
     MistralParser,
     is_object,
 )
-from radixlm.parsers.pythonic import PythonicParser
-from radixlm.parsers.qwen_coder import QwenCoderParser
-from radixlm.parsers.reasoning import ReasoningParser
+from radixlm.parsers.steps import ReasoningParser
 from radixlm.parsers.tool_calls import CallParser
 
 TOOLS = {"f": {"properties": {"a": {"type": "string"}}}, "get.it": {}}

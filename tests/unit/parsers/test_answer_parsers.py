@@ -9,6 +9,7 @@ from itertools import count
 import pytest
 
 from radixlm.parsers import Answered, AnswerParser, PlainParser, ToolCallCut
+from radixlm.parsers.formats import PythonicParser, QwenCoderParser
 from radixlm.parsers.json_formats import (
     HermesParser,
     JsonParser,
@@ -16,9 +17,7 @@ from radixlm.parsers.json_formats import (
     MistralParser,
     is_object,
 )
-from radixlm.parsers.pythonic import PythonicParser
-from radixlm.parsers.qwen_coder import QwenCoderParser
-from radixlm.parsers.reasoning import ReasoningParser
+from radixlm.parsers.steps import ReasoningParser
 from radixlm.parsers.tool_calls import CallParser
 
 TOOLS = {

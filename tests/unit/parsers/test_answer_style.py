@@ -5,17 +5,9 @@ from __future__ import annotations
 import pytest
 
 from radixlm.parsers import ReasoningDelta, TextDelta
-from radixlm.parsers.formats import (
-    FORMATS,
-    HERMES,
-    JSON,
-    LLAMA,
-    MISTRAL,
-    MISTRAL_NAMED,
-    PYTHONIC,
-    QWEN_CODER,
-)
-from radixlm.parsers.reasoning import THINKING, Thinking
+from radixlm.parsers.formats import FORMATS, PYTHONIC, QWEN_CODER
+from radixlm.parsers.json_formats import HERMES, JSON, LLAMA, MISTRAL, MISTRAL_NAMED
+from radixlm.parsers.steps import THINKING, Thinking
 from radixlm.parsers.style import AnswerStyle
 from radixlm.parsers.tools import Calling, Tool, ToolUse
 from radixlm.text.tokenizer import Tokenizer

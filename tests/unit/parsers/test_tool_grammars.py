@@ -13,16 +13,9 @@ from jsonschema import Draft202012Validator
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.grammar import Grammar
 from radixlm.parsers import Answered
-from radixlm.parsers.formats import (
-    HERMES,
-    JSON,
-    LLAMA,
-    MISTRAL,
-    MISTRAL_NAMED,
-    PYTHONIC,
-    QWEN_CODER,
-)
-from radixlm.parsers.reasoning import Thinking
+from radixlm.parsers.formats import PYTHONIC, QWEN_CODER
+from radixlm.parsers.json_formats import HERMES, JSON, LLAMA, MISTRAL, MISTRAL_NAMED
+from radixlm.parsers.steps import Thinking
 from radixlm.parsers.style import AnswerStyle
 from radixlm.parsers.tool_calls import CallFormat
 from radixlm.parsers.tools import ANY_TYPE, Calling, Tool, ToolUse, types_of

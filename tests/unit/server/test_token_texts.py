@@ -13,7 +13,7 @@ from radixlm.core.keys import as_key
 from radixlm.core.request import FinishReason, GenerateRequest, RequestOutput, TokenLogprob
 from radixlm.core.sampling import SamplingParams
 from radixlm.parsers import AnswerParser, PlainParser
-from radixlm.parsers.reasoning import ReasoningParser
+from radixlm.parsers.steps import ReasoningParser
 from radixlm.server.openai.chat_writer import ChatWriter
 from radixlm.server.openai.completions import CompletionWriter
 from radixlm.server.pipeline import logprobs as token_texts

@@ -72,7 +72,6 @@ class DocumentBlock(Block):
 
     @property
     def parts(self) -> Sequence[Block]:
-        """As Block.parts."""
         content = self.source.content if isinstance(self.source, ContentSourceBlock) else ()
         return () if isinstance(content, str) else content
 
@@ -101,7 +100,6 @@ class SearchResultBlock(Block):
 
     @property
     def parts(self) -> Sequence[Block]:
-        """As Block.parts."""
         return self.content
 
     @property

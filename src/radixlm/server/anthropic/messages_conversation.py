@@ -137,8 +137,8 @@ class _Turns:
                 _only(role, "assistant", path, block.type)
                 turn = self._turn(role)
                 if isinstance(block, blocks.ThinkingBlock):
-                    before = turn.get("reasoning_content", "")
-                    turn["reasoning_content"] = before + _thoughts(block)
+                    thoughts = block.thinking or unsealed(block.signature or "") or ""
+                    turn["reasoning_content"] = turn.get("reasoning_content", "") + thoughts
             case blocks.ToolUseBlock():
                 _only(role, "assistant", path, block.type)
                 turn = self._turn(role)
@@ -173,20 +173,12 @@ def _only(role: str, wanted: str, path: str, kind: str) -> None:
         )
 
 
-def _thoughts(block: blocks.ThinkingBlock) -> str:
-    if block.thinking or block.signature is None:
-        return block.thinking
-    return unsealed(block.signature) or ""
-
-
 def _result(block: blocks.ToolResultBlock) -> Content:
-    if isinstance(block.content, str):
-        texts = [block.content]
-    else:
-        texts = [part.text for part in block.content or ()]
+    said = [] if block.content is None else block.content
+    texts = [said] if isinstance(said, str) else [part.text for part in said]
     if block.is_error:  # a chat has no other place to say so
         return "Error: " + "\n".join(texts)
-    return block.content if isinstance(block.content, str) else [text_part(each) for each in texts]
+    return said if isinstance(said, str) else [text_part(each) for each in texts]
 
 
 def _specs(tools: Sequence[bodies.ClientTool] | None) -> list[ToolSpec]:

@@ -15,12 +15,7 @@ from radixlm.core.errors import RequestTooLargeError
 from radixlm.core.request import Namespace
 from radixlm.server.anthropic.messages_blocks import AppliedEdit, SentMessage, edited
 from radixlm.server.anthropic.messages_body import CountBody, MessagesBody, PromptBody
-from radixlm.server.anthropic.messages_conversation import (
-    NAMES,
-    conversation_of,
-    params_of,
-    use_of,
-)
+from radixlm.server.anthropic.messages_conversation import NAMES, conversation_of, params_of, use_of
 from radixlm.server.anthropic.messages_writer import MessageEvent, MessageOut, MessageWriter
 from radixlm.server.http.body import in_callers_words, not_too_deep
 from radixlm.server.http.http_errors import MessagesError
@@ -51,10 +46,7 @@ class TokenCount(TypedDict):
     response_model=MessageOut,
     dependencies=[Depends(check_room)],
     responses=noted(
-        *GENERATING,
-        error=MessagesError,
-        events=MessageEvent,
-        example={**_PROMPT, "max_tokens": 16},
+        *GENERATING, error=MessagesError, events=MessageEvent, example={**_PROMPT, "max_tokens": 16}
     ),
 )
 async def create_message(request: Request, body: MessagesBody) -> Response:

@@ -17,7 +17,7 @@ from radixlm.core.errors import ConfigError
 from radixlm.core.flags import SECONDS, Rule, check_flags, flag, integer, number, one_of, written
 from radixlm.core.reports import MAX_WAITING
 from radixlm.parsers.formats import AUTO, FORMATS
-from radixlm.parsers.reasoning import THINKING
+from radixlm.parsers.steps import THINKING
 
 LogFormat = Literal["text", "json"]
 MetricsNames = Literal["radixlm", "sglang", "both", "vllm"]

@@ -115,18 +115,25 @@ def _literals(annotation: Any) -> Iterator[tuple[str, ...]]:
         yield from _literals(part)
 
 
+_WORDS = frozenset({"prompt", "messages"})  # of errors' texts, too
+
+
 def renamed(error: InvalidRequestError, names: Mapping[str, str]) -> InvalidRequestError:
     """The same error about the request's own field.
 
-    names: the request's fields, by what the pipeline and the engine call them.
+    names: the request's fields, each with what it is in, by what the pipeline and the engine call
+    them; in the text, they stand without that.
     """
     own = names.get(error.param or "")
     if own is None:
         return error
     renamed = copy(error)
     renamed.param = own
-    if error.param not in ("prompt", "messages"):  # which are words of the text, too
-        renamed.args = (str(error).replace(str(error.param), own),)
+    if error.param not in _WORDS:
+        fields = {name: path.rpartition(".")[2] for name, path in names.items()}
+        known = "|".join(fields.keys() - _WORDS)
+        text = re.sub(rf"\b({known})\b", lambda found: fields[found[0]], str(error))
+        renamed.args = (text,)
     return renamed
 
 

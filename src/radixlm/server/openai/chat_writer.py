@@ -1,32 +1,136 @@
-"""How chat completions are written: answers as messages, and as their deltas."""
+"""How OpenAI's completions are written. What chat's and text's have in common: head, usage,
+reports, the stream's end. And chat's own: answers as messages, and as their deltas.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, NotRequired
+from typing import Annotated, Any, ClassVar, Literal, NotRequired
 
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from radixlm import parsers
 from radixlm.core.request import NOTHING, FinishReason, Piece, RequestOutput, TokenLogprob
-from radixlm.parsers import (
-    Answered,
-    AnswerEvent,
-    ReasoningDelta,
-    TextDelta,
-    ToolArguments,
-    ToolCallBegun,
-    ToolCallCut,
-    ToolCallEnded,
-)
-from radixlm.server.openai.openai_writer import Head, OpenAIWriter, PromptIds, Tier, TokenIds
+from radixlm.server.http.sse import DONE, compact, event, framed, spliced
 from radixlm.server.pipeline.answer import AnswerStream
 from radixlm.server.pipeline.chat import ChatTask
+from radixlm.server.pipeline.generation import Generation, reported
 from radixlm.server.pipeline.logprobs import ChatLogprobs, TokenTexts, chat_logprobs
-from radixlm.server.pipeline.protocol import ChatBody
+from radixlm.server.pipeline.protocol import ChatBody, GenerationBody
 from radixlm.server.pipeline.service import Service
-from radixlm.server.pipeline.usage import CacheFields, Usage
+from radixlm.server.pipeline.usage import CacheFields, Usage, UsageMeter
+
+Fields = Mapping[str, Any]
+
+
+class Head(TypedDict):
+    """created: in seconds since 1970. system_fingerprint: of what computes the answers."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    system_fingerprint: str
+
+
+class Tier(TypedDict, total=False):
+    """It is there where the request names one."""
+
+    service_tier: Literal["default"]
+
+
+class TokenIds(TypedDict, total=False):
+    """They are there with return_token_ids."""
+
+    token_ids: list[int]
+
+
+class PromptIds(TypedDict, total=False):
+    """They are there with return_token_ids; in a stream, with a choice's first tokens."""
+
+    prompt_token_ids: list[int]
+
+
+class OpenAIWriter(ABC):
+    """A Writer but for `push`. whole_kind, chunk_kind: `object` of an answer and of a chunk."""
+
+    whole_kind: ClassVar[str]
+    chunk_kind: ClassVar[str]
+
+    def __init__(self, service: Service, generation: Generation, body: GenerationBody) -> None:
+        self.meter = UsageMeter(generation.n, caches=service.caches)
+        self._service = service
+        self._tokenizer = service.engine.tokenizer
+        self._params = generation.params
+        self._generation = generation
+        self._usage = body.usage_options
+        self._with_details = bool(body.return_cached_tokens_details)
+        self._streams = bool(body.stream)
+        self._with_ids = bool(body.return_token_ids)
+        self._created = int(time.time())
+        self._beside: CacheFields = {}
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """How many of the tokens that were pushed are thoughts."""
+        return 0
+
+    @abstractmethod
+    def answer(self) -> Fields:
+        """`choices` of the whole answer, and what else the API gives. A choice is a mapping, or
+        JSON already.
+        """
+
+    async def finish(self) -> list[bytes]:
+        generation = self._generation
+        if len(generation.requests) > 1:  # in a thread: each prompt's report takes a while
+            report = await asyncio.to_thread(reported, self._service, generation, self.meter.misses)
+        else:
+            report = reported(self._service, generation, self.meter.misses)
+        if "cache_report" in report:
+            self._beside["cache_report"] = report["cache_report"]
+        if self._with_details:
+            device = self.meter.cached_tokens
+            self._beside["sglext"] = {"cached_tokens_details": {"device": device, "host": 0}}
+        last = {**self._head(self.chunk_kind), "choices": [], **self._beside}
+        if self._usage.include_usage:
+            last["usage"] = self.meter.as_json(self.reasoning_tokens)
+        return [event(last), DONE] if self._usage.include_usage or self._beside else [DONE]
+
+    def whole(self) -> bytes:
+        usage = self.meter.as_json(self.reasoning_tokens)
+        return _in_pieces(
+            {**self._head(self.whole_kind), **self.answer(), "usage": usage, **self._beside}
+        )
+
+    def event(self, fields: Fields) -> bytes:
+        """A chunk with these fields, and the usage so far where that is asked for."""
+        chunk = {**self._head(self.chunk_kind), **fields}
+        if self._usage.include_usage:
+            so_far = self._usage.continuous_usage_stats
+            chunk["usage"] = self.meter.as_json(self.reasoning_tokens) if so_far else None
+        return framed(_in_pieces(chunk))
+
+    def _head(self, kind: str) -> Head:
+        return {
+            "id": self._generation.request_id,
+            "object": kind,
+            "created": self._created,
+            "model": self._service.model_name,
+            "system_fingerprint": self._service.fingerprint,
+        }
+
+
+def _in_pieces(fields: Fields) -> bytes:
+    """JSON, choice by choice: making it keeps the interpreter to itself."""
+    written = (each if isinstance(each, bytes) else compact(each) for each in fields["choices"])
+    rest = {name: value for name, value in fields.items() if name != "choices"}
+    return spliced(rest, {"choices": b"[" + b",".join(written) + b"]"})
 
 
 class CalledFunction(TypedDict):
@@ -128,13 +232,9 @@ class ChatWriter(OpenAIWriter):
 
     def __init__(self, service: Service, task: ChatTask, body: ChatBody) -> None:
         super().__init__(service, task.generation, body)
-        self._tokenizer = service.engine.tokenizer
         self._new_parser = task.new_parser
-        self._params = task.generation.params
         self._prompt = task.prompt.key
         self._with_logprobs = self._params.logprobs is not None
-        self._with_ids = bool(body.return_token_ids)
-        self._streams = bool(body.stream)
         # OpenAI says which tier it was only where one was asked for.
         self._tier: Tier = {} if body.service_tier is None else {"service_tier": "default"}
         self._choices: dict[int, _Choice] = {}
@@ -146,7 +246,9 @@ class ChatWriter(OpenAIWriter):
     def push(self, choice: int, output: RequestOutput) -> Iterable[bytes]:
         begins = choice not in self._choices
         if begins:
-            self._choices[choice] = self._begin()
+            shown = self._streams and (self._with_ids or self._with_logprobs)
+            texts = TokenTexts(self._tokenizer, self._params, self._prompt) if shown else None
+            self._choices[choice] = _Choice(AnswerStream(self._new_parser()), texts)
         known = self._choices[choice]
         if self._streams:
             return self._chunks(choice, known, output, begins=begins)
@@ -177,11 +279,6 @@ class ChatWriter(OpenAIWriter):
             reason = finish_of(output, called=known.stream.called)
             made.append(self._chunk(choice, {}, finish_reason=reason))
         return made
-
-    def _begin(self) -> _Choice:
-        shown = self._streams and (self._with_ids or self._with_logprobs)
-        texts = TokenTexts(self._tokenizer, self._params, self._prompt) if shown else None
-        return _Choice(AnswerStream(self._new_parser()), texts)
 
     def _choice(self, choice: int) -> ChatChoice:
         known = self._choices[choice]
@@ -231,7 +328,7 @@ class _Choice:
 
     stream: AnswerStream
     texts: TokenTexts | None
-    answered: Answered = field(default_factory=Answered)
+    answered: parsers.Answered = field(default_factory=parsers.Answered)
     outputs: list[RequestOutput] = field(default_factory=list)
     unsent: Piece = NOTHING
 
@@ -244,12 +341,25 @@ class _Choice:
         return unsent
 
 
-def deltas_of(events: Iterable[AnswerEvent]) -> list[ChatDelta]:
-    """New events of an answer."""
-    return [delta for event in events if (delta := _delta(event)) is not None]
+def deltas_of(events: Iterable[parsers.AnswerEvent]) -> list[ChatDelta]:
+    """New events of an answer. The ends of calls give nothing."""
+    made: list[ChatDelta] = []
+    for found in events:
+        match found:
+            case parsers.TextDelta(text):
+                made.append({"content": text})
+            case parsers.ReasoningDelta(text):
+                made.append({"reasoning_content": text})
+            case parsers.ToolCallBegun(call, call_id, name):
+                named: FunctionDelta = {"name": name, "arguments": ""}
+                begun = ToolCallDelta(index=call, id=call_id, type="function", function=named)
+                made.append({"tool_calls": [begun]})
+            case parsers.ToolArguments(call, delta):
+                made.append({"tool_calls": [{"index": call, "function": {"arguments": delta}}]})
+    return made
 
 
-def message_of(answer: Answered) -> ChatAnswer:
+def message_of(answer: parsers.Answered) -> ChatAnswer:
     """A whole answer."""
     message: ChatAnswer = {
         "role": "assistant",
@@ -261,12 +371,8 @@ def message_of(answer: Answered) -> ChatAnswer:
         message["reasoning_content"] = answer.reasoning
     if answer.calls:
         message["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
-            }
-            for call in answer.calls
+            {"id": id_, "type": "function", "function": {"name": name, "arguments": arguments}}
+            for id_, name, arguments in answer.calls
         ]
     return message
 
@@ -276,23 +382,3 @@ def finish_of(output: RequestOutput, *, called: bool) -> ChatFinish | None:
     if called and output.finish_reason is FinishReason.STOP:
         return "tool_calls"
     return output.finish_reason
-
-
-def _delta(event: AnswerEvent) -> ChatDelta | None:
-    match event:
-        case TextDelta(text):
-            return {"content": text}
-        case ReasoningDelta(text):
-            return {"reasoning_content": text}
-        case ToolCallBegun(call, call_id, name):
-            begun: ToolCallDelta = {
-                "index": call,
-                "id": call_id,
-                "type": "function",
-                "function": {"name": name, "arguments": ""},
-            }
-            return {"tool_calls": [begun]}
-        case ToolArguments(call, delta):
-            return {"tool_calls": [{"index": call, "function": {"arguments": delta}}]}
-        case ToolCallEnded() | ToolCallCut():
-            return None

@@ -12,7 +12,8 @@ from typing_extensions import TypedDict
 
 from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.server.http.sse import spliced
-from radixlm.server.openai.openai_writer import Fields, Head, OpenAIWriter, PromptIds, TokenIds
+from radixlm.server.openai.chat_writer import Fields, Head, OpenAIWriter, PromptIds, TokenIds
+from radixlm.server.pipeline.conversation import Json
 from radixlm.server.pipeline.generation import Generation, computed
 from radixlm.server.pipeline.logprobs import CompletionLogprobs, Stretch, TokenTexts, joined
 from radixlm.server.pipeline.protocol import CompletionBody
@@ -87,16 +88,12 @@ class CompletionWriter(OpenAIWriter):
 
     def __init__(self, service: Service, generation: Generation, body: CompletionBody) -> None:
         super().__init__(service, generation, body)
-        self._tokenizer = service.engine.tokenizer
         self._keys = generation.prompts
-        self._params = generation.params
         self._tries = generation.n
         self._n = body.n or 1
-        self._streams = bool(body.stream)
         self._echoes_prompt = bool(body.echo)
         self._prompts = body.to_prompts()
         self._echoes: dict[int, _Echo] = {}
-        self._with_ids = bool(body.return_token_ids)
         self._with_logprobs = body.logprobs is not None
         self._logprobs: dict[int, CompletionLogprobs] = {}
         self._texts: dict[int, TokenTexts] = {}
@@ -111,10 +108,9 @@ class CompletionWriter(OpenAIWriter):
             return ()
         first = self._echoes_prompt and choice not in self._begun
         shown = self._settled(choice, output)
-        if first or shown.token_ids or shown.text or shown.finished:
-            entry = self._entry(choice, shown, begins=output.token_ids)
-            return [self.event({"choices": [entry]})]
-        return ()
+        if not (first or shown.token_ids or shown.text or shown.finished):
+            return ()
+        return [self.event({"choices": [self._entry(choice, shown, begins=output.token_ids)]})]
 
     def answer(self) -> Fields:
         outputs = [RequestOutput.joined(self._outputs[choice]) for choice in sorted(self._outputs)]
@@ -150,11 +146,7 @@ class CompletionWriter(OpenAIWriter):
         text = output.text
         if first and self._echoes_prompt:
             text = self._echo_of(prompt, begins) + text
-        entry: dict[str, object] = {
-            "index": choice,
-            "text": text,
-            "finish_reason": output.finish_reason,
-        }
+        entry: Json = {"index": choice, "text": text, "finish_reason": output.finish_reason}
         if self._with_ids:
             entry["token_ids"] = list(output.token_ids)
             if first:
@@ -214,11 +206,9 @@ class CompletionWriter(OpenAIWriter):
 
 def _best(outputs: Sequence[RequestOutput], n: int) -> Sequence[RequestOutput]:
     """The n outputs with the highest log-probability per token, best first; all as they are."""
-    if len(outputs) == n:
-        return outputs
-    return sorted(outputs, key=_mean_logprob, reverse=True)[:n]
 
+    def mean_logprob(output: RequestOutput) -> float:
+        values = [entry.logprob for entry in output.logprobs]
+        return sum(values) / len(values) if values else -math.inf
 
-def _mean_logprob(output: RequestOutput) -> float:
-    values = [entry.logprob for entry in output.logprobs]
-    return sum(values) / len(values) if values else -math.inf
+    return outputs if len(outputs) == n else sorted(outputs, key=mean_logprob, reverse=True)[:n]

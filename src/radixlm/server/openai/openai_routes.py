@@ -144,9 +144,7 @@ async def completions(request: Request, body: CompletionBody) -> Response:
 
 
 @router.get(
-    "/v1/models",
-    response_model=ModelList | ModelPage,
-    responses=noted(error=Error | MessagesError),
+    "/v1/models", response_model=ModelList | ModelPage, responses=noted(error=Error | MessagesError)
 )
 async def models(request: Request) -> Response:
     """The one model that is served, as a list: OpenAI's, or Anthropic's to its clients."""

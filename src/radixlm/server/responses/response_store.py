@@ -147,11 +147,12 @@ class TurnStore:
         worked_on: the ids of those that have not ended and will. This one is taken for such.
         False when it is larger than all that is kept may be, or what it continues is gone.
         """
-        (of_items,) = self._db.execute(_SIZE_OF_ITEMS, asdict(turn)).fetchone()
-        size = turn.size + of_items
-        if size > self._limits.size or not self._has(turn.parent):
+        values = asdict(turn)
+        (of_items,) = self._db.execute(_SIZE_OF_ITEMS, values).fetchone()
+        values["size"] = turn.size + of_items
+        continued = self._db.execute("SELECT 1 FROM turns WHERE id = ?", (turn.parent,)).fetchone()
+        if values["size"] > self._limits.size or (turn.parent is not None and not continued):
             return False
-        values = {**asdict(turn), "size": size}
         names = ", ".join(values)
         places = ", ".join(f":{name}" for name in values)
         fresh = ", ".join(f"{name} = excluded.{name}" for name in values)
@@ -161,18 +162,14 @@ class TurnStore:
                 f"ON CONFLICT (id) DO UPDATE SET {fresh}",
                 values,
             )
-            self._db.execute(_NOTE_ITEMS, asdict(turn))
+            self._db.execute(_NOTE_ITEMS, values)
             self._make_room({*worked_on, turn.id})
         return True
 
     def get(self, owner: str, turn_id: str) -> Turn | None:
         """An owner's turn; None for one that is another's, deleted, too old, or never was."""
-        row = self._db.execute(
-            f"SELECT {_COLUMNS} FROM turns "  # noqa: S608
-            "WHERE id = ? AND owner = ? AND alive AND created >= ?",
-            (turn_id, owner, self._oldest()),
-        ).fetchone()
-        return None if row is None else Turn(*row)
+        shown = "id = ? AND owner = ? AND alive AND created >= ?"
+        return self._found(shown, turn_id, owner, self._oldest())
 
     def items(self, owner: str, item_ids: Collection[str]) -> dict[str, dict[str, Any]]:
         """By their ids, those that turns have which `get` finds: of their input or their answer.
@@ -190,14 +187,11 @@ class TurnStore:
 
     def conversation(self, owner: str, turn_id: str) -> list[Turn]:
         """A turn and those that it continues, from the first on; none where `get` finds none."""
+        found: list[Turn] = []
         turn = self.get(owner, turn_id)
-        found = [] if turn is None else [turn]
-        while found and found[-1].parent is not None:
-            row = self._db.execute(
-                f"SELECT {_COLUMNS} FROM turns WHERE id = ?",  # noqa: S608
-                (found[-1].parent,),
-            ).fetchone()
-            found.append(Turn(*row))
+        while turn is not None:
+            found.append(turn)
+            turn = self._found("id = ?", turn.parent)
         return found[::-1]
 
     def delete(self, owner: str, turn_id: str) -> bool:
@@ -210,19 +204,15 @@ class TurnStore:
 
     def fail_open(self, failed: Callable[[str], str]) -> None:
         """Let `failed` rewrite the responses of turns that have not ended: nobody works on them."""
+        left = self._db.execute("SELECT response, id FROM turns WHERE NOT ended").fetchall()
+        end = "UPDATE turns SET ended = 1, response = ? WHERE id = ?"
         with self._db:
-            for turn_id, response in self._db.execute(
-                "SELECT id, response FROM turns WHERE NOT ended"
-            ).fetchall():
-                self._db.execute(
-                    "UPDATE turns SET ended = 1, response = ? WHERE id = ?",
-                    (failed(response), turn_id),
-                )
+            self._db.executemany(end, [(failed(response), turn_id) for response, turn_id in left])
 
-    def _has(self, turn_id: str | None) -> bool:
-        """Whether there is such a turn, alive or dead; there is always none."""
-        found = self._db.execute("SELECT 1 FROM turns WHERE id = ?", (turn_id,)).fetchone()
-        return turn_id is None or found is not None
+    def _found(self, where: str, *values: object) -> Turn | None:
+        sql = f"SELECT {_COLUMNS} FROM turns WHERE {where}"  # noqa: S608
+        row = self._db.execute(sql, values).fetchone()
+        return None if row is None else Turn(*row)
 
     def _oldest(self) -> float:
         return self._now() - self._limits.seconds

@@ -37,12 +37,7 @@ from radixlm.server.responses import responses_body as bodies
 NAMES: Final = {"prompt": "input", "messages": "input", "max_tokens": "max_output_tokens"}
 _TEXT_PARTS = ("input_text", "output_text")
 # What the ids of items begin with.
-_KINDS = {
-    "message": "msg",
-    "function_call": "fc",
-    "function_call_output": "fco",
-    "reasoning": "rs",
-}
+_KINDS = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
 
 
 def new_item_id(kind: str) -> str:
@@ -140,9 +135,8 @@ def _specs(tools: Sequence[bodies.AnyTool] | None) -> list[ToolSpec]:
             described = "" if inner else tool.description or ""
             specs.append(_spec(function, f"{path}.tools[{inner}]", tool.name, described))
     if len(specs) > MAX_TOOLS:
-        raise InvalidRequestError(
-            f"tools: there are {len(specs)}, at most {MAX_TOOLS} are allowed", param="tools"
-        )
+        text = f"tools: there are {len(specs)}, at most {MAX_TOOLS} are allowed"
+        raise InvalidRequestError(text, param="tools")
     return specs
 
 

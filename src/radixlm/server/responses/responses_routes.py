@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import JSONResponse, Response
@@ -19,7 +20,7 @@ from radixlm.server.http.http_errors import NotFoundError, timed_out
 from radixlm.server.http.routes import GENERATING, Route, noted
 from radixlm.server.pipeline.answer import respond
 from radixlm.server.pipeline.chat import ChatPrompt, ChatTask, chat_prompt, task_of
-from radixlm.server.pipeline.conversation import Conversation, new_id
+from radixlm.server.pipeline.conversation import Conversation, Json, new_id
 from radixlm.server.pipeline.generation import Generation, run
 from radixlm.server.pipeline.service import Service, check_room, service_of, tenant_of
 from radixlm.server.responses import responses_conversation as chats
@@ -62,10 +63,20 @@ async def create_response(request: Request, body: ResponseBody) -> Response:
     service, store = service_of(request), store_of(request)
     chat, body = await response_task(service, store, body, tenant_of(request))
     writer = ResponseWriter(service, store, chat, body, stored_items(body))
-    if body.background:
-        return await _begin_in_background(request, chat.generation, writer)
-    streams = bool(body.stream)
-    return await respond(request, chat.generation, writer, stream=streams, end_with=writer.failed)
+    if not body.background:
+        streams = bool(body.stream)
+        return await respond(
+            request, chat.generation, writer, stream=streams, end_with=writer.failed
+        )
+    if not await writer.store():
+        raise InvalidRequestError(  # nobody could ever fetch it
+            "the response is not made in the background, since it can not be stored: it is larger "
+            "than --max-stored-bytes, or what it continues is gone",
+            param="background",
+        )
+    begun = JSONResponse(writer.response())
+    store.start(chat.generation.request_id, _make(service, chat.generation, writer))
+    return begun
 
 
 @router.post(
@@ -134,36 +145,29 @@ async def list_input_items(
 ) -> Response:
     """The items that a stored response was given; of those before it there is its own list."""
     turn = await _stored(request, response_id)
-    return JSONResponse(_listed(await asyncio.to_thread(json.loads, turn.input), query))
-
-
-async def _begin_in_background(
-    request: Request, generation: Generation, writer: ResponseWriter
-) -> Response:
-    """Store a response and begin to make it. Gives it as it is now.
-
-    Raises InvalidRequestError when it is not stored: nobody could ever fetch it.
-    """
-    if not await writer.store():
-        raise InvalidRequestError(
-            "the response is not made in the background, since it can not be stored: it is larger "
-            "than --max-stored-bytes, or what it continues is gone",
-            param="background",
-        )
-    begun = JSONResponse(writer.response())
-    work = _make(service_of(request), generation, writer)
-    store_of(request).start(generation.request_id, work)
-    return begun
+    items = await asyncio.to_thread(json.loads, turn.input)
+    found = items if query.order == "asc" else items[::-1]
+    if query.after is not None:
+        places = [place for place, item in enumerate(found) if item["id"] == query.after]
+        if not places:
+            raise wrong("after", f"{query.after!r:.80} is the id of none of these items")
+        found = found[places[0] + 1 :]
+    page = found[: query.limit]
+    listed: wire.InputItems = {
+        "object": "list",
+        "data": page,
+        "first_id": page[0]["id"] if page else None,
+        "last_id": page[-1]["id"] if page else None,
+        "has_more": len(found) > len(page),
+    }
+    return JSONResponse(listed)
 
 
 async def _make(service: Service, generation: Generation, writer: ResponseWriter) -> None:
     """Make a response from its beginning to its end, whatever that is."""
     limit = service.config.request_timeout
     try:
-        async with (
-            asyncio.timeout(limit or None),
-            aclosing(run(service, generation)) as parts,
-        ):
+        async with asyncio.timeout(limit or None), aclosing(run(service, generation)) as parts:
             async for part in parts:
                 begins = writer.status == "queued"
                 writer.meter.add(*part)
@@ -184,45 +188,24 @@ async def _make(service: Service, generation: Generation, writer: ResponseWriter
         await asyncio.shield(writer.store())
 
 
-def stored_items(body: ResponseBody) -> list[dict[str, Any]]:
+def stored_items(body: ResponseBody) -> list[Json]:
     """`input` as items that say all of themselves, each with an id."""
     return [_stored_item(item) for item in chats.items_of(body)]
 
 
-def _stored_item(item: AnyItem) -> dict[str, Any]:
-    stored: dict[str, Any] = {"id": chats.new_item_id(item.type), "status": "completed"}
+def _stored_item(item: AnyItem) -> Json:
+    stored: Json = {"id": chats.new_item_id(item.type), "status": "completed"}
     stored |= item.model_dump(exclude_none=True)
     if item.type == "message":
         kind = "output_text" if item.role == "assistant" else "input_text"
         if isinstance(item.content, str):
             stored["content"] = [{"type": kind, "text": item.content}]
         if kind == "output_text":
-            stored["content"] = [
-                {"annotations": [], "logprobs": [], **part} for part in stored["content"]
-            ]
+            more: Json = {"annotations": [], "logprobs": []}
+            stored["content"] = [{**more, **part} for part in stored["content"]]
     elif item.type == "reasoning":
         stored.setdefault("summary", [])
     return stored
-
-
-def _listed(items: list[dict[str, Any]], query: ItemsQuery) -> wire.InputItems:
-    """One page of a response's input. Raises InvalidRequestError for an unknown `after`."""
-    found = items if query.order == "asc" else items[::-1]
-    if query.after is not None:
-        places = [place for place, item in enumerate(found) if item["id"] == query.after]
-        if not places:
-            raise InvalidRequestError(
-                f"after {query.after!r:.80} is the id of none of these items", param="after"
-            )
-        found = found[places[0] + 1 :]
-    page = found[: query.limit]
-    return {
-        "object": "list",
-        "data": page,
-        "first_id": page[0]["id"] if page else None,
-        "last_id": page[-1]["id"] if page else None,
-        "has_more": len(found) > len(page),
-    }
 
 
 def _as_stored(turn: Turn) -> Response:
@@ -360,14 +343,8 @@ def _cut_to_fit(
             return None
         return prompt if prompt.key.size <= room else None
 
-    whole = without(0)
-    if whole is not None:
-        return whole
-    low, high = 1, len(starts) - 1
-    while low < high:  # the fewest turns that must go are among these
-        middle = (low + high) // 2
-        if without(middle) is None:
-            low = middle + 1
-        else:
-            high = middle
-    return prompt_of(kept(high))
+    whole, most = without(0), len(starts) - 1
+    if whole is not None or not most:
+        return whole or prompt_of(chat)
+    fits = bisect_left(range(most), True, lo=1, key=lambda turns: without(turns) is not None)
+    return prompt_of(kept(fits))

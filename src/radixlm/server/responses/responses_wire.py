@@ -28,10 +28,13 @@ class OutputText(TypedDict):
     logprobs: list[ChatToken]
 
 
-class OutputMessage(TypedDict):
-    type: Literal["message"]
+class Output(TypedDict):
     id: str
     status: Status
+
+
+class OutputMessage(Output):
+    type: Literal["message"]
     role: Literal["assistant"]
     content: list[OutputText]
 
@@ -41,25 +44,21 @@ class ReasoningText(TypedDict):
     text: str
 
 
-class OutputReasoning(TypedDict):
+class OutputReasoning(Output):
     """encrypted_content: with reasoning.encrypted_content in include."""
 
     type: Literal["reasoning"]
-    id: str
-    status: Status
     summary: Empty
     content: list[ReasoningText]
     encrypted_content: NotRequired[str]
 
 
-class OutputCall(TypedDict):
+class OutputCall(Output):
     """arguments: the text of a JSON object, when the status is completed. namespace: of the tool,
     where it is in one.
     """
 
     type: Literal["function_call"]
-    id: str
-    status: Status
     call_id: str
     name: str
     arguments: str

@@ -6,11 +6,12 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from radixlm import parsers
 from radixlm.core.errors import InvalidRequestError, QueueFullError
 from radixlm.core.request import FinishReason, RequestOutput
+from radixlm.server.http.body import Body
 from radixlm.server.http.http_errors import GenerationFailedError, openai_error
 from radixlm.server.http.sse import compact, framed
 from radixlm.server.pipeline.answer import AnswerStream
@@ -199,9 +200,10 @@ class ResponseWriter:
 
     async def finish(self) -> Iterator[bytes]:
         """The response is stored before its stream's last event."""
-        outcome = _OUTCOMES.get(self._reason, "cancelled")
-        self._writer.finish("completed" if outcome == "completed" else "incomplete")
-        self._end(outcome)
+        self.status = _OUTCOMES.get(self._reason, "cancelled")
+        if self.status == "completed":
+            self._completed_at = int(time.time())
+        self._writer.finish("completed" if self.status == "completed" else "incomplete")
         await self.store()
         self._write_whole(_LAST.get(self.status, "response.incomplete"))
         return self._new_events()
@@ -220,24 +222,37 @@ class ResponseWriter:
     def cancel(self) -> None:
         """Its client wants no more of it."""
         self._writer.close("incomplete")
-        self._end("cancelled")
+        self.status = "cancelled"
 
     def fail(self, error: Exception) -> None:
         """It can not be made."""
         self._error = error
         self._writer.close("incomplete")
-        self._end("failed")
+        self.status = "failed"
 
     async def store(self) -> bool:
         """Keep it as it is now, if it is to be kept. Whether it is."""
         if self._stored:
-            self._stored = await self._store.put(self._turn())
+            turn = Turn(
+                id=self._generation.request_id,
+                owner=self._generation.tenant,
+                parent=self._body.previous_response_id,
+                created=self._created,
+                ended=self._ended,
+                response=json.dumps(self.response(), ensure_ascii=False),
+                input=self._input,
+            )
+            self._stored = await self._store.put(turn)
         return self._stored
 
     def response(self) -> Json:
         """A ResponseObject, as it is now."""
         body, params = self._body, self._generation.params
-        ended = self.status not in ("queued", "in_progress")
+        wish, kept, choice = (
+            body.prompt_cache_options,
+            body.prompt_cache_retention,
+            body.tool_choice,
+        )
         response: Json = {
             "id": self._generation.request_id,
             "object": "response",
@@ -258,41 +273,35 @@ class ResponseWriter:
             "parallel_tool_calls": body.parallel_tool_calls is not False,
             "previous_response_id": body.previous_response_id,
             "prompt_cache_key": body.prompt_cache_key,
-            "prompt_cache_options": _cache_options(body),
-            "prompt_cache_retention": _retention(body),
+            "prompt_cache_options": (
+                wish and {"mode": wish.mode or "implicit", "ttl": wish.ttl or DEFAULT_KEEP}
+            ),
+            "prompt_cache_retention": "in_memory" if kept == "in-memory" else kept,
             "reasoning": (body.reasoning or bodies.Reasoning()).model_dump(),
             "safety_identifier": body.safety_identifier,
             "service_tier": "default",
             "store": self._stored,
             "temperature": params.temperature,
             "text": _text(body),
-            "tool_choice": _tool_choice(body),
+            "tool_choice": (
+                choice.model_dump(exclude_none=True)
+                if isinstance(choice, Body)
+                else choice or "auto"
+            ),
             "tools": [_tool(tool) for tool in body.tools or ()],
             "top_logprobs": body.top_logprobs or 0,
             "top_p": params.top_p,
             "truncation": body.truncation or "disabled",
-            "usage": self._usage() if ended else None,
+            "usage": self._usage() if self._ended else None,
             "user": body.user,
         }
-        if ended:
+        if self._ended:
             response |= reported(self._service, self._generation, self.meter.misses)
         return response
 
-    def _end(self, outcome: wire.Outcome) -> None:
-        self.status = outcome
-        if outcome == "completed":
-            self._completed_at = int(time.time())
-
-    def _turn(self) -> Turn:
-        return Turn(
-            id=self._generation.request_id,
-            owner=self._generation.tenant,
-            parent=self._body.previous_response_id,
-            created=self._created,
-            ended=self.status not in ("queued", "in_progress"),
-            response=json.dumps(self.response(), ensure_ascii=False),
-            input=self._input,
-        )
+    @property
+    def _ended(self) -> bool:
+        return self.status not in ("queued", "in_progress")
 
     def _usage(self) -> wire.ResponseUsage:
         usage = self.meter.as_json(self._stream.reasoning_tokens)
@@ -358,25 +367,6 @@ def _text(body: bodies.ResponseBody) -> Json:
     form = text.format or bodies.TextFormat(type="text")
     made = form.model_dump(by_alias=True, exclude_none=True)
     return {"format": made, "verbosity": text.verbosity or "medium"}
-
-
-def _cache_options(body: bodies.ResponseBody) -> wire.CacheOptions | None:
-    wish = body.prompt_cache_options
-    if wish is None:
-        return None
-    return {"mode": wish.mode or "implicit", "ttl": wish.ttl or DEFAULT_KEEP}
-
-
-def _retention(body: bodies.ResponseBody) -> Literal["in_memory", "24h"] | None:
-    kept = body.prompt_cache_retention
-    return "in_memory" if kept == "in-memory" else kept
-
-
-def _tool_choice(body: bodies.ResponseBody) -> Any:
-    choice = body.tool_choice
-    if choice is None or isinstance(choice, str):
-        return choice or "auto"
-    return choice.model_dump(exclude_none=True)
 
 
 def _tool(tool: bodies.AnyTool) -> Json:

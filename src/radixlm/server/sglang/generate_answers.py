@@ -11,6 +11,7 @@ from typing_extensions import TypedDict
 
 from radixlm.core.misses import MissReport
 from radixlm.core.request import FinishReason, RequestOutput
+from radixlm.server.http.body import in_callers_words
 from radixlm.server.http.sse import DONE, framed, spliced
 from radixlm.server.pipeline.generation import Generation, computed, report_of
 from radixlm.server.pipeline.logprobs import NativeLogprobs
@@ -82,26 +83,23 @@ def native_task(service: Service, body: GenerateBody, tenant: str, began: float)
     Raises InvalidRequestError that names the field.
     """
     service.check_model(body.model)
-    keys = [
-        service.key(prompt, add_special_tokens=True, param=body.prompt_field)
-        for prompt in body.to_prompts()
-    ]
-    each = body.each_prompt(keys, service.longest)
-    n, params = each[0].n, [own.params for own in each]
-    generation = Generation.of(
-        *(service, f"gen-{uuid.uuid4().hex}", keys, params, body, tenant),
-        n=n,
-        prompt_only=[own.prompt_only for own in each],
-    )
-    ids, rids = _names([request.request_id for request in generation.requests], n, body)
-    return NativeTask(
-        replace(generation, rids=rids),
-        ids,
-        starts=[own.start for own in each],
-        batched=body.batched or n > 1,
-        with_text=bool(body.return_text_in_logprobs),
-        began=began,
-    )
+    names, request_id = body.names(), f"gen-{uuid.uuid4().hex}"
+    with in_callers_words(names):
+        keys = [
+            service.key(prompt, add_special_tokens=True, param=body.prompt_field)
+            for prompt in body.to_prompts()
+        ]
+        each = body.each_prompt(keys, service.longest)
+        n, params = each[0].n, [own.params for own in each]
+        generation = Generation.of(
+            *(service, request_id, keys, params, body, tenant),
+            n=n,
+            prompt_only=[own.prompt_only for own in each],
+        )
+        ids, rids = _names([request.request_id for request in generation.requests], n, body)
+    generation = replace(generation, rids=rids, names=names)
+    starts, batched = [own.start for own in each], body.batched or n > 1
+    return NativeTask(generation, ids, starts, batched, bool(body.return_text_in_logprobs), began)
 
 
 @dataclass(slots=True)
@@ -145,7 +143,10 @@ class NativeWriter:
             prompt = choice // self._generation.n
             if self._task.starts[prompt] >= 0 and known.last is None and computed(output):
                 if prompt not in self._scores:
-                    written = known.logprobs.of_prompt(self._first(prompt), output.prompt_logprobs)
+                    # Nothing is known of a prompt's first token.
+                    key = self._generation.prompts[prompt]
+                    first = None if self._task.starts[prompt] else int(key[0])
+                    written = known.logprobs.of_prompt(first, output.prompt_logprobs)
                     self._scores[prompt] = written
                 known.logprobs.add_prompt(self._scores[prompt])
             known.logprobs.add_output(output.logprobs)
@@ -167,12 +168,6 @@ class NativeWriter:
         """The answer, or a list of them."""
         entries = [self._entry(choice) for choice in range(len(self._choices))]
         return b"[" + b",".join(entries) + b"]" if self._task.batched else entries[0]
-
-    def _first(self, prompt: int) -> int | None:
-        """A prompt's first token, where its log-probabilities begin there."""
-        if self._task.starts[prompt]:
-            return None
-        return int(self._generation.requests[prompt * self._generation.n].key[0])
 
     def _entry(self, choice: int, **index: int) -> bytes:
         """A Generated as JSON."""

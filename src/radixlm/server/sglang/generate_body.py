@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from radixlm.core.errors import InvalidRequestError, wrong
 from radixlm.core.keys import Key
 from radixlm.core.sampling import SamplingParams
-from radixlm.server.http.body import Body, ListOf
+from radixlm.server.http.body import Body, ListOf, in_callers_words
+from radixlm.server.pipeline.names import wrong
 from radixlm.server.pipeline.protocol import (
     CacheFields,
     SamplingFields,
@@ -21,13 +21,12 @@ DEFAULT_NEW_TOKENS = 128
 MAX_RID_LENGTH = 256
 
 # What the engine calls otherwise.
-_NAMES = {
+_NAMES: Mapping[str, str] = {
     "max_tokens": "max_new_tokens",
     "min_tokens": "min_new_tokens",
     "logprobs": "top_logprobs_num",
     "prompt_logprobs": "top_logprobs_num",
 }
-_ENGINE_NAME = re.compile(r"\b(" + "|".join(_NAMES) + r")\b")
 
 T = TypeVar("T")
 
@@ -60,8 +59,6 @@ class NativeParams(SamplingFields):
             limit = min(DEFAULT_NEW_TOKENS, max(room, 1))
         if self.prompt_only:
             limit = sampled_for_nothing(least)
-        if self.seed is not None and self.sampling_seed not in (None, self.seed):
-            raise wrong("sampling_seed", f"is {self.sampling_seed}, but seed is {self.seed}")
         of_prompt = top is not None and start >= 0
         return self.sampling(
             max_tokens=limit,
@@ -138,13 +135,15 @@ class GenerateBody(CacheFields):
         made = []
         for place, own in enumerate(each):
             top = tops[place] if wanted[place] else None
-            try:
+            where = f"[{place}]" if isinstance(self.sampling_params, list) else ""
+            if own.seed is not None and own.sampling_seed not in (None, own.seed):
+                raise InvalidRequestError(
+                    f"sampling_seed is {own.sampling_seed}, but seed is {own.seed}",
+                    param=f"sampling_params{where}.sampling_seed",
+                )
+            seed = "seed" if own.sampling_seed is None else "sampling_seed"
+            with in_callers_words(self.names(where, seed)):
                 params = own.to_params(longest - keys[place].size, top=top, start=starts[place])
-            except InvalidRequestError as error:
-                if error.param == "seed" and own.sampling_seed is not None:
-                    error = InvalidRequestError(f"sampling_{error}", param="sampling_seed")
-                listed = isinstance(self.sampling_params, list)
-                raise self.explain(error, f"[{place}]" if listed else "") from None
             made.append(OfPrompt(params, own.n or 1, starts[place], own.prompt_only))
         return made
 
@@ -178,21 +177,22 @@ class GenerateBody(CacheFields):
                     f"a rid needs 1 to {MAX_RID_LENGTH} characters, got {rid!r:.80}", param="rid"
                 )
         if len(set(given)) < len(given):
-            raise InvalidRequestError("rid names two requests alike", param="rid")
+            raise wrong("rid", "names two requests alike")
         if self.rid is None or isinstance(self.rid, str):
             return self.rid
         return spread(self.rid, count, "", "rid")
 
-    def explain(self, error: InvalidRequestError, place: str = "") -> InvalidRequestError:
-        """The same error in this request's words; where it has them already, as it is."""
-        param = error.param
-        if param == "prompt":
-            param = self.prompt_field
-        param = _NAMES.get(param or "", param)
-        if param in NativeParams.model_fields:
-            param = f"sampling_params{place}.{param}"
-        text = _ENGINE_NAME.sub(lambda found: _NAMES[found[0]], str(error))
-        return type(error)(text, param=param)
+    def names(self, place: str = "", seed: str = "seed") -> Mapping[str, str]:
+        """The request's fields, by what the pipeline and the engine call them.
+
+        place: of the prompt's parameters among all, where there are several. seed: its field.
+        """
+        own = {**{name: name for name in NativeParams.model_fields}, **_NAMES, "seed": seed}
+        inside = {
+            name: f"sampling_params{place}.{field}" if field in NativeParams.model_fields else field
+            for name, field in own.items()
+        }
+        return {**inside, "prompt": self.prompt_field}
 
 
 class AbortBody(Body):

@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 
 from radixlm.build import ModelInfo
 from radixlm.core.config import EngineConfig
-from radixlm.core.errors import EngineDeadError, InvalidRequestError, QueueFullError
+from radixlm.core.errors import EngineDeadError, QueueFullError
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine.engine_stats import EngineStats
 from radixlm.server.config.server_config import KVEventSource
@@ -23,7 +23,7 @@ from radixlm.server.http.envelope import exchange_of
 from radixlm.server.http.http_errors import NotGeneratingError
 from radixlm.server.http.routes import GENERATING, Route, noted
 from radixlm.server.pipeline.answer import respond
-from radixlm.server.pipeline.service import Service, check_room, service_of, tenant_of
+from radixlm.server.pipeline.service import check_room, service_of, tenant_of
 from radixlm.server.sglang.generate_answers import Generated, NativeWriter, native_task
 from radixlm.server.sglang.generate_body import AbortBody, GenerateBody
 
@@ -109,13 +109,10 @@ async def generate(request: Request, body: GenerateBody) -> Response:
     """SGLang's own way to generate."""
     service = service_of(request)
     began = exchange_of(request).begun
-    try:
-        task = await asyncio.to_thread(native_task, service, body, tenant_of(request), began)
-        streams = bool(body.stream)
-        writer = NativeWriter(service, task, streams=streams)
-        return await respond(request, task.generation, writer, stream=streams)
-    except InvalidRequestError as error:
-        raise body.explain(error) from None
+    task = await asyncio.to_thread(native_task, service, body, tenant_of(request), began)
+    streams = bool(body.stream)
+    writer = NativeWriter(service, task, streams=streams)
+    return await respond(request, task.generation, writer, stream=streams)
 
 
 @router.post(
@@ -155,13 +152,24 @@ async def health(request: Request) -> Response:
 
 
 @router.get(
-    "/health_generate",
-    response_model=Status,
-    responses=noted(EngineDeadError, NotGeneratingError),
+    "/health_generate", response_model=Status, responses=noted(EngineDeadError, NotGeneratingError)
 )
 async def health_generate(request: Request) -> Response:
     """200 when a token comes in time, else 503."""
-    await _generate_one(service_of(request), HEALTH_SECONDS)
+    engine = service_of(request).engine
+    before = engine.stats().output_tokens
+    try:
+        async with asyncio.timeout(HEALTH_SECONDS):
+            try:
+                await engine.generate([0], SamplingParams(max_tokens=1, temperature=0.0))
+            except QueueFullError:  # another request's token will do
+                while engine.stats().output_tokens == before:
+                    await asyncio.sleep(_HEALTH_POLL_SECONDS)
+                    engine.health()
+    except TimeoutError:
+        if engine.stats().output_tokens == before:
+            text = f"no token was generated in {HEALTH_SECONDS:g} s"
+            raise NotGeneratingError(text) from None
     return JSONResponse({"status": "ok"})
 
 
@@ -252,9 +260,7 @@ async def loads(request: Request) -> Response:
 
 
 @router.post(
-    "/reset_prefix_cache",
-    response_model=CacheReset,
-    responses=noted(EngineDeadError, admin=True),
+    "/reset_prefix_cache", response_model=CacheReset, responses=noted(EngineDeadError, admin=True)
 )
 async def reset_prefix_cache(request: Request) -> Response:
     """vLLM's name for /flush_cache; no success when requests run, since theirs stay. For admins."""
@@ -267,24 +273,3 @@ async def reset_prefix_cache(request: Request) -> Response:
 async def ping() -> Response:
     """200 for as long as the process answers, whatever the engine does; see /health."""
     return JSONResponse({"status": "ok"})
-
-
-async def _generate_one(service: Service, seconds: float) -> None:
-    """Wait for a token. When the queue is too long for that, another request's will do.
-
-    Raises NotGeneratingError, EngineDeadError.
-    """
-    engine = service.engine
-    before = engine.stats().output_tokens
-    params = SamplingParams(max_tokens=1, temperature=0.0)
-    try:
-        async with asyncio.timeout(seconds):
-            try:
-                await engine.generate([0], params)
-            except QueueFullError:
-                while engine.stats().output_tokens == before:
-                    await asyncio.sleep(_HEALTH_POLL_SECONDS)
-                    engine.health()
-    except TimeoutError:
-        if engine.stats().output_tokens == before:
-            raise NotGeneratingError(f"no token was generated in {seconds:g} s") from None

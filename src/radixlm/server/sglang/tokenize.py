@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, cast
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from radixlm.build import ModelInfo
 from radixlm.core.errors import InvalidRequestError, RequestTooLargeError
 from radixlm.server.http.body import Body, ListOf, not_too_deep
 from radixlm.server.http.routes import Route, noted
 from radixlm.server.pipeline.chat import chat_prompt
 from radixlm.server.pipeline.chat_conversation import conversation_of
+from radixlm.server.pipeline.names import wrong
 from radixlm.server.pipeline.protocol import ChatMessage, TemplateFields
 from radixlm.server.pipeline.service import Service, service_of
 
@@ -65,7 +64,7 @@ class TokenizeBody(TemplateFields):
                 raise InvalidRequestError("give prompt or messages", param="prompt")
             for name in TemplateFields.model_fields:
                 if getattr(self, name) is not None:
-                    raise InvalidRequestError(f"{name} needs messages", param=name)
+                    raise wrong(name, "needs messages")
 
 
 class DetokenizeBody(Body):
@@ -109,48 +108,24 @@ def detokenized(service: Service, body: DetokenizeBody) -> Detokenized:
     Raises InvalidRequestError, RequestTooLargeError.
     """
     service.check_model(body.model)
-    one = [token for token in body.tokens if isinstance(token, int)]
-    if one or not body.tokens:
-        _check(service.engine.info, [(f"tokens[{place}]", id_) for place, id_ in enumerate(one)])
-        text: str | list[str] = _decoded(service, body, one)
-    else:
-        lists = [tokens for tokens in body.tokens if isinstance(tokens, list)]
-        places = [
-            (f"tokens[{outer}][{place}]", token)
-            for outer, tokens in enumerate(lists)
-            for place, token in enumerate(tokens)
-        ]
-        _check(service.engine.info, places)
-        text = [_decoded(service, body, tokens) for tokens in lists]
-    return {"prompt": text, "text": text}
-
-
-def _check(info: ModelInfo, tokens: Sequence[tuple[str, int]]) -> None:
-    """tokens: where each stands, and its id."""
-    if len(tokens) > info.context_length:
+    info, tokenizer = service.engine.info, service.engine.tokenizer
+    one = not body.tokens or isinstance(body.tokens[0], int)
+    lists = cast("list[list[int]]", [body.tokens] if one else body.tokens)
+    count = sum(map(len, lists))
+    if count > info.context_length:
         raise RequestTooLargeError(
-            f"there are {len(tokens)} tokens, but the model's context is {info.context_length}",
+            f"there are {count} tokens, but the model's context is {info.context_length}",
             param="tokens",
         )
-    for where, token in tokens:
-        if not 0 <= token < info.vocab_size:
-            raise InvalidRequestError(
-                f"{where} is {token}, the model's ids are 0 to {info.vocab_size - 1}", param=where
-            )
-
-
-def _decoded(service: Service, body: DetokenizeBody, tokens: Sequence[int]) -> str:
+    for outer, tokens in enumerate(lists):
+        for place, token in enumerate(tokens):
+            if not 0 <= token < info.vocab_size:
+                where = f"tokens[{place}]" if one else f"tokens[{outer}][{place}]"
+                raise wrong(where, f"is {token}, the model's ids are 0 to {info.vocab_size - 1}")
     skip = bool(body.skip_special_tokens)
-    return service.engine.tokenizer.decode(tokens, skip_special_tokens=skip)
-
-
-def tokenizer_info(service: Service) -> dict[str, Any]:
-    """tokenizer_config.json, with the chat template that is in use."""
-    engine = service.engine
-    info = {"tokenizer_class": "PreTrainedTokenizerFast", **engine.tokenizer.config}
-    if engine.chat_template is not None:
-        info["chat_template"] = engine.chat_template.source
-    return info
+    texts = [tokenizer.decode(tokens, skip_special_tokens=skip) for tokens in lists]
+    text = texts[0] if one else texts
+    return {"prompt": text, "text": text}
 
 
 router = APIRouter(route_class=Route)
@@ -177,4 +152,8 @@ async def detokenize(request: Request, body: DetokenizeBody) -> Response:
 @router.get("/tokenizer_info", response_model=TokenizerInfo)
 async def get_tokenizer_info(request: Request) -> Response:
     """The tokenizer's configuration."""
-    return JSONResponse(tokenizer_info(service_of(request)))
+    engine = service_of(request).engine
+    info = {"tokenizer_class": "PreTrainedTokenizerFast", **engine.tokenizer.config}
+    if engine.chat_template is not None:
+        info["chat_template"] = engine.chat_template.source
+    return JSONResponse(info)

@@ -39,22 +39,16 @@ class ToolArguments(NamedTuple):
 
 
 class ToolCallEnded(NamedTuple):
-    """A call's arguments are whole, and valid JSON."""
-
-    call: int
-
-
-class ToolCallCut(NamedTuple):
-    """The call ends unfinished, with the arguments that have come: the answer was cut off there,
-    or goes on with text that is not JSON.
+    """A call's arguments are whole, and valid JSON. Where they are not `whole`, the call ends
+    unfinished, with those that have come: the answer was cut off there, or goes on with text that
+    is not JSON.
     """
 
     call: int
+    whole: bool = True
 
 
-AnswerEvent = (
-    TextDelta | ReasoningDelta | ToolCallBegun | ToolArguments | ToolCallEnded | ToolCallCut
-)
+AnswerEvent = TextDelta | ReasoningDelta | ToolCallBegun | ToolArguments | ToolCallEnded
 
 
 class AnswerParser(Protocol):
@@ -118,6 +112,6 @@ class Answered:
                 case ToolArguments(_, delta):
                     begun = self._open.pop()
                     self._open.append(begun._replace(arguments=begun.arguments + delta))
-                case ToolCallEnded() | ToolCallCut():
+                case ToolCallEnded():
                     self.calls.append(self._open.pop())
         return self

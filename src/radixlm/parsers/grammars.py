@@ -202,10 +202,9 @@ class _FieldsWriter(NamedTuple):
         found |= {key: {} for key in self.arguments.get("required", ()) if key not in found}
         for key in found:
             if not _KEY.fullmatch(key):
-                raise InvalidRequestError(
-                    f"tools: {self.tool.name}: this model's calls can not hold an argument named"
-                    f" {key!r}; letters, digits and '_.-' can be written",
-                    param="tools",
+                raise self._wrong(
+                    f"this model's calls can not hold an argument named {key!r}; letters, digits "
+                    "and '_.-' can be written"
                 )
         return found
 
@@ -236,11 +235,13 @@ class _FieldsWriter(NamedTuple):
     def _refuse(self, what: str) -> None:
         """Only where the tool is strict."""
         if self.tool.strict:
-            raise InvalidRequestError(
-                f"tools: {self.tool.name}: {what} can not be followed in the format of this"
-                " model's calls; leave it out, or `strict`",
-                param="tools",
+            raise self._wrong(
+                f"{what} can not be followed in the format of this model's calls; leave it out, or "
+                "`strict`"
             )
+
+    def _wrong(self, text: str) -> InvalidRequestError:
+        return InvalidRequestError(f"tools: {self.tool.name}: {text}", param="tools")
 
 
 def _values(chosen: Choices) -> list[Any] | None:

@@ -9,7 +9,6 @@ from dataclasses import replace
 from radixlm.parsers.steps import Steps
 from radixlm.parsers.tool_calls import CallFormat, CallParser
 
-_NAME = "name"
 # As Hermes and Mistral call it, and as Llama does.
 _ARGUMENTS = ("arguments", "parameters")
 # Half of a surrogate pair is no character, so no answer can hold it.
@@ -23,7 +22,6 @@ _CLOSES = {"{": "}", "[": "]"}
 
 
 _FENCE = "```"
-_FENCE_OF_JSON = "```json"
 HERMES_BEGIN = "<tool_call>"
 HERMES_END = "</tool_call>"
 LLAMA_BEGIN = "<|python_tag|>"
@@ -99,7 +97,7 @@ class JsonCallParser(CallParser):
     def _field(self, key: str) -> Steps[bool]:
         """Read the value of one of the call's fields."""
         start, first = self._at, (yield from self._peek())
-        if key == _NAME:
+        if key == "name":
             if first != '"' or self._name is not None or not (yield from self._value()):
                 return False
             name = json.loads(self._text[start : self._at])
@@ -234,25 +232,20 @@ class JsonParser(JsonCallParser):
 
     def _run(self) -> Steps[None]:
         yield from self._skip_spaces()
-        fenced = (yield from self._skip(_FENCE_OF_JSON)) or (yield from self._skip(_FENCE))
+        fenced = (yield from self._skip(_FENCE + "json")) or (yield from self._skip(_FENCE))
         yield from self._skip_spaces()
         if (yield from self._skip("[")):
             called = yield from self._calls(",")
             if called:
                 yield from self._closed_by("]")
         else:
-            called = yield from self._lines()
+            while called := (yield from self._call()):  # one below the other
+                yield from self._skip_spaces()
+                if not self._may_call or (yield from self._peek()) != "{":
+                    break
         if called and fenced:
             yield from self._closed_by(_FENCE)
         yield from self._rest()
-
-    def _lines(self) -> Steps[bool]:
-        """Read one call below the other; False when the last one was none."""
-        while (yield from self._call()):
-            yield from self._skip_spaces()
-            if not self._may_call or (yield from self._peek()) != "{":
-                return True
-        return False
 
 
 # For models that were taught no format of their own.

@@ -64,9 +64,7 @@ class CallParser(StepParser):
             return False
         if not whole:
             self._at = self._sent
-        self._events.append(
-            parsers.ToolCallEnded(self._begun) if whole else parsers.ToolCallCut(self._begun)
-        )
+        self._events.append(parsers.ToolCallEnded(self._begun, whole))
         self._begun += 1
         self._after_call = whole
         self._mark = self._at

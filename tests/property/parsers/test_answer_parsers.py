@@ -16,7 +16,6 @@ from radixlm.parsers import (
     ReasoningDelta,
     TextDelta,
     ToolArguments,
-    ToolCallCut,
     ToolCallEnded,
 )
 from radixlm.parsers.formats import PythonicParser, QwenCoderParser
@@ -125,11 +124,11 @@ def test_nothing_is_lost_and_calls_are_calls(make: Callable[[], AnswerParser], t
     events = events_of(make(), [text])
     answer = Answered().add(events)
     given = "".join(text.split())
-    ends = [event for event in events if isinstance(event, ToolCallEnded | ToolCallCut)]
+    ends = [event for event in events if isinstance(event, ToolCallEnded)]
     for call, end in zip(answer.calls, ends, strict=True):
         assert call.name in TOOLS
-        assert is_object(call.arguments) is isinstance(end, ToolCallEnded)
-        if isinstance(end, ToolCallEnded):
+        assert is_object(call.arguments) is end.whole
+        if end.whole:
             assert isinstance(json.loads(call.arguments), dict)
     if not answer.calls and not answer.reasoning and "<think>" not in text:
         assert "".join(answer.text.split()) in (given, given.replace("</think>", "", 1))

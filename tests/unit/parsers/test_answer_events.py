@@ -10,7 +10,6 @@ from radixlm.parsers import (
     ToolArguments,
     ToolCall,
     ToolCallBegun,
-    ToolCallCut,
     ToolCallEnded,
 )
 
@@ -26,7 +25,7 @@ def test_events_join_to_a_whole_answer():
 
 def test_a_call_that_is_cut_stays_one():
     begun = [ToolCallBegun(0, "a", "f"), ToolArguments(0, "{")]
-    answer = Answered().add([*begun, ToolCallCut(0), TextDelta("?")])
+    answer = Answered().add([*begun, ToolCallEnded(0, whole=False), TextDelta("?")])
     assert answer.calls == [ToolCall("a", "f", "{")]
     assert answer.text == "?"
 

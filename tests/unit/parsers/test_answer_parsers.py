@@ -8,7 +8,7 @@ from itertools import count
 
 import pytest
 
-from radixlm.parsers import Answered, AnswerParser, PlainParser, ToolCallCut
+from radixlm.parsers import Answered, AnswerParser, PlainParser, ToolCallEnded
 from radixlm.parsers.formats import PythonicParser, QwenCoderParser
 from radixlm.parsers.json_formats import (
     HermesParser,
@@ -211,7 +211,7 @@ def test_after_a_last_brace_that_is_missing_goes_on_text():
 def test_after_one_that_is_broken_comes_another(most):
     parser = HermesParser(TOOLS, new_ids(), most=most)
     events = parser.push('a<tool_call>{"name": "now", "arguments": {"a": x}}')
-    assert events[-2] == ToolCallCut(0)
+    assert events[-2] == ToolCallEnded(0, whole=False)
     second = f"<tool_call>{call()}</tool_call>"
     answer = Answered().add([*events, *parser.push(second), *parser.flush()])
     made = [(made.id, made.name, made.arguments) for made in answer.calls]

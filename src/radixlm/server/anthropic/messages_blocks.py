@@ -79,12 +79,8 @@ class DocumentBlock(Block):
     def text(self) -> str:
         """As the model reads it."""
         source = self.source
-        if isinstance(source, PlainSourceBlock):
-            said = source.data
-        elif isinstance(source.content, str):
-            said = source.content
-        else:
-            said = "\n".join(part.text for part in source.content)
+        given = source.data if isinstance(source, PlainSourceBlock) else source.content
+        said = given if isinstance(given, str) else "\n".join(part.text for part in given)
         return "\n".join(text for text in (self.title, self.context, said) if text)
 
 

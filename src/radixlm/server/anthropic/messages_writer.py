@@ -214,8 +214,7 @@ class BlockWriter:
             case parsers.ToolArguments(_, delta):
                 self._held += delta
                 self._delta("input_json_delta", partial_json=delta)
-            case parsers.ToolCallEnded() | parsers.ToolCallCut():
-                whole = isinstance(event, parsers.ToolCallEnded)
+            case parsers.ToolCallEnded(_, whole):
                 given = _as_input(self._held if whole else _came_whole(self._held))
                 self.called |= whole and given is not None
                 self.blocks[-1]["input"] = given or {}

@@ -160,5 +160,5 @@ class AnswerStream:
             yield NOTHING, self._noted(self._parser.flush(cut=cut))
 
     def _noted(self, events: list[AnswerEvent]) -> list[AnswerEvent]:
-        self.called |= any(isinstance(event, ToolCallEnded) for event in events)
+        self.called |= any(isinstance(each, ToolCallEnded) and each.whole for each in events)
         return events

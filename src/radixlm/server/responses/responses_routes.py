@@ -14,7 +14,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import TypeAdapter
 
-from radixlm.core.errors import InvalidRequestError, RequestTooLargeError
+from radixlm.core.errors import InvalidRequestError, RequestTooLargeError, wrong
 from radixlm.server.http.body import MAX_OBJECTS, in_callers_words, not_too_deep, renamed
 from radixlm.server.http.http_errors import NotFoundError, timed_out
 from radixlm.server.http.routes import GENERATING, Route, noted
@@ -176,14 +176,14 @@ async def _make(service: Service, generation: Generation, writer: ResponseWriter
                     await writer.store()
             await writer.finish()
     except asyncio.CancelledError:
-        writer.cancel()
+        writer.stop("cancelled")
         raise
     except TimeoutError:
-        writer.fail(timed_out(limit))
+        writer.stop("failed", timed_out(limit))
     except InvalidRequestError as error:
-        writer.fail(renamed(error, generation.names))
+        writer.stop("failed", renamed(error, generation.names))
     except Exception as error:  # the log is the only place for it
-        writer.fail(error)
+        writer.stop("failed", error)
     finally:  # even when it is cancelled once more
         await asyncio.shield(writer.store())
 

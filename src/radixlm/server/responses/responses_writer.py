@@ -83,11 +83,11 @@ class ItemWriter:
                 case parsers.ToolArguments(_, delta):
                     self.items[-1]["arguments"] += delta
                     self._of_item("response.function_call_arguments.delta", delta=delta)
-                case parsers.ToolCallEnded() | parsers.ToolCallCut():
+                case parsers.ToolCallEnded(_, whole):
                     self._logprobs = []
-                    cut = isinstance(found, parsers.ToolCallCut)
-                    self.close("incomplete" if cut else "completed")
-        if not (events and isinstance(events[-1], parsers.ToolCallEnded)):
+                    self.close("completed" if whole else "incomplete")
+        last = events[-1] if events else None
+        if not (isinstance(last, parsers.ToolCallEnded) and last.whole):
             self._logprobs += fresh
 
     def finish(self, status: bodies.Status) -> None:
@@ -214,21 +214,15 @@ class ResponseWriter:
     def failed(self, error: Exception) -> bytes:
         """Such a response is not stored."""
         self._stored = False
-        self.fail(error)
+        self.stop("failed", error)
         self._events.clear()  # what was not sent, and the end of the item that ended with it
         self._write_whole("response.failed")
         return b"".join(self._new_events())
 
-    def cancel(self) -> None:
-        """Its client wants no more of it."""
+    def stop(self, status: wire.Outcome, error: Exception | None = None) -> None:
+        """It is not made to its end: its client wants no more of it, or for an error."""
         self._writer.close("incomplete")
-        self.status = "cancelled"
-
-    def fail(self, error: Exception) -> None:
-        """It can not be made."""
-        self._error = error
-        self._writer.close("incomplete")
-        self.status = "failed"
+        self.status, self._error = status, error
 
     async def store(self) -> bool:
         """Keep it as it is now, if it is to be kept. Whether it is."""
@@ -353,13 +347,8 @@ def _failure(error: Exception) -> wire.ResponseFailure:
         code = "rate_limit_exceeded"
     elif isinstance(error, InvalidRequestError):
         code = "invalid_prompt"
-    shape = openai_error(error)["error"]
-    return {
-        "code": code,
-        "message": shape["message"],
-        "type": shape["type"],
-        "param": shape["param"],
-    }
+    made = openai_error(error)["error"]
+    return {"code": code, "message": made["message"], "type": made["type"], "param": made["param"]}
 
 
 def _text(body: bodies.ResponseBody) -> Json:

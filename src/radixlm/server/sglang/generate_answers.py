@@ -144,7 +144,7 @@ class NativeWriter:
             if self._task.starts[prompt] >= 0 and known.last is None and computed(output):
                 if prompt not in self._scores:
                     # Nothing is known of a prompt's first token.
-                    key = self._generation.prompts[prompt]
+                    key = self._generation.requests[choice].key
                     first = None if self._task.starts[prompt] else int(key[0])
                     written = known.logprobs.of_prompt(first, output.prompt_logprobs)
                     self._scores[prompt] = written

@@ -9,7 +9,6 @@ from radixlm.core.errors import InvalidRequestError, wrong
 from radixlm.core.keys import Key
 from radixlm.core.sampling import SamplingParams
 from radixlm.server.http.body import Body, ListOf, in_callers_words
-from radixlm.server.pipeline.names import wrong
 from radixlm.server.pipeline.protocol import (
     CacheFields,
     SamplingFields,

@@ -52,9 +52,7 @@ class ToolUse:
 
     @property
     def constrained(self) -> bool:
-        """Whether a grammar must enforce it: even without calls, since a model that sees tools may
-        call them.
-        """
+        """Whether a grammar must enforce it: a model that sees tools may call them all the same."""
         if self.calling is Calling.AUTO:
             held = self.others or not self.parallel
             return held or any(tool.strict for tool in self.tools)

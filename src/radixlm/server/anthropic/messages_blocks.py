@@ -303,9 +303,7 @@ class Edited(NamedTuple):
 
 
 def edited(messages: Messages, edits: Sequence[Edit], count: Callable[[Messages], int]) -> Edited:
-    """The messages that the model is to read. count: tokens of a prompt, called only where an edit
-    would change something.
-    """
+    """What the model is to read. count: a prompt's tokens, called where an edit changes any."""
     made = Edited(messages)
     for edit in edits:
         blocks, number = edit.change(made.messages)

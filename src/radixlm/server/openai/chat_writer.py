@@ -82,9 +82,7 @@ class OpenAIWriter(ABC):
 
     @abstractmethod
     def answer(self) -> Fields:
-        """`choices` of the whole answer, and what else the API gives. A choice is a mapping, or
-        JSON already.
-        """
+        """`choices`, each a mapping or JSON already, and what else the whole answer has."""
 
     async def finish(self) -> list[bytes]:
         generation = self._generation

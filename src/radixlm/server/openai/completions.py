@@ -154,9 +154,7 @@ class CompletionWriter(OpenAIWriter):
         return spliced(entry, {"logprobs": self._logprobs_of(choice, output, first=first)})
 
     def _echo_of(self, prompt: int, begins: Sequence[int]) -> str:
-        """The prompt as text; without the half of a character at its end that the answer completes,
-        whose first tokens these are.
-        """
+        """The prompt as text, but for half a character at its end that `begins` completes."""
         if prompt not in self._echoes:
             self._echoes[prompt] = self._read_prompt(self._prompts[prompt])
         echo = self._echoes[prompt]

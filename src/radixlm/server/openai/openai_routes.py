@@ -17,13 +17,8 @@ from typing_extensions import TypedDict
 
 from radixlm.server.http.http_errors import Error, MessagesError, ModelNotFoundError, for_anthropic
 from radixlm.server.http.routes import GENERATING, Route, noted
+from radixlm.server.openai import completions as texts
 from radixlm.server.openai.chat_writer import ChatChunk, ChatCompletion, ChatWriter
-from radixlm.server.openai.completions import (
-    CompletionWriter,
-    TextChunk,
-    TextCompletion,
-    completion_generation,
-)
 from radixlm.server.pipeline.answer import respond
 from radixlm.server.pipeline.chat import chat_task
 from radixlm.server.pipeline.protocol import ChatBody, CompletionBody
@@ -126,11 +121,11 @@ async def chat_completions(request: Request, body: ChatBody) -> Response:
 
 @router.post(
     "/v1/completions",
-    response_model=TextCompletion,
+    response_model=texts.TextCompletion,
     dependencies=[Depends(check_room)],
     responses=noted(
         *GENERATING,
-        events=TextChunk,
+        events=texts.TextChunk,
         example={"prompt": "The capital of France is", "temperature": 0, "max_tokens": 8},
     ),
 )
@@ -138,13 +133,15 @@ async def completions(request: Request, body: CompletionBody) -> Response:
     """OpenAI's text completions."""
     service = service_of(request)
     tenant = tenant_of(request)
-    generation = await asyncio.to_thread(completion_generation, service, body, tenant)
-    writer = CompletionWriter(service, generation, body)
+    generation = await asyncio.to_thread(texts.completion_generation, service, body, tenant)
+    writer = texts.CompletionWriter(service, generation, body)
     return await respond(request, generation, writer, stream=bool(body.stream))
 
 
 @router.get(
-    "/v1/models", response_model=ModelList | ModelPage, responses=noted(error=Error | MessagesError)
+    "/v1/models",
+    response_model=ModelList | ModelPage,
+    responses=noted(error=Error | MessagesError),
 )
 async def models(request: Request) -> Response:
     """The one model that is served, as a list: OpenAI's, or Anthropic's to its clients."""

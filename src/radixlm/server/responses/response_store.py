@@ -260,9 +260,7 @@ class TurnStore:
 
 
 class ResponseStore:
-    """Stored turns, on a thread of their own, and the tasks of responses that are made in the
-    background.
-    """
+    """Stored turns, on their own thread, and the tasks of responses made in the background."""
 
     def __init__(self, turns: TurnStore) -> None:
         self._turns = turns

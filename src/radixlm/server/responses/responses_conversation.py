@@ -12,13 +12,7 @@ from radixlm.core.errors import InvalidRequestError, wrong
 from radixlm.core.grammar import ANY_OBJECT, Grammar
 from radixlm.core.sampling import SamplingParams
 from radixlm.parsers.tools import Calling, ToolUse
-from radixlm.server.pipeline.answer_fields import (
-    MAX_NAME,
-    MAX_TOOLS,
-    ToolSpec,
-    tool_use,
-    tools_for_template,
-)
+from radixlm.server.pipeline import answer_fields
 from radixlm.server.pipeline.cache_control import PromptCacheOptions, implicit_wish
 from radixlm.server.pipeline.conversation import (
     Content,
@@ -78,7 +72,7 @@ def conversation_of(
         raise wrong("input", "is empty")
     return Conversation(
         items.thread.messages(),
-        tools_for_template(_specs(body.tools)),
+        answer_fields.tools_for_template(_specs(body.tools)),
         variables_of(None if body.reasoning is None else body.reasoning.effort, {}),
         [*items.thread.wishes, *implicit_wish(body.prompt_cache_options)],
     )
@@ -111,21 +105,21 @@ def use_of(body: bodies.ResponseBody) -> ToolUse:
     match body.tool_choice:
         case bodies.ChosenTool(namespace=namespace, name=name):
             chosen = {"tool_choice.name": _flat(namespace, name)}
-            return tool_use(specs, Calling.REQUIRED, chosen, parallel=False)
+            return answer_fields.tool_use(specs, Calling.REQUIRED, chosen, parallel=False)
         case bodies.AllowedTools(mode=mode, tools=tools):
             chosen = {
                 f"tool_choice.tools[{place}].name": _flat(tool.namespace, tool.name)
                 for place, tool in enumerate(tools)
             }
-            return tool_use(specs, Calling(mode), chosen, parallel=several)
+            return answer_fields.tool_use(specs, Calling(mode), chosen, parallel=several)
         case choice:
             calling = None if choice is None else Calling(choice)
-            return tool_use(specs, calling, parallel=several)
+            return answer_fields.tool_use(specs, calling, parallel=several)
 
 
-def _specs(tools: Sequence[bodies.AnyTool] | None) -> list[ToolSpec]:
+def _specs(tools: Sequence[bodies.AnyTool] | None) -> list[answer_fields.ToolSpec]:
     """All tools that can be called. The first one of a namespace has its description, too."""
-    specs: list[ToolSpec] = []
+    specs: list[answer_fields.ToolSpec] = []
     for place, tool in enumerate(tools or ()):
         path = f"tools[{place}]"
         if not isinstance(tool, bodies.NamespaceTool):
@@ -134,24 +128,26 @@ def _specs(tools: Sequence[bodies.AnyTool] | None) -> list[ToolSpec]:
         for inner, function in enumerate(tool.tools):
             described = "" if inner else tool.description or ""
             specs.append(_spec(function, f"{path}.tools[{inner}]", tool.name, described))
-    if len(specs) > MAX_TOOLS:
-        text = f"tools: there are {len(specs)}, at most {MAX_TOOLS} are allowed"
+    if len(specs) > answer_fields.MAX_TOOLS:
+        text = f"tools: there are {len(specs)}, at most {answer_fields.MAX_TOOLS} are allowed"
         raise InvalidRequestError(text, param="tools")
     return specs
 
 
 def _spec(
     tool: bodies.FunctionTool, path: str, namespace: str | None = None, more: str = ""
-) -> ToolSpec:
+) -> answer_fields.ToolSpec:
     """more: what is said before the tool's own description."""
     name = _flat(namespace, tool.name)
-    if len(name) > MAX_NAME:
-        long = f"{name!r:.80} is, with its namespace, longer than {MAX_NAME} characters"
+    if len(name) > answer_fields.MAX_NAME:
+        long = (
+            f"{name!r:.80} is, with its namespace, longer than {answer_fields.MAX_NAME} characters"
+        )
         raise wrong(f"{path}.name", long)
     description = tool.description
     if namespace is not None:
         description = "\n\n".join(text for text in (more, description) if text) or None
-    return ToolSpec(name, description, tool.parameters, tool.strict, path, path)
+    return answer_fields.ToolSpec(name, description, tool.parameters, tool.strict, path, path)
 
 
 class _Items:
@@ -212,9 +208,7 @@ class _Items:
         turn["reasoning_content"] = thoughts if before is None else f"{before}\n{thoughts}"
 
     def _turn(self, unless: Sequence[str] = ()) -> Json:
-        """The assistant's message that is being put together; another one when it has any of
-        these already.
-        """
+        """The assistant's message that is put together; a new one where it has one of these."""
         last = self.thread.last
         if last.get("role") != "assistant" or any(name in last for name in unless):
             return self.thread.begin("assistant")

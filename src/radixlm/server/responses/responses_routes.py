@@ -23,19 +23,13 @@ from radixlm.server.pipeline.chat import ChatPrompt, ChatTask, chat_prompt, task
 from radixlm.server.pipeline.conversation import Conversation, Json, new_id
 from radixlm.server.pipeline.generation import Generation, run
 from radixlm.server.pipeline.service import Service, check_room, service_of, tenant_of
+from radixlm.server.responses import responses_body as bodies
 from radixlm.server.responses import responses_conversation as chats
 from radixlm.server.responses import responses_wire as wire
 from radixlm.server.responses.response_store import ResponseStore, Turn, TurnStore
-from radixlm.server.responses.responses_body import (
-    AnyItem,
-    ItemsQuery,
-    ReferenceItem,
-    ResponseBody,
-    RetrieveQuery,
-)
 from radixlm.server.responses.responses_writer import ResponseWriter
 
-_ITEMS: TypeAdapter[list[AnyItem]] = TypeAdapter(list[AnyItem])
+_ITEMS: TypeAdapter[list[bodies.AnyItem]] = TypeAdapter(list[bodies.AnyItem])
 
 
 router = APIRouter(route_class=Route)
@@ -58,7 +52,7 @@ def store_of(request: Request) -> ResponseStore:
         example={"input": "What is the capital of France?", "max_output_tokens": 16},
     ),
 )
-async def create_response(request: Request, body: ResponseBody) -> Response:
+async def create_response(request: Request, body: bodies.ResponseBody) -> Response:
     """OpenAI's responses: made, and stored unless store is false."""
     service, store = service_of(request), store_of(request)
     chat, body = await response_task(service, store, body, tenant_of(request))
@@ -84,7 +78,7 @@ async def create_response(request: Request, body: ResponseBody) -> Response:
     response_model=wire.InputTokens,
     responses=noted(NotFoundError, example={"input": "What is the capital of France?"}),
 )
-async def count_input_tokens(request: Request, body: ResponseBody) -> Response:
+async def count_input_tokens(request: Request, body: bodies.ResponseBody) -> Response:
     """How many tokens a response's prompt has."""
     service, tenant = service_of(request), tenant_of(request)
     chat, _ = await response_task(service, store_of(request), body, tenant)
@@ -100,7 +94,7 @@ async def count_input_tokens(request: Request, body: ResponseBody) -> Response:
 async def get_response(
     request: Request,
     response_id: str,
-    query: Annotated[RetrieveQuery, Query()],  # noqa: ARG001 (that it can be read is all)
+    query: Annotated[bodies.RetrieveQuery, Query()],  # noqa: ARG001 (that it can be read is all)
 ) -> Response:
     """A stored response as it is now."""
     return _as_stored(await _stored(request, response_id))
@@ -141,7 +135,7 @@ async def cancel_response(request: Request, response_id: str) -> Response:
     responses=noted(NotFoundError),
 )
 async def list_input_items(
-    request: Request, response_id: str, query: Annotated[ItemsQuery, Query()]
+    request: Request, response_id: str, query: Annotated[bodies.ItemsQuery, Query()]
 ) -> Response:
     """The items that a stored response was given; of those before it there is its own list."""
     turn = await _stored(request, response_id)
@@ -188,12 +182,12 @@ async def _make(service: Service, generation: Generation, writer: ResponseWriter
         await asyncio.shield(writer.store())
 
 
-def stored_items(body: ResponseBody) -> list[Json]:
+def stored_items(body: bodies.ResponseBody) -> list[Json]:
     """`input` as items that say all of themselves, each with an id."""
     return [_stored_item(item) for item in chats.items_of(body)]
 
 
-def _stored_item(item: AnyItem) -> Json:
+def _stored_item(item: bodies.AnyItem) -> Json:
     stored: Json = {"id": chats.new_item_id(item.type), "status": "completed"}
     stored |= item.model_dump(exclude_none=True)
     if item.type == "message":
@@ -222,8 +216,8 @@ async def _stored(request: Request, response_id: str) -> Turn:
 
 
 async def response_task(
-    service: Service, store: ResponseStore, body: ResponseBody, tenant: str
-) -> tuple[ChatTask, ResponseBody]:
+    service: Service, store: ResponseStore, body: bodies.ResponseBody, tenant: str
+) -> tuple[ChatTask, bodies.ResponseBody]:
     """The task of a body, with the items that it refers to and the turns that it continues; and the
     body with these items in it.
 
@@ -234,7 +228,7 @@ async def response_task(
     return await asyncio.to_thread(_task, service, body, turns, tenant), body
 
 
-async def _turns_before(store: ResponseStore, body: ResponseBody, tenant: str) -> list[Turn]:
+async def _turns_before(store: ResponseStore, body: bodies.ResponseBody, tenant: str) -> list[Turn]:
     """What a response continues. Raises InvalidRequestError for what can not be continued."""
     previous = body.previous_response_id
     if previous is None:
@@ -249,10 +243,12 @@ async def _turns_before(store: ResponseStore, body: ResponseBody, tenant: str) -
     return turns
 
 
-async def _resolved(store: ResponseStore, body: ResponseBody, tenant: str) -> ResponseBody:
+async def _resolved(
+    store: ResponseStore, body: bodies.ResponseBody, tenant: str
+) -> bodies.ResponseBody:
     """The body with the items that it refers to. Raises NotFoundError."""
     items = chats.items_of(body)
-    wanted = {item.id for item in items if isinstance(item, ReferenceItem)}
+    wanted = {item.id for item in items if isinstance(item, bodies.ReferenceItem)}
     if not wanted:
         return body
     stored = await store.call(TurnStore.items, tenant, wanted)
@@ -260,7 +256,7 @@ async def _resolved(store: ResponseStore, body: ResponseBody, tenant: str) -> Re
     parsed = await asyncio.to_thread(_ITEMS.validate_python, [*stored.values()])
     known = dict(zip(stored, parsed, strict=True))
     for place, item in enumerate(items):
-        if isinstance(item, ReferenceItem):
+        if isinstance(item, bodies.ReferenceItem):
             if item.id not in known:
                 raise NotFoundError(
                     f"Item with id {item.id!r:.80} not found. Items are not persisted when `store` "
@@ -281,7 +277,9 @@ def not_found(response_id: str, param: str) -> NotFoundError:
 
 
 @not_too_deep()
-def _task(service: Service, body: ResponseBody, turns: Sequence[Turn], tenant: str) -> ChatTask:
+def _task(
+    service: Service, body: bodies.ResponseBody, turns: Sequence[Turn], tenant: str
+) -> ChatTask:
     """Render and tokenize. Takes time in proportion to the conversation: call it off the event
     loop. turns: those before. Raises InvalidRequestError that names the field.
     """
@@ -303,9 +301,9 @@ def _task(service: Service, body: ResponseBody, turns: Sequence[Turn], tenant: s
         )
 
 
-def _items_of(turns: Sequence[Turn]) -> list[AnyItem]:
+def _items_of(turns: Sequence[Turn]) -> list[bodies.AnyItem]:
     """What was said in the turns, at most as many items as a body may hold."""
-    items: list[AnyItem] = []
+    items: list[bodies.AnyItem] = []
     for turn in turns:
         output = json.loads(turn.response)["output"]
         items += _ITEMS.validate_json(turn.input) + _ITEMS.validate_python(output)

@@ -60,9 +60,7 @@ class ItemWriter:
     def push(
         self, events: Sequence[parsers.AnswerEvent], logprobs: Iterable[ChatToken] = ()
     ) -> None:
-        """Take the next events. logprobs: of the tokens that came; the next text gets them, those
-        of a call nothing.
-        """
+        """Take events. logprobs: of their tokens; the next text gets them, those of a call none."""
         fresh = list(logprobs)
         for found in events:
             match found:

@@ -9,12 +9,7 @@ from radixlm.core.errors import InvalidRequestError, wrong
 from radixlm.core.keys import Key
 from radixlm.core.sampling import SamplingParams
 from radixlm.server.http.body import Body, ListOf, in_callers_words
-from radixlm.server.pipeline.protocol import (
-    CacheFields,
-    SamplingFields,
-    sampled_for_nothing,
-    to_prompts,
-)
+from radixlm.server.pipeline import protocol
 
 DEFAULT_NEW_TOKENS = 128
 MAX_RID_LENGTH = 256
@@ -30,7 +25,7 @@ _NAMES: Mapping[str, str] = {
 T = TypeVar("T")
 
 
-class NativeParams(SamplingFields):
+class NativeParams(protocol.SamplingFields):
     """`sampling_params` of /generate.
 
     Source: https://docs.sglang.ai/basic_usage/sampling_params.html. Null for max_new_tokens is as
@@ -57,7 +52,7 @@ class NativeParams(SamplingFields):
         if "max_new_tokens" not in self.model_fields_set:
             limit = min(DEFAULT_NEW_TOKENS, max(room, 1))
         if self.prompt_only:
-            limit = sampled_for_nothing(least)
+            limit = protocol.sampled_for_nothing(least)
         of_prompt = top is not None and start >= 0
         return self.sampling(
             max_tokens=limit,
@@ -82,7 +77,7 @@ class OfPrompt(NamedTuple):
     prompt_only: bool
 
 
-class GenerateBody(CacheFields):
+class GenerateBody(protocol.CacheFields):
     """POST /generate. Source: https://docs.sglang.ai/basic_usage/native_api.html."""
 
     model: str | None = None
@@ -114,7 +109,7 @@ class GenerateBody(CacheFields):
         prompt = self.input_ids if self.text is None else self.text
         if prompt is None:
             raise InvalidRequestError("give text or input_ids", param="text")
-        return to_prompts(prompt, self.prompt_field)
+        return protocol.to_prompts(prompt, self.prompt_field)
 
     def each_prompt(self, keys: Sequence[Key], longest: int) -> list[OfPrompt]:
         """What is asked for each prompt. Raises InvalidRequestError.

@@ -39,9 +39,8 @@ class ToolArguments(NamedTuple):
 
 
 class ToolCallEnded(NamedTuple):
-    """A call's arguments are whole, and valid JSON. Where they are not `whole`, the call ends
-    unfinished, with those that have come: the answer was cut off there, or goes on with text that
-    is not JSON.
+    """A call's arguments are whole, and valid JSON; or not `whole`, but those that have come: the
+    answer was cut off there, or goes on with text that is not JSON.
     """
 
     call: int

@@ -18,8 +18,7 @@ _IN_NAME = re.compile(r"[\w.-]", re.ASCII)
 
 
 class CallParser(StepParser):
-    """An AnswerParser that finds calls. What looks like a call and is none is text; a call that
-    has begun stays one.
+    """Finds calls. What looks like one and is none is text; a call that has begun stays one.
 
     tools: the schemas of their arguments, by their names.
     new_id: makes an id for each call.

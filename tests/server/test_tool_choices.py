@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from radixlm.structured_output import compiler
-from radixlm.structured_output.token_table import Table
+from radixlm.structured_output.matcher import Table
 from radixlm.structured_output.trial import Trial
 from tests import chat_templates
 from tests.chat_templates import MARKERS

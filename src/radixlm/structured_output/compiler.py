@@ -14,8 +14,7 @@ from llguidance import LLMatcher, LLTokenizer
 from radixlm.core.errors import EngineStoppedError, InvalidRequestError, QueueFullError
 from radixlm.core.grammar import Grammar
 from radixlm.structured_output.grammar_source import GrammarError
-from radixlm.structured_output.matcher import Matcher, compile_source
-from radixlm.structured_output.token_table import Table, Vocabulary, cutter
+from radixlm.structured_output.matcher import Matcher, Table, Vocabulary, compile_source, cutter
 from radixlm.structured_output.trial import Trial
 
 MAX_KEPT = 256

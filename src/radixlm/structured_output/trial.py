@@ -16,8 +16,7 @@ from typing import IO, Any, NamedTuple
 from radixlm.core.errors import NoTrialError
 from radixlm.core.grammar import Grammar
 from radixlm.structured_output.grammar_source import GrammarError, source_of
-from radixlm.structured_output.matcher import compile_source, try_first_tokens
-from radixlm.structured_output.token_table import Table
+from radixlm.structured_output.matcher import Table, compile_source, try_first_tokens
 
 SECONDS = 3.0
 
@@ -75,7 +74,6 @@ class Trial:
         return Tried(*answer)
 
     def close(self) -> None:
-        """End the process."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()

@@ -13,7 +13,7 @@ from radixlm.core.sampling import SamplingParams
 from radixlm.engine import output_processor as continuation
 from radixlm.engine.output_processor import BUDGET, MAX_FORCED
 from radixlm.structured_output import Matcher
-from radixlm.structured_output.token_table import LONGEST_CUT
+from radixlm.structured_output.matcher import LONGEST_CUT
 from tests.engines import Bench, constraint, make_request
 
 LETTERS = Grammar.regex("[ab]{8}")

@@ -21,7 +21,7 @@ from radixlm.core.grammar import Grammar
 from radixlm.structured_output import Compiler
 from radixlm.structured_output import compiler as compiling
 from radixlm.structured_output.grammar_source import MAX_GBNF_LENGTH, GrammarError
-from radixlm.structured_output.token_table import Table
+from radixlm.structured_output.matcher import Table
 from radixlm.structured_output.trial import Trial, Tried
 from radixlm.text.tokenizer import Tokenizer
 from tests.engines import byte_tokenizer

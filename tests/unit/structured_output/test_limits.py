@@ -17,8 +17,7 @@ from radixlm.structured_output.grammar_source import (
     GrammarError,
     source_of,
 )
-from radixlm.structured_output.matcher import compile_source
-from radixlm.structured_output.token_table import Table
+from radixlm.structured_output.matcher import Table, compile_source
 from tests.engines import byte_tokenizer
 
 TOKENIZER = Table.of(byte_tokenizer(), 256, (0,)).tokenizer()

@@ -11,7 +11,7 @@ import pytest
 
 from radixlm.core.grammar import Grammar
 from radixlm.structured_output import MaskFiller, Matcher
-from radixlm.structured_output.token_table import cutter
+from radixlm.structured_output.matcher import cutter
 from radixlm.text.tokenizer import Tokenizer
 from tests.engines import byte_tokenizer, constraint
 from tests.text_samples import sentencepiece_like

@@ -16,8 +16,7 @@ from radixlm.core.grammar import Grammar
 from radixlm.structured_output.compiler import MAX_KEPT_BYTES, Compiler
 from radixlm.structured_output.disjoint import Branches
 from radixlm.structured_output.grammar_source import GrammarError, source_of
-from radixlm.structured_output.matcher import compile_source
-from radixlm.structured_output.token_table import Table
+from radixlm.structured_output.matcher import Table, compile_source
 from radixlm.structured_output.trial import Trial
 from tests.engines import byte_tokenizer
 

@@ -11,7 +11,7 @@ import pytest
 
 import radixlm
 from radixlm.core.grammar import Grammar
-from radixlm.structured_output.token_table import Table
+from radixlm.structured_output.matcher import Table
 from radixlm.structured_output.trial import Trial
 from tests.engines import byte_tokenizer
 
@@ -19,7 +19,7 @@ from tests.engines import byte_tokenizer
 TRAPS = ("llguidance.py", "pickle.py", "numpy.py", "radixlm/__init__.py", "sitecustomize.py")
 ROOT = Path(__file__).parents[3]
 TRIES = """
-from radixlm.structured_output.token_table import Table
+from radixlm.structured_output.matcher import Table
 from radixlm.structured_output.trial import Trial
 from radixlm.core.grammar import Grammar
 from tests.engines import byte_tokenizer

@@ -14,17 +14,7 @@ from typing import Any, Literal, TypeVar, get_args
 import click
 from tqdm import tqdm
 
-from radixlm.bench.bench_reports import (
-    append_json,
-    check_picture,
-    draw,
-    draw_frontend,
-    frontend_summary,
-    show,
-    show_frontend,
-    show_shared_prefix,
-    summary,
-)
+from radixlm.bench import bench_reports
 from radixlm.bench.frontend_programs import AT_ONCE, CHANGES, FrontendRow, make_twins
 from radixlm.bench.frontend_programs import run as run_frontend
 from radixlm.bench.paper_run import MODES, Row, Setup, run
@@ -95,7 +85,7 @@ def make_checkpoint(shape: str, folder: Path, dtype: Dtype, seed: int) -> None:
 @click.argument("model", required=False)
 @_shape_option("smollm-135m")
 @_dtype_option("bfloat16")
-@click.option("--requests", type=click.IntRange(1), default=64, show_default=True)
+@click.option("--requests", "count", type=click.IntRange(1), default=64, show_default=True)
 @click.option("--shared", type=click.IntRange(1), default=1_000, show_default=True, help="Tokens.")
 @click.option("--own", type=click.IntRange(1), default=50, show_default=True, help="Tokens.")
 @click.option("--out", type=click.IntRange(1), default=32, show_default=True, help="Tokens.")
@@ -126,8 +116,8 @@ def shared_prefix(
         with _progress(rounds * len(modes) * plan.requests) as bar:
             found = list(run([(workload, plan)], [*modes], setup, rounds=rounds, done=bar.update))
     rows = [_shared_prefix_row(row, numbers, page_size) for row in found]
-    contrast = show_shared_prefix(
-        f"{counted(numbers.requests, 'request')} x ({numbers.shared:,} shared + {numbers.own} "
+    contrast = bench_reports.show_shared_prefix(
+        f"{counted(numbers.count, 'request')} x ({numbers.shared:,} shared + {numbers.own} "
         f"own tokens), {numbers.out} out: {setup.shape}, {dtype}",
         rows,
     )
@@ -135,7 +125,7 @@ def shared_prefix(
         return
     path.write_text("")
     for row in rows:
-        append_json(path, row)
+        bench_reports.append_json(path, row)
     report: dict[str, Any] = {"workload": workload.name, "model": setup.shape, "dtype": dtype}
     report["off_over_on"] = round(contrast.ratio, 3)
     shown = ("wall_s", "computed_tokens", "hit_rate", "best_hit_rate")
@@ -145,8 +135,8 @@ def shared_prefix(
 
 def _shared_prefix_row(row: Row, numbers: SharedPromptOnly, page_size: int) -> dict[str, Any]:
     """What is possible: the prefix's whole pages, computed but once. wall_s: the median."""
-    possible = (numbers.requests - 1) * (numbers.shared - numbers.shared % page_size)
-    wall, output = median(row.walls_s), numbers.requests * numbers.out
+    possible = (numbers.count - 1) * (numbers.shared - numbers.shared % page_size)
+    wall, output = median(row.walls_s), numbers.count * numbers.out
     return {
         "workload": row.workload,
         "mode": row.mode,
@@ -230,7 +220,7 @@ def paper(
     if frontend:
         _check_choices(context, only)
     if picture is not None:
-        check_picture(picture)
+        bench_reports.check_picture(picture)
     if path is not None:
         path.write_text("")
     with _setup(model, shape, dtype, **sizes) as setup:
@@ -271,25 +261,24 @@ def _measure(
         rows = _saved(measured, path)
     room = "everything" if setup.pool is None else f"{100 * setup.pool:g} % of the tokens"
     title = f"The workloads of SGLang's paper: {setup.shape} in {setup.dtype}, room for {room}"
-    show(title, rows)
+    bench_reports.show(title, rows)
     if picture is not None:
-        draw(picture, title, rows)
-    return summary(rows)
+        bench_reports.draw(picture, title, rows)
+    return bench_reports.summary(rows)
 
 
 def _compare(
     setup: Setup, names: Sequence[str], rounds: int, path: Path | None, picture: Path | None
 ) -> dict[str, Any]:
-    """As `_measure`, with and without the language."""
     twins = make_twins(names, Tokenizer.load(Path(setup.model)), setup.vocab_size)
     with _progress(2 * rounds * sum(setup.plan(each.workload).requests for each in twins)) as bar:
         measured = run_frontend(twins, setup, rounds, started=bar.set_description, done=bar.update)
         rows = _saved(measured, path)
     title = f"Programs in the frontend language: {setup.shape} in {setup.dtype}, {AT_ONCE} at once"
-    show_frontend(title, rows)
+    bench_reports.show_frontend(title, rows)
     if picture is not None:
-        draw_frontend(picture, title, rows)
-    return frontend_summary(rows)
+        bench_reports.draw_frontend(picture, title, rows)
+    return bench_reports.frontend_summary(rows)
 
 
 def _progress(requests: int) -> tqdm[Any]:
@@ -302,5 +291,5 @@ def _saved(rows: Iterable[R], path: Path | None) -> list[R]:
     for row in rows:
         found.append(row)
         if path is not None:
-            append_json(path, asdict(row))
+            bench_reports.append_json(path, asdict(row))
     return found

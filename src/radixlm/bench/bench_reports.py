@@ -79,7 +79,6 @@ class Contrast:
         return abs(self.ratio - 1) <= max(self.ratios) - min(self.ratios)
 
     def sentence(self) -> str:
-        """What the rounds say, for people."""
         said = f"With the cache off it takes {self.ratio:.2f} times as long"
         if len(self.on) == 1:
             return f"{said}, in one round: --rounds 3 says whether that is noise."
@@ -244,21 +243,11 @@ def draw(path: Path, title: str, rows: Sequence[Row]) -> None:
     runs = _by_name(rows)
     names = list(dict.fromkeys(row.workload for row in rows))[::-1]
     with _two_panels(path, title, names) as (left, right):
-        _draw_speedups(left, names, runs)
+        left.set_title("wall time with the cache off over wall time with it", **_SMALL)
+        ratios = [_speedup(runs, name, "lpm") for name in names]
+        _bars(left, ratios, " {:.1f}x", limit=1)
+        left.set_xlim(0, 1.15 * max(1.0, *(ratio or 0.0 for ratio in ratios)))
         _draw_shares(right, names, runs)
-
-
-def _draw_speedups(axes: Any, names: Sequence[str], runs: Runs) -> None:
-    axes.set_title("wall time with the cache off over wall time with it", **_SMALL)
-    longest = 1.0
-    for place, name in enumerate(names):
-        ratio = _speedup(runs, name, "lpm")
-        if ratio is not None:
-            axes.barh(place, ratio, height=0.62, color=_GREEN)
-            axes.text(ratio, place, f" {ratio:.1f}x", va="center", fontsize=9)
-            longest = max(longest, ratio)
-    axes.axvline(1, color=_GRAY, linewidth=0.8, linestyle=":")
-    axes.set_xlim(0, 1.15 * longest)
 
 
 def _draw_shares(axes: Any, names: Sequence[str], runs: Runs) -> None:
@@ -280,7 +269,6 @@ def _draw_shares(axes: Any, names: Sequence[str], runs: Runs) -> None:
 
 
 def show_frontend(title: str, rows: Sequence[FrontendRow]) -> None:
-    """Print a table with one row per workload."""
     cells = [
         [
             row.workload,
@@ -313,9 +301,13 @@ def draw_frontend(path: Path, title: str, rows: Sequence[FrontendRow]) -> None:
         _bars(right, [100 * (share_of_bound(row) or 0.0) for row in upward], " {:.1f}", SHARE)
 
 
-def _bars(axes: Any, values: Sequence[float], form: str, limit: float) -> None:
-    bars = axes.barh(range(len(values)), values, height=0.62, color=_GREEN)
-    axes.bar_label(bars, [form.format(value) for value in values], fontsize=9, padding=2)
+def _bars(axes: Any, values: Sequence[float | None], form: str, limit: float) -> None:
+    """A bar with its number for each value that is there; a dotted line at the limit."""
+    bars = axes.barh(
+        range(len(values)), [value or 0.0 for value in values], height=0.62, color=_GREEN
+    )
+    labels = ["" if value is None else form.format(value) for value in values]
+    axes.bar_label(bars, labels, fontsize=9, padding=2)
     axes.axvline(limit, color=_GRAY, linewidth=0.8, linestyle=":")
 
 

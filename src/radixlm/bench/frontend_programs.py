@@ -16,21 +16,9 @@ from statistics import median
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from radixlm.bench import workloads
 from radixlm.bench.paper_run import Listener, Setup, warm_up
-from radixlm.bench.programs import Program, best_possible, in_turns, run_all
-from radixlm.bench.tree_search import Search
-from radixlm.bench.workloads import (
-    WORKLOADS,
-    Arguments,
-    Chats,
-    Judge,
-    Shape,
-    SharedPrompt,
-    SkeletonOfThought,
-    TreeOfThought,
-    TreeSearch,
-    Workload,
-)
+from radixlm.bench.programs import Search, best_possible, in_turns, run_all
 from radixlm.core.errors import ConfigError
 from radixlm.lang.api import gen
 from radixlm.lang.program import Function, function
@@ -40,29 +28,29 @@ from radixlm.text.tokenizer import Tokenizer
 AT_ONCE = 32
 # KV pool over distinct tokens: nothing is evicted, and the engine has what it reserves.
 _ROOM = 1.5
-# What is changed of the shapes, so that there are AT_ONCE programs. Large trees are cut back to end
-# in reasonable time.
+# What is changed of the shapes, besides that there are AT_ONCE programs: large trees are cut back
+# to end in reasonable time.
 CHANGES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
-        "mmlu-few-shot": {"requests": AT_ONCE},
-        "react-agent": {"chats": AT_ONCE},
-        "tree-of-thought": {"trees": AT_ONCE, "depth": 2},
-        "tree-search": {"searches": AT_ONCE, "expansions": 16},
-        "skeleton-of-thought": {"questions": AT_ONCE},
-        "llm-judge": {"articles": AT_ONCE},
-        "json-decoding": {"requests": AT_ONCE},
+        "mmlu-few-shot": {},
+        "react-agent": {},
+        "tree-of-thought": {"depth": 2},
+        "tree-search": {"expansions": 16},
+        "skeleton-of-thought": {},
+        "llm-judge": {},
+        "json-decoding": {},
     }
 )
 
 
 @function
-def shared_prompt(s: State, shape: SharedPrompt, prompt: str) -> str:
+def shared_prompt(s: State, shape: workloads.SharedPrompt, prompt: str) -> str:
     s += prompt + gen("answer", max_tokens=shape.out)
     return str(s["answer"])
 
 
 @function
-def chat(s: State, shape: Chats, history: str, turns: list[str]) -> str:
+def chat(s: State, shape: workloads.Chats, history: str, turns: list[str]) -> str:
     s += history
     for turn in turns:
         s += turn + gen("answer", max_tokens=shape.out)
@@ -72,7 +60,7 @@ def chat(s: State, shape: Chats, history: str, turns: list[str]) -> str:
 
 @function
 def tree_of_thought(
-    s: State, shape: TreeOfThought, root: str, levels: list[list[tuple[int, str]]]
+    s: State, shape: workloads.TreeOfThought, root: str, levels: list[list[tuple[int, str]]]
 ) -> str:
     s += root
     leaves = [s]
@@ -89,7 +77,9 @@ def tree_of_thought(
 
 
 @function
-def tree_search(s: State, shape: TreeSearch, trunk: str, moves: list[str], search: Search) -> str:
+def tree_search(
+    s: State, shape: workloads.TreeSearch, trunk: str, moves: list[str], search: Search
+) -> str:
     s += trunk
     states = [s]
     for stage in search.stages():
@@ -103,7 +93,9 @@ def tree_search(s: State, shape: TreeSearch, trunk: str, moves: list[str], searc
 
 
 @function
-def skeleton_of_thought(s: State, shape: SkeletonOfThought, question: str, marks: list[str]) -> str:
+def skeleton_of_thought(
+    s: State, shape: workloads.SkeletonOfThought, question: str, marks: list[str]
+) -> str:
     s += question + gen("outline", max_tokens=shape.outline)
     forks = s.fork(len(marks))
     forks += [mark + gen("point", max_tokens=shape.out) for mark in marks]
@@ -112,7 +104,7 @@ def skeleton_of_thought(s: State, shape: SkeletonOfThought, question: str, marks
 
 
 @function
-def branch_solve_merge(s: State, shape: Judge, article: str, marks: list[str]) -> str:
+def branch_solve_merge(s: State, shape: workloads.Judge, article: str, marks: list[str]) -> str:
     s += article
     forks = s.fork(len(marks))
     forks += [mark + gen("judgement", max_tokens=shape.out) for mark in marks]
@@ -123,14 +115,14 @@ def branch_solve_merge(s: State, shape: Judge, article: str, marks: list[str]) -
     return str(s["merged"])
 
 
-_FUNCTIONS: Mapping[type[Shape], Function] = MappingProxyType(
+_FUNCTIONS: Mapping[type[workloads.Shape], Function] = MappingProxyType(
     {
-        SharedPrompt: shared_prompt,
-        Chats: chat,
-        TreeOfThought: tree_of_thought,
-        TreeSearch: tree_search,
-        SkeletonOfThought: skeleton_of_thought,
-        Judge: branch_solve_merge,
+        workloads.SharedPrompt: shared_prompt,
+        workloads.Chats: chat,
+        workloads.TreeOfThought: tree_of_thought,
+        workloads.TreeSearch: tree_search,
+        workloads.SkeletonOfThought: skeleton_of_thought,
+        workloads.Judge: branch_solve_merge,
     }
 )
 
@@ -139,19 +131,28 @@ _FUNCTIONS: Mapping[type[Shape], Function] = MappingProxyType(
 class Twins:
     """A workload in both forms: its shape's programs on tokens, and `function` on text."""
 
-    workload: Workload
+    workload: workloads.Workload
     function: Function
     tokens: list[int]
     tokenizer: Tokenizer
 
-    def direct(self, *, seed: int, scale: float) -> list[Program]:
-        """Fresh programs that ask the engine themselves."""
-        return self.workload.shape.programs(self.workload.draw(self.tokens, seed), scale)
+    def direct(self, setup: Setup, listener: Listener) -> Callable[[], object]:
+        """Runs fresh programs that ask the engine themselves."""
+        drawn = self.workload.draw(self.tokens, setup.seed)
+        programs = self.workload.shape.programs(drawn, setup.scale)
+        return lambda: asyncio.run(run_all(listener, programs))
 
-    def calls(self, *, seed: int, scale: float) -> list[Arguments]:
-        """What the function is called with: equal arguments give what `direct` asks."""
+    def through_the_language(self, setup: Setup, listener: Listener) -> Callable[[], object]:
+        """Runs the function, with what makes it ask the same."""
+        calls = self.calls(setup)
+        return lambda: self.function.run_batch(
+            calls, backend=listener, num_threads=AT_ONCE, temperature=0.0, ignore_eos=True
+        )
+
+    def calls(self, setup: Setup) -> list[workloads.Arguments]:
+        """What the function is called with."""
         shape = self.workload.shape
-        drawn = shape.calls(self.workload.draw(self.tokens, seed), scale)
+        drawn = shape.calls(self.workload.draw(self.tokens, setup.seed), setup.scale)
         return [{"shape": shape, **as_text(call, self.tokenizer)} for call in drawn]
 
 
@@ -160,10 +161,12 @@ def make_twins(names: Iterable[str], tokenizer: Tokenizer, vocab_size: int) -> l
     tokens = round_trip_tokens(tokenizer, vocab_size)
     made = []
     for name in names:
-        shape: Any = replace(WORKLOADS[name].shape, **CHANGES[name])  # type: ignore[type-var]
-        if isinstance(shape, Judge):
+        shape = replace(workloads.WORKLOADS[name].shape, count=AT_ONCE, **CHANGES[name])
+        if isinstance(shape, workloads.Judge):
             shape = replace(shape, retold=partial(retold, tokenizer=tokenizer))
-        made.append(Twins(Workload(name, shape), _FUNCTIONS[type(shape)], tokens, tokenizer))
+        made.append(
+            Twins(workloads.Workload(name, shape), _FUNCTIONS[type(shape)], tokens, tokenizer)
+        )
     return made
 
 
@@ -186,7 +189,7 @@ def round_trip_tokens(tokenizer: Tokenizer, vocab_size: int) -> list[int]:
     return words or alone
 
 
-def as_text(content: Arguments, tokenizer: Tokenizer) -> Arguments:
+def as_text(content: workloads.Arguments, tokenizer: Tokenizer) -> workloads.Arguments:
     """With text in place of each list of tokens, however deep."""
     return {name: _as_text(value, tokenizer) for name, value in content.items()}
 
@@ -264,7 +267,7 @@ def run(
 
 def _measure(twins: Twins, setup: Setup, rounds: int, done: Callable[[], object]) -> FrontendRow:
     engine = setup.engine(setup.plan(twins.workload).pool_tokens(setup.pool or _ROOM))
-    ways = (_direct, _through_the_language)
+    ways = (Twins.direct, Twins.through_the_language)
     measured: dict[Callable[..., object], list[_Round]] = {way: [] for way in ways}
     try:
         asyncio.run(warm_up(engine))
@@ -286,18 +289,6 @@ def _measure(twins: Twins, setup: Setup, rounds: int, done: Callable[[], object]
     return _row(twins, setup, direct, through, engine.info.kv_tokens)
 
 
-def _direct(twins: Twins, setup: Setup, listener: Listener) -> Callable[[], object]:
-    programs = twins.direct(seed=setup.seed, scale=setup.scale)
-    return lambda: asyncio.run(run_all(listener, programs))
-
-
-def _through_the_language(twins: Twins, setup: Setup, listener: Listener) -> Callable[[], object]:
-    calls = twins.calls(seed=setup.seed, scale=setup.scale)
-    return lambda: twins.function.run_batch(
-        calls, backend=listener, num_threads=AT_ONCE, temperature=0.0, ignore_eos=True
-    )
-
-
 def _row(
     twins: Twins, setup: Setup, direct: list[_Round], through: list[_Round], pool_tokens: int
 ) -> FrontendRow:
@@ -305,7 +296,7 @@ def _row(
     ours, theirs = (_Round(*map(sum, zip(*rounds, strict=True))) for rounds in (through, direct))
     return FrontendRow(
         workload=twins.workload.name,
-        programs=len(twins.calls(seed=setup.seed, scale=setup.scale)),
+        programs=len(twins.calls(setup)),
         requests=ours.requests,
         direct_requests=theirs.requests,
         prompt_tokens=ours.prompt,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 from radixlm.bench.programs import (
     Ask,
@@ -19,10 +19,10 @@ from radixlm.bench.programs import (
     DryClient,
     Plan,
     Program,
+    Search,
     run_all,
     together,
 )
-from radixlm.bench.tree_search import Search
 
 # What a program is called with, by name.
 Arguments = dict[str, Any]
@@ -31,19 +31,31 @@ Arguments = dict[str, Any]
 MARK = 8
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """A kind of workload with its numbers. program: a coroutine function of a client and arguments;
-    it returns its result's token ids.
+    """A kind of workload with its numbers.
+
+    count: of programs, at scale 1. shared, own, out: tokens that all share, that each has of its
+    own, and of an answer.
+    program: a coroutine function of a client and arguments; it returns its result's token ids.
     """
 
-    program: Callable[..., Coroutine[Any, Any, list[int]]]
+    count: int = 1
+    shared: int = 0
+    own: int = 0
+    out: int = 0
+    program: ClassVar[Callable[..., Coroutine[Any, Any, list[int]]]]
 
     def calls(self, draw: Draw, scale: float) -> list[Arguments]:
         """What each program is called with: drawn content, the same for equal draws.
 
-        scale: times as many requests, agents, questions; never fewer than one. Lengths stay.
+        scale: times as many; never fewer than one. Lengths stay.
         """
         raise NotImplementedError
+
+    def owns(self, draw: Draw, scale: float) -> list[list[int]]:
+        """What each program has of its own."""
+        return draw.parts(scaled(self.count, scale), self.own)
 
     def programs(self, draw: Draw, scale: float) -> list[Program]:
         """To be run once."""
@@ -51,36 +63,23 @@ class Shape:
 
 
 class OneRequest(Shape):
-    """A shape whose programs are one request each."""
-
-    out: int
-
     async def program(self, client: Client, *, prompt: list[int]) -> list[int]:
         return (await client.ask(Ask(prompt=prompt, out=self.out))).token_ids
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SharedPrompt(OneRequest):
     """Requests under one prefix, all at once: examples, instructions, a schema."""
 
-    requests: int
-    shared: int
-    own: int
-    out: int
-
     def calls(self, draw: Draw, scale: float) -> list[Arguments]:
         prefix = draw.tokens(self.shared)
-        owns = draw.parts(scaled(self.requests, scale), self.own)
-        return [{"prompt": prefix + own} for own in owns]
+        return [{"prompt": prefix + own} for own in self.owns(draw, scale)]
 
 
 class SharedPromptOnly(SharedPrompt):
     """The own parts differ in their first token, so nothing but the prefix is shared."""
 
-    __slots__ = ()
-
     def calls(self, draw: Draw, scale: float) -> list[Arguments]:
-        prefix, requests = draw.tokens(self.shared), scaled(self.requests, scale)
+        prefix, requests = draw.tokens(self.shared), scaled(self.count, scale)
         pairs = zip(draw.different(requests), draw.parts(requests, self.own - 1), strict=True)
         return [{"prompt": [*prefix, first, *own]} for first, own in pairs]
 
@@ -91,19 +90,15 @@ class RetrievedDocuments(OneRequest):
     collection, so that equal first choices are equal prefixes.
     """
 
-    questions: int
-    shared: int
     documents: int
     document: int
     retrieved: int
-    own: int
-    out: int
 
     def calls(self, draw: Draw, scale: float) -> list[Arguments]:
         prefix = draw.tokens(self.shared)
         documents = draw.parts(self.documents, self.document)
         calls = []
-        for own in draw.parts(scaled(self.questions, scale), self.own):
+        for own in self.owns(draw, scale):
             found = draw.choice(self.documents, self.retrieved)
             context = [token for index in found for token in documents[index]]
             calls.append({"prompt": prefix + context + own})
@@ -116,9 +111,6 @@ class MultipleChoice(Shape):
     likeliest is the answer. One token is generated besides, since an engine gives at least one.
     """
 
-    questions: int
-    shared: int
-    own: int
     endings: int
     ending: int
 
@@ -126,7 +118,7 @@ class MultipleChoice(Shape):
         prefix = draw.tokens(self.shared)
         return [
             {"question": prefix + own, "endings": draw.parts(self.endings, self.ending)}
-            for own in draw.parts(scaled(self.questions, scale), self.own)
+            for own in self.owns(draw, scale)
         ]
 
     async def program(
@@ -138,20 +130,14 @@ class MultipleChoice(Shape):
         return endings[best]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OneAtATime(Shape):
     """Requests under one prefix, one after the other. The first one has its own program, so that it
     can warm the cache before anything is measured.
     """
 
-    requests: int
-    shared: int
-    own: int
-    out: int
-
     def calls(self, draw: Draw, scale: float) -> list[Arguments]:
         prefix = draw.tokens(self.shared)
-        owns = draw.parts(1 + scaled(self.requests - 1, scale), self.own)
+        owns = draw.parts(1 + scaled(self.count - 1, scale), self.own)
         first, *others = (prefix + own for own in owns)
         return [{"prompts": [first]}, {"prompts": others}]
 
@@ -163,20 +149,16 @@ class OneAtATime(Shape):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chats(Shape):
     """Chats, or agents, of several turns. Each turn adds something new to the history and to the
-    answers so far. shared: before every history.
+    answers so far. own: of each turn.
     """
 
-    chats: int
     turns: int
-    own: int
-    out: int
-    shared: int = 0
 
     def calls(self, draw: Draw, scale: float) -> list[Arguments]:
         prefix = draw.tokens(self.shared)
         return [
             {"history": prefix, "turns": draw.parts(self.turns, self.own)}
-            for _ in range(scaled(self.chats, scale))
+            for _ in range(scaled(self.count, scale))
         ]
 
     async def program(
@@ -194,11 +176,9 @@ class TreeOfThought(Shape):
     each new thought is judged once.
     """
 
-    trees: int = 1
     root: int
     branching: int
     depth: int
-    out: int
     judge: int
     verdict: int
 
@@ -212,7 +192,7 @@ class TreeOfThought(Shape):
                     for level in range(1, self.depth + 1)
                 ],
             }
-            for _ in range(scaled(self.trees, scale))
+            for _ in range(scaled(self.count, scale))
         ]
 
     async def program(
@@ -240,16 +220,12 @@ class TreeOfThought(Shape):
 class SkeletonOfThought(Shape):
     """Questions: an outline first, then all its points at once."""
 
-    questions: int
-    own: int
     outline: int
     points: int
-    out: int
 
     def calls(self, draw: Draw, scale: float) -> list[Arguments]:
         marks = draw.parts(self.points, MARK)
-        questions = draw.parts(scaled(self.questions, scale), self.own)
-        return [{"question": question, "marks": marks} for question in questions]
+        return [{"question": own, "marks": marks} for own in self.owns(draw, scale)]
 
     async def program(
         self, client: Client, *, question: list[int], marks: list[list[int]]
@@ -266,17 +242,12 @@ class Judge(Shape):
     of them all. retold: a judgement's tokens as they stand in that one's prompt.
     """
 
-    articles: int
-    shared: int
-    own: int
     judgements: int
-    out: int
     retold: Callable[[list[int]], list[int]] = list
 
     def calls(self, draw: Draw, scale: float) -> list[Arguments]:
         prefix, marks = draw.tokens(self.shared), draw.parts(self.judgements, MARK)
-        articles = draw.parts(scaled(self.articles, scale), self.own)
-        return [{"article": prefix + article, "marks": marks} for article in articles]
+        return [{"article": prefix + own, "marks": marks} for own in self.owns(draw, scale)]
 
     async def program(
         self, client: Client, *, article: list[int], marks: list[list[int]]
@@ -294,11 +265,8 @@ class TreeSearch(Shape):
     answer. A reward is a random number.
     """
 
-    searches: int = 1
     expansions: int
     trunk: int
-    own: int
-    out: int
 
     def calls(self, draw: Draw, scale: float) -> list[Arguments]:
         count = scaled(self.expansions, scale)
@@ -308,7 +276,7 @@ class TreeSearch(Shape):
                 "moves": draw.parts(count, self.own),
                 "search": Search(draw.fractions(count)),
             }
-            for _ in range(self.searches)
+            for _ in range(self.count)
         ]
 
     async def program(
@@ -345,7 +313,6 @@ class Workload:
         return self.shape.programs(self.draw(vocab_size, seed), scale)
 
     def draw(self, vocabulary: int | Sequence[int], seed: int) -> Draw:
-        """What its content is drawn from."""
         return Draw(vocabulary, seed, zlib.crc32(self.name.encode()))
 
     def plan(self, vocab_size: int, *, seed: int, scale: float) -> Plan:
@@ -358,13 +325,13 @@ class Workload:
 
 
 _ALL = (
-    Workload("mmlu-few-shot", SharedPrompt(requests=64, shared=600, own=120, out=2)),
+    Workload("mmlu-few-shot", SharedPrompt(count=64, shared=600, own=120, out=2)),
     Workload(
         "hellaswag-few-shot",
-        MultipleChoice(questions=24, shared=1_800, own=60, endings=4, ending=20),
+        MultipleChoice(count=24, shared=1_800, own=60, endings=4, ending=20),
     ),
-    Workload("react-agent", Chats(chats=8, turns=6, shared=900, own=120, out=60)),
-    Workload("generative-agents", SharedPrompt(requests=32, shared=200, own=300, out=40)),
+    Workload("react-agent", Chats(count=8, turns=6, shared=900, own=120, out=60)),
+    Workload("generative-agents", SharedPrompt(count=32, shared=200, own=300, out=40)),
     Workload(
         "tree-of-thought",
         TreeOfThought(root=600, branching=3, depth=3, out=50, judge=30, verdict=4),
@@ -374,22 +341,22 @@ _ALL = (
     ),
     Workload(
         "skeleton-of-thought",
-        SkeletonOfThought(questions=8, own=100, outline=80, points=6, out=60),
+        SkeletonOfThought(count=8, own=100, outline=80, points=6, out=60),
     ),
-    Workload("llm-judge", Judge(articles=16, shared=200, own=700, judgements=4, out=60)),
+    Workload("llm-judge", Judge(count=16, shared=200, own=700, judgements=4, out=60)),
     # Only the shape of the traffic: no grammar holds the answers to JSON.
-    Workload("json-decoding", SharedPrompt(requests=32, shared=300, own=60, out=120)),
-    Workload("multi-turn-short", Chats(chats=16, turns=8, own=128, out=8)),
-    Workload("multi-turn-long", Chats(chats=16, turns=4, own=128, out=128)),
+    Workload("json-decoding", SharedPrompt(count=32, shared=300, own=60, out=120)),
+    Workload("multi-turn-short", Chats(count=16, turns=8, own=128, out=8)),
+    Workload("multi-turn-long", Chats(count=16, turns=4, own=128, out=128)),
     Workload(
         "rag",
         RetrievedDocuments(
-            questions=32, shared=300, documents=12, document=200, retrieved=3, own=40, out=40
+            count=32, shared=300, documents=12, document=200, retrieved=3, own=40, out=40
         ),
     ),
-    Workload("batch-same-prompt", SharedPrompt(requests=100, shared=2_000, own=100, out=16)),
-    Workload("no-sharing", SharedPrompt(requests=32, shared=0, own=1_000, out=16)),
+    Workload("batch-same-prompt", SharedPrompt(count=100, shared=2_000, own=100, out=16)),
+    Workload("no-sharing", SharedPrompt(count=32, shared=0, own=1_000, out=16)),
     # Not the paper's: the time to the first token once the prefix is cached.
-    Workload("warm-prefix", OneAtATime(requests=16, shared=1_000, own=32, out=8), unmeasured=1),
+    Workload("warm-prefix", OneAtATime(count=16, shared=1_000, own=32, out=8), unmeasured=1),
 )
 WORKLOADS: Mapping[str, Workload] = MappingProxyType({item.name: item for item in _ALL})

@@ -77,7 +77,7 @@ def test_every_mode_stays_below_the_bound(mode: str, setup: Setup) -> None:
 
 def test_pages_of_sixteen_share_less(setup: Setup) -> None:
     """40 tokens are shared, two whole pages are 32."""
-    workload = Workload("pages", SharedPrompt(requests=6, shared=40, own=20, out=2))
+    workload = Workload("pages", SharedPrompt(count=6, shared=40, own=20, out=2))
     plan = setup.plan(workload)
     rows = {
         row.mode: row

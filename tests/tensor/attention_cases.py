@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from radixlm.attention.backends import Backend, CpuBackend
 from radixlm.attention.plan import Sharing, make_plan
@@ -200,3 +201,12 @@ def random_shapes(rng: np.random.Generator) -> list[tuple[int, int]]:
         new = int(rng.choice([1, 1, 1, 2, 7, 64, 300]))
         shapes.append((before, new))
     return shapes
+
+
+class DenseAttend:
+    """Causal attention among one sequence's tokens, each step all of them: no cache at all."""
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
+        out = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return out[0].transpose(0, 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import fields, replace
 from typing import Any, Protocol, Self, cast, runtime_checkable
@@ -12,7 +12,7 @@ import numpy as np
 
 from radixlm.core.errors import EngineDeadError
 from radixlm.core.grammar import Grammar
-from radixlm.core.keys import Key
+from radixlm.core.keys import Key, common_prefix
 from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from radixlm.lang.backend import Pieces, Scores, Session, side_by_side
@@ -41,36 +41,7 @@ class AnyEngine(Protocol):
         self, prompt: Key, params: SamplingParams, /
     ) -> AsyncGenerator[RequestOutput, None]: ...
 
-    def flush_cache(self) -> int | Awaitable[bool]: ...
-
-
-class EngineBackend:
-    """Runs programs on an Engine or an AsyncEngine, which its owner closes."""
-
-    def __init__(self, engine: AnyEngine) -> None:
-        self._engine = engine
-        self._roles = roles_of(engine)
-
-    @asynccontextmanager
-    async def session(self) -> AsyncIterator[Session]:
-        yield EngineSession(self._engine, self._roles)
-
-    def flush_cache(self) -> bool:
-        """Not from a coroutine on an AsyncEngine: await the engine's own there."""
-        dropped = self._engine.flush_cache()
-        return True if isinstance(dropped, int) else asyncio.run(_awaited(dropped))
-
-
-async def _awaited(dropped: Awaitable[bool]) -> bool:
-    return await dropped
-
-
-def roles_of(engine: AnyEngine) -> Roles:
-    if engine.chat_template is None:
-        return habit_of(engine.info.name)
-    tokenizer = engine.tokenizer
-    given = tokenizer.decode(tokenizer.encode(""), skip_special_tokens=False)
-    return TemplateRoles(engine.chat_template, given)
+    def flush_cache(self) -> int | Coroutine[Any, Any, bool]: ...
 
 
 class TokenTranscript(Transcript):
@@ -165,16 +136,33 @@ class TokenTranscript(Transcript):
         return len(tokens), length
 
 
-class EngineSession:
-    """See Session. Transcripts are TokenTranscripts, since a session gets back what it began."""
+class EngineBackend:
+    """Runs programs on an Engine or an AsyncEngine, which its owner closes. It is its own Session;
+    transcripts are TokenTranscripts, since a session gets back what it began.
+    """
 
     shares_in_flight = True
     answers_turns = False
     calls_cost = False
 
-    def __init__(self, engine: AnyEngine, roles: Roles) -> None:
+    def __init__(self, engine: AnyEngine) -> None:
         self._engine = engine
-        self._roles = roles
+        self._roles: Roles
+        if engine.chat_template is None:
+            self._roles = habit_of(engine.info.name)
+        else:
+            tokenizer = engine.tokenizer
+            given = tokenizer.decode(tokenizer.encode(""), skip_special_tokens=False)
+            self._roles = TemplateRoles(engine.chat_template, given)
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[Session]:
+        yield self
+
+    def flush_cache(self) -> bool:
+        """Not from a coroutine on an AsyncEngine: await the engine's own there."""
+        dropped = self._engine.flush_cache()
+        return True if isinstance(dropped, int) else asyncio.run(dropped)
 
     def begin(self) -> TokenTranscript:
         return TokenTranscript(self._roles, self._engine.tokenizer)
@@ -204,7 +192,7 @@ class EngineSession:
     async def score(self, said: Transcript, choices: Sequence[str], *, alone: bool) -> Scores:
         tokens = cast(TokenTranscript, said)
         base, keys = tokens.key(), [tokens.key_with(choice) for choice in choices]
-        starts = [_shared(base, key) for key in keys]
+        starts = [common_prefix(base, key) for key in keys]
         scored = await side_by_side(list(map(self._score, keys, starts)))
         if not alone:
             return Scores(scored, None)
@@ -258,7 +246,6 @@ class AnswerMeta:
             self._add("output", self._native.items(()))
 
     def after(self, output: RequestOutput) -> dict[str, Any]:
-        """With this output too."""
         self._tokens += len(output.token_ids)
         if self._lists:
             self._add("input", self._native.items(output.prompt_logprobs))
@@ -300,10 +287,3 @@ def sampling_of(params: Params) -> SamplingParams:
         if start is not None and start >= 0:
             given |= {"prompt_logprobs": top, "logprob_start_len": start}
     return SamplingParams(**given)
-
-
-def _shared(one: Key, other: Key) -> int:
-    """How many of the first ids are the same."""
-    size = min(one.size, other.size)
-    different = np.flatnonzero(one[:size] != other[:size])
-    return int(different[0]) if different.size else size

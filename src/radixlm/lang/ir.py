@@ -203,8 +203,6 @@ class Exprs(Expr):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Gen(Expr):
-    """An answer of the model."""
-
     name: str | None
     params: Params
 
@@ -214,8 +212,6 @@ class Gen(Expr):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Select(Expr):
-    """The choice that the model finds best."""
-
     name: str | None
     choices: tuple[str, ...]
     method: ChoicesSamplingMethod
@@ -261,6 +257,5 @@ def parts_of(value: object) -> tuple[Expr, ...]:
 
 
 def in_role(role: str, expr: Expr | str | None = None) -> Exprs:
-    """A whole message."""
     inner = () if expr is None else parts_of(expr)
     return Exprs((RoleBegin(role), *inner, RoleEnd(role)))

@@ -127,8 +127,6 @@ class _OpenAISession:
 
 
 class ChatSession(_OpenAISession):
-    """A chat model: it answers messages."""
-
     answers_turns = True
 
     async def answer(self, said: Transcript, params: Params, *, stream: bool) -> Pieces:
@@ -149,8 +147,6 @@ class ChatSession(_OpenAISession):
 
 
 class TextSession(_OpenAISession):
-    """A text model: it goes on from a text."""
-
     answers_turns = False
 
     async def answer(self, said: Transcript, params: Params, *, stream: bool) -> Pieces:

@@ -121,8 +121,7 @@ class Function:
             if said.text:
                 executor.run(executor.session.compute(said))
         finally:
-            executor.finish()
-            executor.join()
+            executor.finish(wait=True)
 
     def __call__(self, *args: Any, **kwargs: Any) -> State:
         return self.run(*args, **kwargs)
@@ -172,8 +171,6 @@ def _apart(kwargs: Mapping[str, Any]) -> tuple[Params, dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A program's function with its arguments."""
-
     function: Callable[..., Any]
     style: Style
     args: tuple[Any, ...]
@@ -186,8 +183,7 @@ class _Call:
             self._run(stream, state)
         except BaseException:
             executor.cancel()
-            executor.finish()
-            executor.join()
+            executor.finish(wait=True)
             raise
         executor.finish()
         return state
@@ -273,8 +269,7 @@ def _run_calls(
         raise
     finally:
         pool.shutdown(cancel_futures=True)
-        executor.finish()
-        executor.join()
+        executor.finish(wait=True)
 
 
 class _Unknown(BaseException):

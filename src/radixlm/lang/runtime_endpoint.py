@@ -17,7 +17,7 @@ from radixlm.lang.choices import Tokens
 from radixlm.lang.ir import Params
 from radixlm.lang.transcript import Answer, Roles, TemplateRoles, Transcript, habit_of
 from radixlm.text.chat_template import ChatTemplate
-from radixlm.text.tokenizer import special_token_text
+from radixlm.text.tokenizer import special_texts
 
 DEFAULT_TIMEOUT = 600.0
 _CONNECT_TIMEOUT = 10.0
@@ -88,11 +88,8 @@ class RuntimeEndpoint:
 
     def _template_roles(self, config: Mapping[str, Any]) -> Roles:
         """config: the server's tokenizer_config.json with its template. Raises BackendError."""
-        names = ("bos_token", "eos_token", "unk_token", "pad_token")
-        texts = {name: special_token_text(config, name) for name in names}
-        special = {name: text for name, text in texts.items() if text is not None}
         try:
-            template = ChatTemplate(config["chat_template"], special)
+            template = ChatTemplate(config["chat_template"], special_texts(config))
         except ModelError as error:
             raise BackendError(f"the server's chat template is of no use: {error}") from None
         empty = {"prompt": "", "return_token_strs": True}

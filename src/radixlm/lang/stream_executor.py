@@ -11,20 +11,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from radixlm.core.errors import ProgramError, RadixLMError, UnknownVariableError
-from radixlm.lang.api_prefetch import interpreter_for
+from radixlm.lang import ir
 from radixlm.lang.backend import Backend, Session, Warming
-from radixlm.lang.interpreter import Interpreter, Style, Value, done
-from radixlm.lang.ir import (
-    Expr,
-    Gen,
-    Line,
-    ScopeBegin,
-    ScopeEnd,
-    Select,
-    caller_line,
-    error_line,
-    wrong,
-)
+from radixlm.lang.interpreter import Interpreter, Style, Value, done, interpreter_for
 from radixlm.lang.transcript import Transcript
 
 T = TypeVar("T")
@@ -35,7 +24,7 @@ class Executor:
     program, or of a batch of programs.
 
     The thread ends, and the session with it, when `finish` was called and every stream is over.
-    Every method may be called from any thread. Raises what opening the session raises.
+    Every method but `spawn` may be called from any thread. Raises what opening the session raises.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -53,19 +42,15 @@ class Executor:
         """Soon, on the loop, in the order of the calls. Not after `finish` and the last stream."""
         self.loop.call_soon_threadsafe(function, *arguments)
 
-    def start(
-        self, work: Coroutine[Any, Any, None], group: object, ended: Callable[[], None]
-    ) -> None:
-        """Run a stream, then `ended`, even if it is cancelled first. Not after `finish`."""
-        self.call(self._spawn, work, group, ended)
-
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run it, wait, and give its result. Not after `finish`."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result()
 
-    def finish(self) -> None:
-        """No stream will be started any more. Once only."""
+    def finish(self, *, wait: bool = False) -> None:
+        """No stream will be started any more. Once only. wait: for the thread to end."""
         self.call(self._last.set)
+        if wait:
+            self._thread.join()
 
     def cancel(self, group: object = None) -> None:
         """End the streams of this group, or all, where they are; those that come later, too. Does
@@ -73,10 +58,6 @@ class Executor:
         """
         with suppress(RuntimeError):  # the loop is closed
             self.call(self._cancel, group)
-
-    def join(self) -> None:
-        """Wait for the thread to end."""
-        self._thread.join()
 
     def _run(self, backend: Backend) -> None:
         try:
@@ -95,9 +76,10 @@ class Executor:
             while self._tasks:
                 await asyncio.wait(self._tasks)
 
-    def _spawn(
+    def spawn(
         self, work: Coroutine[Any, Any, None], group: object, ended: Callable[[], None]
     ) -> None:
+        """On the loop: run a stream, then `ended`, even if it is cancelled first."""
         task = self.loop.create_task(work)
         self._tasks[task] = group
         task.add_done_callback(lambda _: ended())
@@ -113,21 +95,21 @@ class Executor:
 
 
 @dataclass(frozen=True, slots=True)
-class _Read(Expr):
+class _Read(ir.Expr):
     """readers: streams that go on from what is read."""
 
     function: Callable[[Transcript], Any]
     readers: int = 1
 
 
-_NAMED = (Gen, Select, ScopeBegin)
+_NAMED = (ir.Gen, ir.Select, ir.ScopeBegin)
 _WITH_VALUES = (*_NAMED, _Read)
 _NO_VALUE = Value()  # of all other steps
 
 
 class _Step(NamedTuple):
-    expr: Expr
-    line: Line
+    expr: ir.Expr
+    line: ir.Line
     value: Value
 
 
@@ -147,7 +129,7 @@ class StreamExecutor:
         self,
         executor: Executor,
         style: Style,
-        line: Line,
+        line: ir.Line,
         thread: threading.Thread,
         *,
         parent: StreamExecutor | None = None,
@@ -171,17 +153,17 @@ class StreamExecutor:
         self._root: StreamExecutor = self if parent is None else parent._root
         self.family: list[StreamExecutor] = [] if parent is None else parent.family
         self.family.append(self)
-        executor.start(self._work(), self._root, self._end)
+        executor.call(executor.spawn, self._work(), self._root, self._end)
 
     @property
     def may_wait(self) -> bool:
         """Whether the caller may wait for what the program has yet to submit."""
         return threading.current_thread() is not self._thread
 
-    def submit(self, expr: Expr) -> Value:
+    def submit(self, expr: ir.Expr) -> Value:
         """Raises ProgramError when the state takes no more."""
         has_value = isinstance(expr, _WITH_VALUES)
-        value, line = Value() if has_value else _NO_VALUE, caller_line()
+        value, line = Value() if has_value else _NO_VALUE, ir.caller_line()
         with self._changed:
             if self._closed is not None:
                 raise ProgramError(self._closed, line=str(line))
@@ -198,14 +180,13 @@ class StreamExecutor:
         return value
 
     def define(self, variables: Mapping[str, Any]) -> None:
-        """Set these."""
         with self._changed:
             self.variables.update(variables)
             self._changed.notify_all()
 
     def fork(self, size: int) -> list[StreamExecutor]:
         """Streams that go on from what is submitted so far. They come with this one's variables."""
-        line, origin = caller_line(), self.submit(_Read(lambda said: said.copy(), size))
+        line, origin = ir.caller_line(), self.submit(_Read(lambda said: said.copy(), size))
         parts = self._executor, self._style, line, self._thread
         return [StreamExecutor(*parts, parent=self, origin=origin) for _ in range(size)]
 
@@ -218,7 +199,7 @@ class StreamExecutor:
             return result
         self.text.result()
         if self._error is not None or self._said is None:
-            raise self._error or _cancelled(caller_line())
+            raise self._error or _cancelled(ir.caller_line())
         return function(self._said)
 
     def find(self, name: str) -> Any:
@@ -232,10 +213,10 @@ class StreamExecutor:
             if name not in self.variables:
                 known = ", ".join(map(repr, self.variables)) or "none"
                 reason = f"there is no variable {name!r} (known: {known})"
-                raise UnknownVariableError(reason, line=str(caller_line()))
+                raise UnknownVariableError(reason, line=str(ir.caller_line()))
             found = self.variables[name]
         if not wait and isinstance(found, Value) and found.in_scope and not found.done():
-            raise wrong(
+            raise ir.wrong(
                 f"{name!r} is read inside its own scope, which is not over: "
                 "read it after the `with`"
             )
@@ -266,16 +247,16 @@ class StreamExecutor:
 
     def fail(self, error: Exception) -> None:
         """The program itself failed: what is read of the state from now on does too."""
-        self._error = self._error or _as_program_error(error, error_line(error) or self._line)
+        self._error = self._error or _as_program_error(error, ir.error_line(error) or self._line)
 
-    def _mark_scope(self, expr: Expr, value: Value, line: Line) -> None:
+    def _mark_scope(self, expr: ir.Expr, value: Value, line: ir.Line) -> None:
         match expr:
-            case ScopeBegin(name) if name in self._scopes:
+            case ir.ScopeBegin(name) if name in self._scopes:
                 raise ProgramError(f"the scope {name!r} is open already", line=str(line))
-            case ScopeBegin(name):
+            case ir.ScopeBegin(name):
                 self._scopes[name] = value
                 value.in_scope = True
-            case ScopeEnd(name):
+            case ir.ScopeEnd(name):
                 self._scopes.pop(name).in_scope = False
 
     async def _work(self) -> None:
@@ -315,7 +296,7 @@ class StreamExecutor:
     async def _perform(self, interpreter: Interpreter, step: _Step) -> None:
         session, said, warming = self._executor.session, interpreter.said, self._executor.warming
         if not isinstance(step.expr, _Read):
-            if warming is not None and isinstance(step.expr, Gen | Select):
+            if warming is not None and isinstance(step.expr, ir.Gen | ir.Select):
                 await warming.before(said)
             await interpreter.perform(step.expr, step.value)
             return
@@ -343,7 +324,7 @@ class StreamExecutor:
             value.fail(error)
 
 
-def _as_program_error(error: Exception, line: Line) -> ProgramError:
+def _as_program_error(error: Exception, line: ir.Line) -> ProgramError:
     if isinstance(error, ProgramError):
         return error
     text = str(error)
@@ -354,5 +335,5 @@ def _as_program_error(error: Exception, line: Line) -> ProgramError:
     return found
 
 
-def _cancelled(line: Line) -> ProgramError:
+def _cancelled(line: ir.Line) -> ProgramError:
     return ProgramError("the program was cancelled", line=str(line))

@@ -49,7 +49,8 @@ class Roles(Protocol):
     not.
     """
 
-    stops: tuple[str, ...]
+    @property
+    def stops(self) -> tuple[str, ...]: ...
 
     def around(self, speakers: Speakers, /) -> Around:
         """For the last of the messages whose roles these are. Raises InvalidRequestError."""

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from radixlm.core.errors import ConfigError
 from radixlm.models import CausalLM, ModelConfig
+from radixlm.text.token_bytes import byte_alphabet
 
 END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 SPECIAL_TOKENS = (END_OF_TEXT, TURN_START, TURN_END)
@@ -115,7 +116,7 @@ def write_byte_tokenizer(folder: Path, vocab_size: int, context_length: int) -> 
     """
     if vocab_size < FIRST_WORD_ID:
         raise ConfigError(f"a byte tokenizer needs {FIRST_WORD_ID} ids, got {vocab_size}")
-    vocab = {char: index for index, char in enumerate(_byte_chars())}
+    vocab = byte_alphabet()
     vocab |= {token: 256 + index for index, token in enumerate(SPECIAL_TOKENS)}
     vocab |= {f"Ġw{index}": index for index in range(FIRST_WORD_ID, vocab_size)}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
@@ -133,16 +134,6 @@ def write_byte_tokenizer(folder: Path, vocab_size: int, context_length: int) -> 
             "chat_template": CHAT_TEMPLATE,
         },
     )
-
-
-def _byte_chars() -> list[str]:
-    """The character that stands for each byte in a byte-level vocabulary, by byte (GPT-2's map).
-
-    Printable Latin-1 stands for itself; the others take the code points from 256 up, in order.
-    """
-    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
-    spare = iter(range(256, 512))
-    return [chr(byte if byte in printable else next(spare)) for byte in range(256)]
 
 
 def _write_weights(folder: Path, config: ModelConfig, seed: int, shard_bytes: int) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor
-from torch.nn import functional
 
 from radixlm.testing.checkpoints import EOS_TOKEN_ID, write_byte_tokenizer
 
@@ -83,12 +82,3 @@ def reference_logits(
     ids = torch.tensor([token_ids])
     logits: Tensor = model(input_ids=ids, position_ids=positions, use_cache=False).logits
     return logits[0].float()
-
-
-class DenseAttend:
-    """Causal attention among one sequence's tokens, each step all of them: no cache at all."""
-
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # noqa: ARG002
-        q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
-        out = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-        return out[0].transpose(0, 1)

@@ -19,7 +19,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from radixlm.core.errors import InvalidRequestError, ModelError
 from radixlm.core.files import read_text
-from radixlm.text.tokenizer import Tokenizer, read_tokenizer_config, special_token_text
+from radixlm.text.tokenizer import Tokenizer, read_tokenizer_config, special_texts
 
 MAX_RENDERED = 32 * 2**20  # characters
 _MOST_BYTES = 4 * 2**20
@@ -27,10 +27,8 @@ _MAX_STEPS = _MAX_REPEAT = 1_000_000
 _MAX_POWER = 10_000
 _DEFAULT = "default"
 _WITH_TOOLS = "tool_use"
-_SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 Message = Mapping[str, Any]
-
 
 _HEAD = """You may call functions. These are there, one a line, each with the JSON schema of its \
 parameters:"""
@@ -85,8 +83,7 @@ class ChatTemplate:
         sources = _find_sources(folder, override, config)
         if _DEFAULT not in sources:
             return None
-        texts = {name: special_token_text(config, name) for name in _SPECIAL_NAMES}
-        special = {name: text for name, text in texts.items() if text is not None}
+        special = special_texts(config)
         return cls(sources[_DEFAULT], special, tool_source=sources.get(_WITH_TOOLS))
 
     def render(
@@ -175,21 +172,21 @@ def _find_sources(folder: Path, override: Path | None, config: Mapping[str, Any]
             raise ModelError(f"--chat-template {override}: no such file") from None
     except (OSError, ValueError) as error:
         raise ModelError(f"chat template {path} cannot be read: {error}") from error
-    source = config.get("chat_template")
-    match source:
+    match config.get("chat_template"):
         case None:
             return {}
-        case str():
+        case str(source):
             return {_DEFAULT: source}
-        case list():
-            named = dict(_named_template(folder, entry) for entry in source)
+        case list(entries):
+            named = dict(_named_template(folder, entry) for entry in entries)
             if named and _DEFAULT not in named:
                 raise ModelError(
                     f"{folder}: no chat template is named default, only "
                     f"{', '.join(sorted(named))}; choose one with --chat-template FILE.jinja"
                 )
             return named
-    raise ModelError(f"{folder}: chat_template is {type(source).__name__}, not a text")
+        case other:
+            raise ModelError(f"{folder}: chat_template is {type(other).__name__}, not a text")
 
 
 def _named_template(folder: Path, entry: Any) -> tuple[str, str]:
@@ -219,7 +216,6 @@ class _Budget:
         return text
 
     def range(self, *bounds: int) -> range:
-        """As the builtin."""
         steps = range(*bounds)
         self._steps -= len(steps)
         if self._steps < 0:

@@ -45,7 +45,6 @@ def fetching(name: str) -> tuple[str, str]:
 
 
 def serving(folder: str) -> str:
-    """The command that serves a folder."""
     return f"{_tool('radixlm')} serve {folder}"
 
 
@@ -182,7 +181,6 @@ def resolve_folder(model: str | None) -> Path:
 
 
 def is_folder(model: str) -> bool:
-    """Whether there is such a folder."""
     return bool(model) and _holds(model, Path.is_dir)
 
 

@@ -75,7 +75,6 @@ def broken_prefixes(template: ChatTemplate, tokenizer: Tokenizer) -> tuple[Broke
 
 
 def warning_of(broken: Sequence[BrokenPrefix]) -> str:
-    """One line for the log."""
     places = "; ".join(
         f"{entry.what}: {entry.written!r} becomes {entry.rendered!r}" for entry in broken
     )

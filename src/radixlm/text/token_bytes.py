@@ -11,6 +11,7 @@ back. Other decoders are refused.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -68,7 +69,7 @@ def read_decoder(decoder: Mapping[str, Any] | None) -> TokenBytes:
     if "ByteLevel" in kinds:
         if set(kinds) - {"ByteLevel", "Fuse"}:
             raise _unsupported(kinds)
-        return TokenBytes(byte_level=_byte_alphabet())
+        return TokenBytes(byte_level=byte_alphabet())
     replace: list[tuple[str, str]] = []
     drops_first_space = False
     for place, step in enumerate(steps):
@@ -103,12 +104,11 @@ def _unsupported(kinds: list[str]) -> ModelError:
     )
 
 
-def _byte_alphabet() -> dict[str, int]:
-    """The character that byte-level vocabularies write for each byte.
+def byte_alphabet() -> dict[str, int]:
+    """The character that byte-level vocabularies write for each byte, by GPT-2's map.
 
     Printable Latin-1 bytes stand for themselves; the others got the code points from 256 upwards.
     """
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = sorted(set(range(256)) - set(printable))
-    alphabet = {chr(byte): byte for byte in printable}
-    return alphabet | {chr(256 + place): byte for place, byte in enumerate(others)}
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    spare = itertools.count(256)
+    return {chr(byte if byte in printable else next(spare)): byte for byte in range(256)}

@@ -26,6 +26,7 @@ _PRIVATE_USE_SIZE = 0xFFFE
 _GUARDS = ("\n", ".", "0")
 # Sixty times the largest vocabulary there is; tables have a row for each id.
 _MOST_TOKENS = 2**24
+_SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
 class _Piece(NamedTuple):
@@ -288,6 +289,12 @@ def special_token_text(config: Mapping[str, Any], name: str) -> str | None:
     entry = config.get(name)
     text = entry.get("content") if isinstance(entry, dict) else entry
     return text if isinstance(text, str) else None
+
+
+def special_texts(config: Mapping[str, Any]) -> dict[str, str]:
+    """The special tokens that chat templates may name, as far as the file has them."""
+    texts = ((name, special_token_text(config, name)) for name in _SPECIAL_NAMES)
+    return {name: text for name, text in texts if text is not None}
 
 
 def _decoder_state(backend: tokenizers.Tokenizer) -> dict[str, Any] | None:

@@ -12,7 +12,8 @@ from tokenizers import Tokenizer
 from radixlm.core.errors import ConfigError
 from radixlm.models import CausalLM, ModelConfig, load_config, load_model
 from radixlm.testing.checkpoints import EOS_TOKEN_ID, SHAPES, write_random_checkpoint
-from radixlm.testing.reference import DenseAttend, load_reference, reference_logits
+from radixlm.testing.reference import load_reference, reference_logits
+from tests.tensor.attention_cases import DenseAttend
 
 CPU = torch.device("cpu")
 PARAMETERS = {  # as published, in millions

@@ -9,7 +9,7 @@ import pytest
 import radixlm as rl
 from radixlm import Engine, SamplingParams
 from radixlm.core.errors import ProgramError
-from radixlm.lang.engine_backend import EngineSession, roles_of
+from radixlm.lang.engine_backend import EngineBackend
 from tests.lang_support import no_threads_left
 
 LONG = "You are a helpful assistant. " * 20
@@ -87,7 +87,7 @@ def test_an_answer_s_own_tokens_are_found_again(engine):
 
 
 def test_a_chat_is_tokenized_as_the_template_s_text(engine):
-    said = EngineSession(engine, roles_of(engine)).begin()
+    said = EngineBackend(engine).begin()
     messages = [("system", "Be brief."), ("user", "Hi"), ("assistant", "Yes?")]
     for role, content in messages:
         said.begin(role)

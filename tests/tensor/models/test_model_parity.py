@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from radixlm.models import CausalLM, load_config, load_model
-from radixlm.testing.reference import DenseAttend, load_reference, make_checkpoint, reference_logits
+from radixlm.testing.reference import load_reference, make_checkpoint, reference_logits
+from tests.tensor.attention_cases import DenseAttend
 
 CPU = torch.device("cpu")
 TOLERANCE = 1e-4

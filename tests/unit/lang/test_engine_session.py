@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.request import FinishReason, RequestOutput
-from radixlm.lang.engine_backend import EngineSession
+from radixlm.lang.engine_backend import EngineBackend
 from radixlm.lang.ir import DEFAULTS
-from radixlm.lang.transcript import habit_of
 from radixlm.text.tokenizer import Tokenizer
 from tests.text_samples import byte_level
 
@@ -30,7 +30,12 @@ OUTPUTS = [
 
 
 class Engine:
+    info = SimpleNamespace(name="")
+    chat_template = None
     tokenizer = Tokenizer(byte_level(), {})
+
+    def flush_cache(self):
+        return 0
 
     async def stream(self, prompt, params):
         for output in OUTPUTS:
@@ -39,7 +44,7 @@ class Engine:
 
 @pytest.mark.parametrize(("stream", "pieces"), [(True, ["one", " two", ""]), (False, ["one two"])])
 def test_an_answer_that_nobody_watches_is_one_piece(stream, pieces):
-    session = EngineSession(Engine(), habit_of(""))
+    session = EngineBackend(Engine())
     said = session.begin()
     said.write("x")
 
@@ -59,7 +64,7 @@ def test_an_engine_says_what_is_wrong_with_an_empty_prompt():
             raise InvalidRequestError("the prompt is empty", param="prompt")
             yield
 
-    session = EngineSession(Refusing(), habit_of(""))
+    session = EngineBackend(Refusing())
     params = replace(DEFAULTS, max_new_tokens=0, return_logprob=True, top_logprobs_num=2)
 
     async def answer():

@@ -9,7 +9,7 @@ import pytest
 
 import radixlm as rl
 from radixlm.core.errors import ConfigError, InvalidRequestError, ProgramError, UnknownVariableError
-from radixlm.lang import api, stream_executor
+from radixlm.lang import api, ir
 from radixlm.lang.interpreter import Value
 from tests.lang_support import FakeBackend, no_threads_left
 from tests.server_support import until
@@ -428,9 +428,9 @@ def test_a_read_is_not_refused_by_a_close_that_comes_between(backend, monkeypatc
         s += "x"
         go.wait(10)
 
-    go, line = threading.Event(), stream_executor.caller_line
+    go, line = threading.Event(), ir.caller_line
     state = rl.function(lambda s: body(s)).run(backend=backend, stream=True)
     until(lambda: state.text() == "x")
-    monkeypatch.setattr(stream_executor, "caller_line", closed_meanwhile)
+    monkeypatch.setattr(ir, "caller_line", closed_meanwhile)
     assert state.text() == "x"
     go.set()

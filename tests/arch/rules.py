@@ -13,7 +13,7 @@ MAX_FILE_LINES = 400
 # One state machine, whose sums change together in every transition.
 LONGER_FILES = {"radixlm.cache.tree": 650}
 MAX_FUNCTION_LINES = 60
-IMPORTS_BY_NAME = "later.py"
+IMPORTS_BY_NAME = "start.py"
 # What nobody says, or says otherwise: `after`, `which hold`, `depends on`, `has no`.
 _NOT_PLAIN = re.compile(
     r"\b(told|tells? of|is behind|whoever|hangs? on|is none of|so many|such as have|who looks)\b"

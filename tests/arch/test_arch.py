@@ -67,7 +67,7 @@ def build(root: Path, files: dict[str, str], table: dict[str, list[str]] | None 
     good = {
         "core/keys.py": "def f():\n    return 1\n",
         "cache/tree.py": "from radixlm.core.keys import f\n",
-        "cli/later.py": "import importlib\n\nimportlib.import_module('radixlm.engine')\n",
+        "cli/start.py": "import importlib\n\nimportlib.import_module('radixlm.engine')\n",
         "__init__.py": "def g():\n    from radixlm.engine import loop\n    return loop\n",
         "engine/loop.py": "import json\n\nfrom radixlm.cache.tree import f\n",
     }

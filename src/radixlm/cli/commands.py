@@ -1,4 +1,4 @@
-"""The command `radixlm`. Subcommands are modules, imported only when they are called; what takes
+"""The command `radixlm`. Subcommands' modules are imported only when they are called; what takes
 seconds to import, they import only when they run.
 """
 
@@ -7,37 +7,23 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 
-from radixlm.cli.later import named
+from radixlm.cli.start import named
 from radixlm.core.errors import ConfigError, ModelError, RadixLMError
-
-
-class Subcommand(NamedTuple):
-    """A module whose `command` is the click command, and its line in `radixlm --help`."""
-
-    module: str
-    help: str
-
 
 # Numba, which compiles our kernels, takes its settings from here.
 _NUMBA_SETTINGS = Path(".numba_config.yaml")
 
+# Where each click command is, and its line in `radixlm --help`.
 SUBCOMMANDS = {
-    "serve": Subcommand("radixlm.cli.serve_command", "Serve a model over HTTP, as OpenAI's API."),
-    "chat": Subcommand("radixlm.cli.chat_command", "Talk to a model in the terminal."),
-    "generate": Subcommand(
-        "radixlm.cli.generate_command", "Continue prompts and print the answers."
-    ),
-    "explain": Subcommand(
-        "radixlm.cli.explain_command", "Tell where two requests stop sharing a prefix."
-    ),
-    "top": Subcommand("radixlm.cli.top_command", "Watch a running server's cache in the terminal."),
-    "bench": Subcommand(
-        "radixlm.bench.bench_commands", "Measure workloads, write random checkpoints."
-    ),
+    "serve": ("cli.model_commands:serve", "Serve a model over HTTP, as OpenAI's API."),
+    "chat": ("cli.model_commands:chat", "Talk to a model in the terminal."),
+    "generate": ("cli.model_commands:generate", "Continue prompts and print the answers."),
+    "explain": ("cli.explain_command:command", "Tell where two requests stop sharing a prefix."),
+    "top": ("cli.top_command:command", "Watch a running server's cache in the terminal."),
+    "bench": ("bench.bench_commands:command", "Measure workloads, write random checkpoints."),
 }
 
 
@@ -50,12 +36,13 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in SUBCOMMANDS:
             return None
-        command: click.Command = named(f"{SUBCOMMANDS[cmd_name].module}:command")
+        place, _ = SUBCOMMANDS[cmd_name]
+        command: click.Command = named(f"radixlm.{place}")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.help) for name, entry in SUBCOMMANDS.items()])
+            formatter.write_dl([(name, line) for name, (_, line) in SUBCOMMANDS.items()])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -10,16 +10,8 @@ from radixlm.core.keys import Key, as_key, common_prefix
 from radixlm.core.misses import MissReason, MissReport
 from radixlm.observe.causes import Outline, find
 from radixlm.parsers.style import AnswerStyle
+from radixlm.server import explain_body
 from radixlm.server.anthropic import messages_conversation as messages
-from radixlm.server.explain_body import (
-    ExplainBody,
-    ExplainChat,
-    ExplainCompletion,
-    ExplainGenerate,
-    ExplainMessages,
-    ExplainResponse,
-    explain_body,
-)
 from radixlm.server.pipeline.chat_conversation import chat_of
 from radixlm.server.pipeline.conversation import Conversation
 from radixlm.server.responses import responses_conversation as responses
@@ -44,11 +36,7 @@ def compared(first: str, second: str, model: str | None) -> dict[str, Any]:
     """Where the prompts of two files part, as JSON. Raises ConfigError."""
     folder = resolve_folder(model)
     tokenizer, template = Tokenizer.load(folder), ChatTemplate.load(folder)
-    ours, theirs = (_prompt(Path(name), tokenizer, template) for name in (first, second))
-    return _parted(tokenizer, ours.key, theirs)
-
-
-def _parted(tokenizer: Tokenizer, ours: Key, theirs: _Prompt) -> dict[str, Any]:
+    (ours, _), theirs = (_prompt(Path(name), tokenizer, template) for name in (first, second))
     same = common_prefix(ours, theirs.key)
     common: dict[str, Any] = {"shared_tokens": same, "prompt_tokens": int(theirs.key.size)}
     if same == min(ours.size, theirs.key.size):
@@ -78,7 +66,7 @@ def _parted(tokenizer: Tokenizer, ours: Key, theirs: _Prompt) -> dict[str, Any]:
 def _prompt(path: Path, tokenizer: Tokenizer, template: ChatTemplate | None) -> _Prompt:
     """The prompt of a request's file. Raises ConfigError for one that holds none, or several."""
     try:
-        prompt = _prompt_of(explain_body(path.read_bytes()), tokenizer, template)
+        prompt = _prompt_of(explain_body.explain_body(path.read_bytes()), tokenizer, template)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error}") from None
     except (InvalidKeyError, InvalidRequestError) as error:
@@ -88,23 +76,25 @@ def _prompt(path: Path, tokenizer: Tokenizer, template: ChatTemplate | None) -> 
     return prompt
 
 
-def _prompt_of(body: ExplainBody, tokenizer: Tokenizer, template: ChatTemplate | None) -> _Prompt:
+def _prompt_of(
+    body: explain_body.ExplainBody, tokenizer: Tokenizer, template: ChatTemplate | None
+) -> _Prompt:
     """As the body's route reads it; what of it makes no prompt is not looked at."""
     match body:
-        case ExplainChat():
-            return _chat(chat_of(body), tokenizer, require_template(template))
-        case ExplainMessages():
-            return _chat(messages.conversation_of(body), tokenizer, require_template(template))
-        case ExplainResponse():
+        case explain_body.ExplainChat():
+            return _chat(chat_of(body), tokenizer, template)
+        case explain_body.ExplainMessages():
+            return _chat(messages.conversation_of(body), tokenizer, template)
+        case explain_body.ExplainResponse():
             if body.previous_response_id is not None:
                 raise InvalidRequestError(
                     "previous_response_id is of a server that stores it; write what it continues "
                     "into input"
                 )
-            return _chat(responses.conversation_of(body), tokenizer, require_template(template))
-        case ExplainCompletion():
+            return _chat(responses.conversation_of(body), tokenizer, template)
+        case explain_body.ExplainCompletion():
             special = body.add_special_tokens is not False
-        case ExplainGenerate():
+        case explain_body.ExplainGenerate():
             special = True
     prompts = body.to_prompts()
     if len(prompts) != 1:
@@ -115,8 +105,8 @@ def _prompt_of(body: ExplainBody, tokenizer: Tokenizer, template: ChatTemplate |
     return _Prompt(as_key(prompt), None)
 
 
-def _chat(chat: Conversation, tokenizer: Tokenizer, template: ChatTemplate) -> _Prompt:
-    mark = new_mark()
+def _chat(chat: Conversation, tokenizer: Tokenizer, known: ChatTemplate | None) -> _Prompt:
+    template, mark = require_template(known), new_mark()
     text = chat.render(template, AnswerStyle.of(template.tool_source), tokenizer, mark)
     special = chat.add_special_tokens
     key = tokenizer.encode(text, add_special_tokens=special, break_mark=mark)

@@ -9,7 +9,7 @@ import json
 
 import click
 
-from radixlm.cli.later import later
+from radixlm.cli.start import later
 
 compared = later("radixlm.cli.comparison:compared")
 

@@ -1,5 +1,7 @@
-"""The command's first moment and its last: Ctrl-C while Python still reads it from disk leaves no
-traceback, and what is done is not taken apart first.
+"""The command's first moment and its last, and what it imports by name in between.
+
+Ctrl-C while Python still reads the command from disk leaves no traceback; help does not wait for
+torch; and what is done is not taken apart first.
 """
 
 from __future__ import annotations
@@ -8,14 +10,18 @@ import contextlib
 import os
 import signal
 import sys
+from importlib import import_module
 
-from radixlm.cli.later import named
+TYPE_CHECKING = False  # see radixlm/__init__.py
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 _INTERRUPTED = 128 + signal.SIGINT
 
 
 def main() -> None:
-    """Run the command line, and end the process; see `radixlm.cli.main`."""
+    """Run the command line, and end the process; see `radixlm.cli.commands`."""
     heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if heeded:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -42,3 +48,18 @@ def _leave(status: int) -> None:
         with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
             stream.flush()
     os._exit(status)
+
+
+def named(place: str) -> Any:
+    """What `module:name` is, imported now."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
+
+
+def later(place: str) -> Callable[..., Any]:
+    """What is at `module:name`, to be called; imported at the first call."""
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        return named(place)(*arguments, **options)
+
+    return call

@@ -1,21 +1,38 @@
-"""`radixlm top`: the cache of a running server in the terminal."""
+"""`radixlm top`: the cache of a running server in the terminal: numbers, the heaviest subtrees,
+requests, advice.
+"""
 
 from __future__ import annotations
 
 import ssl
 import time
+from collections.abc import Iterator
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import click
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
 
 from radixlm.cli.top_feed import Cache, Feed, Json, SilentError
-from radixlm.cli.top_view import picture
 from radixlm.core.errors import ConfigError
 
 _AGAIN_SECONDS = 2.0
-_REFRESH_PER_SECOND = 4
+_LEAST_SECONDS = 0.25  # from one picture to the next
+_STATES = {"running": "green", "cached": "blue", "pinned": "magenta", "host": "yellow"}
+_GHOST = "bright_black"
+_BAR = 14
+_REQUESTS = 6
+_ADVICE = 4
+_LEAST_ROWS = 3
+_TRYING = "Trying again; Ctrl-C leaves."
+_MOST_DEPTH = 8
+_TEXT = 200
+# Lines around the rows of the tree: numbers, frames, heads.
+_AROUND = 11
 
 
 @click.command("top")
@@ -84,23 +101,186 @@ def _watch(feed: Feed, console: Console) -> None:
     """Show until Ctrl-C; a connection that is lost is made again. Raises WatchError."""
     cache = Cache()
     advice: Json | None = None
-
-    def shown() -> object:
-        return picture(cache, feed.url, advice, console.height)
-
     with Live(
-        get_renderable=shown,  # type: ignore[arg-type]
+        picture(cache, feed.url, advice, console.height),
         console=console,
         screen=True,
-        refresh_per_second=_REFRESH_PER_SECOND,
-    ):
+        auto_refresh=False,
+    ) as live:
+
+        def show() -> float:
+            live.update(picture(cache, feed.url, advice, console.height), refresh=True)
+            return time.monotonic() + _LEAST_SECONDS
+
+        due = 0.0
         while True:
             try:
                 for name, data in feed.events():
                     cache.apply(name, data)
                     if name == "stats":
                         advice = feed.advice()
+                    if time.monotonic() >= due:
+                        due = show()
                 cache.lost = "the server ended"
             except SilentError as error:
                 cache.lost = str(error)
+            due = show()
             time.sleep(_AGAIN_SECONDS)
+
+
+class Branch(NamedTuple):
+    """A node in the picture. below: its tokens and those below it. nodes: these nodes."""
+
+    node: Json
+    depth: int
+    below: int
+    nodes: int
+
+
+def picture(cache: Cache, url: str, advice: Json | None, height: int | None) -> RenderableType:
+    """All of it, in about `height` lines; None: every row that there is."""
+    if not cache.totals:
+        return _nothing(cache, url)
+    parts: list[RenderableType] = [_numbers(cache, url)]
+    lines = _advice(advice, None if height is None else _ADVICE)
+    requests = list(cache.requests.values())[: None if height is None else _REQUESTS]
+    rows = len(cache.nodes)
+    if height is not None:
+        around = _AROUND + (len(requests) + 3 if requests else 0) + (2 * len(lines) + 2)
+        rows = max(height - around, _LEAST_ROWS)
+    parts.append(_tree(cache, rows))
+    if requests:
+        parts.append(_running(requests, len(cache.requests)))
+    if lines:
+        parts.append(Panel(Group(*lines), title="Advice", title_align="left", border_style="dim"))
+    return Group(*parts)
+
+
+def _nothing(cache: Cache, url: str) -> RenderableType:
+    if not cache.lost:
+        return Text(f"{url}: waiting for the first word")
+    return Text.assemble((plain(cache.lost), "red"), "\n", (_TRYING, "dim"))
+
+
+def branches(nodes: dict[int, Json], limit: int) -> list[Branch]:
+    """The nodes with the most tokens in them and below, parents first, at most `limit`."""
+    below = {name: node["tokens"] + node["hidden_tokens"] for name, node in nodes.items()}
+    sizes = {name: 1 + node["hidden"] for name, node in nodes.items()}
+    order = list(_parents_first(nodes))
+    for node in reversed(order):
+        if node["parent_id"] in nodes:
+            below[node["parent_id"]] += below[node["id"]]
+            sizes[node["parent_id"]] += sizes[node["id"]]
+    # A parent has at least what its child has, and comes first: so none is there without it.
+    heavy = sorted((node for node in order if node["tokens"]), key=lambda n: -below[n["id"]])
+    chosen = {node["id"] for node in heavy[:limit]}
+    depths: dict[int, int] = {}
+    found = []
+    for node in order:
+        if node["id"] in chosen:
+            depth = depths[node["id"]] = depths.get(node["parent_id"], -1) + 1
+            found.append(Branch(node, depth, below[node["id"]], sizes[node["id"]]))
+    return found
+
+
+def _parents_first(nodes: dict[int, Json]) -> Iterator[Json]:
+    """Depth first, children in the order of their ids."""
+    children: dict[int | None, list[Json]] = {}
+    for node in sorted(nodes.values(), key=lambda node: -node["id"]):
+        parent = node["parent_id"] if node["parent_id"] in nodes else None
+        children.setdefault(parent, []).append(node)
+    waiting = children.get(None, [])
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting.extend(children.get(node["id"], []))
+
+
+def _numbers(cache: Cache, url: str) -> RenderableType:
+    totals = cache.totals
+    used = totals["capacity"] - totals["free"]
+    share = used / totals["capacity"] if totals["capacity"] else 0.0
+    full = round(_BAR * share)
+    rate = cache.samples[-1]["generated_tokens_per_s"] if cache.samples else 0.0
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    heads = ("Hit rate", "Pool", "Nodes", "Requests", "Tokens")
+    grid.add_row(*(Text(name, style="dim") for name in heads))
+    grid.add_row(
+        Text("–" if cache.hit_rate is None else f"{cache.hit_rate:.0%}", style="bold"),
+        Text.assemble(
+            ("█" * full, "blue"), ("░" * (_BAR - full), "dim"), (f" {share:.0%}", "bold")
+        ),
+        Text(f"{totals['nodes']:,}", style="bold"),
+        Text(f"{totals['running']} running", style="bold"),
+        Text(f"{rate:,.0f} a second", style="bold"),
+    )
+    grid.add_row(
+        Text("last minute", style="dim"),
+        Text(f"{used:,} of {totals['capacity']:,} tokens", style="dim"),
+        Text(f"{totals['ghosts']:,} ghosts", style="dim"),
+        Text(f"{totals['waiting']} waiting", style="dim"),
+        Text(f"{cache.sum('evicted_tokens'):,.0f} evicted", style="dim"),
+    )
+    state = (
+        Text(" connection lost ", style="white on red")
+        if cache.lost
+        else Text("live", style="green")
+    )
+    title = Text.assemble("RadixLM ", (url, "dim"), "  ", state)
+    why = Text(plain(cache.lost), style="red") if cache.lost else None
+    return Panel(
+        grid,
+        title=title,
+        title_align="left",
+        subtitle=why,
+        subtitle_align="left",
+        border_style="dim",
+    )
+
+
+def _tree(cache: Cache, rows: int) -> RenderableType:
+    table = Table(box=None, expand=True, header_style="dim", padding=(0, 1))
+    table.add_column("Tree", ratio=1, no_wrap=True, overflow="ellipsis")
+    for name in ("Tokens", "Below", "Nodes", "Hits", "Locks", "State"):
+        table.add_column(name, justify="right", no_wrap=True)
+    shown = branches(cache.nodes, rows)
+    for node, depth, below, nodes in shown:
+        style = _STATES.get(node["state"], _GHOST)
+        text = Text("│ " * min(depth, _MOST_DEPTH), style="dim", no_wrap=True)
+        text.append("▌", style=style)
+        text.append(plain(node.get("text") or "")[:_TEXT] or f"node {node['id']}")
+        numbers = (node["tokens"], below - node["tokens"], nodes, node["hits"], node["lock_ref"])
+        table.add_row(
+            text, *(f"{number:,}" for number in numbers), Text(node["state"], style=style)
+        )
+    if not shown:
+        table.add_row(Text("The cache is empty.", style="dim"))
+    return table
+
+
+def _running(requests: list[Json], total: int) -> RenderableType:
+    table = Table(box=None, header_style="dim", padding=(0, 1))
+    for name in (f"Running: {total}", "Prompt", "Cached", "Answer"):
+        table.add_column(name, no_wrap=True, justify="left" if name.startswith("R") else "right")
+    for request in requests:
+        sizes = (request["prompt_tokens"], request["cached_tokens"], request["output_tokens"])
+        table.add_row(Text(plain(request["id"])), *(f"{size:,}" for size in sizes))
+    return table
+
+
+def _advice(advice: Json | None, most: int | None) -> list[RenderableType]:
+    if advice is None:
+        return []
+    texts = [plain(entry["text"]) for entry in advice["advice"][:most]]
+    if sizes := advice["capacity"]:
+        rates = ", ".join(f"{size['scale']:g}x {size['hit_rate']:.0%}" for size in sizes)
+        texts.append(f"hit rate by size of the pool: {rates}")
+    return [Text(f"• {text}") for text in texts]
+
+
+def plain(text: str) -> str:
+    """A prompt's text on one line, with nothing in it that a terminal would obey."""
+    return "".join(
+        each if each.isprintable() else "↵" if each == "\n" else f"‹U+{ord(each):04X}›"
+        for each in text
+    )

@@ -21,8 +21,13 @@ _MINUTE = 60
 # Statistics come each second; a stream without any for longer is dead.
 _SILENCE_SECONDS = 15.0
 _TOTALS = ("capacity", "free", "private", "locked", "evictable", "pinned", "running", "waiting")
-
-
+# By the status of a refusal: where it may pass, and what to do.
+_LATER = (429, 500, 502, 503, 504)
+_HINTS = {
+    401: "give the key as --api-key KEY",
+    403: "give that key as --api-key KEY",
+    404: "is it the URL of a RadixLM server?",
+}
 MOST_BYTES = 32 * 2**20
 
 
@@ -138,17 +143,10 @@ class Feed:
         except (ValueError, KeyError, TypeError):
             message = answer.reason_phrase
         text = f"{self.url} answers {answer.status_code}: {message}"
-        match answer.status_code:
-            case 401:
-                return WatchError(f"{text}; give the key as --api-key KEY")
-            case 403:
-                return WatchError(f"{text}; give that key as --api-key KEY")
-            case 404:
-                return WatchError(f"{text}; is it the URL of a RadixLM server?")
-            case 429 | 500 | 502 | 503 | 504:
-                return SilentError(text)
-            case _:
-                return WatchError(text)
+        if answer.status_code in _LATER:
+            return SilentError(text)
+        hint = _HINTS.get(answer.status_code)
+        return WatchError(f"{text}; {hint}" if hint else text)
 
 
 class Cache:

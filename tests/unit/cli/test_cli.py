@@ -16,11 +16,9 @@ import pytest
 from click.testing import CliRunner
 
 from radixlm.cli import commands as cli
-from radixlm.cli.chat_command import command as chat
-from radixlm.cli.generate_command import command as generate
-from radixlm.cli.later import named
+from radixlm.cli.model_commands import chat, generate, serve
 from radixlm.cli.options import engine_options, sampling_options, take_sampling
-from radixlm.cli.serve_command import command as serve
+from radixlm.cli.start import named
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, InvalidRequestError, ModelError
 from radixlm.core.sampling import SamplingParams
@@ -68,8 +66,8 @@ def help_without_torch(*arguments: str) -> str:
 
 def test_help_names_every_command_and_imports_no_torch():
     text = help_without_torch()
-    for name, entry in cli.SUBCOMMANDS.items():
-        assert re.search(rf"^  {name} +{re.escape(entry.help)}$", text, re.M)
+    for name, (_, line) in cli.SUBCOMMANDS.items():
+        assert re.search(rf"^  {name} +{re.escape(line)}$", text, re.M)
 
 
 @pytest.mark.parametrize("name", ["serve", "chat", "generate", "explain", "top"])
@@ -204,7 +202,7 @@ def test_generate_takes_a_first_argument_that_is_no_folder_as_prompt(monkeypatch
             asked.append(prompts)
             return []
 
-    monkeypatch.setattr("radixlm.cli.generate_command.Engine", FakeEngine)
+    monkeypatch.setattr("radixlm.cli.model_commands.Engine", FakeEngine)
     for first in ("hello you", "/ is a slash", "x" * 5000):
         CliRunner().invoke(generate, [first, "two"])
         assert asked[-2:] == [None, [first, "two"]]

@@ -9,8 +9,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from radixlm.cli import serve_command as cli_serve
-from radixlm.cli.config_file import read_flags
+from radixlm.cli import model_commands
+from radixlm.cli.options import read_flags
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError
 from radixlm.core.flags import flags_of
@@ -21,8 +21,8 @@ from radixlm.server.config.server_config import ServerConfig
 def served(monkeypatch):
     """What `serve` was called with."""
     calls: list[tuple[EngineConfig, ServerConfig]] = []
-    monkeypatch.setattr(cli_serve, "serve", lambda *configs: calls.append(configs[:2]))
-    monkeypatch.setattr(cli_serve, "checked", lambda *_configs: nullcontext())
+    monkeypatch.setattr(model_commands, "run_server", lambda *configs: calls.append(configs[:2]))
+    monkeypatch.setattr(model_commands, "checked", lambda *_configs: nullcontext())
     return calls
 
 
@@ -38,7 +38,7 @@ def file(tmp_path):
 
 
 def run(*arguments: str) -> click.testing.Result:
-    return CliRunner().invoke(cli_serve.command, arguments, catch_exceptions=False)
+    return CliRunner().invoke(model_commands.serve, arguments, catch_exceptions=False)
 
 
 def test_flags_reach_their_configs(served):
@@ -86,7 +86,7 @@ def test_a_file_may_hold_every_flag(served, file):
 def test_every_flag_is_known_to_the_file(file):
     names = [item.name for config in (EngineConfig, ServerConfig) for item, _ in flags_of(config)]
     path = file("".join(f"{name.replace('_', '-')}: null\n" for name in names))
-    assert read_flags(path, cli_serve.command) == {}
+    assert read_flags(path, model_commands.serve) == {}
 
 
 def test_the_command_line_wins(served, file):
@@ -163,7 +163,7 @@ def test_wrong_values_are_told_as_on_the_command_line(served, file):
 
 
 def test_the_help_stands_under_headings():
-    text = CliRunner().invoke(cli_serve.command, ["--help"], terminal_width=200).output
+    text = CliRunner().invoke(model_commands.serve, ["--help"], terminal_width=200).output
     headings = re.findall(r"^([A-Z][\w ]+):$", text, re.M)
     assert headings == [
         *["Model", "Cache", "Scheduler", "Server", "API keys", "Limits", "Stored responses"],

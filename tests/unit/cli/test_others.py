@@ -7,11 +7,8 @@ import re
 import pytest
 from click.testing import CliRunner
 
-from radixlm.cli.chat_command import command as chat
-from radixlm.cli.config_file import read_flags
-from radixlm.cli.generate_command import command as generate
-from radixlm.cli.options import hints
-from radixlm.cli.serve_command import command as serve
+from radixlm.cli.model_commands import chat, generate, serve
+from radixlm.cli.options import hints, read_flags
 from radixlm.core.errors import ConfigError
 
 OURS = {

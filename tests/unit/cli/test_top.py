@@ -16,9 +16,8 @@ from rich.console import Console, RenderableType
 
 from radixlm.cli import top_command as cli_top
 from radixlm.cli import top_feed
-from radixlm.cli.top_command import command
+from radixlm.cli.top_command import branches, command, picture
 from radixlm.cli.top_feed import Cache, SilentError, WatchError
-from radixlm.cli.top_view import branches, picture
 from radixlm.core.errors import ConfigError
 from radixlm.server.pages import tree_routes
 from tests.server_support import fake_engine, live
@@ -265,11 +264,10 @@ def test_a_terminal_is_told_and_it_goes_on_trying(monkeypatch):
     seen: list[str] = []
 
     class Still:
-        """A Live that shows its picture once for each try, until Ctrl-C behind the third."""
+        """A Live that keeps what it is shown, until Ctrl-C behind the third try."""
 
-        def __init__(self, *, get_renderable, **_):
-            self._picture = get_renderable
-            monkeypatch.setattr(time, "sleep", self.show)
+        def __init__(self, _picture, **_):
+            monkeypatch.setattr(time, "sleep", self.wait)
 
         def __enter__(self):
             return self
@@ -277,8 +275,10 @@ def test_a_terminal_is_told_and_it_goes_on_trying(monkeypatch):
         def __exit__(self, *_):
             pass
 
-        def show(self, _):
-            seen.append(text_of(self._picture()))
+        def update(self, picture, **_):
+            seen.append(text_of(picture))
+
+        def wait(self, _):
             if len(seen) == 3:
                 raise KeyboardInterrupt
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from radixlm.cli.serve_command import command as serve
+from radixlm.cli.model_commands import serve
 
 ROOT = Path(__file__).parents[3]
 DOCKERFILE = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")

@@ -1,26 +1,41 @@
-"""`radixlm generate`: prompts in, answers out."""
+"""The commands that run a model: serve, chat, generate."""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import logging
 import shlex
+import socket
 import sys
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
-from radixlm.cli.later import later
 from radixlm.cli.options import (
+    HeadedCommand,
     HintingCommand,
+    config_option,
     engine_options,
     model_path_option,
     sampling_options,
     say_loading,
+    server_options,
     take_sampling,
 )
+from radixlm.cli.start import later
+from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ModelError, counted
+from radixlm.core.flags import flags_of
 from radixlm.core.request import RequestOutput
+from radixlm.server.config.server_config import LogFormat, ServerConfig
+from radixlm.server.http.listen import check_certificate, listening
 from radixlm.text.model_folder import DEMO_NAME, hub_name, is_folder, resolve_folder
 
+run_server = later("radixlm.server.serve:serve")
+talk = later("radixlm.cli.terminal_chat:talk")
 Engine = later("radixlm.build:Engine")
 
 _FOLDER_MARKS = ("/", "./", "../", "~/")
@@ -28,12 +43,86 @@ _FILES = (".gguf", ".safetensors")
 _LONGEST_PATH = 4096
 
 
+@click.command("serve", cls=HeadedCommand)
+@click.argument("model", required=False)
+@model_path_option
+@engine_options
+@server_options
+@config_option
+def serve(model: str | None, model_path: str | None, **flags: Any) -> None:
+    """Serve MODEL, a folder in Hugging Face format, as OpenAI's API.
+
+    Without MODEL it is the embedded demo model. Ctrl-C ends it.
+    """
+    settings = ServerConfig(
+        **{item.name: flags.pop(item.name) for item, _ in flags_of(ServerConfig)}
+    )
+    config = EngineConfig.from_flags(model=model or model_path, **flags)
+    _log_to_stderr(settings.log_format)
+    with checked(config, settings) as listener:
+        run_server(config, settings, listener)
+
+
+@contextlib.contextmanager
+def checked(config: EngineConfig, settings: ServerConfig) -> Iterator[socket.socket]:
+    """Where to listen, after a moment's look at what may be wrong: to import torch and to load a
+    model takes longer. Raises ModelError, ConfigError.
+    """
+    resolve_folder(config.model)
+    check_certificate(settings)
+    with listening(settings) as listener:
+        say_loading(config.model)
+        yield listener
+
+
+def _log_to_stderr(log_format: LogFormat) -> None:
+    handler = logging.StreamHandler()
+    plain = logging.Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    handler.setFormatter(JsonFormatter() if log_format == "json" else plain)
+    logging.basicConfig(handlers=[handler])
+    logging.getLogger("radixlm").setLevel(logging.INFO)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per record: time (UTC), level, logger, and the message or its fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line = {
+            "time": f"{seconds}.{int(record.msecs):03}Z",
+            "level": record.levelname,
+            "logger": record.name,
+        }
+        line |= getattr(record, "fields", None) or {"message": record.getMessage()}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+@click.command("chat", cls=HintingCommand)
+@click.argument("model", required=False)
+@click.option("--system", help="Instruction that stands in front of the conversation.")
+@model_path_option
+@sampling_options(max_tokens=512)
+@engine_options
+def chat(model: str | None, model_path: str | None, system: str | None, **options: Any) -> None:
+    """Talk to MODEL, a folder in Hugging Face format; without it, to the embedded demo model.
+
+    Each answer is followed by how much of the conversation came from the cache. Ctrl-C stops an
+    answer, /clear forgets the conversation, Ctrl-D or /exit leaves.
+    """
+    params = take_sampling(options)
+    resolve_folder(model or model_path)  # a wrong one is an error before torch is imported
+    say_loading(model or model_path)
+    talk(model or model_path, params, system, **options)
+
+
 @click.command("generate", cls=HintingCommand)
 @click.argument("arguments", metavar="[MODEL] [PROMPT]...", nargs=-1)
 @model_path_option
 @sampling_options()
 @engine_options
-def command(arguments: tuple[str, ...], model_path: str | None, **options: Any) -> None:
+def generate(arguments: tuple[str, ...], model_path: str | None, **options: Any) -> None:
     """Continue each PROMPT and print what MODEL adds.
 
     MODEL is a folder in Hugging Face format. A single argument that is no folder, and a first one
@@ -56,7 +145,6 @@ def command(arguments: tuple[str, ...], model_path: str | None, **options: Any) 
 
 
 def summary(output: RequestOutput) -> str:
-    """What an answer took, in tokens."""
     return (
         f"[{counted(output.prompt_tokens, 'prompt token')}, {output.cached_tokens} of them cached; "
         f"{len(output.token_ids)} new, ended by {output.finish_reason}]"

@@ -8,19 +8,23 @@ import sys
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from radixlm.attention.direct import make_direct_kernel
-from radixlm.attention.merge import Merge, PartRows, make_merge_kernel
-from radixlm.attention.plan import AttentionPlan, RowSpan, SharedRead, Sharing
-from radixlm.attention.reads import Reads, TileRead, cut, direct_reads, tile_reads
+from radixlm.attention.direct import make_direct_kernel, scratch_numbers
+from radixlm.attention.merge import make_merge_kernel
+from radixlm.attention.plan import AttentionPlan, Sharing
+from radixlm.attention.reads import LENGTH, TOKENS, by_token, in_blocks, number_parts, reads_of
 from radixlm.attention.tile_layout import STRIP, Shape, places_of
 from radixlm.attention.tiles import make_tile_kernel
 from radixlm.attention.torch_backend import TorchBackend
-from radixlm.kernels.openmp import team
+from radixlm.kernels.openmp import Worker, team
+from radixlm.kernels.vectors import MOST_LANES
 from radixlm.memory.pools import KVPool
 
+# Arguments of the merging kernel, see `number_parts`.
+_LISTS = ("token", "first", "parts_of")
 # When to share: fewest, shortest, least saved in tokens x heads x head_dim, measured in
 # docs/adr/0012-cpu-kernels.md.
 SHARING = dict.fromkeys((torch.bfloat16, torch.float32), (4, 256, 48 << 16))
@@ -87,27 +91,52 @@ class CpuBackend:
 
     def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> CpuAttention:
         """See `Backend`."""
-        least = self._least_queries
-        few = [span for span in plan.rows if span.n_new * self._shape.queries < least]
-        large = [
-            _own(span, table) for span in plan.rows if span.n_new * self._shape.queries >= least
+        threads, pool, queries = team().size, self._pool, self._shape.queries
+        own, shared, numbers = reads_of(plan, table)
+        few = [read for read in own if read.tokens * queries < self._least_queries]
+        large = [read for read in own if read.tokens * queries >= self._least_queries] + shared
+        single = by_token(few, threads)
+        blocks = in_blocks(large, pool.n_kv_heads, threads, self._shape.block_tokens)
+        reads = np.concatenate((single, blocks))
+        longest = -(-int(single[:, LENGTH].max(initial=0)) // MOST_LANES) * MOST_LANES
+        each = scratch_numbers(self._n_heads, pool.head_dim, longest)
+        scratch = torch.empty((threads, each), dtype=torch.float32, device="cpu")
+        sizes = {"longest": longest, "per_thread": 4 * each}
+        memory: list[object] = [numbers, reads, scratch, self._tile_scratch()]
+        merge, results = None, {}
+        if reads[:, TOKENS].sum() > slots.numel():
+            lists = number_parts(reads)
+            size = (len(lists[2]), self._n_heads)
+            parts = torch.empty((*size, pool.head_dim), dtype=torch.float32, device="cpu")
+            lse = torch.empty(size, dtype=torch.float32, device="cpu")
+            results = {"parts": parts.data_ptr(), "lse": lse.data_ptr()}
+            merge = Worker(
+                self._merge,
+                rows=len(lists[0]),
+                heads=self._n_heads,
+                head_dim=pool.head_dim,
+                **{name: made.ctypes.data for name, made in zip(_LISTS, lists, strict=True)},
+                **results,
+            )
+            memory += [lists, parts, lse]
+        workers = [
+            Worker(
+                kernel,
+                items=len(rows),
+                key_heads=pool.n_kv_heads,
+                slots=numbers.ctypes.data,
+                reads=rows.ctypes.data,
+                scratch=room.data_ptr(),
+                **results,
+                **more,
+            )
+            for kernel, rows, room, more in (
+                (self._direct, reads[: len(single)], scratch, sizes),
+                (self._tiles, reads[len(single) :], self._tile_scratch(), {}),
+            )
+            if kernel is not None and len(rows)
         ]
-        large += [_shared(read) for read in plan.shared]
-        blocks = cut(large, self._pool.n_kv_heads, team().size, self._shape.block_tokens)
-        rows = PartRows(slots.numel())
-        for read in plan.shared:
-            rows.several[read.first : read.stop] = True
-        for block in blocks:
-            rows.several[block.first : block.stop] |= not block.whole
-        reads = []
-        if few and self._direct is not None:
-            reads.append(direct_reads(self._direct, self._pool, self._n_heads, table, few, rows))
-        if blocks:
-            reads.append(tile_reads(self._tiles, self._pool, self._tile_scratch(), blocks, rows))
-        merge = None
-        if rows.count:
-            merge = Merge(self._merge, rows, self._n_heads, self._pool.head_dim)
-        return CpuAttention(self._pool, slots, reads, merge)
+        return CpuAttention(pool, slots, workers, merge, threads, memory)
 
     def _tile_scratch(self) -> Tensor:
         """(threads, bytes). Kept: fresh memory in each step costs page faults."""
@@ -121,40 +150,41 @@ class CpuBackend:
 class CpuAttention:
     """One step's attention (an `Attend`): made for a plan, called once per layer.
 
-    reads: each token has one that writes its answer, or several that `merge` makes it of.
+    workers: each token has one read that is its answer, or several that `merge` makes it of.
+    memory: what their arguments point at.
     """
 
     def __init__(
-        self, pool: KVPool, slots: Tensor, reads: Sequence[Reads], merge: Merge | None
+        self,
+        pool: KVPool,
+        slots: Tensor,
+        workers: Sequence[Worker],
+        merge: Worker | None,
+        threads: int,
+        memory: object,
     ) -> None:
         self._pool = pool
         self._slots = slots
-        self._reads = reads
+        self._workers = workers
         self._merge = merge
+        self._threads = threads
+        self._memory = memory
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """See `Attend`: q (tokens, n_heads, head_dim) -> the same shape."""
         self._pool.write(layer, self._slots, k, v)
         answers = torch.empty(q.shape, dtype=q.dtype, device="cpu")
-        for read in self._reads:
-            read.attend(layer, q, answers, self._merge)
+        for worker in self._workers:
+            arguments = worker.arguments
+            arguments.q, arguments.q_stride = q.data_ptr(), q.stride(0) * q.element_size()
+            arguments.keys = self._pool.keys[layer].data_ptr()
+            arguments.values = self._pool.values[layer].data_ptr()
+            arguments.answers = answers.data_ptr()
+            worker(self._threads)
         if self._merge is not None:
-            self._merge(answers)
+            self._merge.arguments.answers = answers.data_ptr()
+            self._merge()
         return answers
-
-
-def _own(span: RowSpan, table: Tensor) -> TileRead:
-    """A row's new tokens over all that it reads by itself, causal among the new ones."""
-    row = table[span.table_row, : span.context + span.gap]
-    if span.gap:
-        row = torch.cat((row[: span.head], row[span.head + span.gap :]))
-    seen = span.context - span.n_new + 1
-    return TileRead(span.token, span.token + span.n_new, row, seen)
-
-
-def _shared(read: SharedRead) -> TileRead:
-    runs = [torch.arange(*run, dtype=torch.int32, device="cpu") for run in read.extents]
-    return TileRead(read.first, read.stop, torch.cat(runs), read.length)
 
 
 def make_backend(pool: KVPool, n_heads: int) -> Backend:

@@ -50,8 +50,8 @@ _Ahead = tuple[int, int, int]
 
 _Arguments = namedtuple(
     "_Arguments",
-    "counters items key_heads q q_stride keys values table table_stride reads answers parts lse "
-    "scratch longest per_thread",
+    "counters items key_heads q q_stride keys values slots reads answers parts lse scratch longest "
+    "per_thread",
 )
 
 
@@ -59,8 +59,8 @@ _Arguments = namedtuple(
 def make_direct_kernel(queries: int, head_dim: int, *, bfloat16: bool) -> Callable[[Any], None]:
     """The kernel for a shape: `queries` per key head. Takes a second to compile, once.
 
-    reads: address of (items, 7) int64: the row of parts for the result, whose queries, whose row of
-    the table, and which two ranges [a, b) and [c, d) of its slots. At least one is not empty.
+    reads: address of rows of int64, see `Read`; of one token each. slots: address of int32; after a
+    read's own there is one more.
     longest, per_thread: see `scratch_numbers`; the latter in bytes.
     """
     pairs = has_pairs(head_dim, bfloat16=bfloat16)
@@ -75,16 +75,17 @@ def make_direct_kernel(queries: int, head_dim: int, *, bfloat16: bool) -> Callab
         scores = args.scratch + thread_number(args.counters) * args.per_thread
         wide_q = scores + 4 * heads * longest
         mixed = wide_q + 4 * heads * head_dim
-        slots = mixed + 4 * heads * head_dim
-        tops = floats(slots + 4 * (longest + 1))
-        sums = floats(slots + 4 * (longest + 1) + 4 * heads)
+        tops = floats(mixed + 4 * heads * head_dim)
+        sums = floats(mixed + 4 * heads * head_dim + 4 * heads)
         size = args.key_heads * head_dim * element
         item = take_unit(args.counters)
         if item < args.items:
-            slots_of, n = first_slots(args, item)
-            fetch(args.keys, size, size, slots_of, 0, min(tile_tokens(size), n))
+            read = words(args.reads + 48 * item)
+            first = min(tile_tokens(size), read[3])
+            fetch(args.keys, size, size, args.slots + 4 * read[2], 0, first)
         while item < args.items:
-            part, token, count = collect(args, item, slots)
+            read = words(args.reads + 48 * item)
+            token, slots, count, part = read[0], args.slots + 4 * read[2], read[3], read[5]
             q = args.q + token * args.q_stride
             if widened:
                 copy_floats(q, heads * head_dim, wide_q, heads * head_dim, True)
@@ -98,8 +99,8 @@ def make_direct_kernel(queries: int, head_dim: int, *, bfloat16: bool) -> Callab
                 sums[i] = row_weights(at, count, scale, tops[i], at, whole)
             clear(mixed, heads * head_dim)
             item = take_unit(args.counters)
-            slots_of, n = first_slots(args, min(item, args.items - 1))
-            later = (args.keys, slots_of, n)
+            read = words(args.reads + 48 * min(item, args.items - 1))
+            later = (args.keys, args.slots + 4 * read[2], read[3])
             mix_tiles(args.values, args.key_heads, slots, count, mixed, scores, longest, later)
             for i in range(heads):
                 write(args, mixed + 4 * i * head_dim, tops[i], sums[i], token, part, i, heads)
@@ -109,40 +110,11 @@ def make_direct_kernel(queries: int, head_dim: int, *, bfloat16: bool) -> Callab
 
 def scratch_numbers(heads: int, head_dim: int, longest: int) -> int:
     """float32 numbers that a thread writes on the way to `longest` tokens' worth of attention:
-    scores of all `heads` of queries, the queries, the mixed values, the slots, with one more, and
-    two sums of each head. `longest` is a multiple of 16: scores are computed in whole vectors.
+    scores of all `heads` of queries, the queries, the mixed values, and two sums of each head.
+    `longest` is a multiple of 16: scores are computed in whole vectors.
     """
-    numbers = heads * (longest + 2 * head_dim) + longest + 1 + 2 * heads
+    numbers = heads * (longest + 2 * head_dim + 2)
     return -(-numbers // MOST_LANES) * MOST_LANES
-
-
-@inner
-def first_slots(args: _Arguments, item: int) -> tuple[int, int]:
-    """Where the first slots that a read needs stand, and how many stand there."""
-    read = words(args.reads + 56 * item)
-    row = args.table + read[2] * args.table_stride
-    if read[4] > read[3]:
-        return row + 4 * read[3], read[4] - read[3]
-    return row + 4 * read[5], read[6] - read[5]
-
-
-@inner
-def collect(args: _Arguments, item: int, into: int) -> tuple[int, int, int]:
-    """Copy a read's slots, one after the other, the last one twice; returns its part, its token
-    and how many slots there are.
-    """
-    read = words(args.reads + 56 * item)
-    slots = integers(args.table + read[2] * args.table_stride)
-    mine = integers(into)
-    count = 0
-    for t in range(read[3], read[4]):
-        mine[count] = slots[t]
-        count += 1
-    for t in range(read[5], read[6]):
-        mine[count] = slots[t]
-        count += 1
-    mine[count] = mine[count - 1]
-    return read[0], read[1], count
 
 
 @inner

@@ -1,8 +1,8 @@
 """Where compiled attention leaves what a token got from one read, and how that becomes its answer.
 
 A token with one read has its answer at once. One with several (its own context and what it shares;
-pieces of a long context) has a row of parts for each, and `Merge` adds them up by their log-sum-exp
-(see `flash`):
+pieces of a long context) has a row of parts for each, and a kernel adds them up by their
+log-sum-exp (see `torch_backend`):
 
     answers   (tokens, heads, head_dim)      in the type of the queries
     parts     (rows, heads, head_dim)        float32, normalized
@@ -17,18 +17,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import torch
-from torch import Tensor
 
-from radixlm.kernels.jit import Kernel, compiled
-from radixlm.kernels.openmp import Worker
+from radixlm.kernels.jit import compiled
 from radixlm.kernels.vectors import floats, inner, make_put, over_rows, words
 
 # A row of parts that means: the token's answer.
 ANSWER = -1
-
-_Numbers = npt.NDArray[np.int64]
 
 
 def make_write(head_dim: int, *, bfloat16: bool) -> Any:
@@ -62,66 +56,6 @@ def make_write(head_dim: int, *, bfloat16: bool) -> Any:
     return write
 
 
-class PartRows:
-    """Hands out rows of parts to reads, and lists them by token.
-
-    several: (tokens,) bool, the tokens that have several reads; to be set before a read of theirs
-    asks for rows.
-    """
-
-    def __init__(self, tokens: int) -> None:
-        self.several = np.zeros(tokens, dtype=np.bool_)
-        self.count = 0
-        self._tokens: list[_Numbers] = []
-
-    def take(self, tokens: _Numbers) -> _Numbers:
-        """One read's rows for these tokens, numbered upwards, or `ANSWER`."""
-        rows = np.full(len(tokens), ANSWER, dtype=np.int64)
-        having = tokens[self.several[tokens]]
-        rows[self.several[tokens]] = self.count + np.arange(len(having))
-        self._tokens.append(having)
-        self.count += len(having)
-        return rows
-
-    def by_token(self) -> tuple[_Numbers, _Numbers, _Numbers]:
-        """The tokens that have parts; where each one's rows begin (and the last one's end) in the
-        third list, of rows.
-        """
-        tokens = np.concatenate(self._tokens)
-        rows = np.argsort(tokens, kind="stable")
-        having, first = np.unique(tokens[rows], return_index=True)
-        return having, np.append(first, len(rows)), rows
-
-
-class Merge:
-    """Makes answers of one step's parts. One call at a time.
-
-    kernel: from `make_merge_kernel`. parts, lse: addresses.
-    """
-
-    def __init__(self, kernel: Kernel, rows: PartRows, heads: int, head_dim: int) -> None:
-        parts = torch.empty((rows.count, heads, head_dim), dtype=torch.float32, device="cpu")
-        lse = torch.empty((rows.count, heads), dtype=torch.float32, device="cpu")
-        self.parts, self.lse = parts.data_ptr(), lse.data_ptr()
-        tokens, first, parts_of = by_token = rows.by_token()
-        self._memory = parts, lse, by_token
-        self._worker = Worker(
-            kernel,
-            rows=len(tokens),
-            heads=heads,
-            head_dim=head_dim,
-            token=tokens.ctypes.data,
-            first=first.ctypes.data,
-            parts_of=parts_of.ctypes.data,
-            parts=self.parts,
-            lse=self.lse,
-        )
-
-    def __call__(self, answers: Tensor) -> None:
-        self._worker.arguments.answers = answers.data_ptr()
-        self._worker()
-
-
 _Arguments = namedtuple(
     "_Arguments", "counters rows heads head_dim token first parts_of parts lse answers"
 )
@@ -129,7 +63,9 @@ _Arguments = namedtuple(
 
 @compiled(_Arguments)
 def make_merge_kernel(*, bfloat16: bool) -> Callable[[Any], None]:
-    """The kernel for answers in this type, or float32. rows: tokens."""
+    """The kernel for answers in this type, or float32. rows: tokens. token, first, parts_of: lists
+    of int64, see `reads.number_parts`.
+    """
     put, element = make_put(bfloat16=bfloat16), 2 if bfloat16 else 4
 
     @inner

@@ -42,7 +42,8 @@ _Ahead = tuple[int, int, int, int]
 
 
 _Arguments = namedtuple(
-    "_Arguments", "counters items key_heads q q_stride keys values reads answers parts lse scratch"
+    "_Arguments",
+    "counters items key_heads q q_stride keys values slots reads answers parts lse scratch",
 )
 
 
@@ -50,9 +51,7 @@ _Arguments = namedtuple(
 def make_tile_kernel(shape: Shape) -> Callable[[Any], None]:
     """The kernel for a shape. Takes a second to compile, once.
 
-    reads: address of (items, 6) int64: the first of the block's tokens, how many, the address of
-    the int32 slots that they read, how many slots, how many of them the first token sees (the next
-    one sees one more), and the first row of parts for the result.
+    reads: address of rows of int64, see `Read`. slots: address of int32.
     """
     take, pack, strip = make_take(shape), make_pack(shape), _make_strip(shape)
     places, queries = places_of(shape), shape.queries
@@ -70,7 +69,7 @@ def make_tile_kernel(shape: Shape) -> Callable[[Any], None]:
         while unit < args.items * heads:
             item, head = unit // heads, unit % heads
             read = words(args.reads + 48 * item)
-            token, tokens, slots = read[0], read[1], read[2]
+            token, tokens, slots = read[0], read[1], args.slots + 4 * read[2]
             count, seen, part = read[3], read[4], read[5]
             q = args.q + token * args.q_stride + head * queries * head_bytes
             take(q, args.q_stride, tokens, base)
@@ -99,7 +98,7 @@ def first_tile(args: _Arguments, unit: int, head_bytes: int) -> _Ahead:
     item, head = unit // args.key_heads, unit % args.key_heads
     read = words(args.reads + 48 * item)
     start = head * head_bytes
-    return args.keys + start, args.values + start, read[2], min(TILE, read[3])
+    return args.keys + start, args.values + start, args.slots + 4 * read[2], min(TILE, read[3])
 
 
 @inner

@@ -114,7 +114,7 @@ def measure(reserve: int, steps: int) -> dict[str, float]:
         "tree_views": round(nodes[1], 4),
         "read_mean_run": round(float(np.mean([mean for mean, _ in reads])), 1),
         "read_views": round(float(np.mean([share for _, share in reads])), 4),
-        "hit_rate": round(counters.hit_rate, 4),
+        "hit_rate": round(counters.cached_tokens / counters.prompt_tokens, 4),
         "retractions": counters.retractions,
         "ms_per_step": round(1e3 * seconds / steps, 3),
     }

@@ -145,7 +145,7 @@ def run(workload: Chats | FewShot | Trees, pool: int, requests: int) -> tuple[fl
                     send(client, *client.send(answer))
     counters = scheduler.counters
     expected = [tokens / counters.prompt_tokens for tokens in counters.expected_tokens]
-    return counters.hit_rate, expected
+    return counters.cached_tokens / counters.prompt_tokens, expected
 
 
 def main() -> None:

@@ -201,6 +201,7 @@ def test_the_server_tells_its_flags_and_numbers(fake):
     assert info["version"]
     [state] = info["internal_states"]
     assert state["kv_capacity"] == state["kv_free"] + state["kv_evictable"] == 4000
+    assert state["hit_rate"] == 0.0
     assert fake.get("/get_server_info").json().keys() == info.keys()
     assert fake.get("/model_info").json() == fake.get("/get_model_info").json()
 

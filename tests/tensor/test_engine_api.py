@@ -277,6 +277,12 @@ def test_mixed_lists_are_refused(engine: Engine) -> None:
         engine.generate([1, "a"], GREEDY)  # type: ignore[list-item]
 
 
+def test_what_a_request_has_not_is_refused(engine: Engine) -> None:
+    with pytest.raises(TypeError, match="no field 'max_tokens', 'seed'"):
+        engine.generate("hello", GREEDY, seed=3, max_tokens=5)  # type: ignore[call-arg]
+    assert engine.generate("hello", GREEDY, namespace=None, request_id=None).token_ids
+
+
 def test_public_names_are_there() -> None:
     stub = Path(radixlm.__file__).with_suffix(".pyi").read_text()
     assert len(radixlm.__all__) == stub.count(" as ")

@@ -109,7 +109,7 @@ def shared_prefix(
     """
     numbers = SharedPromptOnly(**sizes)
     workload = Workload("shared-prefix", numbers)
-    pages = {"page_size": page_size}
+    pages = {"page_size": page_size, "max_queued_requests": numbers.count}
     modes = {"on": pages, "off": {**pages, "disable_radix_cache": True}}
     with _setup(model, shape, dtype, seed=seed, modes=modes) as setup:
         plan = setup.plan(workload)

@@ -110,6 +110,7 @@ class EngineCore:
         tree = self.cache.tree.stats
         return EngineStats(
             **{name: getattr(counters, name) for name in _COUNTED},
+            hit_rate=counters.cached_tokens / max(counters.prompt_tokens, 1),
             running=len(self._scheduler.running),
             waiting=len(self._scheduler.waiting),
             kv_capacity=self.cache.capacity,

@@ -22,6 +22,7 @@ class EngineStats(Counters):
     kv_free + kv_private + kv_locked + kv_evictable == kv_capacity; kv_pinned is part of kv_locked.
     """
 
+    hit_rate: float = gauge("cache_hit_rate", "Cached prompt tokens / prompt tokens.")
     running: int = gauge("num_running_reqs", "Requests that run.")
     waiting: int = gauge("num_queue_reqs", "Requests that wait.")
     kv_capacity: int = gauge("max_total_num_tokens", "KV slots in all.")

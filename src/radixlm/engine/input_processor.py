@@ -189,9 +189,14 @@ class RequestFields(TypedDict, total=False):
 def new_request(
     key: Key, params: SamplingParams, **fields: Unpack[RequestFields]
 ) -> GenerateRequest:
-    """A request from the Python interface, unchecked."""
-    given: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
-    name = given.pop("request_id", "") or f"req-{secrets.token_hex(12)}"
+    """A request from the Python interface, unchecked. Raises TypeError for other fields."""
+    if unknown := fields.keys() - RequestFields.__annotations__.keys():
+        raise TypeError(f"a request has no field {', '.join(map(repr, sorted(unknown)))}")
+    given: dict[str, Any] = {"namespace": Namespace(), **fields}
+    if given["namespace"] is None:
+        given["namespace"] = Namespace()
+    name = given.pop("request_id", None) or f"req-{secrets.token_hex(12)}"
+    given["breakpoints"] = tuple(given.get("breakpoints", ()))
     return GenerateRequest(name, key, params, **given)
 
 

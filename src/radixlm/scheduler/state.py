@@ -46,10 +46,6 @@ class Counters:
         self.cached_tokens += cached
         self.expected_tokens = tuple(map(add, self.expected_tokens, expected))
 
-    @property
-    def hit_rate(self) -> float:
-        return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
-
 
 @dataclass(slots=True, eq=False)
 class RequestState:

@@ -1,11 +1,11 @@
 """Serving: from flags to a running HTTP server, what is done and said when it is ready, and its
 orderly end.
 
-When Python looks for garbage that its reference counts do not find is of our choosing. A full
-search takes time in proportion to all objects there are: half a second with a few thousand requests
-waiting, in which neither the engine nor the event loop can do anything. Python would start one
-whenever a quarter more objects have grown old, as they do while a queue fills. Requests leave no
-such garbage behind (a test sees to it), so what is left to find is little.
+We choose when Python looks for garbage that its reference counts do not find. A full search takes
+time in proportion to all objects there are: half a second with a few thousand requests waiting, in
+which neither the engine nor the event loop can do anything. Python would start one whenever a
+quarter more objects have grown old, as they do while a queue fills. Requests leave no such garbage
+behind (a test sees to it), so what is left to find is little.
 """
 
 from __future__ import annotations

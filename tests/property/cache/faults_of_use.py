@@ -226,7 +226,7 @@ def block_table_names_slots(_table, self):
 @around(Reuse, "enter")
 def reuse_begins_an_epoch_in_the_past(enter, self, use, n_tokens):
     """What it once did: tokens that were entered later are taken from it, and are not there."""
-    self._newest = self._begins[-1]
+    self._newest = self.begins[-1]
     enter(self, use, n_tokens)
 
 

@@ -121,20 +121,20 @@ _WORDS = frozenset({"prompt", "messages"})  # of errors' texts, too
 def renamed(error: InvalidRequestError, names: Mapping[str, str]) -> InvalidRequestError:
     """The same error about the request's own field.
 
-    names: the request's fields, each with what it is in, by what the pipeline and the engine call
-    them; in the text, they stand without that.
+    names: the request's fields by what the pipeline and the engine call them, as paths such as
+    sampling_params.seed; in the text only the last name of a path stands.
     """
     own = names.get(error.param or "")
     if own is None:
         return error
-    renamed = copy(error)
-    renamed.param = own
+    same = copy(error)
+    same.param = own
     if error.param not in _WORDS:
         fields = {name: path.rpartition(".")[2] for name, path in names.items()}
         known = "|".join(fields.keys() - _WORDS)
         text = re.sub(rf"\b({known})\b", lambda found: fields[found[0]], str(error))
-        renamed.args = (text,)
-    return renamed
+        same.args = (text,)
+    return same
 
 
 @contextmanager

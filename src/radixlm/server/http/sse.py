@@ -70,6 +70,8 @@ async def until_disconnect(receive: Receive, work: Awaitable[T]) -> T:
 class EventStream(StreamingResponse):
     """Sends events until they end or the client leaves; closes their generator in either case."""
 
+    _events: AsyncGenerator[bytes, None]
+
     @classmethod
     async def begun(
         cls,
@@ -85,11 +87,15 @@ class EventStream(StreamingResponse):
         """
         first = await until_disconnect(receive, anext(events))
         whole, headers = _whole(first, events, end_with), {"Cache-Control": "no-cache"}
-        return cls(whole, media_type="text/event-stream", headers=headers)
+        stream = cls(whole, media_type="text/event-stream", headers=headers)
+        stream._events = events
+        return stream
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
-        with suppress(ClientDisconnect):
-            await until_disconnect(receive, self.stream_response(send))
+        # Here, since a client may leave before the first event is taken.
+        async with aclosing(self._events):
+            with suppress(ClientDisconnect):
+                await until_disconnect(receive, self.stream_response(send))
 
     async def stream_response(self, send: Send) -> None:
         await send(
@@ -104,14 +110,13 @@ class EventStream(StreamingResponse):
 async def _whole(
     first: bytes, events: AsyncGenerator[bytes, None], end_with: Callable[[Exception], bytes]
 ) -> AsyncGenerator[bytes, None]:
-    async with aclosing(events):
-        try:
-            yield first
-            del first  # it may be megabytes
-            async for chunk in events:
-                yield chunk
-        except Exception as error:  # whatever it is, the client must learn of it
-            yield end_with(error)
+    try:
+        yield first
+        del first  # it may be megabytes
+        async for chunk in events:
+            yield chunk
+    except Exception as error:  # whatever it is, the client must learn of it
+        yield end_with(error)
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -59,7 +59,9 @@ class _Held:
     hashes: list[int]
 
     def is_still(self, view: NodeView) -> bool:
-        """Whether nothing matters that changed. (What has children does not grow.)"""
+        """Whether nothing that matters here has changed. (Below the same parent it begins where it
+        did: what has children does not grow.)
+        """
         return (
             self.resident == view.resident
             and self.parent_id == view.parent_id
@@ -104,7 +106,9 @@ class BlockLedger:
         return self.update(self._held.keys() - {view.id for view in nodes}, nodes)
 
     def update(self, removed: Iterable[int], nodes: Sequence[NodeView]) -> list[Stored | Removed]:
-        """What to publish of a change; successors are removed before, and stored after, others."""
+        """What to publish of a change. Blocks are removed after those that follow them, and stored
+        after those that they follow.
+        """
         changed = [view for view in nodes if not self._is_known(view)]
         heirs = self._heirs(changed)
         fresh: dict[int, _Held] = {}

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Protocol
 
 from fastapi import Request
@@ -110,7 +110,9 @@ async def _push(writer: Writer, part: Part) -> Iterable[bytes]:
     try:
         return await asyncio.shield(pushed)
     except asyncio.CancelledError:
-        await asyncio.gather(pushed, return_exceptions=True)
+        while not pushed.done():  # the client may leave, and then the time be over
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait({pushed})
         raise
 
 

@@ -141,7 +141,6 @@ class Metrics(Collector):
         used, usage = stats.kv_in_use, stats.token_usage
         rate = self._rate(stats.output_tokens)
         for name, text, value in (
-            ("cache_hit_rate", "Cached prompt tokens / prompt tokens.", stats.hit_rate),
             ("num_used_tokens", "KV slots that running requests hold.", used),
             ("token_usage", "Share of KV slots in use.", usage),
             ("gen_throughput", "Tokens generated a second, since the last look.", rate),

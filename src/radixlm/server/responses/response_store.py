@@ -192,6 +192,8 @@ class TurnStore:
         while turn is not None:
             found.append(turn)
             turn = self._found("id = ?", turn.parent)
+        if found and found[-1].parent is not None:
+            raise LookupError(f"the stored response {found[-1].parent} is missing")
         return found[::-1]
 
     def delete(self, owner: str, turn_id: str) -> bool:

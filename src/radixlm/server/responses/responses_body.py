@@ -164,7 +164,7 @@ class TextFormat(Body):
 
 
 class TextConfig(Body):
-    """verbosity: the model's own to know; see server/fields.py."""
+    """verbosity: the model's own to know; see server/http/fields.py."""
 
     format: TextFormat | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
@@ -211,7 +211,7 @@ class ResponseBody(TokenFields, CacheFields):
     Source: https://platform.openai.com/docs/api-reference/responses/create.
     """
 
-    # Who asks, and which of many servers may have the prompt cached; see server/fields.py. The
+    # Who asks, and which of many servers may have the prompt cached; see server/http/fields.py. The
     # limit is of calls to tools that run on the server, and there are none.
     no_ops = frozenset({"client_metadata", "max_tool_calls"})
     not_yet: ClassVar[NotYet] = {

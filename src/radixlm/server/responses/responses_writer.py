@@ -218,7 +218,7 @@ class ResponseWriter:
         return b"".join(self._new_events())
 
     def stop(self, status: wire.Outcome, error: Exception | None = None) -> None:
-        """It is not made to its end: its client wants no more of it, or for an error."""
+        """End it early: its client cancelled it, or it failed with `error`."""
         self._writer.close("incomplete")
         self.status, self._error = status, error
 

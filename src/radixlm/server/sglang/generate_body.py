@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 from radixlm.core.errors import InvalidRequestError, wrong
 from radixlm.core.keys import Key
 from radixlm.core.sampling import SamplingParams
-from radixlm.server.http.body import Body, ListOf, in_callers_words
+from radixlm.server.http.body import Body, ListOf, renamed
 from radixlm.server.pipeline import protocol
 
 DEFAULT_NEW_TOKENS = 128
@@ -136,8 +136,10 @@ class GenerateBody(protocol.CacheFields):
                     param=f"sampling_params{where}.sampling_seed",
                 )
             seed = "seed" if own.sampling_seed is None else "sampling_seed"
-            with in_callers_words(self.names(where, seed)):
+            try:
                 params = own.to_params(longest - keys[place].size, top=top, start=starts[place])
+            except InvalidRequestError as error:
+                raise renamed(error, self.names(where, seed)) from None
             made.append(OfPrompt(params, own.n or 1, starts[place], own.prompt_only))
         return made
 

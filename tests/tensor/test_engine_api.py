@@ -280,7 +280,8 @@ def test_mixed_lists_are_refused(engine: Engine) -> None:
 def test_what_a_request_has_not_is_refused(engine: Engine) -> None:
     with pytest.raises(TypeError, match="no field 'max_tokens', 'seed'"):
         engine.generate("hello", GREEDY, seed=3, max_tokens=5)  # type: ignore[call-arg]
-    assert engine.generate("hello", GREEDY, namespace=None, request_id=None).token_ids
+    [answer] = engine.generate("hello", GREEDY, namespace=None, request_id=None)
+    assert answer.token_ids
 
 
 def test_public_names_are_there() -> None:

@@ -109,7 +109,8 @@ def shared_prefix(
     """
     numbers = SharedPromptOnly(**sizes)
     workload = Workload("shared-prefix", numbers)
-    pages = {"page_size": page_size, "max_queued_requests": numbers.count}
+    # All are under way at once, as are the warm-up's.
+    pages = {"page_size": page_size, "max_queued_requests": numbers.count + 100}
     modes = {"on": pages, "off": {**pages, "disable_radix_cache": True}}
     with _setup(model, shape, dtype, seed=seed, modes=modes) as setup:
         plan = setup.plan(workload)

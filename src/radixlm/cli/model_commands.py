@@ -71,7 +71,7 @@ def checked(config: EngineConfig, settings: ServerConfig) -> Iterator[socket.soc
     resolve_folder(config.model)
     check_certificate(settings)
     with listening(settings) as listener:
-        say_loading(config.model)
+        logging.getLogger("radixlm.server").info("Loading %s ...", config.model or DEMO_NAME)
         yield listener
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -297,6 +298,24 @@ def test_serve_answers_and_ends_in_good_order(folder: str, tmp_path: Path):
         code = process.wait(30)
     assert code == 0, out.read_text()
     assert "Traceback" not in out.read_text()
+
+
+@pytest.mark.slow
+def test_every_line_of_a_json_log_is_json(folder: str, tmp_path: Path):
+    welcome, log = tmp_path / "welcome", tmp_path / "log"
+    arguments = [*PROGRAM, "serve", folder, "--port", "0", "--kv-tokens", "500"]
+    with (
+        welcome.open("wb") as out,
+        log.open("wb") as sink,
+        subprocess.Popen(  # noqa: S603
+            [*arguments, "--log-format", "json"], stdout=out, stderr=sink
+        ) as process,
+    ):
+        wait_for(welcome, "try:")
+        process.terminate()
+        process.wait(30)
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert lines[0]["message"] == f"Loading {folder} ..."
 
 
 @pytest.mark.slow

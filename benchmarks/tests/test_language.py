@@ -23,6 +23,7 @@ def test_an_answer_that_a_prompt_goes_on_from_is_not_computed_again():
     assert count([finished(1, 2), finished(1, 2, 90, 5)]) == Counts(6, 3, 4)
 
 
+@pytest.mark.slow
 def test_forks_compute_the_fewest_and_leave_no_thread(capsys: pytest.CaptureFixture[str]):
     main(["--shape", "tiny", "--programs", "3", "--forks", "4", "--rounds", "1"])
     report = json.loads(capsys.readouterr().out.splitlines()[-1])

@@ -267,6 +267,7 @@ raise SystemExit(7)
 """
 
 
+@pytest.mark.slow
 def test_a_program_that_forgets_to_close_still_ends_in_order() -> None:
     command = [sys.executable, "-c", _LEFT_OPEN]
     done = subprocess.run(  # noqa: S603

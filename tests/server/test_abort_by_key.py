@@ -72,6 +72,7 @@ def test_two_keys_may_use_one_name(slow):
     assert [reason(answer) for answer in answers] == ["length", "abort"]
 
 
+@pytest.mark.slow
 def test_all_are_those_of_the_key_whatever_they_came_as(slow):
     client = Client(slow, api_key=KEYS, isolate_by_key=True)
     bodies = [

@@ -54,6 +54,7 @@ def test_an_admin_s_key_opens_everything(engine):
     assert client.request("GET", "/v1/models").status_code == 401
 
 
+@pytest.mark.slow
 def test_only_admins_abort_all(engine):
     client = Client(engine, api_key=(KEY,), admin_api_key=(ADMIN,))
     [answer], said = run(client, [(KEY, "/generate", NATIVE)], KEY, abort_all=True)
@@ -77,6 +78,7 @@ def test_isolated_keys_abort_all_their_own_and_admins_everybody_s(engine):
     assert said == {"aborted": 2}
 
 
+@pytest.mark.slow
 def test_no_route_shows_an_admin_s_key(engine):
     client = Client(engine, admin_api_key=(ADMIN,))
     for path in ("/server_info", "/metrics", "/openapi.json", "/get_model_info", "/v1/loads"):
@@ -84,6 +86,7 @@ def test_no_route_shows_an_admin_s_key(engine):
     assert ADMIN not in repr(ServerConfig(admin_api_key=(ADMIN,)))
 
 
+@pytest.mark.slow
 def test_the_document_tells_where_an_admin_s_key_is_needed(engine):
     told = Client(engine, admin_api_key=(ADMIN,)).get("/openapi.json").json()
     assert "security" not in told

@@ -157,6 +157,7 @@ def test_a_viewer_that_reads_too_late_has_lost_events_and_sees_all_afresh(
     assert seen.nodes == {node["id"]: node for node in tree["nodes"]}
 
 
+@pytest.mark.slow
 def test_a_viewer_that_never_reads_does_not_hold_up_requests(engine):
     with live(engine) as url, contextlib.ExitStack() as open_:
         host, port = url.removeprefix("http://").split(":")

@@ -165,6 +165,7 @@ def test_the_largest_seed_may_have_several_choices(fake):
     assert len(fake.complete(seed=2**64 - 1, n=3, max_tokens=1).json()["choices"]) == 3
 
 
+@pytest.mark.slow
 def test_many_at_once_are_answered_as_one_by_one(fake):
     prompts = [[7] * (1 + i % 5) + [i] for i in range(40)]
     alone = [fake.complete(prompt, max_tokens=6).json()["choices"] for prompt in prompts]

@@ -237,6 +237,7 @@ def test_no_content_is_an_empty_one(fake, role):
     assert answer.status_code == (200 if role == "assistant" else 400)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [CHAT, "/tokenize"])
 def test_a_user_says_something(fake, path):
     error = refused(fake.post(path, messages=[HELLO, {"role": "user", "content": None}]))

@@ -209,6 +209,7 @@ def test_what_was_missed_is_repeated(engine):
             follow(other, engine)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("steps", "most_bytes"), [(2, 10**6), (100, 100)])
 def test_who_missed_more_than_is_kept_is_told_all(engine, monkeypatch, steps, most_bytes):
     monkeypatch.setattr(publishers, "MAX_KEPT_BYTES", most_bytes)
@@ -234,6 +235,7 @@ def test_a_request_for_what_is_missed_may_be_nonsense(engine):
         assert router.ask(0) == [0]
 
 
+@pytest.mark.slow
 def test_who_asks_and_does_not_read_holds_up_nobody_and_costs_little(engine, monkeypatch):
     monkeypatch.setattr(publishers, "PATIENCE_SECONDS", 0.003)
     large = {"type": "BlockRemoved", "block_hashes": [], "medium": 2**20 * "x"}
@@ -256,6 +258,7 @@ def test_who_asks_and_does_not_read_holds_up_nobody_and_costs_little(engine, mon
         assert 0 < taken < asks / 2
 
 
+@pytest.mark.slow
 def test_a_publisher_that_is_too_slow_makes_up_for_it(engine, monkeypatch):
     go_on, publish = threading.Event(), Outlet.publish
 

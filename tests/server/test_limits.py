@@ -129,6 +129,7 @@ def test_a_stream_that_takes_too_long_ends_with_an_error_event(slow, n):
     assert until(lambda: idle_and_whole(slow))
 
 
+@pytest.mark.slow
 def test_a_request_that_waits_in_the_queue_times_out_too():
     engine, _ = fake_engine(seconds=0.02, max_running_requests=1)
     client = Client(engine, request_timeout=0.5)
@@ -144,6 +145,7 @@ def test_a_request_that_waits_in_the_queue_times_out_too():
     asyncio.run(engine.close())
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_read_holds_no_slots():
     engine, _ = fake_engine(seconds=0.002)
     with live(engine, request_timeout=0.5) as url:
@@ -182,6 +184,7 @@ def test_a_full_queue_refuses_before_it_tries_a_grammar():
     asyncio.run(engine.close())
 
 
+@pytest.mark.slow
 def test_a_stream_is_not_ended_while_its_writer_writes(monkeypatch):
     """What has many log-probabilities is written in a thread, which can not be cancelled."""
     engine, _ = fake_engine()

@@ -43,6 +43,7 @@ def test_anthropic_s_client_gets_what_it_asks_for():
             client.with_options(api_key="wrong").messages.count_tokens(model=NAME, messages=[USER])
 
 
+@pytest.mark.slow
 def test_anthropic_s_tool_runner_goes_on_without_a_thread():
     seen = []
 

@@ -68,6 +68,7 @@ def asked(documents: Sequence[str]) -> Turns:
     return said("\n".join([*documents, QUESTION]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cached", "sent", "cause", "message", "advice", "followed"),
     [

@@ -41,7 +41,7 @@ SCHEMAS = {path: [body] for path, body in BODIES.items()} | {
         )
     ]
 }
-QUICK = {"/v1/responses", "/generate"}
+QUICK = {"/v1/responses"}
 
 
 @pytest.fixture(scope="module")
@@ -186,6 +186,7 @@ def test_what_the_schema_leaves_out_is_refused(fake, document, path):
                     refused(fake.post(path, **body, **{name: "anything"}))
 
 
+@pytest.mark.slow
 def test_strict_fields_are_told(document):
     engine, _ = fake_engine()
     strict = Client(engine, strict_fields=True)
@@ -223,6 +224,7 @@ def test_the_model_is_this_servers(document):
     assert model["enum"] == [NAME, None]
 
 
+@pytest.mark.slow
 def test_tokens_and_lengths_are_the_models(fake, document):
     schemas = document["components"]["schemas"]
     vocab_size, context = fake.engine.info.vocab_size, fake.engine.info.context_length
@@ -249,6 +251,7 @@ def test_another_model_is_a_404_and_told_as_one(fake, document, path, field):
     assert "404" in document["paths"][path]["post"]["responses"]
 
 
+@pytest.mark.slow
 def test_keys_and_limits_are_told_where_they_are_set(document):
     assert "security" not in document
     assert not {"401", "504"} & {*document["paths"]["/v1/models"]["get"]["responses"]}
@@ -304,6 +307,7 @@ def test_no_answer_may_be_wanted_of_a_prompt_only(fake, document):
     assert refused(fake.chat(max_tokens=0))["param"] == "max_tokens"
 
 
+@pytest.mark.slow
 def test_a_path_in_front_is_told():
     engine, _ = fake_engine()
     app = Client(engine).app

@@ -76,6 +76,7 @@ def test_what_is_missing_is_found(fake):
         strictly(ChatCompletion, json.dumps(chunk))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fields",
     [

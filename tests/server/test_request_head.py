@@ -88,6 +88,7 @@ def test_the_body_of_an_offer_to_upgrade_is_no_request(url: str, kind: bytes) ->
     assert answers(url, POST + kind + b"Content-Length: 0\r\n\r\n" + GET, count=2) == [400, 200]
 
 
+@pytest.mark.slow
 def test_thousands_of_offers_in_one_packet(url: str) -> None:
     offer = GET[:-2] + b"Connection: Upgrade\r\nUpgrade: a\r\n\r\n"
     assert answers(url, offer * 2000, count=2000) == [200] * 2000
@@ -150,6 +151,7 @@ def test_what_is_no_request_is_answered_behind_the_one_before(url: str) -> None:
     assert answers(url, GET + POST + CHUNKED + b"\r\nx\r\n", count=2)[:1] in ([200], [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [b"\r\n", b"\r\n\r\n"])
 def test_ends_of_lines_hold_no_connection(url: str, kept: bytes) -> None:
     host, port = url.removeprefix("http://").split(":")

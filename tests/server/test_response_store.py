@@ -177,6 +177,7 @@ def test_what_nobody_works_on_is_failed(clock):
     assert store.get("me", "b").response == '"done"'
 
 
+@pytest.mark.slow
 def test_limits_hold_and_no_turn_is_lost_that_is_needed(clock, opened):
     """Random puts, deletions and time, compared with what a dictionary knows."""
     rng = random.Random(7)

@@ -6,6 +6,7 @@ import asyncio
 import json
 
 import httpx
+import pytest
 from openai.types.responses import ResponseStreamEvent
 
 from tests.published import strictly
@@ -49,6 +50,7 @@ def test_a_stream_that_breaks_says_so():
     asyncio.run(engine.close())
 
 
+@pytest.mark.slow
 def test_a_request_that_takes_too_long_ends_its_stream():
     engine, _ = fake_engine(seconds=0.02)
     with live(engine, request_timeout=0.5) as url:

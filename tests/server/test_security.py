@@ -250,6 +250,7 @@ def ask(client: Client, key: str, path: str, body: dict[str, object]) -> Any:
     return answer.json()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("look", [by_sending, by_asking_why])
 def test_whoever_shares_a_cache_can_read_it(engine, look):
     """As the manual says: this is what --isolate-by-key and cache_salt are there for."""

@@ -90,6 +90,7 @@ def error_of(answer: bytes, status: int) -> dict:
     return error
 
 
+@pytest.mark.slow
 def test_headers_in_drops_may_not_take_longer(slow):
     with live(slow, header_timeout=0.4) as url, connected(url) as connection:
         begun = time.monotonic()
@@ -114,6 +115,7 @@ def test_a_second_request_has_its_own_time(slow):
         error_of(drip(connection, HEAD[:-2] + b"X-Drop: " + b"x" * 1000), 408)
 
 
+@pytest.mark.slow
 def test_answers_and_bodies_may_take_longer_than_headers(slow):
     body = json.dumps({"prompt": "a", "max_tokens": 20}).encode()
     head = HEAD.replace(str(len(BODY)).encode(), str(len(body)).encode())
@@ -145,6 +147,7 @@ def test_requests_in_one_packet_are_both_answered(slow):
     assert answer.count(b"HTTP/1.1 200 ") == 2
 
 
+@pytest.mark.slow
 def test_without_a_limit_slow_headers_are_waited_for(slow):
     with live(slow, header_timeout=0) as url, connected(url) as connection:
         connection.sendall(HEAD[:30])
@@ -218,6 +221,7 @@ def test_a_connection_is_kept_for_the_next_request_as_long_as_one_says(slow):
         assert one_answer(connection).startswith(b"HTTP/1.1 200 ")
 
 
+@pytest.mark.slow
 def test_who_goes_on_sending_after_the_answer_is_cut_off(slow):
     head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100000000000\r\n\r\n"
     with live(slow, header_timeout=0.4) as url, connected(url) as connection:

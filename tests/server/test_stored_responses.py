@@ -45,6 +45,7 @@ def served(flags: dict[str, Any] | None = None, **engine_flags: Any) -> Iterator
     asyncio.run(engine.close())
 
 
+@pytest.mark.slow
 def test_a_conversation_goes_on_from_its_last_response():
     with served(script="hello the<think>") as client:
         first = client.responses.create(model=NAME, input="hello")
@@ -159,6 +160,7 @@ def test_what_is_not_to_be_stored_is_not(fake):
         refused(fake.get(f"/v1/responses/{made}"), 404)
 
 
+@pytest.mark.slow
 def test_a_stream_is_stored_when_it_says_so():
     with served(script="hello") as client:
         with client.responses.stream(model=NAME, input="a") as stream:
@@ -174,6 +176,7 @@ def test_a_stream_is_stored_when_it_says_so():
             client.responses.retrieve(final.id)
 
 
+@pytest.mark.slow
 def test_a_response_is_its_key_s_own():
     with served({"api_key": ("first", "second")}) as mine:
         other = mine.with_options(api_key="second")
@@ -208,6 +211,7 @@ def test_a_response_is_made_in_the_background():
         assert later.usage.input_tokens_details.cached_tokens == tokens_of(ended) - 1
 
 
+@pytest.mark.slow
 def test_a_response_in_the_background_is_cancelled():
     with served(seconds=0.01) as client:
         made = client.responses.create(
@@ -230,6 +234,7 @@ def test_a_response_in_the_background_is_cancelled():
             client.responses.cancel(waited.id)
 
 
+@pytest.mark.slow
 def test_a_response_in_the_background_fails_as_others_do():
     engine, runner = fake_engine(seconds=0.01)
     with (

@@ -118,6 +118,7 @@ def test_a_bad_grammar_leaves_nothing_behind(fake):
     assert idle_and_whole(fake.engine)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "body"),
     [
@@ -154,6 +155,7 @@ def short_trials(monkeypatch):
     monkeypatch.setattr(compiler, "Trial", partial(Trial, seconds=SECONDS / 10))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_trials")
 def test_a_slow_grammar_holds_up_nobody():
     """Others' requests are answered while one's grammar is compiled, for as long as that takes."""
@@ -193,6 +195,7 @@ def test_leaving_ends_a_constrained_answer():
     asyncio.run(leave())
 
 
+@pytest.mark.slow
 def test_structured_output_is_described(fake):
     schemas = fake.get("/openapi.json").json()["components"]["schemas"]
     assert {"json_schema", "regex", "ebnf", "response_format"} <= schemas["ChatBody"][
@@ -206,6 +209,7 @@ def test_structured_output_is_described(fake):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_trials")
 @pytest.mark.parametrize("by_name", [True, False])
 def test_a_request_is_aborted_while_its_grammar_is_compiled(by_name):
@@ -233,6 +237,7 @@ def test_a_request_is_aborted_while_its_grammar_is_compiled(by_name):
     asyncio.run(go())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_trials")
 def test_what_waits_for_another_choice_s_grammar_is_aborted_too():
     """All choices of one HTTP request begin together."""

@@ -160,6 +160,7 @@ def test_required_and_named_calls(form, special):
             assert [called for called, _ in calls_of(choice)] == [name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["auto", "required"])
 @pytest.mark.parametrize("form", TEMPLATES)
 def test_only_allowed_tools_are_called(form, mode):

@@ -105,6 +105,7 @@ def streamed(chunks: list[dict[str, Any]]) -> dict[str, Any]:
     return {**message, "finish_reason": chunks[-1]["choices"][0]["finish_reason"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("special", [(), MARKERS], ids=["text", "special"])
 @pytest.mark.parametrize("form", ANSWERS)
 def test_a_call_in_each_format(form, special):
@@ -202,6 +203,7 @@ def test_a_call_that_is_cut_off_is_given_as_far_as_it_came(form, special):
         assert function["arguments"] == ("" if "pythonic" in form else '{"city": "Be')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ANSWERS)
 def test_a_call_that_was_cut_off_can_be_sent_back(form):
     template, script = ANSWERS[form]
@@ -263,6 +265,7 @@ def test_ids_and_logprobs_stay_with_their_tokens():
     assert ids == whole["token_ids"]
 
 
+@pytest.mark.slow
 def test_an_answer_can_be_sent_back_with_its_results():
     for form, (template, script) in ANSWERS.items():
         with model(template, script) as client:
@@ -437,6 +440,7 @@ def test_a_parser_can_be_chosen():
         assert one(client.chat(tools=TOOLS))["finish_reason"] == "tool_calls"
 
 
+@pytest.mark.slow
 def test_a_client_that_leaves_within_a_call_leaves_nothing_running():
     template, script = ANSWERS["hermes"]
     engine, _ = fake_engine(template=template, script=script, seconds=0.01)

@@ -64,6 +64,7 @@ def test_the_second_prompt_finds_the_shared_part(engine: Engine) -> None:
     assert cold.token_ids == second.token_ids
 
 
+@pytest.mark.slow
 def test_sampling_does_not_depend_on_batch_or_cache(folder: Path) -> None:
     prompts = [[*range(50, 80), index] for index in range(6)]
     params = [
@@ -105,6 +106,7 @@ def test_prompt_logprobs_are_the_same_warm_and_cold(engine: Engine) -> None:
     assert len(cold.logprobs) == 2
 
 
+@pytest.mark.slow
 def test_prompt_logprobs_survive_chunks_and_retraction(folder: Path) -> None:
     prompts = [list(range(60 + index, 90 + index)) for index in range(4)]
     params = SamplingParams(max_tokens=20, temperature=0, prompt_logprobs=0, ignore_eos=True)
@@ -179,6 +181,7 @@ def test_pins_and_pictures_of_the_async_engine(folder: Path) -> None:
     asyncio.run(use())
 
 
+@pytest.mark.slow
 def test_async_engine(folder: Path) -> None:
     async def use() -> None:
         engine = AsyncEngine.from_config(EngineConfig(model=str(folder), kv_tokens=500))
@@ -229,6 +232,7 @@ def test_bad_prompts_are_refused_before_they_cost_anything(
         assert engine.generate([[1, 2]], GREEDY)[0].finish_reason is FinishReason.LENGTH
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "params",
     [

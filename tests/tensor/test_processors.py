@@ -71,6 +71,7 @@ def check(name: str, run: subprocess.Popen[str]) -> None:
     assert skipped == ("avx512bf16" not in SETS[name].features), output[-3000:]
 
 
+@pytest.mark.slow
 def test_the_operations_between_products_with_less() -> None:
     """One set, and what compiles soon, so that `make check` has some of it."""
     if missing := lacking("AVX2"):

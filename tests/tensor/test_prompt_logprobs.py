@@ -71,6 +71,7 @@ def test_they_are_those_of_the_whole_prompt(
             assert left.top[0][0] == right.top[0][0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [0, 1, 2, 49, 50, 51, 60])
 def test_what_lies_before_comes_from_the_cache(folder: Path, start: int) -> None:
     """The token before the first wanted one is computed: its logits give that one's."""

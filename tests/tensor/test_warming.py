@@ -42,6 +42,7 @@ def answer(loaded) -> list[int]:
     return list(output.token_ids)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "flags",
     [{}, {"page_size": 16}, {"kv_tokens": 40}, {"chunked_prefill_size": 3}, {"kv_tokens": 11}],

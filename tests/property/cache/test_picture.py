@@ -158,6 +158,7 @@ def test_changes_lead_to_the_picture_of_now(query: TreeQuery, page_size: int, se
     check(traffic.cache)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_one_node_until_it_is_gone(seed: int) -> None:
     traffic, draw = Traffic(seed, 1), random.Random(seed)

@@ -23,7 +23,7 @@ OFF = next(setup for setup in SMALL if not setup.enabled)
         pytest.param(
             setup,
             id=f"{setup.pages}x{setup.page_size}",
-            marks=[pytest.mark.slow] if setup.pages > 24 else [],
+            marks=[pytest.mark.slow] if setup.pages > 12 else [],
         )
         for setup in CACHING
     ],

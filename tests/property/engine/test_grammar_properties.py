@@ -103,7 +103,7 @@ def each_answer_is_what_it_would_be_alone(
             assert output.matched_stop == alone.matched_stop
 
 
-test_each_answer_is_what_it_would_be_alone = settings(max_examples=30, deadline=None)(
+test_each_answer_is_what_it_would_be_alone = settings(max_examples=12, deadline=None)(
     RUNS(each_answer_is_what_it_would_be_alone)
 )
 test_each_answer_is_what_it_would_be_alone_at_length = pytest.mark.slow(

@@ -99,6 +99,7 @@ class World:
         return str(self._names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [3, 2_000])
 @pytest.mark.parametrize("seed", range(8))
 def test_nothing_is_lost_or_told_twice(monkeypatch, seed: int, kept: int) -> None:

@@ -103,6 +103,7 @@ def model(tokenizer: Tokenizer, ids, stops, min_tokens) -> tuple[str, str | None
 stop_lists = st.lists(st.text(alphabet="abé🙂 �", min_size=1, max_size=5), min_size=1, max_size=4)
 
 
+@pytest.mark.slow
 @thorough
 @given(
     name=names,
@@ -120,6 +121,7 @@ def test_stops_agree_with_brute_force_on_text(name, text, stops, min_tokens):
 two_letters = st.text(alphabet="ab", min_size=2, max_size=6)
 
 
+@pytest.mark.slow
 @thorough
 @given(
     text=st.text(alphabet="ab", max_size=40),

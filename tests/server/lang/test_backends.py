@@ -24,7 +24,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 # OpenAI's chat models can not go on from a text, so these are run on /v1/completions.
 OF_TEXT = {"few_shot", "choices", "react"}
 ALL = sorted(path.stem for path in EXAMPLES.glob("*.py"))
-QUICK = {"choices", "json_regex", "multi_turn"}
+QUICK = {"json_regex", "multi_turn"}
 KINDS = ("engine", "endpoint", "openai")
 NAME = "radixlm-demo"
 

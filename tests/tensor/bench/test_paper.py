@@ -38,7 +38,7 @@ def measure(name: str, setup: Setup, *modes: str) -> dict[str, Row]:
     return {row.mode: row for row in run([(workload, setup.plan(workload))], modes, setup)}
 
 
-QUICK = {"mmlu-few-shot", "tree-search", "rag", "warm-prefix"}
+QUICK = {"mmlu-few-shot", "warm-prefix"}
 
 
 @pytest.mark.parametrize(
@@ -65,6 +65,7 @@ def test_every_workload_runs(name: str, setup: Setup) -> None:
         assert lpm.hit_rate >= 0.96 * lpm.best_hit_rate
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_stays_below_the_bound(mode: str, setup: Setup) -> None:
     """Also when the pool holds far less than what is sent through it."""
@@ -75,6 +76,7 @@ def test_every_mode_stays_below_the_bound(mode: str, setup: Setup) -> None:
     assert row.pool_tokens <= small.plan(WORKLOADS["rag"]).pool_tokens(0.3)
 
 
+@pytest.mark.slow
 def test_pages_of_sixteen_share_less(setup: Setup) -> None:
     """40 tokens are shared, two whole pages are 32."""
     workload = Workload("pages", SharedPrompt(count=6, shared=40, own=20, out=2))
@@ -103,6 +105,7 @@ def test_tree_search_always_has_a_quarter(setup: Setup) -> None:
     assert row.pool_tokens == plan.pool_tokens(0.25) < plan.distinct / 2
 
 
+@pytest.mark.slow
 def test_command_prints_saves_and_draws(tmp_path: Path) -> None:
     lines, picture = tmp_path / "rows.jsonl", tmp_path / "paper.png"
     lines.write_text("old\n")
@@ -160,6 +163,7 @@ ROW = Row(
 )
 
 
+@pytest.mark.slow
 def test_modes_take_turns_and_the_middle_round_is_reported(setup: Setup) -> None:
     workload, order = WORKLOADS["warm-prefix"], []
     rows = run(
@@ -187,6 +191,7 @@ def test_a_speedup_that_is_noise_stands_in_brackets(capsys: pytest.CaptureFixtur
     assert "--rounds" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_summary_is_of_the_papers_workloads(tmp_path: Path) -> None:
     rows = [
         ROW,

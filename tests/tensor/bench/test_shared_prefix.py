@@ -40,6 +40,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, *more: str) -> tuple[str, list[tupl
     return run(*more), engines
 
 
+@pytest.mark.slow
 def test_both_modes_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which goes first changes, so that neither pays for what the first one loads."""
     said, engines = watched(monkeypatch, "--rounds", "3")
@@ -48,6 +49,7 @@ def test_both_modes_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "{" not in said
 
 
+@pytest.mark.slow
 def test_rows_and_a_summary_are_json_where_asked_for(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     last = json.loads(run("--rounds", "2", "--json", str(file)).splitlines()[-1])
@@ -61,6 +63,7 @@ def test_rows_and_a_summary_are_json_where_asked_for(tmp_path: Path) -> None:
     assert last["on"]["hit_rate"] == on["hit_rate"]
 
 
+@pytest.mark.slow
 def test_what_is_measured_finds_the_kernels_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each engine has run requests that share before, and forgotten them."""
     _, engines = watched(monkeypatch, "--rounds", "1")

@@ -249,6 +249,7 @@ def test_the_order_is_rebuilt_when_most_entries_no_longer_count(
     assert one_by_one(tree) == [1, 3, 2]
 
 
+@pytest.mark.slow
 def test_nodes_that_were_joined_leave_no_heap_of_entries() -> None:
     """Each leaf waits for eviction, gets a child of less priority, and is joined with it."""
     tree = RadixTree()

@@ -46,6 +46,7 @@ def test_each_pool_holds_as_much_as_fits() -> None:
     assert serve(cache, prompt(0)) == (0, 0, 7, 7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", range(len(POOL_SCALES)))
 def test_as_a_pool_of_that_size_does(scale: int) -> None:
     """A little traffic, over and over: hits in all are as in a real pool of that size."""

@@ -71,6 +71,7 @@ def test_help_names_every_command_and_imports_no_torch():
         assert re.search(rf"^  {name} +{re.escape(line)}$", text, re.M)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["serve", "chat", "generate", "explain", "top"])
 def test_a_command_s_help_imports_no_torch(name):
     assert re.match(rf"Usage: \S+ {name} ", help_without_torch(name))
@@ -139,6 +140,7 @@ def test_commands_that_help_stand_alone_on_their_lines(monkeypatch, capsys):
     assert capsys.readouterr().err == "radixlm: no such:\n  fetch it\n  try it\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [

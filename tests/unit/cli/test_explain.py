@@ -154,6 +154,7 @@ def test_a_file_without_a_prompt(tmp_path: Path, body: Any, message: str) -> Non
         compared(tmp_path, chat("x"), body)
 
 
+@pytest.mark.slow
 def test_no_torch_is_loaded(tmp_path: Path) -> None:
     names = write(tmp_path, "a.json", messages("x")), write(tmp_path, "b.json", response("x"))
     code = (

@@ -153,6 +153,7 @@ def test_without_a_height_every_row_is_shown():
     assert counts == [58, 20, 9]
 
 
+@pytest.mark.slow
 def test_a_pipe_gets_every_row_and_a_terminal_what_fits(monkeypatch):
     monkeypatch.setattr(tree_routes, "SECONDS_BETWEEN_STATS", 0.01)
     engine, _ = fake_engine()

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = (
     "import sys, radixlm as rl\n"
     "rl.function, rl.gen, rl.RuntimeEndpoint, rl.OpenAI, rl.set_default_backend\n"
@@ -10,6 +12,7 @@ PROGRAM = (
 )
 
 
+@pytest.mark.slow
 def test_no_torch_is_loaded_for_programs_on_a_server():
     done = subprocess.run(  # noqa: S603
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True

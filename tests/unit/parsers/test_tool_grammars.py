@@ -182,6 +182,7 @@ class TestFormats:
         assert answer.text == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("form", "call", "other", "both"), WRITTEN.values(), ids=WRITTEN)
 @pytest.mark.parametrize(
     ("wanted", "followed", "not_followed"),

@@ -114,6 +114,7 @@ def test_only_what_is_computed_is_charged() -> None:
     assert bench.scheduler.fairness.served("long") < 20
 
 
+@pytest.mark.slow
 def test_answers_count_as_prompts_do() -> None:
     """Equal prompts, but one tenant's answers are long: 10 + 2 tokens against 10 + 26."""
     names: list[str] = []
@@ -151,6 +152,7 @@ def test_two_tenants_are_admitted_in_turn_by_tokens(policy: str) -> None:
         assert names[:at].count("l") == pytest.approx(at / 4, abs=1)
 
 
+@pytest.mark.slow
 def test_who_sends_one_large_request_at_a_time_does_not_escape_its_debt() -> None:
     """Its tenant has no request for a moment, whenever one ends and before the next one comes."""
     bench = Bench(2_000, max_running=1, budget=64)

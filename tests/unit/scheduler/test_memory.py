@@ -128,6 +128,7 @@ def test_a_retraction_raises_the_share_and_never_lowers_it() -> None:
     guard.learn_from_retraction([])
 
 
+@pytest.mark.slow
 def test_an_engine_learns_to_retract_less() -> None:
     """Everybody uses all that is allowed: at first half is expected, so that some are retracted."""
     bench = Bench(60, conservativeness=1.0, policy="fcfs")

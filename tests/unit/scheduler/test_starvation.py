@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from radixlm.core.config import SchedulePolicy
 from radixlm.core.reports import Event, Scheduled
 from radixlm.core.request import GenerateRequest
@@ -67,6 +69,7 @@ class Stream:
         return max(self.largest, *self.waits.values())
 
 
+@pytest.mark.slow
 @EACH_ORDER
 def test_nobody_is_overtaken_more_often_than_the_bound(policy: SchedulePolicy) -> None:
     """... though without the bound every order but two would let the cold ones starve: fcfs never

@@ -101,6 +101,7 @@ def test_a_small_pool_costs_little_work(policy: SchedulePolicy) -> None:
     assert kept <= dropped
 
 
+@pytest.mark.slow
 def test_no_livelock_when_nothing_is_reserved() -> None:
     kept = _work(SMALL, conservativeness=0.0)
     dropped = _work(SMALL, conservativeness=0.0, enabled=False)

@@ -74,6 +74,7 @@ def test_what_is_not_allowed_is_an_error_for_good() -> None:
     assert matcher.forced() == []
 
 
+@pytest.mark.slow
 def test_a_grammar_that_is_too_ambiguous_ends_its_answer() -> None:
     """It keeps the interpreter by the square of the ways in which the answer can be read."""
     rule = 't t t t | t t t | t t | "a"'

@@ -220,6 +220,7 @@ values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(left=schemas, right=schemas, tried=st.lists(values, min_size=10, max_size=40))
 @settings(deadline=None, max_examples=150)
 def test_no_value_matches_both_of_what_is_said_to_exclude_each_other(

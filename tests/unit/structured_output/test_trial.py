@@ -53,6 +53,7 @@ def test_the_working_directory_is_no_place_for_code(
     assert not (trapped / "caught").exists()
 
 
+@pytest.mark.slow
 def test_it_finds_our_modules_where_this_process_does(tmp_path: Path) -> None:
     """As users of a checkout start it: a relative PYTHONPATH that nothing was installed into."""
     program = tmp_path / "tries.py"

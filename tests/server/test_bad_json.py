@@ -28,7 +28,7 @@ def unharmed(fake):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "valid JSON"),
+        (b"", "empty"),
         (b"{", "valid JSON"),
         (b"nonsense", "valid JSON"),
         (b'{"prompt": "a"', "valid JSON"),

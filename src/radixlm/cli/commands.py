@@ -4,6 +4,7 @@ seconds to import, they import only when they run.
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 from pathlib import Path
@@ -33,9 +34,11 @@ class LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(SUBCOMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in SUBCOMMANDS:
-            return None
+            near = difflib.get_close_matches(cmd_name, SUBCOMMANDS, n=1)
+            advice = f"did you mean {near[0]}?" if near else f"there are {', '.join(SUBCOMMANDS)}"
+            ctx.fail(f"there is no command {cmd_name}; {advice}")
         place, _ = SUBCOMMANDS[cmd_name]
         command: click.Command = named(f"radixlm.{place}")
         return command

@@ -178,7 +178,5 @@ def _check(name: str, value: object, allowed: Range, *, whole: bool) -> None:
         or (open_below and value == low)
     ):
         kind = "an integer" if whole else "a number"
-        start = f"more than {low}" if open_below else f"from {low}"
-        raise InvalidRequestError(
-            f"{name} must be {kind} {start} to {high}, got {value!r:.80}", param=name
-        )
+        bounds = f"above {low} and at most {high}" if open_below else f"from {low} to {high}"
+        raise InvalidRequestError(f"{name} must be {kind} {bounds}, got {value!r:.80}", param=name)

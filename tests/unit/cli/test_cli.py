@@ -149,7 +149,8 @@ def test_commands_that_help_stand_alone_on_their_lines(monkeypatch, capsys):
         (["serve", "--port", "0", "--model-path", "/no/where"], 1, "there is no folder"),
         (["serve", "--port", "99999"], 2, "--port is a number from 0 to 65535, got 99999"),
         (["serve", "--host", "1.2.3.4"], 2, "cannot listen on 1.2.3.4 port 30000"),
-        (["serv"], 2, "No such command 'serv'"),
+        (["serv"], 2, "there is no command serv; did you mean serve?"),
+        (["xyzzy"], 2, "there is no command xyzzy; there are serve, chat"),
     ],
 )
 def test_errors_from_the_shell_come_before_torch(arguments, code, text):

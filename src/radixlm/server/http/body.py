@@ -193,6 +193,8 @@ def parse_json(body: bytes) -> dict[str, Any]:
             f"the body is not valid JSON: byte {error.start} is not UTF-8"
         ) from None
     except json.JSONDecodeError as error:
+        if not body.strip():
+            raise InvalidRequestError("the body is empty; send a JSON object") from None
         raise InvalidRequestError(f"the body is not valid JSON: {error}") from None
     except InvalidRequestError:
         raise

@@ -99,6 +99,12 @@ def test_the_limit_is_what_fits(fake):
     assert (error["param"], error["code"]) == ("input", "context_length_exceeded")
 
 
+def test_a_count_refuses_the_ids_that_an_answer_refuses(fake):
+    for path in ("/v1/responses", "/v1/responses/input_tokens"):
+        answer = fake.post(path, input="Hello", stop_token_ids=[10**6])
+        assert refused(answer)["param"] == "stop_token_ids"
+
+
 def test_truncation_leaves_out_the_oldest_turns(fake):
     turns = [{"role": "user", "content": str(place) * 300} for place in range(9)]
     items = [{"role": "system", "content": "Be kind."}, *turns]

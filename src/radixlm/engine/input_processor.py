@@ -258,8 +258,7 @@ class Limits:
         """
         longest = self._longest_of(params)
         self.check_prompt(key, longest=longest)
-        self._check_id("logit_bias", max(params.logit_bias, default=0))
-        self._check_id("stop_token_ids", max(params.stop_token_ids, default=0))
+        self.check_ids(params)
         room = longest - key.size
         if params.max_tokens is None:
             return room
@@ -283,6 +282,11 @@ class Limits:
         if self.capacity < self.context_length:
             return f"{limit}, all that the KV pool holds (see --kv-tokens, --max-pinned-tokens)."
         return f"{limit}."
+
+    def check_ids(self, params: SamplingParams) -> None:
+        """Raise InvalidRequestError for a parameter's token ids that the model does not have."""
+        self._check_id("logit_bias", max(params.logit_bias, default=0))
+        self._check_id("stop_token_ids", max(params.stop_token_ids, default=0))
 
     def _check_id(self, param: str, largest: int) -> None:
         if largest >= self.vocab_size:

@@ -82,6 +82,8 @@ async def count_input_tokens(request: Request, body: bodies.ResponseBody) -> Res
     """How many tokens a response's prompt has."""
     service, tenant = service_of(request), tenant_of(request)
     chat, _ = await response_task(service, store_of(request), body, tenant)
+    # Nothing is submitted, which would check them.
+    service.engine.client.processor.limits.check_ids(chat.generation.requests[0].params)
     tokens = chat.prompt.key.size
     return JSONResponse(wire.InputTokens(object="response.input_tokens", input_tokens=tokens))
 

@@ -47,6 +47,8 @@ from radixlm.core.batch import Extent, Remap, ScheduledBatch, ScheduledRow, Segm
 from radixlm.core.keys import as_key
 from radixlm.core.request import GenerateRequest
 from radixlm.core.sampling import SamplingParams
+from radixlm.kernels.jit import user_store
+from radixlm.layers.ways import ProductTable
 from radixlm.memory.pools import KVPool, ReqToTokenPool, bytes_per_token
 from radixlm.models import ModelConfig, load_config, load_model
 from radixlm.runner.model_runner import ModelRunner
@@ -143,7 +145,7 @@ class Bench:
             self._model = load_model(
                 folder, self.config, dtype=dtype, device=torch.device("cpu"), progress=False
             )
-        self._model.pack()
+        self._model.pack(ProductTable(user_store()).choice)
         slots = max(step.unique for step in wanted)
         longest = max(step.shared + step.own + step.new for step in wanted)
         self._pool = KVPool(

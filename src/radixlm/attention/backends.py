@@ -19,6 +19,8 @@ from radixlm.attention.reads import LENGTH, TOKENS, by_token, in_blocks, number_
 from radixlm.attention.tile_layout import STRIP, Shape, places_of
 from radixlm.attention.tiles import make_tile_kernel
 from radixlm.attention.torch_backend import TorchBackend
+from radixlm.attention.write import make_write_kernel, threads_to_write
+from radixlm.kernels.amx import has_tiles
 from radixlm.kernels.openmp import Worker, team
 from radixlm.kernels.vectors import MOST_LANES
 from radixlm.memory.pools import KVPool
@@ -81,9 +83,10 @@ class CpuBackend:
         self._pool = pool
         self._n_heads = n_heads
         bfloat16 = pool.dtype == torch.bfloat16
-        self._shape = Shape(queries, pool.head_dim, bfloat16)
+        self._shape = Shape(queries, pool.head_dim, bfloat16, tiles=bfloat16 and has_tiles())
         self._tiles = make_tile_kernel(self._shape)
         self._scratch: Tensor | None = None
+        self._write = make_write_kernel()
         self._merge = make_merge_kernel(bfloat16=bfloat16)
         self._direct = None
         if queries < least_queries:
@@ -136,7 +139,15 @@ class CpuBackend:
             )
             if kernel is not None and len(rows)
         ]
-        return CpuAttention(pool, slots, workers, merge, threads, memory)
+        return CpuAttention(pool, self._writer(slots), workers, merge, threads, [*memory, slots])
+
+    def _writer(self, slots: Tensor) -> Worker:
+        """Raises IndexError for a slot outside the pool: the kernel would not notice."""
+        pool = self._pool
+        if slots.numel() and not 0 <= int(slots.min()) <= int(slots.max()) < pool.capacity:
+            raise IndexError(f"a slot lies outside a pool of {pool.capacity}")
+        size = pool.n_kv_heads * pool.head_dim * pool.dtype.itemsize
+        return Worker(self._write, rows=slots.numel(), size=size, slots=slots.data_ptr())
 
     def _tile_scratch(self) -> Tensor:
         """(threads, bytes). Kept: fresh memory in each step costs page faults."""
@@ -150,21 +161,21 @@ class CpuBackend:
 class CpuAttention:
     """One step's attention (an `Attend`): made for a plan, called once per layer.
 
-    workers: each token has one read that is its answer, or several that `merge` makes it of.
-    memory: what their arguments point at.
+    writer: puts new keys and values into the pool. workers: each token has one read that is its
+    answer, or several that `merge` makes it of. memory: what their arguments point at.
     """
 
     def __init__(
         self,
         pool: KVPool,
-        slots: Tensor,
+        writer: Worker,
         workers: Sequence[Worker],
         merge: Worker | None,
         threads: int,
         memory: object,
     ) -> None:
         self._pool = pool
-        self._slots = slots
+        self._writer = writer
         self._workers = workers
         self._merge = merge
         self._threads = threads
@@ -172,7 +183,7 @@ class CpuAttention:
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """See `Attend`: q (tokens, n_heads, head_dim) -> the same shape."""
-        self._pool.write(layer, self._slots, k, v)
+        self._write(layer, k, v)
         answers = torch.empty(q.shape, dtype=q.dtype, device="cpu")
         for worker in self._workers:
             arguments = worker.arguments
@@ -185,6 +196,14 @@ class CpuAttention:
             self._merge.arguments.answers = answers.data_ptr()
             self._merge()
         return answers
+
+    def _write(self, layer: int, k: Tensor, v: Tensor) -> None:
+        arguments = self._writer.arguments
+        arguments.k, arguments.k_stride = k.data_ptr(), k.stride(0) * k.element_size()
+        arguments.v, arguments.v_stride = v.data_ptr(), v.stride(0) * v.element_size()
+        arguments.keys = self._pool.keys[layer].data_ptr()
+        arguments.values = self._pool.values[layer].data_ptr()
+        self._writer(threads_to_write(arguments.rows))
 
 
 def make_backend(pool: KVPool, n_heads: int) -> Backend:

@@ -5,11 +5,16 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
 
+from radixlm.kernels.amx import TILE_ROWS, TILE_UNITS
 from radixlm.kernels.strips import UNIT_BYTES, make_transposed, paired, strip_vectors
 from radixlm.kernels.vectors import (
     MOST_LANES,
     clear,
+    emitted,
     float_of_bits,
     floats,
     halves,
@@ -20,19 +25,18 @@ from radixlm.kernels.vectors import (
     words,
 )
 
-# Rows of queries whose sums stay in registers together.
+# Rows of queries whose sums stay in registers together, where AMX does not multiply them.
 STRIP = 6
-# Tokens; an even number of them, and a whole number of a strip's vectors.
-TILE = 512
 _BLOCK_QUERIES = 192
 
 
 class Shape(NamedTuple):
-    """queries: that share a key head, of one token."""
+    """queries: that share a key head, of one token. tiles: whether AMX multiplies."""
 
     queries: int
     head_dim: int
     bfloat16: bool
+    tiles: bool
 
     @property
     def block_tokens(self) -> int:
@@ -42,16 +46,37 @@ class Shape(NamedTuple):
     @property
     def rows(self) -> int:
         """Queries of the largest block, in whole strips."""
-        return -(-self.block_tokens * self.queries // STRIP) * STRIP
+        return -(-self.block_tokens * self.queries // self.strip) * self.strip
+
+    @property
+    def strip(self) -> int:
+        """Rows of queries that meet a tile of the context together."""
+        return 2 * TILE_ROWS if self.tiles else STRIP
+
+    @property
+    def vectors(self) -> int:
+        """Of scores that a strip computes together: the tokens of a panel of keys."""
+        return 2 if self.tiles else strip_vectors()
+
+    @property
+    def tile(self) -> int:
+        """Tokens of a tile, whole panels of them: a strip's scores stay in the nearest caches."""
+        return 512
 
     @property
     def pairs(self) -> bool:
-        return self.bfloat16 and has_bfloat16()
+        return self.tiles or (self.bfloat16 and has_bfloat16())
 
     @property
     def width(self) -> int:
-        """Numbers of a value, in whole vectors."""
-        return -(-self.head_dim // MOST_LANES) * MOST_LANES
+        """Numbers of a value, in whole vectors, or tiles of pairs."""
+        step = 2 * TILE_UNITS if self.tiles else MOST_LANES
+        return -(-self.head_dim // step) * step
+
+    @property
+    def step_tokens(self) -> int:
+        """Weights are computed and values laid out for a whole number of this many tokens."""
+        return 2 * TILE_UNITS if self.tiles else MOST_LANES
 
     @property
     def units(self) -> int:
@@ -78,15 +103,15 @@ class Places(NamedTuple):
 def places_of(shape: Shape) -> Places:
     row = shape.width * UNIT_BYTES
     sizes = (
-        TILE * row,
-        TILE * row,
+        shape.tile * row,
+        shape.tile * row,
         shape.rows * row,
         shape.rows * row,
-        STRIP * TILE * UNIT_BYTES,
-        STRIP * TILE * UNIT_BYTES,
+        shape.strip * shape.tile * UNIT_BYTES,
+        shape.strip * shape.tile * UNIT_BYTES,
         shape.rows * 4,
         shape.rows * 4,
-        64,
+        shape.strip * 4,
         8 * MOST_LANES,
     )
     starts = [0]
@@ -128,13 +153,19 @@ def fetch(pool: int, token_bytes: int, length: int, at: int, a: int, b: int) -> 
             prefetch(token + line)
 
 
+@emitted(types.void, *[types.int64] * 3)
+def copy_bytes(builder: ir.IRBuilder, read: Any, size: Any, into: Any) -> None:
+    """A loop in numba would copy one number at a time: it does not know that the places differ."""
+    pointer = ir.IntType(8).as_pointer()
+    places = (builder.inttoptr(address, pointer) for address in (into, read))
+    cgutils.raw_memcpy(builder, *places, size, 1)
+
+
 @inner
 def copy_halves(read: int, count: int, into: int, width: int) -> None:
     """bfloat16 numbers, and zeros up to `width`."""
-    numbers = halves(read)
+    copy_bytes(read, 2 * count, into)
     made = halves(into)
-    for i in range(count):
-        made[i] = numbers[i]
     for i in range(count, width):
         made[i] = 0
 
@@ -148,9 +179,7 @@ def copy_floats(read: int, count: int, into: int, width: int, bfloat16: bool) ->
         for i in range(count):
             made[i] = float_of_bits(np.int32(numbers[i]) << np.int32(16))
     else:
-        plain = floats(read)
-        for i in range(count):
-            made[i] = plain[i]
+        copy_bytes(read, 4 * count, into)
     for i in range(count, width):
         made[i] = 0
 
@@ -159,6 +188,7 @@ def make_pack(shape: Shape) -> Any:
     """pack(keys, values, token_bytes, slots, count, base): a tile of one head, laid out."""
     places = places_of(shape)
     pack_keys, pack_values = _make_pack_keys(shape), _make_pack_values(shape)
+    step = shape.step_tokens
 
     @inner
     def pack(keys: int, values: int, token_bytes: int, at: int, count: int, base: int) -> None:
@@ -168,8 +198,8 @@ def make_pack(shape: Shape) -> Any:
             for index in range(MOST_LANES):
                 rows[index] = keys + np.int64(slots[min(t + index, count - 1)]) * token_bytes
             pack_keys(base, t)
-        for t in range(0, count, 2):
-            one = values + np.int64(slots[t]) * token_bytes
+        for t in range(0, -(-count // step) * step, 2):
+            one = values + np.int64(slots[min(t, count - 1)]) * token_bytes
             other = values + np.int64(slots[min(t + 1, count - 1)]) * token_bytes
             pack_values(one, other, base, t)
 
@@ -187,7 +217,7 @@ def _make_pack_keys(shape: Shape) -> Any:
     transposed = make_transposed(widen=bfloat16 and not pairs)
     step = 32 if bfloat16 and not pairs else 64  # bytes of 16 units in the pool
     per_unit = 2 if pairs else 1
-    panel = strip_vectors() * MOST_LANES
+    panel = shape.vectors * MOST_LANES
 
     @inner
     def in_vectors(base: int, t: int) -> None:

@@ -6,7 +6,7 @@ tile; scores never leave the processor's nearest caches (FlashAttention-2, Dao, 
     pool        7 8 3 4 5 6 9 1 2 ..    where slots say
                 +-----tile-----+        keys transposed, values in pairs, once for the block
     strip of  +-+--------------+
-    6 queries | |    scores    |  ->  weights  x  values  ->  onto what the strip has so far,
+    queries   | |    scores    |  ->  weights  x  values  ->  onto what the strip has so far,
               +-+--------------+                              scaled down when a larger score came
     next strip  ...
 
@@ -23,10 +23,11 @@ from typing import Any
 import numpy as np
 
 from radixlm.attention.merge import ANSWER, make_write
-from radixlm.attention.tile_layout import STRIP, TILE, Shape, fetch, make_pack, make_take, places_of
+from radixlm.attention.tile_layout import Shape, fetch, make_pack, make_take, places_of
+from radixlm.kernels.amx import TILE_ROWS, configure, make_tile_product, release
 from radixlm.kernels.dots import make_row_weights, row_largest
 from radixlm.kernels.jit import compiled
-from radixlm.kernels.strips import UNIT_BYTES, make_product, strip_vectors
+from radixlm.kernels.strips import UNIT_BYTES, make_product
 from radixlm.kernels.vectors import (
     LOG2_E,
     MOST_LANES,
@@ -57,6 +58,7 @@ def make_tile_kernel(shape: Shape) -> Callable[[Any], None]:
     places, queries = places_of(shape), shape.queries
     head_bytes = shape.head_dim * (2 if shape.bfloat16 else 4)
     finish = _make_finish(shape)
+    height, tile, tiles = shape.strip, shape.tile, shape.tiles
 
     def attend(args: _Arguments) -> None:
         heads = args.key_heads
@@ -64,8 +66,10 @@ def make_tile_kernel(shape: Shape) -> Callable[[Any], None]:
         token_bytes = heads * head_bytes
         unit = take_unit(args.counters)
         if unit < args.items * heads:
-            ahead = first_tile(args, unit, head_bytes)
+            ahead = first_tile(args, unit, head_bytes, tile)
             fetch_both(ahead, token_bytes, head_bytes, 0, ahead[3])
+            if tiles:
+                configure(TILE_ROWS, TILE_ROWS)
         while unit < args.items * heads:
             item, head = unit // heads, unit % heads
             read = words(args.reads + 48 * item)
@@ -75,30 +79,32 @@ def make_tile_kernel(shape: Shape) -> Callable[[Any], None]:
             take(q, args.q_stride, tokens, base)
             keys, values = args.keys + head * head_bytes, args.values + head * head_bytes
             rows = tokens * queries
-            for first in range(0, count, TILE):
-                width = min(TILE, count - first)
+            for first in range(0, count, tile):
+                width = min(tile, count - first)
                 here = slots + 4 * first
                 pack(keys, values, token_bytes, here, width, base)
-                ahead = (keys, values, here + 4 * width, min(TILE, count - first - width))
+                ahead = (keys, values, here + 4 * width, min(tile, count - first - width))
                 if not ahead[3]:
                     unit = take_unit(args.counters)
-                    ahead = first_tile(args, min(unit, args.items * heads - 1), head_bytes)
-                for row in range(0, rows, STRIP):
-                    a, b = ahead[3] * row // rows, ahead[3] * min(row + STRIP, rows) // rows
+                    ahead = first_tile(args, min(unit, args.items * heads - 1), head_bytes, tile)
+                for row in range(0, rows, height):
+                    a, b = ahead[3] * row // rows, ahead[3] * min(row + height, rows) // rows
                     fetch_both(ahead, token_bytes, head_bytes, a, b)
                     strip(base, row, rows - 1, seen - first, width)
             finish(args, base, head, token, tokens, part)
+        if tiles:
+            release()
 
     return attend
 
 
 @inner
-def first_tile(args: _Arguments, unit: int, head_bytes: int) -> _Ahead:
+def first_tile(args: _Arguments, unit: int, head_bytes: int, tile: int) -> _Ahead:
     """What a unit reads first."""
     item, head = unit // args.key_heads, unit % args.key_heads
     read = words(args.reads + 48 * item)
     start = head * head_bytes
-    return args.keys + start, args.values + start, args.slots + 4 * read[2], min(TILE, read[3])
+    return args.keys + start, args.values + start, args.slots + 4 * read[2], min(tile, read[3])
 
 
 @inner
@@ -109,16 +115,17 @@ def fetch_both(ahead: _Ahead, token_bytes: int, head_bytes: int, a: int, b: int)
 
 
 def _make_strip(shape: Shape) -> Any:
-    """strip(base, row, last, seen, count): six rows of a block over a tile of `count` tokens, of
-    which the block's first token sees `seen`; `last` is the block's last row.
+    """strip(base, row, last, seen, count): a strip's rows of a block over a tile of `count` tokens,
+    of which the block's first token sees `seen`; `last` is the block's last row.
     """
     places, units, pairs, queries = places_of(shape), shape.units, shape.pairs, shape.queries
-    lanes = strip_vectors() * MOST_LANES
-    scores = make_product(STRIP, strip_vectors(), pairs=pairs, onto=False)
+    lanes = shape.vectors * MOST_LANES
+    height, step = shape.strip, shape.step_tokens
+    scores = _make_product(shape, shape.vectors, onto=False)
     mix, row_weights = _make_mix(shape), make_row_weights(bfloat16=pairs)
     scale, element = np.float32(LOG2_E / shape.head_dim**0.5), 2 if pairs else 4
     q_bytes, panel_bytes = units * UNIT_BYTES, lanes * UNIT_BYTES
-    row_bytes = TILE * UNIT_BYTES
+    row_bytes, weight_bytes = shape.tile * UNIT_BYTES, shape.tile * element
 
     @inner
     def weigh(base: int, row: int, r: int, sees: int, widest: int) -> None:
@@ -130,53 +137,85 @@ def _make_strip(shape: Shape) -> Any:
         before = tops[row + r]
         top = max(before, row_largest(at, sees))
         factor = np.exp2((before - top) * scale) if top > before else np.float32(1)
-        width = -(-widest // MOST_LANES) * MOST_LANES
-        weights = base + places.weights + r * TILE * element
+        width = -(-widest // step) * step
+        weights = base + places.weights + r * weight_bytes
         total = row_weights(at, sees, scale, top, weights, width)
         tops[row + r], factors[r] = top, factor
         sums[row + r] = sums[row + r] * factor + total
 
     @inner
     def strip(base: int, row: int, last: int, seen: int, count: int) -> None:
-        widest = min(count, seen + min(row + STRIP - 1, last) // queries)
+        widest = min(count, seen + min(row + height - 1, last) // queries)
         if widest <= 0:
             return
+        rows = min(height, last - row + 1)
         q, made = base + places.queries + row * q_bytes, base + places.scores
         for c in range(0, widest, lanes):
             keys = base + places.keys + UNIT_BYTES * units * c
-            scores(q, q_bytes, keys, panel_bytes, units, made + 4 * c, row_bytes, 0)
-        for r in range(STRIP):
+            scores(rows, q, q_bytes, keys, panel_bytes, units, made + 4 * c, row_bytes, 0)
+        for r in range(rows):
             sees = max(0, min(count, seen + min(row + r, last) // queries))
             weigh(base, row, r, sees, widest)
-        mix(base, row, widest)
+        mix(base, row, rows, widest)
 
     return strip
 
 
-def _make_mix(shape: Shape) -> Any:
-    """mix(base, row, count): a strip's weights times the values of a tile's first tokens, onto what
-    its rows have.
-    """
-    places, pairs, width = places_of(shape), shape.pairs, shape.width
-    vectors = min(strip_vectors(), width // MOST_LANES)
-    rest = width // MOST_LANES % vectors
-    product = make_product(STRIP, vectors, pairs=pairs, onto=True)
-    product_of_rest = make_product(STRIP, rest or vectors, pairs=pairs, onto=True)
-    step, row_bytes = vectors * MOST_LANES, width * UNIT_BYTES
-    whole = width // step * step
-    per_unit, weight_bytes = (2, 2 * TILE) if pairs else (1, 4 * TILE)
+def _make_product(shape: Shape, vectors: int, *, onto: bool) -> Any:
+    """product(rows, ...): of a strip's first rows at least, the rest see `strips.make_product`."""
+    if shape.tiles:
+        whole, half = (make_tile_product(groups, vectors, onto=onto) for groups in (2, 1))
+    else:
+        whole = half = make_product(shape.strip, vectors, pairs=shape.pairs, onto=onto)
 
     @inner
-    def mix(base: int, row: int, count: int) -> None:
-        units = -(-count // per_unit)
+    def product(
+        rows: int,
+        a: int,
+        a_stride: int,
+        b: int,
+        b_stride: int,
+        units: int,
+        into: int,
+        stride: int,
+        factors: int,
+    ) -> None:
+        if rows > TILE_ROWS:
+            whole(a, a_stride, b, b_stride, units, into, stride, factors)
+        else:
+            half(a, a_stride, b, b_stride, units, into, stride, factors)
+
+    return product
+
+
+def _make_mix(shape: Shape) -> Any:
+    """mix(base, row, rows, count): a strip's weights times the values of a tile's first tokens,
+    onto what its rows have.
+    """
+    places, pairs, width = places_of(shape), shape.pairs, shape.width
+    vectors = min(shape.vectors, width // MOST_LANES)
+    rest = width // MOST_LANES % vectors
+    product = _make_product(shape, vectors, onto=True)
+    product_of_rest = _make_product(shape, rest or vectors, onto=True)
+    step, row_bytes = vectors * MOST_LANES, width * UNIT_BYTES
+    whole = width // step * step
+    step_tokens = shape.step_tokens
+    per_unit, weight_bytes = (2, 2 * shape.tile) if pairs else (1, 4 * shape.tile)
+    step_units = shape.step_tokens // per_unit
+
+    @inner
+    def mix(base: int, row: int, rows: int, count: int) -> None:
+        units = -(-count // step_tokens) * step_units
         weights, factors = base + places.weights, base + places.factors
         values, mixed = base + places.values, base + places.mixed + row * row_bytes
         for d in range(0, whole, step):
             at, into = values + UNIT_BYTES * d, mixed + 4 * d
-            product(weights, weight_bytes, at, row_bytes, units, into, row_bytes, factors)
+            product(rows, weights, weight_bytes, at, row_bytes, units, into, row_bytes, factors)
         if rest:
             at, into = values + UNIT_BYTES * whole, mixed + 4 * whole
-            product_of_rest(weights, weight_bytes, at, row_bytes, units, into, row_bytes, factors)
+            product_of_rest(
+                rows, weights, weight_bytes, at, row_bytes, units, into, row_bytes, factors
+            )
 
     return mix
 

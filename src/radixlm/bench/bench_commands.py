@@ -20,7 +20,10 @@ from radixlm.bench.frontend_programs import run as run_frontend
 from radixlm.bench.paper_run import MODES, Row, Setup, run
 from radixlm.bench.workloads import WORKLOADS, SharedPromptOnly, Workload
 from radixlm.core.errors import counted
-from radixlm.models import load_config
+from radixlm.kernels.jit import user_store
+from radixlm.layers.ways import ProductTable
+from radixlm.models import ModelConfig, load_config
+from radixlm.models.decoder import product_shapes
 from radixlm.testing.checkpoints import SHAPES, write_random_checkpoint
 from radixlm.text.tokenizer import Tokenizer
 
@@ -79,6 +82,24 @@ def make_checkpoint(shape: str, folder: Path, dtype: Dtype, seed: int) -> None:
     """
     write_random_checkpoint(shape, folder, dtype=dtype, seed=seed)
     click.echo(f"wrote {shape} to {folder}; try: radixlm serve {folder}")
+
+
+@command.command("kernels")
+@click.argument("model", required=False)
+@_shape_option("smollm-135m")
+@_dtype_option("bfloat16")
+def kernels(model: str | None, shape: str, dtype: Dtype) -> None:
+    """The ways to multiply by each of a model's weights, timed on this machine, and which is taken.
+
+    A start measures them once and keeps them beside the compiled kernels; this does so anew. The
+    last line is JSON.
+    """
+    config = load_config(Path(model)) if model else ModelConfig.from_hf(SHAPES[shape])
+    table = ProductTable(user_store())
+    shapes = tqdm(product_shapes(config, dtype), unit=" shapes", leave=False)
+    found = {shape: table.times(shape, anew=True) for shape in shapes}
+    bench_reports.show_products(f"{Path(model).name if model else shape}, {dtype}", found)
+    click.echo(json.dumps(bench_reports.products_summary(found)))
 
 
 @command.command("shared-prefix")

@@ -13,12 +13,14 @@ from pathlib import Path
 from statistics import fmean, geometric_mean, median
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.table import Table
 
 from radixlm.bench.frontend_programs import AT_ONCE, FrontendRow
 from radixlm.bench.paper_run import Row
-from radixlm.core.errors import ConfigError
+from radixlm.core.errors import ConfigError, counted
+from radixlm.layers.ways import COUNTS, Shape, Times, choose
 
 # Below this rate there is nothing to share but chance, and a ratio of it says nothing.
 _WORTH_SHARING = 0.001
@@ -107,6 +109,46 @@ def _print_table(
             table.add_row(*row)
         table.add_section()
     _say(table)
+
+
+def show_products(title: str, found: Mapping[Shape, Times]) -> None:
+    """Microseconds of each way by rows; `*` marks what is taken."""
+    groups = []
+    for shape, times in found.items():
+        choice, name = choose(times), f"{shape.inputs} -> {shape.outputs}"
+        rows = [
+            [
+                name,
+                way,
+                *(
+                    f"{'*' if choice.way(n) == way else ''}{1e6 * by[n]:,.0f}" if n in by else "–"
+                    for n in COUNTS
+                ),
+            ]
+            for way, by in times.items()
+        ]
+        groups.append(rows)
+    columns = ["in -> out", "way", *(counted(n, "row") for n in COUNTS)]
+    _print_table(f"{title}: microseconds of a product", columns, groups, left=2)
+
+
+def products_summary(found: Mapping[Shape, Times]) -> dict[str, Any]:
+    """steps: the way up to each number of rows."""
+    return {
+        "benchmark": "kernels",
+        "threads": torch.get_num_threads(),
+        "products": [
+            {
+                **shape._asdict(),
+                "steps": choose(times).steps,
+                "microseconds": {
+                    way: {rows: round(1e6 * seconds, 1) for rows, seconds in by.items()}
+                    for way, by in times.items()
+                },
+            }
+            for shape, times in found.items()
+        ],
+    }
 
 
 def _say(what: object) -> None:

@@ -29,7 +29,9 @@ from radixlm.engine import EngineClient, EngineCore, InputProcessor, Limits
 from radixlm.engine.engine_core import Runner
 from radixlm.engine.input_processor import new_request
 from radixlm.engine.watching import Journal
+from radixlm.kernels.jit import user_store
 from radixlm.kernels.openmp import team
+from radixlm.layers.ways import ProductTable
 from radixlm.memory.pools import (
     MOST_TOKENS,
     KVPool,
@@ -129,7 +131,7 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
     )
     reached = replace(model_config, context_length=min(context, config.kv_tokens or MOST_TOKENS))
     model = load_model(folder, reached, dtype=dtype, device=device, progress=progress)
-    model.pack()
+    model.pack(ProductTable(user_store()).choice)
     shape = (model_config.n_layers, model_config.n_kv_heads, model_config.head_dim)
     capacity = config.kv_tokens or default_kv_tokens(bytes_per_token(*shape, dtype), device)
     pin_budget = resolve_pin_budget(config, capacity, context)

@@ -119,6 +119,8 @@ class Kernel:
             loads="\n".join(_LOAD.format(place=place) for place in places),
             values="".join(f", i64 {value}" for value in values),
         )
+        binding.initialize_native_target()  # numba does both only when it compiles
+        binding.initialize_native_asmprinter()
         target = binding.Target.from_default_triple()
         machine = target.create_target_machine(codemodel="jitdefault", jit=True)
         self._engine = binding.create_mcjit_compiler(binding.parse_assembly(text), machine)
@@ -158,7 +160,7 @@ def fetch_kernel(
     kwargs: Mapping[str, Any],
 ) -> Kernel:
     """Take the kernel from the store, or compile it and put it there."""
-    key = _key(factory, args, kwargs)
+    key = key_of(factory, args, kwargs)
     kept = store.get(key) if store else None
     if kept is not None:
         name, code = kept.split(b"\n", 1)
@@ -179,7 +181,8 @@ def user_store() -> KernelStore | None:
     return None if sys.platform == "win32" else KernelStore(home / ".cache" / "radixlm" / "kernels")
 
 
-def _key(factory: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+def key_of(factory: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """Of what a function makes of these arguments on this machine, by these sources."""
     what = (factory.__module__, factory.__qualname__, args, sorted(kwargs.items()))
     home = Path(sys.modules[factory.__module__].__file__ or "").parent
     made = hashlib.sha256(repr((what, machine_id())).encode())

@@ -39,17 +39,28 @@ def strip_vectors() -> int:
 
 
 class Strip:
-    """Code for one product: sums of all rows and vectors, as variables that become registers."""
+    """Code for one product: sums of all rows and vectors, as variables that become registers.
 
-    def __init__(self, builder: ir.IRBuilder, rows: int, vectors: int, *, pairs: bool) -> None:
+    lanes: of a vector.
+    """
+
+    def __init__(
+        self,
+        builder: ir.IRBuilder,
+        rows: int,
+        vectors: int,
+        *,
+        pairs: bool,
+        lanes: int = MOST_LANES,
+    ) -> None:
         self._builder = builder
-        self._ops = ops = Lanes(builder, MOST_LANES)
+        self._ops = ops = Lanes(builder, lanes)
         if pairs:
             self._load, self._load_one = ops.load_pairs, ops.load_pair
-            self._multiply_add, self._numbers = ops.multiply_add_pairs, 2 * MOST_LANES
+            self._multiply_add, self._numbers = ops.multiply_add_pairs, 2 * lanes
         else:
             self._load, self._load_one = ops.load, ops.load_one
-            self._multiply_add, self._numbers = ops.multiply_add, MOST_LANES
+            self._multiply_add, self._numbers = ops.multiply_add, lanes
         self._grid = [
             [cgutils.alloca_once_value(builder, ops.all(0)) for _ in range(vectors)]
             for _ in range(rows)
@@ -60,13 +71,13 @@ class Strip:
         for r, (at, row) in enumerate(zip(rows, self._grid, strict=True)):
             factor = self._ops.load_one(factors, r)
             for v, variable in enumerate(row):
-                value = self._ops.load(at, v * MOST_LANES)
+                value = self._ops.load(at, v * self._ops.lanes)
                 self._builder.store(self._builder.fmul(value, factor), variable)
 
     def take_one(self, at: Any) -> None:
         """Begin all rows with the same numbers."""
         for v, _ in enumerate(self._grid[0]):
-            value = self._ops.load(at, v * MOST_LANES)
+            value = self._ops.load(at, v * self._ops.lanes)
             for row in self._grid:
                 self._builder.store(value, row[v])
 
@@ -85,7 +96,7 @@ class Strip:
         for at, row in zip(rows, self._grid, strict=True):
             for v, variable in enumerate(row):
                 value = self._builder.load(variable)
-                here = ir.Constant(_INT64, v * MOST_LANES * (2 if bfloat16 else 4))
+                here = ir.Constant(_INT64, v * self._ops.lanes * (2 if bfloat16 else 4))
                 self._ops.put(value, self._builder.add(at, here), bfloat16=bfloat16)
 
 

@@ -61,6 +61,9 @@ _LEAST = -100
 # Taylor: the error of degree 6 is 1e-7, of degree 4 4e-5.
 MOST_EXACT = 6
 _EXP2 = tuple(math.log(2.0) ** k / math.factorial(k) for k in range(7))
+_COARSE_DEGREE = 4
+# Of 2^x from 0 to 1, such that the largest relative error is least.
+_EXP2_COARSE = (0.9999251961708069, 0.6958335041999817, 0.2260671854019165, 0.0780244991183281)
 
 
 def emitted(result: Any, *arguments: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -139,10 +142,10 @@ def over_rows(row: Any, rows_per_unit: int) -> Callable[[Any], None]:
     return kernel
 
 
-def prefetch_line(builder: ir.IRBuilder, address: Any) -> None:
-    """Have the cache line at an address fetched, without waiting for it."""
+def prefetch_line(builder: ir.IRBuilder, address: Any, level: int = 1) -> None:
+    """Have the cache line at an address fetched, without waiting for it. level: of the cache."""
     pointer = builder.inttoptr(address, ir.IntType(8).as_pointer())
-    hints = [ir.Constant(_INT32, hint) for hint in (0, 3, 1)]  # to be read, kept, as data
+    hints = [ir.Constant(_INT32, hint) for hint in (0, 4 - level, 1)]  # to be read, kept, as data
     call(builder, "llvm.prefetch.p0", ir.VoidType(), [pointer, *hints])
 
 
@@ -284,6 +287,33 @@ class Lanes:
         scale = b.bitcast(b.shl(exponent, self.all_integer(23)), self.vector)
         return b.fmul(power, scale)
 
+    def exp2_coarse(self, x: Any) -> Any:
+        """As `exp2`, with an error of 7e-5: in half the instructions, where the processor splits
+        exponents by itself. 2^whole 2^part, for a part from 0 to 1.
+        """
+        if not (processor_has("avx512dq") and self.lanes == MOST_LANES):
+            return self.exp2(x, _COARSE_DEGREE)
+        b = self._builder
+        least = self.all(_LEAST)
+        x = b.select(b.fcmp_ordered(">", least, x), least, x)
+        all_lanes, as_is = ir.Constant(_INT16, -1), ir.Constant(_INT32, 4)
+        rounded_down = ir.Constant(_INT32, 1)
+        operands = [x, rounded_down, self.all(0), all_lanes, as_is]
+        part = call(b, "llvm.x86.avx512.mask.reduce.ps.512", self.vector, operands)
+        power = self.all(_EXP2_COARSE[-1])
+        for factor in reversed(_EXP2_COARSE[:-1]):
+            power = self.multiply_add(power, part, self.all(factor))
+        operands = [power, x, self.all(0), all_lanes, as_is]
+        return call(b, "llvm.x86.avx512.mask.scalef.ps.512", self.vector, operands)
+
+    def ratio_coarse(self, x: Any, y: Any) -> Any:
+        """x / y, with an error of 2^-14 where the processor estimates inverses."""
+        if not (processor_has("avx512f") and self.lanes == MOST_LANES):
+            return self._builder.fdiv(x, y)
+        operands = [y, self.all(0), ir.Constant(_INT16, -1)]
+        inverse = call(self._builder, "llvm.x86.avx512.rcp14.ps.512", self.vector, operands)
+        return self._builder.fmul(x, inverse)
+
     def larger(self, x: Any, y: Any) -> Any:
         return self._builder.select(self._builder.fcmp_ordered(">", x, y), x, y)
 
@@ -298,9 +328,22 @@ class Lanes:
         return self._builder.bitcast(pair, ir.VectorType(BFloat(), 2 * self.lanes))
 
     def multiply_add_pairs(self, x: Any, y: Any, z: Any) -> Any:
-        """Of 16 lanes: both products of a pair and z, in float32."""
-        name = "llvm.x86.avx512bf16.dpbf16ps.512"
-        return call(self._builder, name, self.vector, [z, x, y])
+        """Both products of a pair and z, in float32; where the processor has no such instruction,
+        one after the other.
+        """
+        if has_bfloat16() and self.lanes == MOST_LANES:
+            name = "llvm.x86.avx512bf16.dpbf16ps.512"
+            return call(self._builder, name, self.vector, [z, x, y])
+        for one, other in zip(self._widened(x), self._widened(y), strict=True):
+            z = self.multiply_add(one, other, z)
+        return z
+
+    def _widened(self, pairs: Any) -> tuple[Any, Any]:
+        """The first and the second number of each pair."""
+        b = self._builder
+        bits = b.bitcast(pairs, self.integers)
+        first, second = b.shl(bits, self.all_integer(16)), b.and_(bits, self.all_integer(-1 << 16))
+        return b.bitcast(first, self.vector), b.bitcast(second, self.vector)
 
     def sums(self, vectors: Sequence[Any]) -> Any:
         """The sum over each vector's lanes, as one short vector; a power of two of them, no more
@@ -328,15 +371,19 @@ class Lanes:
     def sum(self, x: Any) -> Any:
         """The sum over a vector's lanes."""
         zero = ir.Constant(_FLOAT, -0.0)
-        return self._reduced("fadd", [zero, x], ("reassoc", "nsz", "contract"))
+        name = f"llvm.vector.reduce.fadd.v{self.lanes}f32"
+        return call(self._builder, name, _FLOAT, [zero, x], ("reassoc", "nsz", "contract"))
 
     def largest(self, x: Any) -> Any:
-        """The largest of a vector's lanes."""
-        return self._reduced("fmax", [x], ("nsz",))
-
-    def _reduced(self, operation: str, args: Sequence[Any], flags: Sequence[str]) -> Any:
-        name = f"llvm.vector.reduce.{operation}.v{self.lanes}f32"
-        return call(self._builder, name, _FLOAT, args, flags)
+        """The largest of a vector's lanes, none of them NaN. By halves: LLVM's own reduction minds
+        NaN, one lane after the other.
+        """
+        b, width = self._builder, self.lanes
+        while width > 1:
+            width //= 2
+            swapped = b.shuffle_vector(x, x, order_of([lane ^ width for lane in range(self.lanes)]))
+            x = self.larger(x, swapped)
+        return b.extract_element(x, ir.Constant(_INT32, 0))
 
     def _load(self, address: Any, start: int, kind: Any, align: int) -> Any:
         value = self._builder.load(self._pointer(address, start, kind))

@@ -20,6 +20,7 @@ from torch import Tensor
 from radixlm.kernels.jit import compiled
 from radixlm.kernels.openmp import team
 from radixlm.kernels.vectors import (
+    LOG2_E,
     MOST_LANES,
     Lanes,
     emitted,
@@ -30,6 +31,8 @@ from radixlm.kernels.vectors import (
 )
 
 _ROWS_PER_UNIT = 4
+_INT64 = ir.IntType(64)
+_ZERO = ir.Constant(_INT64, 0)
 
 
 class TensorOptions(NamedTuple):
@@ -53,6 +56,11 @@ def threads_for(rows: int) -> int | None:
     return None if rows > _ROWS_PER_UNIT else 1
 
 
+def _step(element: int) -> Any:
+    """Bytes of a vector of numbers."""
+    return ir.Constant(_INT64, MOST_LANES * element)
+
+
 _NormArguments = namedtuple("_NormArguments", "counters rows width hidden added weight out eps")
 
 
@@ -63,27 +71,38 @@ def norm_kernel(*, bfloat16: bool) -> Callable[[Any], None]:
     """
     element = 2 if bfloat16 else 4
 
-    @emitted(types.float32, types.int64, types.int64)
-    def add_squares(builder: ir.IRBuilder, hidden: Any, added: Any) -> Any:
-        """hidden += added (address 0: nothing) for 16 numbers; the sum of their squares."""
-        ops = Lanes(builder, MOST_LANES)
-        x = ops.load(hidden, 0, bfloat16=bfloat16)
-        squares = cgutils.alloca_once(builder, x.type)
-        builder.store(x, squares)
-        with builder.if_then(builder.icmp_signed("!=", added, ir.Constant(ir.IntType(64), 0))):
-            total = builder.fadd(x, ops.load(added, 0, bfloat16=bfloat16))
-            ops.put(total, hidden, bfloat16=bfloat16)
-            builder.store(total, squares)
-        x = builder.load(squares)
-        return ops.sum(builder.fmul(x, x))
+    @emitted(types.float32, types.int64, types.int64, types.int64)
+    def add_squares(builder: ir.IRBuilder, hidden: Any, added: Any, size: Any) -> Any:
+        """hidden += added (address 0: nothing) for a row of `size` bytes; the sum of its squares.
 
-    @emitted(types.void, types.int64, types.int64, types.float32, types.int64)
-    def scale(builder: ir.IRBuilder, x: Any, weight: Any, factor: Any, out: Any) -> None:
-        """out = x * factor * weight for 16 numbers."""
+        The sum is one of vectors, so that no lane waits for the others.
+        """
         ops = Lanes(builder, MOST_LANES)
-        scaled = builder.fmul(ops.load(x, 0, bfloat16=bfloat16), ops.spread(factor))
-        made = builder.fmul(scaled, ops.load(weight, 0, bfloat16=bfloat16))
-        ops.put(made, out, bfloat16=bfloat16)
+        total = cgutils.alloca_once_value(builder, ops.all(0))
+        cell = cgutils.alloca_once(builder, ops.vector)
+        is_added = builder.icmp_signed("!=", added, ir.Constant(_INT64, 0))
+        with cgutils.for_range_slice(builder, _ZERO, size, _step(element), _INT64) as (at, _):
+            here = builder.add(hidden, at)
+            builder.store(ops.load(here, 0, bfloat16=bfloat16), cell)
+            with builder.if_then(is_added):
+                more = ops.load(builder.add(added, at), 0, bfloat16=bfloat16)
+                made = builder.fadd(builder.load(cell), more)
+                ops.put(made, here, bfloat16=bfloat16)
+                builder.store(made, cell)
+            x = builder.load(cell)
+            builder.store(ops.multiply_add(x, x, builder.load(total)), total)
+        return ops.sum(builder.load(total))
+
+    @emitted(types.void, *[types.int64] * 2, types.float32, *[types.int64] * 2)
+    def scale(builder: ir.IRBuilder, x: Any, weight: Any, factor: Any, out: Any, size: Any) -> None:
+        """out = x * factor * weight for a row of `size` bytes."""
+        ops = Lanes(builder, MOST_LANES)
+        factors = ops.spread(factor)
+        with cgutils.for_range_slice(builder, _ZERO, size, _step(element), _INT64) as (at, _):
+            read, into, by = (builder.add(address, at) for address in (x, out, weight))
+            scaled = builder.fmul(ops.load(read, 0, bfloat16=bfloat16), factors)
+            made = builder.fmul(scaled, ops.load(by, 0, bfloat16=bfloat16))
+            ops.put(made, into, bfloat16=bfloat16)
 
     # Not by `over_rows`, where the compiler rounds a division differently.
     def norm(args: _NormArguments) -> None:
@@ -94,12 +113,9 @@ def norm_kernel(*, bfloat16: bool) -> Callable[[Any], None]:
             for row in range(begin, min(begin + _ROWS_PER_UNIT, args.rows)):
                 hidden, out = args.hidden + row * size, args.out + row * size
                 added = (args.added + row * size) * (args.added != 0)
-                squares = np.float32(0)
-                for at in range(0, size, MOST_LANES * element):
-                    squares += add_squares(hidden + at, added + at * (added != 0))
+                squares = add_squares(hidden, added, size)
                 factor = np.float32(1) / np.sqrt(squares / np.float32(args.width) + epsilon)
-                for at in range(0, size, MOST_LANES * element):
-                    scale(hidden + at, args.weight + at, factor, out + at)
+                scale(hidden, args.weight, factor, out, size)
             begin = take_unit(args.counters) * _ROWS_PER_UNIT
 
     return norm
@@ -121,9 +137,14 @@ def gate_kernel(*, bfloat16: bool) -> Callable[[Any], None]:
         ops = Lanes(builder, MOST_LANES)
         x = ops.load(gate, 0, bfloat16=bfloat16)
         minus = builder.fsub(ops.all(0), x)
-        power = ops.exp(builder.select(builder.fcmp_ordered("<", x, minus), x, minus))
+        least = builder.select(builder.fcmp_ordered("<", x, minus), x, minus)
+        if bfloat16:  # the result's own error is fifty times as large
+            power = ops.exp2_coarse(builder.fmul(least, ops.all(LOG2_E)))
+        else:
+            power = ops.exp(least)
         above = builder.select(builder.fcmp_ordered(">=", x, ops.all(0)), ops.all(1), power)
-        part = builder.fdiv(above, builder.fadd(ops.all(1), power))
+        below = builder.fadd(ops.all(1), power)
+        part = ops.ratio_coarse(above, below) if bfloat16 else builder.fdiv(above, below)
         made = builder.fmul(builder.fmul(x, part), ops.load(up, 0, bfloat16=bfloat16))
         ops.put(made, out, bfloat16=bfloat16)
 

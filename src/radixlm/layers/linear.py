@@ -4,7 +4,7 @@ matrices.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import torch
@@ -13,8 +13,8 @@ from torch.nn import functional
 
 from radixlm.core.errors import ModelError
 from radixlm.kernels.openmp import Worker
-from radixlm.layers import products
 from radixlm.layers.compiled import TensorOptions, gate_kernel, norm_kernel, threads_for
+from radixlm.layers.ways import Choose, packed
 
 
 class Linear:
@@ -22,6 +22,7 @@ class Linear:
 
     parts: output size of each projection, by the name that the checkpoint gives it; a checkpoint's
         tensors are copied straight into the rows that `named_weights` shows.
+    result: the type of what it gives.
     The memory is not initialised: the loader fills it, then `pack` may lay it out for the machine.
     """
 
@@ -32,23 +33,26 @@ class Linear:
         rows = sum(self.parts.values())
         self.weight = options.empty(rows, in_features)
         self.bias = options.empty(rows) if bias else None
-        self._packed: products.PackedProduct | None = None
-        self._result = options.dtype
+        self._packed: Callable[[Tensor], Tensor] | None = None
+        self.result = options.dtype
 
     def __call__(self, x: Tensor) -> Tensor:
         """(tokens, in_features) -> (tokens, sum of the parts)."""
         if self._packed is not None:
             return self._packed(x)
-        return functional.linear(x, self.weight, self.bias).to(self._result)
+        return functional.linear(x, self.weight, self.bias).to(self.result)
 
-    def pack(self) -> None:
-        """Replace the weight by one that is laid out for the machine, where there is code for it.
-        From then on there are no named weights. Of a tied head a copy is packed: the embedding's
-        rows are looked up, and reading the head unpacked takes several times as long as reading all
-        of a small model's layers.
+    def pack(self, choose: Choose) -> None:
+        """Replace the weight by one that is laid out for the machine, where that is faster. From
+        then on there are no named weights. Of a tied head a copy is packed: the embedding's rows
+        are looked up, and reading the head unpacked takes several times as long as reading all of a
+        small model's layers.
         """
-        if self._packed is None and products.knows(self.weight):
-            self._packed = products.PackedProduct(self.weight, self.bias, self._result)
+        if self._packed is not None:
+            return
+        choice = choose(self.weight, self.result)
+        if choice.layout != "rows":
+            self._packed = packed(choice, self.weight, self.bias, self.result)
             self.weight, self.bias = self.weight.new_empty(0), None
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
@@ -99,10 +103,6 @@ class GatedMLP:
     def __call__(self, x: Tensor) -> Tensor:
         """(tokens, hidden_size) -> (tokens, hidden_size)."""
         return self.down(self.gate(self.gate_up(x)))
-
-    def pack(self) -> None:
-        self.gate_up.pack()
-        self.down.pack()
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         yield from self.gate_up.named_weights()
@@ -188,4 +188,4 @@ class LMHead(Linear):
         super().__init__(hidden, {} if tied else {"lm_head": vocab}, options, bias=False)
         if tied:
             self.weight = embedding.weight
-        self._result = torch.float32
+        self.result = torch.float32

@@ -1,22 +1,23 @@
-"""Products with packed weights on the CPU, compiled: for one token as for thousands.
+"""Products with weights in panels on the CPU, compiled: for one token as for thousands.
 
     outputs    0 .. 47  48 .. 95  ...     a panel: what 48 outputs read, in the order in which they
               +--------+--------+--       read it, unit after unit (see `kernels.strips`)
     unit 0    | panel  | panel  |
-         1    |        |        |         8 rows of x meet a panel; their 8 x 48 sums stay in
+         1    |        |        |         a few rows of x meet a panel; their sums stay in
          ...  +--------+--------+--       registers, a panel (55 KB at 576 inputs) in the cache
 
-A unit of work is one panel and up to 256 rows; threads take one after the other from a counter.
+There are two forms, and both read the same panels: `vectors`, 8 rows of 48 outputs at a time (4 of
+24 with AVX2), and `tiles`, 32 rows by AMX; where there is AMX a panel of bfloat16 has 32 outputs. A
+row's sums do not depend on the rows beside it.
+A unit of work is a few panels and up to 256 rows; threads take one after the other from a counter.
 Where the last panel overlaps the one before, two of them write the same numbers.
-With few rows the weights' way from memory is the floor, with many the processor's multiplications;
-docs/adr/0012-cpu-kernels.md has both beside oneDNN's.
 """
 
 from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from llvmlite import ir
@@ -24,114 +25,163 @@ from numba import types
 from numba.core import cgutils
 from torch import Tensor
 
+from radixlm.kernels.amx import TILE_UNITS, has_tiles
 from radixlm.kernels.jit import compiled
 from radixlm.kernels.openmp import Worker, team
 from radixlm.kernels.strips import UNIT_BYTES, Strip
 from radixlm.kernels.vectors import (
     MOST_LANES,
     emitted,
-    has_bfloat16,
+    inner,
     offset,
     prefetch_line,
     processor_has,
     take_unit,
 )
+from radixlm.layers.tile_products import TILE_VECTORS, make_tile_rows
 
-# Sums of a strip, such that they stay in registers.
-_STRIP_ROWS, _STRIP_VECTORS = 8, 3
-_LANES = _STRIP_VECTORS * MOST_LANES
-# Rows of a unit, a multiple of a strip's; fewer where threads would have fewer units than this.
-_ROWS_PER_UNIT = 256
-_UNITS_PER_THREAD = 4
+Form = Literal["tiles", "vectors"]
+# Lanes of a vector, and vectors and rows of a strip, such that its sums stay in registers.
+_VECTOR = MOST_LANES if processor_has("avx512f") else 8
+_STRIP_VECTORS, _STRIP_ROWS = 3, 8 if processor_has("avx512f") else 4
+# Rows of a unit; fewer where threads would have fewer units than this.
+_ROWS_PER_UNIT, _LEAST_ROWS_PER_UNIT = 256, 32
+_UNITS_PER_THREAD = 2
+# Panels of a unit. With few rows, which wait for memory, threads have more units.
+_PANELS_PER_UNIT = {"tiles": 16, "vectors": 1}
+_FEW_ROWS, _FEW_ROWS_UNITS = 64, 8
+# They stay in the second cache, beside their rows.
+_UNIT_BYTES = 768 << 10
 # A panel is fetched this far ahead of where it is read.
 _AHEAD_BYTES = 2048
 _INT64 = ir.IntType(64)
 
 
-def knows(weight: Tensor) -> bool:
-    """Whether there is compiled code for products with a weight (out, in) that is worth it here:
-    it was measured with AVX-512; where AMX multiplies bfloat16, torch's own products are faster.
-    """
+def forms_of(weight: Tensor) -> tuple[Form, ...]:
+    """The forms that know a weight (out, in) here; none: it cannot be laid out in panels."""
     outputs, inputs = weight.shape
-    if weight.device.type != "cpu" or not team().is_whole or not processor_has("avx512f"):
-        return False
-    if outputs < _LANES:
-        return False
-    if weight.dtype == torch.bfloat16:
-        return has_bfloat16() and not processor_has("amx-bf16") and inputs % 2 == 0
-    return weight.dtype == torch.float32
+    if weight.device.type != "cpu" or not team().is_whole or not processor_has("fma"):
+        return ()
+    if outputs < _STRIP_VECTORS * _VECTOR:
+        return ()
+    if weight.dtype == torch.float32:
+        return ("vectors",)
+    if weight.dtype != torch.bfloat16 or inputs % 2:
+        return ()
+    tiles = has_tiles() and inputs // 2 % TILE_UNITS == 0
+    return ("tiles", "vectors") if tiles else ("vectors",)
 
 
-class PackedProduct:
+class PanelProduct:
     """x times the transposed weight, plus the bias. One call at a time.
 
-    weight: (out, in), one that this module `knows`; bias: (out,). dtype: of the result, the
-    weight's or float32, which sums are in any case.
+    weight: (out, in), one that some form knows; bias: (out,). dtype: of the result, the weight's or
+    float32, which sums are in any case. form_for: the form for a number of rows.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        dtype: torch.dtype,
+        form_for: Callable[[int], Form],
+    ) -> None:
         self._outputs, inputs = weight.shape
         self._dtype = dtype
-        pairs = weight.dtype == torch.bfloat16
-        self._panels, self._bias = _packed(weight, bias, 2 if pairs else 1)
-        self._worker = Worker(
-            product_kernel(pairs=pairs, halves=dtype == torch.bfloat16),
-            units=inputs // 2 if pairs else inputs,
-            outputs=self._outputs,
-            panels=self._panels.data_ptr(),
-            bias=self._bias.data_ptr(),
-        )
+        self._form_for = form_for
+        forms, pairs = forms_of(weight), weight.dtype == torch.bfloat16
+        vectors = TILE_VECTORS if "tiles" in forms else _STRIP_VECTORS
+        lanes, numbers = vectors * _VECTOR, 2 if pairs else 1
+        self._panels, self._bias = _packed(weight, bias, lanes, numbers)
+        self._panel_bytes = self._panels.nbytes // self._panels.shape[0]
+        self._workers = {
+            form: Worker(
+                product_kernel(form, vectors, pairs=pairs, halves=dtype == torch.bfloat16),
+                units=inputs // numbers,
+                outputs=self._outputs,
+                panels=self._panels.data_ptr(),
+                bias=self._bias.data_ptr(),
+            )
+            for form in forms
+        }
 
     def __call__(self, x: Tensor) -> Tensor:
         """(tokens, in) -> (tokens, out). x: strided over tokens."""
-        made = x.new_empty((x.shape[0], self._outputs), dtype=self._dtype)
+        rows = x.shape[0]
+        made = x.new_empty((rows, self._outputs), dtype=self._dtype)
         if x.stride(1) != 1:
             x = x.contiguous()
-        arguments = self._worker.arguments
-        arguments.rows, arguments.height = x.shape[0], self._height(x.shape[0])
+        form = self._form_for(rows)
+        worker = self._workers[form]
+        arguments = worker.arguments
+        arguments.rows = rows
+        arguments.height, arguments.width = self._unit(rows, _PANELS_PER_UNIT[form])
         arguments.x, arguments.x_stride = x.data_ptr(), x.stride(0) * x.element_size()
         arguments.into = made.data_ptr()
-        self._worker()
+        worker()
         return made
 
-    def _height(self, rows: int) -> int:
-        """Rows of a unit."""
-        height = _ROWS_PER_UNIT
-        wanted = _UNITS_PER_THREAD * team().size
-        while height > _STRIP_ROWS and self._panels.shape[0] * -(-rows // height) < wanted:
+    def _unit(self, rows: int, most: int) -> tuple[int, int]:
+        """Rows and panels of a unit. most: panels."""
+        panels, threads, height = self._panels.shape[0], team().size, _ROWS_PER_UNIT
+        while height > _LEAST_ROWS_PER_UNIT and panels * -(-rows // height) < 4 * threads:
             height //= 2
-        return height
+        wanted = threads * (_FEW_ROWS_UNITS if rows <= _FEW_ROWS else _UNITS_PER_THREAD)
+        most = min(most, max(_UNIT_BYTES // self._panel_bytes, 1))
+        width = min(max(panels * -(-rows // height) // wanted, 1), most)
+        return height, -(-panels // -(-panels // width))
 
 
-def _packed(weight: Tensor, bias: Tensor | None, numbers: int) -> tuple[Tensor, Tensor]:
+def _packed(weight: Tensor, bias: Tensor | None, lanes: int, numbers: int) -> tuple[Tensor, Tensor]:
     """Panels (panels, units, lanes, numbers of a unit) and each one's bias, float32. The last one
     ends with the last output, and so may begin within the one before it.
     """
     outputs, inputs = weight.shape
-    count, whole = -(-outputs // _LANES), outputs // _LANES
-    panels = weight.new_empty((count, inputs // numbers, _LANES, numbers))
-    biases = torch.zeros((count, _LANES), dtype=torch.float32, device="cpu")
-    last = slice(-1, None), slice(-_LANES, None)
-    for part, rows in ((slice(whole), slice(whole * _LANES)), last):
-        cut = weight[rows].view(-1, _LANES, inputs // numbers, numbers)
+    count, whole = -(-outputs // lanes), outputs // lanes
+    panels = weight.new_empty((count, inputs // numbers, lanes, numbers))
+    biases = torch.zeros((count, lanes), dtype=torch.float32, device="cpu")
+    last = slice(-1, None), slice(-lanes, None)
+    for part, rows in ((slice(whole), slice(whole * lanes)), last):
+        cut = weight[rows].view(-1, lanes, inputs // numbers, numbers)
         panels[part].copy_(cut.transpose(1, 2))
         if bias is not None:
-            biases[part].copy_(bias[rows].view(-1, _LANES))
+            biases[part].copy_(bias[rows].view(-1, lanes))
     return panels, biases
 
 
-def _make_strip(*, pairs: bool, halves: bool) -> Any:
-    """strip(x, x_stride, last, panel, units, bias, into, stride): eight rows at x times a panel;
-    rows beyond the `last` one are that one again, and leave the same result in the same place.
+def _make_vector_rows(vectors: int, *, pairs: bool, halves: bool) -> Any:
+    """rows(args, begin, count, first, last, ahead): see `product_kernel`."""
+    strip = _make_vector_strip(vectors, pairs=pairs, halves=halves)
+    lanes, element = vectors * _VECTOR, 2 if halves else 4
+
+    @inner
+    def rows(args: Any, begin: int, count: int, first: int, last: int, _ahead: int) -> None:
+        stride, panel_bytes = args.outputs * element, args.units * lanes * UNIT_BYTES
+        for panel in range(first, last):
+            column = min(panel * lanes, args.outputs - lanes)
+            weights = args.panels + panel * panel_bytes
+            bias = args.bias + panel * lanes * UNIT_BYTES
+            for row in range(begin, begin + count, _STRIP_ROWS):
+                x, into = args.x + row * args.x_stride, args.into + row * stride + column * element
+                beyond = begin + count - 1 - row
+                strip(x, args.x_stride, beyond, weights, args.units, bias, into, stride)
+
+    return rows
+
+
+def _make_vector_strip(vectors: int, *, pairs: bool, halves: bool) -> Any:
+    """strip(x, x_stride, last, panel, units, bias, into, stride): a strip's rows at x times a
+    panel; rows beyond the `last` one are that one again, and leave the same result in the same
+    place.
 
     pairs: units are pairs of bfloat16 numbers; halves: results are bfloat16.
     """
-    panel_row = _LANES * UNIT_BYTES
+    panel_row = vectors * _VECTOR * UNIT_BYTES
 
     @emitted(types.void, *[types.int64] * 8)
     def strip(builder: ir.IRBuilder, *values: Any) -> None:
         x, x_stride, last, panel, units, bias, into, stride = values
-        sums = Strip(builder, _STRIP_ROWS, _STRIP_VECTORS, pairs=pairs)
+        sums = Strip(builder, _STRIP_ROWS, vectors, pairs=pairs, lanes=_VECTOR)
         sums.take_one(bias)
         x_rows = _rows_until(builder, x, x_stride, last)
         with cgutils.for_range(builder, units) as loop:
@@ -154,30 +204,33 @@ def _rows_until(builder: ir.IRBuilder, address: Any, stride: Any, last: Any) -> 
 
 
 _Arguments = namedtuple(
-    "_Arguments", "counters rows units outputs x x_stride panels bias into height"
+    "_Arguments", "counters rows units outputs x x_stride panels bias into height width"
 )
 
 
 @compiled(_Arguments)
-def product_kernel(*, pairs: bool, halves: bool) -> Callable[[Any], None]:
-    """See `_make_strip`. height: rows of a unit."""
-    strip = _make_strip(pairs=pairs, halves=halves)
-    element = 2 if halves else 4
+def product_kernel(form: Form, vectors: int, *, pairs: bool, halves: bool) -> Callable[[Any], None]:
+    """The kernel of a form. vectors: of a panel. height, width: rows and panels of a
+    unit. Of one, `rows` computes `count` rows from `begin` on times the panels [first, last); what
+    is read after them is `ahead`.
+    """
+    if form == "tiles":
+        multiply = make_tile_rows(halves=halves)
+    else:
+        multiply = _make_vector_rows(vectors, pairs=pairs, halves=halves)
+    lanes = vectors * _VECTOR
 
     def product(args: _Arguments) -> None:
-        units, outputs, height = args.units, args.outputs, args.height
-        panels = -(-outputs // _LANES)
+        height, width = args.height, args.width
+        panels = -(-args.outputs // lanes)
+        across, panel_bytes = -(-panels // width), args.units * lanes * UNIT_BYTES
+        count = across * -(-args.rows // height)
         unit = take_unit(args.counters)
-        while unit < panels * -(-args.rows // height):
-            begin, panel = unit // panels * height, unit % panels
-            column = min(panel * _LANES, outputs - _LANES)
-            weights = args.panels + panel * units * _LANES * UNIT_BYTES
-            bias = args.bias + panel * _LANES * 4
-            for row in range(begin, min(begin + height, args.rows), _STRIP_ROWS):
-                x = args.x + row * args.x_stride
-                into = args.into + (row * outputs + column) * element
-                last = args.rows - 1 - row
-                strip(x, args.x_stride, last, weights, units, bias, into, outputs * element)
+        while unit < count:
+            begin, first = unit // across * height, unit % across * width
             unit = take_unit(args.counters)
+            later = unit % across * width if unit < count else first
+            last, ahead = min(first + width, panels), args.panels + later * panel_bytes
+            multiply(args, begin, min(height, args.rows - begin), first, last, ahead)
 
     return product

@@ -19,6 +19,7 @@ from radixlm.layers.linear import (
     TokenEmbedding,
 )
 from radixlm.layers.rotary import Rotary, Rotation
+from radixlm.layers.ways import Choose, Shape
 from radixlm.models.model_config import ModelConfig
 
 NamedWeights = Iterator[tuple[str, Tensor]]
@@ -122,13 +123,17 @@ class CausalLM:
         last = None if part is None else part.index_select(0, logit_rows)
         return self.head(self.norm(hidden.index_select(0, logit_rows), last))
 
-    def pack(self) -> None:
+    def pack(self, choose: Choose) -> None:
         """Lay the weights out for this machine, one matrix at a time. Once, after loading."""
+        for linear in self.linears():
+            linear.pack(choose)
+
+    def linears(self) -> Iterator[Linear]:
+        """All products, in the order in which they are computed."""
         for layer in self.layers:
-            layer.attention.qkv.pack()
-            layer.attention.output.pack()
-            layer.mlp.pack()
-        self.head.pack()
+            yield from (layer.attention.qkv, layer.attention.output)
+            yield from (layer.mlp.gate_up, layer.mlp.down)
+        yield self.head
 
     def weights(self) -> dict[str, Tensor]:
         """Every weight by its checkpoint name, as the (view of) memory to be filled."""
@@ -144,6 +149,13 @@ class CausalLM:
                 self.head.named_weights(),
             )
         )
+
+
+def product_shapes(config: ModelConfig, dtype: str) -> list[Shape]:
+    """Of a model's weights, each once; no memory is taken for them."""
+    model = CausalLM(config, dtype=getattr(torch, dtype), device=torch.device("meta"))
+    shapes = (Shape.of(linear.weight, linear.result) for linear in model.linears())
+    return list(dict.fromkeys(shapes))
 
 
 def _under(prefix: str, weights: NamedWeights) -> NamedWeights:

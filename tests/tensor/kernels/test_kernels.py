@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from radixlm.kernels import jit as kernels
+from radixlm.kernels.amx import has_tiles
 from radixlm.kernels.jit import Kernel, KernelStore, fetch_kernel
 from radixlm.kernels.openmp import Worker
 from radixlm.kernels.vectors import take_unit, words
@@ -134,10 +135,11 @@ import torch
 from radixlm.kernels import jit as kernels
 from radixlm.attention.direct import make_direct_kernel
 from radixlm.kernels.jit import KernelStore
-from radixlm.kernels.vectors import has_bfloat16
+from radixlm.kernels.amx import has_tiles
 from radixlm.attention.merge import make_merge_kernel
 from radixlm.attention.tile_layout import Shape
 from radixlm.attention.tiles import make_tile_kernel
+from radixlm.attention.write import make_write_kernel
 from radixlm.layers import compiled, products
 
 store = KernelStore(Path(sys.argv[1]))
@@ -146,11 +148,14 @@ if sys.argv[2] == "fetch":
     kernels.compile_kernel = None
 for halves in (False, True):
     make_direct_kernel(3, 64, bfloat16=halves)
-    make_tile_kernel(Shape(5, 80, halves))
+    make_tile_kernel(Shape(5, 80, halves, tiles=halves and has_tiles()))
     make_merge_kernel(bfloat16=halves)
+    make_write_kernel()
     for make in (compiled.norm_kernel, compiled.gate_kernel, compiled.rotate_kernel):
         make(bfloat16=halves)
-    products.product_kernel(pairs=halves and has_bfloat16(), halves=halves)
+    products.product_kernel("vectors", 3, pairs=halves, halves=halves)
+    if halves and has_tiles():
+        products.product_kernel("tiles", 2, pairs=True, halves=True)
 """
 
 
@@ -160,4 +165,4 @@ def test_every_worker_is_loaded_by_a_process_that_compiles_none(tmp_path: Path) 
         subprocess.run(  # noqa: S603
             [sys.executable, "-c", PROCESS, str(tmp_path), what], timeout=600, check=True
         )
-    assert len(list(tmp_path.iterdir())) == 14
+    assert len(list(tmp_path.iterdir())) == 15 + has_tiles()

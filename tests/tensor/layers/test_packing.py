@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from radixlm.core.errors import ModelError
-from radixlm.layers import products
+from radixlm.kernels.jit import KernelStore
 from radixlm.layers.compiled import TensorOptions
 from radixlm.layers.linear import Linear, LMHead, TokenEmbedding
+from radixlm.layers.ways import LAYOUTS, Choice, ProductTable, Way, ways_of
 
 CPU = torch.device("cpu")
 
 
-def pack(layer: Linear | LMHead) -> None:
-    if not products.knows(layer.weight):
-        pytest.skip(f"this machine has no packed products in {layer.weight.dtype}")
-    layer.pack()
+PACKED = [way for way in LAYOUTS if way != "torch"]
 
 
+def pack(layer: Linear | LMHead, way: Way = "vectors") -> None:
+    if way not in ways_of(layer.weight):
+        pytest.skip(f"this machine has no {way} for {layer.weight.dtype}")
+    layer.pack(lambda *_: Choice([(1, way)]))
+
+
+@pytest.mark.parametrize("way", PACKED)
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-4), (torch.bfloat16, 0.05)])
 @pytest.mark.parametrize("outputs", [48, 80, 96, 1000])
-@pytest.mark.parametrize("tokens", [0, 1, 7, 8, 9, 300])
+@pytest.mark.parametrize("tokens", [0, 1, 7, 8, 9, 31, 33, 48, 300])
 def test_the_same_product(
-    tokens: int, outputs: int, dtype: torch.dtype, close: float, bias: bool
+    tokens: int, outputs: int, dtype: torch.dtype, close: float, bias: bool, way: Way
 ) -> None:
     torch.manual_seed(0)
     linear = Linear(96, {"a": outputs - 16, "b": 16}, TensorOptions(dtype, CPU), bias=bias)
@@ -33,7 +40,7 @@ def test_the_same_product(
     x = torch.randn(tokens, 96).to(dtype)
     with torch.inference_mode():
         plain = linear(x)
-        pack(linear)
+        pack(linear, way)
         packed = linear(x)
         strided = linear(torch.cat((x, x), dim=1)[:, :96])
     assert packed.shape == plain.shape
@@ -41,15 +48,18 @@ def test_the_same_product(
     assert torch.equal(packed, strided)
 
 
+@pytest.mark.parametrize("way", PACKED)
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-4), (torch.bfloat16, 0.05)])
-def test_a_tied_head_is_packed_beside_the_embedding(dtype: torch.dtype, close: float) -> None:
+def test_a_tied_head_is_packed_beside_the_embedding(
+    dtype: torch.dtype, close: float, way: Way
+) -> None:
     torch.manual_seed(0)
     embedding = TokenEmbedding(50, 32, TensorOptions(dtype, CPU))
     embedding.weight.normal_()
     head = LMHead(embedding, tied=True)
     rows = embedding(torch.tensor([3, 49]))
     plain = head(rows)
-    pack(head)
+    pack(head, way)
     assert torch.allclose(head(rows), plain, atol=close, rtol=close)
     assert torch.equal(embedding(torch.tensor([3, 49])), rows)
     assert head(rows[:0]).shape == (0, 50)
@@ -68,19 +78,25 @@ def test_packed_weights_are_not_handed_out() -> None:
     ("inputs", "outputs", "dtype"),
     [(16, 48, torch.float64), (16, 15, torch.float32), (15, 48, torch.bfloat16)],
 )
-def test_what_the_kernel_does_not_know_stays_as_it_is(
+def test_what_the_kernels_do_not_know_is_left_to_others(
     inputs: int, outputs: int, dtype: torch.dtype
 ) -> None:
-    linear = Linear(inputs, {"a": outputs}, TensorOptions(dtype, CPU), bias=False)
-    linear.pack()
+    assert not {"tiles", "vectors"} & {*ways_of(torch.empty(outputs, inputs, dtype=dtype))}
+
+
+def test_what_has_one_way_stays_as_it_is(tmp_path: Path) -> None:
+    linear = Linear(16, {"a": 48}, TensorOptions(torch.float64, CPU), bias=False)
+    linear.pack(ProductTable(KernelStore(tmp_path)).choice)
     assert [name for name, _ in linear.named_weights()] == ["a.weight"]
+    assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("way", PACKED)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_broken_numbers_stay_in_their_rows(dtype: torch.dtype) -> None:
+def test_broken_numbers_stay_in_their_rows(dtype: torch.dtype, way: Way) -> None:
     linear = Linear(64, {"a": 96}, TensorOptions(dtype, CPU), bias=False)
     linear.weight.normal_()
-    pack(linear)
+    pack(linear, way)
     x = torch.randn(11, 64).to(dtype)
     x[3, 5] = float("nan")
     assert linear(x).isnan().any(dim=1).nonzero().flatten().tolist() == [3]
@@ -90,3 +106,15 @@ def test_packing_keeps_no_second_copy() -> None:
     linear = Linear(64, {"a": 96}, TensorOptions(torch.float32, CPU), bias=True)
     pack(linear)
     assert linear.weight.untyped_storage().nbytes() == 0
+
+
+@pytest.mark.parametrize("way", ["tiles", "vectors"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_row_does_not_depend_on_the_rows_beside_it(dtype: torch.dtype, way: Way) -> None:
+    linear = Linear(96, {"a": 112}, TensorOptions(dtype, CPU), bias=False)
+    linear.weight.normal_()
+    pack(linear, way)
+    x = torch.randn(70, 96).to(dtype)
+    together = linear(x)
+    for first, last in ((0, 1), (3, 20), (17, 70), (69, 70)):
+        assert torch.equal(linear(x[first:last]), together[first:last])

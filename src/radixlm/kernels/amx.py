@@ -1,0 +1,172 @@
+"""Products by AMX, the unit of Intel's processors that multiplies tiles of bfloat16.
+
+A tile is a register of 16 rows of 64 bytes. One instruction multiplies two and adds the product to
+a third, in float32, as pairs of numbers:
+
+    a: 16 rows of 16 pairs    x    b: 16 units of 16 lanes    ->    c: 16 rows of 16 lanes
+
+Both are read as `kernels.strips` lays them out: a row of a is 16 units, a row of b one unit of 16
+lanes, so that weights, keys and values need no second layout. There are eight tiles: four for sums,
+two for a, two for b. (Intel, Architecture Instruction Set Extensions Programming Reference,
+chapter 3.)
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+
+from radixlm.kernels.vectors import (
+    MOST_LANES,
+    Lanes,
+    call,
+    emitted,
+    offset,
+    processor_has,
+)
+
+TILE_ROWS = 16
+# Units of a tile: a strip's are whole tiles of them.
+TILE_UNITS = 16
+_UNIT_BYTES = 4
+_ROW_BYTES = 64
+# The registers of two groups of rows, and of two vectors.
+_SUMS, _A, _B = ((0, 1), (2, 3)), (4, 5), (6, 7)
+# Linux lends a process the registers when it asks, since they make signal frames larger:
+# arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA), Documentation/arch/x86/xstate.rst.
+_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
+_INT8, _INT64, _VOID = ir.IntType(8), ir.IntType(64), ir.VoidType()
+
+
+@functools.cache
+def has_tiles() -> bool:
+    """Whether the processor has them and the system lets this process use them."""
+    if not processor_has("amx-bf16"):
+        return False
+    syscall = getattr(ctypes.CDLL(None), "syscall", None)
+    return syscall is not None and syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0
+
+
+@emitted(types.void, types.int64, types.int64)
+def configure(builder: ir.IRBuilder, rows: Any, more: Any) -> None:
+    """Before the first product, and where numbers of rows change: 1 to 16 of the first group of
+    rows, and of the second, whether it is used or not. Tiles are zero afterwards.
+    """
+    cell = cgutils.alloca_once(builder, ir.ArrayType(_INT64, 8))
+    wide = ir.Constant(_INT64, _ROW_BYTES * 0x0001_0001_0001_0001)
+    zero, palette = ir.Constant(_INT64, 0), ir.Constant(_INT64, 1)
+    counts = ir.Constant(_INT64, sum(TILE_UNITS << 8 * tile for tile in _B))
+    for group, height in enumerate((rows, more)):
+        ones = sum(1 << 8 * tile for tile in (*_SUMS[group], _A[group]))
+        counts = builder.or_(counts, builder.mul(height, ir.Constant(_INT64, ones)))
+    for place, word in enumerate((palette, zero, wide, wide, zero, zero, counts, zero)):
+        at = builder.gep(cell, [zero, ir.Constant(_INT64, place)])
+        builder.store(word, at)
+    call(builder, "llvm.x86.ldtilecfg", _VOID, [builder.bitcast(cell, _INT8.as_pointer())])
+
+
+@emitted(types.void)
+def release(builder: ir.IRBuilder) -> None:
+    """After the last product: until then the system saves 8 KB at each change of threads."""
+    call(builder, "llvm.x86.tilerelease", _VOID, [])
+
+
+class TileStrip:
+    """Code for one product: sums of one or two groups of 16 rows, each with `vectors` x 16 lanes: 2
+    at most, of one group 4.
+
+    Addresses come one for each group of rows; the first of two has 16 rows.
+    """
+
+    def __init__(self, builder: ir.IRBuilder, groups: int, vectors: int) -> None:
+        self._builder = builder
+        self._vectors = vectors
+        # Of one group alone the other's registers are free, but for its rows.
+        flat = [tile for group in _SUMS for tile in group]
+        self._sums = [flat[g * 2 :][:vectors] for g in range(groups)]
+
+    def clear(self) -> None:
+        """Begin with nothing."""
+        for tiles in self._sums:
+            for tile in tiles:
+                call(self._builder, "llvm.x86.tilezero", _VOID, [ir.Constant(_INT8, tile)])
+
+    def take(self, rows: Sequence[Any], stride: Any) -> None:
+        """Begin with what is at these addresses; stride 0: the same for all rows."""
+        self._move_sums("tileloadd64", rows, stride)
+
+    def add(self, rows: Sequence[Any], a_stride: Any, b: Any, b_stride: Any) -> None:
+        """16 units of each row times b's vectors of them."""
+        for g, at in enumerate(rows):
+            self._move("tileloadd64", _A[g], at, 0, a_stride)
+        for v in range(self._vectors):
+            # Not to be read again soon: it leaves the nearest cache to a.
+            self._move("tileloaddt164", _B[v % 2], b, _ROW_BYTES * v, b_stride)
+            for g, tiles in enumerate(self._sums):
+                operands = [ir.Constant(_INT8, tile) for tile in (tiles[v], _A[g], _B[v % 2])]
+                call(self._builder, "llvm.x86.tdpbf16ps", _VOID, operands)
+
+    def store(self, rows: Sequence[Any], stride: Any) -> None:
+        """Write the sums, float32."""
+        self._move_sums("tilestored64", rows, stride)
+
+    def _move_sums(self, how: str, rows: Sequence[Any], stride: Any) -> None:
+        for tiles, at in zip(self._sums, rows, strict=True):
+            for v, tile in enumerate(tiles):
+                self._move(how, tile, at, _ROW_BYTES * v, stride)
+
+    def _move(self, how: str, tile: int, at: Any, start: int, stride: Any) -> None:
+        moved = self._builder.add(at, ir.Constant(_INT64, start))
+        pointer = self._builder.inttoptr(moved, _INT8.as_pointer())
+        call(self._builder, f"llvm.x86.{how}", _VOID, [ir.Constant(_INT8, tile), pointer, stride])
+
+
+def make_tile_product(groups: int, vectors: int, *, onto: bool) -> Any:
+    """As `strips.make_product`, of 16 rows or two such groups: product(a, a_stride, b, b_stride,
+    units, into, stride, factors). units: a multiple of 16.
+    """
+
+    @emitted(types.void, *[types.int64] * 8)
+    def product(builder: ir.IRBuilder, *values: Any) -> None:
+        a, a_stride, b, b_stride, units, into, stride, factors = values
+        strip = TileStrip(builder, groups, vectors)
+        into_rows = groups_from(builder, into, stride, groups)
+        if onto:
+            _scale(builder, into, stride, groups * TILE_ROWS, vectors, factors)
+            strip.take(into_rows, stride)
+        else:
+            strip.clear()
+        steps = builder.lshr(units, ir.Constant(_INT64, TILE_UNITS.bit_length() - 1))
+        b_step = builder.mul(b_stride, ir.Constant(_INT64, TILE_UNITS))
+        with cgutils.for_range(builder, steps) as loop:
+            a_here = offset(builder, a, loop.index, TILE_UNITS * _UNIT_BYTES)
+            b_here = builder.add(b, builder.mul(loop.index, b_step))
+            a_rows = groups_from(builder, a_here, a_stride, groups)
+            strip.add(a_rows, a_stride, b_here, b_stride)
+        strip.store(into_rows, stride)
+
+    return product
+
+
+def groups_from(builder: ir.IRBuilder, address: Any, stride: Any, groups: int) -> list[Any]:
+    """The addresses of groups of 16 rows each."""
+    rows = (ir.Constant(_INT64, group * TILE_ROWS) for group in range(groups))
+    return [builder.add(address, builder.mul(stride, row)) for row in rows]
+
+
+def _scale(
+    builder: ir.IRBuilder, at: Any, stride: Any, rows: int, vectors: int, factors: Any
+) -> None:
+    """Rows of float32 times their factors, in place."""
+    ops = Lanes(builder, MOST_LANES)
+    with cgutils.for_range(builder, ir.Constant(_INT64, rows)) as loop:
+        row = builder.add(at, builder.mul(stride, loop.index))
+        factor = ops.load_one(offset(builder, factors, loop.index, 4), 0)
+        for v in range(vectors):
+            ops.store(builder.fmul(ops.load(row, v * MOST_LANES), factor), row, v * MOST_LANES)

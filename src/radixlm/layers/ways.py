@@ -1,0 +1,283 @@
+"""The ways to multiply by a weight on this machine, and which is the fastest for how many rows.
+
+A weight has one layout; some layouts are read in several ways:
+
+    layout     way          by
+    panels     tiles        our own code, AMX
+    panels     vectors      our own code, AVX2 or AVX-512
+    onednn     onednn       oneDNN, with the weight in the order that it asks for
+    rows       torch        whatever torch does with the weight as it is
+
+Which is best no list of processors says: each is timed once, for a model's own shapes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import math
+import statistics
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from radixlm.kernels.jit import KernelStore, key_of
+from radixlm.kernels.openmp import team
+from radixlm.layers.products import PanelProduct, forms_of
+
+Way = Literal["tiles", "vectors", "onednn", "torch"]
+Layout = Literal["panels", "onednn", "rows"]
+LAYOUTS: dict[Way, Layout] = {
+    "tiles": "panels",
+    "vectors": "panels",
+    "onednn": "onednn",
+    "torch": "rows",
+}
+COUNTS = (1, 2, 4, 8, 16, 32, 64, 256, 2048)
+# Copies of a weight take turns, so that it comes from where a model's weights do; larger weights
+# are timed by their first outputs.
+_COPIES_BYTES = 64 << 20
+_MOST_COPIES = 64
+# Seconds for the figures of a number of rows; a way of which one call would take longer than
+# `_MOST` is not timed for more.
+_BUDGET, _MOST = 0.02, 0.1
+_LEAST_TURNS = 5
+# What is less faster than this may be chance.
+_NOISE = 0.93
+# Rows that oneDNN compiles code for: it does so anew for each number, and keeps it.
+_FEW, _STEP = 64, 64
+_logger = logging.getLogger("radixlm.layers")
+
+
+class Shape(NamedTuple):
+    """Of a weight: result and weight by the names of their types."""
+
+    outputs: int
+    inputs: int
+    dtype: str
+    result: str
+
+    @classmethod
+    def of(cls, weight: Tensor, result: torch.dtype) -> Shape:
+        outputs, inputs = weight.shape
+        return cls(outputs, inputs, _name(weight.dtype), _name(result))
+
+    @property
+    def timed(self) -> Shape:
+        """What stands for it when products are timed."""
+        row = self.inputs * getattr(torch, self.dtype).itemsize
+        return self._replace(outputs=min(self.outputs, max(_COPIES_BYTES // row, 1)))
+
+
+Product = Callable[[Tensor], Tensor]
+# Seconds by number of rows.
+Times = dict[Way, dict[int, float]]
+
+
+class Choice:
+    """A layout, and the way to read it for each number of rows. steps: the most rows of each way,
+    ascending; the last one's holds beyond.
+    """
+
+    def __init__(self, steps: Sequence[tuple[int, Way]]) -> None:
+        self.steps = tuple(steps)
+        self._limits = [rows for rows, _ in steps[:-1]]
+
+    @property
+    def layout(self) -> Layout:
+        return LAYOUTS[self.steps[0][1]]
+
+    def way(self, rows: int) -> Any:
+        return self.steps[bisect_left(self._limits, rows)][1]
+
+
+PLAIN = Choice([(1, "torch")])
+# Of a weight (out, in) and the type of its product.
+Choose = Callable[[Tensor, torch.dtype], Choice]
+
+
+def ways_of(weight: Tensor) -> list[Way]:
+    """Those that know a weight (out, in) here."""
+    made: list[Way] = [*forms_of(weight)]
+    known = weight.dtype in (torch.float32, torch.bfloat16)
+    if weight.device.type == "cpu" and known and torch.backends.mkldnn.is_available():
+        made.append("onednn")
+    return [*made, "torch"]
+
+
+def packed(choice: Choice, weight: Tensor, bias: Tensor | None, result: torch.dtype) -> Product:
+    """The product in the layout chosen: (tokens, in) -> (tokens, out) in the type of the result.
+    The weight is copied where its layout changes.
+    """
+    if choice.layout == "panels":
+        return PanelProduct(weight, bias, result, choice.way)
+    if choice.layout == "onednn":
+        return _OneDnnProduct(weight, bias, result)
+    return lambda x: functional.linear(x, weight, bias).to(result)
+
+
+class _OneDnnProduct:
+    """oneDNN's product with a weight in its own layout, for numbers of rows that are few."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, result: torch.dtype) -> None:
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+        self._bias = bias
+        self._result = result
+
+    def __call__(self, x: Tensor) -> Tensor:
+        rows = x.shape[0]
+        wanted = -(-rows // _STEP) * _STEP if rows > _FEW else 1 << (rows - 1).bit_length()
+        if rows == 0:
+            return x.new_empty((0, self._weight.shape[0]), dtype=self._result)
+        if wanted != rows:
+            x = functional.pad(x, (0, 0, 0, wanted - rows))
+        made: Tensor = torch.ops.mkldnn._linear_pointwise(
+            x.contiguous(), self._weight, self._bias, "none", [], ""
+        )
+        return made[:rows].to(self._result)
+
+
+class ProductTable:
+    """Which way to multiply by a weight, measured once on this machine and kept in the store.
+
+    Times of another processor, version or number of threads have another key: they are measured
+    anew, and so are damaged ones.
+    """
+
+    def __init__(self, store: KernelStore | None) -> None:
+        self._store = store
+        self._key = key_of(measure, (torch.__version__, team().size), {})
+        self._times = _read(store.get(self._key) if store else None)
+
+    def choice(self, weight: Tensor, result: torch.dtype) -> Choice:
+        """For a weight (out, in) and the type of its product."""
+        if len(ways_of(weight)) == 1:
+            return PLAIN
+        return choose(self.times(Shape.of(weight, result)))
+
+    def times(self, shape: Shape, *, anew: bool = False) -> Times:
+        """Measured now, if they never were or are to be anew."""
+        timed = shape.timed
+        if anew or timed not in self._times:
+            _logger.info(
+                "Measuring which products of %d x %d in %s are fastest here, once",
+                timed.outputs,
+                timed.inputs,
+                timed.dtype,
+            )
+            self._times[timed] = measure(timed)
+            if self._store:
+                self._store.put(self._key, _written(self._times))
+        return self._times[timed]
+
+
+def choose(times: Times) -> Choice:
+    """The layout that comes closest to the fastest of all, on the geometric mean over the numbers
+    of rows; of its ways the best such one, and others only for rows where they are faster by more
+    than noise.
+    """
+    full = {way: _completed(by_rows) for way, by_rows in times.items()}
+    best: list[tuple[int, Way]] = [(COUNTS[-1], "torch")]
+    least = math.inf
+    for layout in dict.fromkeys(LAYOUTS[way] for way in full):
+        ways = {way: full[way] for way in full if LAYOUTS[way] == layout}
+        usual = min(ways, key=lambda way: _mean(full[way].values()))
+        chosen = [(rows, _faster(ways, usual, rows)) for rows in COUNTS]
+        mean = _mean(full[way][rows] for rows, way in chosen)
+        if mean < least * _NOISE:
+            best, least = chosen, mean
+    groups = itertools.groupby(best, key=lambda step: step[1])
+    return Choice([(max(rows for rows, _ in steps), way) for way, steps in groups])
+
+
+def _faster(ways: Mapping[Way, Mapping[int, float]], usual: Way, rows: int) -> Way:
+    fastest = min(ways, key=lambda way: ways[way][rows])
+    return fastest if ways[fastest][rows] < _NOISE * ways[usual][rows] else usual
+
+
+def _mean(seconds: Iterable[float]) -> float:
+    return math.exp(statistics.fmean(map(math.log, seconds)))
+
+
+def _completed(by_rows: Mapping[int, float]) -> dict[int, float]:
+    """Counts that were not timed take as long per row as the last one that was."""
+    last = max(by_rows)
+    return {rows: by_rows.get(rows, by_rows[last] * rows / last) for rows in COUNTS}
+
+
+def measure(shape: Shape) -> Times:
+    """Time all ways. Takes about a second for a shape of a small model.
+
+    They take turns and the least time counts, so that other work on the machine, while there is
+    any, does not choose.
+    """
+    dtype, result = getattr(torch, shape.dtype), getattr(torch, shape.result)
+    weight = torch.empty(shape.outputs, shape.inputs, dtype=dtype).normal_()
+    copies = [weight] * min(1 + _COPIES_BYTES // max(weight.nbytes, 1), _MOST_COPIES)
+    products: dict[Way, Iterator[Product]] = {}
+    for way in ways_of(weight):
+        only = Choice([(1, way)])
+        made = [packed(only, copy.clone(), None, result) for copy in copies]
+        products[way] = itertools.cycle(made)
+    times: Times = {way: {} for way in products}
+    for rows in COUNTS:
+        x = torch.empty(rows, shape.inputs, dtype=dtype).normal_()
+        at_hand = {way: products[way] for way in products if _is_soon(times[way], rows)}
+        for way, seconds in _timed(at_hand, x).items():
+            times[way][rows] = seconds
+    return times
+
+
+def _is_soon(by_rows: Mapping[int, float], rows: int) -> bool:
+    """Whether a call for that many rows may be tried, by the times of fewer."""
+    last = max(by_rows, default=0)
+    before = COUNTS[max(COUNTS.index(rows) - 1, 0)]
+    return not last or (last == before and by_rows[last] * rows / last < _MOST)
+
+
+def _timed(products: Mapping[Way, Iterator[Product]], x: Tensor) -> dict[Way, float]:
+    """Seconds of a call, the least."""
+    for product in products.values():
+        next(product)(x)
+    least = dict.fromkeys(products, math.inf)
+    began, turns = time.perf_counter(), 0
+    while turns < _LEAST_TURNS or time.perf_counter() - began < _BUDGET:
+        for way, product in products.items():
+            called, started = next(product), time.perf_counter()
+            called(x)
+            least[way] = min(least[way], time.perf_counter() - started)
+        turns += 1
+    return least
+
+
+def _read(content: bytes | None) -> dict[Shape, Times]:
+    """What `_written` made; nothing of what is not that."""
+    try:
+        entries = json.loads(content or b"[]")
+        return {Shape(*shape): _times_of(times) for shape, times in entries}
+    except (ValueError, TypeError, AttributeError):
+        _logger.warning("The table of measured products is damaged: measuring anew")
+        return {}
+
+
+def _times_of(entry: Mapping[str, Mapping[str, float]]) -> Times:
+    made: Times = {
+        way: {int(rows): float(seconds) for rows, seconds in entry[way].items()}
+        for way in get_args(Way)
+        if way in entry
+    }
+    return made
+
+
+def _written(times: Mapping[Shape, Times]) -> bytes:
+    return json.dumps(list(times.items())).encode()
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

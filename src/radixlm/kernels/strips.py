@@ -13,7 +13,7 @@ Both are laid out by `make_transposed` and `paired` when a tile is read from the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -36,6 +36,9 @@ UNIT_BYTES = 4
 def strip_vectors() -> int:
     """Vectors of lanes per row of a strip, such that six rows of sums stay in registers."""
     return 4 if processor_has("avx512f") else 1
+
+
+Join = Callable[[Lanes, list[Any]], list[Any]]
 
 
 class Strip:
@@ -92,10 +95,13 @@ class Strip:
                 total = builder.load(variable)
                 builder.store(self._multiply_add(factor, vector, total), variable)
 
-    def store(self, rows: Sequence[Any], *, bfloat16: bool = False) -> None:
+    def store(
+        self, rows: Sequence[Any], *, bfloat16: bool = False, join: Join | None = None
+    ) -> None:
+        """join: makes a row's vectors others before they are written."""
         for at, row in zip(rows, self._grid, strict=True):
-            for v, variable in enumerate(row):
-                value = self._builder.load(variable)
+            values = [self._builder.load(variable) for variable in row]
+            for v, value in enumerate(join(self._ops, values) if join else values):
                 here = ir.Constant(_INT64, v * self._ops.lanes * (2 if bfloat16 else 4))
                 self._ops.put(value, self._builder.add(at, here), bfloat16=bfloat16)
 

@@ -16,9 +16,10 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from torch import Tensor
+from torch.nn import functional
 
 from radixlm.kernels.jit import compiled
-from radixlm.kernels.openmp import team
+from radixlm.kernels.openmp import Worker, team
 from radixlm.kernels.vectors import (
     LOG2_E,
     MOST_LANES,
@@ -121,6 +122,20 @@ def norm_kernel(*, bfloat16: bool) -> Callable[[Any], None]:
     return norm
 
 
+def silu_product(builder: ir.IRBuilder, ops: Lanes, x: Any, up: Any, *, coarse: bool) -> Any:
+    """x / (1 + e^-x) * up, of e^-|x|, which never overflows (and is never less than 2^-100: right
+    for x down to -1e20). coarse: for results that are rounded to bfloat16, whose error is fifty
+    times as large.
+    """
+    minus = builder.fsub(ops.all(0), x)
+    least = builder.select(builder.fcmp_ordered("<", x, minus), x, minus)
+    power = ops.exp2_coarse(builder.fmul(least, ops.all(LOG2_E))) if coarse else ops.exp(least)
+    above = builder.select(builder.fcmp_ordered(">=", x, ops.all(0)), ops.all(1), power)
+    below = builder.fadd(ops.all(1), power)
+    part = ops.ratio_coarse(above, below) if coarse else builder.fdiv(above, below)
+    return builder.fmul(builder.fmul(x, part), up)
+
+
 _GateArguments = namedtuple("_GateArguments", "counters rows width gate_up out")
 
 
@@ -131,22 +146,9 @@ def gate_kernel(*, bfloat16: bool) -> Callable[[Any], None]:
 
     @emitted(types.void, types.int64, types.int64, types.int64)
     def silu_times(builder: ir.IRBuilder, gate: Any, up: Any, out: Any) -> None:
-        """out = gate / (1 + e^-gate) * up for 16 numbers, of e^-|gate|, which never overflows (and
-        is never less than 2^-100: right for gates down to -1e20).
-        """
         ops = Lanes(builder, MOST_LANES)
-        x = ops.load(gate, 0, bfloat16=bfloat16)
-        minus = builder.fsub(ops.all(0), x)
-        least = builder.select(builder.fcmp_ordered("<", x, minus), x, minus)
-        if bfloat16:  # the result's own error is fifty times as large
-            power = ops.exp2_coarse(builder.fmul(least, ops.all(LOG2_E)))
-        else:
-            power = ops.exp(least)
-        above = builder.select(builder.fcmp_ordered(">=", x, ops.all(0)), ops.all(1), power)
-        below = builder.fadd(ops.all(1), power)
-        part = ops.ratio_coarse(above, below) if bfloat16 else builder.fdiv(above, below)
-        made = builder.fmul(builder.fmul(x, part), ops.load(up, 0, bfloat16=bfloat16))
-        ops.put(made, out, bfloat16=bfloat16)
+        x, y = (ops.load(at, 0, bfloat16=bfloat16) for at in (gate, up))
+        ops.put(silu_product(builder, ops, x, y, coarse=bfloat16), out, bfloat16=bfloat16)
 
     @inner
     def gate(args: _GateArguments, row: int) -> None:
@@ -156,6 +158,28 @@ def gate_kernel(*, bfloat16: bool) -> Callable[[Any], None]:
             silu_times(both + at, both + size + at, out + at)
 
     return over_rows(gate, _ROWS_PER_UNIT)
+
+
+class Gate:
+    """silu(gate) * up of rows that hold both, one after the other."""
+
+    def __init__(self, size: int, options: TensorOptions) -> None:
+        self._worker: Worker | None = None
+        if options.known(size):
+            self._worker = Worker(gate_kernel(bfloat16=options.dtype == torch.bfloat16))
+
+    def __call__(self, gate_up: Tensor) -> Tensor:
+        """(tokens, 2 x size), contiguous -> (tokens, size), new."""
+        if self._worker is None:
+            gate, up = gate_up.chunk(2, dim=-1)
+            return functional.silu(gate).mul_(up)
+        rows, width = gate_up.shape[0], gate_up.shape[1] // 2
+        out = gate_up.new_empty((rows, width))
+        arguments = self._worker.arguments
+        arguments.rows, arguments.width = rows, width
+        arguments.gate_up, arguments.out = gate_up.data_ptr(), out.data_ptr()
+        self._worker(threads_for(rows))
+        return out
 
 
 _RotateArguments = namedtuple("_RotateArguments", "counters rows width x stride heads table")

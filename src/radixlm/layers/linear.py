@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from radixlm.core.errors import ModelError
 from radixlm.kernels.openmp import Worker
-from radixlm.layers.compiled import TensorOptions, gate_kernel, norm_kernel, threads_for
+from radixlm.layers.compiled import Gate, TensorOptions, norm_kernel, threads_for
 from radixlm.layers.ways import Choose, packed
 
 
@@ -22,12 +22,19 @@ class Linear:
 
     parts: output size of each projection, by the name that the checkpoint gives it; a checkpoint's
         tensors are copied straight into the rows that `named_weights` shows.
-    result: the type of what it gives.
+    result: the type of what it gives. gated: the first half of what the weights give are gates of
+        the second, and it gives silu(gate) * up.
     The memory is not initialised: the loader fills it, then `pack` may lay it out for the machine.
     """
 
     def __init__(
-        self, in_features: int, parts: Mapping[str, int], options: TensorOptions, *, bias: bool
+        self,
+        in_features: int,
+        parts: Mapping[str, int],
+        options: TensorOptions,
+        *,
+        bias: bool,
+        gated: bool = False,
     ) -> None:
         self.parts = dict(parts)
         rows = sum(self.parts.values())
@@ -35,12 +42,14 @@ class Linear:
         self.bias = options.empty(rows) if bias else None
         self._packed: Callable[[Tensor], Tensor] | None = None
         self.result = options.dtype
+        self.gate = Gate(rows // 2, options) if gated else None
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(tokens, in_features) -> (tokens, sum of the parts)."""
+        """(tokens, in_features) -> (tokens, sum of the parts), half as many if gated."""
         if self._packed is not None:
             return self._packed(x)
-        return functional.linear(x, self.weight, self.bias).to(self.result)
+        made = functional.linear(x, self.weight, self.bias).to(self.result)
+        return made if self.gate is None else self.gate(made)
 
     def pack(self, choose: Choose) -> None:
         """Replace the weight by one that is laid out for the machine, where that is faster. From
@@ -50,9 +59,9 @@ class Linear:
         """
         if self._packed is not None:
             return
-        choice = choose(self.weight, self.result)
+        choice = choose(self.weight, self.result, self.gate)
         if choice.layout != "rows":
-            self._packed = packed(choice, self.weight, self.bias, self.result)
+            self._packed = packed(choice, self.weight, self.bias, self.result, self.gate)
             self.weight, self.bias = self.weight.new_empty(0), None
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
@@ -67,28 +76,6 @@ class Linear:
             start += size
 
 
-class Gate:
-    """silu(gate) * up of rows that hold both, one after the other."""
-
-    def __init__(self, size: int, options: TensorOptions) -> None:
-        self._worker: Worker | None = None
-        if options.known(size):
-            self._worker = Worker(gate_kernel(bfloat16=options.dtype == torch.bfloat16))
-
-    def __call__(self, gate_up: Tensor) -> Tensor:
-        """(tokens, 2 x size), contiguous -> (tokens, size), new."""
-        if self._worker is None:
-            gate, up = gate_up.chunk(2, dim=-1)
-            return functional.silu(gate).mul_(up)
-        rows, width = gate_up.shape[0], gate_up.shape[1] // 2
-        out = gate_up.new_empty((rows, width))
-        arguments = self._worker.arguments
-        arguments.rows, arguments.width = rows, width
-        arguments.gate_up, arguments.out = gate_up.data_ptr(), out.data_ptr()
-        self._worker(threads_for(rows))
-        return out
-
-
 class GatedMLP:
     """down(silu(gate(x)) * up(x)), with gate and up as one product."""
 
@@ -96,13 +83,12 @@ class GatedMLP:
         self, hidden_size: int, intermediate_size: int, options: TensorOptions, *, bias: bool
     ) -> None:
         both = {"gate_proj": intermediate_size, "up_proj": intermediate_size}
-        self.gate_up = Linear(hidden_size, both, options, bias=bias)
+        self.gate_up = Linear(hidden_size, both, options, bias=bias, gated=True)
         self.down = Linear(intermediate_size, {"down_proj": hidden_size}, options, bias=bias)
-        self.gate = Gate(intermediate_size, options)
 
     def __call__(self, x: Tensor) -> Tensor:
         """(tokens, hidden_size) -> (tokens, hidden_size)."""
-        return self.down(self.gate(self.gate_up(x)))
+        return self.down(self.gate_up(x))
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         yield from self.gate_up.named_weights()

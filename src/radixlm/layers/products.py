@@ -8,7 +8,8 @@
 
 There are two forms, and both read the same panels: `vectors`, 8 rows of 48 outputs at a time (4 of
 24 with AVX2), and `tiles`, 32 rows by AMX; where there is AMX a panel of bfloat16 has 32 outputs. A
-row's sums do not depend on the rows beside it.
+row's sums do not depend on the rows beside it. A *gated* product's panels have a vector of gates
+and one of what they multiply; only silu(gate) * up is written.
 A unit of work is a few panels and up to 256 rows; threads take one after the other from a counter.
 Where the last panel overlaps the one before, two of them write the same numbers.
 """
@@ -31,6 +32,7 @@ from radixlm.kernels.openmp import Worker, team
 from radixlm.kernels.strips import UNIT_BYTES, Strip
 from radixlm.kernels.vectors import (
     MOST_LANES,
+    Lanes,
     emitted,
     inner,
     offset,
@@ -38,12 +40,13 @@ from radixlm.kernels.vectors import (
     processor_has,
     take_unit,
 )
+from radixlm.layers.compiled import silu_product
 from radixlm.layers.tile_products import TILE_VECTORS, make_tile_rows
 
 Form = Literal["tiles", "vectors"]
-# Lanes of a vector, and vectors and rows of a strip, such that its sums stay in registers.
+# Lanes of a vector; vectors of a panel; sums of a strip, such that they stay in registers.
 _VECTOR = MOST_LANES if processor_has("avx512f") else 8
-_STRIP_VECTORS, _STRIP_ROWS = 3, 8 if processor_has("avx512f") else 4
+_STRIP_VECTORS, _SUMS = 3, 24 if processor_has("avx512f") else 12
 # Rows of a unit; fewer where threads would have fewer units than this.
 _ROWS_PER_UNIT, _LEAST_ROWS_PER_UNIT = 256, 32
 _UNITS_PER_THREAD = 2
@@ -57,9 +60,14 @@ _AHEAD_BYTES = 2048
 _INT64 = ir.IntType(64)
 
 
-def forms_of(weight: Tensor) -> tuple[Form, ...]:
-    """The forms that know a weight (out, in) here; none: it cannot be laid out in panels."""
+def forms_of(weight: Tensor, *, gated: bool = False) -> tuple[Form, ...]:
+    """The forms that know a weight (out, in) here; none: it cannot be laid out in panels.
+
+    gated: its first half are gates of the second.
+    """
     outputs, inputs = weight.shape
+    if gated and outputs // 2 % _VECTOR:
+        return ()
     if weight.device.type != "cpu" or not team().is_whole or not processor_has("fma"):
         return ()
     if outputs < _STRIP_VECTORS * _VECTOR:
@@ -76,7 +84,8 @@ class PanelProduct:
     """x times the transposed weight, plus the bias. One call at a time.
 
     weight: (out, in), one that some form knows; bias: (out,). dtype: of the result, the weight's or
-    float32, which sums are in any case. form_for: the form for a number of rows.
+    float32, which sums are in any case. form_for: the form for a number of rows. gated: the result
+    is silu(gate) * up, half as wide.
     """
 
     def __init__(
@@ -85,18 +94,26 @@ class PanelProduct:
         bias: Tensor | None,
         dtype: torch.dtype,
         form_for: Callable[[int], Form],
+        *,
+        gated: bool = False,
     ) -> None:
-        self._outputs, inputs = weight.shape
+        outputs, inputs = weight.shape
+        self._outputs = outputs // 2 if gated else outputs
         self._dtype = dtype
         self._form_for = form_for
-        forms, pairs = forms_of(weight), weight.dtype == torch.bfloat16
-        vectors = TILE_VECTORS if "tiles" in forms else _STRIP_VECTORS
+        forms, pairs = forms_of(weight, gated=gated), weight.dtype == torch.bfloat16
+        vectors = TILE_VECTORS if gated or "tiles" in forms else _STRIP_VECTORS
+        if gated:
+            order = torch.arange(outputs).view(2, -1, _VECTOR).transpose(0, 1).flatten()
+            weight, bias = weight[order], None if bias is None else bias[order]
         lanes, numbers = vectors * _VECTOR, 2 if pairs else 1
         self._panels, self._bias = _packed(weight, bias, lanes, numbers)
         self._panel_bytes = self._panels.nbytes // self._panels.shape[0]
         self._workers = {
             form: Worker(
-                product_kernel(form, vectors, pairs=pairs, halves=dtype == torch.bfloat16),
+                product_kernel(
+                    form, vectors, pairs=pairs, halves=dtype == torch.bfloat16, gated=gated
+                ),
                 units=inputs // numbers,
                 outputs=self._outputs,
                 panels=self._panels.data_ptr(),
@@ -149,19 +166,20 @@ def _packed(weight: Tensor, bias: Tensor | None, lanes: int, numbers: int) -> tu
     return panels, biases
 
 
-def _make_vector_rows(vectors: int, *, pairs: bool, halves: bool) -> Any:
+def _make_vector_rows(vectors: int, *, pairs: bool, halves: bool, gated: bool) -> Any:
     """rows(args, begin, count, first, last, ahead): see `product_kernel`."""
-    strip = _make_vector_strip(vectors, pairs=pairs, halves=halves)
-    lanes, element = vectors * _VECTOR, 2 if halves else 4
+    strip = _make_vector_strip(vectors, pairs=pairs, halves=halves, gated=gated)
+    lanes, element, height = vectors * _VECTOR, 2 if halves else 4, _SUMS // vectors
+    columns = lanes // 2 if gated else lanes
 
     @inner
     def rows(args: Any, begin: int, count: int, first: int, last: int, _ahead: int) -> None:
         stride, panel_bytes = args.outputs * element, args.units * lanes * UNIT_BYTES
         for panel in range(first, last):
-            column = min(panel * lanes, args.outputs - lanes)
+            column = min(panel * columns, args.outputs - columns)
             weights = args.panels + panel * panel_bytes
             bias = args.bias + panel * lanes * UNIT_BYTES
-            for row in range(begin, begin + count, _STRIP_ROWS):
+            for row in range(begin, begin + count, height):
                 x, into = args.x + row * args.x_stride, args.into + row * stride + column * element
                 beyond = begin + count - 1 - row
                 strip(x, args.x_stride, beyond, weights, args.units, bias, into, stride)
@@ -169,34 +187,40 @@ def _make_vector_rows(vectors: int, *, pairs: bool, halves: bool) -> Any:
     return rows
 
 
-def _make_vector_strip(vectors: int, *, pairs: bool, halves: bool) -> Any:
+def _make_vector_strip(vectors: int, *, pairs: bool, halves: bool, gated: bool) -> Any:
     """strip(x, x_stride, last, panel, units, bias, into, stride): a strip's rows at x times a
     panel; rows beyond the `last` one are that one again, and leave the same result in the same
     place.
 
     pairs: units are pairs of bfloat16 numbers; halves: results are bfloat16.
     """
-    panel_row = vectors * _VECTOR * UNIT_BYTES
+    panel_row, height = vectors * _VECTOR * UNIT_BYTES, _SUMS // vectors
 
     @emitted(types.void, *[types.int64] * 8)
     def strip(builder: ir.IRBuilder, *values: Any) -> None:
+        def silu(ops: Lanes, row: list[Any]) -> list[Any]:
+            return [silu_product(builder, ops, *row, coarse=halves)]
+
         x, x_stride, last, panel, units, bias, into, stride = values
-        sums = Strip(builder, _STRIP_ROWS, vectors, pairs=pairs, lanes=_VECTOR)
+        sums = Strip(builder, height, vectors, pairs=pairs, lanes=_VECTOR)
         sums.take_one(bias)
-        x_rows = _rows_until(builder, x, x_stride, last)
+        x_rows = _rows_until(builder, x, x_stride, last, height)
         with cgutils.for_range(builder, units) as loop:
             ahead = offset(builder, panel, loop.index, panel_row)
             for line in range(0, panel_row, 64):
                 prefetch_line(builder, builder.add(ahead, ir.Constant(_INT64, _AHEAD_BYTES + line)))
             sums.add(x_rows, panel, ir.Constant(_INT64, panel_row), loop.index)
-        sums.store(_rows_until(builder, into, stride, last), bfloat16=halves)
+        rows = _rows_until(builder, into, stride, last, height)
+        sums.store(rows, bfloat16=halves, join=silu if gated else None)
 
     return strip
 
 
-def _rows_until(builder: ir.IRBuilder, address: Any, stride: Any, last: Any) -> list[Any]:
+def _rows_until(
+    builder: ir.IRBuilder, address: Any, stride: Any, last: Any, count: int
+) -> list[Any]:
     made = []
-    for row in range(_STRIP_ROWS):
+    for row in range(count):
         number = ir.Constant(_INT64, row)
         place = builder.select(builder.icmp_signed("<", number, last), number, last)
         made.append(builder.add(address, builder.mul(stride, place)))
@@ -209,20 +233,23 @@ _Arguments = namedtuple(
 
 
 @compiled(_Arguments)
-def product_kernel(form: Form, vectors: int, *, pairs: bool, halves: bool) -> Callable[[Any], None]:
-    """The kernel of a form. vectors: of a panel. height, width: rows and panels of a
-    unit. Of one, `rows` computes `count` rows from `begin` on times the panels [first, last); what
-    is read after them is `ahead`.
+def product_kernel(
+    form: Form, vectors: int, *, pairs: bool, halves: bool, gated: bool
+) -> Callable[[Any], None]:
+    """The kernel of a form. vectors: of a panel. outputs: of the result. height, width: rows and
+    panels of a unit. Of one, `rows` computes `count` rows from `begin` on times the panels
+    [first, last); what is read after them is `ahead`.
     """
     if form == "tiles":
-        multiply = make_tile_rows(halves=halves)
+        multiply = make_tile_rows(halves=halves, gated=gated)
     else:
-        multiply = _make_vector_rows(vectors, pairs=pairs, halves=halves)
+        multiply = _make_vector_rows(vectors, pairs=pairs, halves=halves, gated=gated)
     lanes = vectors * _VECTOR
+    columns = lanes // 2 if gated else lanes
 
     def product(args: _Arguments) -> None:
         height, width = args.height, args.width
-        panels = -(-args.outputs // lanes)
+        panels = -(-args.outputs // columns)
         across, panel_bytes = -(-panels // width), args.units * lanes * UNIT_BYTES
         count = across * -(-args.rows // height)
         unit = take_unit(args.counters)

@@ -28,6 +28,7 @@ from radixlm.kernels.amx import (
 )
 from radixlm.kernels.strips import UNIT_BYTES
 from radixlm.kernels.vectors import MOST_LANES, Lanes, emitted, inner, offset, prefetch_line
+from radixlm.layers.compiled import silu_product
 
 # Of a panel.
 TILE_VECTORS = 2
@@ -40,15 +41,15 @@ _LINES_PER_STEP = 5
 _INT64 = ir.IntType(64)
 
 
-def make_tile_rows(*, halves: bool) -> Any:
+def make_tile_rows(*, halves: bool, gated: bool) -> Any:
     """rows(args, begin, count, first, last, ahead): see `products.product_kernel`.
 
     halves: results are bfloat16.
     """
-    large = _make_strip(2, halves=halves, fetch=False)
-    later = _make_strip(2, halves=halves, fetch=True)
-    small = _make_strip(1, halves=halves, fetch=False)
-    element = 2 if halves else 4
+    large = _make_strip(2, halves=halves, gated=gated, fetch=False)
+    later = _make_strip(2, halves=halves, gated=gated, fetch=True)
+    small = _make_strip(1, halves=halves, gated=gated, fetch=False)
+    element, columns = 2 if halves else 4, _LANES // 2 if gated else _LANES
 
     @inner
     def rows(args: Any, begin: int, count: int, first: int, last: int, ahead: int) -> None:
@@ -59,7 +60,7 @@ def make_tile_rows(*, halves: bool) -> Any:
             configure(min(height, TILE_ROWS), max(height - TILE_ROWS, 1))
             x = args.x + row * args.x_stride
             for panel in range(first, last):
-                column = min(panel * _LANES, args.outputs - _LANES)
+                column = min(panel * columns, args.outputs - columns)
                 into = args.into + row * stride + column * element
                 weights, bias = args.panels + panel * panel_bytes, args.bias + panel * _PANEL_ROW
                 if height <= TILE_ROWS:
@@ -74,7 +75,7 @@ def make_tile_rows(*, halves: bool) -> Any:
     return rows
 
 
-def _make_strip(groups: int, *, halves: bool, fetch: bool) -> Any:
+def _make_strip(groups: int, *, halves: bool, gated: bool, fetch: bool) -> Any:
     """strip(x, x_stride, rows, panel, units, bias, into, stride, ahead): `rows` rows at x times a
     panel. fetch: have some of what is ahead fetched.
     """
@@ -96,7 +97,7 @@ def _make_strip(groups: int, *, halves: bool, fetch: bool) -> Any:
                 for line in range(_LINES_PER_STEP):
                     address = builder.add(lines, ir.Constant(_INT64, 64 * line))
                     prefetch_line(builder, address, level=2)
-        if not halves:
+        if not halves and not gated:
             sums.store(groups_from(builder, into, stride, groups), stride)
             return
         room = _room(builder, groups)
@@ -105,9 +106,12 @@ def _make_strip(groups: int, *, halves: bool, fetch: bool) -> Any:
         with cgutils.for_range(builder, rows) as loop:
             read = offset(builder, room, loop.index, _PANEL_ROW)
             write = builder.add(into, builder.mul(stride, loop.index))
-            for v in range(TILE_VECTORS):
-                made = builder.add(write, ir.Constant(_INT64, 2 * v * MOST_LANES))
-                ops.put(ops.load(read, v * MOST_LANES), made, bfloat16=True)
+            made = [ops.load(read, v * MOST_LANES) for v in range(TILE_VECTORS)]
+            if gated:
+                made = [silu_product(builder, ops, *made, coarse=halves)]
+            for v, value in enumerate(made):
+                at = builder.add(write, ir.Constant(_INT64, (2 if halves else 4) * v * MOST_LANES))
+                ops.put(value, at, bfloat16=halves)
 
     return strip
 

@@ -29,6 +29,7 @@ from torch.nn import functional
 
 from radixlm.kernels.jit import KernelStore, key_of
 from radixlm.kernels.openmp import team
+from radixlm.layers.compiled import Gate, TensorOptions
 from radixlm.layers.products import PanelProduct, forms_of
 
 Way = Literal["tiles", "vectors", "onednn", "torch"]
@@ -56,23 +57,24 @@ _logger = logging.getLogger("radixlm.layers")
 
 
 class Shape(NamedTuple):
-    """Of a weight: result and weight by the names of their types."""
+    """Of a weight: result and weight by the names of their types. gated: see `Linear`."""
 
     outputs: int
     inputs: int
     dtype: str
     result: str
+    gated: bool = False
 
     @classmethod
-    def of(cls, weight: Tensor, result: torch.dtype) -> Shape:
+    def of(cls, weight: Tensor, result: torch.dtype, *, gated: bool = False) -> Shape:
         outputs, inputs = weight.shape
-        return cls(outputs, inputs, _name(weight.dtype), _name(result))
+        return cls(outputs, inputs, _name(weight.dtype), _name(result), gated)
 
     @property
     def timed(self) -> Shape:
         """What stands for it when products are timed."""
         row = self.inputs * getattr(torch, self.dtype).itemsize
-        return self._replace(outputs=min(self.outputs, max(_COPIES_BYTES // row, 1)))
+        return self._replace(outputs=min(self.outputs, max(_COPIES_BYTES // row // 64, 1) * 64))
 
 
 Product = Callable[[Tensor], Tensor]
@@ -98,27 +100,40 @@ class Choice:
 
 
 PLAIN = Choice([(1, "torch")])
-# Of a weight (out, in) and the type of its product.
-Choose = Callable[[Tensor, torch.dtype], Choice]
+# Of a weight (out, in), the type of its product, and its gate, if it has one.
+Choose = Callable[[Tensor, torch.dtype, Gate | None], Choice]
 
 
-def ways_of(weight: Tensor) -> list[Way]:
+def ways_of(weight: Tensor, *, gated: bool = False) -> list[Way]:
     """Those that know a weight (out, in) here."""
-    made: list[Way] = [*forms_of(weight)]
+    made: list[Way] = [*forms_of(weight, gated=gated)]
     known = weight.dtype in (torch.float32, torch.bfloat16)
     if weight.device.type == "cpu" and known and torch.backends.mkldnn.is_available():
         made.append("onednn")
     return [*made, "torch"]
 
 
-def packed(choice: Choice, weight: Tensor, bias: Tensor | None, result: torch.dtype) -> Product:
-    """The product in the layout chosen: (tokens, in) -> (tokens, out) in the type of the result.
-    The weight is copied where its layout changes.
+def packed(
+    choice: Choice,
+    weight: Tensor,
+    bias: Tensor | None,
+    result: torch.dtype,
+    gate: Gate | None = None,
+) -> Product:
+    """The product in the layout chosen: (tokens, in) -> (tokens, out) in the type of the result,
+    half as wide with a gate. The weight is copied where its layout changes.
     """
     if choice.layout == "panels":
-        return PanelProduct(weight, bias, result, choice.way)
+        return PanelProduct(weight, bias, result, choice.way, gated=gate is not None)
+    made: Product
     if choice.layout == "onednn":
-        return _OneDnnProduct(weight, bias, result)
+        made = _OneDnnProduct(weight, bias, result)
+    else:
+        made = _plain(weight, bias, result)
+    return made if gate is None else lambda x: gate(made(x))
+
+
+def _plain(weight: Tensor, bias: Tensor | None, result: torch.dtype) -> Product:
     return lambda x: functional.linear(x, weight, bias).to(result)
 
 
@@ -155,11 +170,12 @@ class ProductTable:
         self._key = key_of(measure, (torch.__version__, team().size), {})
         self._times = _read(store.get(self._key) if store else None)
 
-    def choice(self, weight: Tensor, result: torch.dtype) -> Choice:
-        """For a weight (out, in) and the type of its product."""
-        if len(ways_of(weight)) == 1:
+    def choice(self, weight: Tensor, result: torch.dtype, gate: Gate | None = None) -> Choice:
+        """For a weight (out, in), the type of its product and its gate, if it has one."""
+        gated = gate is not None
+        if len(ways_of(weight, gated=gated)) == 1:
             return PLAIN
-        return choose(self.times(Shape.of(weight, result)))
+        return choose(self.times(Shape.of(weight, result, gated=gated)))
 
     def times(self, shape: Shape, *, anew: bool = False) -> Times:
         """Measured now, if they never were or are to be anew."""
@@ -220,10 +236,13 @@ def measure(shape: Shape) -> Times:
     dtype, result = getattr(torch, shape.dtype), getattr(torch, shape.result)
     weight = torch.empty(shape.outputs, shape.inputs, dtype=dtype).normal_()
     copies = [weight] * min(1 + _COPIES_BYTES // max(weight.nbytes, 1), _MOST_COPIES)
+    gate = None
+    if shape.gated:
+        gate = Gate(shape.outputs // 2, TensorOptions(result, weight.device))
     products: dict[Way, Iterator[Product]] = {}
-    for way in ways_of(weight):
+    for way in ways_of(weight, gated=shape.gated):
         only = Choice([(1, way)])
-        made = [packed(only, copy.clone(), None, result) for copy in copies]
+        made = [packed(only, copy.clone(), None, result, gate) for copy in copies]
         products[way] = itertools.cycle(made)
     times: Times = {way: {} for way in products}
     for rows in COUNTS:

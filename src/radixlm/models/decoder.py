@@ -154,7 +154,10 @@ class CausalLM:
 def product_shapes(config: ModelConfig, dtype: str) -> list[Shape]:
     """Of a model's weights, each once; no memory is taken for them."""
     model = CausalLM(config, dtype=getattr(torch, dtype), device=torch.device("meta"))
-    shapes = (Shape.of(linear.weight, linear.result) for linear in model.linears())
+    shapes = (
+        Shape.of(linear.weight, linear.result, gated=linear.gate is not None)
+        for linear in model.linears()
+    )
     return list(dict.fromkeys(shapes))
 
 

@@ -153,9 +153,9 @@ for halves in (False, True):
     make_write_kernel()
     for make in (compiled.norm_kernel, compiled.gate_kernel, compiled.rotate_kernel):
         make(bfloat16=halves)
-    products.product_kernel("vectors", 3, pairs=halves, halves=halves)
+    products.product_kernel("vectors", 3, pairs=halves, halves=halves, gated=False)
     if halves and has_tiles():
-        products.product_kernel("tiles", 2, pairs=True, halves=True)
+        products.product_kernel("tiles", 2, pairs=True, halves=True, gated=True)
 """
 
 

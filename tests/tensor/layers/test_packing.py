@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
 import torch
+from torch.nn import functional
 
 from radixlm.core.errors import ModelError
 from radixlm.kernels.jit import KernelStore
 from radixlm.layers.compiled import TensorOptions
-from radixlm.layers.linear import Linear, LMHead, TokenEmbedding
+from radixlm.layers.linear import GatedMLP, Linear, LMHead, TokenEmbedding
 from radixlm.layers.ways import LAYOUTS, Choice, ProductTable, Way, ways_of
 
 CPU = torch.device("cpu")
@@ -118,3 +120,28 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(dtype: torch.dtype, way: Wa
     together = linear(x)
     for first, last in ((0, 1), (3, 20), (17, 70), (69, 70)):
         assert torch.equal(linear(x[first:last]), together[first:last])
+
+
+@pytest.mark.parametrize("way", PACKED)
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-4), (torch.bfloat16, 0.05)])
+@pytest.mark.parametrize("size", [16, 80, 200])
+def test_a_gated_product(size: int, dtype: torch.dtype, close: float, bias: bool, way: Way) -> None:
+    torch.manual_seed(0)
+    mlp = GatedMLP(96, size, TensorOptions(dtype, CPU), bias=bias)
+    for _, weight in mlp.named_weights():
+        weight.normal_(std=0.3)
+    if way not in ways_of(mlp.gate_up.weight, gated=True):
+        pytest.skip(f"this machine has no {way} for {size} gates in {dtype}")
+    for tokens in (0, 1, 13, 40, 300):
+        x = torch.randn(tokens, 96).to(dtype)
+        linear = copy.copy(mlp.gate_up)
+        gate, up = functional.linear(
+            x.double(), linear.weight.double(), linear.bias.double() if bias else None
+        ).chunk(2, -1)
+        wanted = functional.silu(gate) * up
+        linear.pack(lambda *_: Choice([(1, way)]))
+        made = linear(x)
+        assert made.shape == (tokens, size)
+        assert made.dtype == dtype
+        assert torch.allclose(made.double(), wanted, atol=close, rtol=close)

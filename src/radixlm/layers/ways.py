@@ -107,10 +107,16 @@ Choose = Callable[[Tensor, torch.dtype, Gate | None], Choice]
 def ways_of(weight: Tensor, *, gated: bool = False) -> list[Way]:
     """Those that know a weight (out, in) here."""
     made: list[Way] = [*forms_of(weight, gated=gated)]
-    known = weight.dtype in (torch.float32, torch.bfloat16)
-    if weight.device.type == "cpu" and known and torch.backends.mkldnn.is_available():
+    if weight.device.type == "cpu" and _has_onednn(weight.dtype):
         made.append("onednn")
     return [*made, "torch"]
+
+
+def _has_onednn(dtype: torch.dtype) -> bool:
+    if not torch.backends.mkldnn.is_available():
+        return False
+    pairs: bool = dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return dtype == torch.float32 or pairs
 
 
 def packed(

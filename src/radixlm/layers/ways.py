@@ -174,7 +174,7 @@ class ProductTable:
     def __init__(self, store: KernelStore | None) -> None:
         self._store = store
         self._key = key_of(measure, (torch.__version__, team().size), {})
-        self._times = _read(store.get(self._key) if store else None)
+        self._times = self._kept()
 
     def choice(self, weight: Tensor, result: torch.dtype, gate: Gate | None = None) -> Choice:
         """For a weight (out, in), the type of its product and its gate, if it has one."""
@@ -184,8 +184,14 @@ class ProductTable:
         return choose(self.times(Shape.of(weight, result, gated=gated)))
 
     def times(self, shape: Shape, *, anew: bool = False) -> Times:
-        """Measured now, if they never were or are to be anew."""
+        """Measured now, if they never were or are to be anew.
+
+        Of processes that measure at the same time the first one's count for all, so that the same
+        model multiplies in the same ways in each.
+        """
         timed = shape.timed
+        if anew or timed not in self._times:
+            self._times = self._kept()
         if anew or timed not in self._times:
             _logger.info(
                 "Measuring which products of %d x %d in %s are fastest here, once",
@@ -193,10 +199,15 @@ class ProductTable:
                 timed.inputs,
                 timed.dtype,
             )
-            self._times[timed] = measure(timed)
+            made = measure(timed)
+            others = {} if anew else self._kept()
+            self._times = {**self._times, timed: made, **others}
             if self._store:
                 self._store.put(self._key, _written(self._times))
         return self._times[timed]
+
+    def _kept(self) -> dict[Shape, Times]:
+        return _read(self._store.get(self._key) if self._store else None)
 
 
 def choose(times: Times) -> Choice:

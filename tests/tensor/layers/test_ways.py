@@ -84,6 +84,21 @@ def test_times_are_kept(tmp_path: Path, measured: list[Shape]) -> None:
     assert len(measured) == 2
 
 
+def test_the_first_of_two_processes_counts_for_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (ProductTable(KernelStore(tmp_path)) for _ in range(2))
+
+    def measure(shape: Shape) -> Times:
+        monkeypatch.setattr(ways, "measure", lambda _: {"torch": even(1.0)})
+        first.times(shape)  # while the second one is still measuring
+        return {"torch": even(2.0)}
+
+    monkeypatch.setattr(ways, "measure", measure)
+    assert second.times(SHAPE) == first.times(SHAPE) == {"torch": even(1.0)}
+    assert ProductTable(KernelStore(tmp_path)).times(SHAPE) == {"torch": even(1.0)}
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"[[1, 2]]", b"[[[1], {}]]", b"3", json.dumps([[SHAPE, 3]]).encode()]
 )

@@ -19,9 +19,9 @@ from radixlm.attention.reads import LENGTH, TOKENS, by_token, in_blocks, number_
 from radixlm.attention.tile_layout import STRIP, Shape, places_of
 from radixlm.attention.tiles import make_tile_kernel
 from radixlm.attention.torch_backend import TorchBackend
-from radixlm.attention.write import make_write_kernel, threads_to_write
+from radixlm.attention.write import ROWS_PER_UNIT, make_write_kernel
 from radixlm.kernels.amx import has_tiles
-from radixlm.kernels.openmp import Worker, team
+from radixlm.kernels.openmp import Worker, team, threads_for
 from radixlm.kernels.vectors import MOST_LANES
 from radixlm.memory.pools import KVPool
 
@@ -203,7 +203,7 @@ class CpuAttention:
         arguments.v, arguments.v_stride = v.data_ptr(), v.stride(0) * v.element_size()
         arguments.keys = self._pool.keys[layer].data_ptr()
         arguments.values = self._pool.values[layer].data_ptr()
-        self._writer(threads_to_write(arguments.rows))
+        self._writer(threads_for(arguments.rows, ROWS_PER_UNIT))
 
 
 def make_backend(pool: KVPool, n_heads: int) -> Backend:

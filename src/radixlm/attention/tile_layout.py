@@ -27,6 +27,8 @@ from radixlm.kernels.vectors import (
 
 # Rows of queries whose sums stay in registers together, where AMX does not multiply them.
 STRIP = 6
+# Tokens; a whole number of a strip's vectors, and of AMX's tiles.
+TILE = 512
 _BLOCK_QUERIES = 192
 
 
@@ -59,23 +61,19 @@ class Shape(NamedTuple):
         return 2 if self.tiles else strip_vectors()
 
     @property
-    def tile(self) -> int:
-        """Tokens of a tile, whole panels of them: a strip's scores stay in the nearest caches."""
-        return 512
-
-    @property
     def pairs(self) -> bool:
         return self.tiles or (self.bfloat16 and has_bfloat16())
 
     @property
     def width(self) -> int:
-        """Numbers of a value, in whole vectors, or tiles of pairs."""
-        step = 2 * TILE_UNITS if self.tiles else MOST_LANES
-        return -(-self.head_dim // step) * step
+        """Numbers of a value, in whole steps."""
+        return -(-self.head_dim // self.step) * self.step
 
     @property
-    def step_tokens(self) -> int:
-        """Weights are computed and values laid out for a whole number of this many tokens."""
+    def step(self) -> int:
+        """Values have whole numbers of this many numbers, weights of this many tokens: vectors, or
+        AMX's tiles of pairs.
+        """
         return 2 * TILE_UNITS if self.tiles else MOST_LANES
 
     @property
@@ -103,12 +101,12 @@ class Places(NamedTuple):
 def places_of(shape: Shape) -> Places:
     row = shape.width * UNIT_BYTES
     sizes = (
-        shape.tile * row,
-        shape.tile * row,
+        TILE * row,
+        TILE * row,
         shape.rows * row,
         shape.rows * row,
-        shape.strip * shape.tile * UNIT_BYTES,
-        shape.strip * shape.tile * UNIT_BYTES,
+        shape.strip * TILE * UNIT_BYTES,
+        shape.strip * TILE * UNIT_BYTES,
         shape.rows * 4,
         shape.rows * 4,
         shape.strip * 4,
@@ -188,7 +186,7 @@ def make_pack(shape: Shape) -> Any:
     """pack(keys, values, token_bytes, slots, count, base): a tile of one head, laid out."""
     places = places_of(shape)
     pack_keys, pack_values = _make_pack_keys(shape), _make_pack_values(shape)
-    step = shape.step_tokens
+    step = shape.step
 
     @inner
     def pack(keys: int, values: int, token_bytes: int, at: int, count: int, base: int) -> None:

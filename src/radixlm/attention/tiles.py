@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from radixlm.attention.merge import ANSWER, make_write
-from radixlm.attention.tile_layout import Shape, fetch, make_pack, make_take, places_of
+from radixlm.attention.tile_layout import TILE, Shape, fetch, make_pack, make_take, places_of
 from radixlm.kernels.amx import TILE_ROWS, configure, make_tile_product, release
 from radixlm.kernels.dots import make_row_weights, row_largest
 from radixlm.kernels.jit import compiled
@@ -58,7 +58,7 @@ def make_tile_kernel(shape: Shape) -> Callable[[Any], None]:
     places, queries = places_of(shape), shape.queries
     head_bytes = shape.head_dim * (2 if shape.bfloat16 else 4)
     finish = _make_finish(shape)
-    height, tile, tiles = shape.strip, shape.tile, shape.tiles
+    height, tiles = shape.strip, shape.tiles
 
     def attend(args: _Arguments) -> None:
         heads = args.key_heads
@@ -66,7 +66,7 @@ def make_tile_kernel(shape: Shape) -> Callable[[Any], None]:
         token_bytes = heads * head_bytes
         unit = take_unit(args.counters)
         if unit < args.items * heads:
-            ahead = first_tile(args, unit, head_bytes, tile)
+            ahead = first_tile(args, unit, head_bytes)
             fetch_both(ahead, token_bytes, head_bytes, 0, ahead[3])
             if tiles:
                 configure(TILE_ROWS, TILE_ROWS)
@@ -79,14 +79,14 @@ def make_tile_kernel(shape: Shape) -> Callable[[Any], None]:
             take(q, args.q_stride, tokens, base)
             keys, values = args.keys + head * head_bytes, args.values + head * head_bytes
             rows = tokens * queries
-            for first in range(0, count, tile):
-                width = min(tile, count - first)
+            for first in range(0, count, TILE):
+                width = min(TILE, count - first)
                 here = slots + 4 * first
                 pack(keys, values, token_bytes, here, width, base)
-                ahead = (keys, values, here + 4 * width, min(tile, count - first - width))
+                ahead = (keys, values, here + 4 * width, min(TILE, count - first - width))
                 if not ahead[3]:
                     unit = take_unit(args.counters)
-                    ahead = first_tile(args, min(unit, args.items * heads - 1), head_bytes, tile)
+                    ahead = first_tile(args, min(unit, args.items * heads - 1), head_bytes)
                 for row in range(0, rows, height):
                     a, b = ahead[3] * row // rows, ahead[3] * min(row + height, rows) // rows
                     fetch_both(ahead, token_bytes, head_bytes, a, b)
@@ -99,12 +99,12 @@ def make_tile_kernel(shape: Shape) -> Callable[[Any], None]:
 
 
 @inner
-def first_tile(args: _Arguments, unit: int, head_bytes: int, tile: int) -> _Ahead:
+def first_tile(args: _Arguments, unit: int, head_bytes: int) -> _Ahead:
     """What a unit reads first."""
     item, head = unit // args.key_heads, unit % args.key_heads
     read = words(args.reads + 48 * item)
     start = head * head_bytes
-    return args.keys + start, args.values + start, args.slots + 4 * read[2], min(tile, read[3])
+    return args.keys + start, args.values + start, args.slots + 4 * read[2], min(TILE, read[3])
 
 
 @inner
@@ -120,12 +120,12 @@ def _make_strip(shape: Shape) -> Any:
     """
     places, units, pairs, queries = places_of(shape), shape.units, shape.pairs, shape.queries
     lanes = shape.vectors * MOST_LANES
-    height, step = shape.strip, shape.step_tokens
+    height, step = shape.strip, shape.step
     scores = _make_product(shape, shape.vectors, onto=False)
     mix, row_weights = _make_mix(shape), make_row_weights(bfloat16=pairs)
     scale, element = np.float32(LOG2_E / shape.head_dim**0.5), 2 if pairs else 4
     q_bytes, panel_bytes = units * UNIT_BYTES, lanes * UNIT_BYTES
-    row_bytes, weight_bytes = shape.tile * UNIT_BYTES, shape.tile * element
+    row_bytes, weight_bytes = TILE * UNIT_BYTES, TILE * element
 
     @inner
     def weigh(base: int, row: int, r: int, sees: int, widest: int) -> None:
@@ -199,9 +199,9 @@ def _make_mix(shape: Shape) -> Any:
     product_of_rest = _make_product(shape, rest or vectors, onto=True)
     step, row_bytes = vectors * MOST_LANES, width * UNIT_BYTES
     whole = width // step * step
-    step_tokens = shape.step_tokens
-    per_unit, weight_bytes = (2, 2 * shape.tile) if pairs else (1, 4 * shape.tile)
-    step_units = shape.step_tokens // per_unit
+    step_tokens = shape.step
+    per_unit, weight_bytes = (2, 2 * TILE) if pairs else (1, 4 * TILE)
+    step_units = shape.step // per_unit
 
     @inner
     def mix(base: int, row: int, rows: int, count: int) -> None:

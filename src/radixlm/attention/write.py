@@ -10,7 +10,7 @@ from radixlm.attention.tile_layout import copy_bytes
 from radixlm.kernels.jit import compiled
 from radixlm.kernels.vectors import inner, over_rows, words
 
-_ROWS_PER_UNIT = 8
+ROWS_PER_UNIT = 8
 
 _Arguments = namedtuple("_Arguments", "counters rows size slots keys values k k_stride v v_stride")
 
@@ -27,9 +27,4 @@ def make_write_kernel() -> Callable[[Any], None]:
         copy_bytes(args.k + row * args.k_stride, args.size, args.keys + at)
         copy_bytes(args.v + row * args.v_stride, args.size, args.values + at)
 
-    return over_rows(write, _ROWS_PER_UNIT)
-
-
-def threads_to_write(rows: int) -> int | None:
-    """For a worker: one unit of work needs one thread."""
-    return None if rows > _ROWS_PER_UNIT else 1
+    return over_rows(write, ROWS_PER_UNIT)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
@@ -34,7 +34,6 @@ from radixlm.kernels.vectors import (
 TILE_ROWS = 16
 # Units of a tile: a strip's are whole tiles of them.
 TILE_UNITS = 16
-_UNIT_BYTES = 4
 _ROW_BYTES = 64
 # The registers of two groups of rows, and of two vectors.
 _SUMS, _A, _B = ((0, 1), (2, 3)), (4, 5), (6, 7)
@@ -81,7 +80,8 @@ class TileStrip:
     """Code for one product: sums of one or two groups of 16 rows, each with `vectors` x 16 lanes: 2
     at most, of one group 4.
 
-    Addresses come one for each group of rows; the first of two has 16 rows.
+    Rows are given by the address of the first and by a stride; 0: the same for all. The first of
+    two groups has 16.
     """
 
     def __init__(self, builder: ir.IRBuilder, groups: int, vectors: int) -> None:
@@ -97,13 +97,34 @@ class TileStrip:
             for tile in tiles:
                 call(self._builder, "llvm.x86.tilezero", _VOID, [ir.Constant(_INT8, tile)])
 
-    def take(self, rows: Sequence[Any], stride: Any) -> None:
-        """Begin with what is at these addresses; stride 0: the same for all rows."""
-        self._move_sums("tileloadd64", rows, stride)
+    def take(self, at: Any, stride: Any) -> None:
+        """Begin with what is there, float32."""
+        self._move_sums("tileloadd64", at, stride)
 
-    def add(self, rows: Sequence[Any], a_stride: Any, b: Any, b_stride: Any) -> None:
-        """16 units of each row times b's vectors of them."""
-        for g, at in enumerate(rows):
+    def add(
+        self,
+        a: Any,
+        a_stride: Any,
+        b: Any,
+        b_stride: Any,
+        units: Any,
+        beside: Callable[[Any], None] | None = None,
+    ) -> None:
+        """All units of each row, a multiple of 16, times b's vectors of them. beside: what else is
+        to be done in each step of 16, by its number.
+        """
+        builder = self._builder
+        b_step = builder.mul(b_stride, ir.Constant(_INT64, TILE_UNITS))
+        with cgutils.for_range(
+            builder, builder.udiv(units, ir.Constant(_INT64, TILE_UNITS))
+        ) as loop:
+            b_here = builder.add(b, builder.mul(loop.index, b_step))
+            self._add_step(offset(builder, a, loop.index, _ROW_BYTES), a_stride, b_here, b_stride)
+            if beside is not None:
+                beside(loop.index)
+
+    def _add_step(self, a: Any, a_stride: Any, b: Any, b_stride: Any) -> None:
+        for g, at in enumerate(self._groups_from(a, a_stride)):
             self._move("tileloadd64", _A[g], at, 0, a_stride)
         for v in range(self._vectors):
             # Not to be read again soon: it leaves the nearest cache to a.
@@ -112,14 +133,19 @@ class TileStrip:
                 operands = [ir.Constant(_INT8, tile) for tile in (tiles[v], _A[g], _B[v % 2])]
                 call(self._builder, "llvm.x86.tdpbf16ps", _VOID, operands)
 
-    def store(self, rows: Sequence[Any], stride: Any) -> None:
+    def store(self, at: Any, stride: Any) -> None:
         """Write the sums, float32."""
-        self._move_sums("tilestored64", rows, stride)
+        self._move_sums("tilestored64", at, stride)
 
-    def _move_sums(self, how: str, rows: Sequence[Any], stride: Any) -> None:
-        for tiles, at in zip(self._sums, rows, strict=True):
+    def _move_sums(self, how: str, at: Any, stride: Any) -> None:
+        for tiles, here in zip(self._sums, self._groups_from(at, stride), strict=True):
             for v, tile in enumerate(tiles):
-                self._move(how, tile, at, _ROW_BYTES * v, stride)
+                self._move(how, tile, here, _ROW_BYTES * v, stride)
+
+    def _groups_from(self, at: Any, stride: Any) -> list[Any]:
+        b = self._builder
+        rows = (ir.Constant(_INT64, group * TILE_ROWS) for group in range(len(self._sums)))
+        return [b.add(at, b.mul(stride, row)) for row in rows]
 
     def _move(self, how: str, tile: int, at: Any, start: int, stride: Any) -> None:
         moved = self._builder.add(at, ir.Constant(_INT64, start))
@@ -136,28 +162,15 @@ def make_tile_product(groups: int, vectors: int, *, onto: bool) -> Any:
     def product(builder: ir.IRBuilder, *values: Any) -> None:
         a, a_stride, b, b_stride, units, into, stride, factors = values
         strip = TileStrip(builder, groups, vectors)
-        into_rows = groups_from(builder, into, stride, groups)
         if onto:
             _scale(builder, into, stride, groups * TILE_ROWS, vectors, factors)
-            strip.take(into_rows, stride)
+            strip.take(into, stride)
         else:
             strip.clear()
-        steps = builder.lshr(units, ir.Constant(_INT64, TILE_UNITS.bit_length() - 1))
-        b_step = builder.mul(b_stride, ir.Constant(_INT64, TILE_UNITS))
-        with cgutils.for_range(builder, steps) as loop:
-            a_here = offset(builder, a, loop.index, TILE_UNITS * _UNIT_BYTES)
-            b_here = builder.add(b, builder.mul(loop.index, b_step))
-            a_rows = groups_from(builder, a_here, a_stride, groups)
-            strip.add(a_rows, a_stride, b_here, b_stride)
-        strip.store(into_rows, stride)
+        strip.add(a, a_stride, b, b_stride, units)
+        strip.store(into, stride)
 
     return product
-
-
-def groups_from(builder: ir.IRBuilder, address: Any, stride: Any, groups: int) -> list[Any]:
-    """The addresses of groups of 16 rows each."""
-    rows = (ir.Constant(_INT64, group * TILE_ROWS) for group in range(groups))
-    return [builder.add(address, builder.mul(stride, row)) for row in rows]
 
 
 def _scale(

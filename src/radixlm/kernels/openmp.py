@@ -95,6 +95,11 @@ def team() -> Team:
     return Team()
 
 
+def threads_for(rows: int, rows_per_unit: int) -> int | None:
+    """For a worker: one unit of work needs one thread."""
+    return None if rows > rows_per_unit else 1
+
+
 class Worker:
     """A kernel with its arguments, on the team's threads. One call at a time.
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from radixlm.kernels.jit import compiled
-from radixlm.kernels.openmp import Worker, team
+from radixlm.kernels.openmp import Worker, team, threads_for
 from radixlm.kernels.vectors import (
     LOG2_E,
     MOST_LANES,
@@ -31,7 +31,7 @@ from radixlm.kernels.vectors import (
     take_unit,
 )
 
-_ROWS_PER_UNIT = 4
+ROWS_PER_UNIT = 4
 _INT64 = ir.IntType(64)
 _ZERO = ir.Constant(_INT64, 0)
 
@@ -50,11 +50,6 @@ class TensorOptions(NamedTuple):
         types_known = self.dtype in (torch.float32, torch.bfloat16)
         here = self.device.type == "cpu" and team().is_whole
         return here and types_known and width % MOST_LANES == 0
-
-
-def threads_for(rows: int) -> int | None:
-    """For a worker: one unit of work needs one thread."""
-    return None if rows > _ROWS_PER_UNIT else 1
 
 
 def _step(element: int) -> Any:
@@ -109,15 +104,15 @@ def norm_kernel(*, bfloat16: bool) -> Callable[[Any], None]:
     def norm(args: _NormArguments) -> None:
         epsilon = float_of_bits(np.int32(args.eps))
         size = args.width * element
-        begin = take_unit(args.counters) * _ROWS_PER_UNIT
+        begin = take_unit(args.counters) * ROWS_PER_UNIT
         while begin < args.rows:
-            for row in range(begin, min(begin + _ROWS_PER_UNIT, args.rows)):
+            for row in range(begin, min(begin + ROWS_PER_UNIT, args.rows)):
                 hidden, out = args.hidden + row * size, args.out + row * size
                 added = (args.added + row * size) * (args.added != 0)
                 squares = add_squares(hidden, added, size)
                 factor = np.float32(1) / np.sqrt(squares / np.float32(args.width) + epsilon)
                 scale(hidden, args.weight, factor, out, size)
-            begin = take_unit(args.counters) * _ROWS_PER_UNIT
+            begin = take_unit(args.counters) * ROWS_PER_UNIT
 
     return norm
 
@@ -157,7 +152,7 @@ def gate_kernel(*, bfloat16: bool) -> Callable[[Any], None]:
         for at in range(0, size, MOST_LANES * element):
             silu_times(both + at, both + size + at, out + at)
 
-    return over_rows(gate, _ROWS_PER_UNIT)
+    return over_rows(gate, ROWS_PER_UNIT)
 
 
 class Gate:
@@ -178,7 +173,7 @@ class Gate:
         arguments = self._worker.arguments
         arguments.rows, arguments.width = rows, width
         arguments.gate_up, arguments.out = gate_up.data_ptr(), out.data_ptr()
-        self._worker(threads_for(rows))
+        self._worker(threads_for(rows, ROWS_PER_UNIT))
         return out
 
 
@@ -212,4 +207,4 @@ def rotate_kernel(*, bfloat16: bool) -> Callable[[Any], None]:
             for at in range(0, half, MOST_LANES * element):
                 turn(low + at, low + half + at, cos + at, cos + half + at)
 
-    return over_rows(rotate, _ROWS_PER_UNIT)
+    return over_rows(rotate, ROWS_PER_UNIT)

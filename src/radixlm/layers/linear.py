@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from radixlm.core.errors import ModelError
-from radixlm.kernels.openmp import Worker
-from radixlm.layers.compiled import Gate, TensorOptions, norm_kernel, threads_for
-from radixlm.layers.ways import Choose, packed
+from radixlm.kernels.openmp import Worker, threads_for
+from radixlm.layers.compiled import ROWS_PER_UNIT, Gate, TensorOptions, norm_kernel
+from radixlm.layers.ways import Choose, packed, plain
 
 
 class Linear:
@@ -48,7 +48,7 @@ class Linear:
         """(tokens, in_features) -> (tokens, sum of the parts), half as many if gated."""
         if self._packed is not None:
             return self._packed(x)
-        made = functional.linear(x, self.weight, self.bias).to(self.result)
+        made = plain(x, self.weight, self.bias, self.result)
         return made if self.gate is None else self.gate(made)
 
     def pack(self, choose: Choose) -> None:
@@ -124,7 +124,7 @@ class RMSNorm:
         arguments.rows, arguments.width = x.shape
         arguments.hidden, arguments.out = x.data_ptr(), out.data_ptr()
         arguments.added = 0 if added is None else added.data_ptr()
-        self._worker(threads_for(x.shape[0]))
+        self._worker(threads_for(x.shape[0], ROWS_PER_UNIT))
         return out
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from radixlm.kernels.openmp import Worker
-from radixlm.layers.compiled import TensorOptions, rotate_kernel, threads_for
+from radixlm.kernels.openmp import Worker, threads_for
+from radixlm.layers.compiled import ROWS_PER_UNIT, TensorOptions, rotate_kernel
 
 
 def plain_frequencies(theta: float, head_dim: int) -> Tensor:
@@ -136,7 +136,7 @@ class Rotation:
         arguments.rows, _, arguments.width = x.shape
         arguments.x, arguments.stride = x.data_ptr(), x.stride(0) * x.element_size()
         arguments.heads, arguments.table = heads, self._table.data_ptr()
-        self._worker(threads_for(x.shape[0]))
+        self._worker(threads_for(x.shape[0], ROWS_PER_UNIT))
 
 
 class Rotary:

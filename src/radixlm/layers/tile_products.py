@@ -23,7 +23,6 @@ from radixlm.kernels.amx import (
     TILE_UNITS,
     TileStrip,
     configure,
-    groups_from,
     release,
 )
 from radixlm.kernels.strips import UNIT_BYTES
@@ -79,29 +78,25 @@ def _make_strip(groups: int, *, halves: bool, gated: bool, fetch: bool) -> Any:
     """strip(x, x_stride, rows, panel, units, bias, into, stride, ahead): `rows` rows at x times a
     panel. fetch: have some of what is ahead fetched.
     """
-    step = TILE_UNITS * _PANEL_ROW
 
     @emitted(types.void, *[types.int64] * 9)
     def strip(builder: ir.IRBuilder, *values: Any) -> None:
+        def fetch_ahead(step: Any) -> None:
+            lines = offset(builder, ahead, step, _LINES_PER_STEP * 64)
+            for line in range(_LINES_PER_STEP):
+                address = builder.add(lines, ir.Constant(_INT64, 64 * line))
+                prefetch_line(builder, address, level=2)
+
         x, x_stride, rows, panel, units, bias, into, stride, ahead = values
         panel_row = ir.Constant(_INT64, _PANEL_ROW)
         sums = TileStrip(builder, groups, TILE_VECTORS)
-        sums.take([bias] * groups, ir.Constant(_INT64, 0))
-        steps = builder.udiv(units, ir.Constant(_INT64, TILE_UNITS))
-        with cgutils.for_range(builder, steps) as loop:
-            at = offset(builder, panel, loop.index, step)
-            here = offset(builder, x, loop.index, TILE_UNITS * UNIT_BYTES)
-            sums.add(groups_from(builder, here, x_stride, groups), x_stride, at, panel_row)
-            if fetch:
-                lines = offset(builder, ahead, loop.index, _LINES_PER_STEP * 64)
-                for line in range(_LINES_PER_STEP):
-                    address = builder.add(lines, ir.Constant(_INT64, 64 * line))
-                    prefetch_line(builder, address, level=2)
+        sums.take(bias, ir.Constant(_INT64, 0))
+        sums.add(x, x_stride, panel, panel_row, units, fetch_ahead if fetch else None)
         if not halves and not gated:
-            sums.store(groups_from(builder, into, stride, groups), stride)
+            sums.store(into, stride)
             return
         room = _room(builder, groups)
-        sums.store(groups_from(builder, room, panel_row, groups), panel_row)
+        sums.store(room, panel_row)
         ops = Lanes(builder, MOST_LANES)
         with cgutils.for_range(builder, rows) as loop:
             read = offset(builder, room, loop.index, _PANEL_ROW)

@@ -21,6 +21,7 @@ import statistics
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
@@ -135,12 +136,13 @@ def packed(
     if choice.layout == "onednn":
         made = _OneDnnProduct(weight, bias, result)
     else:
-        made = _plain(weight, bias, result)
+        made = partial(plain, weight=weight, bias=bias, result=result)
     return made if gate is None else lambda x: gate(made(x))
 
 
-def _plain(weight: Tensor, bias: Tensor | None, result: torch.dtype) -> Product:
-    return lambda x: functional.linear(x, weight, bias).to(result)
+def plain(x: Tensor, weight: Tensor, bias: Tensor | None, result: torch.dtype) -> Tensor:
+    """As torch does it, with the weight as it is."""
+    return functional.linear(x, weight, bias).to(result)
 
 
 class _OneDnnProduct:
@@ -174,7 +176,7 @@ class ProductTable:
     def __init__(self, store: KernelStore | None) -> None:
         self._store = store
         self._key = key_of(measure, (torch.__version__, team().size), {})
-        self._times = self._kept()
+        self._times: dict[Shape, Times] = {}
 
     def choice(self, weight: Tensor, result: torch.dtype, gate: Gate | None = None) -> Choice:
         """For a weight (out, in), the type of its product and its gate, if it has one."""
@@ -252,14 +254,14 @@ def measure(shape: Shape) -> Times:
     """
     dtype, result = getattr(torch, shape.dtype), getattr(torch, shape.result)
     weight = torch.empty(shape.outputs, shape.inputs, dtype=dtype).normal_()
-    copies = [weight] * min(1 + _COPIES_BYTES // max(weight.nbytes, 1), _MOST_COPIES)
+    copies = min(1 + _COPIES_BYTES // max(weight.nbytes, 1), _MOST_COPIES)
     gate = None
     if shape.gated:
         gate = Gate(shape.outputs // 2, TensorOptions(result, weight.device))
     products: dict[Way, Iterator[Product]] = {}
     for way in ways_of(weight, gated=shape.gated):
         only = Choice([(1, way)])
-        made = [packed(only, copy.clone(), None, result, gate) for copy in copies]
+        made = [packed(only, weight.clone(), None, result, gate) for _ in range(copies)]
         products[way] = itertools.cycle(made)
     times: Times = {way: {} for way in products}
     for rows in COUNTS:

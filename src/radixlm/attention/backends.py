@@ -15,18 +15,21 @@ from torch import Tensor
 from radixlm.attention.direct import make_direct_kernel, scratch_numbers
 from radixlm.attention.merge import make_merge_kernel
 from radixlm.attention.plan import AttentionPlan, Sharing
-from radixlm.attention.reads import LENGTH, TOKENS, by_token, in_blocks, number_parts, reads_of
-from radixlm.attention.tile_layout import STRIP, Shape, places_of
+from radixlm.attention.reads import TOKENS, by_token, cut, in_blocks, number_parts, reads_of
+from radixlm.attention.tile_layout import STRIP, TILE, Shape, places_of
 from radixlm.attention.tiles import make_tile_kernel
 from radixlm.attention.torch_backend import TorchBackend
 from radixlm.attention.write import ROWS_PER_UNIT, make_write_kernel
+from radixlm.core.errors import ConfigError
 from radixlm.kernels.amx import has_tiles
+from radixlm.kernels.dots import has_pairs
 from radixlm.kernels.openmp import Worker, team, threads_for
-from radixlm.kernels.vectors import MOST_LANES
 from radixlm.memory.pools import KVPool
 
 # Arguments of the merging kernel, see `number_parts`.
 _LISTS = ("token", "first", "parts_of")
+# Contexts are cut while a thread has fewer units of work than this, or reads of single tokens.
+_UNITS_PER_THREAD, _READS_PER_THREAD = 8, 4
 # When to share: fewest, shortest, least saved in tokens x heads x head_dim, measured in
 # docs/adr/0012-cpu-kernels.md.
 SHARING = dict.fromkeys((torch.bfloat16, torch.float32), (4, 256, 48 << 16))
@@ -65,10 +68,18 @@ class CpuBackend:
     """Attention with code compiled for the pool's shape.
 
     n_heads: of queries. least_queries: of a row's new tokens and one key head, from which on what
-    it reads by itself is computed in tiles; of fewer a strip is not full.
+    it reads by itself is computed in tiles; of fewer a strip is not full. deterministic: the bits
+    of a token's result depend on nothing but its context.
     """
 
-    def __init__(self, pool: KVPool, n_heads: int, *, least_queries: int = STRIP) -> None:
+    def __init__(
+        self,
+        pool: KVPool,
+        n_heads: int,
+        *,
+        least_queries: int = STRIP,
+        deterministic: bool = False,
+    ) -> None:
         queries = n_heads // pool.n_kv_heads
         fewest, shortest, saved = SHARING[pool.dtype]
         self.sharing = Sharing(
@@ -78,50 +89,57 @@ class CpuBackend:
             shortest=shortest,
             least_saved=max(saved // (n_heads * pool.head_dim), 1),
             least_view=sys.maxsize,
+            align=TILE if deterministic else 1,
         )
+        self._deterministic = deterministic
         self._least_queries = least_queries
         self._pool = pool
         self._n_heads = n_heads
         bfloat16 = pool.dtype == torch.bfloat16
-        self._shape = Shape(queries, pool.head_dim, bfloat16, tiles=bfloat16 and has_tiles())
+        # Sums of AMX are in an order of their own, which single tokens would not have.
+        tiles = bfloat16 and has_tiles() and not deterministic
+        self._shape = Shape(queries, pool.head_dim, bfloat16, tiles)
         self._tiles = make_tile_kernel(self._shape)
         self._scratch: Tensor | None = None
         self._write = make_write_kernel()
-        self._merge = make_merge_kernel(bfloat16=bfloat16)
+        self._merge = make_merge_kernel(pool.head_dim, bfloat16=bfloat16)
         self._direct = None
-        if queries < least_queries:
+        in_tiles_alone = has_pairs(pool.head_dim, bfloat16=bfloat16) != self._shape.pairs
+        if queries < least_queries and not (deterministic and in_tiles_alone):
             self._direct = make_direct_kernel(queries, pool.head_dim, bfloat16=bfloat16)
 
     def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> CpuAttention:
         """See `Backend`."""
         threads, pool, queries = team().size, self._pool, self._shape.queries
         own, shared, numbers = reads_of(plan, table)
-        few = [read for read in own if read.tokens * queries < self._least_queries]
-        large = [read for read in own if read.tokens * queries >= self._least_queries] + shared
-        single = by_token(few, threads)
-        blocks = in_blocks(large, pool.n_kv_heads, threads, self._shape.block_tokens)
+        least = 0 if self._direct is None else self._least_queries
+        few = [read for read in own if read.tokens * queries < least]
+        large = [read for read in own if read.tokens * queries >= least] + shared
+        wanted, ordered = _READS_PER_THREAD * threads, self._deterministic
+        single = cut(by_token(few), TILE, wanted, ordered=ordered)
+        wanted = -(-_UNITS_PER_THREAD * threads // pool.n_kv_heads)
+        blocks = in_blocks(large, self._shape.block_tokens)
+        blocks = cut(blocks, TILE, wanted if threads > 1 else 1, ordered=ordered)
         reads = np.concatenate((single, blocks))
-        longest = -(-int(single[:, LENGTH].max(initial=0)) // MOST_LANES) * MOST_LANES
-        each = scratch_numbers(self._n_heads, pool.head_dim, longest)
+        each = scratch_numbers(self._n_heads, pool.head_dim)
         scratch = torch.empty((threads, each), dtype=torch.float32, device="cpu")
-        sizes = {"longest": longest, "per_thread": 4 * each}
+        sizes = {"per_thread": 4 * each}
         memory: list[object] = [numbers, reads, scratch, self._tile_scratch()]
         merge, results = None, {}
         if reads[:, TOKENS].sum() > slots.numel():
             lists = number_parts(reads)
             size = (len(lists[2]), self._n_heads)
             parts = torch.empty((*size, pool.head_dim), dtype=torch.float32, device="cpu")
-            lse = torch.empty(size, dtype=torch.float32, device="cpu")
-            results = {"parts": parts.data_ptr(), "lse": lse.data_ptr()}
+            states = torch.empty((*size, 2), dtype=torch.float32, device="cpu")
+            results = {"parts": parts.data_ptr(), "states": states.data_ptr()}
             merge = Worker(
                 self._merge,
                 rows=len(lists[0]),
                 heads=self._n_heads,
-                head_dim=pool.head_dim,
                 **{name: made.ctypes.data for name, made in zip(_LISTS, lists, strict=True)},
                 **results,
             )
-            memory += [lists, parts, lse]
+            memory += [lists, parts, states]
         workers = [
             Worker(
                 kernel,
@@ -206,11 +224,27 @@ class CpuAttention:
         self._writer(threads_for(arguments.rows, ROWS_PER_UNIT))
 
 
-def make_backend(pool: KVPool, n_heads: int) -> Backend:
+def make_backend(pool: KVPool, n_heads: int, *, deterministic: bool = False) -> Backend:
     """The CPU's own where all of its parts know pools of this type, else torch's.
 
-    n_heads: of queries.
+    n_heads: of queries. deterministic: see `CpuBackend`. Raises ConfigError where it is not known.
     """
-    if pool.device.type == "cpu" and pool.dtype in SHARING and team().is_whole:
-        return CpuBackend(pool, n_heads)
+    if deterministic:
+        check_deterministic(pool.dtype, pool.device)
+    if _is_compiled(pool.dtype, pool.device):
+        return CpuBackend(pool, n_heads, deterministic=deterministic)
     return TorchBackend(pool, n_heads)
+
+
+def check_deterministic(dtype: torch.dtype, device: torch.device) -> None:
+    """Raises ConfigError where attention would not give a token the same bits in any company."""
+    if not _is_compiled(dtype, device):
+        kind = str(dtype).removeprefix("torch.")
+        raise ConfigError(
+            "--deterministic needs a CPU, OpenMP's threads and float32 or bfloat16; "
+            f"here it would be {kind} on {device}"
+        )
+
+
+def _is_compiled(dtype: torch.dtype, device: torch.device) -> bool:
+    return device.type == "cpu" and dtype in SHARING and team().is_whole

@@ -1,9 +1,11 @@
-"""A single token's scores and mixed values, a tile of its context at a time, all heads of it.
+"""A single token's scores and mixed values, a tile of its context at a time, all heads of it, from
+where the pool has them.
 
-While four tokens of one head are computed, those of the same head in the next tile are being
-fetched: asked for all at once they would stand in each other's way.
+A tile is read in sections that stay in the nearest cache. While a few tokens of one head are
+computed, those of the same head in the next section are being fetched: asked for all at once they
+would stand in each other's way.
 
-    tile     | heads 0 1 2 |            read, in the nearest cache
+    section  | heads 0 1 2 |            read, in the nearest cache
     ahead                  | 0 1 2 |    asked for, a head's part while that head is computed
 """
 
@@ -16,17 +18,20 @@ from typing import Any
 
 import numpy as np
 
-from radixlm.attention.merge import make_write
-from radixlm.attention.tile_layout import copy_floats, fetch
+from radixlm.attention.merge import STATE_BYTES, begin, make_fold, make_write
+from radixlm.attention.reads import READ_BYTES
+from radixlm.attention.tile_layout import TILE, copy_floats, fetch
 from radixlm.kernels.dots import (
     has_pairs,
-    make_dots,
     make_mix,
     make_pair_mix,
     make_row_weights,
+    make_scores,
+    put_in_order,
     row_largest,
 )
 from radixlm.kernels.jit import compiled
+from radixlm.kernels.strips import VECTOR_LANES
 from radixlm.kernels.vectors import (
     LOG2_E,
     MOST_LANES,
@@ -40,17 +45,19 @@ from radixlm.kernels.vectors import (
     words,
 )
 
-# The sums of four tokens with this many queries stay in registers.
-_MOST_QUERIES = 7
-# A tile and the next one stay in the processor's nearest cache.
-_TILE_BYTES = 12 << 10
+# Of one key head; their sums stay in registers.
+_MOST_QUERIES = 8
+# A section and the next one stay in the processor's nearest cache.
+_SECTION_BYTES = 12 << 10
+# Numbers from one row of scores to the next: a tile's alone would share places in the cache.
+_SCORES = TILE + MOST_LANES
 # What is read next: address of keys or values, of the int32 slots, and how many, at least one.
 _Ahead = tuple[int, int, int]
 
 
 _Arguments = namedtuple(
     "_Arguments",
-    "counters items key_heads q q_stride keys values slots reads answers parts lse scratch longest "
+    "counters items key_heads q q_stride keys values slots reads answers parts states scratch "
     "per_thread",
 )
 
@@ -60,67 +67,97 @@ def make_direct_kernel(queries: int, head_dim: int, *, bfloat16: bool) -> Callab
     """The kernel for a shape: `queries` per key head. Takes a second to compile, once.
 
     reads: address of rows of int64, see `Read`; of one token each. slots: address of int32; after a
-    read's own there is one more.
-    longest, per_thread: see `scratch_numbers`; the latter in bytes.
+    read's own there are `MORE_SLOTS`. per_thread: bytes, see `scratch_numbers`.
     """
     pairs = has_pairs(head_dim, bfloat16=bfloat16)
-    score_tiles, mix_tiles = _make_tiles(queries, head_dim, bfloat16=bfloat16, pairs=pairs)
-    row_weights = make_row_weights(bfloat16=pairs)
+    score_tile, mix_tile = _make_passes(queries, head_dim, bfloat16=bfloat16, pairs=pairs)
+    weigh, take_in = _make_weigh(head_dim, pairs=pairs), _make_take_in(head_dim, pairs=pairs)
     write = make_write(head_dim, bfloat16=bfloat16)
-    element = 2 if bfloat16 else 4
-    widened, scale = bfloat16 and not pairs, np.float32(LOG2_E / math.sqrt(head_dim))
+    element, widened = 2 if bfloat16 else 4, bfloat16 and not pairs
 
     def attend(args: _Arguments) -> None:
-        heads, longest = args.key_heads * queries, args.longest
+        heads, size = args.key_heads * queries, args.key_heads * head_dim * element
+        numbers = heads * head_dim
         scores = args.scratch + thread_number(args.counters) * args.per_thread
-        wide_q = scores + 4 * heads * longest
-        mixed = wide_q + 4 * heads * head_dim
-        tops = floats(mixed + 4 * heads * head_dim)
-        sums = floats(mixed + 4 * heads * head_dim + 4 * heads)
-        size = args.key_heads * head_dim * element
+        wide_q = scores + 4 * heads * _SCORES
+        of_tile, mixed = wide_q + 4 * numbers, wide_q + 8 * numbers
+        states = wide_q + 12 * numbers
+        tile_states = states + STATE_BYTES * heads
         item = take_unit(args.counters)
         if item < args.items:
-            read = words(args.reads + 48 * item)
-            first = min(tile_tokens(size), read[3])
-            fetch(args.keys, size, size, args.slots + 4 * read[2], 0, first)
+            read = words(args.reads + READ_BYTES * item)
+            fetch(args.keys, size, size, args.slots + 4 * read[2], 0, min(_section(size), read[3]))
         while item < args.items:
-            read = words(args.reads + 48 * item)
-            token, slots, count, part = read[0], args.slots + 4 * read[2], read[3], read[5]
+            read = words(args.reads + READ_BYTES * item)
+            token, slots, count, part = read[0], args.slots + 4 * read[2], read[3], read[6]
             q = args.q + token * args.q_stride
             if widened:
-                copy_floats(q, heads * head_dim, wide_q, heads * head_dim, True)
+                copy_floats(q, numbers, wide_q, numbers, True)
                 q = wide_q
-            mine = (args.values, slots, count)
-            score_tiles(args.keys, args.key_heads, slots, count, q, scores, longest, mine)
-            whole = -(-count // MOST_LANES) * MOST_LANES
+            begin(mixed, states, heads, head_dim)
+            for first in range(0, count, TILE):
+                width, here = min(TILE, count - first), slots + 4 * first
+                values = (args.values, here, width)
+                score_tile(args.keys, args.key_heads, here, width, q, scores, values)
+                weigh(scores, tile_states, heads, width)
+                clear(of_tile, numbers)
+                later = (args.keys, here + 4 * width, count - first - width)
+                if not later[2]:
+                    item = take_unit(args.counters)
+                    read = words(args.reads + READ_BYTES * min(item, args.items - 1))
+                    later = (args.keys, args.slots + 4 * read[2], read[3])
+                mix_tile(args.values, args.key_heads, here, width, of_tile, scores, later)
+                take_in(mixed, states, of_tile, tile_states, heads)
             for i in range(heads):
-                at = scores + 4 * i * longest
-                tops[i] = row_largest(at, count)
-                sums[i] = row_weights(at, count, scale, tops[i], at, whole)
-            clear(mixed, heads * head_dim)
-            item = take_unit(args.counters)
-            read = words(args.reads + 48 * min(item, args.items - 1))
-            later = (args.keys, args.slots + 4 * read[2], read[3])
-            mix_tiles(args.values, args.key_heads, slots, count, mixed, scores, longest, later)
-            for i in range(heads):
-                write(args, mixed + 4 * i * head_dim, tops[i], sums[i], token, part, i, heads)
+                its_state = states + STATE_BYTES * i
+                write(args, mixed + 4 * i * head_dim, its_state, token, part, i, heads)
 
     return attend
 
 
-def scratch_numbers(heads: int, head_dim: int, longest: int) -> int:
-    """float32 numbers that a thread writes on the way to `longest` tokens' worth of attention:
-    scores of all `heads` of queries, the queries, the mixed values, and two sums of each head.
-    `longest` is a multiple of 16: scores are computed in whole vectors.
+def _make_weigh(head_dim: int, *, pairs: bool) -> Any:
+    """weigh(scores, states, heads, count): scores of a tile become weights, in place."""
+    row_weights = make_row_weights(bfloat16=pairs)
+    scale = np.float32(LOG2_E / math.sqrt(head_dim))
+
+    @inner
+    def weigh(scores: int, states: int, heads: int, count: int) -> None:
+        whole = -(-count // MOST_LANES) * MOST_LANES
+        for i in range(heads):
+            at, state = scores + 4 * i * _SCORES, floats(states + STATE_BYTES * i)
+            state[0] = row_largest(at, count)
+            state[1] = row_weights(at, count, scale, state[0], at, whole)
+
+    return weigh
+
+
+def _make_take_in(head_dim: int, *, pairs: bool) -> Any:
+    """take_in(mixed, states, of_tile, tile_states, heads): what a tile gave."""
+    fold = make_fold(head_dim)
+
+    @inner
+    def take_in(mixed: int, states: int, of_tile: int, tile_states: int, heads: int) -> None:
+        if pairs:
+            put_in_order(of_tile, heads * head_dim)
+        for i in range(heads):
+            place, state = 4 * i * head_dim, STATE_BYTES * i
+            fold(mixed + place, states + state, of_tile + place, tile_states + state)
+
+    return take_in
+
+
+def scratch_numbers(heads: int, head_dim: int) -> int:
+    """float32 numbers that a thread writes: scores of all `heads` of queries with a tile, the
+    queries, mixed values and states of a tile and of the context so far.
     """
-    numbers = heads * (longest + 2 * head_dim + 2)
+    numbers = heads * (_SCORES + 3 * head_dim + 4)
     return -(-numbers // MOST_LANES) * MOST_LANES
 
 
 @inner
-def tile_tokens(size: int) -> int:
-    """Tokens of a tile, of `size` bytes each: a multiple of 4."""
-    return max(4, _TILE_BYTES // size // 4 * 4)
+def _section(size: int) -> int:
+    """Tokens of a section, of `size` bytes each: whole vectors of them."""
+    return max(MOST_LANES, _SECTION_BYTES // size // MOST_LANES * MOST_LANES)
 
 
 @inner
@@ -132,57 +169,63 @@ def fetch_ahead(ahead: _Ahead, size: int, t: int, length: int) -> None:
         prefetch(at + line)
 
 
-def _make_tiles(queries: int, head_dim: int, *, bfloat16: bool, pairs: bool) -> tuple[Any, Any]:
-    """The two passes over a context: scores of its keys, and its values mixed.
+def _make_passes(queries: int, head_dim: int, *, bfloat16: bool, pairs: bool) -> tuple[Any, Any]:
+    """The two passes over a tile: scores of its keys, and its values mixed.
 
     pairs: products are of pairs of bfloat16 numbers; queries and weights are bfloat16 then.
     """
     block = max(n for n in range(1, _MOST_QUERIES + 1) if queries % n == 0)
     element = 2 if bfloat16 else 4
     length = head_dim * element
-    dots = (make_dots(block, head_dim, n, bfloat16=bfloat16, pairs=pairs) for n in (4, 1))
-    score = _by_fours(length, *dots)
+    score = _by_vectors(make_scores(block, head_dim, bfloat16=bfloat16, pairs=pairs))
     if pairs:
         mix = make_pair_mix(block, head_dim)
     else:
         mix = _by_fours(length, *(make_mix(block, head_dim, n, bfloat16=bfloat16) for n in (4, 1)))
 
-    def tiles_of(step: Any, side_bytes: int, row_bytes: int) -> Any:
-        """tiles(pool, key heads, slots, n, side, rows, stride, after): one pass over n tokens for
-        all heads. side: address of the queries or of what is mixed, numbers of `side_bytes`; rows:
-        of scores or of weights, of `row_bytes`. after: what is read then; its first tile is
-        fetched.
+    def pass_of(step: Any, side_bytes: int, row_bytes: int) -> Any:
+        """tile(pool, key heads, slots, n, side, rows, after): one pass over n tokens for all heads.
+        side: address of the queries or of what is mixed, numbers of `side_bytes`; rows: of scores
+        or of weights, of `row_bytes`. after: what is read then; its first section is fetched.
         """
 
         @inner
-        def tiles(
-            pool: int,
-            heads: int,
-            slots: int,
-            n: int,
-            side: int,
-            rows: int,
-            stride: int,
-            after: _Ahead,
+        def tile(
+            pool: int, heads: int, slots: int, n: int, side: int, rows: int, after: _Ahead
         ) -> None:
             size = heads * head_dim * element
-            tile = tile_tokens(size)
-            for first in range(0, n, tile):
-                width, here = min(tile, n - first), slots + 4 * first
-                ahead, ahead_at, ahead_n = pool, here + 4 * width, min(tile, n - first - width)
+            section = _section(size)
+            for first in range(0, n, section):
+                width, here = min(section, n - first), slots + 4 * first
+                ahead, ahead_at, ahead_n = pool, here + 4 * width, min(section, n - first - width)
                 if not ahead_n:
-                    ahead, ahead_at, ahead_n = after[0], after[1], min(tile, after[2])
+                    ahead, ahead_at, ahead_n = after[0], after[1], min(section, after[2])
                 for i in range(0, heads * queries, block):
                     head = i // queries * length
                     its_side = side + side_bytes * i * head_dim
-                    row = rows + 4 * i * stride + row_bytes * first
+                    row = rows + 4 * i * _SCORES + row_bytes * first
                     later = (ahead + head, ahead_at, ahead_n)
-                    step(its_side, pool + head, size, here, width, row, stride, later)
+                    step(its_side, pool + head, size, here, width, row, _SCORES, later)
                 fetch(ahead, size, size, ahead_at, width, ahead_n)
 
-        return tiles
+        return tile
 
-    return tiles_of(score, 2 if pairs else 4, 4), tiles_of(mix, 4, 2 if pairs else 4)
+    return pass_of(score, 2 if pairs else 4, 4), pass_of(mix, 4, 2 if pairs else 4)
+
+
+def _by_vectors(vector: Any) -> Any:
+    """step(q, pool, size, slots, n, row, stride, ahead): scores of n tokens of one head, as many at
+    a time as `make_scores` computes.
+    """
+
+    @inner
+    def step(
+        q: int, pool: int, size: int, at: int, n: int, row: int, stride: int, ahead: _Ahead
+    ) -> None:
+        for t in range(0, n, VECTOR_LANES):
+            vector(q, pool, size, at + 4 * t, row + 4 * t, stride, t, ahead)
+
+    return step
 
 
 def _by_fours(length: int, four: Any, one: Any) -> Any:

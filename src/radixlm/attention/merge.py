@@ -1,12 +1,17 @@
-"""Where compiled attention leaves what a token got from one read, and how that becomes its answer.
+"""What is known of a token's attention over some stretch of its context, and how two such stretches
+become one (FlashAttention-2, Dao, 2023; for parts of a context: Hydragen, Juravsky et al., 2024).
 
-A token with one read has its answer at once. One with several (its own context and what it shares;
-pieces of a long context) has a row of parts for each, and a kernel adds them up by their
-log-sum-exp (see `torch_backend`):
+Of a stretch there are, for each head, its values weighted by 2^(scale (score - top)) and added up,
+and its *state*: the largest score, `top`, not scaled, and the sum of the weights. The answer is the
+one divided by the other:
 
     answers   (tokens, heads, head_dim)      in the type of the queries
-    parts     (rows, heads, head_dim)        float32, normalized
-    lse       (rows, heads)                  float32
+    parts     (rows, heads, head_dim)        float32: weighted values
+    states    (rows, heads, 2)               float32
+
+A token with one read has its answer at once. One with several (its own context and what it shares;
+pieces of a long context) has a row of parts for each; a kernel adds them up, in the order of the
+context: so the bits of a sum do not depend on who computed its parts, and when.
 """
 
 from __future__ import annotations
@@ -17,85 +22,130 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
+from numba import types
 
 from radixlm.kernels.jit import compiled
-from radixlm.kernels.vectors import floats, inner, make_put, over_rows, words
+from radixlm.kernels.vectors import (
+    LOG2_E,
+    MOST_EXACT,
+    MOST_LANES,
+    Lanes,
+    clear,
+    emitted,
+    floats,
+    inner,
+    make_put,
+    offset,
+    over_rows,
+    vectors_and_rest,
+    words,
+)
 
 # A row of parts that means: the token's answer.
 ANSWER = -1
+STATE_BYTES = 8
+_INT32, _INT64 = ir.IntType(32), ir.IntType(64)
+
+
+@inner
+def begin(mixed: int, states: int, rows: int, width: int) -> None:
+    """Rows of `width` numbers that know of nothing yet."""
+    clear(mixed, rows * width)
+    for row in range(rows):
+        state = floats(states + STATE_BYTES * row)
+        state[0], state[1] = -np.inf, np.float32(0)
+
+
+def make_fold(head_dim: int) -> Any:
+    """fold(mixed, state, part, part_state): take what follows in the context into what comes before
+    it. All are addresses.
+    """
+    scale = LOG2_E / math.sqrt(head_dim)
+
+    @emitted(types.void, *[types.int64] * 4)
+    def fold(builder: ir.IRBuilder, mixed: Any, state: Any, part: Any, part_state: Any) -> None:
+        ops, first = Lanes(builder, MOST_LANES), ir.Constant(_INT32, 0)
+        tops = [ops.load_one(at, 0) for at in (state, part_state)]
+        top, factors = ops.larger(*tops), []
+        for one in tops:
+            below = builder.fmul(builder.fsub(one, top), ops.all(scale))
+            power = ops.exp2(below, MOST_EXACT)
+            factors.append(builder.extract_element(power, first))
+
+        def joined(ops: Lanes, one: Any, other: Any) -> Any:
+            before, after = (ops.spread(factor) for factor in factors)
+            return ops.multiply_add(other, after, builder.fmul(one, before))
+
+        total = joined(ops, ops.load_one(state, 1), ops.load_one(part_state, 1))
+        for place, value in enumerate((top, total)):
+            ops.store(builder.extract_element(value, first), state, place)
+        for lanes, index in vectors_and_rest(builder, ir.Constant(_INT64, head_dim)):
+            here, there = (offset(builder, at, index, 4) for at in (mixed, part))
+            lanes.store(joined(lanes, lanes.load(here, 0), lanes.load(there, 0)), here, 0)
+
+    return fold
 
 
 def make_write(head_dim: int, *, bfloat16: bool) -> Any:
-    """write(args, mixed, top, total, token, part, head, heads): one head's mixed values, float32,
-    divided by the sum of weights; top: the largest score, not scaled; args: a kernel's, with
-    answers, parts and lse.
+    """write(args, mixed, state, token, part, head, heads): one head's answer, or its part. args: a
+    kernel's, with answers, parts and states.
     """
-    element, scale = 2 if bfloat16 else 4, np.float32(1 / math.sqrt(head_dim))
-    put, put_part = make_put(bfloat16=bfloat16), make_put(bfloat16=False)
+    put, put_part = _make_put_answer(head_dim, bfloat16=bfloat16), make_put(bfloat16=False)
 
     @inner
     def write(
-        args: Any,
-        mixed: int,
-        top: float,
-        total: float,
-        token: int,
-        part: int,
-        head: int,
-        heads: int,
+        args: Any, mixed: int, state: int, token: int, part: int, head: int, heads: int
     ) -> None:
-        inverse = np.float32(1) / total if total != 0 else np.float32(0)
         if part == ANSWER:
-            at = token * heads + head
-            put(mixed, inverse, head_dim, args.answers + at * head_dim * element)
+            put(mixed, state, args.answers, token * heads + head)
         else:
             at = part * heads + head
-            put_part(mixed, inverse, head_dim, args.parts + at * head_dim * 4)
-            floats(args.lse)[at] = scale * top + np.log(total)
+            put_part(mixed, np.float32(1), head_dim, args.parts + at * head_dim * 4)
+            words(args.states)[at] = words(state)[0]
 
     return write
 
 
+def _make_put_answer(head_dim: int, *, bfloat16: bool) -> Any:
+    """put_answer(mixed, state, answers, place)."""
+    put, element = make_put(bfloat16=bfloat16), 2 if bfloat16 else 4
+
+    @inner
+    def put_answer(mixed: int, state: int, answers: int, place: int) -> None:
+        factor = np.float32(1) / floats(state)[1]
+        put(mixed, factor, head_dim, answers + place * head_dim * element)
+
+    return put_answer
+
+
 _Arguments = namedtuple(
-    "_Arguments", "counters rows heads head_dim token first parts_of parts lse answers"
+    "_Arguments", "counters rows heads token first parts_of parts states answers"
 )
 
 
 @compiled(_Arguments)
-def make_merge_kernel(*, bfloat16: bool) -> Callable[[Any], None]:
+def make_merge_kernel(head_dim: int, *, bfloat16: bool) -> Callable[[Any], None]:
     """The kernel for answers in this type, or float32. rows: tokens. token, first, parts_of: lists
     of int64, see `reads.number_parts`.
     """
-    put, element = make_put(bfloat16=bfloat16), 2 if bfloat16 else 4
+    fold, put = make_fold(head_dim), _make_put_answer(head_dim, bfloat16=bfloat16)
 
     @inner
     def merge(args: _Arguments, row: int) -> None:
-        size = args.head_dim
         begin, end = words(args.first)[row], words(args.first)[row + 1]
         parts_of = words(args.parts_of + 8 * begin)
         for head in range(args.heads):
-            total = _added_up(args, parts_of, end - begin, head)
-            made = args.parts + 4 * (parts_of[0] * args.heads + head) * size
-            into = (words(args.token)[row] * args.heads + head) * size * element
-            put(made, np.float32(1) / total, size, args.answers + into)
+            one = parts_of[0] * args.heads + head
+            mixed, state = args.parts + 4 * one * head_dim, args.states + STATE_BYTES * one
+            for index in range(1, end - begin):
+                other = parts_of[index] * args.heads + head
+                fold(
+                    mixed,
+                    state,
+                    args.parts + 4 * other * head_dim,
+                    args.states + STATE_BYTES * other,
+                )
+            put(mixed, state, args.answers, words(args.token)[row] * args.heads + head)
 
     return over_rows(merge, 1)
-
-
-@inner
-def _added_up(args: _Arguments, rows: Any, count: int, head: int) -> Any:
-    """The first row of one head becomes the sum of all, weighted; returns the sum of weights."""
-    lse, heads, size = floats(args.lse), args.heads, args.head_dim
-    top = lse[rows[0] * heads + head]
-    for index in range(1, count):
-        top = max(top, lse[rows[index] * heads + head])
-    total = np.float32(0)
-    into = floats(args.parts + 4 * (rows[0] * heads + head) * size)
-    for index in range(count):
-        at = rows[index] * heads + head
-        weight = np.exp(lse[at] - top)
-        total += weight
-        part = floats(args.parts + 4 * at * size)
-        for i in range(size):
-            into[i] = weight * part[i] + (into[i] if index else np.float32(0))
-    return total

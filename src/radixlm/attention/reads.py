@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -13,13 +12,9 @@ from torch import Tensor
 from radixlm.attention.merge import ANSWER
 from radixlm.attention.plan import AttentionPlan
 
-# Contexts are cut until each thread has this many units of work, but not into shorter pieces.
-_UNITS_PER_THREAD = 8
-_LEAST_PIECE = 512
-# With fewer reads of single tokens than this per thread contexts are cut in pieces, the longest
-# ones not shorter than this.
-_READS_PER_THREAD = 4
-_LEAST_OWN_PIECE = 256
+MORE_SLOTS = 15
+# Rows of parts that a few reads may be cut into; each is as large as a token's queries.
+_MOST_PARTS = 1 << 12
 
 Numbers = npt.NDArray[np.int64]
 
@@ -30,6 +25,7 @@ class Read(NamedTuple):
     token, tokens: the first one, and how many. slots, length: where the step's list names the first
     slot that they read, and how many.
     seen: how many of the slots the first token sees; the next one sees one more, until all.
+    start: tokens of the context before it.
     part: the first token's row of parts for the result, or `ANSWER`; the next token's follows.
     """
 
@@ -38,10 +34,12 @@ class Read(NamedTuple):
     slots: int
     length: int
     seen: int
+    start: int
     part: int = ANSWER
 
 
-_TOKEN, TOKENS, _SLOTS, LENGTH, _SEEN, _PART = range(6)
+_TOKEN, TOKENS, _SLOTS, _LENGTH, _SEEN, _START, _PART = range(7)
+READ_BYTES = 8 * len(Read._fields)
 
 
 def reads_of(
@@ -50,28 +48,27 @@ def reads_of(
     """What each row reads by itself, what rows read together, and the list of all their slots.
 
     table: (rows, context) int32, with this step applied. A row's slots are followed by its last one
-    again: kernels that multiply pairs read one more.
+    again, `MORE_SLOTS` times: kernels read whole vectors of them.
     """
     rows = table.numpy()
     own, shared, at = [], [], 0
     slots: list[npt.NDArray[np.int32]] = []
     for span in plan.rows:
-        row, end = rows[span.table_row], span.context + span.gap
-        slots += row[: span.head], row[span.head + span.gap : end], row[end - 1 : end]
+        row, end = rows[span.table_row], span.start + span.context
+        slots += row[span.start : end], row[end - 1 : end].repeat(MORE_SLOTS)
         seen = span.context - span.n_new + 1
-        own.append(Read(span.token, span.n_new, at, span.context, seen))
-        at += span.context + 1
+        own.append(Read(span.token, span.n_new, at, span.context, seen, span.start))
+        at += span.context + MORE_SLOTS
     for read in plan.shared:
         slots += [np.arange(*run, dtype=np.int32) for run in read.extents]
-        shared.append(Read(read.first, read.stop - read.first, at, read.length, read.length))
+        count, length = read.stop - read.first, read.length
+        shared.append(Read(read.first, count, at, length, length, read.start))
         at += read.length
     return own, shared, np.concatenate(slots)
 
 
-def by_token(reads: Sequence[Read], threads: int) -> Numbers:
-    """Rows of reads of one token each, cut in pieces where a thread would have too few; the longest
-    first: the last ones taken are to be short.
-    """
+def by_token(reads: Sequence[Read]) -> Numbers:
+    """Rows of reads of one token each."""
     made = np.array(reads, dtype=np.int64).reshape(-1, len(Read._fields))
     counts = made[:, TOKENS]
     if len(made) < (total := int(counts.sum())):
@@ -80,64 +77,61 @@ def by_token(reads: Sequence[Read], threads: int) -> Numbers:
         made[:, _TOKEN] += place
         made[:, _SEEN] += place
         made[:, TOKENS] = 1
-    made[:, LENGTH] = made[:, _SEEN]
-    made = made[np.argsort(-made[:, LENGTH], kind="stable")]
-    longest = int(made[0, LENGTH]) if len(made) else 0
-    wanted = -(-_READS_PER_THREAD * threads // max(len(made), 1))
-    pieces = min(wanted, longest // _LEAST_OWN_PIECE)
-    if pieces < 2:
-        return made
-    ends = np.outer(np.arange(pieces + 1), made[:, LENGTH]) // pieces
-    made = np.tile(made, (pieces, 1))
-    made[:, _SLOTS] += ends[:-1].ravel()
-    made[:, LENGTH] = np.diff(ends, axis=0).ravel()
-    return made[made[:, LENGTH] > 0]
+    made[:, _LENGTH] = made[:, _SEEN]
+    return made
 
 
-def in_blocks(reads: Sequence[Read], heads: int, threads: int, block_tokens: int) -> Numbers:
-    """Rows of reads of up to `block_tokens`, their contexts in pieces where a thread would have too
-    few of them; the largest first: the last ones taken are to be small.
-
-    heads: of keys; each one of a block is a unit of work.
-    """
+def in_blocks(reads: Sequence[Read], block_tokens: int) -> Numbers:
+    """Rows of reads of up to `block_tokens`."""
     blocks = []
     for read in reads:
         for first in range(0, read.tokens, block_tokens):
             tokens, seen = min(block_tokens, read.tokens - first), read.seen + first
             length = min(read.length, seen + tokens - 1)
-            blocks.append(Read(read.token + first, tokens, read.slots, length, seen))
-    if threads > 1:
-        total = sum(block.tokens * block.length for block in blocks)
-        most = max(total * heads // (_UNITS_PER_THREAD * threads), 1)
-        blocks = [piece for block in blocks for piece in _pieces(block, most)]
-    blocks.sort(key=lambda block: -block.tokens * block.length)
+            blocks.append(Read(read.token + first, tokens, read.slots, length, seen, read.start))
     return np.array(blocks, dtype=np.int64).reshape(-1, len(Read._fields))
 
 
-def _pieces(block: Read, most: int) -> list[Read]:
-    """None much larger than `most`, in tokens x tokens."""
-    count = min(-(-block.tokens * block.length // most), block.length // _LEAST_PIECE)
-    if count < 2:
-        return [block]
-    ends = [block.length * piece // count for piece in range(count + 1)]
-    return [
-        block._replace(slots=block.slots + start, length=end - start, seen=block.seen - start)
-        for start, end in itertools.pairwise(ends)
-    ]
+def cut(reads: Numbers, tile: int, wanted: int, *, ordered: bool) -> Numbers:
+    """Contexts in pieces of whole tiles where there are fewer reads than `wanted`; the largest
+    first: the last ones taken are to be small.
+
+    ordered: what a token has of its context is to be tile after tile taken into what comes before,
+    so that its bits are the same however it is cut:
+
+        context   | tile | tile | tile | tile |
+        a read    |                           |     from the first tile on it may be long,
+        cut       |      |      |      |      |     all others are of one, for `merge` to take in
+    """
+    if len(reads) == 0:
+        return reads
+    tiles = -(-reads[:, _LENGTH] // tile)
+    few = len(reads) < wanted
+    if ordered:
+        few = few and int((tiles * reads[:, TOKENS]).sum()) <= _MOST_PARTS
+    most = max(int(tiles.sum()) // wanted, 1) if few and not ordered else 1
+    each = np.where(few | (ordered & (reads[:, _START] > 0)), most, tiles)
+    counts = -(-tiles // np.maximum(each, 1))
+    made, steps = reads.repeat(counts, axis=0), (each * tile).repeat(counts)
+    begin = (np.arange(len(made)) - (counts.cumsum() - counts).repeat(counts)) * steps
+    made[:, (_SLOTS, _START)] += begin[:, None]
+    made[:, _SEEN] -= begin
+    made[:, _LENGTH] = np.minimum(made[:, _LENGTH] - begin, steps)
+    return made[np.argsort(-made[:, TOKENS] * made[:, _LENGTH], kind="stable")]
 
 
 def number_parts(reads: Numbers) -> tuple[Numbers, Numbers, Numbers]:
     """Give each token of several reads a row of parts in each of them.
 
     Returns the tokens that have parts; where each one's rows begin (and the last one's end) in the
-    third list, of rows.
+    third list, of rows: in the order of the context.
     """
     tokens = reads[:, TOKENS]
     first = tokens.cumsum() - tokens
     token = (reads[:, _TOKEN] - first).repeat(tokens) + np.arange(tokens.sum())
     several = np.bincount(token)[token] > 1
     reads[:, _PART] = np.where(several, several.cumsum() - 1, ANSWER)[first]
-    token = token[several]
-    rows = np.argsort(token, kind="stable")
+    token, start = token[several], reads[:, _START].repeat(tokens)[several]
+    rows = np.lexsort((start, token))
     having, begin = np.unique(token[rows], return_index=True)
     return having, np.append(begin, len(rows)), rows

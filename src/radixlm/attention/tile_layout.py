@@ -9,11 +9,11 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
+from radixlm.attention.merge import STATE_BYTES, begin
 from radixlm.kernels.amx import TILE_ROWS, TILE_UNITS
 from radixlm.kernels.strips import UNIT_BYTES, make_transposed, paired, strip_vectors
 from radixlm.kernels.vectors import (
     MOST_LANES,
-    clear,
     emitted,
     float_of_bits,
     floats,
@@ -83,17 +83,18 @@ class Shape(NamedTuple):
 
 
 class Places(NamedTuple):
-    """Bytes from the start of a thread's scratch."""
+    """Bytes from the start of a thread's scratch. mixed, states: what a block has of its context so
+    far, see `merge`. scores: of a strip and a tile; then what the strip has of the tile alone.
+    """
 
     keys: int
     values: int
     queries: int
     mixed: int
+    states: int
     scores: int
     weights: int
-    tops: int
-    sums: int
-    factors: int
+    tile_states: int
     rows: int
     end: int
 
@@ -105,11 +106,10 @@ def places_of(shape: Shape) -> Places:
         TILE * row,
         shape.rows * row,
         shape.rows * row,
+        shape.rows * STATE_BYTES,
+        shape.strip * max(TILE, shape.width) * UNIT_BYTES,
         shape.strip * TILE * UNIT_BYTES,
-        shape.strip * TILE * UNIT_BYTES,
-        shape.rows * 4,
-        shape.rows * 4,
-        shape.strip * 4,
+        shape.strip * STATE_BYTES,
         8 * MOST_LANES,
     )
     starts = [0]
@@ -133,10 +133,7 @@ def make_take(shape: Shape) -> Any:
                 copy_halves(read, head_dim, into, 2 * units)
             else:
                 copy_floats(read, head_dim, into, units, bfloat16)
-        clear(base + places.mixed, all_rows * width)
-        clear(base + places.sums, all_rows)
-        for row in range(all_rows):
-            floats(base + places.tops)[row] = -np.inf
+        begin(base + places.mixed, base + places.states, all_rows, width)
 
     return take
 

@@ -22,7 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from radixlm.attention.merge import ANSWER, make_write
+from radixlm.attention.merge import ANSWER, STATE_BYTES, make_fold, make_write
+from radixlm.attention.reads import READ_BYTES
 from radixlm.attention.tile_layout import TILE, Shape, fetch, make_pack, make_take, places_of
 from radixlm.kernels.amx import TILE_ROWS, configure, make_tile_product, release
 from radixlm.kernels.dots import make_row_weights, row_largest
@@ -44,7 +45,7 @@ _Ahead = tuple[int, int, int, int]
 
 _Arguments = namedtuple(
     "_Arguments",
-    "counters items key_heads q q_stride keys values slots reads answers parts lse scratch",
+    "counters items key_heads q q_stride keys values slots reads answers parts states scratch",
 )
 
 
@@ -72,9 +73,9 @@ def make_tile_kernel(shape: Shape) -> Callable[[Any], None]:
                 configure(TILE_ROWS, TILE_ROWS)
         while unit < args.items * heads:
             item, head = unit // heads, unit % heads
-            read = words(args.reads + 48 * item)
+            read = words(args.reads + READ_BYTES * item)
             token, tokens, slots = read[0], read[1], args.slots + 4 * read[2]
-            count, seen, part = read[3], read[4], read[5]
+            count, seen, part = read[3], read[4], read[6]
             q = args.q + token * args.q_stride + head * queries * head_bytes
             take(q, args.q_stride, tokens, base)
             keys, values = args.keys + head * head_bytes, args.values + head * head_bytes
@@ -102,7 +103,7 @@ def make_tile_kernel(shape: Shape) -> Callable[[Any], None]:
 def first_tile(args: _Arguments, unit: int, head_bytes: int) -> _Ahead:
     """What a unit reads first."""
     item, head = unit // args.key_heads, unit % args.key_heads
-    read = words(args.reads + 48 * item)
+    read = words(args.reads + READ_BYTES * item)
     start = head * head_bytes
     return args.keys + start, args.values + start, args.slots + 4 * read[2], min(TILE, read[3])
 
@@ -117,31 +118,27 @@ def fetch_both(ahead: _Ahead, token_bytes: int, head_bytes: int, a: int, b: int)
 def _make_strip(shape: Shape) -> Any:
     """strip(base, row, last, seen, count): a strip's rows of a block over a tile of `count` tokens,
     of which the block's first token sees `seen`; `last` is the block's last row.
+
+    A tile is weighed and mixed by itself, then taken into what its rows have so far: as if
+    another thread, or another step, had done it.
     """
     places, units, pairs, queries = places_of(shape), shape.units, shape.pairs, shape.queries
     lanes = shape.vectors * MOST_LANES
-    height, step = shape.strip, shape.step
-    scores = _make_product(shape, shape.vectors, onto=False)
-    mix, row_weights = _make_mix(shape), make_row_weights(bfloat16=pairs)
+    height, step, width = shape.strip, shape.step, shape.width * UNIT_BYTES
+    scores, mix = _make_product(shape, shape.vectors), _make_mix(shape)
+    fold, row_weights = make_fold(shape.head_dim), make_row_weights(bfloat16=pairs)
     scale, element = np.float32(LOG2_E / shape.head_dim**0.5), 2 if pairs else 4
     q_bytes, panel_bytes = units * UNIT_BYTES, lanes * UNIT_BYTES
     row_bytes, weight_bytes = TILE * UNIT_BYTES, TILE * element
 
     @inner
-    def weigh(base: int, row: int, r: int, sees: int, widest: int) -> None:
-        """A strip's row r of scores becomes weights."""
-        tops = floats(base + places.tops)
-        sums = floats(base + places.sums)
-        factors = floats(base + places.factors)
+    def weigh(base: int, r: int, sees: int, widest: int) -> None:
+        state = floats(base + places.tile_states + r * STATE_BYTES)
         at = base + places.scores + r * row_bytes
-        before = tops[row + r]
-        top = max(before, row_largest(at, sees))
-        factor = np.exp2((before - top) * scale) if top > before else np.float32(1)
-        width = -(-widest // step) * step
+        top = row_largest(at, sees)
         weights = base + places.weights + r * weight_bytes
-        total = row_weights(at, sees, scale, top, weights, width)
-        tops[row + r], factors[r] = top, factor
-        sums[row + r] = sums[row + r] * factor + total
+        state[0] = top
+        state[1] = row_weights(at, sees, scale, top, weights, -(-widest // step) * step)
 
     @inner
     def strip(base: int, row: int, last: int, seen: int, count: int) -> None:
@@ -152,51 +149,47 @@ def _make_strip(shape: Shape) -> Any:
         q, made = base + places.queries + row * q_bytes, base + places.scores
         for c in range(0, widest, lanes):
             keys = base + places.keys + UNIT_BYTES * units * c
-            scores(rows, q, q_bytes, keys, panel_bytes, units, made + 4 * c, row_bytes, 0)
+            scores(rows, q, q_bytes, keys, panel_bytes, units, made + 4 * c, row_bytes)
         for r in range(rows):
-            sees = max(0, min(count, seen + min(row + r, last) // queries))
-            weigh(base, row, r, sees, widest)
-        mix(base, row, rows, widest)
+            weigh(base, r, max(0, min(count, seen + (row + r) // queries)), widest)
+        mix(base, rows, widest)
+        for r in range(rows):
+            mixed, states = base + places.mixed + (row + r) * width, base + places.states
+            of_tile = base + places.tile_states + r * STATE_BYTES
+            if floats(of_tile)[1] != 0:
+                fold(mixed, states + (row + r) * STATE_BYTES, made + r * width, of_tile)
 
     return strip
 
 
-def _make_product(shape: Shape, vectors: int, *, onto: bool) -> Any:
+def _make_product(shape: Shape, vectors: int) -> Any:
     """product(rows, ...): of a strip's first rows at least, the rest see `strips.make_product`."""
     if shape.tiles:
-        whole, half = (make_tile_product(groups, vectors, onto=onto) for groups in (2, 1))
+        whole, half = (make_tile_product(groups, vectors) for groups in (2, 1))
     else:
-        whole = half = make_product(shape.strip, vectors, pairs=shape.pairs, onto=onto)
+        whole = half = make_product(shape.strip, vectors, pairs=shape.pairs)
 
     @inner
     def product(
-        rows: int,
-        a: int,
-        a_stride: int,
-        b: int,
-        b_stride: int,
-        units: int,
-        into: int,
-        stride: int,
-        factors: int,
+        rows: int, a: int, a_stride: int, b: int, b_stride: int, units: int, into: int, stride: int
     ) -> None:
         if rows > TILE_ROWS:
-            whole(a, a_stride, b, b_stride, units, into, stride, factors)
+            whole(a, a_stride, b, b_stride, units, into, stride)
         else:
-            half(a, a_stride, b, b_stride, units, into, stride, factors)
+            half(a, a_stride, b, b_stride, units, into, stride)
 
     return product
 
 
 def _make_mix(shape: Shape) -> Any:
-    """mix(base, row, rows, count): a strip's weights times the values of a tile's first tokens,
-    onto what its rows have.
+    """mix(base, rows, count): a strip's weights times the values of a tile's first tokens, into
+    the place of its scores.
     """
     places, pairs, width = places_of(shape), shape.pairs, shape.width
     vectors = min(shape.vectors, width // MOST_LANES)
     rest = width // MOST_LANES % vectors
-    product = _make_product(shape, vectors, onto=True)
-    product_of_rest = _make_product(shape, rest or vectors, onto=True)
+    product = _make_product(shape, vectors)
+    product_of_rest = _make_product(shape, rest or vectors)
     step, row_bytes = vectors * MOST_LANES, width * UNIT_BYTES
     whole = width // step * step
     step_tokens = shape.step
@@ -204,18 +197,15 @@ def _make_mix(shape: Shape) -> Any:
     step_units = shape.step // per_unit
 
     @inner
-    def mix(base: int, row: int, rows: int, count: int) -> None:
+    def mix(base: int, rows: int, count: int) -> None:
         units = -(-count // step_tokens) * step_units
-        weights, factors = base + places.weights, base + places.factors
-        values, mixed = base + places.values, base + places.mixed + row * row_bytes
+        weights, values, mixed = base + places.weights, base + places.values, base + places.scores
         for d in range(0, whole, step):
             at, into = values + UNIT_BYTES * d, mixed + 4 * d
-            product(rows, weights, weight_bytes, at, row_bytes, units, into, row_bytes, factors)
+            product(rows, weights, weight_bytes, at, row_bytes, units, into, row_bytes)
         if rest:
             at, into = values + UNIT_BYTES * whole, mixed + 4 * whole
-            product_of_rest(
-                rows, weights, weight_bytes, at, row_bytes, units, into, row_bytes, factors
-            )
+            product_of_rest(rows, weights, weight_bytes, at, row_bytes, units, into, row_bytes)
 
     return mix
 
@@ -228,11 +218,11 @@ def _make_finish(shape: Shape) -> Any:
     @inner
     def finish(args: Any, base: int, head: int, token: int, tokens: int, part: int) -> None:
         heads = args.key_heads * queries
-        tops, sums = floats(base + places.tops), floats(base + places.sums)
         for row in range(tokens * queries):
             made, index = base + places.mixed + 4 * row * width, row // queries
+            state = base + places.states + row * STATE_BYTES
             its_part = part if part == ANSWER else part + index
             its_head = head * queries + row % queries
-            write(args, made, tops[row], sums[row], token + index, its_part, its_head, heads)
+            write(args, made, state, token + index, its_part, its_head, heads)
 
     return finish

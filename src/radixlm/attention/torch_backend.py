@@ -358,8 +358,7 @@ def view_of(span: RowSpan) -> Extent | None:
     """The one run of slots that is all that a row reads by itself, if it is one. A segment's runs
     never touch, so one that has several of them (a long answer can have thousands) settles it.
     """
-    skipped = range(span.head, span.head + span.gap)
-    own = [segment for segment in span.segments if segment.start not in skipped]
+    own = [segment for segment in span.segments if segment.stop > span.start]
     start = stop = own[0].extents[0].start
     for segment in own:
         if len(segment.extents) > 1 or segment.extents[0].start != stop:
@@ -370,13 +369,12 @@ def view_of(span: RowSpan) -> Extent | None:
 
 def _slots_of(spans: Sequence[RowSpan], table: Tensor) -> Tensor:
     """(spans, longest context) int64: the slots that each row reads by itself."""
-    places = [(span.table_row, span.context, span.head, span.gap) for span in spans]
+    places = [(span.table_row, span.context, span.start) for span in spans]
     made = torch.tensor(places, dtype=torch.int64, device=table.device)
-    rows, lengths, heads, gaps = made[:, :, None].unbind(1)
+    rows, lengths, starts = made[:, :, None].unbind(1)
     position = torch.arange(spans[0].context, device=table.device)
     position = torch.minimum(position, lengths - 1)
-    position = torch.where(position < heads, position, position + gaps)
-    return table[rows, position].long()
+    return table[rows, starts + position].long()
 
 
 def _shared_source(read: SharedRead, pool: KVPool) -> Source:

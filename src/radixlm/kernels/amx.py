@@ -22,14 +22,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from radixlm.kernels.vectors import (
-    MOST_LANES,
-    Lanes,
-    call,
-    emitted,
-    offset,
-    processor_has,
-)
+from radixlm.kernels.vectors import call, emitted, offset, processor_has
 
 TILE_ROWS = 16
 # Units of a tile: a strip's are whole tiles of them.
@@ -153,33 +146,17 @@ class TileStrip:
         call(self._builder, f"llvm.x86.{how}", _VOID, [ir.Constant(_INT8, tile), pointer, stride])
 
 
-def make_tile_product(groups: int, vectors: int, *, onto: bool) -> Any:
+def make_tile_product(groups: int, vectors: int) -> Any:
     """As `strips.make_product`, of 16 rows or two such groups: product(a, a_stride, b, b_stride,
-    units, into, stride, factors). units: a multiple of 16.
+    units, into, stride). units: a multiple of 16.
     """
 
-    @emitted(types.void, *[types.int64] * 8)
+    @emitted(types.void, *[types.int64] * 7)
     def product(builder: ir.IRBuilder, *values: Any) -> None:
-        a, a_stride, b, b_stride, units, into, stride, factors = values
+        a, a_stride, b, b_stride, units, into, stride = values
         strip = TileStrip(builder, groups, vectors)
-        if onto:
-            _scale(builder, into, stride, groups * TILE_ROWS, vectors, factors)
-            strip.take(into, stride)
-        else:
-            strip.clear()
+        strip.clear()
         strip.add(a, a_stride, b, b_stride, units)
         strip.store(into, stride)
 
     return product
-
-
-def _scale(
-    builder: ir.IRBuilder, at: Any, stride: Any, rows: int, vectors: int, factors: Any
-) -> None:
-    """Rows of float32 times their factors, in place."""
-    ops = Lanes(builder, MOST_LANES)
-    with cgutils.for_range(builder, ir.Constant(_INT64, rows)) as loop:
-        row = builder.add(at, builder.mul(stride, loop.index))
-        factor = ops.load_one(offset(builder, factors, loop.index, 4), 0)
-        for v in range(vectors):
-            ops.store(builder.fmul(ops.load(row, v * MOST_LANES), factor), row, v * MOST_LANES)

@@ -1,11 +1,12 @@
 """Single tokens' products with keys and values, in float32 or in pairs of bfloat16; and the softmax
 of a row of scores in two vector loops: its largest, then powers and their sum.
 
-Where processors multiply pairs of bfloat16:
+Sums are in the order that `strips` has: of a score over the numbers of a key, of a mixed value over
+tokens. So a token's bits are the same whichever computes it.
 
-scores   64 numbers of a key and of a query are 2 vectors of 16 pairs: nothing is widened
-mix      numbers of two tokens' values are brought side by side, in whatever order costs least,
-         and put in order once, when the sums of a tile are complete:
+scores   as many keys as a vector has lanes are turned in registers: a vector per unit
+mix      where processors multiply pairs of bfloat16, numbers of two tokens' values are brought side
+         by side in whatever order costs least, and put in order when a tile is complete:
 
          token t    a0 a1 a2 ..        a0 b0 a1 b1 ..   x   (weight of t, weight of t + 1)
          token t+1  b0 b1 b2 ..   ->
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any
 
@@ -23,6 +24,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
+from radixlm.kernels.strips import VECTOR_LANES, turned
 from radixlm.kernels.vectors import (
     MOST_EXACT,
     MOST_LANES,
@@ -56,39 +58,60 @@ def has_pairs(head_dim: int, *, bfloat16: bool) -> bool:
     return bfloat16 and has_bfloat16() and head_dim % NUMBERS == 0
 
 
-def make_dots(queries: int, head_dim: int, tokens: int, *, bfloat16: bool, pairs: bool) -> Any:
-    """dots(q, keys, scores, stride): scores[i * stride + t] = q[i] . keys[t].
+def make_scores(queries: int, head_dim: int, *, bfloat16: bool, pairs: bool) -> Any:
+    """scores(q, pool, size, slots, into, stride, t, ahead): of each query with `VECTOR_LANES` keys.
 
-    q: address of (queries, head_dim) float32, with `pairs` bfloat16; keys: addresses of `tokens`
-    keys. pairs: only where `has_pairs`.
+    q: address of (queries, head_dim) float32, with `pairs` bfloat16; slots: of the keys' int32,
+    size: bytes from slot to slot; into: of the first query's scores, the next one's `stride` x 4
+    bytes on. t, ahead: tokens from t on of what is read next, see `attention.direct`.
+    pairs: only where `has_pairs`.
     """
-    addresses = types.UniTuple(types.int64, tokens)
+    units, per_unit = (head_dim // 2, 2) if pairs else (head_dim, 1)
+    length = head_dim * (2 if bfloat16 else 4)
 
-    @emitted(types.void, types.int64, addresses, types.int64, types.int64)
-    def dots(builder: ir.IRBuilder, q: Any, keys: Any, scores: Any, stride: Any) -> None:
-        ops = Lanes(builder, lanes_of(head_dim))
-        at = [builder.extract_value(keys, t) for t in range(tokens)]
-        sums = [[ops.all(0)] * tokens for _ in range(queries)]
-        multiply_add = ops.multiply_add_pairs if pairs else ops.multiply_add
-        for d in range(0, head_dim, NUMBERS if pairs else ops.lanes):
-            if pairs:
-                part = [ops.load_pairs(q, i * head_dim + d) for i in range(queries)]
-                key = [ops.load_pairs(address, d) for address in at]
-            else:
-                part = [ops.load(q, i * head_dim + d) for i in range(queries)]
-                key = [ops.load(address, d, bfloat16=bfloat16) for address in at]
-            for t in range(tokens):
-                for i in range(queries):
-                    sums[i][t] = multiply_add(part[i], key[t], sums[i][t])
-        for i in range(queries):
-            row = offset(builder, scores, stride, 4 * i)
-            if tokens <= ops.lanes:
-                ops.store(ops.sums(sums[i]), row, 0)
-            else:
-                for t in range(tokens):
-                    ops.store(ops.sum(sums[i][t]), row, t)
+    @emitted(types.void, *[types.int64] * 7, types.UniTuple(types.int64, 3))
+    def scores(builder: ir.IRBuilder, *given: Any) -> None:
+        q, pool, size, slots, into, stride, t, ahead = given
+        ops = Lanes(builder, VECTOR_LANES)
+        keys = [_value(builder, pool, size, slots, lane) for lane in range(VECTOR_LANES)]
+        sums, fetched = [ops.all(0)] * queries, 0
+        for unit, vector in _turned_units(ops, builder, keys, units, bfloat16, pairs):
+            for i in range(queries):
+                place = i * head_dim + per_unit * unit
+                if pairs:
+                    sums[i] = ops.multiply_add_pairs(ops.load_pair(q, place), vector, sums[i])
+                else:
+                    sums[i] = ops.multiply_add(ops.load_one(q, place), vector, sums[i])
+            wanted = -(-(unit + 1) * VECTOR_LANES // units)
+            for index in range(fetched, wanted):
+                _fetch_ahead(
+                    builder, ahead, size, builder.add(t, ir.Constant(_INT64, index)), length
+                )
+            fetched = wanted
+        for i, total in enumerate(sums):
+            ops.store(total, offset(builder, into, stride, 4 * i), 0)
 
-    return dots
+    return scores
+
+
+def _turned_units(
+    ops: Lanes, builder: ir.IRBuilder, keys: Sequence[Any], units: int, bfloat16: bool, pairs: bool
+) -> Iterator[tuple[int, Any]]:
+    """Each unit of these keys, one of each in a vector."""
+    whole = units // VECTOR_LANES * VECTOR_LANES
+    widened = bfloat16 and not pairs
+    for first in range(0, whole, VECTOR_LANES):
+        start = ir.Constant(_INT64, first * (2 if widened else 4))
+        rows = [ops.load(builder.add(key, start), 0, bfloat16=widened) for key in keys]
+        for index, vector in enumerate(turned(builder, rows)):
+            yield first + index, builder.bitcast(vector, ops.pairs) if pairs else vector
+    for unit in range(whole, units):
+        vector = ops.all(0)
+        for lane, key in enumerate(keys):
+            one = Lanes(builder, 1).load(key, unit, bfloat16=bfloat16)
+            number = builder.extract_element(one, ir.Constant(_INT32, 0))
+            vector = builder.insert_element(vector, number, ir.Constant(_INT32, lane))
+        yield unit, vector
 
 
 def make_mix(queries: int, head_dim: int, tokens: int, *, bfloat16: bool) -> Any:
@@ -117,7 +140,7 @@ def make_mix(queries: int, head_dim: int, tokens: int, *, bfloat16: bool) -> Any
 
 def make_pair_mix(queries: int, head_dim: int) -> Any:
     """mix(out, values, size, slots, n, weights, stride, ahead): out[i] += the sum over t < n of
-    weights[i][t] values[slots[t]].
+    weights[i][t] values[slots[t]], in an order of numbers that `put_in_order` undoes.
 
     out: address of (queries, head_dim) float32; size: bytes from slot to slot; slots: address of
     int32. Where n is odd there is one more slot, whose weight is 0. weights: address of rows of
@@ -134,42 +157,52 @@ def make_pair_mix(queries: int, head_dim: int) -> Any:
         for first in range(0, head_dim, at_once):
             numbers = range(first, min(first + at_once, head_dim), NUMBERS)
             # Of each query and vector of numbers, the low and the high half of the pairs.
+            keys = list(product(range(queries), numbers, enumerate((_LOW, _HIGH))))
+            places = {key: key[0] * head_dim + key[1] + key[2][0] * MOST_LANES for key in keys}
             sums = {
-                key: cgutils.alloca_once_value(builder, ops.all(0))
-                for key in product(range(queries), numbers, (_LOW, _HIGH))
+                key: cgutils.alloca_once_value(builder, ops.load(out, places[key])) for key in keys
             }
             with cgutils.for_range_slice(builder, begin, n, step, _INT64) as (t, _):
                 here = offset(builder, slots, t, 4)
                 pair = [_value(builder, values, size, here, index) for index in range(2)]
-                _fetch_ahead(builder, ahead, size, t, 2 * head_dim)
+                for index in (t, builder.add(t, ir.Constant(_INT64, 1))):
+                    _fetch_ahead(builder, ahead, size, index, 2 * head_dim)
                 weight = [ops.load_pair(offset(builder, row, t, 2), 0) for row in rows]
-                for d, half in product(numbers, (_LOW, _HIGH)):
+                for d, half in product(numbers, enumerate((_LOW, _HIGH))):
                     vectors = [ops.load_pairs(address, d) for address in pair]
-                    pairs = builder.shuffle_vector(*vectors, order_of(half))
+                    pairs = builder.shuffle_vector(*vectors, order_of(half[1]))
                     for i in range(queries):
                         total = sums[i, d, half]
                         made = ops.multiply_add_pairs(weight[i], pairs, builder.load(total))
                         builder.store(made, total)
-            for i, d, part in product(range(queries), numbers, range(2)):
-                low, high = (builder.load(sums[i, d, half]) for half in (_LOW, _HIGH))
-                order = _ORDER[part * MOST_LANES : (part + 1) * MOST_LANES]
-                at = i * head_dim + d + part * MOST_LANES
-                made = builder.shuffle_vector(low, high, order_of(order))
-                ops.store(builder.fadd(made, ops.load(out, at)), out, at)
+            for key in keys:
+                ops.store(builder.load(sums[key]), out, places[key])
 
     return mix
 
 
+@emitted(types.void, types.int64, types.int64)
+def put_in_order(builder: ir.IRBuilder, mixed: Any, size: Any) -> None:
+    """What `make_pair_mix` left, `size` numbers, as the numbers of values."""
+    ops = Lanes(builder, MOST_LANES)
+    step = ir.Constant(_INT64, NUMBERS)
+    with cgutils.for_range_slice(builder, ir.Constant(_INT64, 0), size, step, _INT64) as (d, _):
+        at = offset(builder, mixed, d, 4)
+        low, high = (ops.load(at, part * MOST_LANES) for part in range(2))
+        for part in range(2):
+            order = _ORDER[part * MOST_LANES : (part + 1) * MOST_LANES]
+            made = builder.shuffle_vector(low, high, order_of(order))
+            ops.store(made, at, part * MOST_LANES)
+
+
 def _fetch_ahead(builder: ir.IRBuilder, ahead: Any, size: Any, t: Any, length: int) -> None:
-    """Have `length` bytes of tokens t and t + 1 that are ahead fetched, or of the last one."""
+    """Have `length` bytes of the token t that is ahead fetched, or of the last one."""
     pool, slots, count = (builder.extract_value(ahead, index) for index in range(3))
     last = builder.sub(count, ir.Constant(_INT64, 1))
-    for index in range(2):
-        place = builder.add(t, ir.Constant(_INT64, index))
-        place = builder.select(builder.icmp_signed("<", place, last), place, last)
-        address = _value(builder, pool, size, offset(builder, slots, place, 4), 0)
-        for line in range(0, length, 64):
-            prefetch_line(builder, builder.add(address, ir.Constant(_INT64, line)))
+    place = builder.select(builder.icmp_signed("<", t, last), t, last)
+    address = _value(builder, pool, size, offset(builder, slots, place, 4), 0)
+    for line in range(0, length, 64):
+        prefetch_line(builder, builder.add(address, ir.Constant(_INT64, line)))
 
 
 def _value(builder: ir.IRBuilder, values: Any, size: Any, slots: Any, index: int) -> Any:

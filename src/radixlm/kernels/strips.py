@@ -31,6 +31,8 @@ from radixlm.kernels.vectors import (
 
 _INT64 = ir.IntType(64)
 UNIT_BYTES = 4
+# Of a vector that is one register.
+VECTOR_LANES = MOST_LANES if processor_has("avx512f") else 8
 
 
 def strip_vectors() -> int:
@@ -69,14 +71,6 @@ class Strip:
             for _ in range(rows)
         ]
 
-    def take(self, rows: Sequence[Any], factors: Any) -> None:
-        """Begin with what is at these addresses, each row times its factor."""
-        for r, (at, row) in enumerate(zip(rows, self._grid, strict=True)):
-            factor = self._ops.load_one(factors, r)
-            for v, variable in enumerate(row):
-                value = self._ops.load(at, v * self._ops.lanes)
-                self._builder.store(self._builder.fmul(value, factor), variable)
-
     def take_one(self, at: Any) -> None:
         """Begin all rows with the same numbers."""
         for v, _ in enumerate(self._grid[0]):
@@ -106,20 +100,17 @@ class Strip:
                 self._ops.put(value, self._builder.add(at, here), bfloat16=bfloat16)
 
 
-def make_product(rows: int, vectors: int, *, pairs: bool, onto: bool) -> Any:
-    """product(a, a_stride, b, b_stride, units, into, stride, factors): of `rows` rows with
-    `vectors` x 16 lanes; into[r] = sum over u of a[r, u] b[u], plus, `onto` what is there,
-    factors[r] into[r]. Strides are in bytes; factors: address of float32.
+def make_product(rows: int, vectors: int, *, pairs: bool) -> Any:
+    """product(a, a_stride, b, b_stride, units, into, stride): of `rows` rows with `vectors` x 16
+    lanes; into[r] = sum over u of a[r, u] b[u]. Strides are in bytes.
     """
 
-    @emitted(types.void, *[types.int64] * 8)
+    @emitted(types.void, *[types.int64] * 7)
     def product(builder: ir.IRBuilder, *values: Any) -> None:
-        a, a_stride, b, b_stride, units, into, stride, factors = values
+        a, a_stride, b, b_stride, units, into, stride = values
         strip = Strip(builder, rows, vectors, pairs=pairs)
         a_rows = [offset(builder, a, a_stride, row) for row in range(rows)]
         into_rows = [offset(builder, into, stride, row) for row in range(rows)]
-        if onto:
-            strip.take(into_rows, factors)
         with cgutils.for_range(builder, units) as loop:
             strip.add(a_rows, b, b_stride, loop.index)
         strip.store(into_rows)
@@ -141,24 +132,23 @@ def make_transposed(*, widen: bool) -> Any:
             place = builder.add(rows, ir.Constant(_INT64, 8 * index))
             row = builder.load(builder.inttoptr(place, _INT64.as_pointer()))
             matrix.append(ops.load(builder.add(row, start), 0, bfloat16=widen))
-        for index, vector in enumerate(_turned(builder, matrix)):
+        for index, vector in enumerate(turned(builder, matrix)):
             ops.store(vector, offset(builder, into, stride, index), 0)
 
     return transposed
 
 
-def _turned(builder: ir.IRBuilder, matrix: Sequence[Any]) -> list[Any]:
+def turned(builder: ir.IRBuilder, matrix: Sequence[Any]) -> list[Any]:
     """A square matrix transposed: blocks across the diagonal change places, ever smaller ones.
 
-    A B  ->  A C   then within each block, and so on: log2(16) x 16 shuffles
+    A B  ->  A C   then within each block, and so on: log2(n) x n shuffles
     C D      B D
     """
-    rows = list(matrix)
-    lanes = range(MOST_LANES)
-    half = MOST_LANES // 2
+    rows, size = list(matrix), len(matrix)
+    lanes, half = range(size), size // 2
     while half:
-        low = [lane if not lane & half else MOST_LANES + lane - half for lane in lanes]
-        high = [lane + half if not lane & half else MOST_LANES + lane for lane in lanes]
+        low = [lane if not lane & half else size + lane - half for lane in lanes]
+        high = [lane + half if not lane & half else size + lane for lane in lanes]
         for index in lanes:
             if index & half:
                 continue

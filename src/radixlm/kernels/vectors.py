@@ -40,11 +40,9 @@ def has_bfloat16() -> bool:
 
 
 _INT64, _INT32, _INT16, _FLOAT = ir.IntType(64), ir.IntType(32), ir.IntType(16), ir.FloatType()
-# No flag that lets the compiler believe that there are no NaN and no infinities: broken weights
-# are to be seen in the logits.
-_MATH = {"reassoc", "contract", "nsz", "arcp"}
+# No "fastmath": broken weights are to be seen in the logits, and sums are to have the same order,
+# and bits, in each kernel that they are compiled into.
 FAST: dict[str, Any] = {
-    "fastmath": _MATH,
     "boundscheck": False,
     "error_model": "numpy",
     # Only compiled code calls it: ways in from Python and from C take an eighth of the time.
@@ -161,7 +159,7 @@ def float_of_bits(builder: ir.IRBuilder, bits: Any) -> Any:
 @emitted(types.void, types.int64, types.int64)
 def clear(builder: ir.IRBuilder, address: Any, size: Any) -> None:
     """Write `size` float32 zeros."""
-    for ops, index in _vectors_and_rest(builder, size):
+    for ops, index in vectors_and_rest(builder, size):
         ops.store(ops.all(0), offset(builder, address, index, 4), 0)
 
 
@@ -171,7 +169,7 @@ def make_put(*, bfloat16: bool) -> Any:
 
     @emitted(types.void, types.int64, types.float32, types.int64, types.int64)
     def put(builder: ir.IRBuilder, numbers: Any, factor: Any, size: Any, into: Any) -> None:
-        for ops, index in _vectors_and_rest(builder, size):
+        for ops, index in vectors_and_rest(builder, size):
             x = ops.load(offset(builder, numbers, index, 4), 0)
             made = builder.fmul(x, ops.spread(factor))
             ops.put(made, offset(builder, into, index, element), bfloat16=bfloat16)
@@ -179,7 +177,7 @@ def make_put(*, bfloat16: bool) -> Any:
     return put
 
 
-def _vectors_and_rest(builder: ir.IRBuilder, size: Any) -> Iterator[tuple[Lanes, Any]]:
+def vectors_and_rest(builder: ir.IRBuilder, size: Any) -> Iterator[tuple[Lanes, Any]]:
     """Loops over `size` numbers, for the caller to fill: in vectors, and the rest one by one."""
     zero = ir.Constant(_INT64, 0)
     whole = builder.and_(size, ir.Constant(_INT64, -MOST_LANES))
@@ -212,6 +210,7 @@ class Lanes:
         self.lanes = lanes
         self.vector = ir.VectorType(_FLOAT, lanes)
         self.integers = ir.VectorType(_INT32, lanes)
+        self.pairs = ir.VectorType(BFloat(), 2 * lanes)
 
     def load(self, address: Any, elements: int, *, bfloat16: bool = False) -> Any:
         if not bfloat16:
@@ -271,15 +270,13 @@ class Lanes:
     def exp2(self, x: Any, degree: int) -> Any:
         """2^x of numbers <= 0, down to 2^-100: 2^part as a polynomial for a part between -1/2 and
         1/2, times 2^whole, made of its bits: adding 1.5 x 2^23 leaves it in the lowest ones. NaN
-        stays NaN, in the part. (Taking that away again would round, but numba's flags would let
-        the compiler take both away.)
+        stays NaN, in the part.
         """
         b = self._builder
         least = self.all(_LEAST)
         x = b.select(b.fcmp_ordered(">", least, x), least, x)
         whole = b.fadd(x, self.all(1.5 * 2**23))
-        rounded = call(b, f"llvm.rint.v{self.lanes}f32", self.vector, [x])
-        part = b.fsub(x, rounded)
+        part = b.fsub(x, b.fsub(whole, self.all(1.5 * 2**23)))
         power = self.all(_EXP2[degree])
         for factor in reversed(_EXP2[:degree]):
             power = self.multiply_add(power, part, self.all(factor))
@@ -319,13 +316,12 @@ class Lanes:
 
     def load_pairs(self, address: Any, elements: int) -> Any:
         """A vector of pairs of bfloat16 numbers, twice as many as lanes."""
-        halves = ir.VectorType(BFloat(), 2 * self.lanes)
-        return self._load(address, 2 * elements, halves, 2)
+        return self._load(address, 2 * elements, self.pairs, 2)
 
     def load_pair(self, address: Any, elements: int) -> Any:
         """One pair of bfloat16 numbers, in all lanes."""
         pair = self.spread(self._load(address, 2 * elements, _FLOAT, 2))
-        return self._builder.bitcast(pair, ir.VectorType(BFloat(), 2 * self.lanes))
+        return self._builder.bitcast(pair, self.pairs)
 
     def multiply_add_pairs(self, x: Any, y: Any, z: Any) -> Any:
         """Both products of a pair and z, in float32; where the processor has no such instruction,
@@ -345,44 +341,21 @@ class Lanes:
         first, second = b.shl(bits, self.all_integer(16)), b.and_(bits, self.all_integer(-1 << 16))
         return b.bitcast(first, self.vector), b.bitcast(second, self.vector)
 
-    def sums(self, vectors: Sequence[Any]) -> Any:
-        """The sum over each vector's lanes, as one short vector; a power of two of them, no more
-        than lanes. Halves are added until there is one vector left, then within it:
-
-            aaaa bbbb  ->  aabb  ->  with ccdd:  abcd
-        """
-        b, lanes, width, made = self._builder, range(self.lanes), self.lanes, list(vectors)
-        while len(made) > 1:
-            width //= 2
-            low = [lane for lane in range(2 * self.lanes) if not lane & width]
-            high = [lane + width for lane in low]
-            halves = [
-                [b.shuffle_vector(x, y, order_of(half)) for half in (low, high)]
-                for x, y in zip(made[::2], made[1::2], strict=True)
-            ]
-            made = [b.fadd(*half) for half in halves]
-        one, group = made[0], width
-        while width > 1:
-            width //= 2
-            swapped = b.shuffle_vector(one, one, order_of([lane ^ width for lane in lanes]))
-            one = b.fadd(one, swapped)
-        return b.shuffle_vector(one, one, order_of(lanes[::group]))
-
     def sum(self, x: Any) -> Any:
         """The sum over a vector's lanes."""
-        zero = ir.Constant(_FLOAT, -0.0)
-        name = f"llvm.vector.reduce.fadd.v{self.lanes}f32"
-        return call(self._builder, name, _FLOAT, [zero, x], ("reassoc", "nsz", "contract"))
+        return self._by_halves(x, self._builder.fadd)
 
     def largest(self, x: Any) -> Any:
-        """The largest of a vector's lanes, none of them NaN. By halves: LLVM's own reduction minds
-        NaN, one lane after the other.
-        """
+        """The largest of a vector's lanes, none of them NaN."""
+        return self._by_halves(x, self.larger)
+
+    def _by_halves(self, x: Any, join: Callable[[Any, Any], Any]) -> Any:
+        """LLVM's own reductions add up in any order, or mind NaN, one lane after the other."""
         b, width = self._builder, self.lanes
         while width > 1:
             width //= 2
             swapped = b.shuffle_vector(x, x, order_of([lane ^ width for lane in range(self.lanes)]))
-            x = self.larger(x, swapped)
+            x = join(x, swapped)
         return b.extract_element(x, ir.Constant(_INT32, 0))
 
     def _load(self, address: Any, start: int, kind: Any, align: int) -> Any:

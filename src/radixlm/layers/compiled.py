@@ -28,7 +28,6 @@ from radixlm.kernels.vectors import (
     float_of_bits,
     inner,
     over_rows,
-    take_unit,
 )
 
 ROWS_PER_UNIT = 4
@@ -100,21 +99,16 @@ def norm_kernel(*, bfloat16: bool) -> Callable[[Any], None]:
             made = builder.fmul(scaled, ops.load(by, 0, bfloat16=bfloat16))
             ops.put(made, into, bfloat16=bfloat16)
 
-    # Not by `over_rows`, where the compiler rounds a division differently.
-    def norm(args: _NormArguments) -> None:
-        epsilon = float_of_bits(np.int32(args.eps))
+    @inner
+    def norm(args: _NormArguments, row: int) -> None:
         size = args.width * element
-        begin = take_unit(args.counters) * ROWS_PER_UNIT
-        while begin < args.rows:
-            for row in range(begin, min(begin + ROWS_PER_UNIT, args.rows)):
-                hidden, out = args.hidden + row * size, args.out + row * size
-                added = (args.added + row * size) * (args.added != 0)
-                squares = add_squares(hidden, added, size)
-                factor = np.float32(1) / np.sqrt(squares / np.float32(args.width) + epsilon)
-                scale(hidden, args.weight, factor, out, size)
-            begin = take_unit(args.counters) * ROWS_PER_UNIT
+        hidden, out = args.hidden + row * size, args.out + row * size
+        added = (args.added + row * size) * (args.added != 0)
+        mean = add_squares(hidden, added, size) / np.float32(args.width)
+        factor = np.float32(1) / np.sqrt(mean + float_of_bits(np.int32(args.eps)))
+        scale(hidden, args.weight, factor, out, size)
 
-    return norm
+    return over_rows(norm, ROWS_PER_UNIT)
 
 
 def silu_product(builder: ir.IRBuilder, ops: Lanes, x: Any, up: Any, *, coarse: bool) -> Any:

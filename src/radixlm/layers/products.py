@@ -29,9 +29,8 @@ from torch import Tensor
 from radixlm.kernels.amx import TILE_UNITS, has_tiles
 from radixlm.kernels.jit import compiled
 from radixlm.kernels.openmp import Worker, team
-from radixlm.kernels.strips import UNIT_BYTES, Strip
+from radixlm.kernels.strips import UNIT_BYTES, VECTOR_LANES, Strip
 from radixlm.kernels.vectors import (
-    MOST_LANES,
     Lanes,
     emitted,
     inner,
@@ -44,8 +43,7 @@ from radixlm.layers.compiled import silu_product
 from radixlm.layers.tile_products import TILE_VECTORS, make_tile_rows
 
 Form = Literal["tiles", "vectors"]
-# Lanes of a vector; vectors of a panel; sums of a strip, such that they stay in registers.
-_VECTOR = MOST_LANES if processor_has("avx512f") else 8
+# Vectors of a panel; sums of a strip, such that they stay in registers.
 _STRIP_VECTORS, _SUMS = 3, 24 if processor_has("avx512f") else 12
 # Rows of a unit; fewer where threads would have fewer units than this.
 _ROWS_PER_UNIT, _LEAST_ROWS_PER_UNIT = 256, 32
@@ -66,11 +64,11 @@ def forms_of(weight: Tensor, *, gated: bool = False) -> tuple[Form, ...]:
     gated: its first half are gates of the second.
     """
     outputs, inputs = weight.shape
-    if gated and outputs // 2 % _VECTOR:
+    if gated and outputs // 2 % VECTOR_LANES:
         return ()
     if weight.device.type != "cpu" or not team().is_whole or not processor_has("fma"):
         return ()
-    if outputs < _STRIP_VECTORS * _VECTOR:
+    if outputs < _STRIP_VECTORS * VECTOR_LANES:
         return ()
     if weight.dtype == torch.float32:
         return ("vectors",)
@@ -104,9 +102,9 @@ class PanelProduct:
         forms, pairs = forms_of(weight, gated=gated), weight.dtype == torch.bfloat16
         vectors = TILE_VECTORS if gated or "tiles" in forms else _STRIP_VECTORS
         if gated:
-            order = torch.arange(outputs).view(2, -1, _VECTOR).transpose(0, 1).flatten()
+            order = torch.arange(outputs).view(2, -1, VECTOR_LANES).transpose(0, 1).flatten()
             weight, bias = weight[order], None if bias is None else bias[order]
-        lanes, numbers = vectors * _VECTOR, 2 if pairs else 1
+        lanes, numbers = vectors * VECTOR_LANES, 2 if pairs else 1
         self._panels, self._bias = _packed(weight, bias, lanes, numbers)
         self._panel_bytes = self._panels.nbytes // self._panels.shape[0]
         self._workers = {
@@ -169,7 +167,7 @@ def _packed(weight: Tensor, bias: Tensor | None, lanes: int, numbers: int) -> tu
 def _make_vector_rows(vectors: int, *, pairs: bool, halves: bool, gated: bool) -> Any:
     """rows(args, begin, count, first, last, ahead): see `product_kernel`."""
     strip = _make_vector_strip(vectors, pairs=pairs, halves=halves, gated=gated)
-    lanes, element, height = vectors * _VECTOR, 2 if halves else 4, _SUMS // vectors
+    lanes, element, height = vectors * VECTOR_LANES, 2 if halves else 4, _SUMS // vectors
     columns = lanes // 2 if gated else lanes
 
     @inner
@@ -194,7 +192,7 @@ def _make_vector_strip(vectors: int, *, pairs: bool, halves: bool, gated: bool) 
 
     pairs: units are pairs of bfloat16 numbers; halves: results are bfloat16.
     """
-    panel_row, height = vectors * _VECTOR * UNIT_BYTES, _SUMS // vectors
+    panel_row, height = vectors * VECTOR_LANES * UNIT_BYTES, _SUMS // vectors
 
     @emitted(types.void, *[types.int64] * 8)
     def strip(builder: ir.IRBuilder, *values: Any) -> None:
@@ -202,7 +200,7 @@ def _make_vector_strip(vectors: int, *, pairs: bool, halves: bool, gated: bool) 
             return [silu_product(builder, ops, *row, coarse=halves)]
 
         x, x_stride, last, panel, units, bias, into, stride = values
-        sums = Strip(builder, height, vectors, pairs=pairs, lanes=_VECTOR)
+        sums = Strip(builder, height, vectors, pairs=pairs, lanes=VECTOR_LANES)
         sums.take_one(bias)
         x_rows = _rows_until(builder, x, x_stride, last, height)
         with cgutils.for_range(builder, units) as loop:
@@ -244,7 +242,7 @@ def product_kernel(
         multiply = make_tile_rows(halves=halves, gated=gated)
     else:
         multiply = _make_vector_rows(vectors, pairs=pairs, halves=halves, gated=gated)
-    lanes = vectors * _VECTOR
+    lanes = vectors * VECTOR_LANES
     columns = lanes // 2 if gated else lanes
 
     def product(args: _Arguments) -> None:

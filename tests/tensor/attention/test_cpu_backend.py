@@ -11,6 +11,7 @@ from radixlm.attention import backends
 from radixlm.attention.backends import CpuBackend, make_backend
 from radixlm.attention.plan import make_plan
 from radixlm.attention.torch_backend import TorchBackend
+from radixlm.core.errors import ConfigError
 from radixlm.kernels.openmp import team
 from radixlm.memory.pools import KVPool
 from tests.tensor.attention_cases import (
@@ -134,8 +135,12 @@ def test_a_machine_gets_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     if team().is_whole:
         assert isinstance(make_backend(plain, 2), CpuBackend)
     assert isinstance(make_backend(double, 2), TorchBackend)
+    with pytest.raises(ConfigError, match="--deterministic .* float64 on cpu"):
+        make_backend(double, 2, deterministic=True)
     monkeypatch.setattr(backends, "team", Alone)
     assert isinstance(make_backend(plain, 2), TorchBackend)
+    with pytest.raises(ConfigError, match="OpenMP's threads"):
+        make_backend(plain, 2, deterministic=True)
 
 
 class Alone:

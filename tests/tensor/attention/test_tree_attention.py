@@ -108,30 +108,37 @@ def test_a_node_is_read_once_for_neighbouring_rows() -> None:
         (0, 6, 100),
         (4, 6, 40),
     ]
-    assert [(s.token, s.context, s.head, s.gap) for s in plan.rows] == [
-        (0, 6, 0, 150),
-        (1, 9, 0, 150),
-        (4, 1, 0, 140),
-        (5, 8, 0, 140),
-        (6, 10, 0, 0),
+    assert [(s.token, s.start, s.context) for s in plan.rows] == [
+        (0, 150, 6),
+        (1, 150, 9),
+        (4, 140, 1),
+        (5, 140, 8),
+        (6, 0, 10),
     ]
     assert plan.kv_tokens_read == 190 + 6 + 9 + 1 + 8 + 10
     assert plan.kv_tokens_of_rows == 156 + 159 + 141 + 148 + 10
 
 
-def test_small_nodes_are_left_to_their_readers() -> None:
-    """Before the first that pays and after the last one, but not between."""
+def test_small_nodes_are_read_with_what_follows() -> None:
+    """By those who share that; all others, and what comes last, are left to the rows."""
     trunk = ((1, 10), (2, 90), (3, 4), (4, 80), (5, 7))
     paths = [Path(trunk, 2, 1), Path(trunk, 2, 1), Path(trunk[:3], 1, 1), Path(trunk[:1], 1, 1)]
     rule = Sharing(largest=99, fewest=1, shortest=0, least_saved=80, least_view=1)
     plan = _plan(paths, rule)
-    assert sorted((r.first, r.stop, r.length) for r in plan.shared) == [(0, 2, 87), (0, 3, 94)]
-    assert [(s.token, s.context, s.head, s.gap) for s in plan.rows] == [
-        (0, 13, 10, 181),
-        (1, 13, 10, 181),
-        (2, 12, 10, 94),
-        (3, 12, 0, 0),
+    assert _reads(plan) == [(0, 2, 104, 87), (0, 3, 0, 104)]
+    assert [(s.token, s.start, s.context) for s in plan.rows] == [
+        (0, 191, 3),
+        (1, 191, 3),
+        (2, 104, 2),
+        (3, 0, 12),
     ]
+    plan = _plan(paths, rule._replace(align=16))
+    assert _reads(plan) == [(0, 2, 96, 80), (0, 3, 0, 96)]
+    assert [(s.start, s.context) for s in plan.rows] == [(176, 18), (176, 18), (96, 10), (0, 12)]
+
+
+def _reads(plan: AttentionPlan) -> list[tuple[int, int, int, int]]:
+    return sorted((read.first, read.stop, read.start, read.length) for read in plan.shared)
 
 
 def test_few_readers_read_by_themselves() -> None:
@@ -142,7 +149,7 @@ def test_few_readers_read_by_themselves() -> None:
     # New tokens count, not rows.
     chunked = [Path(((1, 60),), 1, 1), Path(((1, 60),), 1, 4)]
     assert _plan(chunked, rule).shared
-    # But not those of rows that have many, nor tokens that only pay for the merging.
+    # But rows that have many read by themselves, and what is shared has to pay for the merging.
     assert not _plan(chunked, rule._replace(largest=3)).shared
     assert not _plan(chunked, rule._replace(shortest=1)).shared
     assert _plan(chunked * 2, rule._replace(shortest=30)).shared

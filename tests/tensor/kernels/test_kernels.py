@@ -149,7 +149,7 @@ if sys.argv[2] == "fetch":
 for halves in (False, True):
     make_direct_kernel(3, 64, bfloat16=halves)
     make_tile_kernel(Shape(5, 80, halves, tiles=halves and has_tiles()))
-    make_merge_kernel(bfloat16=halves)
+    make_merge_kernel(64, bfloat16=halves)
     make_write_kernel()
     for make in (compiled.norm_kernel, compiled.gate_kernel, compiled.rotate_kernel):
         make(bfloat16=halves)

@@ -112,10 +112,10 @@ def test_n_answers_stand_prompt_by_prompt(real):
 
 
 def test_a_stream_tells_everything_so_far(fake):
-    whole = fake.generate(sampling_params=few(8)).json()
-    *parts, last = events(fake.generate(sampling_params=few(8), stream=True))
+    whole = fake.generate(sampling_params=few(200)).json()
+    *parts, last = events(fake.generate(sampling_params=few(200), stream=True))
     assert (last["text"], last["output_ids"]) == (whole["text"], whole["output_ids"])
-    assert last["meta_info"]["finish_reason"] == {"type": "length", "length": 8}
+    assert last["meta_info"]["finish_reason"] == {"type": "length", "length": 200}
     assert last["meta_info"].keys() == META
     assert len(parts) >= 1
     for before, after in zip(parts, [*parts[1:], last], strict=True):

@@ -32,10 +32,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_random_checkpoint("tiny", tmp_path_factory.mktemp("m") / "tiny", dtype="float32")
 
 
+def _torch_backend(pool: KVPool, n_heads: int, *, deterministic: bool) -> TorchBackend:
+    return TorchBackend(pool, n_heads)
+
+
 @pytest.fixture(params=["cpu", "torch"])
 def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "torch":
-        monkeypatch.setattr("radixlm.runner.model_runner.make_backend", TorchBackend)
+        monkeypatch.setattr("radixlm.attention.backends.CpuBackend", _torch_backend)
 
 
 @pytest.fixture
@@ -44,9 +48,9 @@ def runners(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, KVPool]]:
     parts: list[tuple[Any, KVPool]] = []
 
     class Recorded(ModelRunner):
-        def __init__(self, model: Any, pool: KVPool, *rest: Any) -> None:
+        def __init__(self, model: Any, pool: KVPool, *rest: Any, **options: Any) -> None:
             parts.append((model, pool))
-            super().__init__(model, pool, *rest)
+            super().__init__(model, pool, *rest, **options)
 
     monkeypatch.setattr(loading, "ModelRunner", Recorded)
     return parts

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from radixlm.attention.backends import check_deterministic
 from radixlm.build.resolve import (
     resolve_context,
     resolve_device,
@@ -31,7 +32,7 @@ from radixlm.engine.input_processor import new_request
 from radixlm.engine.watching import Journal
 from radixlm.kernels.jit import user_store
 from radixlm.kernels.openmp import team
-from radixlm.layers.ways import ProductTable
+from radixlm.layers.ways import Choose, ProductTable, one_way
 from radixlm.memory.pools import (
     MOST_TOKENS,
     KVPool,
@@ -122,8 +123,8 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
     policy = make_policy(config.eviction_policy)
     folder = resolve_folder(config.model)
     model_config = load_config(folder)
-    device = resolve_device(config.device)
-    dtype = resolve_dtype(config, model_config)
+    device, dtype = resolve_device(config.device), resolve_dtype(config, model_config)
+    choose = _choice_of_products(config, dtype, device)
     context = resolve_context(config, model_config)
     tokenizer = Tokenizer.load(Path(config.tokenizer) if config.tokenizer else folder)
     template = ChatTemplate.load(
@@ -131,7 +132,7 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
     )
     reached = replace(model_config, context_length=min(context, config.kv_tokens or MOST_TOKENS))
     model = load_model(folder, reached, dtype=dtype, device=device, progress=progress)
-    model.pack(ProductTable(user_store()).choice)
+    model.pack(choose)
     shape = (model_config.n_layers, model_config.n_kv_heads, model_config.head_dim)
     capacity = config.kv_tokens or default_kv_tokens(bytes_per_token(*shape, dtype), device)
     pin_budget = resolve_pin_budget(config, capacity, context)
@@ -145,7 +146,7 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
     )
     limits = Limits(context, cache.largest_request, model_config.vocab_size)
     pool, table = _memory(config, shape, cache.capacity, limits.longest, dtype, device)
-    runner: Runner = ModelRunner(model, pool, table, device)
+    runner: Runner = ModelRunner(model, pool, table, device, deterministic=config.deterministic)
     eos_id = tokenizer.eos_token_id
     eos = model_config.eos_token_ids | (frozenset() if eos_id is None else {eos_id})
     info = ModelInfo(
@@ -178,6 +179,13 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
     team().leave()  # from here on the engine's thread computes
     client = EngineClient(core, processor, max_queued_requests=config.max_queued_requests)
     return Loaded(config, info, tokenizer, template, client)
+
+
+def _choice_of_products(config: EngineConfig, dtype: torch.dtype, device: torch.device) -> Choose:
+    if not config.deterministic:
+        return ProductTable(user_store()).choice
+    check_deterministic(dtype, device)
+    return one_way
 
 
 def _memory(

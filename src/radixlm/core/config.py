@@ -100,6 +100,11 @@ class EngineConfig:
     disable_jump_forward: bool = flag(
         False, "Ask the model for every token of an answer, those that its grammar forces too."
     )
+    deterministic: bool = flag(
+        False,
+        "A request's tokens and log-probabilities have the same bits alone and in company, from "
+        "the cache and computed anew, on the same machine with the same --threads. For CPUs.",
+    )
     max_queued_requests: int = flag(
         10_000, "Requests that wait or run; more are refused.", integer(1)
     )

@@ -60,7 +60,7 @@ class Linear:
         if self._packed is not None:
             return
         choice = choose(self.weight, self.result, self.gate)
-        if choice.layout != "rows":
+        if choice.layout != "rows" or choice.block:
             self._packed = packed(choice, self.weight, self.bias, self.result, self.gate)
             self.weight, self.bias = self.weight.new_empty(0), None
 

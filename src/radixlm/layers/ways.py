@@ -85,11 +85,12 @@ Times = dict[Way, dict[int, float]]
 
 class Choice:
     """A layout, and the way to read it for each number of rows. steps: the most rows of each way,
-    ascending; the last one's holds beyond.
+    ascending; the last one's holds beyond. block: rows of every call, if these are to be alike.
     """
 
-    def __init__(self, steps: Sequence[tuple[int, Way]]) -> None:
+    def __init__(self, steps: Sequence[tuple[int, Way]], block: int = 0) -> None:
         self.steps = tuple(steps)
+        self.block = block
         self._limits = [rows for rows, _ in steps[:-1]]
 
     @property
@@ -101,8 +102,16 @@ class Choice:
 
 
 PLAIN = Choice([(1, "torch")])
+# Of blocks of 64 rows torch gives a row the same bits wherever it stands in one.
+IN_BLOCKS = Choice([(1, "torch")], block=64)
 # Of a weight (out, in), the type of its product, and its gate, if it has one.
 Choose = Callable[[Tensor, torch.dtype, Gate | None], Choice]
+
+
+def one_way(weight: Tensor, _result: torch.dtype, gate: Gate | None) -> Choice:
+    """A `Choose` by which the bits of a row do not depend on the rows beside it."""
+    forms = forms_of(weight, gated=gate is not None)
+    return Choice([(1, forms[0])]) if forms else IN_BLOCKS
 
 
 def ways_of(weight: Tensor, *, gated: bool = False) -> list[Way]:
@@ -137,12 +146,21 @@ def packed(
         made = _OneDnnProduct(weight, bias, result)
     else:
         made = partial(plain, weight=weight, bias=bias, result=result)
+    if choice.block:
+        made = partial(_in_blocks, made, choice.block)
     return made if gate is None else lambda x: gate(made(x))
 
 
 def plain(x: Tensor, weight: Tensor, bias: Tensor | None, result: torch.dtype) -> Tensor:
     """As torch does it, with the weight as it is."""
     return functional.linear(x, weight, bias).to(result)
+
+
+def _in_blocks(product: Product, block: int, x: Tensor) -> Tensor:
+    """A product of any number of rows as products of as many each; zeros fill the last one."""
+    padded = functional.pad(x, (0, 0, 0, -x.shape[0] % block))
+    parts = [product(part) for part in padded.split(block)] or [product(padded)]
+    return torch.cat(parts)[: x.shape[0]]
 
 
 class _OneDnnProduct:

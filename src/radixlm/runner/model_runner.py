@@ -114,6 +114,9 @@ class ModelRunner:
     It keeps nothing of a request but its row of the table and its keys and values. Prompt
     log-probabilities need the logits of a whole chunk at once, 4 bytes x chunk x vocabulary:
     `--chunked-prefill-size` bounds them.
+
+    deterministic: attention gives a token the same bits in any company; ConfigError where there is
+    no such. The same of products was decided when the model was packed.
     """
 
     def __init__(
@@ -122,13 +125,15 @@ class ModelRunner:
         kv_pool: KVPool,
         req_to_token: ReqToTokenPool,
         device: torch.device | str = "cpu",
+        *,
+        deterministic: bool = False,
     ) -> None:
         self._model = model
         self._kv_pool = kv_pool
         self._req_to_token = req_to_token
         self._device = torch.device(device)
         self._token_bytes = kv_pool.nbytes // kv_pool.capacity
-        self._backend = make_backend(kv_pool, model.config.n_heads)
+        self._backend = make_backend(kv_pool, model.config.n_heads, deterministic=deterministic)
         if self._device.type == "cpu":
             forbid_kernel()  # not in the first step that needs it: others are in it
 

@@ -41,7 +41,8 @@ def top_p_threshold(probs: Tensor, p: Tensor) -> Tensor:
 
     The best token is always kept (nucleus sampling, Holtzman et al., 2020).
     """
-    wanted = (probs.sum(-1, dtype=torch.float64) * p)[:, None]
+    # Not in one sum: torch adds up a single row in another order than several.
+    wanted = (_blocks_of(probs).sum(-1).double().sum(-1) * p)[:, None]
     head = probs.topk(min(_HEAD, probs.shape[1])).values
     threshold, reached = _mass_threshold(head, wanted)
     if not bool(reached.all()):
@@ -147,8 +148,8 @@ def _invert(probs: Tensor, numbers: Tensor) -> Tensor:
 
     probs: (rows, vocab), not negative, each row's sum above 0; numbers: (rows,) in [0, 1).
     """
-    rows, vocab = probs.shape
-    blocks = functional.pad(probs, (0, -vocab % _DRAW_BLOCK)).view(rows, -1, _DRAW_BLOCK)
+    rows = len(probs)
+    blocks = _blocks_of(probs)
     sums = blocks.sum(-1).double()
     mass = sums.cumsum(-1)
     point = numbers[:, None] * mass[:, -1:]
@@ -159,6 +160,12 @@ def _invert(probs: Tensor, numbers: Tensor) -> Tensor:
     # A block's sum is rounded: the point may lie just past the last token that has a probability.
     last = (inner < inner[:, -1:]).sum(-1, keepdim=True)
     return (block * _DRAW_BLOCK + torch.minimum(token, last)).flatten()
+
+
+def _blocks_of(probs: Tensor) -> Tensor:
+    """(rows, vocab) -> (rows, blocks, tokens of a block), with zeros at the end."""
+    rows, vocab = probs.shape
+    return functional.pad(probs, (0, -vocab % _DRAW_BLOCK)).view(rows, -1, _DRAW_BLOCK)
 
 
 def _cut(
@@ -211,12 +218,13 @@ def token_logprobs(
 
 
 def _block(logits: Tensor, targets: Sequence[int], tops: Sequence[int]) -> list[TokenLogprob]:
-    total = logits.logsumexp(-1, keepdim=True)
-    total = torch.where(total.isfinite(), total, torch.nan)
+    # Not by logsumexp, which adds up a single row in another order than several.
+    peak = logits.amax(-1, keepdim=True)
+    scores = torch.where(peak.isfinite(), logits.log_softmax(-1), torch.nan)
     wanted = torch.tensor(targets, dtype=torch.int64, device=logits.device)[:, None]
-    chosen = (logits.gather(1, wanted) - total).flatten().tolist()
+    chosen = scores.gather(1, wanted).flatten().tolist()
     best = _best(logits, min(max(tops), logits.shape[1]))
-    values = (logits.gather(1, best) - total).tolist()
+    values = scores.gather(1, best).tolist()
     ids = best.tolist()
     return [
         TokenLogprob(target, chosen[i], tuple(zip(ids[i][:top], values[i][:top], strict=True)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from radixlm.core.errors import ModelError
 from radixlm.kernels.jit import KernelStore
 from radixlm.layers.compiled import TensorOptions
 from radixlm.layers.linear import GatedMLP, Linear, LMHead, TokenEmbedding
-from radixlm.layers.ways import LAYOUTS, Choice, ProductTable, Way, ways_of
+from radixlm.layers.ways import LAYOUTS, Choice, ProductTable, Way, one_way, ways_of
 
 CPU = torch.device("cpu")
 
@@ -110,14 +111,23 @@ def test_packing_keeps_no_second_copy() -> None:
     assert linear.weight.untyped_storage().nbytes() == 0
 
 
-@pytest.mark.parametrize("way", ["tiles", "vectors"])
+@pytest.mark.parametrize("way", ["tiles", "vectors", "one way"])
+@pytest.mark.parametrize("outputs", [128, 20])
+@pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_row_does_not_depend_on_the_rows_beside_it(dtype: torch.dtype, way: Way) -> None:
-    linear = Linear(96, {"a": 112}, TensorOptions(dtype, CPU), bias=False)
-    linear.weight.normal_()
-    pack(linear, way)
+def test_a_row_does_not_depend_on_the_rows_beside_it(
+    dtype: torch.dtype, gated: bool, outputs: int, way: Way | Literal["one way"]
+) -> None:
+    linear = Linear(96, {"a": outputs}, TensorOptions(dtype, CPU), bias=True, gated=gated)
+    for _, weight in linear.named_weights():
+        weight.normal_()
+    if way == "one way":
+        linear.pack(one_way)
+    else:
+        pack(linear, way)
     x = torch.randn(70, 96).to(dtype)
     together = linear(x)
+    assert linear(x[:0]).shape == (0, together.shape[1])
     for first, last in ((0, 1), (3, 20), (17, 70), (69, 70)):
         assert torch.equal(linear(x[first:last]), together[first:last])
 

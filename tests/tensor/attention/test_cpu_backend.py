@@ -135,7 +135,7 @@ def test_a_machine_gets_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     if team().is_whole:
         assert isinstance(make_backend(plain, 2), CpuBackend)
     assert isinstance(make_backend(double, 2), TorchBackend)
-    with pytest.raises(ConfigError, match="--deterministic .* float64 on cpu"):
+    with pytest.raises(ConfigError, match=r"--deterministic .* float64 on cpu"):
         make_backend(double, 2, deterministic=True)
     monkeypatch.setattr(backends, "team", Alone)
     assert isinstance(make_backend(plain, 2), TorchBackend)

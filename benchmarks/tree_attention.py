@@ -29,6 +29,7 @@ from radixlm.attention.plan import AttentionPlan, Sharing, make_plan
 from radixlm.core.batch import Extent, Remap, ScheduledRow, Segment
 from radixlm.core.request import GenerateRequest
 from radixlm.core.sampling import SamplingParams
+from radixlm.layers.rotary import Rotation
 from radixlm.memory.pools import KVPool, ReqToTokenPool
 
 HEADS, KV_HEADS, HEAD_DIM, LAYERS = 9, 3, 64, 30
@@ -51,7 +52,8 @@ class Step(NamedTuple):
     backend: Backend
     table: Tensor
     slots: Tensor
-    qkv: tuple[Tensor, Tensor, Tensor]
+    qkv: Tensor
+    rotation: Rotation
 
     def plan(self, rule: Sharing | None) -> AttentionPlan:
         return make_plan(self.rows, rule)
@@ -62,7 +64,7 @@ class Step(NamedTuple):
     def run(self, attend: Attend) -> Tensor:
         """All layers; the output of the last."""
         for layer in range(self.pool.n_layers):
-            out = attend(layer, *self.qkv)
+            out = attend(layer, self.qkv, self.rotation, None)
         return out
 
     def milliseconds(self, rules: Sequence[Sharing | None], rounds: int) -> list[float]:
@@ -92,10 +94,11 @@ def make_step(paths: Sequence[Nodes], own: int, dtype: torch.dtype, layers: int)
     for tensor in (*pool.keys, *pool.values):
         tensor.copy_(torch.randn(tensor.shape, generator=generator))
     slots = torch.as_tensor(np.concatenate([row.new_slots for row in rows]), dtype=torch.int64)
-    width = (HEADS, KV_HEADS, KV_HEADS)
-    qkv = torch.randn((len(rows), sum(width), HEAD_DIM), generator=generator).to(dtype)
-    q, k, v = qkv.split(width, dim=1)
-    return Step(rows, pool, make_backend(pool, HEADS), table.table, slots, (q, k, v))
+    heads = HEADS + 2 * KV_HEADS
+    qkv = torch.randn((len(rows), heads * HEAD_DIM), generator=generator).to(dtype)
+    angles = torch.zeros(len(rows), HEAD_DIM // 2)
+    rotation = Rotation(torch.cat((angles.cos(), angles.sin()), dim=1).to(dtype))
+    return Step(rows, pool, make_backend(pool, HEADS), table.table, slots, qkv, rotation)
 
 
 def _row(index: int, nodes: Nodes, own: Extent) -> ScheduledRow:

@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from radixlm.attention.backends import Backend, CpuBackend
+from radixlm.attention.backends import Attend, Backend, CpuBackend
 from radixlm.attention.plan import Sharing, make_plan
-from radixlm.attention.torch_backend import TorchBackend
+from radixlm.attention.torch_backend import TorchBackend, parts_of
 from radixlm.core.batch import ScheduledRow, Segment
+from radixlm.layers.linear import QueryKeyNorm
+from radixlm.layers.rotary import Rotation
 from radixlm.memory.pools import KVPool, ReqToTokenPool
 from tests.tensor.rows import extents_of, make_row
 
@@ -144,7 +146,6 @@ def _filled(
         tensor[torch.as_tensor(places)] = noise.to(dtype).to(device)
     slots = torch.as_tensor(np.concatenate([row.new_slots for row in rows]), dtype=torch.int64)
     width = heads.n_heads + 2 * heads.n_kv_heads
-    # One strided tensor, as a fused projection gives it.
     qkv = torch.randn((slots.numel(), width, heads.head_dim), generator=generator)
     q, k, v = (
         qkv.to(dtype).to(device).split((heads.n_heads, heads.n_kv_heads, heads.n_kv_heads), dim=1)
@@ -171,7 +172,22 @@ BACKENDS: dict[str, Callable[[KVPool, int], Backend]] = {
 def run(case: Case, sharing: Sharing | None = None, backend: str = "torch") -> Tensor:
     plan = make_plan(case.rows, sharing)
     made = BACKENDS[backend](case.pool, case.q.shape[1])
-    return made.prepare(plan, case.table, case.slots)(1, case.q, case.k, case.v)
+    return attention(made.prepare(plan, case.table, case.slots), case)
+
+
+def attention(attend: Attend, case: Case, new: slice = slice(None)) -> Tensor:
+    """Of these tokens, (tokens, n_heads, head_dim): nothing is normed or turned."""
+    parts = [part[new] for part in (case.q, case.k, case.v)]
+    qkv = torch.cat(parts, dim=1).flatten(1)
+    # One strided tensor, as a wider projection would give it.
+    qkv = torch.cat((qkv, qkv), dim=1)[:, : qkv.shape[1]]
+    return attend(1, qkv, unturned(case.q[new]), None).view(parts[0].shape)
+
+
+def unturned(x: Tensor) -> Rotation:
+    """Rotations by nothing, of tokens (tokens, heads, head_dim)."""
+    half = torch.ones(x.shape[0], x.shape[2] // 2, dtype=x.dtype, device=x.device)
+    return Rotation(torch.cat((half, 0 * half), dim=1))
 
 
 def reference(case: Case) -> Tensor:
@@ -206,7 +222,13 @@ def random_shapes(rng: np.random.Generator) -> list[tuple[int, int]]:
 class DenseAttend:
     """Causal attention among one sequence's tokens, each step all of them: no cache at all."""
 
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
+    def __init__(self, n_kv_heads: int) -> None:
+        self._n_kv_heads = n_kv_heads
+
+    def __call__(
+        self, layer: int, qkv: Tensor, rotation: Rotation, norm: QueryKeyNorm | None
+    ) -> Tensor:
+        parts = parts_of(qkv, self._n_kv_heads, rotation, norm)
+        q, k, v = (x.transpose(0, 1)[None] for x in parts)
         out = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-        return out[0].transpose(0, 1)
+        return out[0].transpose(0, 1).flatten(1)

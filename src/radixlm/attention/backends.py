@@ -14,16 +14,18 @@ from torch import Tensor
 
 from radixlm.attention.direct import make_direct_kernel, scratch_numbers
 from radixlm.attention.merge import make_merge_kernel
+from radixlm.attention.place import ROWS_PER_UNIT, make_place_kernel
 from radixlm.attention.plan import AttentionPlan, Sharing
 from radixlm.attention.reads import TOKENS, by_token, cut, in_blocks, number_parts, reads_of
 from radixlm.attention.tile_layout import STRIP, TILE, Shape, places_of
 from radixlm.attention.tiles import make_tile_kernel
 from radixlm.attention.torch_backend import TorchBackend
-from radixlm.attention.write import ROWS_PER_UNIT, make_write_kernel
 from radixlm.core.errors import ConfigError
 from radixlm.kernels.amx import has_tiles
 from radixlm.kernels.dots import has_pairs
 from radixlm.kernels.openmp import Worker, team, threads_for
+from radixlm.layers.linear import QueryKeyNorm
+from radixlm.layers.rotary import Rotation
 from radixlm.memory.pools import KVPool
 
 # Arguments of the merging kernel, see `number_parts`.
@@ -39,15 +41,17 @@ class Attend(Protocol):
     """Attention of one step's new tokens over everything their rows have in the pool.
 
     layer: index of the decoder layer, from 0.
-    q: (tokens, n_heads, head_dim), rotary applied.
-    k, v: (tokens, n_kv_heads, head_dim) of the new tokens, k with rotary applied; they are written
-        to the pool at this step's slots before anything is read.
+    qkv: (tokens, (n_heads + 2 n_kv_heads) x head_dim), of each new token the queries, keys and
+        values as the projection gives them; contiguous within a token, and overwritten.
+    norm, rotation: what is done to queries and keys first, in this order. Then keys and values are
+        written to the pool at this step's slots, before anything is read.
 
-    All three may be strided over tokens; heads and head_dim are contiguous. Scores are scaled by
-    1 / sqrt(head_dim). Returns (tokens, n_heads, head_dim) in the type of q.
+    Scores are scaled by 1 / sqrt(head_dim). Returns (tokens, n_heads x head_dim), as qkv's type.
     """
 
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor: ...
+    def __call__(
+        self, layer: int, qkv: Tensor, rotation: Rotation, norm: QueryKeyNorm | None
+    ) -> Tensor: ...
 
 
 class Backend(Protocol):
@@ -101,7 +105,7 @@ class CpuBackend:
         self._shape = Shape(queries, pool.head_dim, bfloat16, tiles)
         self._tiles = make_tile_kernel(self._shape)
         self._scratch: Tensor | None = None
-        self._write = make_write_kernel()
+        self._place = make_place_kernel(pool.head_dim, bfloat16=bfloat16)
         self._merge = make_merge_kernel(pool.head_dim, bfloat16=bfloat16)
         self._direct = None
         in_tiles_alone = has_pairs(pool.head_dim, bfloat16=bfloat16) != self._shape.pairs
@@ -157,15 +161,21 @@ class CpuBackend:
             )
             if kernel is not None and len(rows)
         ]
-        return CpuAttention(pool, self._writer(slots), workers, merge, threads, [*memory, slots])
+        placing = self._placing(slots)
+        return CpuAttention(pool, self._n_heads, placing, workers, merge, threads, [*memory, slots])
 
-    def _writer(self, slots: Tensor) -> Worker:
+    def _placing(self, slots: Tensor) -> Worker:
         """Raises IndexError for a slot outside the pool: the kernel would not notice."""
         pool = self._pool
         if slots.numel() and not 0 <= int(slots.min()) <= int(slots.max()) < pool.capacity:
             raise IndexError(f"a slot lies outside a pool of {pool.capacity}")
-        size = pool.n_kv_heads * pool.head_dim * pool.dtype.itemsize
-        return Worker(self._write, rows=slots.numel(), size=size, slots=slots.data_ptr())
+        return Worker(
+            self._place,
+            rows=slots.numel(),
+            heads=self._n_heads,
+            key_heads=pool.n_kv_heads,
+            slots=slots.data_ptr(),
+        )
 
     def _tile_scratch(self) -> Tensor:
         """(threads, bytes). Kept: fresh memory in each step costs page faults."""
@@ -179,49 +189,52 @@ class CpuBackend:
 class CpuAttention:
     """One step's attention (an `Attend`): made for a plan, called once per layer.
 
-    writer: puts new keys and values into the pool. workers: each token has one read that is its
-    answer, or several that `merge` makes it of. memory: what their arguments point at.
+    placing: see `place`. workers: each token has one read that is its answer, or several that
+    `merge` makes it of. memory: what their arguments point at.
     """
 
     def __init__(
         self,
         pool: KVPool,
-        writer: Worker,
+        n_heads: int,
+        placing: Worker,
         workers: Sequence[Worker],
         merge: Worker | None,
         threads: int,
         memory: object,
     ) -> None:
         self._pool = pool
-        self._writer = writer
+        self._width = n_heads * pool.head_dim
+        self._placing = placing
         self._workers = workers
         self._merge = merge
         self._threads = threads
         self._memory = memory
 
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """See `Attend`: q (tokens, n_heads, head_dim) -> the same shape."""
-        self._write(layer, k, v)
-        answers = torch.empty(q.shape, dtype=q.dtype, device="cpu")
+    def __call__(
+        self, layer: int, qkv: Tensor, rotation: Rotation, norm: QueryKeyNorm | None
+    ) -> Tensor:
+        """See `Attend`."""
+        answers = torch.empty((qkv.shape[0], self._width), dtype=qkv.dtype, device="cpu")
+        at, stride = qkv.data_ptr(), qkv.stride(0) * qkv.element_size()
+        keys, values = (side[layer].data_ptr() for side in (self._pool.keys, self._pool.values))
+        arguments = self._placing.arguments
+        arguments.qkv, arguments.stride, arguments.table = at, stride, rotation.table.data_ptr()
+        arguments.keys, arguments.values = keys, values
+        if norm is not None:
+            arguments.q_weight, arguments.k_weight = norm.addresses
+            arguments.eps = norm.eps_bits
+        self._placing(threads_for(arguments.rows, ROWS_PER_UNIT))
         for worker in self._workers:
             arguments = worker.arguments
-            arguments.q, arguments.q_stride = q.data_ptr(), q.stride(0) * q.element_size()
-            arguments.keys = self._pool.keys[layer].data_ptr()
-            arguments.values = self._pool.values[layer].data_ptr()
+            arguments.q, arguments.q_stride = at, stride
+            arguments.keys, arguments.values = keys, values
             arguments.answers = answers.data_ptr()
             worker(self._threads)
         if self._merge is not None:
             self._merge.arguments.answers = answers.data_ptr()
             self._merge()
         return answers
-
-    def _write(self, layer: int, k: Tensor, v: Tensor) -> None:
-        arguments = self._writer.arguments
-        arguments.k, arguments.k_stride = k.data_ptr(), k.stride(0) * k.element_size()
-        arguments.v, arguments.v_stride = v.data_ptr(), v.stride(0) * v.element_size()
-        arguments.keys = self._pool.keys[layer].data_ptr()
-        arguments.values = self._pool.values[layer].data_ptr()
-        self._writer(threads_for(arguments.rows, ROWS_PER_UNIT))
 
 
 def make_backend(pool: KVPool, n_heads: int, *, deterministic: bool = False) -> Backend:

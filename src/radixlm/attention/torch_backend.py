@@ -19,6 +19,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from radixlm.attention.plan import AttentionPlan, RowSpan, SharedRead, Sharing
 from radixlm.core.batch import Extent
+from radixlm.layers.linear import QueryKeyNorm
+from radixlm.layers.rotary import Rotation
 from radixlm.memory.pools import KVPool
 
 # A run of slots of a shared node this long is read in place, shorter ones are gathered together.
@@ -148,8 +150,11 @@ class TorchAttention:
         sources = [part.source for part in parts] + [source for _, source in self._shared]
         self._sources = Sources(pool, sources)
 
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """See `Attend`: q (tokens, n_heads, head_dim) -> the same shape."""
+    def __call__(
+        self, layer: int, qkv: Tensor, rotation: Rotation, norm: QueryKeyNorm | None
+    ) -> Tensor:
+        """See `Attend`."""
+        q, k, v = parts_of(qkv, self._pool.n_kv_heads, rotation, norm)
         self._pool.write(layer, self._slots, k, v)
         dtype = torch.float32 if self._shared else q.dtype
         out = torch.empty(q.shape, dtype=dtype, device=q.device)
@@ -167,7 +172,7 @@ class TorchAttention:
                 lse.index_copy_(0, group.tokens, part_lse)
         if lse is not None:
             self._merge_shared(layer, q, out, lse)
-        return out.to(q.dtype)
+        return out.to(q.dtype).flatten(1)
 
     def _merge_shared(self, layer: int, q: Tensor, out: Tensor, lse: Tensor) -> None:
         """Merge what rows read together into what each has by itself.
@@ -186,6 +191,17 @@ class TorchAttention:
             part, part_lse = attend_all(theirs.flatten(1, 2), keys, values)
             part, part_lse = part.view_as(theirs), part_lse.view(theirs.shape[:3])
             merge(out[rows], lse[rows], part.transpose(0, 1), part_lse.transpose(0, 1))
+
+
+def parts_of(
+    qkv: Tensor, n_kv_heads: int, rotation: Rotation, norm: QueryKeyNorm | None
+) -> tuple[Tensor, ...]:
+    """See `Attend`: queries, keys and values, (tokens, heads of it, head_dim), as they are used."""
+    heads = qkv.unflatten(1, (-1, rotation.table.shape[1]))
+    n_heads = heads.shape[1] - 2 * n_kv_heads
+    qk, v = heads.split_with_sizes((n_heads + n_kv_heads, n_kv_heads), dim=1)
+    qk = rotation.turned(qk if norm is None else norm(qk))
+    return *qk.split_with_sizes((n_heads, n_kv_heads), dim=1), v
 
 
 def attend_part(

@@ -169,36 +169,3 @@ class Gate:
         arguments.gate_up, arguments.out = gate_up.data_ptr(), out.data_ptr()
         self._worker(threads_for(rows, ROWS_PER_UNIT))
         return out
-
-
-_RotateArguments = namedtuple("_RotateArguments", "counters rows width x stride heads table")
-
-
-@compiled(_RotateArguments)
-def rotate_kernel(*, bfloat16: bool) -> Callable[[Any], None]:
-    """Turn the first heads of each row, in place. x: rows `stride` bytes apart; table: rows of
-    `width` numbers, cos before sin.
-    """
-    element = 2 if bfloat16 else 4
-
-    @emitted(types.void, *[types.int64] * 4)
-    def turn(builder: ir.IRBuilder, low: Any, high: Any, cos: Any, sin: Any) -> None:
-        """Turn 16 pairs (low, high) by their angles, in place."""
-        ops = Lanes(builder, MOST_LANES)
-        x, y, c, s = (ops.load(at, 0, bfloat16=bfloat16) for at in (low, high, cos, sin))
-        turned = builder.fsub(builder.fmul(x, c), builder.fmul(y, s))
-        ops.put(turned, low, bfloat16=bfloat16)
-        turned = builder.fadd(builder.fmul(y, c), builder.fmul(x, s))
-        ops.put(turned, high, bfloat16=bfloat16)
-
-    @inner
-    def rotate(args: _RotateArguments, row: int) -> None:
-        size = args.width * element
-        half = size // 2
-        cos = args.table + row * size
-        for head in range(args.heads):
-            low = args.x + row * args.stride + head * size
-            for at in range(0, half, MOST_LANES * element):
-                turn(low + at, low + half + at, cos + at, cos + half + at)
-
-    return over_rows(rotate, ROWS_PER_UNIT)

@@ -108,7 +108,7 @@ class RMSNorm:
             self._worker = Worker(
                 norm_kernel(bfloat16=options.dtype == torch.bfloat16),
                 weight=self.weight.data_ptr(),
-                eps=np.float32(eps).view(np.int32).item(),
+                eps=_bits_of(eps),
             )
 
     def __call__(self, x: Tensor, added: Tensor | None = None) -> Tensor:
@@ -131,13 +131,23 @@ class RMSNorm:
         yield "weight", self.weight
 
 
+def _bits_of(number: float) -> int:
+    bits: int = np.float32(number).view(np.int32).item()
+    return bits
+
+
 class QueryKeyNorm:
-    """RMSNorm of every query head and every key head by itself, as Qwen3 does before rotary."""
+    """RMSNorm of every query head and every key head by itself, as Qwen3 does before rotary. The
+    weights may be filled later, but not replaced.
+    """
 
     def __init__(self, n_heads: int, head_dim: int, eps: float, options: TensorOptions) -> None:
         self.n_heads = n_heads
         self.eps = eps
         self.q_weight, self.k_weight = options.empty(head_dim), options.empty(head_dim)
+        # For compiled code.
+        self.addresses = self.q_weight.data_ptr(), self.k_weight.data_ptr()
+        self.eps_bits = _bits_of(eps)
 
     def __call__(self, qk: Tensor) -> Tensor:
         """(tokens, n_heads + n_kv_heads, head_dim), query heads first -> the same shape, new."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from radixlm.kernels.openmp import Worker, threads_for
-from radixlm.layers.compiled import ROWS_PER_UNIT, TensorOptions, rotate_kernel
+from radixlm.layers.compiled import TensorOptions
 
 
 def plain_frequencies(theta: float, head_dim: int) -> Tensor:
@@ -107,36 +107,20 @@ class RopeConfig:
         return self.scaling.attention_factor if isinstance(self.scaling, YarnScaling) else 1.0
 
 
-class Rotation:
+class Rotation(NamedTuple):
     """The rotation of each of a step's tokens, gathered once and used by every layer.
 
     table: (tokens, head_dim), contiguous, of each token the cosines and then the sines of its
-    angles. worker: of the kernel that knows this width, or None.
+    angles.
     """
 
-    def __init__(self, table: Tensor, worker: Worker | None) -> None:
-        self._table = table
-        self._worker = worker
-        if worker is None:
-            cos, sin = table.unsqueeze(1).chunk(2, dim=-1)
-            # So that a rotation is x * cos + swap_halves(x) * sin.
-            self._factors = torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
+    table: Tensor
 
-    def turn(self, x: Tensor, heads: int) -> None:
-        """Turn the first `heads` heads of x (tokens, heads and more, head_dim), in place; only its
-        tokens may be strided.
-        """
-        if self._worker is None:
-            cos, sin = self._factors
-            turned = x[:, :heads]
-            first, second = turned.chunk(2, dim=-1)
-            turned.copy_(torch.cat((second, first), dim=-1).mul_(sin).addcmul_(turned, cos))
-            return
-        arguments = self._worker.arguments
-        arguments.rows, _, arguments.width = x.shape
-        arguments.x, arguments.stride = x.data_ptr(), x.stride(0) * x.element_size()
-        arguments.heads, arguments.table = heads, self._table.data_ptr()
-        self._worker(threads_for(x.shape[0], ROWS_PER_UNIT))
+    def turned(self, x: Tensor) -> Tensor:
+        """x: (tokens, heads, head_dim) -> the same, new: pairs (i, i + head_dim / 2) turned."""
+        cos, sin = self.table.unsqueeze(1).chunk(2, dim=-1)
+        first, second = x.chunk(2, dim=-1)
+        return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
 class Rotary:
@@ -152,10 +136,7 @@ class Rotary:
         torch.sin(angles, out=table[:, head_dim // 2 :])
         table.mul_(rope.attention_factor)
         self._table = table.to(dtype=options.dtype, device=options.device)
-        self._worker: Worker | None = None
-        if options.known(head_dim // 2):
-            self._worker = Worker(rotate_kernel(bfloat16=options.dtype == torch.bfloat16))
 
     def at(self, positions: Tensor) -> Rotation:
         """The rotations of `positions` (tokens,) int64, each in [0, context_length)."""
-        return Rotation(self._table.index_select(0, positions), self._worker)
+        return Rotation(self._table.index_select(0, positions))

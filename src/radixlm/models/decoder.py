@@ -26,12 +26,10 @@ NamedWeights = Iterator[tuple[str, Tensor]]
 
 
 class SelfAttention:
-    """Projections around the attention of one layer; queries and keys are turned as one tensor."""
+    """Projections around the attention of one layer."""
 
     def __init__(self, config: ModelConfig, layer: int, options: TensorOptions) -> None:
         self.layer = layer
-        self.heads = (config.n_heads, config.n_kv_heads, config.n_kv_heads)
-        self.head_dim = config.head_dim
         q, kv = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
         traits, hidden = config.traits, config.hidden_size
         parts = {"q_proj": q, "k_proj": kv, "v_proj": kv}
@@ -44,17 +42,7 @@ class SelfAttention:
 
     def __call__(self, x: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
         """(tokens, hidden_size) -> (tokens, hidden_size)."""
-        n_q, n_k, n_v = self.heads
-        qkv = self.qkv(x).view(x.shape[0], n_q + n_k + n_v, self.head_dim)
-        if self.norm is None:
-            rotation.turn(qkv, n_q + n_k)
-            q, k, v = qkv.split_with_sizes(self.heads, dim=1)
-        else:
-            qk, v = qkv.split_with_sizes((n_q + n_k, n_v), dim=1)
-            qk = self.norm(qk)
-            rotation.turn(qk, n_q + n_k)
-            q, k = qk.split_with_sizes((n_q, n_k), dim=1)
-        return self.output(attend(self.layer, q, k, v).flatten(1))
+        return self.output(attend(self.layer, self.qkv(x), rotation, self.norm))
 
     def named_weights(self) -> NamedWeights:
         yield from self.qkv.named_weights()

@@ -18,6 +18,7 @@ from tests.tensor.attention_cases import (
     BACKENDS,
     Heads,
     Path,
+    attention,
     make_case,
     make_tree_case,
     reference,
@@ -77,11 +78,11 @@ def test_threads_may_change_between_planning_and_computing(
     case = make_case(shapes, Heads(4, 2, 16), torch.float32, "cpu", seed=3, scattered=True)
     made = BACKENDS[backend](case.pool, 4)
     attend = made.prepare(make_plan(case.rows), case.table, case.slots)
-    wanted = attend(1, case.q, case.k, case.v)
+    wanted = attention(attend, case)
     assert (wanted.double() - reference(case)).abs().max().item() < 5e-6
     for count in (7, 1):
         torch.set_num_threads(count)
-        assert torch.equal(attend(1, case.q, case.k, case.v), wanted)
+        assert torch.equal(attention(attend, case), wanted)
 
 
 @pytest.mark.parametrize("backend", WAYS)

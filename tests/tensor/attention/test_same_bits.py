@@ -12,7 +12,7 @@ from torch import Tensor
 from radixlm.attention.backends import CpuBackend
 from radixlm.attention.plan import make_plan
 from radixlm.core.batch import ScheduledRow
-from tests.tensor.attention_cases import Case, Heads, Path, make_tree_case, reference
+from tests.tensor.attention_cases import Case, Heads, Path, attention, make_tree_case, reference
 
 DTYPES = [(torch.float32, 5e-6), (torch.bfloat16, 3e-2)]
 HEADS = [
@@ -25,7 +25,7 @@ def _attention(case: Case, backend: CpuBackend, rows: list[ScheduledRow], new: s
     """Of some rows, whose new tokens are these of the case."""
     plan = make_plan(rows, backend.sharing)
     attend = backend.prepare(plan, case.table, case.slots[new])
-    return attend(1, case.q[new], case.k[new], case.v[new])
+    return attention(attend, case, new)
 
 
 def _backend(case: Case) -> CpuBackend:

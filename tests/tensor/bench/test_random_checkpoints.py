@@ -44,7 +44,7 @@ def test_it_runs_as_in_transformers(tiny: Path) -> None:
     token_ids = list(range(100))
     rows = torch.arange(100)
     with torch.inference_mode():
-        logits = model.forward(rows, rows, DenseAttend(), rows)
+        logits = model.forward(rows, rows, DenseAttend(model.config.n_kv_heads), rows)
     assert (logits - reference_logits(load_reference(tiny), token_ids)).abs().max() <= 1e-4
     assert 1.0 < logits.std() < 4.0
     assert logits.argmax(-1).unique().numel() > 30

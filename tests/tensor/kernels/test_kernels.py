@@ -139,7 +139,7 @@ from radixlm.kernels.amx import has_tiles
 from radixlm.attention.merge import make_merge_kernel
 from radixlm.attention.tile_layout import Shape
 from radixlm.attention.tiles import make_tile_kernel
-from radixlm.attention.write import make_write_kernel
+from radixlm.attention.place import make_place_kernel
 from radixlm.layers import compiled, products
 
 store = KernelStore(Path(sys.argv[1]))
@@ -150,8 +150,8 @@ for halves in (False, True):
     make_direct_kernel(3, 64, bfloat16=halves)
     make_tile_kernel(Shape(5, 80, halves, tiles=halves and has_tiles()))
     make_merge_kernel(64, bfloat16=halves)
-    make_write_kernel()
-    for make in (compiled.norm_kernel, compiled.gate_kernel, compiled.rotate_kernel):
+    make_place_kernel(64, bfloat16=halves)
+    for make in (compiled.norm_kernel, compiled.gate_kernel):
         make(bfloat16=halves)
     products.product_kernel("vectors", 3, pairs=halves, halves=halves, gated=False)
     if halves and has_tiles():
@@ -165,4 +165,4 @@ def test_every_worker_is_loaded_by_a_process_that_compiles_none(tmp_path: Path) 
         subprocess.run(  # noqa: S603
             [sys.executable, "-c", PROCESS, str(tmp_path), what], timeout=600, check=True
         )
-    assert len(list(tmp_path.iterdir())) == 15 + has_tiles()
+    assert len(list(tmp_path.iterdir())) == 14 + has_tiles()

@@ -6,10 +6,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from radixlm.kernels.openmp import Worker
-from radixlm.layers.compiled import TensorOptions, rotate_kernel
+from radixlm.layers.compiled import TensorOptions
 from radixlm.layers.linear import Gate, RMSNorm
-from radixlm.layers.rotary import Rotation
 
 TYPES = [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)]
 ROWS = [1, 3, 4, 5, 33]
@@ -63,19 +61,3 @@ def test_gate(dtype: torch.dtype, near: float, rows: int) -> None:
     gate, up = both.double().chunk(2, dim=-1)
     made = Gate(32, TensorOptions(dtype, CPU))(both)
     torch.testing.assert_close(made.double(), functional.silu(gate) * up, rtol=near, atol=near)
-
-
-@pytest.mark.parametrize(("dtype", "near"), TYPES)
-@pytest.mark.parametrize("rows", ROWS)
-def test_rotate(dtype: torch.dtype, near: float, rows: int) -> None:
-    torch.manual_seed(rows)
-    wide = torch.randn(rows, 5, 32).to(dtype)
-    before = wide.double()
-    table = torch.randn(rows, 32).to(dtype)
-    worker = Worker(rotate_kernel(bfloat16=dtype == torch.bfloat16))
-    Rotation(table, worker).turn(wide[:, 1:], 3)
-    assert torch.equal(wide[:, [0, 4]].double(), before[:, [0, 4]])
-    cos, sin = table.double()[:, None].chunk(2, dim=-1)
-    low, high = before[:, 1:4].chunk(2, dim=-1)
-    wanted = torch.cat((low * cos - high * sin, high * cos + low * sin), dim=-1)
-    torch.testing.assert_close(wide[:, 1:4].double(), wanted, rtol=near, atol=near)

@@ -24,7 +24,9 @@ def load(folder: Path, dtype: torch.dtype = torch.float32) -> CausalLM:
 @torch.inference_mode()
 def logits(model: CausalLM, token_ids: list[int], first_position: int = 0) -> Tensor:
     rows = torch.arange(len(token_ids))
-    return model.forward(torch.tensor(token_ids), rows + first_position, DenseAttend(), rows)
+    return model.forward(
+        torch.tensor(token_ids), rows + first_position, DenseAttend(model.config.n_kv_heads), rows
+    )
 
 
 def tokens(n: int) -> list[int]:
@@ -130,8 +132,15 @@ def test_logits_only_for_the_rows_asked_for(tmp_path: Path) -> None:
     everything = logits(model, token_ids)
     rows = torch.tensor([19, 3, 3])
     with torch.inference_mode():
-        some = model.forward(torch.tensor(token_ids), torch.arange(20), DenseAttend(), rows)
-        none = model.forward(torch.tensor(token_ids), torch.arange(20), DenseAttend(), rows[:0])
+        some = model.forward(
+            torch.tensor(token_ids), torch.arange(20), DenseAttend(model.config.n_kv_heads), rows
+        )
+        none = model.forward(
+            torch.tensor(token_ids),
+            torch.arange(20),
+            DenseAttend(model.config.n_kv_heads),
+            rows[:0],
+        )
     torch.testing.assert_close(some, everything[rows])
     assert none.shape == (0, 320)
 

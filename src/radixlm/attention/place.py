@@ -1,0 +1,127 @@
+"""Queries turned by their positions, new keys turned and put into the pool, new values put there:
+one pass over what the projection gave, where torch takes ten.
+
+    row   | queries        | keys   | values |        of one token
+            normed, turned   as q     as is
+            in place         into the pool, at the token's slot
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+
+from radixlm.attention.tile_layout import copy_bytes
+from radixlm.kernels.jit import compiled
+from radixlm.kernels.vectors import (
+    MOST_LANES,
+    Lanes,
+    emitted,
+    float_of_bits,
+    inner,
+    offset,
+    over_rows,
+    vectors_and_rest,
+    words,
+)
+
+ROWS_PER_UNIT = 8
+_INT64 = ir.IntType(64)
+
+_Arguments = namedtuple(
+    "_Arguments",
+    "counters rows heads key_heads qkv stride table slots keys values q_weight k_weight eps",
+)
+
+
+@compiled(_Arguments)
+def make_place_kernel(head_dim: int, *, bfloat16: bool) -> Callable[[Any], None]:
+    """rows: new tokens, `stride` bytes apart. table: of each token the cosines, then the sines.
+    slots: address of int64, each in the pool. q_weight, k_weight: queries and keys are divided by
+    their root mean square and multiplied by these first, if they are not 0; eps: the bits of a
+    float32.
+    """
+    size = head_dim * (2 if bfloat16 else 4)
+    plain, normed = (_make_turn(head_dim, bfloat16=bfloat16, normed=n) for n in (False, True))
+    squares = _make_squares(head_dim, bfloat16=bfloat16)
+
+    @inner
+    def turn(x: int, into: int, table: int, weight: int, eps: int) -> None:
+        if weight == 0:
+            plain(x, into, table, np.float32(1), weight)
+        else:
+            mean = squares(x) / np.float32(head_dim)
+            factor = np.float32(1) / np.sqrt(mean + float_of_bits(np.int32(eps)))
+            normed(x, into, table, factor, weight)
+
+    @inner
+    def place(args: _Arguments, row: int) -> None:
+        x, table = args.qkv + row * args.stride, args.table + row * size
+        at = words(args.slots)[row] * args.key_heads * size
+        for head in range(args.heads):
+            turn(x + head * size, x + head * size, table, args.q_weight, args.eps)
+        x += args.heads * size
+        for head in range(args.key_heads):
+            into = args.keys + at + head * size
+            turn(x + head * size, into, table, args.k_weight, args.eps)
+        x += args.key_heads * size
+        copy_bytes(x, args.key_heads * size, args.values + at)
+
+    return over_rows(place, ROWS_PER_UNIT)
+
+
+def _make_turn(head_dim: int, *, bfloat16: bool, normed: bool) -> Any:
+    """turn(x, into, table, factor, weight): the pairs (i, i + head_dim / 2) by their angles."""
+    half, element = head_dim // 2, 2 if bfloat16 else 4
+
+    @emitted(types.void, *[types.int64] * 3, types.float32, types.int64)
+    def turn(
+        builder: ir.IRBuilder, x: Any, into: Any, table: Any, factor: Any, weight: Any
+    ) -> None:
+        def two(ops: Lanes, start: Any, index: Any) -> list[Any]:
+            here = offset(builder, start, index, element)
+            return [ops.load(here, place, bfloat16=bfloat16) for place in (0, half)]
+
+        for ops, index in vectors_and_rest(builder, ir.Constant(_INT64, half)):
+            pair, (cos, sin) = two(ops, x, index), two(ops, table, index)
+            if normed:
+                spread, weights = ops.spread(factor), two(ops, weight, index)
+                pair = [
+                    builder.fmul(builder.fmul(one, spread), by)
+                    for one, by in zip(pair, weights, strict=True)
+                ]
+            low, high = pair
+            turned = (
+                builder.fsub(builder.fmul(low, cos), builder.fmul(high, sin)),
+                builder.fadd(builder.fmul(high, cos), builder.fmul(low, sin)),
+            )
+            at = offset(builder, into, index, element)
+            for start, value in zip((0, half * element), turned, strict=True):
+                there = builder.add(at, ir.Constant(_INT64, start))
+                ops.put(value, there, bfloat16=bfloat16)
+
+    return turn
+
+
+def _make_squares(head_dim: int, *, bfloat16: bool) -> Any:
+    """squares(x): their sum over a head."""
+
+    @emitted(types.float32, types.int64)
+    def squares(builder: ir.IRBuilder, x: Any) -> Any:
+        ops, one = Lanes(builder, MOST_LANES), Lanes(builder, 1)
+        total, rest = ops.all(0), one.all(0)
+        whole = head_dim // MOST_LANES * MOST_LANES
+        for place in range(0, whole, MOST_LANES):
+            value = ops.load(x, place, bfloat16=bfloat16)
+            total = ops.multiply_add(value, value, total)
+        for place in range(whole, head_dim):
+            value = one.load(x, place, bfloat16=bfloat16)
+            rest = one.multiply_add(value, value, rest)
+        return builder.fadd(ops.sum(total), one.sum(rest))
+
+    return squares

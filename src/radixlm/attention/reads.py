@@ -103,10 +103,14 @@ def cut(reads: Numbers, tile: int, wanted: int, *, ordered: bool) -> Numbers:
         a read    |                           |     from the first tile on it may be long,
         cut       |      |      |      |      |     all others are of one, for `merge` to take in
     """
-    if len(reads) == 0:
-        return reads
-    tiles = -(-reads[:, _LENGTH] // tile)
     few = len(reads) < wanted
+    if len(reads) and (few or (ordered and reads[:, _START].any())):
+        reads = _cut(reads, tile, wanted, few=few, ordered=ordered)
+    return reads[np.argsort(-reads[:, TOKENS] * reads[:, _LENGTH], kind="stable")]
+
+
+def _cut(reads: Numbers, tile: int, wanted: int, *, few: bool, ordered: bool) -> Numbers:
+    tiles = -(-reads[:, _LENGTH] // tile)
     if ordered:
         few = few and int((tiles * reads[:, TOKENS]).sum()) <= _MOST_PARTS
     most = max(int(tiles.sum()) // wanted, 1) if few and not ordered else 1
@@ -117,7 +121,7 @@ def cut(reads: Numbers, tile: int, wanted: int, *, ordered: bool) -> Numbers:
     made[:, (_SLOTS, _START)] += begin[:, None]
     made[:, _SEEN] -= begin
     made[:, _LENGTH] = np.minimum(made[:, _LENGTH] - begin, steps)
-    return made[np.argsort(-made[:, TOKENS] * made[:, _LENGTH], kind="stable")]
+    return made
 
 
 def number_parts(reads: Numbers) -> tuple[Numbers, Numbers, Numbers]:

@@ -16,6 +16,7 @@ Where the last panel overlaps the one before, two of them write the same numbers
 
 from __future__ import annotations
 
+import functools
 from collections import namedtuple
 from collections.abc import Callable
 from typing import Any, Literal
@@ -47,12 +48,12 @@ Form = Literal["tiles", "vectors"]
 _STRIP_VECTORS, _SUMS = 3, 24 if processor_has("avx512f") else 12
 # Rows of a unit; fewer where threads would have fewer units than this.
 _ROWS_PER_UNIT, _LEAST_ROWS_PER_UNIT = 256, 32
-_UNITS_PER_THREAD = 2
+_UNITS_PER_THREAD, _LEAST_UNITS = 2, 4
 # Panels of a unit. With few rows, which wait for memory, threads have more units.
 _PANELS_PER_UNIT = {"tiles": 16, "vectors": 1}
 _FEW_ROWS, _FEW_ROWS_UNITS = 64, 8
 # They stay in the second cache, beside their rows.
-_UNIT_BYTES = 768 << 10
+_CACHED_BYTES = 768 << 10
 # A panel is fetched this far ahead of where it is read.
 _AHEAD_BYTES = 2048
 _INT64 = ir.IntType(64)
@@ -106,7 +107,9 @@ class PanelProduct:
             weight, bias = weight[order], None if bias is None else bias[order]
         lanes, numbers = vectors * VECTOR_LANES, 2 if pairs else 1
         self._panels, self._bias = _packed(weight, bias, lanes, numbers)
-        self._panel_bytes = self._panels.nbytes // self._panels.shape[0]
+        fit = max(_CACHED_BYTES * self._panels.shape[0] // self._panels.nbytes, 1)
+        self._most = {form: min(_PANELS_PER_UNIT[form], fit) for form in forms}
+        self._team = team()
         self._workers = {
             form: Worker(
                 product_kernel(
@@ -130,21 +133,24 @@ class PanelProduct:
         worker = self._workers[form]
         arguments = worker.arguments
         arguments.rows = rows
-        arguments.height, arguments.width = self._unit(rows, _PANELS_PER_UNIT[form])
+        arguments.height, arguments.width = _unit(
+            rows, self._panels.shape[0], self._most[form], self._team.size
+        )
         arguments.x, arguments.x_stride = x.data_ptr(), x.stride(0) * x.element_size()
         arguments.into = made.data_ptr()
         worker()
         return made
 
-    def _unit(self, rows: int, most: int) -> tuple[int, int]:
-        """Rows and panels of a unit. most: panels."""
-        panels, threads, height = self._panels.shape[0], team().size, _ROWS_PER_UNIT
-        while height > _LEAST_ROWS_PER_UNIT and panels * -(-rows // height) < 4 * threads:
-            height //= 2
-        wanted = threads * (_FEW_ROWS_UNITS if rows <= _FEW_ROWS else _UNITS_PER_THREAD)
-        most = min(most, max(_UNIT_BYTES // self._panel_bytes, 1))
-        width = min(max(panels * -(-rows // height) // wanted, 1), most)
-        return height, -(-panels // -(-panels // width))
+
+@functools.lru_cache(maxsize=1 << 14)
+def _unit(rows: int, panels: int, most: int, threads: int) -> tuple[int, int]:
+    """Rows and panels of a unit. most: panels."""
+    height = _ROWS_PER_UNIT
+    while height > _LEAST_ROWS_PER_UNIT and panels * -(-rows // height) < _LEAST_UNITS * threads:
+        height //= 2
+    wanted = threads * (_FEW_ROWS_UNITS if rows <= _FEW_ROWS else _UNITS_PER_THREAD)
+    width = min(max(panels * -(-rows // height) // wanted, 1), most)
+    return height, -(-panels // -(-panels // width))
 
 
 def _packed(weight: Tensor, bias: Tensor | None, lanes: int, numbers: int) -> tuple[Tensor, Tensor]:

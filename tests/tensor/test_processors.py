@@ -24,17 +24,28 @@ AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl")
 
 
 class FeatureSet(NamedTuple):
-    """features: LLVM's names. aten, onednn: the same for torch's own code."""
+    """features: LLVM's names. aten, onednn: the same for torch's own code. plugin: of pytest, that
+    emulates what the processor has not.
+    """
 
     features: tuple[str, ...]
     aten: str
     onednn: str
+    files: tuple[str, ...] = WHOLE
+    plugin: str | None = None
 
 
 SETS = {
     "AVX2": FeatureSet(("avx2", "fma"), "avx2", "AVX2"),
     "AVX-512": FeatureSet(AVX512, "avx512", "AVX512_CORE"),
     "AVX-512 with bfloat16": FeatureSet((*AVX512, "avx512bf16"), "avx512", "AVX512_CORE_BF16"),
+    "AMX, emulated": FeatureSet(
+        (*AVX512, "avx512bf16"),
+        "avx512",
+        "AVX512_CORE_BF16",
+        ("attention", "layers"),
+        "tests.tensor.emulated_amx",
+    ),
 }
 
 
@@ -52,8 +63,9 @@ def lacking(name: str) -> list[str]:
     return [feature for feature in SETS[name].features if f"+{feature}" not in present]
 
 
-def start(name: str, files: tuple[str, ...]) -> subprocess.Popen[str]:
-    features, aten, onednn = SETS[name]
+def start(name: str, home: Path, files: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    """home: where kernels are kept that only seem to be this processor's."""
+    features, aten, onednn, usual, plugin = SETS[name]
     processor = {
         "NUMBA_CPU_NAME": "x86-64",
         "NUMBA_CPU_FEATURES": ",".join(f"+{feature}" for feature in features),
@@ -61,12 +73,15 @@ def start(name: str, files: tuple[str, ...]) -> subprocess.Popen[str]:
         "ONEDNN_MAX_CPU_ISA": onednn,
         "GOMP_SPINCOUNT": "0",
     }
+    if plugin is not None:
+        processor["HOME"] = str(home)
     environment = {**os.environ, **processor}
     found = subprocess.check_output([sys.executable, "-c", ARRIVED], env=environment, text=True)  # noqa: S603
     assert found.split() == [str("avx512bf16" in features), str(aten == "avx512"), "False"]
     program = [sys.executable, "-m", "pytest", "-qxrs", "-m", "not slow", "-p", "no:cacheprovider"]
+    program += [] if plugin is None else ["-p", plugin]
     return subprocess.Popen(  # noqa: S603
-        [*program, *(str(HERE / file) for file in files)],
+        [*program, *(str(HERE / file) for file in files or usual)],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -80,18 +95,19 @@ def check(name: str, run: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.slow
-def test_the_operations_between_products_with_less() -> None:
+def test_the_operations_between_products_with_less(tmp_path: Path) -> None:
     """One set, and what compiles soon, so that `make check` has some of it."""
     if missing := lacking("AVX2"):
         pytest.skip(f"this processor has no {', '.join(missing)}")
-    check("AVX2", start("AVX2", QUICK))
+    check("AVX2", start("AVX2", tmp_path, QUICK))
 
 
 @pytest.fixture(scope="module")
-def runs() -> Iterator[dict[str, subprocess.Popen[str]]]:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, subprocess.Popen[str]]]:
     """All sets side by side: most of their time is compiling, on one thread each."""
+    home = tmp_path_factory.mktemp("home")
     with ExitStack() as stack:
-        yield {name: stack.enter_context(start(name, WHOLE)) for name in SETS if not lacking(name)}
+        yield {name: stack.enter_context(start(name, home)) for name in SETS if not lacking(name)}
 
 
 @pytest.mark.slow

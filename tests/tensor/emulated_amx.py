@@ -1,0 +1,113 @@
+"""AMX where there is none: its instructions as plain loops, so that what is written with them is
+tested on every machine. A pytest plugin (`-p tests.tensor.emulated_amx`), on one thread: tiles are
+variables of the module that they are compiled into.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from llvmlite import ir
+from numba.core import cgutils
+
+from radixlm.kernels import amx
+from radixlm.kernels.vectors import call
+
+TILES, ROWS, ROW_BYTES, UNITS = 8, 16, 64, 16
+_INT8, _INT32, _INT64, _FLOAT = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.FloatType()
+_ROWS_IN_CONFIG = 48
+
+
+def emulated(
+    builder: ir.IRBuilder, name: str, result: Any, args: Sequence[Any], flags: Sequence[str] = ()
+) -> Any:
+    """In place of `call`."""
+    kind = name.removeprefix("llvm.x86.")
+    if kind == "ldtilecfg":
+        _configure(builder, *args)
+    elif kind == "tilezero":
+        cgutils.memset(builder, _tile(builder, *args), _number(ROWS * ROW_BYTES), 0)
+    elif kind in ("tileloadd64", "tileloaddt164"):
+        for here, row in _rows(builder, *args):
+            cgutils.raw_memcpy(builder, row, here, _number(ROW_BYTES), 1)
+    elif kind == "tilestored64":
+        for here, row in _rows(builder, *args):
+            cgutils.raw_memcpy(builder, here, row, _number(ROW_BYTES), 1)
+    elif kind == "tdpbf16ps":
+        _multiply(builder, *args)
+    elif kind != "tilerelease":
+        return call(builder, name, result, args, flags)
+    return None
+
+
+def _number(value: int) -> Any:
+    return ir.Constant(_INT64, value)
+
+
+def _memory(builder: ir.IRBuilder, name: str, size: int) -> Any:
+    known = builder.module.globals.get(name)
+    if known is None:
+        known = ir.GlobalVariable(builder.module, ir.ArrayType(_INT8, size), name)
+        # One for all modules of a kernel: each inner function has its own.
+        known.linkage = "linkonce_odr"
+        known.initializer = ir.Constant(known.value_type, None)
+    return builder.bitcast(known, _INT8.as_pointer())
+
+
+def _tile(builder: ir.IRBuilder, tile: Any) -> Any:
+    start = builder.mul(builder.zext(tile, _INT64), _number(ROWS * ROW_BYTES))
+    return builder.gep(_memory(builder, "tiles", TILES * ROWS * ROW_BYTES), [start])
+
+
+def _configure(builder: ir.IRBuilder, config: Any) -> None:
+    rows = _memory(builder, "rows_of_tiles", TILES)
+    cgutils.raw_memcpy(
+        builder, rows, builder.gep(config, [_number(_ROWS_IN_CONFIG)]), _number(TILES), 1
+    )
+    tiles = _memory(builder, "tiles", TILES * ROWS * ROW_BYTES)
+    cgutils.memset(builder, tiles, _number(TILES * ROWS * ROW_BYTES), 0)
+
+
+def _height(builder: ir.IRBuilder, tile: Any) -> Any:
+    place = builder.gep(_memory(builder, "rows_of_tiles", TILES), [builder.zext(tile, _INT64)])
+    return builder.zext(builder.load(place), _INT64)
+
+
+def _rows(builder: ir.IRBuilder, tile: Any, memory: Any, stride: Any) -> Iterator[tuple[Any, Any]]:
+    """Each row's place in memory, and in the tile."""
+    start = _tile(builder, tile)
+    with cgutils.for_range(builder, _height(builder, tile)) as loop:
+        there = builder.gep(memory, [builder.mul(loop.index, stride)])
+        yield there, builder.gep(start, [builder.mul(loop.index, _number(ROW_BYTES))])
+
+
+def _multiply(builder: ir.IRBuilder, c: Any, a: Any, b: Any) -> None:
+    sums, left, right = (_tile(builder, tile) for tile in (c, a, b))
+
+    def unit(tile: Any, row: Any, column: Any, kind: Any) -> Any:
+        at = builder.add(builder.mul(row, _number(UNITS)), column)
+        return builder.gep(builder.bitcast(tile, kind.as_pointer()), [at])
+
+    def numbers(tile: Any, row: Any, column: Any) -> list[Any]:
+        pair = builder.load(unit(tile, row, column, _INT32))
+        bits = builder.shl(pair, pair.type(16)), builder.and_(pair, pair.type(-1 << 16))
+        return [builder.bitcast(half, _FLOAT) for half in bits]
+
+    with (
+        cgutils.for_range(builder, _height(builder, c)) as m,
+        cgutils.for_range(builder, _number(UNITS)) as n,
+    ):
+        at = unit(sums, m.index, n.index, _FLOAT)
+        with cgutils.for_range(builder, _height(builder, b)) as k:
+            total = builder.load(at)
+            x, y = numbers(left, m.index, k.index), numbers(right, k.index, n.index)
+            for one, other in zip(x, y, strict=True):
+                total = builder.fadd(total, builder.fmul(one, other))
+            builder.store(total, at)
+
+
+amx.call = emulated  # type: ignore[attr-defined]
+amx.has_tiles = lambda: True  # type: ignore[assignment]
+torch.set_num_threads(1)

@@ -153,6 +153,8 @@ def main() -> int:
     parser.add_argument("--setting", nargs="+", choices=[each.name for each in SETTINGS])
     parser.add_argument("--without", action="store_true")
     args = parser.parse_args()
+    if args.requests < 1:
+        parser.error("--requests must be at least 1")
     settings = [each for each in SETTINGS if args.setting is None or each.name in args.setting]
     cases = [(each, dtype) for each in args.architecture or ARCHITECTURES for dtype in args.dtype]
     results: dict[str, list[dict[str, Any]]] = {}

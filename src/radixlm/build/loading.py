@@ -71,6 +71,7 @@ class ModelInfo:
     recommended_sampling: what the model's generation_config.json gives, unchecked.
     broken_prefixes: what the chat template does not keep of earlier turns.
     threads: that compute, where that is the CPU.
+    deterministic: whether a request has the same bits in any company.
     """
 
     name: str
@@ -88,6 +89,7 @@ class ModelInfo:
     recommended_sampling: Mapping[str, Any] = field(default_factory=dict)
     broken_prefixes: tuple[BrokenPrefix, ...] = ()
     threads: int = 1
+    deterministic: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +128,8 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
     device, dtype = resolve_device(config.device), resolve_dtype(config, model_config)
     choose = _choice_of_products(config, dtype, device)
     context = resolve_context(config, model_config)
-    tokenizer = Tokenizer.load(Path(config.tokenizer) if config.tokenizer else folder)
-    template = ChatTemplate.load(
-        folder, Path(config.chat_template) if config.chat_template else None
-    )
+    tokenizer = Tokenizer.load(_path(config.tokenizer) or folder)
+    template = ChatTemplate.load(folder, _path(config.chat_template))
     reached = replace(model_config, context_length=min(context, config.kv_tokens or MOST_TOKENS))
     model = load_model(folder, reached, dtype=dtype, device=device, progress=progress)
     model.pack(choose)
@@ -165,6 +165,7 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
         recommended_sampling=recommended_sampling(folder),
         broken_prefixes=_checked_prefixes(template, tokenizer),
         threads=threads,
+        deterministic=config.deterministic,
     )
     grammars = Compiler(tokenizer, vocab_size=limits.vocab_size, eos_ids=eos)
     processor = InputProcessor(limits, eos, grammars)
@@ -179,6 +180,10 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
     team().leave()  # from here on the engine's thread computes
     client = EngineClient(core, processor, max_queued_requests=config.max_queued_requests)
     return Loaded(config, info, tokenizer, template, client)
+
+
+def _path(name: str | None) -> Path | None:
+    return Path(name) if name else None
 
 
 def _choice_of_products(config: EngineConfig, dtype: torch.dtype, device: torch.device) -> Choose:

@@ -113,6 +113,8 @@ class EngineConfig:
         check_flags(self)
         if self.disable_radix_cache and self.max_pinned_tokens:
             raise ConfigError("--max-pinned-tokens has no use with --disable-radix-cache")
+        if self.deterministic and self.device.startswith("cuda"):
+            raise ConfigError("--deterministic is for CPUs; it does not go with --device cuda")
 
     @classmethod
     def from_flags(cls, **flags: Any) -> EngineConfig:

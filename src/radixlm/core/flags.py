@@ -56,10 +56,14 @@ def option_name(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+_YES_OR_NO = Rule("is True or False", lambda value: isinstance(value, bool))
+
+
 def check_flags(config: Any, name_of: Callable[[str], str] = option_name) -> None:
     """Raise ConfigError for the first field that breaks its rule. name_of: as it calls them."""
     for item, declared in flags_of(config):
-        value, rule, name = getattr(config, item.name), declared.rule, name_of(item.name)
+        value, name = getattr(config, item.name), name_of(item.name)
+        rule = _YES_OR_NO if isinstance(item.default, bool) else declared.rule
         if rule is None or value is item.default is None:
             continue
         if not isinstance(item.default, tuple):

@@ -222,6 +222,7 @@ def welcome(
     limited = "; less than the context, so prompt and answer are at most that long"
     limit = "" if info.kv_tokens >= info.context_length else limited
     threads = f", {counted(info.threads, 'thread')}" if info.device == "cpu" else ""
+    threads += ", deterministic" if info.deterministic else ""
     return (
         f"RadixLM serves {name} on {place}\n"
         f"  model    {info.model_type}, {info.dtype} on {info.device}{threads}\n"

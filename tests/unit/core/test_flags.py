@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError
 from radixlm.core.flags import SECONDS, check_flags, flag, integer, number, one_of, written
 
@@ -19,6 +20,7 @@ class Config:
     share: float = flag(0.5, "", number(0, 1))
     wait: float = flag(0.0, "", SECONDS)
     kind: str = flag("a", "", one_of(("a", "b")))
+    quiet: bool = flag(False, "Say less.")
     origins: tuple[str, ...] = flag((), "", written("[a-z]+", "is a word"))
     keys: tuple[str, ...] = flag((), "", written("[a-z]+", "is no word"), secret=True)
 
@@ -44,6 +46,8 @@ def test_what_holds_is_taken():
         ),
         ({"wait": float("inf")}, "--wait is a number of seconds, 0 for no limit, got inf"),
         ({"kind": "c"}, "--kind is one of ('a', 'b'), got 'c'"),
+        ({"quiet": "no"}, "--quiet is True or False, got 'no'"),
+        ({"quiet": None}, "--quiet is True or False, got None"),
         ({"origins": ("x", "1")}, "--origins is a word, got '1'"),
         ({"origins": "x"}, "origins is a tuple, got str"),
         ({"keys": ("x", "sk-1")}, "--keys number 2 is no word"),
@@ -53,6 +57,12 @@ def test_what_does_not_is_refused_by_the_flags_name(fields: dict[str, Any], text
     with pytest.raises(ConfigError) as error:
         Config(**fields)
     assert str(error.value) == text
+
+
+def test_deterministic_is_for_cpus():
+    assert EngineConfig(deterministic=True, device="cpu").deterministic
+    with pytest.raises(ConfigError, match="--deterministic is for CPUs"):
+        EngineConfig(deterministic=True, device="cuda:1")
 
 
 def test_a_key_is_not_shown():

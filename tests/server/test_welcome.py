@@ -49,6 +49,7 @@ def test_it_says_what_is_served_and_how(engine):
     small = told(replace(info, kv_tokens=999, kv_bytes=2**20))
     assert "  KV pool  999 tokens, 1.0 MiB; less than the context, so prompt" in small
     assert "on cpu, 1 thread\n" in told(replace(info, threads=1))
+    assert "2 threads, deterministic\n" in told(replace(info, deterministic=True))
 
 
 def test_a_model_without_chat_template_is_offered_completions(engine):

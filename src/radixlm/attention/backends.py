@@ -32,6 +32,8 @@ from radixlm.memory.pools import KVPool
 _LISTS = ("token", "first", "parts_of")
 # Contexts are cut while a thread has fewer units of work than this, or reads of single tokens.
 _UNITS_PER_THREAD, _READS_PER_THREAD = 8, 4
+# Of parts of contexts, in float32: where tokens would have more, contexts are not cut.
+_PARTS_BYTES = 64 << 20
 # When to share: fewest, shortest, least saved in tokens x heads x head_dim, measured in
 # docs/adr/0012-cpu-kernels.md.
 SHARING = dict.fromkeys((torch.bfloat16, torch.float32), (4, 256, 48 << 16))
@@ -94,6 +96,7 @@ class CpuBackend:
             least_saved=max(saved // (n_heads * pool.head_dim), 1),
             least_view=sys.maxsize,
             align=TILE if deterministic else 1,
+            most_pieces=_PARTS_BYTES // (4 * n_heads * (pool.head_dim + 2)),
         )
         self._deterministic = deterministic
         self._least_queries = least_queries
@@ -120,10 +123,11 @@ class CpuBackend:
         few = [read for read in own if read.tokens * queries < least]
         large = [read for read in own if read.tokens * queries >= least] + shared
         wanted, ordered = _READS_PER_THREAD * threads, self._deterministic
-        single = cut(by_token(few), TILE, wanted, ordered=ordered)
+        most = self.sharing.most_pieces
+        single = cut(by_token(few), TILE, wanted, most, ordered=ordered)
         wanted = -(-_UNITS_PER_THREAD * threads // pool.n_kv_heads)
         blocks = in_blocks(large, self._shape.block_tokens)
-        blocks = cut(blocks, TILE, wanted if threads > 1 else 1, ordered=ordered)
+        blocks = cut(blocks, TILE, wanted if threads > 1 else 1, most, ordered=ordered)
         reads = np.concatenate((single, blocks))
         each = scratch_numbers(self._n_heads, pool.head_dim)
         scratch = torch.empty((threads, each), dtype=torch.float32, device="cpu")
@@ -221,9 +225,8 @@ class CpuAttention:
         arguments = self._placing.arguments
         arguments.qkv, arguments.stride, arguments.table = at, stride, rotation.table.data_ptr()
         arguments.keys, arguments.values = keys, values
-        if norm is not None:
-            arguments.q_weight, arguments.k_weight = norm.addresses
-            arguments.eps = norm.eps_bits
+        arguments.q_weight, arguments.k_weight = (0, 0) if norm is None else norm.addresses
+        arguments.eps = 0 if norm is None else norm.eps_bits
         self._placing(threads_for(arguments.rows, ROWS_PER_UNIT))
         for worker in self._workers:
             arguments = worker.arguments

@@ -231,7 +231,7 @@ def _by_vectors(vector: Any) -> Any:
 def _by_fours(length: int, four: Any, one: Any) -> Any:
     """step(side, pool, size, slots, n, row, stride, ahead): n tokens of one head, four at a time.
 
-    four, one: as `make_dots` and `make_mix` give them. length: of a head's numbers, in bytes; size:
+    four, one: as `make_mix` gives them. length: of a head's numbers, in bytes; size:
     from slot to slot, in bytes.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, groupby
@@ -19,7 +20,9 @@ class Sharing(NamedTuple):
         are as fast without sharing, `shortest` is what merging a token's parts costs, and the rest
         has to pay for the extra calls. Other stretches each row reads with its own tokens.
     least_view: a run of slots this long is read in place; shorter ones are gathered together.
-    align: reads begin and end at multiples of this many tokens.
+    align: shared reads begin and end at multiples of this many tokens, and what comes after them is
+        read in pieces of as many. most_pieces: of all tokens; where there would be more, nothing is
+        shared.
     """
 
     largest: int
@@ -28,6 +31,7 @@ class Sharing(NamedTuple):
     least_saved: int
     least_view: int
     align: int = 1
+    most_pieces: int = sys.maxsize
 
 
 class SharedRead(NamedTuple):
@@ -86,7 +90,19 @@ def share(rows: Sequence[ScheduledRow], rule: Sharing) -> tuple[list[SharedRead]
             path = rows[stretch.first].segments[: stretch.depth]
             reads += _reads(path, start, end, first, stop, rule.least_view)
             skips[stretch.first : stretch.stop] = [end] * (stretch.stop - stretch.first)
+    if rule.align > 1 and _pieces(rows, reads, skips, rule.align) > rule.most_pieces:
+        return [], [0] * len(rows)
     return reads, skips
+
+
+def _pieces(
+    rows: Sequence[ScheduledRow], reads: Sequence[SharedRead], skips: Sequence[int], size: int
+) -> int:
+    """Of new tokens and what they read after what was read first."""
+    both = zip(rows, skips, strict=True)
+    own = (row.n_new * -(-(row.stop - skip) // size) for row, skip in both if skip)
+    shared = ((read.stop - read.first) * -(-read.length // size) for read in reads if read.start)
+    return sum(own) + sum(shared)
 
 
 def _stretches(rows: Sequence[ScheduledRow], largest: int) -> Iterator[_Stretch]:

@@ -13,8 +13,6 @@ from radixlm.attention.merge import ANSWER
 from radixlm.attention.plan import AttentionPlan
 
 MORE_SLOTS = 15
-# Rows of parts that a few reads may be cut into; each is as large as a token's queries.
-_MOST_PARTS = 1 << 12
 
 Numbers = npt.NDArray[np.int64]
 
@@ -92,9 +90,9 @@ def in_blocks(reads: Sequence[Read], block_tokens: int) -> Numbers:
     return np.array(blocks, dtype=np.int64).reshape(-1, len(Read._fields))
 
 
-def cut(reads: Numbers, tile: int, wanted: int, *, ordered: bool) -> Numbers:
+def cut(reads: Numbers, tile: int, wanted: int, most_parts: int, *, ordered: bool) -> Numbers:
     """Contexts in pieces of whole tiles where there are fewer reads than `wanted`; the largest
-    first: the last ones taken are to be small.
+    first: the last ones taken are to be small. most_parts: rows of them that few reads may become.
 
     ordered: what a token has of its context is to be tile after tile taken into what comes before,
     so that its bits are the same however it is cut:
@@ -105,16 +103,17 @@ def cut(reads: Numbers, tile: int, wanted: int, *, ordered: bool) -> Numbers:
     """
     few = len(reads) < wanted
     if len(reads) and (few or (ordered and reads[:, _START].any())):
-        reads = _cut(reads, tile, wanted, few=few, ordered=ordered)
+        tiles = -(-reads[:, _LENGTH] // tile)
+        if ordered:
+            few = few and int((tiles * reads[:, TOKENS]).sum()) <= most_parts
+        most = max(int(tiles.sum()) // wanted, 1) if few and not ordered else 1
+        alone = few | (ordered & (reads[:, _START] > 0))
+        reads = _pieces(reads, tile, tiles, np.where(alone, most, tiles))
     return reads[np.argsort(-reads[:, TOKENS] * reads[:, _LENGTH], kind="stable")]
 
 
-def _cut(reads: Numbers, tile: int, wanted: int, *, few: bool, ordered: bool) -> Numbers:
-    tiles = -(-reads[:, _LENGTH] // tile)
-    if ordered:
-        few = few and int((tiles * reads[:, TOKENS]).sum()) <= _MOST_PARTS
-    most = max(int(tiles.sum()) // wanted, 1) if few and not ordered else 1
-    each = np.where(few | (ordered & (reads[:, _START] > 0)), most, tiles)
+def _pieces(reads: Numbers, tile: int, tiles: Numbers, each: Numbers) -> Numbers:
+    """tiles: of each read; each: of its pieces."""
     counts = -(-tiles // np.maximum(each, 1))
     made, steps = reads.repeat(counts, axis=0), (each * tile).repeat(counts)
     begin = (np.arange(len(made)) - (counts.cumsum() - counts).repeat(counts)) * steps

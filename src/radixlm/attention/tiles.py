@@ -6,8 +6,8 @@ tile; scores never leave the processor's nearest caches (FlashAttention-2, Dao, 
     pool        7 8 3 4 5 6 9 1 2 ..    where slots say
                 +-----tile-----+        keys transposed, values in pairs, once for the block
     strip of  +-+--------------+
-    queries   | |    scores    |  ->  weights  x  values  ->  onto what the strip has so far,
-              +-+--------------+                              scaled down when a larger score came
+    queries   | |    scores    |  ->  weights  x  values  ->  taken into what the strip has so far,
+              +-+--------------+                              see `merge`
     next strip  ...
 
 A unit of work is one block, one key head and one piece of the context; threads take one after the

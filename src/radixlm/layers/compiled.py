@@ -27,7 +27,9 @@ from radixlm.kernels.vectors import (
     emitted,
     float_of_bits,
     inner,
+    offset,
     over_rows,
+    vectors_and_rest,
 )
 
 ROWS_PER_UNIT = 4
@@ -44,8 +46,8 @@ class TensorOptions(NamedTuple):
     def empty(self, *shape: int) -> Tensor:
         return torch.empty(*shape, dtype=self.dtype, device=self.device)
 
-    def known(self, width: int) -> bool:
-        """Whether there is compiled code for rows of `width` numbers here."""
+    def known(self, width: int = 0) -> bool:
+        """Whether there is compiled code here: for rows of any width, or of `width` in vectors."""
         types_known = self.dtype in (torch.float32, torch.bfloat16)
         here = self.device.type == "cpu" and team().is_whole
         return here and types_known and width % MOST_LANES == 0
@@ -133,18 +135,18 @@ def gate_kernel(*, bfloat16: bool) -> Callable[[Any], None]:
     """out = silu(gate) * up, of rows that hold both, one after the other."""
     element = 2 if bfloat16 else 4
 
-    @emitted(types.void, types.int64, types.int64, types.int64)
-    def silu_times(builder: ir.IRBuilder, gate: Any, up: Any, out: Any) -> None:
-        ops = Lanes(builder, MOST_LANES)
-        x, y = (ops.load(at, 0, bfloat16=bfloat16) for at in (gate, up))
-        ops.put(silu_product(builder, ops, x, y, coarse=bfloat16), out, bfloat16=bfloat16)
+    @emitted(types.void, *[types.int64] * 4)
+    def silu_times(builder: ir.IRBuilder, gate: Any, up: Any, out: Any, width: Any) -> None:
+        for ops, index in vectors_and_rest(builder, width):
+            x, y, into = (offset(builder, at, index, element) for at in (gate, up, out))
+            x, y = (ops.load(at, 0, bfloat16=bfloat16) for at in (x, y))
+            ops.put(silu_product(builder, ops, x, y, coarse=bfloat16), into, bfloat16=bfloat16)
 
     @inner
     def gate(args: _GateArguments, row: int) -> None:
         size = args.width * element
-        both, out = args.gate_up + 2 * row * size, args.out + row * size
-        for at in range(0, size, MOST_LANES * element):
-            silu_times(both + at, both + size + at, out + at)
+        both = args.gate_up + 2 * row * size
+        silu_times(both, both + size, args.out + row * size, args.width)
 
     return over_rows(gate, ROWS_PER_UNIT)
 
@@ -152,9 +154,9 @@ def gate_kernel(*, bfloat16: bool) -> Callable[[Any], None]:
 class Gate:
     """silu(gate) * up of rows that hold both, one after the other."""
 
-    def __init__(self, size: int, options: TensorOptions) -> None:
+    def __init__(self, options: TensorOptions) -> None:
         self._worker: Worker | None = None
-        if options.known(size):
+        if options.known():
             self._worker = Worker(gate_kernel(bfloat16=options.dtype == torch.bfloat16))
 
     def __call__(self, gate_up: Tensor) -> Tensor:

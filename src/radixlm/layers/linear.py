@@ -42,7 +42,7 @@ class Linear:
         self.bias = options.empty(rows) if bias else None
         self._packed: Callable[[Tensor], Tensor] | None = None
         self.result = options.dtype
-        self.gate = Gate(rows // 2, options) if gated else None
+        self.gate = Gate(options) if gated else None
 
     def __call__(self, x: Tensor) -> Tensor:
         """(tokens, in_features) -> (tokens, sum of the parts), half as many if gated."""

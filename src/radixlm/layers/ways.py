@@ -159,7 +159,7 @@ def plain(x: Tensor, weight: Tensor, bias: Tensor | None, result: torch.dtype) -
 def _in_blocks(product: Product, block: int, x: Tensor) -> Tensor:
     """A product of any number of rows as products of as many each; zeros fill the last one."""
     padded = functional.pad(x, (0, 0, 0, -x.shape[0] % block))
-    parts = [product(part) for part in padded.split(block)] or [product(padded)]
+    parts = [product(part) for part in padded.split(block)]
     return torch.cat(parts)[: x.shape[0]]
 
 
@@ -275,7 +275,7 @@ def measure(shape: Shape) -> Times:
     copies = min(1 + _COPIES_BYTES // max(weight.nbytes, 1), _MOST_COPIES)
     gate = None
     if shape.gated:
-        gate = Gate(shape.outputs // 2, TensorOptions(result, weight.device))
+        gate = Gate(TensorOptions(result, weight.device))
     products: dict[Way, Iterator[Product]] = {}
     for way in ways_of(weight, gated=shape.gated):
         only = Choice([(1, way)])

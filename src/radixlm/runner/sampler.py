@@ -218,13 +218,13 @@ def token_logprobs(
 
 
 def _block(logits: Tensor, targets: Sequence[int], tops: Sequence[int]) -> list[TokenLogprob]:
-    # Not by logsumexp, which adds up a single row in another order than several.
-    peak = logits.amax(-1, keepdim=True)
-    scores = torch.where(peak.isfinite(), logits.log_softmax(-1), torch.nan)
-    wanted = torch.tensor(targets, dtype=torch.int64, device=logits.device)[:, None]
-    chosen = scores.gather(1, wanted).flatten().tolist()
+    finite = logits.amax(-1, keepdim=True).isfinite()
     best = _best(logits, min(max(tops), logits.shape[1]))
-    values = scores.gather(1, best).tolist()
+    # Not by logsumexp, which adds up a single row in another order than several.
+    scores = logits.log_softmax(-1)
+    wanted = torch.tensor(targets, dtype=torch.int64, device=logits.device)[:, None]
+    chosen = torch.where(finite, scores.gather(1, wanted), torch.nan).flatten().tolist()
+    values = torch.where(finite, scores.gather(1, best), torch.nan).tolist()
     ids = best.tolist()
     return [
         TokenLogprob(target, chosen[i], tuple(zip(ids[i][:top], values[i][:top], strict=True)))

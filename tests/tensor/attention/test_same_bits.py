@@ -17,6 +17,7 @@ from tests.tensor.attention_cases import Case, Heads, Path, attention, make_tree
 DTYPES = [(torch.float32, 5e-6), (torch.bfloat16, 3e-2)]
 HEADS = [
     Heads(9, 3, 64),
+    Heads(4, 1, 20),
     *(pytest.param(heads, marks=pytest.mark.slow) for heads in (Heads(4, 4, 16), Heads(5, 1, 80))),
 ]
 
@@ -96,6 +97,19 @@ def _cut(row: ScheduledRow, start: int, stop: int) -> ScheduledRow:
         new_slots=row.new_slots[start - row.start : stop - row.start],
         segments=segments,
     )
+
+
+def test_where_parts_would_take_too_much_nothing_is_shared() -> None:
+    paths = [Path(((1, 1024),), 2000, 1)] * 3
+    case = make_tree_case(paths, Heads(4, 1, 20), torch.float32, "cpu", seed=4, page=0)
+    backend = _backend(case)
+    wanted = _attention(case, backend, case.rows, slice(None))
+    assert len(make_plan(case.rows, backend.sharing).shared) == 1
+    assert backend.sharing.most_pieces * 4 * 4 * 22 <= 64 << 20
+    backend.sharing = backend.sharing._replace(most_pieces=11)
+    assert not make_plan(case.rows, backend.sharing).shared
+    assert torch.equal(_attention(case, backend, case.rows, slice(None)), wanted)
+    assert make_plan(case.rows, backend.sharing._replace(most_pieces=12)).shared
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -59,5 +59,5 @@ def test_gate(dtype: torch.dtype, near: float, rows: int) -> None:
     both = (torch.randn(rows, 64) * 20).to(dtype)
     both[0, :4] = torch.tensor([0.0, 100.0, -100.0, -89.0])
     gate, up = both.double().chunk(2, dim=-1)
-    made = Gate(32, TensorOptions(dtype, CPU))(both)
+    made = Gate(TensorOptions(dtype, CPU))(both)
     torch.testing.assert_close(made.double(), functional.silu(gate) * up, rtol=near, atol=near)

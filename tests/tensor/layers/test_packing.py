@@ -132,6 +132,21 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(
         assert torch.equal(linear(x[first:last]), together[first:last])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("size", [333, 1000])
+def test_nor_does_its_gate(dtype: torch.dtype, size: int) -> None:
+    """Of a width that is no whole number of vectors: torch's own would have other bits."""
+    linear = Linear(32, {"a": 2 * size}, TensorOptions(dtype, CPU), bias=True, gated=True)
+    for _, weight in linear.named_weights():
+        weight.normal_()
+    linear.pack(one_way)
+    x = torch.randn(600, 32).to(dtype)
+    together = linear(x)
+    for row in (0, 299, 300, 301, 599):
+        assert torch.equal(linear(x[row : row + 1]), together[row : row + 1])
+    assert torch.equal(linear(x[:290]), together[:290])
+
+
 @pytest.mark.parametrize("way", PACKED)
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-4), (torch.bfloat16, 0.05)])

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from radixlm.runner import sampler
-from radixlm.runner.sampler import token_logprobs
+from radixlm.runner.sampler import token_logprobs, top_p_threshold
 from tests.tensor.sampling_cases import random_logits
 
 
@@ -45,3 +45,16 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_rows() -> None:
     assert token_logprobs(torch.empty(0, 5), [], []) == ()
+
+
+def test_a_row_has_the_same_bits_alone() -> None:
+    """Of a vocabulary so large that torch would share out one row's sum among threads."""
+    logits = torch.randn(16, 40_000, generator=torch.Generator().manual_seed(0)) * 4
+    together = token_logprobs(logits, list(range(16)), [3] * 16)
+    for row in range(16):
+        (alone,) = token_logprobs(logits[row : row + 1], [row], [3])
+        assert alone == together[row]
+    probs, mass = logits.softmax(-1), torch.full((16,), 0.9, dtype=torch.float64)
+    kept = top_p_threshold(probs, mass)
+    for row in range(16):
+        assert torch.equal(top_p_threshold(probs[row : row + 1], mass[:1]), kept[row : row + 1])

@@ -108,16 +108,17 @@ def test_all_are_aborted_whatever_they_came_as(slow):
 def test_a_waiting_request_is_aborted_too():
     engine, _ = fake_engine(seconds=STEP, max_running_requests=1)
     # Enough tokens that "a" still runs when the abort comes, also on a busy machine.
-    bodies = [
+    one, other = (
         {"text": text, "sampling_params": {"max_new_tokens": 400}, "rid": text} for text in "ab"
-    ]
+    )
 
     async def act(http: httpx.AsyncClient) -> Any:
+        waiting = asyncio.create_task(http.post("/generate", json=other))
         while not engine.stats().waiting:
             await asyncio.sleep(STEP)
-        return await aborting(rid="b")(http)
+        return await aborting(rid="b")(http), await waiting
 
-    (first, second), said = while_running(Client(engine), bodies, 1, act)
+    [first], (said, second) = while_running(Client(engine), [one], 1, act)
     assert said == {"aborted": 1}
     assert first.json()["meta_info"]["finish_reason"]["type"] == "length"
     assert second.json()["meta_info"]["finish_reason"]["type"] == "abort"

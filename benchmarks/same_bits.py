@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -100,9 +101,9 @@ def make_prompts(count: int, vocab_size: int) -> list[list[int]]:
 
 
 def make_params(count: int) -> list[SamplingParams]:
-    greedy = {"max_tokens": TOKENS, "ignore_eos": True, "logprobs": 5, "temperature": 0.0}
-    drawn = greedy | {"temperature": 0.8, "top_p": 0.9}
-    return [SamplingParams(**(drawn if i % 2 else greedy), seed=i) for i in range(count)]
+    greedy = SamplingParams(max_tokens=TOKENS, ignore_eos=True, logprobs=5, temperature=0)
+    drawn = replace(greedy, temperature=0.8, top_p=0.9)
+    return [replace(drawn if i % 2 else greedy, seed=i) for i in range(count)]
 
 
 def run(
@@ -167,7 +168,7 @@ def main() -> int:
             folder = Path(scratch) / architecture
             vocab = LARGE_VOCAB if architecture == "qwen3" else VOCAB
             if not folder.exists():
-                shape = {**SHAPE, **HEADS[architecture], "vocab_size": vocab}
+                shape: dict[str, Any] = {**SHAPE, **HEADS[architecture], "vocab_size": vocab}
                 make_checkpoint(folder, architecture, max_position_embeddings=CONTEXT, **shape)
             flags = {"dtype": dtype, "deterministic": not args.without}
             outcomes = []

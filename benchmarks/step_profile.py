@@ -38,7 +38,6 @@ _HEADINGS = (
     ("runner.model_runner.ForwardBatch", "batch"),
     ("runner", "sampling"),
     ("memory.pools.ReqToTokenPool", "batch"),
-    ("memory.pools", "kv write"),
     ("attention.plan", "plan"),
     ("attention.backends.CpuBackend.prepare", "plan"),
     ("attention.torch_backend.TorchBackend.prepare", "plan"),
@@ -54,9 +53,7 @@ _HEADINGS = (
     ("layers.linear.QueryKeyNorm", "norms"),
     ("layers.rotary", "rotary"),
     ("layers.linear.TokenEmbedding", "embedding"),
-    ("models.decoder.SelfAttention", "views of qkv"),
-    ("models.decoder.DecoderLayer", "residuals"),
-    ("models.decoder.CausalLM", "loop over layers"),
+    ("models.decoder", "loop over layers"),
 )
 
 

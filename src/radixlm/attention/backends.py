@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from radixlm.attention.direct import make_direct_kernel, scratch_numbers
+from radixlm.attention.direct import make_direct_kernel, scratch_bytes
 from radixlm.attention.merge import make_merge_kernel
 from radixlm.attention.place import ROWS_PER_UNIT, make_place_kernel
 from radixlm.attention.plan import AttentionPlan, Sharing
@@ -96,7 +96,7 @@ class CpuBackend:
             least_saved=max(saved // (n_heads * pool.head_dim), 1),
             least_view=sys.maxsize,
             align=TILE if deterministic else 1,
-            most_pieces=_PARTS_BYTES // (4 * n_heads * (pool.head_dim + 2)),
+            most_parts=_PARTS_BYTES // (4 * n_heads * (pool.head_dim + 2)),
         )
         self._deterministic = deterministic
         self._least_queries = least_queries
@@ -123,16 +123,14 @@ class CpuBackend:
         few = [read for read in own if read.tokens * queries < least]
         large = [read for read in own if read.tokens * queries >= least] + shared
         wanted, ordered = _READS_PER_THREAD * threads, self._deterministic
-        most = self.sharing.most_pieces
+        most = self.sharing.most_parts
         single = cut(by_token(few), TILE, wanted, most, ordered=ordered)
         wanted = -(-_UNITS_PER_THREAD * threads // pool.n_kv_heads)
         blocks = in_blocks(large, self._shape.block_tokens)
         blocks = cut(blocks, TILE, wanted if threads > 1 else 1, most, ordered=ordered)
         reads = np.concatenate((single, blocks))
-        each = scratch_numbers(self._n_heads, pool.head_dim)
-        scratch = torch.empty((threads, each), dtype=torch.float32, device="cpu")
-        sizes = {"per_thread": 4 * each}
-        memory: list[object] = [numbers, reads, scratch, self._tile_scratch()]
+        scratch = self._scratch_for(threads)
+        memory: list[object] = [numbers, reads, scratch]
         merge, results = None, {}
         if reads[:, TOKENS].sum() > slots.numel():
             lists = number_parts(reads)
@@ -155,13 +153,12 @@ class CpuBackend:
                 key_heads=pool.n_kv_heads,
                 slots=numbers.ctypes.data,
                 reads=rows.ctypes.data,
-                scratch=room.data_ptr(),
+                scratch=scratch.data_ptr(),
                 **results,
-                **more,
             )
-            for kernel, rows, room, more in (
-                (self._direct, reads[: len(single)], scratch, sizes),
-                (self._tiles, reads[len(single) :], self._tile_scratch(), {}),
+            for kernel, rows in (
+                (self._direct, reads[: len(single)]),
+                (self._tiles, reads[len(single) :]),
             )
             if kernel is not None and len(rows)
         ]
@@ -181,11 +178,11 @@ class CpuBackend:
             slots=slots.data_ptr(),
         )
 
-    def _tile_scratch(self) -> Tensor:
-        """(threads, bytes). Kept: fresh memory in each step costs page faults."""
-        threads = team().size
+    def _scratch_for(self, threads: int) -> Tensor:
+        """(threads, bytes), for both kernels. Kept: fresh memory in each step costs page faults."""
         if self._scratch is None or self._scratch.shape[0] != threads:
-            size = (threads, places_of(self._shape).end)
+            single = scratch_bytes(self._n_heads, self._pool.head_dim)
+            size = (threads, max(single, places_of(self._shape).end))
             self._scratch = torch.empty(size, dtype=torch.uint8, device="cpu")
         return self._scratch
 

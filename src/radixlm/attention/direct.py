@@ -23,12 +23,12 @@ from radixlm.attention.reads import READ_BYTES
 from radixlm.attention.tile_layout import TILE, copy_floats, fetch
 from radixlm.kernels.dots import (
     has_pairs,
+    make_fetch_ahead,
     make_mix,
     make_pair_mix,
-    make_row_weights,
     make_scores,
+    make_weigh,
     put_in_order,
-    row_largest,
 )
 from radixlm.kernels.jit import compiled
 from radixlm.kernels.strips import VECTOR_LANES
@@ -36,10 +36,8 @@ from radixlm.kernels.vectors import (
     LOG2_E,
     MOST_LANES,
     clear,
-    floats,
     inner,
     integers,
-    prefetch,
     take_unit,
     thread_number,
     words,
@@ -57,8 +55,7 @@ _Ahead = tuple[int, int, int]
 
 _Arguments = namedtuple(
     "_Arguments",
-    "counters items key_heads q q_stride keys values slots reads answers parts states scratch "
-    "per_thread",
+    "counters items key_heads q q_stride keys values slots reads answers parts states scratch",
 )
 
 
@@ -67,18 +64,20 @@ def make_direct_kernel(queries: int, head_dim: int, *, bfloat16: bool) -> Callab
     """The kernel for a shape: `queries` per key head. Takes a second to compile, once.
 
     reads: address of rows of int64, see `Read`; of one token each. slots: address of int32; after a
-    read's own there are `MORE_SLOTS`. per_thread: bytes, see `scratch_numbers`.
+    read's own there are `MORE_SLOTS`. scratch: see `scratch_bytes`.
     """
     pairs = has_pairs(head_dim, bfloat16=bfloat16)
     score_tile, mix_tile = _make_passes(queries, head_dim, bfloat16=bfloat16, pairs=pairs)
-    weigh, take_in = _make_weigh(head_dim, pairs=pairs), _make_take_in(head_dim, pairs=pairs)
+    weigh_rows = _make_weigh_rows(head_dim, pairs=pairs)
+    take_in = _make_take_in(head_dim, pairs=pairs)
     write = make_write(head_dim, bfloat16=bfloat16)
     element, widened = 2 if bfloat16 else 4, bfloat16 and not pairs
+    each = inner(scratch_bytes)
 
     def attend(args: _Arguments) -> None:
         heads, size = args.key_heads * queries, args.key_heads * head_dim * element
         numbers = heads * head_dim
-        scores = args.scratch + thread_number(args.counters) * args.per_thread
+        scores = args.scratch + thread_number(args.counters) * each(heads, head_dim)
         wide_q = scores + 4 * heads * _SCORES
         of_tile, mixed = wide_q + 4 * numbers, wide_q + 8 * numbers
         states = wide_q + 12 * numbers
@@ -99,7 +98,7 @@ def make_direct_kernel(queries: int, head_dim: int, *, bfloat16: bool) -> Callab
                 width, here = min(TILE, count - first), slots + 4 * first
                 values = (args.values, here, width)
                 score_tile(args.keys, args.key_heads, here, width, q, scores, values)
-                weigh(scores, tile_states, heads, width)
+                weigh_rows(scores, tile_states, heads, width)
                 clear(of_tile, numbers)
                 later = (args.keys, here + 4 * width, count - first - width)
                 if not later[2]:
@@ -115,20 +114,18 @@ def make_direct_kernel(queries: int, head_dim: int, *, bfloat16: bool) -> Callab
     return attend
 
 
-def _make_weigh(head_dim: int, *, pairs: bool) -> Any:
-    """weigh(scores, states, heads, count): scores of a tile become weights, in place."""
-    row_weights = make_row_weights(bfloat16=pairs)
-    scale = np.float32(LOG2_E / math.sqrt(head_dim))
+def _make_weigh_rows(head_dim: int, *, pairs: bool) -> Any:
+    """weigh_rows(scores, states, heads, count): scores of a tile become weights, in place."""
+    weigh = make_weigh(LOG2_E / math.sqrt(head_dim), bfloat16=pairs)
 
     @inner
-    def weigh(scores: int, states: int, heads: int, count: int) -> None:
+    def weigh_rows(scores: int, states: int, heads: int, count: int) -> None:
         whole = -(-count // MOST_LANES) * MOST_LANES
         for i in range(heads):
-            at, state = scores + 4 * i * _SCORES, floats(states + STATE_BYTES * i)
-            state[0] = row_largest(at, count)
-            state[1] = row_weights(at, count, scale, state[0], at, whole)
+            at = scores + 4 * i * _SCORES
+            weigh(at, count, at, whole, states + STATE_BYTES * i)
 
-    return weigh
+    return weigh_rows
 
 
 def _make_take_in(head_dim: int, *, pairs: bool) -> Any:
@@ -146,27 +143,18 @@ def _make_take_in(head_dim: int, *, pairs: bool) -> Any:
     return take_in
 
 
-def scratch_numbers(heads: int, head_dim: int) -> int:
-    """float32 numbers that a thread writes: scores of all `heads` of queries with a tile, the
+def scratch_bytes(heads: int, head_dim: int) -> int:
+    """What a thread writes, as float32 numbers: scores of all `heads` of queries with a tile, the
     queries, mixed values and states of a tile and of the context so far.
     """
     numbers = heads * (_SCORES + 3 * head_dim + 4)
-    return -(-numbers // MOST_LANES) * MOST_LANES
+    return -(-numbers // MOST_LANES) * MOST_LANES * 4
 
 
 @inner
 def _section(size: int) -> int:
     """Tokens of a section, of `size` bytes each: whole vectors of them."""
     return max(MOST_LANES, _SECTION_BYTES // size // MOST_LANES * MOST_LANES)
-
-
-@inner
-def fetch_ahead(ahead: _Ahead, size: int, t: int, length: int) -> None:
-    """Have `length` bytes of the token t that is ahead fetched, or of the last one."""
-    slot = integers(ahead[1])[min(t, ahead[2] - 1)]
-    at = ahead[0] + np.int64(slot) * size
-    for line in range(0, length, 64):
-        prefetch(at + line)
 
 
 def _make_passes(queries: int, head_dim: int, *, bfloat16: bool, pairs: bool) -> tuple[Any, Any]:
@@ -235,6 +223,8 @@ def _by_fours(length: int, four: Any, one: Any) -> Any:
     from slot to slot, in bytes.
     """
 
+    fetch_ahead = make_fetch_ahead(length)
+
     @inner
     def step(
         side: int, pool: int, size: int, at: int, n: int, row: int, stride: int, ahead: _Ahead
@@ -249,10 +239,10 @@ def _by_fours(length: int, four: Any, one: Any) -> Any:
                 pool + np.int64(slots[t + 3]) * size,
             )
             for index in range(t, t + 4):
-                fetch_ahead(ahead, size, index, length)
+                fetch_ahead(ahead, size, index)
             four(side, tokens, row + 4 * t, stride)
         for t in range(whole, n):
-            fetch_ahead(ahead, size, t, length)
+            fetch_ahead(ahead, size, t)
             one(side, (pool + np.int64(slots[t]) * size,), row + 4 * t, stride)
 
     return step

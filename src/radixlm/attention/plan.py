@@ -21,8 +21,8 @@ class Sharing(NamedTuple):
         has to pay for the extra calls. Other stretches each row reads with its own tokens.
     least_view: a run of slots this long is read in place; shorter ones are gathered together.
     align: shared reads begin and end at multiples of this many tokens, and what comes after them is
-        read in pieces of as many. most_pieces: of all tokens; where there would be more, nothing is
-        shared.
+        read in pieces of as many. most_parts: results of stretches of context, to be merged, of all
+        tokens together; where they would be more, contexts are neither shared nor cut.
     """
 
     largest: int
@@ -31,7 +31,7 @@ class Sharing(NamedTuple):
     least_saved: int
     least_view: int
     align: int = 1
-    most_pieces: int = sys.maxsize
+    most_parts: int = sys.maxsize
 
 
 class SharedRead(NamedTuple):
@@ -90,12 +90,12 @@ def share(rows: Sequence[ScheduledRow], rule: Sharing) -> tuple[list[SharedRead]
             path = rows[stretch.first].segments[: stretch.depth]
             reads += _reads(path, start, end, first, stop, rule.least_view)
             skips[stretch.first : stretch.stop] = [end] * (stretch.stop - stretch.first)
-    if rule.align > 1 and _pieces(rows, reads, skips, rule.align) > rule.most_pieces:
+    if rule.align > 1 and _parts(rows, reads, skips, rule.align) > rule.most_parts:
         return [], [0] * len(rows)
     return reads, skips
 
 
-def _pieces(
+def _parts(
     rows: Sequence[ScheduledRow], reads: Sequence[SharedRead], skips: Sequence[int], size: int
 ) -> int:
     """Of new tokens and what they read after what was read first."""

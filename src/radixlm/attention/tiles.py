@@ -16,17 +16,16 @@ other from a counter.
 
 from __future__ import annotations
 
+import math
 from collections import namedtuple
 from collections.abc import Callable
 from typing import Any
-
-import numpy as np
 
 from radixlm.attention.merge import ANSWER, STATE_BYTES, make_fold, make_write
 from radixlm.attention.reads import READ_BYTES
 from radixlm.attention.tile_layout import TILE, Shape, fetch, make_pack, make_take, places_of
 from radixlm.kernels.amx import TILE_ROWS, configure, make_tile_product, release
-from radixlm.kernels.dots import make_row_weights, row_largest
+from radixlm.kernels.dots import make_weigh
 from radixlm.kernels.jit import compiled
 from radixlm.kernels.strips import UNIT_BYTES, make_product
 from radixlm.kernels.vectors import (
@@ -126,19 +125,10 @@ def _make_strip(shape: Shape) -> Any:
     lanes = shape.vectors * MOST_LANES
     height, step, width = shape.strip, shape.step, shape.width * UNIT_BYTES
     scores, mix = _make_product(shape, shape.vectors), _make_mix(shape)
-    fold, row_weights = make_fold(shape.head_dim), make_row_weights(bfloat16=pairs)
-    scale, element = np.float32(LOG2_E / shape.head_dim**0.5), 2 if pairs else 4
+    fold = make_fold(shape.head_dim)
+    weigh = make_weigh(LOG2_E / math.sqrt(shape.head_dim), bfloat16=pairs)
     q_bytes, panel_bytes = units * UNIT_BYTES, lanes * UNIT_BYTES
-    row_bytes, weight_bytes = TILE * UNIT_BYTES, TILE * element
-
-    @inner
-    def weigh(base: int, r: int, sees: int, widest: int) -> None:
-        state = floats(base + places.tile_states + r * STATE_BYTES)
-        at = base + places.scores + r * row_bytes
-        top = row_largest(at, sees)
-        weights = base + places.weights + r * weight_bytes
-        state[0] = top
-        state[1] = row_weights(at, sees, scale, top, weights, -(-widest // step) * step)
+    row_bytes, weight_bytes = TILE * UNIT_BYTES, TILE * (2 if pairs else 4)
 
     @inner
     def strip(base: int, row: int, last: int, seen: int, count: int) -> None:
@@ -151,7 +141,9 @@ def _make_strip(shape: Shape) -> Any:
             keys = base + places.keys + UNIT_BYTES * units * c
             scores(rows, q, q_bytes, keys, panel_bytes, units, made + 4 * c, row_bytes)
         for r in range(rows):
-            weigh(base, r, max(0, min(count, seen + (row + r) // queries)), widest)
+            sees, of_tile = max(0, min(count, seen + (row + r) // queries)), r * STATE_BYTES
+            weights, whole = base + places.weights + r * weight_bytes, -(-widest // step) * step
+            weigh(made + r * row_bytes, sees, weights, whole, base + places.tile_states + of_tile)
         mix(base, rows, widest)
         for r in range(rows):
             mixed, states = base + places.mixed + (row + r) * width, base + places.states

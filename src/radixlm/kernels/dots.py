@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -30,7 +31,9 @@ from radixlm.kernels.vectors import (
     MOST_LANES,
     Lanes,
     emitted,
+    floats,
     has_bfloat16,
+    inner,
     lanes_of,
     offset,
     order_of,
@@ -85,7 +88,7 @@ def make_scores(queries: int, head_dim: int, *, bfloat16: bool, pairs: bool) -> 
             wanted = -(-(unit + 1) * VECTOR_LANES // units)
             for index in range(fetched, wanted):
                 _fetch_ahead(
-                    builder, ahead, size, builder.add(t, ir.Constant(_INT64, index)), length
+                    builder, ahead, size, builder.add(t, ir.Constant(_INT64, index)), length=length
                 )
             fetched = wanted
         for i, total in enumerate(sums):
@@ -166,7 +169,7 @@ def make_pair_mix(queries: int, head_dim: int) -> Any:
                 here = offset(builder, slots, t, 4)
                 pair = [_value(builder, values, size, here, index) for index in range(2)]
                 for index in (t, builder.add(t, ir.Constant(_INT64, 1))):
-                    _fetch_ahead(builder, ahead, size, index, 2 * head_dim)
+                    _fetch_ahead(builder, ahead, size, index, length=2 * head_dim)
                 weight = [ops.load_pair(offset(builder, row, t, 2), 0) for row in rows]
                 for d, half in product(numbers, enumerate((_LOW, _HIGH))):
                     vectors = [ops.load_pairs(address, d) for address in pair]
@@ -195,8 +198,16 @@ def put_in_order(builder: ir.IRBuilder, mixed: Any, size: Any) -> None:
             ops.store(made, at, part * MOST_LANES)
 
 
-def _fetch_ahead(builder: ir.IRBuilder, ahead: Any, size: Any, t: Any, length: int) -> None:
-    """Have `length` bytes of the token t that is ahead fetched, or of the last one."""
+def make_fetch_ahead(length: int) -> Any:
+    """fetch_ahead(ahead, size, t): have `length` bytes of the token t that is ahead fetched, or of
+    the last one. ahead: see `attention.direct`.
+    """
+    return emitted(types.void, types.UniTuple(types.int64, 3), types.int64, types.int64)(
+        functools.partial(_fetch_ahead, length=length)
+    )
+
+
+def _fetch_ahead(builder: ir.IRBuilder, ahead: Any, size: Any, t: Any, *, length: int) -> None:
     pool, slots, count = (builder.extract_value(ahead, index) for index in range(3))
     last = builder.sub(count, ir.Constant(_INT64, 1))
     place = builder.select(builder.icmp_signed("<", t, last), t, last)
@@ -262,6 +273,21 @@ def make_row_weights(*, bfloat16: bool) -> Any:
         return ops.sum(builder.load(total))
 
     return row_weights
+
+
+def make_weigh(scale: float, *, bfloat16: bool) -> Any:
+    """weigh(row, count, weights, width, state): scores become weights, see `make_row_weights`; of
+    them the largest score and the weights' sum are written at `state`, two float32.
+    """
+    row_weights, factor = make_row_weights(bfloat16=bfloat16), np.float32(scale)
+
+    @inner
+    def weigh(row: int, count: int, weights: int, width: int, state: int) -> None:
+        top, made = row_largest(row, count), floats(state)
+        made[0] = top
+        made[1] = row_weights(row, count, factor, top, weights, width)
+
+    return weigh
 
 
 def _vectors(

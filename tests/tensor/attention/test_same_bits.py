@@ -105,11 +105,11 @@ def test_where_parts_would_take_too_much_nothing_is_shared() -> None:
     backend = _backend(case)
     wanted = _attention(case, backend, case.rows, slice(None))
     assert len(make_plan(case.rows, backend.sharing).shared) == 1
-    assert backend.sharing.most_pieces * 4 * 4 * 22 <= 64 << 20
-    backend.sharing = backend.sharing._replace(most_pieces=11)
+    assert backend.sharing.most_parts * 4 * 4 * 22 <= 64 << 20
+    backend.sharing = backend.sharing._replace(most_parts=11)
     assert not make_plan(case.rows, backend.sharing).shared
     assert torch.equal(_attention(case, backend, case.rows, slice(None)), wanted)
-    assert make_plan(case.rows, backend.sharing._replace(most_pieces=12)).shared
+    assert make_plan(case.rows, backend.sharing._replace(most_parts=12)).shared
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

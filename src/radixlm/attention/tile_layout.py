@@ -29,6 +29,7 @@ from radixlm.kernels.vectors import (
 STRIP = 6
 # Tokens; a whole number of a strip's vectors, and of AMX's tiles.
 TILE = 512
+LINE_BYTES = 64
 _BLOCK_QUERIES = 192
 
 
@@ -81,6 +82,18 @@ class Shape(NamedTuple):
         """What a query and a key are multiplied by, one after the other; the last may be padded."""
         return self.width // 2 if self.pairs else self.width
 
+    @property
+    def score_bytes(self) -> int:
+        """From one query's scores of a tile to the next one's. Powers of two would share the few
+        places that the nearest cache has for addresses that far apart.
+        """
+        return TILE * UNIT_BYTES + LINE_BYTES
+
+    @property
+    def weight_bytes(self) -> int:
+        """The same of weights."""
+        return TILE * (2 if self.pairs else 4) + LINE_BYTES
+
 
 class Places(NamedTuple):
     """Bytes from the start of a thread's scratch. mixed, states: what a block has of its context so
@@ -101,14 +114,15 @@ class Places(NamedTuple):
 
 def places_of(shape: Shape) -> Places:
     row = shape.width * UNIT_BYTES
+    scores = shape.strip * max(shape.score_bytes, row)
     sizes = (
         TILE * row,
         TILE * row,
         shape.rows * row,
         shape.rows * row,
         shape.rows * STATE_BYTES,
-        shape.strip * max(TILE, shape.width) * UNIT_BYTES,
-        shape.strip * TILE * UNIT_BYTES,
+        scores,
+        shape.strip * shape.weight_bytes,
         shape.strip * STATE_BYTES,
         8 * MOST_LANES,
     )

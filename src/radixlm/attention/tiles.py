@@ -128,7 +128,7 @@ def _make_strip(shape: Shape) -> Any:
     fold = make_fold(shape.head_dim)
     weigh = make_weigh(LOG2_E / math.sqrt(shape.head_dim), bfloat16=pairs)
     q_bytes, panel_bytes = units * UNIT_BYTES, lanes * UNIT_BYTES
-    row_bytes, weight_bytes = TILE * UNIT_BYTES, TILE * (2 if pairs else 4)
+    row_bytes, weight_bytes = shape.score_bytes, shape.weight_bytes
 
     @inner
     def strip(base: int, row: int, last: int, seen: int, count: int) -> None:
@@ -185,8 +185,7 @@ def _make_mix(shape: Shape) -> Any:
     step, row_bytes = vectors * MOST_LANES, width * UNIT_BYTES
     whole = width // step * step
     step_tokens = shape.step
-    per_unit, weight_bytes = (2, 2 * TILE) if pairs else (1, 4 * TILE)
-    step_units = shape.step // per_unit
+    weight_bytes, step_units = shape.weight_bytes, shape.step // (2 if pairs else 1)
 
     @inner
     def mix(base: int, rows: int, count: int) -> None:

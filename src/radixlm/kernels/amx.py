@@ -117,12 +117,15 @@ class TileStrip:
                 beside(loop.index)
 
     def _add_step(self, a: Any, a_stride: Any, b: Any, b_stride: Any) -> None:
-        for g, at in enumerate(self._groups_from(a, a_stride)):
-            self._move("tileloadd64", _A[g], at, 0, a_stride)
+        """Each tile is loaded just before it is first used: products wait for one, not for all."""
+        rows = self._groups_from(a, a_stride)
         for v in range(self._vectors):
-            # Not to be read again soon: it leaves the nearest cache to a.
-            self._move("tileloaddt164", _B[v % 2], b, _ROW_BYTES * v, b_stride)
             for g, tiles in enumerate(self._sums):
+                if v == 0:
+                    self._move("tileloadd64", _A[g], rows[g], 0, a_stride)
+                if g == 0:
+                    # Not to be read again soon: it leaves the nearest cache to a.
+                    self._move("tileloaddt164", _B[v % 2], b, _ROW_BYTES * v, b_stride)
                 operands = [ir.Constant(_INT8, tile) for tile in (tiles[v], _A[g], _B[v % 2])]
                 call(self._builder, "llvm.x86.tdpbf16ps", _VOID, operands)
 

@@ -14,6 +14,7 @@ from radixlm.kernels.amx import TILE_ROWS, TILE_UNITS
 from radixlm.kernels.strips import UNIT_BYTES, make_transposed, paired, strip_vectors
 from radixlm.kernels.vectors import (
     MOST_LANES,
+    clear,
     emitted,
     float_of_bits,
     floats,
@@ -30,7 +31,9 @@ STRIP = 6
 # Tokens; a whole number of a strip's vectors, and of AMX's tiles.
 TILE = 512
 LINE_BYTES = 64
-_BLOCK_QUERIES = 192
+# Of a row's weights, a vector of sums.
+SUM_BYTES = 4 * MOST_LANES
+_BLOCK_QUERIES = 384
 
 
 class Shape(NamedTuple):
@@ -107,8 +110,10 @@ class Places(NamedTuple):
     states: int
     scores: int
     weights: int
-    tile_states: int
+    tile_sums: int
     rows: int
+    sums: int
+    bases: int
     end: int
 
 
@@ -123,8 +128,10 @@ def places_of(shape: Shape) -> Places:
         shape.rows * STATE_BYTES,
         scores,
         shape.strip * shape.weight_bytes,
-        shape.strip * STATE_BYTES,
+        shape.strip * SUM_BYTES,
         8 * MOST_LANES,
+        shape.rows * SUM_BYTES,
+        shape.rows * 4,
     )
     starts = [0]
     for size in sizes:
@@ -148,6 +155,7 @@ def make_take(shape: Shape) -> Any:
             else:
                 copy_floats(read, head_dim, into, units, bfloat16)
         begin(base + places.mixed, base + places.states, all_rows, width)
+        clear(base + places.sums, all_rows * MOST_LANES)
 
     return take
 

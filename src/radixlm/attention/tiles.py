@@ -10,6 +10,7 @@ tile; scores never leave the processor's nearest caches (FlashAttention-2, Dao, 
               +-+--------------+                              see `merge`
     next strip  ...
 
+Where AMX multiplies a strip goes another way, see `tile_strips`.
 A unit of work is one block, one key head and one piece of the context; threads take one after the
 other from a counter.
 """
@@ -24,7 +25,8 @@ from typing import Any
 from radixlm.attention.merge import ANSWER, STATE_BYTES, make_fold, make_write
 from radixlm.attention.reads import READ_BYTES
 from radixlm.attention.tile_layout import TILE, Shape, fetch, make_pack, make_take, places_of
-from radixlm.kernels.amx import TILE_ROWS, configure, make_tile_product, release
+from radixlm.attention.tile_strips import make_tile_strip
+from radixlm.kernels.amx import TILE_ROWS, configure, release
 from radixlm.kernels.dots import make_weigh
 from radixlm.kernels.jit import compiled
 from radixlm.kernels.strips import UNIT_BYTES, make_product
@@ -54,7 +56,8 @@ def make_tile_kernel(shape: Shape) -> Callable[[Any], None]:
 
     reads: address of rows of int64, see `Read`. slots: address of int32.
     """
-    take, pack, strip = make_take(shape), make_pack(shape), _make_strip(shape)
+    take, pack = make_take(shape), make_pack(shape)
+    strip, close = make_tile_strip(shape) if shape.tiles else _make_vector_strip(shape)
     places, queries = places_of(shape), shape.queries
     head_bytes = shape.head_dim * (2 if shape.bfloat16 else 4)
     finish = _make_finish(shape)
@@ -90,7 +93,8 @@ def make_tile_kernel(shape: Shape) -> Callable[[Any], None]:
                 for row in range(0, rows, height):
                     a, b = ahead[3] * row // rows, ahead[3] * min(row + height, rows) // rows
                     fetch_both(ahead, token_bytes, head_bytes, a, b)
-                    strip(base, row, rows - 1, seen - first, width)
+                    strip(base, row, rows - 1, seen - first, width, first == 0)
+            close(base, rows)
             finish(args, base, head, token, tokens, part)
         if tiles:
             release()
@@ -114,9 +118,9 @@ def fetch_both(ahead: _Ahead, token_bytes: int, head_bytes: int, a: int, b: int)
     fetch(ahead[1], token_bytes, head_bytes, ahead[2], a, b)
 
 
-def _make_strip(shape: Shape) -> Any:
-    """strip(base, row, last, seen, count): a strip's rows of a block over a tile of `count` tokens,
-    of which the block's first token sees `seen`; `last` is the block's last row.
+def _make_vector_strip(shape: Shape) -> tuple[Any, Any]:
+    """strip(base, row, last, seen, count, begins): a strip's rows of a block over a tile of `count`
+    tokens, of which the block's first token sees `seen`; `last` is the block's last row.
 
     A tile is weighed and mixed by itself, then taken into what its rows have so far: as if
     another thread, or another step, had done it.
@@ -124,14 +128,14 @@ def _make_strip(shape: Shape) -> Any:
     places, units, pairs, queries = places_of(shape), shape.units, shape.pairs, shape.queries
     lanes = shape.vectors * MOST_LANES
     height, step, width = shape.strip, shape.step, shape.width * UNIT_BYTES
-    scores, mix = _make_product(shape, shape.vectors), _make_mix(shape)
+    scores, mix = make_product(height, shape.vectors, pairs=pairs), _make_mix(shape)
     fold = make_fold(shape.head_dim)
     weigh = make_weigh(LOG2_E / math.sqrt(shape.head_dim), bfloat16=pairs)
     q_bytes, panel_bytes = units * UNIT_BYTES, lanes * UNIT_BYTES
     row_bytes, weight_bytes = shape.score_bytes, shape.weight_bytes
 
     @inner
-    def strip(base: int, row: int, last: int, seen: int, count: int) -> None:
+    def strip(base: int, row: int, last: int, seen: int, count: int, _begins: bool) -> None:
         widest = min(count, seen + min(row + height - 1, last) // queries)
         if widest <= 0:
             return
@@ -139,64 +143,50 @@ def _make_strip(shape: Shape) -> Any:
         q, made = base + places.queries + row * q_bytes, base + places.scores
         for c in range(0, widest, lanes):
             keys = base + places.keys + UNIT_BYTES * units * c
-            scores(rows, q, q_bytes, keys, panel_bytes, units, made + 4 * c, row_bytes)
+            scores(q, q_bytes, keys, panel_bytes, units, made + 4 * c, row_bytes)
         for r in range(rows):
             sees, of_tile = max(0, min(count, seen + (row + r) // queries)), r * STATE_BYTES
             weights, whole = base + places.weights + r * weight_bytes, -(-widest // step) * step
-            weigh(made + r * row_bytes, sees, weights, whole, base + places.tile_states + of_tile)
-        mix(base, rows, widest)
+            weigh(made + r * row_bytes, sees, weights, whole, base + places.tile_sums + of_tile)
+        mix(base, widest)
         for r in range(rows):
             mixed, states = base + places.mixed + (row + r) * width, base + places.states
-            of_tile = base + places.tile_states + r * STATE_BYTES
+            of_tile = base + places.tile_sums + r * STATE_BYTES
             if floats(of_tile)[1] != 0:
                 fold(mixed, states + (row + r) * STATE_BYTES, made + r * width, of_tile)
 
-    return strip
-
-
-def _make_product(shape: Shape, vectors: int) -> Any:
-    """product(rows, ...): of a strip's first rows at least, the rest see `strips.make_product`."""
-    if shape.tiles:
-        whole, half = (make_tile_product(groups, vectors) for groups in (2, 1))
-    else:
-        whole = half = make_product(shape.strip, vectors, pairs=shape.pairs)
-
     @inner
-    def product(
-        rows: int, a: int, a_stride: int, b: int, b_stride: int, units: int, into: int, stride: int
-    ) -> None:
-        if rows > TILE_ROWS:
-            whole(a, a_stride, b, b_stride, units, into, stride)
-        else:
-            half(a, a_stride, b, b_stride, units, into, stride)
+    def close(_base: int, _rows: int) -> None:
+        return
 
-    return product
+    return strip, close
 
 
 def _make_mix(shape: Shape) -> Any:
-    """mix(base, rows, count): a strip's weights times the values of a tile's first tokens, into
-    the place of its scores.
+    """mix(base, count): a strip's weights times the values of a tile's first tokens, into the place
+    of its scores.
     """
-    places, pairs, width = places_of(shape), shape.pairs, shape.width
+    places, width = places_of(shape), shape.width
     vectors = min(shape.vectors, width // MOST_LANES)
     rest = width // MOST_LANES % vectors
-    product = _make_product(shape, vectors)
-    product_of_rest = _make_product(shape, rest or vectors)
+    product, product_of_rest = (
+        make_product(shape.strip, n, pairs=shape.pairs) for n in (vectors, rest or vectors)
+    )
     step, row_bytes = vectors * MOST_LANES, width * UNIT_BYTES
     whole = width // step * step
     step_tokens = shape.step
-    weight_bytes, step_units = shape.weight_bytes, shape.step // (2 if pairs else 1)
+    weight_bytes, step_units = shape.weight_bytes, shape.step // (2 if shape.pairs else 1)
 
     @inner
-    def mix(base: int, rows: int, count: int) -> None:
+    def mix(base: int, count: int) -> None:
         units = -(-count // step_tokens) * step_units
         weights, values, mixed = base + places.weights, base + places.values, base + places.scores
         for d in range(0, whole, step):
             at, into = values + UNIT_BYTES * d, mixed + 4 * d
-            product(rows, weights, weight_bytes, at, row_bytes, units, into, row_bytes)
+            product(weights, weight_bytes, at, row_bytes, units, into, row_bytes)
         if rest:
             at, into = values + UNIT_BYTES * whole, mixed + 4 * whole
-            product_of_rest(rows, weights, weight_bytes, at, row_bytes, units, into, row_bytes)
+            product_of_rest(weights, weight_bytes, at, row_bytes, units, into, row_bytes)
 
     return mix
 

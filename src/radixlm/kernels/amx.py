@@ -149,16 +149,19 @@ class TileStrip:
         call(self._builder, f"llvm.x86.{how}", _VOID, [ir.Constant(_INT8, tile), pointer, stride])
 
 
-def make_tile_product(groups: int, vectors: int) -> Any:
+def make_tile_product(groups: int, vectors: int, *, onto: bool = False) -> Any:
     """As `strips.make_product`, of 16 rows or two such groups: product(a, a_stride, b, b_stride,
-    units, into, stride). units: a multiple of 16.
+    units, into, stride). units: a multiple of 16. onto: what is there is added to.
     """
 
     @emitted(types.void, *[types.int64] * 7)
     def product(builder: ir.IRBuilder, *values: Any) -> None:
         a, a_stride, b, b_stride, units, into, stride = values
         strip = TileStrip(builder, groups, vectors)
-        strip.clear()
+        if onto:
+            strip.take(into, stride)
+        else:
+            strip.clear()
         strip.add(a, a_stride, b, b_stride, units)
         strip.store(into, stride)
 

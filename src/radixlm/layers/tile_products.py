@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -60,7 +59,8 @@ def make_tile_rows(*, halves: bool, gated: bool) -> Any:
         stride, panel_bytes = args.outputs * element, args.units * _PANEL_ROW
         fetched = panel_bytes * _LINES_PER_STEP * 64 // (TILE_UNITS * _PANEL_ROW)
         room = two_rooms()
-        other, done = room + _ROOM_BYTES, (room, np.int64(0), np.int64(0))
+        other, nothing = room + _ROOM_BYTES, room - room
+        done = room, nothing, nothing
         for row in range(begin, begin + count, _HEIGHT):
             height = min(_HEIGHT, begin + count - row)
             if row == begin or height < _HEIGHT:

@@ -54,9 +54,20 @@ def test_any_shape_of_heads(dtype: torch.dtype, near: float, backend: str, heads
 
 
 def test_more_queries_of_a_token_than_a_block_has() -> None:
-    case = make_case([(0, 140)], Heads(130, 1, 8), torch.bfloat16, "cpu", seed=1, scattered=True)
+    case = make_case([(0, 140)], Heads(400, 1, 8), torch.bfloat16, "cpu", seed=1, scattered=True)
     out = run(case, backend="tiles")
     assert (out.double() - reference(case)).abs().max().item() < 3e-2
+
+
+@pytest.mark.parametrize("larger", [1, 30, 300])
+@pytest.mark.parametrize(("dtype", "near"), DTYPES)
+def test_scores_that_grow_along_the_context(dtype: torch.dtype, near: float, larger: float) -> None:
+    """What the first token is measured from is nothing beside what comes later."""
+    case = make_case([(1500, 60), (0, 700)], Heads(3, 1, 64), dtype, "cpu", seed=6, scattered=False)
+    for keys in (case.pool.keys[1][3:1503], case.k[60:]):
+        keys *= torch.linspace(0, larger, len(keys)).to(dtype)[:, None, None]
+    out = run(case, backend="tiles")
+    assert (out.double() - reference(case)).abs().max().item() < near + 1e-5 * larger
 
 
 @pytest.mark.parametrize(("dtype", "near"), DTYPES)

@@ -103,15 +103,16 @@ class CpuBackend:
         self._pool = pool
         self._n_heads = n_heads
         bfloat16 = pool.dtype == torch.bfloat16
-        # Sums of AMX are in an order of their own, which single tokens would not have.
-        tiles = bfloat16 and has_tiles() and not deterministic
-        self._shape = Shape(queries, pool.head_dim, bfloat16, tiles)
+        tiles = bfloat16 and has_tiles()
+        self._shape = Shape(queries, pool.head_dim, bfloat16, tiles, ordered=deterministic)
         self._tiles = make_tile_kernel(self._shape)
         self._scratch: Tensor | None = None
         self._place = make_place_kernel(pool.head_dim, bfloat16=bfloat16)
         self._merge = make_merge_kernel(pool.head_dim, bfloat16=bfloat16)
         self._direct = None
-        in_tiles_alone = has_pairs(pool.head_dim, bfloat16=bfloat16) != self._shape.pairs
+        # Sums of AMX are in an order of their own, which single tokens would not have.
+        pairs = has_pairs(pool.head_dim, bfloat16=bfloat16)
+        in_tiles_alone = tiles or pairs != self._shape.pairs
         if queries < least_queries and not (deterministic and in_tiles_alone):
             self._direct = make_direct_kernel(queries, pool.head_dim, bfloat16=bfloat16)
 

@@ -37,12 +37,15 @@ _BLOCK_QUERIES = 384
 
 
 class Shape(NamedTuple):
-    """queries: that share a key head, of one token. tiles: whether AMX multiplies."""
+    """queries: that share a key head, of one token. tiles: whether AMX multiplies. ordered: whether
+    a context that is read in pieces, cut at tiles, is to give the same bits as read at once.
+    """
 
     queries: int
     head_dim: int
     bfloat16: bool
     tiles: bool
+    ordered: bool = False
 
     @property
     def block_tokens(self) -> int:
@@ -111,6 +114,7 @@ class Places(NamedTuple):
     scores: int
     weights: int
     tile_sums: int
+    tile_states: int
     rows: int
     sums: int
     bases: int
@@ -119,16 +123,16 @@ class Places(NamedTuple):
 
 def places_of(shape: Shape) -> Places:
     row = shape.width * UNIT_BYTES
-    scores = shape.strip * max(shape.score_bytes, row)
     sizes = (
         TILE * row,
         TILE * row,
         shape.rows * row,
         shape.rows * row,
         shape.rows * STATE_BYTES,
-        scores,
+        shape.strip * (shape.score_bytes + row),
         shape.strip * shape.weight_bytes,
         shape.strip * SUM_BYTES,
+        shape.strip * STATE_BYTES,
         8 * MOST_LANES,
         shape.rows * SUM_BYTES,
         shape.rows * 4,

@@ -21,7 +21,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from radixlm.attention.merge import STATE_BYTES
+from radixlm.attention.merge import STATE_BYTES, begin, make_fold
 from radixlm.attention.tile_layout import SUM_BYTES, Shape, places_of
 from radixlm.kernels.amx import TILE_ROWS, TILE_UNITS, TileStrip, make_tile_product
 from radixlm.kernels.dots import row_largest
@@ -57,19 +57,13 @@ def make_tile_strip(shape: Shape) -> tuple[Any, Any]:
     """strip(base, row, last, seen, count, begins): see `tiles.make_vector_strip`. begins: whether
     this is the first tile of what is read. close(base, rows): the states of a block's rows, when
     the last tile is done.
-    """
-    places, queries = places_of(shape), shape.queries
-    scale = np.float32(LOG2_E / math.sqrt(shape.head_dim))
-    score, weigh, mix = _make_score(shape), _make_weigh(shape), _make_mix(shape)
-    rebase = _make_rebase(shape)
 
-    @inner
-    def set_bases(base: int, row: int, rows: int, seen: int) -> None:
-        for r in range(row, row + rows):
-            if seen + r // queries > 0:
-                top = floats(base + places.scores + (r - row) * _ROW_BYTES)[0]
-                floats(base + places.states + r * STATE_BYTES)[0] = top
-                floats(base + places.bases)[r] = top * scale
+    Ordered, each tile has bases and sums of its own and is taken into what comes before.
+    """
+    places, queries, ordered, width = places_of(shape), shape.queries, shape.ordered, shape.width
+    score, weigh, mix = _make_score(shape), _make_weigh(shape), _make_mix(shape)
+    set_bases, rebase = _make_set_bases(shape), _make_rebase(shape)
+    (mixed_at, states_at), take_in = _make_results(shape), _make_take_in(shape)
 
     @inner
     def strip(base: int, row: int, last: int, seen: int, count: int, begins: bool) -> None:
@@ -77,8 +71,12 @@ def make_tile_strip(shape: Shape) -> tuple[Any, Any]:
         widest = min(count, seen + (row + rows - 1) // queries)
         if widest <= 0:
             return
+        sums = base + places.sums + row * SUM_BYTES
+        if ordered:
+            begin(mixed_at(base, row), states_at(base, row), rows, width)
+            clear(sums, rows * MOST_LANES)
         score(base, row, rows, 0)
-        if begins:
+        if begins or ordered:
             set_bases(base, row, rows, seen)
         weigh(base, row, rows, seen, widest)
         if not _all_below(base + places.tile_sums, rows):
@@ -86,15 +84,66 @@ def make_tile_strip(shape: Shape) -> tuple[Any, Any]:
             score(base, row, rows, 0)
             weigh(base, row, rows, seen, widest)
         mix(base, row, rows, widest)
-        _add(base + places.sums + row * SUM_BYTES, base + places.tile_sums, rows * MOST_LANES)
+        _add(sums, base + places.tile_sums, rows * MOST_LANES)
+        if ordered:
+            _add_up(states_at(base, row), sums, rows)
+            take_in(base, row, rows)
 
     @inner
     def close(base: int, rows: int) -> None:
-        for row in range(rows):
-            state = floats(base + places.states + row * STATE_BYTES)
-            state[1] = _sum_of(base + places.sums + row * SUM_BYTES)
+        if not ordered:
+            _add_up(base + places.states, base + places.sums, rows)
 
     return strip, close
+
+
+def _make_set_bases(shape: Shape) -> Any:
+    """set_bases(base, row, rows, seen): by the first token, whose scores are in the first room."""
+    places, queries, (_, states_at) = places_of(shape), shape.queries, _make_results(shape)
+    scale = np.float32(LOG2_E / math.sqrt(shape.head_dim))
+
+    @inner
+    def set_bases(base: int, row: int, rows: int, seen: int) -> None:
+        for r in range(row, row + rows):
+            if seen + r // queries > 0:
+                top = floats(base + places.scores + (r - row) * _ROW_BYTES)[0]
+                floats(states_at(base, row) + (r - row) * STATE_BYTES)[0] = top
+                floats(base + places.bases)[r] = top * scale
+
+    return set_bases
+
+
+def _make_results(shape: Shape) -> tuple[Any, Any]:
+    """mixed_at(base, row), states_at(base, row): where a strip's values and states are added up."""
+    places, ordered, width = places_of(shape), shape.ordered, shape.width
+
+    @inner
+    def mixed_at(base: int, row: int) -> int:
+        if ordered:
+            return base + places.scores + 2 * _ROOM_BYTES
+        return base + places.mixed + row * width * 4
+
+    @inner
+    def states_at(base: int, row: int) -> int:
+        return base + (places.tile_states if ordered else places.states + row * STATE_BYTES)
+
+    return mixed_at, states_at
+
+
+def _make_take_in(shape: Shape) -> Any:
+    """take_in(base, row, rows): what a tile gave, if it is ordered."""
+    places, width, fold = places_of(shape), shape.width * 4, make_fold(shape.head_dim)
+    mixed_at, states_at = _make_results(shape)
+
+    @inner
+    def take_in(base: int, row: int, rows: int) -> None:
+        for r in range(rows):
+            state = states_at(base, row) + r * STATE_BYTES
+            if floats(state)[1] != 0:
+                into, at = base + places.mixed + (row + r) * width, base + places.states
+                fold(into, at + (row + r) * STATE_BYTES, mixed_at(base, row) + r * width, state)
+
+    return take_in
 
 
 def _make_score(shape: Shape) -> Any:
@@ -233,11 +282,12 @@ def _make_mix(shape: Shape) -> Any:
     places, width = places_of(shape), shape.width
     whole, half = (make_tile_product(groups, 2, onto=True) for groups in (2, 1))
     weight_bytes, width_bytes = shape.weight_bytes, width * UNIT_BYTES
+    mixed_at, _ = _make_results(shape)
 
     @inner
     def mix(base: int, row: int, rows: int, count: int) -> None:
         units = -(-count // _TOKENS) * TILE_UNITS
-        weights, mixed = base + places.weights, base + places.mixed + row * width_bytes
+        weights, mixed = base + places.weights, mixed_at(base, row)
         for d in range(0, width, _TOKENS):
             values, into = base + places.values + UNIT_BYTES * d, mixed + UNIT_BYTES * d
             if rows > TILE_ROWS:
@@ -249,35 +299,45 @@ def _make_mix(shape: Shape) -> Any:
 
 
 def _make_rebase(shape: Shape) -> Any:
-    """rebase(base, row, rows, seen, count): rows measure from their largest score so far."""
+    """rebase(base, row, rows, seen, count): rows with too large sums measure from their largest
+    score so far; others stay, so that a row's bits do not depend on its neighbours.
+    """
     places, queries, width = places_of(shape), shape.queries, shape.width
     scale = np.float32(LOG2_E / math.sqrt(shape.head_dim))
     score, put = _make_score(shape), make_put(bfloat16=False)
+    mixed_at, states_at = _make_results(shape)
 
     @inner
-    def move(base: int, row: int, top: float) -> None:
-        state, bases = floats(base + places.states + row * STATE_BYTES), floats(base + places.bases)
+    def move(base: int, row: int, r: int, top: float) -> None:
+        state = floats(states_at(base, row) + r * STATE_BYTES)
+        bases = floats(base + places.bases)
         if top > state[0]:
-            factor = _power(bases[row] - top * scale)
-            mixed, sums = base + places.mixed + row * width * 4, base + places.sums
+            factor = _power(bases[row + r] - top * scale)
+            mixed = mixed_at(base, row) + r * width * 4
+            sums = base + places.sums + (row + r) * SUM_BYTES
             put(mixed, factor, width, mixed)
-            put(sums + row * SUM_BYTES, factor, MOST_LANES, sums + row * SUM_BYTES)
-            state[0], bases[row] = top, top * scale
+            put(sums, factor, MOST_LANES, sums)
+            state[0], bases[row + r] = top, top * scale
 
     @inner
     def rebase(base: int, row: int, rows: int, seen: int, count: int) -> None:
-        tops = base + places.tile_sums
+        found = base + places.tile_sums
         for r in range(rows):
-            floats(tops + r * SUM_BYTES)[0] = -np.inf
+            at = found + r * SUM_BYTES
+            stays = np.float32(_all_below(at, 1))
+            floats(at)[0] = np.float32(-np.inf)
+            floats(at)[1] = stays
         for c in range(0, count, _TOKENS):
             score(base, row, rows, c)
             for r in range(rows):
-                top, sees = floats(tops + r * SUM_BYTES), min(count, seen + (row + r) // queries)
-                scores = base + places.scores + r * _ROW_BYTES
+                sees = min(count, seen + (row + r) // queries)
+                scores, top = base + places.scores + r * _ROW_BYTES, floats(found + r * SUM_BYTES)
                 largest = row_largest(scores, max(0, min(sees - c, _TOKENS)))
                 top[0] = max(largest, top[0])
         for r in range(rows):
-            move(base, row + r, floats(tops + r * SUM_BYTES)[0])
+            top = floats(found + r * SUM_BYTES)
+            if top[1] == 0:
+                move(base, row, r, top[0])
 
     return rebase
 
@@ -306,6 +366,13 @@ def _add(builder: ir.IRBuilder, into: Any, more: Any, size: Any) -> None:
 def _sum_of(builder: ir.IRBuilder, at: Any) -> Any:
     ops = Lanes(builder, MOST_LANES)
     return ops.sum(ops.load(at, 0))
+
+
+@inner
+def _add_up(states: int, sums: int, rows: int) -> None:
+    """States get the sums of their rows' weights."""
+    for r in range(rows):
+        floats(states + r * STATE_BYTES)[1] = _sum_of(sums + r * SUM_BYTES)
 
 
 @emitted(types.float32, types.float32)

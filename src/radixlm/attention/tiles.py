@@ -147,11 +147,11 @@ def _make_vector_strip(shape: Shape) -> tuple[Any, Any]:
         for r in range(rows):
             sees, of_tile = max(0, min(count, seen + (row + r) // queries)), r * STATE_BYTES
             weights, whole = base + places.weights + r * weight_bytes, -(-widest // step) * step
-            weigh(made + r * row_bytes, sees, weights, whole, base + places.tile_sums + of_tile)
+            weigh(made + r * row_bytes, sees, weights, whole, base + places.tile_states + of_tile)
         mix(base, widest)
         for r in range(rows):
             mixed, states = base + places.mixed + (row + r) * width, base + places.states
-            of_tile = base + places.tile_sums + r * STATE_BYTES
+            of_tile = base + places.tile_states + r * STATE_BYTES
             if floats(of_tile)[1] != 0:
                 fold(mixed, states + (row + r) * STATE_BYTES, made + r * width, of_tile)
 

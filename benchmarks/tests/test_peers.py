@@ -217,7 +217,8 @@ def test_only_outputs_of_the_same_prompt_are_compared():
 
 @pytest.mark.slow
 def test_two_of_our_servers(capsys, tmp_path):
-    flags = ["--context-length", "2000", "--kv-tokens", "4000"]
+    # In bfloat16 what a cached prefix was computed beside may round to another token.
+    flags = ["--context-length", "2000", "--kv-tokens", "4000", "--dtype", "float32"]
     with serving(*flags) as first, serving(*flags, "--disable-radix-cache") as second:
         one, two = first.url, second.url
         arguments = [one, two, "--scale", "0.1", "--vocab-size", "97", "--only", "W2,W4,W5"]

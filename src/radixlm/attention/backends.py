@@ -104,7 +104,9 @@ class CpuBackend:
         self._n_heads = n_heads
         bfloat16 = pool.dtype == torch.bfloat16
         tiles = bfloat16 and has_tiles()
-        self._shape = Shape(queries, pool.head_dim, bfloat16, tiles, ordered=deterministic)
+        self._shape = Shape(
+            queries, pool.head_dim, bfloat16, tiles, ordered=deterministic and tiles
+        )
         self._tiles = make_tile_kernel(self._shape)
         self._scratch: Tensor | None = None
         self._place = make_place_kernel(pool.head_dim, bfloat16=bfloat16)

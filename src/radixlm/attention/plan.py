@@ -22,7 +22,8 @@ class Sharing(NamedTuple):
     least_view: a run of slots this long is read in place; shorter ones are gathered together.
     align: shared reads begin and end at multiples of this many tokens, and what comes after them is
         read in pieces of as many. most_parts: results of stretches of context, to be merged, of all
-        tokens together; where they would be more, contexts are neither shared nor cut.
+        tokens together; where they would be more and reads are aligned, contexts are neither shared
+        nor cut.
     """
 
     largest: int

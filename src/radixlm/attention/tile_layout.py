@@ -38,7 +38,8 @@ _BLOCK_QUERIES = 384
 
 class Shape(NamedTuple):
     """queries: that share a key head, of one token. tiles: whether AMX multiplies. ordered: whether
-    a context that is read in pieces, cut at tiles, is to give the same bits as read at once.
+    a context that is read in pieces, cut at tiles, is to give the same bits as read at once, which
+    it does anyway where vectors multiply.
     """
 
     queries: int
@@ -103,7 +104,8 @@ class Shape(NamedTuple):
 
 class Places(NamedTuple):
     """Bytes from the start of a thread's scratch. mixed, states: what a block has of its context so
-    far, see `merge`. scores: of a strip and a tile; then what the strip has of the tile alone.
+    far, see `merge`. scores: of a strip; then what the strip has of a tile alone, with tile_states.
+    tile_sums, sums, bases: where AMX multiplies, see `tile_strips`.
     """
 
     keys: int
@@ -146,7 +148,7 @@ def places_of(shape: Shape) -> Places:
 def make_take(shape: Shape) -> Any:
     """take(q, stride, tokens, base): lay out a block's queries; nothing is read yet."""
     places, units, queries, head_dim = places_of(shape), shape.units, shape.queries, shape.head_dim
-    all_rows, width, bfloat16, pairs = shape.rows, shape.width, shape.bfloat16, shape.pairs
+    width, bfloat16, pairs = shape.width, shape.bfloat16, shape.pairs
     element = 2 if bfloat16 else 4
 
     @inner
@@ -158,8 +160,9 @@ def make_take(shape: Shape) -> Any:
                 copy_halves(read, head_dim, into, 2 * units)
             else:
                 copy_floats(read, head_dim, into, units, bfloat16)
-        begin(base + places.mixed, base + places.states, all_rows, width)
-        clear(base + places.sums, all_rows * MOST_LANES)
+        rows = tokens * queries
+        begin(base + places.mixed, base + places.states, rows, width)
+        clear(base + places.sums, rows * MOST_LANES)
 
     return take
 

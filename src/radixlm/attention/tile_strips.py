@@ -71,23 +71,23 @@ def make_tile_strip(shape: Shape) -> tuple[Any, Any]:
         widest = min(count, seen + (row + rows - 1) // queries)
         if widest <= 0:
             return
-        sums = base + places.sums + row * SUM_BYTES
+        sums, tile_sums = base + places.sums + row * SUM_BYTES, base + places.tile_sums
         if ordered:
             begin(mixed_at(base, row), states_at(base, row), rows, width)
-            clear(sums, rows * MOST_LANES)
         score(base, row, rows, 0)
         if begins or ordered:
             set_bases(base, row, rows, seen)
         weigh(base, row, rows, seen, widest)
-        if not _all_below(base + places.tile_sums, rows):
+        if not _all_below(tile_sums, rows):
             rebase(base, row, rows, seen, widest)
             score(base, row, rows, 0)
             weigh(base, row, rows, seen, widest)
         mix(base, row, rows, widest)
-        _add(sums, base + places.tile_sums, rows * MOST_LANES)
         if ordered:
-            _add_up(states_at(base, row), sums, rows)
+            _add_up(states_at(base, row), tile_sums, rows)
             take_in(base, row, rows)
+        else:
+            _add(sums, tile_sums, rows * MOST_LANES)
 
     @inner
     def close(base: int, rows: int) -> None:
@@ -282,13 +282,13 @@ def _make_mix(shape: Shape) -> Any:
     places, width = places_of(shape), shape.width
     whole, half = (make_tile_product(groups, 2, onto=True) for groups in (2, 1))
     weight_bytes, width_bytes = shape.weight_bytes, width * UNIT_BYTES
-    mixed_at, _ = _make_results(shape)
+    (mixed_at, _), step = _make_results(shape), shape.step
 
     @inner
     def mix(base: int, row: int, rows: int, count: int) -> None:
         units = -(-count // _TOKENS) * TILE_UNITS
         weights, mixed = base + places.weights, mixed_at(base, row)
-        for d in range(0, width, _TOKENS):
+        for d in range(0, width, step):
             values, into = base + places.values + UNIT_BYTES * d, mixed + UNIT_BYTES * d
             if rows > TILE_ROWS:
                 whole(weights, weight_bytes, values, width_bytes, units, into, width_bytes)

@@ -38,8 +38,9 @@ _INT8, _INT64, _VOID = ir.IntType(8), ir.IntType(64), ir.VoidType()
 
 @functools.cache
 def has_tiles() -> bool:
-    """Whether the processor has them and the system lets this process use them."""
-    if not processor_has("amx-bf16"):
+    """Whether the processor has them, and vectors that split exponents (as all such have), and the
+    system lets this process use them."""
+    if not (processor_has("amx-bf16") and processor_has("avx512dq")):
         return False
     syscall = getattr(ctypes.CDLL(None), "syscall", None)
     return syscall is not None and syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0

@@ -286,7 +286,8 @@ class Lanes:
 
     def exp2_coarse(self, x: Any) -> Any:
         """As `exp2`, with an error of 7e-5: in half the instructions, where the processor splits
-        exponents by itself. 2^whole 2^part, for a part from 0 to 1.
+        exponents by itself: 2^whole 2^part, for a part from 0 to 1. There x may be of any size, and
+        too large ones give infinity.
         """
         if not (processor_has("avx512dq") and self.lanes == MOST_LANES):
             return self.exp2(x, _COARSE_DEGREE)

@@ -2,8 +2,9 @@
 become one (FlashAttention-2, Dao, 2023; for parts of a context: Hydragen, Juravsky et al., 2024).
 
 Of a stretch there are, for each head, its values weighted by 2^(scale (score - top)) and added up,
-and its *state*: `top`, the score that weights are measured from, not scaled, the largest one or near
-enough (see `tile_strips`), and the sum of the weights. The answer is the one divided by the other:
+and its *state*: `top`, the score that weights are measured from, not scaled, which is the largest
+or near enough (see `tile_strips`), and the sum of the weights. The answer is the one divided by the
+other:
 
     answers   (tokens, heads, head_dim)      in the type of the queries
     parts     (rows, heads, head_dim)        float32: weighted values

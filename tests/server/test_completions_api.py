@@ -222,6 +222,5 @@ def test_token_ids_come_when_asked_for(fake):
     streamed = fake.complete([5, 6, 7], max_tokens=6, return_token_ids=True, stream=True)
     parts = [choice["token_ids"] for event in events(streamed) for choice in event["choices"]]
     assert [token for part in parts for token in part] == ids
-    assert len(parts) > 1  # a slow reader gets several steps at once
     plain = fake.complete([5, 6, 7], max_tokens=6).json()
     assert "token_ids" not in plain["choices"][0]

@@ -61,9 +61,10 @@ def make_tile_strip(shape: Shape) -> tuple[Any, Any]:
     Ordered, each tile has bases and sums of its own and is taken into what comes before.
     """
     places, queries, ordered, width = places_of(shape), shape.queries, shape.ordered, shape.width
-    score, weigh, mix = _make_score(shape), _make_weigh(shape), _make_mix(shape)
-    set_bases, rebase = _make_set_bases(shape), _make_rebase(shape)
-    (mixed_at, states_at), take_in = _make_results(shape), _make_take_in(shape)
+    results = mixed_at, states_at = _make_results(shape)
+    score, weigh, mix = _make_score(shape), _make_weigh(shape), _make_mix(shape, mixed_at)
+    set_bases, rebase = _make_set_bases(shape, states_at), _make_rebase(shape, results, score)
+    take_in = _make_take_in(shape, results)
 
     @inner
     def strip(base: int, row: int, last: int, seen: int, count: int, begins: bool) -> None:
@@ -97,9 +98,9 @@ def make_tile_strip(shape: Shape) -> tuple[Any, Any]:
     return strip, close
 
 
-def _make_set_bases(shape: Shape) -> Any:
+def _make_set_bases(shape: Shape, states_at: Any) -> Any:
     """set_bases(base, row, rows, seen): by the first token, whose scores are in the first room."""
-    places, queries, (_, states_at) = places_of(shape), shape.queries, _make_results(shape)
+    places, queries = places_of(shape), shape.queries
     scale = np.float32(LOG2_E / math.sqrt(shape.head_dim))
 
     @inner
@@ -130,10 +131,10 @@ def _make_results(shape: Shape) -> tuple[Any, Any]:
     return mixed_at, states_at
 
 
-def _make_take_in(shape: Shape) -> Any:
+def _make_take_in(shape: Shape, results: tuple[Any, Any]) -> Any:
     """take_in(base, row, rows): what a tile gave, if it is ordered."""
     places, width, fold = places_of(shape), shape.width * 4, make_fold(shape.head_dim)
-    mixed_at, states_at = _make_results(shape)
+    mixed_at, states_at = results
 
     @inner
     def take_in(base: int, row: int, rows: int) -> None:
@@ -149,17 +150,12 @@ def _make_take_in(shape: Shape) -> Any:
 def _make_score(shape: Shape) -> Any:
     """score(base, row, rows, c): the tile's tokens from c on, into the first room."""
     places, units = places_of(shape), shape.units
-    whole, half = (make_tile_product(groups, 2) for groups in (2, 1))
-    q_bytes = units * UNIT_BYTES
+    product, q_bytes = make_tile_product(2), units * UNIT_BYTES
 
     @inner
     def score(base: int, row: int, rows: int, c: int) -> None:
         q, keys = base + places.queries + row * q_bytes, base + places.keys + c * q_bytes
-        into = base + places.scores
-        if rows > TILE_ROWS:
-            whole(q, q_bytes, keys, _ROW_BYTES, units, into, _ROW_BYTES)
-        else:
-            half(q, q_bytes, keys, _ROW_BYTES, units, into, _ROW_BYTES)
+        product(rows, q, q_bytes, keys, _ROW_BYTES, units, base + places.scores, _ROW_BYTES)
 
     return score
 
@@ -277,12 +273,11 @@ def _lanes_below(builder: ir.IRBuilder, count: Any) -> Any:
     return builder.icmp_signed("<", ir.Constant(numbers, list(range(MOST_LANES))), spread)
 
 
-def _make_mix(shape: Shape) -> Any:
+def _make_mix(shape: Shape, mixed_at: Any) -> Any:
     """mix(base, row, rows, count): weights times values are added to what the rows have."""
-    places, width = places_of(shape), shape.width
-    whole, half = (make_tile_product(groups, 2, onto=True) for groups in (2, 1))
-    weight_bytes, width_bytes = shape.weight_bytes, width * UNIT_BYTES
-    (mixed_at, _), step = _make_results(shape), shape.step
+    places, width, step = places_of(shape), shape.width, shape.step
+    product, weight_bytes = make_tile_product(2, onto=True), shape.weight_bytes
+    width_bytes = width * UNIT_BYTES
 
     @inner
     def mix(base: int, row: int, rows: int, count: int) -> None:
@@ -290,22 +285,18 @@ def _make_mix(shape: Shape) -> Any:
         weights, mixed = base + places.weights, mixed_at(base, row)
         for d in range(0, width, step):
             values, into = base + places.values + UNIT_BYTES * d, mixed + UNIT_BYTES * d
-            if rows > TILE_ROWS:
-                whole(weights, weight_bytes, values, width_bytes, units, into, width_bytes)
-            else:
-                half(weights, weight_bytes, values, width_bytes, units, into, width_bytes)
+            product(rows, weights, weight_bytes, values, width_bytes, units, into, width_bytes)
 
     return mix
 
 
-def _make_rebase(shape: Shape) -> Any:
+def _make_rebase(shape: Shape, results: tuple[Any, Any], score: Any) -> Any:
     """rebase(base, row, rows, seen, count): rows with too large sums measure from their largest
     score so far; others stay, so that a row's bits do not depend on its neighbours.
     """
     places, queries, width = places_of(shape), shape.queries, shape.width
     scale = np.float32(LOG2_E / math.sqrt(shape.head_dim))
-    score, put = _make_score(shape), make_put(bfloat16=False)
-    mixed_at, states_at = _make_results(shape)
+    put, (mixed_at, states_at) = make_put(bfloat16=False), results
 
     @inner
     def move(base: int, row: int, r: int, top: float) -> None:

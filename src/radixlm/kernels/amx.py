@@ -22,7 +22,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from radixlm.kernels.vectors import call, emitted, offset, processor_has
+from radixlm.kernels.vectors import call, emitted, inner, offset, processor_has
 
 TILE_ROWS = 16
 # Units of a tile: a strip's are whole tiles of them.
@@ -150,11 +150,26 @@ class TileStrip:
         call(self._builder, f"llvm.x86.{how}", _VOID, [ir.Constant(_INT8, tile), pointer, stride])
 
 
-def make_tile_product(groups: int, vectors: int, *, onto: bool = False) -> Any:
-    """As `strips.make_product`, of 16 rows or two such groups: product(a, a_stride, b, b_stride,
-    units, into, stride). units: a multiple of 16. onto: what is there is added to.
+def make_tile_product(vectors: int, *, onto: bool = False) -> Any:
+    """product(rows, a, a_stride, b, b_stride, units, into, stride): as `strips.make_product`, of 16
+    rows, or of 32 if `rows` is more than 16. units: a multiple of 16. onto: what is there is added
+    to.
     """
+    few, many = (_make_product(groups, vectors, onto=onto) for groups in (1, 2))
 
+    @inner
+    def product(
+        rows: int, a: int, a_stride: int, b: int, b_stride: int, units: int, into: int, stride: int
+    ) -> None:
+        if rows > TILE_ROWS:
+            many(a, a_stride, b, b_stride, units, into, stride)
+        else:
+            few(a, a_stride, b, b_stride, units, into, stride)
+
+    return product
+
+
+def _make_product(groups: int, vectors: int, *, onto: bool) -> Any:
     @emitted(types.void, *[types.int64] * 7)
     def product(builder: ir.IRBuilder, *values: Any) -> None:
         a, a_stride, b, b_stride, units, into, stride = values

@@ -132,8 +132,11 @@ class Rotary:
         positions = torch.arange(context_length, dtype=torch.float32)
         angles = torch.outer(positions, rope.frequencies(head_dim))
         table = torch.empty(context_length, head_dim)
-        torch.cos(angles, out=table[:, : head_dim // 2])
-        torch.sin(angles, out=table[:, head_dim // 2 :])
+        for function, half in zip((torch.cos, torch.sin), table.chunk(2, dim=-1), strict=True):
+            # MKL picks its code in the first call; of several threads that come first at once
+            # one may be given a coarse one (pytorch issue 188792).
+            function(angles[:1, :1])
+            function(angles, out=half)
         table.mul_(rope.attention_factor)
         self._table = table.to(dtype=options.dtype, device=options.device)
 

@@ -96,8 +96,7 @@ def _make_strip(groups: int, *, halves: bool, gated: bool, fetch: bool) -> Any:
         x, x_stride, panel, units, bias, room, done, stride, ahead = values
         before, into, count = (builder.extract_value(done, place) for place in range(3))
         steps = builder.udiv(units, ir.Constant(_INT64, TILE_UNITS))
-        less = builder.sub(builder.add(count, steps), ir.Constant(_INT64, 1))
-        each = builder.udiv(less, steps)
+        each = builder.udiv(builder.add(count, builder.sub(steps, ir.Constant(_INT64, 1))), steps)
 
         def beside(step: Any) -> None:
             if fetch:

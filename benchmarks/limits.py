@@ -50,7 +50,7 @@ from radixlm.core.sampling import SamplingParams
 from radixlm.kernels.jit import user_store
 from radixlm.layers.ways import ProductTable
 from radixlm.memory.pools import KVPool, ReqToTokenPool, bytes_per_token
-from radixlm.models import ModelConfig, load_config, load_model
+from radixlm.models import ModelConfig, PlainCheckpoint, load_config, load_model
 from radixlm.runner.model_runner import ModelRunner
 from radixlm.testing.checkpoints import SHAPES, write_random_checkpoint
 
@@ -142,8 +142,13 @@ class Bench:
         with tempfile.TemporaryDirectory() as scratch:
             folder = write_random_checkpoint(shape, Path(scratch) / shape)
             self.config = load_config(folder)
+            checkpoint = PlainCheckpoint(folder)
             self._model = load_model(
-                folder, self.config, dtype=dtype, device=torch.device("cpu"), progress=False
+                checkpoint,
+                self.config,
+                dtype=dtype,
+                device=torch.device("cpu"),
+                progress=False,
             )
         self._model.pack(ProductTable(user_store()).choice)
         slots = max(step.unique for step in wanted)

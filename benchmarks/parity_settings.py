@@ -21,7 +21,7 @@ from radixlm.core.config import SchedulePolicy
 from radixlm.core.keys import as_key
 from radixlm.core.request import GenerateRequest
 from radixlm.memory.pools import KVPool, ReqToTokenPool
-from radixlm.models import load_config, load_model
+from radixlm.models import PlainCheckpoint, load_config, load_model
 from radixlm.runner.model_runner import ForwardBatch
 from radixlm.testing.reference import load_reference, reference_logits
 
@@ -223,7 +223,8 @@ def largest_logit_difference(folder: Path, prompts: Sequence[Sequence[int]], dev
     """Our logits of whole prompts, through pool, plan and backend, against transformers'."""
     config = load_config(folder)
     where = torch.device(device)
-    model = load_model(folder, config, dtype=torch.float32, device=where, progress=False)
+    checkpoint = PlainCheckpoint(folder)
+    model = load_model(checkpoint, config, dtype=torch.float32, device=where, progress=False)
     theirs = load_reference(folder)
     pool = KVPool(config.n_layers, 4_096, config.n_kv_heads, config.head_dim, torch.float32, where)
     table = ReqToTokenPool(1, config.context_length, where)

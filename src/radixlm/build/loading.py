@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from concurrent import futures
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ from radixlm.engine.input_processor import new_request
 from radixlm.engine.watching import Journal
 from radixlm.kernels.jit import user_store
 from radixlm.kernels.openmp import team
+from radixlm.layers.linear import Quantize
+from radixlm.layers.quantized import quantize
 from radixlm.layers.ways import Choose, ProductTable, one_way
 from radixlm.memory.pools import (
     MOST_TOKENS,
@@ -40,8 +43,10 @@ from radixlm.memory.pools import (
     bytes_per_token,
     default_kv_tokens,
 )
+from radixlm.models.decoder import CausalLM
 from radixlm.models.loader import load_model
-from radixlm.models.model_config import load_config, recommended_sampling
+from radixlm.models.model_config import ModelConfig, load_config, recommended_sampling
+from radixlm.models.safetensors_files import PlainCheckpoint
 from radixlm.runner.model_runner import ModelRunner
 from radixlm.runner.paced import PacedRunner
 from radixlm.scheduler import Scheduler, make_order
@@ -60,6 +65,10 @@ _RESERVES_IN_POOL = 512
 # What warms an engine: pages of its cache; tokens that prompts share, have alone, and are answered.
 _PAGES = 64
 _SHARED, _OWN, _ANSWER = 10, 6, 3
+_QUANTIZERS: Mapping[str, Quantize] = {
+    "int8": partial(quantize, bits=8),
+    "int4": partial(quantize, bits=4, group=32),
+}
 _ANY_GRAMMAR = Grammar.regex("a")
 
 
@@ -126,13 +135,11 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
     folder = resolve_folder(config.model)
     model_config = load_config(folder)
     device, dtype = resolve_device(config.device), resolve_dtype(config, model_config)
-    choose = _choice_of_products(config, dtype, device)
     context = resolve_context(config, model_config)
     tokenizer = Tokenizer.load(_path(config.tokenizer) or folder)
     template = ChatTemplate.load(folder, _path(config.chat_template))
     reached = replace(model_config, context_length=min(context, config.kv_tokens or MOST_TOKENS))
-    model = load_model(folder, reached, dtype=dtype, device=device, progress=progress)
-    model.pack(choose)
+    model = _model(config, folder, reached, dtype, device, progress=progress)
     shape = (model_config.n_layers, model_config.n_kv_heads, model_config.head_dim)
     capacity = config.kv_tokens or default_kv_tokens(bytes_per_token(*shape, dtype), device)
     pin_budget = resolve_pin_budget(config, capacity, context)
@@ -191,6 +198,27 @@ def _choice_of_products(config: EngineConfig, dtype: torch.dtype, device: torch.
         return ProductTable(user_store()).choice
     check_deterministic(dtype, device)
     return one_way
+
+
+def _model(
+    config: EngineConfig,
+    folder: Path,
+    reached: ModelConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    progress: bool,
+) -> CausalLM:
+    """reached: the model's shape, with the context that will be used."""
+    return load_model(
+        PlainCheckpoint(folder),
+        reached,
+        dtype=dtype,
+        device=device,
+        choose=_choice_of_products(config, dtype, device),
+        quantize=_QUANTIZERS[config.quantization] if config.quantization else None,
+        progress=progress,
+    )
 
 
 def _memory(

@@ -9,6 +9,7 @@ from radixlm.core.errors import ConfigError
 from radixlm.core.flags import Rule, check_flags, flag, integer, number, one_of
 
 DtypeName = Literal["auto", "float32", "bfloat16"]
+Quantization = Literal["int8", "int4"]
 SchedulePolicy = Literal[
     "lpm", "fcfs", "dfs-weight", "lof", "shortest-prefill-first", "random", "priority"
 ]
@@ -33,6 +34,12 @@ class EngineConfig:
     chat_template: str | None = flag(None, "Jinja file that replaces the model's chat template.")
     dtype: DtypeName = flag(
         "auto", "Type of weights and KV; auto is the checkpoint's own.", one_of(get_args(DtypeName))
+    )
+    quantization: Quantization | None = flag(
+        None,
+        "Make the weights of products int8, one scale per output, or int4, one per 32 inputs, when "
+        "they are loaded. Checkpoints that are quantized already need no flag.",
+        one_of(get_args(Quantization)),
     )
     device: str = flag("auto", "cpu, cuda, cuda:1, ...; auto takes a GPU when there is one.")
     threads: int | None = flag(

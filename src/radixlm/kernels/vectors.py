@@ -220,6 +220,14 @@ class Lanes:
         bits = self._builder.shl(wide, self.all_integer(16))
         return self._builder.bitcast(bits, self.vector)
 
+    def load_halves(self, address: Any, elements: int) -> Any:
+        """float16, as float32."""
+        halves = self._load(address, 2 * elements, ir.VectorType(ir.HalfType(), self.lanes), 2)
+        return self._builder.fpext(halves, self.vector)
+
+    def load_integers(self, address: Any, elements: int) -> Any:
+        return self._load(address, 4 * elements, self.integers, 4)
+
     def load_one(self, address: Any, elements: int) -> Any:
         """One float32, in all lanes."""
         return self.spread(self._load(address, 4 * elements, _FLOAT, 4))
@@ -345,6 +353,10 @@ class Lanes:
     def sum(self, x: Any) -> Any:
         """The sum over a vector's lanes."""
         return self._by_halves(x, self._builder.fadd)
+
+    def sum_integers(self, x: Any) -> Any:
+        """The sum over the lanes of a vector of int32."""
+        return self._by_halves(x, self._builder.add)
 
     def largest(self, x: Any) -> Any:
         """The largest of a vector's lanes, none of them NaN."""

@@ -4,7 +4,8 @@ matrices.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -14,7 +15,11 @@ from torch.nn import functional
 from radixlm.core.errors import ModelError
 from radixlm.kernels.openmp import Worker, threads_for
 from radixlm.layers.compiled import ROWS_PER_UNIT, Gate, TensorOptions, norm_kernel
-from radixlm.layers.ways import Choose, packed, plain
+from radixlm.layers.quantized import QuantizedWeight, stacked
+from radixlm.layers.ways import Choice, Choose, Product, Weight, packed, plain
+
+# Of a weight (out, in).
+Quantize = Callable[[Tensor], QuantizedWeight]
 
 
 class Linear:
@@ -41,6 +46,7 @@ class Linear:
         self.weight = options.empty(rows, in_features)
         self.bias = options.empty(rows) if bias else None
         self._packed: Callable[[Tensor], Tensor] | None = None
+        self._quantized: dict[str, QuantizedWeight] = {}
         self.result = options.dtype
         self.gate = Gate(options) if gated else None
 
@@ -51,18 +57,76 @@ class Linear:
         made = plain(x, self.weight, self.bias, self.result)
         return made if self.gate is None else self.gate(made)
 
-    def pack(self, choose: Choose) -> None:
-        """Replace the weight by one that is laid out for the machine, where that is faster. From
-        then on there are no named weights. Of a tied head a copy is packed: the embedding's rows
-        are looked up, and reading the head unpacked takes several times as long as reading all of a
-        small model's layers.
+    def put(self, part: str, weight: QuantizedWeight) -> None:
+        """Take a part's weight as it is, instead of filling its memory; before `pack`."""
+        self._quantized[part] = weight
+
+    def pack(self, choose: Choose, quantize: Quantize | None = None) -> None:
+        """Replace the weight by one that is laid out for the machine, where that is faster or
+        quantized. From then on there are no named weights. Of a tied head a copy is packed: the
+        embedding's rows are looked up, and reading the head unpacked takes several times as long as
+        reading all of a small model's layers.
         """
         if self._packed is not None:
             return
-        choice = choose(self.weight, self.result, self.gate)
-        if choice.layout != "rows" or choice.block:
-            self._packed = packed(choice, self.weight, self.bias, self.result, self.gate)
+        pieces = self._pieces()
+        if quantize is not None:
+            pieces = [quantize(each) if isinstance(each, Tensor) else each for each in pieces]
+        if len(pieces) == 1:
+            choice = choose(pieces[0], self.result, self.gate)
+            if isinstance(pieces[0], QuantizedWeight) or choice.layout != "rows" or choice.block:
+                self._packed = self._product(pieces[0], choice, self.bias, self.gate)
+        else:
+            self._packed = self._side_by_side(pieces, choose)
+        if self._packed is not None:
             self.weight, self.bias = self.weight.new_empty(0), None
+            self._quantized.clear()
+
+    def _pieces(self) -> list[Weight]:
+        """The weight, or, where parts are quantized, as few as can be: those of neighbours of one
+        kind are one.
+        """
+        if not self._quantized:
+            return [self.weight]
+        pieces: list[Weight] = []
+        sizes, start = self.parts.items(), 0
+        for kind, group in itertools.groupby(sizes, key=lambda item: self._kind(item[0])):
+            parts = dict(group)
+            stop = start + sum(parts.values())
+            if kind is None:
+                pieces.append(self.weight[start:stop])
+            else:
+                pieces.append(stacked([self._quantized[name] for name in parts]))
+            start = stop
+        return pieces
+
+    def _kind(self, part: str) -> tuple[int, int, bool] | None:
+        weight = self._quantized.get(part)
+        return None if weight is None else weight.kind
+
+    def _product(
+        self, weight: Weight, choice: Choice, bias: Tensor | None, gate: Gate | None
+    ) -> Product:
+        if isinstance(weight, QuantizedWeight) and choice.layout == "rows":
+            weight = weight.dequantized().to(self.weight)
+        return packed(choice, weight, bias, self.weight.dtype, self.result, gate)
+
+    def _side_by_side(self, pieces: Sequence[Weight], choose: Choose) -> Product:
+        """A product for each piece; the gate takes what they give together."""
+        products, start = [], 0
+        for piece in pieces:
+            stop = start + piece.shape[0]
+            bias = None if self.bias is None else self.bias[start:stop]
+            choice = choose(piece, self.result, None)
+            products.append(self._product(piece, choice, bias, None))
+            start = stop
+        gate = self.gate
+
+        def product(x: Tensor) -> Tensor:
+            made = torch.cat([each(x) for each in products], dim=1)
+            return made if gate is None else gate(made)
+
+        return product
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Each part's `<name>.weight` and `<name>.bias`, as views of the stacked memory."""

@@ -30,8 +30,11 @@ from torch.nn import functional
 
 from radixlm.kernels.jit import KernelStore, key_of
 from radixlm.kernels.openmp import team
+from radixlm.layers import quantized_products
 from radixlm.layers.compiled import Gate, TensorOptions
-from radixlm.layers.products import PanelProduct, forms_of
+from radixlm.layers.products import Form, PanelProduct, forms_of
+from radixlm.layers.quantized import QuantizedWeight
+from radixlm.layers.quantized_products import QuantizedProduct
 
 Way = Literal["tiles", "vectors", "onednn", "torch"]
 Layout = Literal["panels", "onednn", "rows"]
@@ -104,19 +107,28 @@ class Choice:
 PLAIN = Choice([(1, "torch")])
 # Of blocks of 64 rows torch gives a row the same bits wherever it stands in one.
 IN_BLOCKS = Choice([(1, "torch")], block=64)
+Weight = Tensor | QuantizedWeight
 # Of a weight (out, in), the type of its product, and its gate, if it has one.
-Choose = Callable[[Tensor, torch.dtype, Gate | None], Choice]
+Choose = Callable[[Weight, torch.dtype, Gate | None], Choice]
 
 
-def one_way(weight: Tensor, _result: torch.dtype, gate: Gate | None) -> Choice:
+def one_way(weight: Weight, _result: torch.dtype, gate: Gate | None) -> Choice:
     """A `Choose` by which the bits of a row do not depend on the rows beside it."""
-    forms = forms_of(weight, gated=gate is not None)
+    forms = _forms(weight, gated=gate is not None)
     return Choice([(1, forms[0])]) if forms else IN_BLOCKS
 
 
-def ways_of(weight: Tensor, *, gated: bool = False) -> list[Way]:
-    """Those that know a weight (out, in) here."""
-    made: list[Way] = [*forms_of(weight, gated=gated)]
+def _forms(weight: Weight, *, gated: bool) -> tuple[Form, ...]:
+    if isinstance(weight, QuantizedWeight):
+        return quantized_products.forms_of(weight, gated=gated)
+    return forms_of(weight, gated=gated)
+
+
+def ways_of(weight: Weight, *, gated: bool = False) -> list[Way]:
+    """Those that know a weight (out, in) here; torch knows a quantized one where no other does."""
+    made: list[Way] = [*_forms(weight, gated=gated)]
+    if isinstance(weight, QuantizedWeight):
+        return made or ["torch"]
     if weight.device.type == "cpu" and _has_onednn(weight.dtype):
         made.append("onednn")
     return [*made, "torch"]
@@ -131,14 +143,18 @@ def _has_onednn(dtype: torch.dtype) -> bool:
 
 def packed(
     choice: Choice,
-    weight: Tensor,
+    weight: Weight,
     bias: Tensor | None,
+    dtype: torch.dtype,
     result: torch.dtype,
     gate: Gate | None = None,
 ) -> Product:
-    """The product in the layout chosen: (tokens, in) -> (tokens, out) in the type of the result,
-    half as wide with a gate. The weight is copied where its layout changes.
+    """The product in the layout chosen: (tokens, in) in `dtype` -> (tokens, out) in the type of the
+    result, half as wide with a gate. The weight is copied where its layout changes; a quantized one
+    has panels only.
     """
+    if isinstance(weight, QuantizedWeight):
+        return QuantizedProduct(weight, bias, dtype, result, gated=gate is not None)
     if choice.layout == "panels":
         return PanelProduct(weight, bias, result, choice.way, gated=gate is not None)
     made: Product
@@ -196,11 +212,12 @@ class ProductTable:
         self._key = key_of(measure, (torch.__version__, team().size), {})
         self._times: dict[Shape, Times] = {}
 
-    def choice(self, weight: Tensor, result: torch.dtype, gate: Gate | None = None) -> Choice:
+    def choice(self, weight: Weight, result: torch.dtype, gate: Gate | None = None) -> Choice:
         """For a weight (out, in), the type of its product and its gate, if it has one."""
         gated = gate is not None
-        if len(ways_of(weight, gated=gated)) == 1:
-            return PLAIN
+        [way, *others] = ways_of(weight, gated=gated)
+        if not others or isinstance(weight, QuantizedWeight):
+            return Choice([(1, way)])
         return choose(self.times(Shape.of(weight, result, gated=gated)))
 
     def times(self, shape: Shape, *, anew: bool = False) -> Times:
@@ -279,7 +296,7 @@ def measure(shape: Shape) -> Times:
     products: dict[Way, Iterator[Product]] = {}
     for way in ways_of(weight, gated=shape.gated):
         only = Choice([(1, way)])
-        made = [packed(only, weight.clone(), None, result, gate) for _ in range(copies)]
+        made = [packed(only, weight.clone(), None, dtype, result, gate) for _ in range(copies)]
         products[way] = itertools.cycle(made)
     times: Times = {way: {} for way in products}
     for rows in COUNTS:

@@ -3,5 +3,6 @@
 from radixlm.models.decoder import CausalLM
 from radixlm.models.loader import load_model
 from radixlm.models.model_config import ModelConfig, load_config
+from radixlm.models.safetensors_files import PlainCheckpoint
 
-__all__ = ["CausalLM", "ModelConfig", "load_config", "load_model"]
+__all__ = ["CausalLM", "ModelConfig", "PlainCheckpoint", "load_config", "load_model"]

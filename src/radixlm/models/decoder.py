@@ -14,6 +14,7 @@ from radixlm.layers.linear import (
     GatedMLP,
     Linear,
     LMHead,
+    Quantize,
     QueryKeyNorm,
     RMSNorm,
     TokenEmbedding,
@@ -111,17 +112,20 @@ class CausalLM:
         last = None if part is None else part.index_select(0, logit_rows)
         return self.head(self.norm(hidden.index_select(0, logit_rows), last))
 
-    def pack(self, choose: Choose) -> None:
+    def pack(self, choose: Choose, quantize: Quantize | None = None) -> None:
         """Lay the weights out for this machine, one matrix at a time. Once, after loading."""
-        for linear in self.linears():
-            linear.pack(choose)
+        for _, linear in self.linears():
+            linear.pack(choose, quantize)
 
-    def linears(self) -> Iterator[Linear]:
-        """All products, in the order in which they are computed."""
-        for layer in self.layers:
-            yield from (layer.attention.qkv, layer.attention.output)
-            yield from (layer.mlp.gate_up, layer.mlp.down)
-        yield self.head
+    def linears(self) -> Iterator[tuple[str, Linear]]:
+        """All products, in the order in which they are computed, and where their names begin."""
+        for index, layer in enumerate(self.layers):
+            place = f"model.layers.{index}."
+            yield f"{place}self_attn.", layer.attention.qkv
+            yield f"{place}self_attn.", layer.attention.output
+            yield f"{place}mlp.", layer.mlp.gate_up
+            yield f"{place}mlp.", layer.mlp.down
+        yield "", self.head
 
     def weights(self) -> dict[str, Tensor]:
         """Every weight by its checkpoint name, as the (view of) memory to be filled."""
@@ -144,7 +148,7 @@ def product_shapes(config: ModelConfig, dtype: str) -> list[Shape]:
     model = CausalLM(config, dtype=getattr(torch, dtype), device=torch.device("meta"))
     shapes = (
         Shape.of(linear.weight, linear.result, gated=linear.gate is not None)
-        for linear in model.linears()
+        for _, linear in model.linears()
     )
     return list(dict.fromkeys(shapes))
 

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from radixlm.core.errors import ConfigError
-from radixlm.models import CausalLM, ModelConfig, load_config, load_model
+from radixlm.models import CausalLM, ModelConfig, PlainCheckpoint, load_config, load_model
 from radixlm.testing.checkpoints import EOS_TOKEN_ID, SHAPES, write_random_checkpoint
 from radixlm.testing.reference import load_reference, reference_logits
 from tests.tensor.attention_cases import DenseAttend
@@ -40,7 +40,8 @@ def test_shapes_have_the_published_sizes(shape: str) -> None:
 def test_it_runs_as_in_transformers(tiny: Path) -> None:
     config = load_config(tiny)
     assert config.eos_token_ids == {EOS_TOKEN_ID}
-    model = load_model(tiny, config, dtype=torch.float32, device=CPU, progress=False)
+    checkpoint = PlainCheckpoint(tiny)
+    model = load_model(checkpoint, config, dtype=torch.float32, device=CPU, progress=False)
     token_ids = list(range(100))
     rows = torch.arange(100)
     with torch.inference_mode():
@@ -83,7 +84,10 @@ def test_seeds_and_shards(tiny: Path, tmp_path: Path) -> None:
     assert len(list(again.glob("model-*.safetensors"))) > 1
     one = load_file(tiny / "model.safetensors")
     two = load_file(other / "model.safetensors")
-    model = load_model(again, load_config(again), dtype=torch.float32, device=CPU, progress=False)
+    checkpoint = PlainCheckpoint(again)
+    model = load_model(
+        checkpoint, load_config(again), dtype=torch.float32, device=CPU, progress=False
+    )
     name = "model.embed_tokens.weight"
     assert all(torch.equal(weight, one[key]) for key, weight in model.weights().items())
     assert not torch.equal(one[name], two[name])

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from radixlm.core.errors import CheckpointError
-from radixlm.models import CausalLM, load_config, load_model
+from radixlm.models import CausalLM, PlainCheckpoint, load_config, load_model
 from radixlm.testing.reference import make_checkpoint
 
 Tensors = dict[str, Tensor]
@@ -19,7 +19,8 @@ Tensors = dict[str, Tensor]
 
 def load(folder: Path, dtype: torch.dtype = torch.float32) -> CausalLM:
     cpu = torch.device("cpu")
-    return load_model(folder, load_config(folder), dtype=dtype, device=cpu, progress=False)
+    checkpoint = PlainCheckpoint(folder)
+    return load_model(checkpoint, load_config(folder), dtype=dtype, device=cpu, progress=False)
 
 
 def edit(folder: Path, change: Callable[[Tensors], object]) -> None:
@@ -70,7 +71,13 @@ def test_a_bar_in_bytes_on_a_terminal(
     single: Path, monkeypatch: pytest.MonkeyPatch, stderr: io.StringIO, shown: bool
 ) -> None:
     monkeypatch.setattr("sys.stderr", stderr)
-    load_model(single, load_config(single), dtype=torch.float32, device=torch.device("cpu"))
+    checkpoint = PlainCheckpoint(single)
+    load_model(
+        checkpoint,
+        load_config(single),
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+    )
     written = stderr.getvalue()
     assert ("loading weights: 100%" in written) == shown
     assert ("B/s" in written) == shown

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from radixlm.models import CausalLM, load_config, load_model
+from radixlm.models import CausalLM, PlainCheckpoint, load_config, load_model
 from radixlm.testing.reference import load_reference, make_checkpoint, reference_logits
 from tests.tensor.attention_cases import DenseAttend
 
@@ -18,7 +18,8 @@ TOLERANCE = 1e-4
 
 
 def load(folder: Path, dtype: torch.dtype = torch.float32) -> CausalLM:
-    return load_model(folder, load_config(folder), dtype=dtype, device=CPU, progress=False)
+    checkpoint = PlainCheckpoint(folder)
+    return load_model(checkpoint, load_config(folder), dtype=dtype, device=CPU, progress=False)
 
 
 @torch.inference_mode()

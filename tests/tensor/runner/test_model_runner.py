@@ -14,7 +14,7 @@ from torch import Tensor
 from radixlm.core.batch import ScheduledBatch, ScheduledRow, StepResult, TokenMasks
 from radixlm.core.sampling import SamplingParams
 from radixlm.memory.pools import KVPool, ReqToTokenPool
-from radixlm.models import CausalLM, load_config, load_model
+from radixlm.models import CausalLM, PlainCheckpoint, load_config, load_model
 from radixlm.runner import ModelRunner
 from radixlm.testing.reference import load_reference, make_checkpoint, reference_logits
 from tests.tensor.rows import make_row
@@ -46,7 +46,8 @@ def reference(folder: Path) -> Reference:
 def model(folder: Path) -> CausalLM:
     config = load_config(folder)
     cpu = torch.device("cpu")
-    return load_model(folder, config, dtype=torch.float32, device=cpu, progress=False)
+    checkpoint = PlainCheckpoint(folder)
+    return load_model(checkpoint, config, dtype=torch.float32, device=cpu, progress=False)
 
 
 @pytest.fixture

@@ -1,0 +1,120 @@
+"""Products of small integers in compiled code: numbers of a row as signed bytes with a scale, times
+unsigned bytes, added up exactly in 32 bits.
+
+A unit is four bytes, which one lane multiplies at once. So sums do not depend on their order, nor
+on which processor adds them up.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+
+from radixlm.kernels.strips import VECTOR_LANES
+from radixlm.kernels.vectors import (
+    MOST_LANES,
+    Lanes,
+    call,
+    emitted,
+    offset,
+    processor_has,
+)
+
+# The largest code of a row's number.
+_MOST = 127.0
+# Added, it leaves a small number as an integer in the lowest bits.
+_SHIFT = 1.5 * 2**23
+_SHIFT_BITS = 0x4B400000
+_INT8, _INT16, _INT32, _INT64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+
+
+def has_byte_products() -> bool:
+    """Whether the processor multiplies vectors of bytes at all."""
+    return processor_has("avx512bw" if VECTOR_LANES == MOST_LANES else "avx2")
+
+
+def _has_dots() -> bool:
+    """Whether it multiplies and adds up four bytes in one instruction."""
+    if VECTOR_LANES == MOST_LANES:
+        return processor_has("avx512vnni")
+    return processor_has("avxvnni")
+
+
+def add_dots(ops: Lanes, builder: ir.IRBuilder, total: Any, codes: Any, x: Any, bits: int) -> Any:
+    """total + the product of four unsigned codes, below 2^bits, with four signed bytes, by lane.
+    All are vectors of `VECTOR_LANES` int32.
+    """
+    width = 32 * VECTOR_LANES
+    if _has_dots():
+        return call(builder, f"llvm.x86.avx512.vpdpbusd.{width}", ops.integers, [total, codes, x])
+    # Two products of full bytes do not fit 16 bits; those of half bytes do.
+    low = ops.all_integer(0x0F0F0F0F)
+    if bits == 4:
+        return builder.add(total, _dots(builder, codes, x))
+    upper = builder.and_(builder.lshr(codes, ops.all_integer(4)), low)
+    made = builder.shl(_dots(builder, upper, x), ops.all_integer(4))
+    return builder.add(total, builder.add(made, _dots(builder, builder.and_(codes, low), x)))
+
+
+def _dots(builder: ir.IRBuilder, codes: Any, x: Any) -> Any:
+    """The product of four half bytes with four signed bytes."""
+    bytes_, halves = (
+        ir.VectorType(kind, 4 * VECTOR_LANES // size) for kind, size in ((_INT8, 1), (_INT16, 2))
+    )
+    names = (
+        ("avx512.pmaddubs.w.512", "avx512.pmaddw.d.512")
+        if VECTOR_LANES == MOST_LANES
+        else ("avx2.pmadd.ub.sw", "avx2.pmadd.wd")
+    )
+    operands = [builder.bitcast(each, bytes_) for each in (codes, x)]
+    pairs = call(builder, f"llvm.x86.{names[0]}", halves, operands)
+    ones = ir.Constant(halves, [1] * halves.count)
+    return call(builder, f"llvm.x86.{names[1]}", codes.type, [pairs, ones])
+
+
+def make_encode(*, bfloat16: bool) -> Any:
+    """encode(x, size, codes, scale, total): `size` numbers, a multiple of 16, as signed bytes; what
+    one stands for is written to `scale`, and their sum, int32, to `total`.
+
+    Where one of the numbers is not finite the scale is not a number.
+    """
+    element = 2 if bfloat16 else 4
+
+    @emitted(types.void, *[types.int64] * 5)
+    def encode(
+        builder: ir.IRBuilder, x: Any, size: Any, codes: Any, scale: Any, total: Any
+    ) -> None:
+        ops = Lanes(builder, MOST_LANES)
+        step, begin = ir.Constant(_INT64, MOST_LANES), ir.Constant(_INT64, 0)
+        top, broken = (cgutils.alloca_once_value(builder, ops.all(0)) for _ in range(2))
+        with cgutils.for_range_slice(builder, begin, size, step, _INT64) as (at, _):
+            number = ops.load(offset(builder, x, at, element), 0, bfloat16=bfloat16)
+            size_of = call(builder, f"llvm.fabs.v{MOST_LANES}f32", ops.vector, [number])
+            builder.store(ops.larger(size_of, builder.load(top)), top)
+            unlike = builder.fsub(number, number)  # 0, or not a number
+            builder.store(builder.fadd(builder.load(broken), unlike), broken)
+        largest = ops.largest(builder.load(top))
+        zero = ir.Constant(ir.FloatType(), 0)
+        some = builder.fcmp_ordered(">", largest, zero)
+        inverse = builder.fdiv(ir.Constant(ir.FloatType(), _MOST), largest)
+        factor = ops.spread(builder.select(some, inverse, zero))
+        sums = cgutils.alloca_once_value(builder, ops.all_integer(0))
+        with cgutils.for_range_slice(builder, begin, size, step, _INT64) as (at, _):
+            number = ops.load(offset(builder, x, at, element), 0, bfloat16=bfloat16)
+            shifted = builder.fadd(builder.fmul(number, factor), ops.all(_SHIFT))
+            code = builder.sub(builder.bitcast(shifted, ops.integers), ops.all_integer(_SHIFT_BITS))
+            builder.store(builder.add(builder.load(sums), code), sums)
+            here = builder.inttoptr(
+                builder.add(codes, at), ir.VectorType(_INT8, MOST_LANES).as_pointer()
+            )
+            builder.store(builder.trunc(code, ir.VectorType(_INT8, MOST_LANES)), here).align = 1
+        made = builder.fdiv(largest, ir.Constant(ir.FloatType(), _MOST))
+        made = builder.fadd(made, ops.sum(builder.load(broken)))
+        builder.store(made, builder.inttoptr(scale, ir.FloatType().as_pointer()))
+        added = ops.sum_integers(builder.load(sums))
+        builder.store(added, builder.inttoptr(total, _INT32.as_pointer()))
+
+    return encode

@@ -1,0 +1,116 @@
+"""Weights in 8 or 4 bits: what formats of checkpoints are made into, and made from full precision.
+
+    weight[o, i] = scales[o, i // group] * (codes[o, i] - zero) + offsets[o, i // group]
+
+Codes are unsigned, since that is what processors multiply with signed activations. A group is a
+stretch of a row's inputs; scales and offsets are float32 here, whatever they are computed with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from radixlm.core.errors import CheckpointError
+
+# By bits: the code of 0 of symmetric weights.
+MIDDLE = {8: 128, 4: 8}
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedWeight:
+    """codes: (out, in) uint8, below 2^bits. scales: (out, in / group) float32. offsets: likewise,
+    or None where all are 0. zero: the code of 0, but for the offsets.
+    """
+
+    codes: Tensor
+    scales: Tensor
+    offsets: Tensor | None
+    bits: int
+    zero: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        outputs, inputs = self.codes.shape
+        return outputs, inputs
+
+    @property
+    def group(self) -> int:
+        """Inputs that share a scale."""
+        return self.codes.shape[1] // self.scales.shape[1]
+
+    @property
+    def kind(self) -> tuple[int, int, bool]:
+        """What weights must have in common to be stacked by rows: bits, group, offsets."""
+        return self.bits, self.group, self.offsets is not None
+
+    def dequantized(self) -> Tensor:
+        """(out, in) float32."""
+        outputs, groups = self.scales.shape
+        made = self.codes.view(outputs, groups, -1).float().sub_(self.zero)
+        made.mul_(self.scales.unsqueeze(2))
+        if self.offsets is not None:
+            made.add_(self.offsets.unsqueeze(2))
+        return made.view(self.codes.shape)
+
+    def rows(self, order: Tensor | slice) -> QuantizedWeight:
+        """Some outputs, or all in another order."""
+        offsets = None if self.offsets is None else self.offsets[order]
+        return replace(self, codes=self.codes[order], scales=self.scales[order], offsets=offsets)
+
+    def with_zero(self, zero: int) -> QuantizedWeight:
+        """The same weights, the difference in their offsets."""
+        if zero == self.zero:
+            return self
+        more = self.scales * (zero - self.zero)
+        offsets = more if self.offsets is None else self.offsets + more
+        return replace(self, offsets=offsets, zero=zero)
+
+    def check(self, name: str) -> None:
+        """Raises CheckpointError, with the tensor's name, for scales or offsets that are no numbers
+        and for scales that are all 0.
+        """
+        for what, values in (("scales", self.scales), ("offsets", self.offsets)):
+            if values is not None and not values.isfinite().all():
+                raise CheckpointError(f"the {what} of tensor {name!r} are not all finite numbers")
+        if not self.scales.any():
+            raise CheckpointError(f"the scales of tensor {name!r} are all 0")
+
+
+def quantize(weight: Tensor, *, bits: int, group: int = 0) -> QuantizedWeight:
+    """The nearest codes of (out, in), symmetric. group: inputs of a scale; 0: all of a row.
+
+    The largest weight of a group gets the lowest code, as in llama.cpp's Q4_0: of 2^bits codes none
+    is wasted.
+    """
+    outputs, inputs = weight.shape
+    parts = weight.float().view(outputs, -1, group or max(inputs, 1))
+    top = parts.gather(2, parts.abs().argmax(2, keepdim=True))
+    middle = MIDDLE[bits]
+    scales = top / -middle
+    usable = torch.where(scales == 0, 1.0, scales)
+    codes = (parts / usable).round_().clamp_(-middle, middle - 1).add_(middle)
+    return QuantizedWeight(
+        codes.to(torch.uint8).view(outputs, inputs), usable.squeeze(2), None, bits, middle
+    )
+
+
+def stacked(weights: Sequence[QuantizedWeight]) -> QuantizedWeight:
+    """Weights of one kind, one under the other."""
+    first = weights[0]
+    if any(weight.zero != first.zero for weight in weights):
+        if first.offsets is None:
+            raise ValueError("symmetric weights of one kind have the same code of 0")
+        weights = [weight.with_zero(first.zero) for weight in weights]
+    offsets = None
+    if first.offsets is not None:
+        offsets = torch.cat([weight.offsets for weight in weights if weight.offsets is not None])
+    return replace(
+        first,
+        codes=torch.cat([weight.codes for weight in weights]),
+        scales=torch.cat([weight.scales for weight in weights]),
+        offsets=offsets,
+    )

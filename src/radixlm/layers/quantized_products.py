@@ -1,0 +1,272 @@
+"""Products with quantized weights on the CPU, compiled: rows become signed bytes, sums are exact.
+
+A panel is what 32 outputs read (16 with AVX2), in the order in which they read it, and the next
+group after it:
+
+    scales | offsets | unit 0  1  2  ...      scales, offsets: float16, of a group's outputs
+                       +---+---+---+--        unit: four inputs of each output, in 8 bits; in 4 bits
+                       |   |   |   |          two units share the bytes of one
+
+    row    codes of a group . units  ->  int32  ->  float32 x both scales, added up group by group
+
+A weight with one scale per output has one group, without scales in the panel. Each thread encodes
+the rows of its unit of work itself: with few rows that is less than to wait for each other.
+Since integers are added up exactly, and groups in their order, a row's bits depend neither on the
+rows beside it nor on the form that computes it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import namedtuple
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from radixlm.kernels.bytes import has_byte_products, make_encode
+from radixlm.kernels.jit import compiled
+from radixlm.kernels.openmp import Worker, team
+from radixlm.kernels.strips import VECTOR_LANES
+from radixlm.kernels.vectors import (
+    MOST_LANES,
+    inner,
+    take_unit,
+    thread_number,
+)
+from radixlm.layers.quantized import QuantizedWeight
+from radixlm.layers.quantized_strips import LANES, LINE, UNIT, Kind, make_strip
+
+# Rows of a strip, such that its sums stay in registers: as many as there are, the most first.
+_HEIGHTS = (6, 3, 1) if VECTOR_LANES == MOST_LANES else (2, 1)
+# Rows of a unit of work whose codes stay in the second cache.
+_ROWS_PER_UNIT, _LEAST_ROWS_PER_UNIT, _CODES_BYTES = 192, 24, 512 << 10
+_UNITS_PER_THREAD, _LEAST_UNITS = 4, 4
+
+
+def forms_of(weight: QuantizedWeight, *, gated: bool = False) -> tuple[Literal["vectors"], ...]:
+    """The forms that know a weight (out, in) here, see `products.forms_of`."""
+    outputs, inputs = weight.shape
+    if gated and outputs // 2 % VECTOR_LANES:
+        return ()
+    if weight.codes.device.type != "cpu" or not team().is_whole or not has_byte_products():
+        return ()
+    if outputs < LANES or inputs % MOST_LANES or weight.group % MOST_LANES:
+        return ()
+    return ("vectors",)
+
+
+class QuantizedProduct:
+    """x times the transposed weight, plus the bias. One call at a time.
+
+    weight: (out, in), one that some form knows; bias: (out,). dtype: of x; result: of the product,
+    the same or float32. gated: the result is silu(gate) * up, half as wide.
+    """
+
+    def __init__(
+        self,
+        weight: QuantizedWeight,
+        bias: Tensor | None,
+        dtype: torch.dtype,
+        result: torch.dtype,
+        *,
+        gated: bool = False,
+    ) -> None:
+        outputs, self._inputs = weight.shape
+        self._outputs = outputs // 2 if gated else outputs
+        self._result = result
+        if gated:
+            order = torch.arange(outputs).view(2, -1, VECTOR_LANES).transpose(0, 1).flatten()
+            weight, bias = weight.rows(order), None if bias is None else bias[order]
+        whole = weight.offsets is None and weight.group == self._inputs
+        group = 0 if whole else weight.group
+        kind = Kind(
+            weight.bits,
+            group,
+            weight.offsets is not None,
+            weight.zero,
+            dtype == torch.bfloat16,
+            result == torch.bfloat16,
+            gated,
+        )
+        self._panels, self._ends = _laid_out(weight, bias, kind)
+        self._groups = 1 if whole else self._inputs // group
+        self._scratch = torch.empty(0, dtype=torch.uint8)
+        self._team = team()
+        self._worker = Worker(
+            quantized_kernel(kind),
+            inputs=self._inputs,
+            outputs=self._outputs,
+            groups=self._groups,
+            panels=self._panels.data_ptr(),
+            panel_bytes=self._panels.stride(0),
+            ends=self._ends.data_ptr(),
+        )
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(tokens, in) -> (tokens, out). x: strided over tokens."""
+        rows = x.shape[0]
+        made = x.new_empty((rows, self._outputs), dtype=self._result)
+        if x.stride(1) != 1:
+            x = x.contiguous()
+        threads, arguments = self._team.size, self._worker.arguments
+        arguments.rows = rows
+        height, width = _unit(rows, self._panels.shape[0], self._inputs, threads)
+        arguments.height, arguments.width = height, width
+        row_bytes = row_size(self._inputs, self._groups)
+        if self._scratch.numel() < threads * height * row_bytes + LINE:
+            self._scratch = torch.empty(threads * height * row_bytes + LINE, dtype=torch.uint8)
+        arguments.scratch = -(-self._scratch.data_ptr() // LINE) * LINE
+        arguments.x, arguments.x_stride = x.data_ptr(), x.stride(0) * x.element_size()
+        arguments.into = made.data_ptr()
+        self._worker()
+        return made
+
+
+def row_size(inputs: int, groups: int) -> int:
+    """Bytes of an encoded row: its codes, then a scale and a sum for each group."""
+    return -(-(inputs + 8 * groups) // LINE) * LINE
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _unit(rows: int, panels: int, inputs: int, threads: int) -> tuple[int, int]:
+    """Rows and panels of a unit of work."""
+    height = min(_ROWS_PER_UNIT, max(_CODES_BYTES // inputs, _LEAST_ROWS_PER_UNIT))
+    while height > _LEAST_ROWS_PER_UNIT and panels * -(-rows // height) < _LEAST_UNITS * threads:
+        height //= 2
+    height = min(height, rows)
+    wanted = threads * _UNITS_PER_THREAD
+    width = max(panels * -(-rows // max(height, 1)) // wanted, 1)
+    return height, min(width, panels)
+
+
+def _laid_out(weight: QuantizedWeight, bias: Tensor | None, kind: Kind) -> tuple[Tensor, Tensor]:
+    """Panels (panels, bytes), and what a panel's sums end with (panels, 2, lanes), float32: factors
+    and biases. The last panel ends with the last output, and so may begin within the one before it.
+
+    In a group float16 holds the scales over the row's largest one, to a power of two.
+    """
+    outputs, groups = weight.scales.shape
+    if outputs % LANES:
+        numbers = torch.arange(outputs)
+        numbers = torch.cat([numbers[: outputs // LANES * LANES], numbers[-LANES:]])
+        weight, bias = weight.rows(numbers), None if bias is None else bias[numbers]
+    count = weight.shape[0] // LANES
+    codes = weight.codes.view(count, LANES, groups, -1, UNIT).permute(0, 2, 3, 1, 4)
+    if kind.bits == 4:
+        codes = codes[:, :, 0::2] | codes[:, :, 1::2] << 4
+    parts = [codes.reshape(count, groups, -1)]
+    ends = torch.zeros((count, 2, LANES))
+    if kind.group:
+        factors = _factors(weight)
+        for values in (weight.offsets, weight.scales):
+            if values is not None:
+                small = (values / factors.unsqueeze(1)).to(torch.float16)
+                small = small.view(count, LANES, groups).transpose(1, 2).contiguous()
+                parts.insert(0, small.view(torch.uint8).view(count, groups, -1))
+    else:
+        factors = weight.scales.squeeze(1)
+    ends[:, 0] = factors.view(count, LANES)
+    if bias is not None:
+        ends[:, 1] = bias.view(count, LANES)
+    return torch.cat(parts, dim=2).view(count, -1), ends
+
+
+def _factors(weight: QuantizedWeight) -> Tensor:
+    """Powers of two such that each row's scales and offsets have float16's upper range."""
+    top = weight.scales.abs().amax(1)
+    if weight.offsets is not None:
+        top = torch.maximum(top, weight.offsets.abs().amax(1))
+    _, exponents = torch.frexp(top)
+    return torch.ldexp(torch.ones_like(top), exponents - 15)
+
+
+_Arguments = namedtuple(
+    "_Arguments",
+    "counters rows inputs outputs groups x x_stride panels panel_bytes ends into scratch height "
+    "width",
+)
+
+
+@compiled(_Arguments)
+def quantized_kernel(kind: Kind) -> Callable[[Any], None]:
+    """The kernel for weights of a kind. panels, ends: as `_laid_out` makes them; outputs: of the
+    result. height, width: rows and panels of a unit. scratch: room for each thread's encoded rows.
+    """
+    multiply, encode = _make_rows(kind), _make_encode_rows(kind)
+    columns = LANES // 2 if kind.gated else LANES
+
+    def product(args: _Arguments) -> None:
+        height, width = args.height, args.width
+        panels = -(-args.outputs // columns)
+        across = -(-panels // width)
+        count = across * -(-args.rows // height)
+        row_bytes = -(-(args.inputs + 8 * args.groups) // LINE) * LINE
+        codes = args.scratch + thread_number(args.counters) * height * row_bytes
+        encoded, unit = -1, take_unit(args.counters)
+        while unit < count:
+            begin, first = unit // across * height, unit % across * width
+            rows = min(height, args.rows - begin)
+            if begin != encoded:
+                encode(args, begin, rows, codes, row_bytes)
+                encoded = begin
+            multiply(args, begin, rows, first, min(first + width, panels), codes, row_bytes)
+            unit = take_unit(args.counters)
+
+    return product
+
+
+def _make_encode_rows(kind: Kind) -> Any:
+    """encode(args, begin, rows, codes, row_bytes): rows of x as signed bytes."""
+    encode_group, element = make_encode(bfloat16=kind.bfloat16), 2 if kind.bfloat16 else 4
+
+    @inner
+    def encode(args: Any, begin: int, rows: int, codes: int, row_bytes: int) -> None:
+        group = args.inputs // args.groups
+        for row in range(rows):
+            x, into = args.x + (begin + row) * args.x_stride, codes + row * row_bytes
+            scales = into + args.inputs
+            sums = scales + 4 * args.groups
+            for g in range(args.groups):
+                at = x + g * group * element
+                encode_group(at, group, into + g * group, scales + 4 * g, sums + 4 * g)
+
+    return encode
+
+
+def _make_rows(kind: Kind) -> Any:
+    """multiply(args, begin, rows, first, last, codes, row_bytes): encoded rows times panels."""
+    if VECTOR_LANES == MOST_LANES:
+        most, some, one = (make_strip(kind, height) for height in _HEIGHTS)
+        tall, middle = _HEIGHTS[0], _HEIGHTS[1]
+    else:
+        most, one = (make_strip(kind, height) for height in _HEIGHTS)
+        some, tall, middle = most, _HEIGHTS[0], _HEIGHTS[0]
+    element, columns = 2 if kind.halves else 4, LANES // 2 if kind.gated else LANES
+
+    @inner
+    def multiply(
+        args: Any, begin: int, rows: int, first: int, last: int, codes: int, row_bytes: int
+    ) -> None:
+        stride = args.outputs * element
+        for number in range(first, last):
+            column = min(number * columns, args.outputs - columns)
+            panel = args.panels + number * args.panel_bytes
+            ends = args.ends + number * 2 * LANES * 4
+            row = 0
+            while row < rows:
+                x, into = codes + row * row_bytes, args.into + (begin + row) * stride
+                into += column * element
+                sizes = row_bytes, args.inputs, args.groups, stride
+                if rows - row >= tall:
+                    most(x, panel, ends, into, sizes)
+                    row += tall
+                elif rows - row >= middle:
+                    some(x, panel, ends, into, sizes)
+                    row += middle
+                else:
+                    one(x, panel, ends, into, sizes)
+                    row += 1
+
+    return multiply

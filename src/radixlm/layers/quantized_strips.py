@@ -1,0 +1,169 @@
+"""One strip of a product with quantized weights: a few encoded rows times a panel, compiled. See
+`quantized_products` for what lies where.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+
+from radixlm.kernels.bytes import add_dots
+from radixlm.kernels.strips import VECTOR_LANES
+from radixlm.kernels.vectors import Lanes, emitted, offset, prefetch_line
+from radixlm.layers.compiled import silu_product
+
+VECTORS = 2
+LANES = VECTORS * VECTOR_LANES
+UNIT = 4  # inputs
+LINE = 64
+_AHEAD_BYTES = 2048
+_INT64 = ir.IntType(64)
+
+
+class Kind(NamedTuple):
+    """What a kernel is compiled for. group: inputs that share a scale, 0: all. zero: the code of 0.
+    halves, wide: results and rows are bfloat16. gated: see `Linear`.
+    """
+
+    bits: int
+    group: int
+    offsets: bool
+    zero: int
+    bfloat16: bool
+    halves: bool
+    gated: bool
+
+    @property
+    def units_bytes(self) -> int:
+        """Of a group in a panel, its scales and offsets left out. 0: of a group of all inputs."""
+        return self.group // UNIT * LANES * UNIT * self.bits // 8
+
+    @property
+    def head_bytes(self) -> int:
+        """Of a group's scales and offsets."""
+        return (1 + self.offsets) * 2 * LANES if self.group else 0
+
+
+def make_strip(kind: Kind, height: int) -> Any:
+    """strip(x, panel, ends, into, sizes): `height` encoded rows times a panel. sizes: bytes of an
+    encoded row, inputs, groups, bytes from result to result.
+    """
+
+    @emitted(types.void, *[types.int64] * 4, types.UniTuple(types.int64, 4))
+    def strip(builder: ir.IRBuilder, x: Any, panel: Any, ends: Any, into: Any, sizes: Any) -> None:
+        row_bytes, inputs, groups, stride = (builder.extract_value(sizes, i) for i in range(4))
+        rows = [offset(builder, x, row_bytes, r) for r in range(height)]
+        sums = _Sums(builder, kind, height)
+        if kind.group:
+            sums.add_groups(rows, panel, inputs, groups)
+        else:
+            sums.add_all(rows, panel, inputs)
+        sums.finish(rows, ends, into, stride, inputs)
+
+    return strip
+
+
+class _Sums:
+    """Code for one strip: sums of rows with a panel's lanes, as variables that become registers."""
+
+    def __init__(self, builder: ir.IRBuilder, kind: Kind, height: int) -> None:
+        self._builder, self._kind, self._height = builder, kind, height
+        self._ops = ops = Lanes(builder, VECTOR_LANES)
+        self._counts = self._grid(ops.all_integer(0))
+        self._sums = self._grid(ops.all(0))
+
+    def _grid(self, value: Any) -> list[list[Any]]:
+        make = functools.partial(cgutils.alloca_once_value, self._builder, value)
+        return [[make() for _ in range(VECTORS)] for _ in range(self._height)]
+
+    def add_all(self, rows: list[Any], panel: Any, inputs: Any) -> None:
+        """One group: the sums stay integers until the end."""
+        self._add_units(rows, panel, inputs, ir.Constant(_INT64, 0))
+
+    def add_groups(self, rows: list[Any], panel: Any, inputs: Any, groups: Any) -> None:
+        b, kind, ops = self._builder, self._kind, self._ops
+        group_bytes = kind.head_bytes + kind.units_bytes
+        with cgutils.for_range(b, groups) as loop:
+            here = offset(b, panel, loop.index, group_bytes)
+            first = b.mul(loop.index, ir.Constant(_INT64, kind.group))
+            units = b.add(here, ir.Constant(_INT64, kind.head_bytes))
+            for row in self._counts:
+                for variable in row:
+                    b.store(ops.all_integer(0), variable)
+            self._add_units(rows, units, ir.Constant(_INT64, kind.group), first)
+            scales = [ops.load_halves(here, v * VECTOR_LANES) for v in range(VECTORS)]
+            for row, counts, sums in zip(rows, self._counts, self._sums, strict=True):
+                stats = offset(b, b.add(row, inputs), loop.index, 4)
+                scale = ops.load_one(stats, 0)
+                total = self._total(offset(b, stats, groups, 4))
+                for v in range(VECTORS):
+                    made = b.fmul(self._whole(counts[v], total), scales[v])
+                    if kind.offsets:
+                        lift = ops.load_halves(here, LANES + v * VECTOR_LANES)
+                        made = ops.multiply_add(lift, b.sitofp(total, ops.vector), made)
+                    b.store(ops.multiply_add(made, scale, b.load(sums[v])), sums[v])
+
+    def _total(self, at: Any) -> Any:
+        """The sum of a group's codes, in all lanes."""
+        return self._builder.bitcast(self._ops.load_one(at, 0), self._ops.integers)
+
+    def _whole(self, count: Any, total: Any) -> Any:
+        """A sum of products with codes, as one of products with what they stand for."""
+        b, zero = self._builder, self._ops.all_integer(self._kind.zero)
+        made = b.load(count)
+        if self._kind.zero:
+            made = b.sub(made, b.mul(total, zero))
+        return b.sitofp(made, self._ops.vector)
+
+    def _add_units(self, rows: list[Any], units: Any, size: Any, first: Any) -> None:
+        """Products of `size` inputs from the row's `first` on with the units at an address."""
+        b, ops, kind = self._builder, self._ops, self._kind
+        per_step = 2 if kind.bits == 4 else 1
+        step = LANES * UNIT
+        low = ops.all_integer(0x0F0F0F0F)
+        with cgutils.for_range(b, b.udiv(size, ir.Constant(_INT64, UNIT * per_step))) as loop:
+            at = offset(b, units, loop.index, step)
+            for line in range(0, step, LINE):
+                prefetch_line(b, b.add(at, ir.Constant(_INT64, _AHEAD_BYTES + line)))
+            place = b.add(first, b.mul(loop.index, ir.Constant(_INT64, UNIT * per_step)))
+            packed = [ops.load_integers(at, v * VECTOR_LANES) for v in range(VECTORS)]
+            if kind.bits == 4:
+                upper = [b.and_(b.lshr(each, ops.all_integer(4)), low) for each in packed]
+                parts = [[b.and_(each, low) for each in packed], upper]
+            else:
+                parts = [packed]
+            for row, counts in zip(rows, self._counts, strict=True):
+                for number, codes in enumerate(parts):
+                    here = b.add(row, b.add(place, ir.Constant(_INT64, UNIT * number)))
+                    x = b.bitcast(ops.load_one(here, 0), ops.integers)
+                    for v, variable in enumerate(counts):
+                        made = add_dots(ops, b, b.load(variable), codes[v], x, kind.bits)
+                        b.store(made, variable)
+
+    def finish(self, rows: list[Any], ends: Any, into: Any, stride: Any, inputs: Any) -> None:
+        b, ops, kind = self._builder, self._ops, self._kind
+        factors, biases = (
+            [ops.load(ends, part * LANES + v * VECTOR_LANES) for v in range(VECTORS)]
+            for part in range(2)
+        )
+        for r, row in enumerate(rows):
+            if kind.group:
+                made = [b.load(variable) for variable in self._sums[r]]
+            else:
+                stats = b.add(row, inputs)
+                scale, total = (
+                    ops.load_one(stats, 0),
+                    self._total(b.add(stats, ir.Constant(_INT64, 4))),
+                )
+                made = [b.fmul(self._whole(each, total), scale) for each in self._counts[r]]
+            made = [ops.multiply_add(*each) for each in zip(made, factors, biases, strict=True)]
+            if kind.gated:
+                made = [silu_product(b, ops, *made, coarse=kind.halves)]
+            at = offset(b, into, stride, r)
+            for v, value in enumerate(made):
+                here = b.add(at, ir.Constant(_INT64, v * VECTOR_LANES * (2 if kind.halves else 4)))
+                ops.put(value, here, bfloat16=kind.halves)

@@ -1,0 +1,139 @@
+"""A checkpoint's safetensors files: what their headers say, and its tensors one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any, NamedTuple, Protocol
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from radixlm.core.errors import CheckpointError
+from radixlm.core.files import read_json_object
+from radixlm.layers.quantized import QuantizedWeight
+
+_SINGLE = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+_DTYPES = ("F32", "BF16", "F16", "F64")
+
+
+class Checkpoint(Protocol):
+    """What a model's weights are read from, by the names that transformers gives them.
+
+    where: for messages.
+    """
+
+    where: str
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Of all weights, in the order in which they are best read."""
+        ...
+
+    def read(self, name: str) -> Tensor | QuantizedWeight:
+        """Raises CheckpointError that names the tensor or the file."""
+        ...
+
+
+class StoredTensor(NamedTuple):
+    """Where a tensor lies, and its shape in elements."""
+
+    shard: Path
+    shape: tuple[int, ...]
+
+    def read(self, name: str) -> Tensor:
+        # Opened anew for each tensor: a handle keeps every page that was read through it
+        # mapped, so at its end a second copy of the shard would be resident.
+        with open_shard(self.shard) as file:
+            tensor: Tensor = file.get_tensor(name)
+            return tensor
+
+
+class PlainCheckpoint:
+    """A folder of safetensors files with weights in floats, see `Checkpoint`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.where = str(folder)
+        self._stored = survey(folder)
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        return {name: tensor.shape for name, tensor in self._stored.items()}
+
+    def read(self, name: str) -> Tensor:
+        return self._stored[name].read(name)
+
+
+def survey(folder: Path, dtypes: Collection[str] = _DTYPES) -> dict[str, StoredTensor]:
+    """Every tensor of the checkpoint by name, in the order of the files. dtypes: those that it may
+    have, by safetensors' names.
+
+    Raises CheckpointError for missing, unreadable or truncated files, files outside of the folder,
+    tensors that are stored twice, and tensors of other types.
+    """
+    found: dict[str, StoredTensor] = {}
+    for shard in _shards(folder):
+        with open_shard(shard) as file:
+            for name in file.keys():  # noqa: SIM118 - a handle, not a dict
+                if name in found:
+                    other = found[name].shard.name
+                    raise CheckpointError(f"tensor {name!r} is in {other} and in {shard.name}")
+                header = file.get_slice(name)
+                if header.get_dtype() not in dtypes:
+                    raise CheckpointError(
+                        f"tensor {name!r} in {shard.name} is of type {header.get_dtype()}; "
+                        f"supported: {', '.join(dtypes)}"
+                    )
+                found[name] = StoredTensor(shard, tuple(header.get_shape()))
+    return found
+
+
+@contextmanager
+def open_shard(path: Path) -> Iterator[Any]:
+    """A safetensors handle; what goes wrong while it is open is a CheckpointError."""
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            yield file
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(
+            f"{path} is truncated or not a safetensors file ({error}); fetch it again"
+        ) from error
+
+
+def _shards(folder: Path) -> list[Path]:
+    if (folder / _SINGLE).is_file():
+        return [folder / _SINGLE]
+    if (folder / _INDEX).is_file():
+        return _indexed_shards(folder)
+    pickles = [path.name for path in sorted(folder.glob("*")) if path.suffix in _PICKLES]
+    if pickles:
+        raise CheckpointError(
+            f"{folder} has only pickled weights ({pickles[0]}), which can run code when loaded and "
+            "are refused; convert them on a machine you can spare: AutoModelForCausalLM"
+            f".from_pretrained({str(folder)!r}).save_pretrained(...) of transformers writes "
+            "safetensors"
+        )
+    raise CheckpointError(f"{folder} has neither {_SINGLE} nor {_INDEX}")
+
+
+def _indexed_shards(folder: Path) -> list[Path]:
+    weight_map = read_json_object(folder / _INDEX).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{folder / _INDEX} has no weight_map")
+    shards = []
+    for name in sorted({str(name) for name in weight_map.values()}):
+        if _leaves_the_folder(name):
+            raise CheckpointError(f"{folder / _INDEX} points outside of its folder: {name!r}")
+        if not (folder / name).is_file():
+            raise CheckpointError(f"{folder} lacks the shard {name}, which {_INDEX} names")
+        shards.append(folder / name)
+    return shards
+
+
+def _leaves_the_folder(name: str) -> bool:
+    """By its spelling only: in the hub's cache the files themselves are links to elsewhere."""
+    paths = (PurePosixPath(name), PureWindowsPath(name))
+    return any(path.anchor or ".." in path.parts for path in paths)

@@ -37,7 +37,9 @@ def emulated(
         for here, row in _rows(builder, *args):
             cgutils.raw_memcpy(builder, here, row, _number(ROW_BYTES), 1)
     elif kind == "tdpbf16ps":
-        _multiply(builder, *args)
+        _multiply(builder, *args, add_pairs)
+    elif kind == "tdpbsud":
+        _multiply(builder, *args, add_bytes)
     elif kind != "tilerelease":
         return call(builder, name, result, args, flags)
     return None
@@ -84,29 +86,45 @@ def _rows(builder: ir.IRBuilder, tile: Any, memory: Any, stride: Any) -> Iterato
         yield there, builder.gep(start, [builder.mul(loop.index, _number(ROW_BYTES))])
 
 
-def _multiply(builder: ir.IRBuilder, c: Any, a: Any, b: Any) -> None:
+def _multiply(builder: ir.IRBuilder, c: Any, a: Any, b: Any, add: Any) -> None:
     sums, left, right = (_tile(builder, tile) for tile in (c, a, b))
 
-    def unit(tile: Any, row: Any, column: Any, kind: Any) -> Any:
+    def unit(tile: Any, row: Any, column: Any) -> Any:
         at = builder.add(builder.mul(row, _number(UNITS)), column)
-        return builder.gep(builder.bitcast(tile, kind.as_pointer()), [at])
-
-    def numbers(tile: Any, row: Any, column: Any) -> list[Any]:
-        pair = builder.load(unit(tile, row, column, _INT32))
-        bits = builder.shl(pair, pair.type(16)), builder.and_(pair, pair.type(-1 << 16))
-        return [builder.bitcast(half, _FLOAT) for half in bits]
+        return builder.gep(builder.bitcast(tile, _INT32.as_pointer()), [at])
 
     with (
         cgutils.for_range(builder, _height(builder, c)) as m,
         cgutils.for_range(builder, _number(UNITS)) as n,
     ):
-        at = unit(sums, m.index, n.index, _FLOAT)
+        at = unit(sums, m.index, n.index)
         with cgutils.for_range(builder, _height(builder, b)) as k:
-            total = builder.load(at)
-            x, y = numbers(left, m.index, k.index), numbers(right, k.index, n.index)
-            for one, other in zip(x, y, strict=True):
-                total = builder.fadd(total, builder.fmul(one, other))
-            builder.store(total, at)
+            units = unit(left, m.index, k.index), unit(right, k.index, n.index)
+            made = add(builder, builder.load(at), *map(builder.load, units))
+            builder.store(made, at)
+
+
+def add_pairs(builder: ir.IRBuilder, total: Any, x: Any, y: Any) -> Any:
+    """Of bfloat16 numbers, in float32."""
+
+    def numbers(pair: Any) -> list[Any]:
+        bits = builder.shl(pair, pair.type(16)), builder.and_(pair, pair.type(-1 << 16))
+        return [builder.bitcast(half, _FLOAT) for half in bits]
+
+    made = builder.bitcast(total, _FLOAT)
+    for one, other in zip(numbers(x), numbers(y), strict=True):
+        made = builder.fadd(made, builder.fmul(one, other))
+    return builder.bitcast(made, _INT32)
+
+
+def add_bytes(builder: ir.IRBuilder, total: Any, x: Any, y: Any) -> Any:
+    """Signed bytes times unsigned ones."""
+    for place in range(4):
+        at = _INT32(8 * place)
+        one = builder.sext(builder.trunc(builder.lshr(x, at), _INT8), _INT32)
+        other = builder.zext(builder.trunc(builder.lshr(y, at), _INT8), _INT32)
+        total = builder.add(total, builder.mul(one, other))
+    return total
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -119,5 +137,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 amx.call = emulated  # type: ignore[attr-defined]
-amx.has_tiles = lambda: True  # type: ignore[assignment]
+amx.has_tiles = lambda _kind=None: True  # type: ignore[assignment]
 torch.set_num_threads(1)

@@ -20,7 +20,7 @@ from numba.core.codegen import get_host_cpu_features
 HERE = Path(__file__).parent
 QUICK = ("layers", "runner/test_masks.py")
 WHOLE = ("attention", "kernels/test_kernels.py", *QUICK)
-AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl")
+AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "f16c")
 
 
 class FeatureSet(NamedTuple):
@@ -36,9 +36,11 @@ class FeatureSet(NamedTuple):
 
 
 SETS = {
-    "AVX2": FeatureSet(("avx2", "fma"), "avx2", "AVX2"),
+    "AVX2": FeatureSet(("avx2", "fma", "f16c"), "avx2", "AVX2"),
     "AVX-512": FeatureSet(AVX512, "avx512", "AVX512_CORE"),
-    "AVX-512 with bfloat16": FeatureSet((*AVX512, "avx512bf16"), "avx512", "AVX512_CORE_BF16"),
+    "AVX-512 with bfloat16 and bytes": FeatureSet(
+        (*AVX512, "avx512bf16", "avx512vnni"), "avx512", "AVX512_CORE_BF16"
+    ),
     "AMX, emulated": FeatureSet(
         (*AVX512, "avx512bf16"),
         "avx512",

@@ -26,7 +26,7 @@ from radixlm.attention.merge import ANSWER, STATE_BYTES, make_fold, make_write
 from radixlm.attention.reads import READ_BYTES
 from radixlm.attention.tile_layout import TILE, Shape, fetch, make_pack, make_take, places_of
 from radixlm.attention.tile_strips import make_tile_strip
-from radixlm.kernels.amx import TILE_ROWS, configure, release
+from radixlm.kernels.amx import TILE_ROWS, TILE_UNITS, configure, release
 from radixlm.kernels.dots import make_weigh
 from radixlm.kernels.jit import compiled
 from radixlm.kernels.strips import UNIT_BYTES, make_product
@@ -72,7 +72,7 @@ def make_tile_kernel(shape: Shape) -> Callable[[Any], None]:
             ahead = first_tile(args, unit, head_bytes)
             fetch_both(ahead, token_bytes, head_bytes, 0, ahead[3])
             if tiles:
-                configure(TILE_ROWS, TILE_ROWS)
+                configure(TILE_ROWS, TILE_ROWS, TILE_UNITS)
         while unit < args.items * heads:
             item, head = unit // heads, unit % heads
             read = words(args.reads + READ_BYTES * item)

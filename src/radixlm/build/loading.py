@@ -194,10 +194,11 @@ def _path(name: str | None) -> Path | None:
 
 
 def _choice_of_products(config: EngineConfig, dtype: torch.dtype, device: torch.device) -> Choose:
+    measured = ProductTable(user_store()).choice
     if not config.deterministic:
-        return ProductTable(user_store()).choice
+        return measured
     check_deterministic(dtype, device)
-    return one_way
+    return partial(one_way, quantized=measured)
 
 
 def _model(

@@ -1,9 +1,9 @@
-"""Products by AMX, the unit of Intel's processors that multiplies tiles of bfloat16.
+"""Products by AMX, the unit of Intel's processors that multiplies tiles of bfloat16 and of bytes.
 
 A tile is a register of 16 rows of 64 bytes. One instruction multiplies two and adds the product to
-a third, in float32, as pairs of numbers:
+a third, in float32 or int32, as pairs of bfloat16 numbers or as four bytes, a unit:
 
-    a: 16 rows of 16 pairs    x    b: 16 units of 16 lanes    ->    c: 16 rows of 16 lanes
+    a: 16 rows of 16 units    x    b: 16 units of 16 lanes    ->    c: 16 rows of 16 lanes
 
 Both are read as `kernels.strips` lays them out: a row of a is 16 units, a row of b one unit of 16
 lanes, so that weights, keys and values need no second layout. There are eight tiles: four for sums,
@@ -28,6 +28,8 @@ TILE_ROWS = 16
 # Units of a tile: a strip's are whole tiles of them.
 TILE_UNITS = 16
 _ROW_BYTES = 64
+# Of what: numbers, and signed bytes times unsigned ones.
+BFLOAT16, BYTES = "tdpbf16ps", "tdpbsud"
 # The registers of two groups of rows, and of two vectors.
 _SUMS, _A, _B = ((0, 1), (2, 3)), (4, 5), (6, 7)
 # Linux lends a process the registers when it asks, since they make signal frames larger:
@@ -37,28 +39,37 @@ _INT8, _INT64, _VOID = ir.IntType(8), ir.IntType(64), ir.VoidType()
 
 
 @functools.cache
-def has_tiles() -> bool:
-    """Whether the processor has them, and vectors that split exponents (as all such have), and the
-    system lets this process use them."""
-    if not (processor_has("amx-bf16") and processor_has("avx512dq")):
+def has_tiles(kind: str = "amx-bf16") -> bool:
+    """Whether the processor has them, for bfloat16 or for bytes ("amx-int8"), and vectors that
+    split exponents (as all such have), and the system lets this process use them.
+    """
+    if not (processor_has(kind) and processor_has("avx512dq")):
         return False
     syscall = getattr(ctypes.CDLL(None), "syscall", None)
     return syscall is not None and syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0
 
 
-@emitted(types.void, types.int64, types.int64)
-def configure(builder: ir.IRBuilder, rows: Any, more: Any) -> None:
+@emitted(types.void, types.int64, types.int64, types.int64)
+def configure(builder: ir.IRBuilder, rows: Any, more: Any, units: Any) -> None:
     """Before the first product, and where numbers of rows change: 1 to 16 of the first group of
-    rows, and of the second, whether it is used or not. Tiles are zero afterwards.
+    rows, and of the second, whether it is used or not. units: of a step, 16 at most. Tiles are zero
+    afterwards.
     """
     cell = cgutils.alloca_once(builder, ir.ArrayType(_INT64, 8))
-    wide = ir.Constant(_INT64, _ROW_BYTES * 0x0001_0001_0001_0001)
+    each = sum(1 << 16 * place for place in range(4))
+    wide = ir.Constant(_INT64, _ROW_BYTES * each)
     zero, palette = ir.Constant(_INT64, 0), ir.Constant(_INT64, 1)
-    counts = ir.Constant(_INT64, sum(TILE_UNITS << 8 * tile for tile in _B))
+    # Of the second four, the first two are a's.
+    unit = ir.Constant(_INT64, _ROW_BYTES // TILE_UNITS * sum(1 << 16 * tile - 64 for tile in _A))
+    narrow = builder.add(
+        ir.Constant(_INT64, _ROW_BYTES * sum(1 << 16 * tile - 64 for tile in _B)),
+        builder.mul(units, unit),
+    )
+    counts = builder.mul(units, ir.Constant(_INT64, sum(1 << 8 * tile for tile in _B)))
     for group, height in enumerate((rows, more)):
         ones = sum(1 << 8 * tile for tile in (*_SUMS[group], _A[group]))
         counts = builder.or_(counts, builder.mul(height, ir.Constant(_INT64, ones)))
-    for place, word in enumerate((palette, zero, wide, wide, zero, zero, counts, zero)):
+    for place, word in enumerate((palette, zero, wide, narrow, zero, zero, counts, zero)):
         at = builder.gep(cell, [zero, ir.Constant(_INT64, place)])
         builder.store(word, at)
     call(builder, "llvm.x86.ldtilecfg", _VOID, [builder.bitcast(cell, _INT8.as_pointer())])
@@ -75,11 +86,14 @@ class TileStrip:
     at most, of one group 4.
 
     Rows are given by the address of the first and by a stride; 0: the same for all. The first of
-    two groups has 16.
+    two groups has 16. product: LLVM's name of the instruction.
     """
 
-    def __init__(self, builder: ir.IRBuilder, groups: int, vectors: int) -> None:
+    def __init__(
+        self, builder: ir.IRBuilder, groups: int, vectors: int, product: str = BFLOAT16
+    ) -> None:
         self._builder = builder
+        self._product = f"llvm.x86.{product}"
         self._vectors = vectors
         # Of one group alone the other's registers are free, but for its rows.
         flat = [tile for group in _SUMS for tile in group]
@@ -128,10 +142,10 @@ class TileStrip:
                     # Not to be read again soon: it leaves the nearest cache to a.
                     self._move("tileloaddt164", _B[v % 2], b, _ROW_BYTES * v, b_stride)
                 operands = [ir.Constant(_INT8, tile) for tile in (tiles[v], _A[g], _B[v % 2])]
-                call(self._builder, "llvm.x86.tdpbf16ps", _VOID, operands)
+                call(self._builder, self._product, _VOID, operands)
 
     def store(self, at: Any, stride: Any) -> None:
-        """Write the sums, float32."""
+        """Write the sums, float32 or int32."""
         self._move_sums("tilestored64", at, stride)
 
     def _move_sums(self, how: str, at: Any, stride: Any) -> None:

@@ -7,6 +7,7 @@ on which processor adds them up.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from llvmlite import ir
@@ -32,8 +33,9 @@ _INT8, _INT16, _INT32, _INT64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 
 
 def has_byte_products() -> bool:
-    """Whether the processor multiplies vectors of bytes at all."""
-    return processor_has("avx512bw" if VECTOR_LANES == MOST_LANES else "avx2")
+    """Whether the processor multiplies vectors of bytes at all, and reads float16 scales."""
+    bytes_ = "avx512bw" if VECTOR_LANES == MOST_LANES else "avx2"
+    return processor_has(bytes_) and processor_has("f16c")
 
 
 def _has_dots() -> bool:
@@ -75,46 +77,57 @@ def _dots(builder: ir.IRBuilder, codes: Any, x: Any) -> Any:
     return call(builder, f"llvm.x86.{names[1]}", codes.type, [pairs, ones])
 
 
-def make_encode(*, bfloat16: bool) -> Any:
+def make_encode(*, bfloat16: bool, floats: bool) -> Any:
     """encode(x, size, codes, scale, total): `size` numbers, a multiple of 16, as signed bytes; what
-    one stands for is written to `scale`, and their sum, int32, to `total`.
+    one stands for is written to `scale`, and their sum to `total`: float32, or int32.
 
     Where one of the numbers is not finite the scale is not a number.
     """
-    element = 2 if bfloat16 else 4
+    element, one = 2 if bfloat16 else 4, ir.Constant(_INT64, MOST_LANES)
+    zero = ir.Constant(ir.FloatType(), 0)
+
+    def vectors(builder: ir.IRBuilder, x: Any, size: Any) -> Iterator[tuple[Lanes, Any, Any]]:
+        ops = Lanes(builder, MOST_LANES)
+        with cgutils.for_range_slice(builder, ir.Constant(_INT64, 0), size, one, _INT64) as (at, _):
+            yield ops, at, ops.load(offset(builder, x, at, element), 0, bfloat16=bfloat16)
+
+    def largest(builder: ir.IRBuilder, x: Any, size: Any) -> Any:
+        """As bits: of positive floats the larger one has the larger ones, infinity and what is not
+        a number the largest.
+        """
+        ops = Lanes(builder, MOST_LANES)
+        top = cgutils.alloca_once_value(builder, ops.all_integer(0))
+        for _, _, number in vectors(builder, x, size):
+            bits = builder.and_(builder.bitcast(number, ops.integers), ops.all_integer(2**31 - 1))
+            before = builder.load(top)
+            more = builder.icmp_signed(">", bits, before)
+            builder.store(builder.select(more, bits, before), top)
+        return ops.largest_integer(builder.load(top))
 
     @emitted(types.void, *[types.int64] * 5)
     def encode(
         builder: ir.IRBuilder, x: Any, size: Any, codes: Any, scale: Any, total: Any
     ) -> None:
-        ops = Lanes(builder, MOST_LANES)
-        step, begin = ir.Constant(_INT64, MOST_LANES), ir.Constant(_INT64, 0)
-        top, broken = (cgutils.alloca_once_value(builder, ops.all(0)) for _ in range(2))
-        with cgutils.for_range_slice(builder, begin, size, step, _INT64) as (at, _):
-            number = ops.load(offset(builder, x, at, element), 0, bfloat16=bfloat16)
-            size_of = call(builder, f"llvm.fabs.v{MOST_LANES}f32", ops.vector, [number])
-            builder.store(ops.larger(size_of, builder.load(top)), top)
-            unlike = builder.fsub(number, number)  # 0, or not a number
-            builder.store(builder.fadd(builder.load(broken), unlike), broken)
-        largest = ops.largest(builder.load(top))
-        zero = ir.Constant(ir.FloatType(), 0)
-        some = builder.fcmp_ordered(">", largest, zero)
-        inverse = builder.fdiv(ir.Constant(ir.FloatType(), _MOST), largest)
-        factor = ops.spread(builder.select(some, inverse, zero))
-        sums = cgutils.alloca_once_value(builder, ops.all_integer(0))
-        with cgutils.for_range_slice(builder, begin, size, step, _INT64) as (at, _):
-            number = ops.load(offset(builder, x, at, element), 0, bfloat16=bfloat16)
+        bits = largest(builder, x, size)
+        top = builder.bitcast(bits, ir.FloatType())
+        some = builder.fcmp_ordered(">", top, zero)
+        inverse = builder.fdiv(ir.Constant(ir.FloatType(), _MOST), top)
+        factor = Lanes(builder, MOST_LANES).spread(builder.select(some, inverse, zero))
+        sums = cgutils.alloca_once_value(builder, Lanes(builder, MOST_LANES).all_integer(0))
+        for ops, at, number in vectors(builder, x, size):
             shifted = builder.fadd(builder.fmul(number, factor), ops.all(_SHIFT))
             code = builder.sub(builder.bitcast(shifted, ops.integers), ops.all_integer(_SHIFT_BITS))
             builder.store(builder.add(builder.load(sums), code), sums)
-            here = builder.inttoptr(
-                builder.add(codes, at), ir.VectorType(_INT8, MOST_LANES).as_pointer()
-            )
-            builder.store(builder.trunc(code, ir.VectorType(_INT8, MOST_LANES)), here).align = 1
-        made = builder.fdiv(largest, ir.Constant(ir.FloatType(), _MOST))
-        made = builder.fadd(made, ops.sum(builder.load(broken)))
+            small = builder.trunc(code, ir.VectorType(_INT8, MOST_LANES))
+            here = builder.inttoptr(builder.add(codes, at), small.type.as_pointer())
+            builder.store(small, here).align = 1
+        made = builder.fdiv(top, ir.Constant(ir.FloatType(), _MOST))
+        # Infinity less itself is not a number.
+        made = builder.fadd(made, builder.fsub(top, top))
         builder.store(made, builder.inttoptr(scale, ir.FloatType().as_pointer()))
-        added = ops.sum_integers(builder.load(sums))
-        builder.store(added, builder.inttoptr(total, _INT32.as_pointer()))
+        added = Lanes(builder, MOST_LANES).sum_integers(builder.load(sums))
+        if floats:
+            added = builder.sitofp(added, ir.FloatType())
+        builder.store(added, builder.inttoptr(total, added.type.as_pointer()))
 
     return encode

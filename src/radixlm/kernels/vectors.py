@@ -358,6 +358,11 @@ class Lanes:
         """The sum over the lanes of a vector of int32."""
         return self._by_halves(x, self._builder.add)
 
+    def largest_integer(self, x: Any) -> Any:
+        """The largest of a vector's int32."""
+        b = self._builder
+        return self._by_halves(x, lambda a, c: b.select(b.icmp_signed(">", a, c), a, c))
+
     def largest(self, x: Any) -> Any:
         """The largest of a vector's lanes, none of them NaN."""
         return self._by_halves(x, self.larger)

@@ -43,6 +43,11 @@ class QuantizedWeight:
         return self.codes.shape[1] // self.scales.shape[1]
 
     @property
+    def is_whole(self) -> bool:
+        """Whether a scale per output is all that there is."""
+        return self.offsets is None and self.scales.shape[1] == 1
+
+    @property
     def kind(self) -> tuple[int, int, bool]:
         """What weights must have in common to be stacked by rows: bits, group, offsets."""
         return self.bits, self.group, self.offsets is not None

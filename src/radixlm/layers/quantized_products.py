@@ -20,11 +20,12 @@ from __future__ import annotations
 import functools
 from collections import namedtuple
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from radixlm.kernels.amx import has_tiles
 from radixlm.kernels.bytes import has_byte_products, make_encode
 from radixlm.kernels.jit import compiled
 from radixlm.kernels.openmp import Worker, team
@@ -35,8 +36,10 @@ from radixlm.kernels.vectors import (
     take_unit,
     thread_number,
 )
+from radixlm.layers.products import Form
 from radixlm.layers.quantized import QuantizedWeight
 from radixlm.layers.quantized_strips import LANES, LINE, UNIT, Kind, make_strip
+from radixlm.layers.quantized_tiles import STEP, knows_tiles, make_tile_rows
 
 # Rows of a strip, such that its sums stay in registers: as many as there are, the most first.
 _HEIGHTS = (6, 3, 1) if VECTOR_LANES == MOST_LANES else (2, 1)
@@ -45,7 +48,7 @@ _ROWS_PER_UNIT, _LEAST_ROWS_PER_UNIT, _CODES_BYTES = 192, 24, 512 << 10
 _UNITS_PER_THREAD, _LEAST_UNITS = 4, 4
 
 
-def forms_of(weight: QuantizedWeight, *, gated: bool = False) -> tuple[Literal["vectors"], ...]:
+def forms_of(weight: QuantizedWeight, *, gated: bool = False) -> tuple[Form, ...]:
     """The forms that know a weight (out, in) here, see `products.forms_of`."""
     outputs, inputs = weight.shape
     if gated and outputs // 2 % VECTOR_LANES:
@@ -54,14 +57,20 @@ def forms_of(weight: QuantizedWeight, *, gated: bool = False) -> tuple[Literal["
         return ()
     if outputs < LANES or inputs % MOST_LANES or weight.group % MOST_LANES:
         return ()
-    return ("vectors",)
+    tiles = has_tiles("amx-int8") and knows_tiles(weight.bits, _group_of(weight))
+    return ("tiles", "vectors") if tiles else ("vectors",)
+
+
+def _group_of(weight: QuantizedWeight) -> int:
+    return 0 if weight.is_whole else weight.group
 
 
 class QuantizedProduct:
     """x times the transposed weight, plus the bias. One call at a time.
 
     weight: (out, in), one that some form knows; bias: (out,). dtype: of x; result: of the product,
-    the same or float32. gated: the result is silu(gate) * up, half as wide.
+    the same or float32. form_for: the form for a number of rows. gated: the result is
+    silu(gate) * up, half as wide.
     """
 
     def __init__(
@@ -70,6 +79,7 @@ class QuantizedProduct:
         bias: Tensor | None,
         dtype: torch.dtype,
         result: torch.dtype,
+        form_for: Callable[[int], Form],
         *,
         gated: bool = False,
     ) -> None:
@@ -79,8 +89,7 @@ class QuantizedProduct:
         if gated:
             order = torch.arange(outputs).view(2, -1, VECTOR_LANES).transpose(0, 1).flatten()
             weight, bias = weight.rows(order), None if bias is None else bias[order]
-        whole = weight.offsets is None and weight.group == self._inputs
-        group = 0 if whole else weight.group
+        group, forms = _group_of(weight), forms_of(weight)
         kind = Kind(
             weight.bits,
             group,
@@ -91,18 +100,21 @@ class QuantizedProduct:
             gated,
         )
         self._panels, self._ends = _laid_out(weight, bias, kind)
-        self._groups = 1 if whole else self._inputs // group
-        self._scratch = torch.empty(0, dtype=torch.uint8)
+        self._groups = weight.scales.shape[1]
+        self._form_for = form_for
         self._team = team()
-        self._worker = Worker(
-            quantized_kernel(kind),
-            inputs=self._inputs,
-            outputs=self._outputs,
-            groups=self._groups,
-            panels=self._panels.data_ptr(),
-            panel_bytes=self._panels.stride(0),
-            ends=self._ends.data_ptr(),
-        )
+        self._workers = {
+            form: Worker(
+                quantized_kernel(form, kind),
+                inputs=self._inputs,
+                outputs=self._outputs,
+                groups=self._groups,
+                panels=self._panels.data_ptr(),
+                panel_bytes=self._panels.stride(0),
+                ends=self._ends.data_ptr(),
+            )
+            for form in forms
+        }
 
     def __call__(self, x: Tensor) -> Tensor:
         """(tokens, in) -> (tokens, out). x: strided over tokens."""
@@ -110,17 +122,17 @@ class QuantizedProduct:
         made = x.new_empty((rows, self._outputs), dtype=self._result)
         if x.stride(1) != 1:
             x = x.contiguous()
-        threads, arguments = self._team.size, self._worker.arguments
+        worker, threads = self._workers[self._form_for(rows)], self._team.size
+        arguments = worker.arguments
         arguments.rows = rows
         height, width = _unit(rows, self._panels.shape[0], self._inputs, threads)
         arguments.height, arguments.width = height, width
-        row_bytes = row_size(self._inputs, self._groups)
-        if self._scratch.numel() < threads * height * row_bytes + LINE:
-            self._scratch = torch.empty(threads * height * row_bytes + LINE, dtype=torch.uint8)
-        arguments.scratch = -(-self._scratch.data_ptr() // LINE) * LINE
+        room = threads * height * row_size(self._inputs, self._groups) + LINE
+        scratch = torch.empty(room, dtype=torch.uint8)
+        arguments.scratch = -(-scratch.data_ptr() // LINE) * LINE
         arguments.x, arguments.x_stride = x.data_ptr(), x.stride(0) * x.element_size()
         arguments.into = made.data_ptr()
-        self._worker()
+        worker()
         return made
 
 
@@ -157,6 +169,9 @@ def _laid_out(weight: QuantizedWeight, bias: Tensor | None, kind: Kind) -> tuple
     if kind.bits == 4:
         codes = codes[:, :, 0::2] | codes[:, :, 1::2] << 4
     parts = [codes.reshape(count, groups, -1)]
+    if not kind.group:
+        # To whole steps of tiles: what is not there counts nothing.
+        parts.append(codes.new_zeros(count, 1, -weight.shape[1] % STEP * LANES * kind.bits // 8))
     ends = torch.zeros((count, 2, LANES))
     if kind.group:
         factors = _factors(weight)
@@ -190,11 +205,13 @@ _Arguments = namedtuple(
 
 
 @compiled(_Arguments)
-def quantized_kernel(kind: Kind) -> Callable[[Any], None]:
-    """The kernel for weights of a kind. panels, ends: as `_laid_out` makes them; outputs: of the
-    result. height, width: rows and panels of a unit. scratch: room for each thread's encoded rows.
+def quantized_kernel(form: Form, kind: Kind) -> Callable[[Any], None]:
+    """The kernel of a form for weights of a kind. panels, ends: as `_laid_out` makes them; outputs:
+    of the result. height, width: rows and panels of a unit. scratch: room for each thread's
+    encoded rows.
     """
-    multiply, encode = _make_rows(kind), _make_encode_rows(kind)
+    multiply = make_tile_rows(kind) if form == "tiles" else _make_rows(kind)
+    encode = _make_encode_rows(kind)
     columns = LANES // 2 if kind.gated else LANES
 
     def product(args: _Arguments) -> None:
@@ -219,7 +236,8 @@ def quantized_kernel(kind: Kind) -> Callable[[Any], None]:
 
 def _make_encode_rows(kind: Kind) -> Any:
     """encode(args, begin, rows, codes, row_bytes): rows of x as signed bytes."""
-    encode_group, element = make_encode(bfloat16=kind.bfloat16), 2 if kind.bfloat16 else 4
+    element = 2 if kind.bfloat16 else 4
+    encode_group = make_encode(bfloat16=kind.bfloat16, floats=bool(kind.group))
 
     @inner
     def encode(args: Any, begin: int, rows: int, codes: int, row_bytes: int) -> None:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from llvmlite import ir
@@ -95,47 +96,28 @@ class _Sums:
                 for variable in row:
                     b.store(ops.all_integer(0), variable)
             self._add_units(rows, units, ir.Constant(_INT64, kind.group), first)
-            scales = [ops.load_halves(here, v * VECTOR_LANES) for v in range(VECTORS)]
+            group = GroupEnds(ops, b, kind, here)
             for row, counts, sums in zip(rows, self._counts, self._sums, strict=True):
-                stats = offset(b, b.add(row, inputs), loop.index, 4)
-                scale = ops.load_one(stats, 0)
-                total = self._total(offset(b, stats, groups, 4))
-                for v in range(VECTORS):
-                    made = b.fmul(self._whole(counts[v], total), scales[v])
-                    if kind.offsets:
-                        lift = ops.load_halves(here, LANES + v * VECTOR_LANES)
-                        made = ops.multiply_add(lift, b.sitofp(total, ops.vector), made)
-                    b.store(ops.multiply_add(made, scale, b.load(sums[v])), sums[v])
-
-    def _total(self, at: Any) -> Any:
-        """The sum of a group's codes, in all lanes."""
-        return self._builder.bitcast(self._ops.load_one(at, 0), self._ops.integers)
-
-    def _whole(self, count: Any, total: Any) -> Any:
-        """A sum of products with codes, as one of products with what they stand for."""
-        b, zero = self._builder, self._ops.all_integer(self._kind.zero)
-        made = b.load(count)
-        if self._kind.zero:
-            made = b.sub(made, b.mul(total, zero))
-        return b.sitofp(made, self._ops.vector)
+                scale = offset(b, b.add(row, inputs), loop.index, 4)
+                now, before = ([b.load(variable) for variable in each] for each in (counts, sums))
+                made = group.added(now, before, scale, offset(b, scale, groups, 4))
+                for variable, value in zip(sums, made, strict=True):
+                    b.store(value, variable)
 
     def _add_units(self, rows: list[Any], units: Any, size: Any, first: Any) -> None:
         """Products of `size` inputs from the row's `first` on with the units at an address."""
         b, ops, kind = self._builder, self._ops, self._kind
         per_step = 2 if kind.bits == 4 else 1
         step = LANES * UNIT
-        low = ops.all_integer(0x0F0F0F0F)
         with cgutils.for_range(b, b.udiv(size, ir.Constant(_INT64, UNIT * per_step))) as loop:
             at = offset(b, units, loop.index, step)
             for line in range(0, step, LINE):
                 prefetch_line(b, b.add(at, ir.Constant(_INT64, _AHEAD_BYTES + line)))
             place = b.add(first, b.mul(loop.index, ir.Constant(_INT64, UNIT * per_step)))
             packed = [ops.load_integers(at, v * VECTOR_LANES) for v in range(VECTORS)]
+            parts: list[Any] = [packed]
             if kind.bits == 4:
-                upper = [b.and_(b.lshr(each, ops.all_integer(4)), low) for each in packed]
-                parts = [[b.and_(each, low) for each in packed], upper]
-            else:
-                parts = [packed]
+                parts = list(zip(*(half_bytes(ops, b, each) for each in packed), strict=True))
             for row, counts in zip(rows, self._counts, strict=True):
                 for number, codes in enumerate(parts):
                     here = b.add(row, b.add(place, ir.Constant(_INT64, UNIT * number)))
@@ -146,24 +128,77 @@ class _Sums:
 
     def finish(self, rows: list[Any], ends: Any, into: Any, stride: Any, inputs: Any) -> None:
         b, ops, kind = self._builder, self._ops, self._kind
-        factors, biases = (
-            [ops.load(ends, part * LANES + v * VECTOR_LANES) for v in range(VECTORS)]
-            for part in range(2)
-        )
         for r, row in enumerate(rows):
             if kind.group:
                 made = [b.load(variable) for variable in self._sums[r]]
             else:
-                stats = b.add(row, inputs)
-                scale, total = (
-                    ops.load_one(stats, 0),
-                    self._total(b.add(stats, ir.Constant(_INT64, 4))),
-                )
-                made = [b.fmul(self._whole(each, total), scale) for each in self._counts[r]]
-            made = [ops.multiply_add(*each) for each in zip(made, factors, biases, strict=True)]
-            if kind.gated:
-                made = [silu_product(b, ops, *made, coarse=kind.halves)]
-            at = offset(b, into, stride, r)
-            for v, value in enumerate(made):
-                here = b.add(at, ir.Constant(_INT64, v * VECTOR_LANES * (2 if kind.halves else 4)))
-                ops.put(value, here, bfloat16=kind.halves)
+                counts = [b.load(variable) for variable in self._counts[r]]
+                made = of_one_group(ops, b, kind, counts, b.add(row, inputs))
+            put_row(ops, b, kind, made, ends, offset(b, into, stride, r))
+
+
+def half_bytes(ops: Lanes, builder: ir.IRBuilder, packed: Any) -> tuple[Any, Any]:
+    """Two units of bytes from one of half bytes."""
+    low = ops.all_integer(0x0F0F0F0F)
+    return builder.and_(packed, low), builder.and_(builder.lshr(packed, ops.all_integer(4)), low)
+
+
+def of_one_group(
+    ops: Lanes, builder: ir.IRBuilder, kind: Kind, counts: Sequence[Any], stats: Any
+) -> list[Any]:
+    """A row's sums, where a weight has one group, times the row's scale. stats: the address of the
+    scale and of the sum of the row's codes.
+    """
+    scale = ops.load_one(stats, 0)
+    total = builder.bitcast(ops.load_one(stats, 1), ops.integers)
+    zeros = builder.mul(total, ops.all_integer(kind.zero))
+    return [
+        builder.fmul(builder.sitofp(builder.sub(count, zeros), ops.vector), scale)
+        for count in counts
+    ]
+
+
+class GroupEnds:
+    """What a group's products are multiplied by: its scales and offsets, loaded once for all rows.
+
+    head: the address of them in the panel.
+    """
+
+    def __init__(self, ops: Lanes, builder: ir.IRBuilder, kind: Kind, head: Any) -> None:
+        self._ops, self._builder, self._kind = ops, builder, kind
+        self._scales = [ops.load_halves(head, v * VECTOR_LANES) for v in range(VECTORS)]
+        self._offsets = [
+            ops.load_halves(head, LANES + v * VECTOR_LANES)
+            for v in range(VECTORS if kind.offsets else 0)
+        ]
+
+    def added(
+        self, counts: Sequence[Any], sums: Sequence[Any], scale: Any, total: Any
+    ) -> list[Any]:
+        """A row's sums with this group. scale, total: addresses of the row's own, float32."""
+        b, ops = self._builder, self._ops
+        scale, total, made = ops.load_one(scale, 0), ops.load_one(total, 0), []
+        for v, (count, before) in enumerate(zip(counts, sums, strict=True)):
+            part = b.sitofp(count, ops.vector)
+            if self._kind.zero:
+                part = ops.multiply_add(total, ops.all(-self._kind.zero), part)
+            part = b.fmul(part, self._scales[v])
+            if self._offsets:
+                part = ops.multiply_add(total, self._offsets[v], part)
+            made.append(ops.multiply_add(part, scale, before))
+        return made
+
+
+def put_row(
+    ops: Lanes, builder: ir.IRBuilder, kind: Kind, sums: Sequence[Any], ends: Any, into: Any
+) -> None:
+    """Write a row's results. ends: the address of a panel's factors and biases."""
+    made = []
+    for v, value in enumerate(sums):
+        factor, bias = (ops.load(ends, part * LANES + v * VECTOR_LANES) for part in range(2))
+        made.append(ops.multiply_add(value, factor, bias))
+    if kind.gated:
+        made = [silu_product(builder, ops, *made, coarse=kind.halves)]
+    for v, value in enumerate(made):
+        start = ir.Constant(_INT64, v * VECTOR_LANES * (2 if kind.halves else 4))
+        ops.put(value, builder.add(into, start), bfloat16=kind.halves)

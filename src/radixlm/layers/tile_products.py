@@ -64,7 +64,7 @@ def make_tile_rows(*, halves: bool, gated: bool) -> Any:
         for row in range(begin, begin + count, _HEIGHT):
             height = min(_HEIGHT, begin + count - row)
             if row == begin or height < _HEIGHT:
-                configure(min(height, TILE_ROWS), max(height - TILE_ROWS, 1))
+                configure(min(height, TILE_ROWS), max(height - TILE_ROWS, 1), TILE_UNITS)
             x = args.x + row * args.x_stride
             for panel in range(first, last):
                 column = min(panel * columns, args.outputs - columns)

@@ -21,6 +21,7 @@ import statistics
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -33,7 +34,7 @@ from radixlm.kernels.openmp import team
 from radixlm.layers import quantized_products
 from radixlm.layers.compiled import Gate, TensorOptions
 from radixlm.layers.products import Form, PanelProduct, forms_of
-from radixlm.layers.quantized import QuantizedWeight
+from radixlm.layers.quantized import QuantizedWeight, quantize
 from radixlm.layers.quantized_products import QuantizedProduct
 
 Way = Literal["tiles", "vectors", "onednn", "torch"]
@@ -61,23 +62,43 @@ _logger = logging.getLogger("radixlm.layers")
 
 
 class Shape(NamedTuple):
-    """Of a weight: result and weight by the names of their types. gated: see `Linear`."""
+    """Of a weight: result and rows by the names of their types. gated: see `Linear`. bits, group,
+    offsets: of a quantized one, whose rows are timed in the type of the result.
+    """
 
     outputs: int
     inputs: int
     dtype: str
     result: str
     gated: bool = False
+    bits: int = 0
+    group: int = 0
+    offsets: bool = False
 
     @classmethod
-    def of(cls, weight: Tensor, result: torch.dtype, *, gated: bool = False) -> Shape:
+    def of(cls, weight: Weight, result: torch.dtype, *, gated: bool = False) -> Shape:
         outputs, inputs = weight.shape
+        if isinstance(weight, QuantizedWeight):
+            name = _name(result)
+            return cls(outputs, inputs, name, name, gated, *weight.kind)
         return cls(outputs, inputs, _name(weight.dtype), _name(result), gated)
+
+    @property
+    def name(self) -> str:
+        """For people: what a weight's numbers are."""
+        if not self.bits:
+            return self.dtype
+        groups = "" if self.group == self.inputs else f"/{self.group}"
+        return f"int{self.bits}{groups}" + ("+offsets" if self.offsets else "")
+
+    @property
+    def row_bytes(self) -> int:
+        return self.inputs * (self.bits or 8 * getattr(torch, self.dtype).itemsize) // 8
 
     @property
     def timed(self) -> Shape:
         """What stands for it when products are timed."""
-        row = self.inputs * getattr(torch, self.dtype).itemsize
+        row = self.row_bytes
         return self._replace(outputs=min(self.outputs, max(_COPIES_BYTES // row // 64, 1) * 64))
 
 
@@ -112,8 +133,14 @@ Weight = Tensor | QuantizedWeight
 Choose = Callable[[Weight, torch.dtype, Gate | None], Choice]
 
 
-def one_way(weight: Weight, _result: torch.dtype, gate: Gate | None) -> Choice:
-    """A `Choose` by which the bits of a row do not depend on the rows beside it."""
+def one_way(
+    weight: Weight, result: torch.dtype, gate: Gate | None, *, quantized: Choose | None = None
+) -> Choice:
+    """A `Choose` by which the bits of a row do not depend on the rows beside it. quantized: for
+    weights that have the same bits in each way.
+    """
+    if quantized is not None and isinstance(weight, QuantizedWeight):
+        return quantized(weight, result, gate)
     forms = _forms(weight, gated=gate is not None)
     return Choice([(1, forms[0])]) if forms else IN_BLOCKS
 
@@ -154,7 +181,7 @@ def packed(
     has panels only.
     """
     if isinstance(weight, QuantizedWeight):
-        return QuantizedProduct(weight, bias, dtype, result, gated=gate is not None)
+        return QuantizedProduct(weight, bias, dtype, result, choice.way, gated=gate is not None)
     if choice.layout == "panels":
         return PanelProduct(weight, bias, result, choice.way, gated=gate is not None)
     made: Product
@@ -216,7 +243,7 @@ class ProductTable:
         """For a weight (out, in), the type of its product and its gate, if it has one."""
         gated = gate is not None
         [way, *others] = ways_of(weight, gated=gated)
-        if not others or isinstance(weight, QuantizedWeight):
+        if not others:
             return Choice([(1, way)])
         return choose(self.times(Shape.of(weight, result, gated=gated)))
 
@@ -234,7 +261,7 @@ class ProductTable:
                 "Measuring which products of %d x %d in %s are fastest here, once",
                 timed.outputs,
                 timed.inputs,
-                timed.dtype,
+                timed.name,
             )
             made = measure(timed)
             others = {} if anew else self._kept()
@@ -288,15 +315,15 @@ def measure(shape: Shape) -> Times:
     any, does not choose.
     """
     dtype, result = getattr(torch, shape.dtype), getattr(torch, shape.result)
-    weight = torch.empty(shape.outputs, shape.inputs, dtype=dtype).normal_()
-    copies = min(1 + _COPIES_BYTES // max(weight.nbytes, 1), _MOST_COPIES)
+    weight = _sample(shape, dtype)
+    copies = min(1 + _COPIES_BYTES // max(shape.outputs * shape.row_bytes, 1), _MOST_COPIES)
     gate = None
     if shape.gated:
-        gate = Gate(TensorOptions(result, weight.device))
+        gate = Gate(TensorOptions(result, torch.device("cpu")))
     products: dict[Way, Iterator[Product]] = {}
     for way in ways_of(weight, gated=shape.gated):
         only = Choice([(1, way)])
-        made = [packed(only, weight.clone(), None, dtype, result, gate) for _ in range(copies)]
+        made = [packed(only, _copy(weight), None, dtype, result, gate) for _ in range(copies)]
         products[way] = itertools.cycle(made)
     times: Times = {way: {} for way in products}
     for rows in COUNTS:
@@ -305,6 +332,19 @@ def measure(shape: Shape) -> Times:
         for way, seconds in _timed(at_hand, x).items():
             times[way][rows] = seconds
     return times
+
+
+def _sample(shape: Shape, dtype: torch.dtype) -> Weight:
+    weight = torch.empty(shape.outputs, shape.inputs, dtype=dtype).normal_()
+    if not shape.bits:
+        return weight
+    made = quantize(weight, bits=shape.bits, group=shape.group)
+    return replace(made, offsets=made.scales) if shape.offsets else made
+
+
+def _copy(weight: Weight) -> Weight:
+    """Of what torch multiplies by as it is; panels are copies."""
+    return weight.clone() if isinstance(weight, Tensor) else weight
 
 
 def _is_soon(by_rows: Mapping[int, float], rows: int) -> bool:

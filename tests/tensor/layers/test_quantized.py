@@ -1,0 +1,174 @@
+"""Quantized weights: what codes stand for, and products that are exact but for rounding rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from radixlm.core.errors import CheckpointError
+from radixlm.layers.compiled import TensorOptions
+from radixlm.layers.linear import GatedMLP, Linear
+from radixlm.layers.quantized import QuantizedWeight, quantize, stacked
+from radixlm.layers.quantized_products import QuantizedProduct, forms_of
+from radixlm.layers.ways import Choice, one_way
+
+CPU = torch.device("cpu")
+KINDS = [(8, 0, False), (8, 16, True), (8, 32, False), (4, 0, False), (4, 32, True), (4, 64, False)]
+
+
+def random_weight(
+    outputs: int, inputs: int, bits: int, group: int, offsets: bool
+) -> QuantizedWeight:
+    made = quantize(torch.randn(outputs, inputs) / 10, bits=bits, group=group)
+    return replace(made, offsets=torch.randn_like(made.scales) / 100) if offsets else made
+
+
+def rounded(x: Tensor, group: int) -> Tensor:
+    """Rows as they are multiplied: signed bytes with a scale for each group."""
+    parts = x.float().view(x.shape[0], -1, group)
+    top = parts.abs().amax(2, keepdim=True)
+    # torch makes a number over a tensor its inverse times the number.
+    factors = torch.where(top == 0, 0.0, torch.full_like(top, 127).div(top))
+    codes = (parts * factors).round()
+    return (codes * (top / 127)).view(x.shape)
+
+
+@pytest.mark.parametrize(("bits", "group"), [(8, 0), (8, 32), (4, 0), (4, 32)])
+def test_the_nearest_codes(bits: int, group: int) -> None:
+    weight = torch.randn(7, 96)
+    weight[3] = 0
+    made = quantize(weight, bits=bits, group=group)
+    assert int(made.codes.max()) < 1 << bits
+    # Half a step, or a whole one where the largest weight's opposite has no code.
+    steps = made.scales.abs().repeat_interleave(group or 96, 1)
+    assert ((made.dequantized() - weight).abs() <= steps * 1.001).all()
+    assert ((made.dequantized() - weight).abs() <= steps / 2 * 1.001).float().mean() > 0.95
+    assert torch.equal(made.dequantized()[3], weight[3])
+
+
+def test_weights_of_one_kind_are_stacked() -> None:
+    one, two = (random_weight(8, 64, 4, 32, True) for _ in range(2))
+    both = torch.cat([one.dequantized(), two.dequantized()])
+    assert torch.equal(stacked([one, two]).dequantized(), both)
+    other = stacked([one, two.with_zero(0)])
+    assert torch.allclose(other.dequantized(), both, atol=1e-6)
+    order = torch.randperm(16)
+    assert torch.equal(stacked([one, two]).rows(order).dequantized(), both[order])
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_scales_that_are_no_numbers(number: float) -> None:
+    weight = random_weight(8, 64, 8, 0, False)
+    weight.scales[3] = number
+    with pytest.raises(CheckpointError, match=r"'a\.weight' are not all finite"):
+        weight.check("a.weight")
+    weight.scales.zero_()
+    with pytest.raises(CheckpointError, match=r"scales of tensor 'a\.weight' are all 0"):
+        weight.check("a.weight")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("outputs", "inputs"), [(32, 64), (100, 192), (256, 128)])
+def test_products(
+    outputs: int, inputs: int, kind: tuple[int, int, bool], dtype: torch.dtype
+) -> None:
+    weight, bias = random_weight(outputs, inputs, *kind), torch.randn(outputs)
+    x = torch.randn(40, inputs).to(dtype)
+    wanted = functional.linear(rounded(x, weight.group), weight.dequantized(), bias)
+    for form in forms_of(weight):
+        made = QuantizedProduct(weight, bias, dtype, torch.float32, lambda _, form=form: form)
+        # Scales are float16 in groups.
+        torch.testing.assert_close(made(x), wanted, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_row_has_the_same_bits_in_any_company_and_form(kind: tuple[int, int, bool]) -> None:
+    weight, x = random_weight(100, 192, *kind), torch.randn(333, 192)
+    found = []
+    for form in forms_of(weight):
+        made = QuantizedProduct(weight, None, x.dtype, x.dtype, lambda _, form=form: form)
+        found.append(made(x))
+        assert torch.equal(torch.cat([made(row) for row in x[:40].split(1)]), found[-1][:40])
+        assert torch.equal(torch.cat([made(rows) for rows in x.split(50)]), found[-1])
+    assert all(torch.equal(found[0], other) for other in found[1:])
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_what_is_no_number_is_seen_in_its_row_alone(number: float) -> None:
+    weight, x = random_weight(64, 64, 4, 32, False), torch.randn(4, 64)
+    x[2, 40] = number
+    x[3] = 0
+    for form in forms_of(weight):
+        made = QuantizedProduct(weight, None, x.dtype, x.dtype, lambda _, form=form: form)(x)
+        assert made[2].isnan().all()
+        assert made[[0, 1, 3]].isfinite().all()
+        assert not made[3].any()
+
+
+def test_scales_far_apart_keep_their_ratio() -> None:
+    """A row's float16 scales are relative to its own largest."""
+    weight = random_weight(64, 64, 8, 32, False)
+    weight.scales[::2] *= 1e-9
+    weight.scales[1::2] *= 1e9
+    x = torch.randn(40, 64)
+    for form in forms_of(weight):
+        made = QuantizedProduct(weight, None, x.dtype, x.dtype, lambda _, form=form: form)(x)
+        wanted = functional.linear(rounded(x, 32), weight.dequantized())
+        largest = wanted.abs().amax(0)
+        torch.testing.assert_close(made / largest, wanted / largest, rtol=1e-3, atol=1e-3)
+
+
+def filled(linear: Linear) -> Linear:
+    for _, weight in linear.named_weights():
+        weight.normal_()
+    return linear
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_parts_of_several_kinds_lie_side_by_side(dtype: torch.dtype) -> None:
+    linear = filled(Linear(64, {"q": 64, "k": 32, "v": 48}, TensorOptions(dtype, CPU), bias=True))
+    stored = {name: weight.clone() for name, weight in linear.named_weights()}
+    parts = {"q": random_weight(64, 64, 4, 32, True), "k": random_weight(32, 64, 4, 32, True)}
+    for name, part in parts.items():
+        linear.put(name, part)
+        stored[f"{name}.weight"] = part.dequantized()
+    x = torch.randn(5, 64).to(dtype)
+    linear.pack(one_way)
+    weight = torch.cat([stored[f"{name}.weight"].float() for name in "qkv"])
+    bias = torch.cat([stored[f"{name}.bias"] for name in "qkv"]).float()
+    wanted = functional.linear(x.float(), weight, bias)
+    torch.testing.assert_close(linear(x).float(), wanted, rtol=0.05, atol=0.1)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_what_is_quantized_when_it_is_packed(bits: int) -> None:
+    mlp = GatedMLP(64, 96, TensorOptions(torch.float32, CPU), bias=False)
+    for _, weight in mlp.named_weights():
+        weight.normal_(std=0.1)
+    parts = dict(mlp.named_weights())
+    gate, up, down = (
+        quantize(parts[f"{name}_proj.weight"], bits=bits, group=32).dequantized()
+        for name in ("gate", "up", "down")
+    )
+    for linear in (mlp.gate_up, mlp.down):
+        linear.pack(one_way, lambda weight: quantize(weight, bits=bits, group=32))
+    x = torch.randn(9, 64)
+    hidden = functional.silu(functional.linear(rounded(x, 32), gate))
+    hidden *= functional.linear(rounded(x, 32), up)
+    wanted = functional.linear(rounded(hidden, 32), down)
+    torch.testing.assert_close(mlp(x), wanted, rtol=0.02, atol=0.02)
+
+
+def test_without_code_for_it_a_weight_is_taken_out_of_its_codes() -> None:
+    linear = filled(Linear(20, {"a": 12}, TensorOptions(torch.float32, CPU), bias=False))
+    weight = random_weight(12, 20, 8, 0, False)
+    assert forms_of(weight) == ()
+    linear.put("a", weight)
+    linear.pack(lambda *_: Choice([(1, "torch")]))
+    x = torch.randn(3, 20)
+    assert torch.equal(linear(x), functional.linear(x, weight.dequantized()))

@@ -7,7 +7,7 @@ on which processor adds them up.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -46,13 +46,13 @@ def _has_dots() -> bool:
 
 
 def add_dots(ops: Lanes, builder: ir.IRBuilder, total: Any, codes: Any, x: Any, bits: int) -> Any:
-    """total + the product of four unsigned codes, below 2^bits, with four signed bytes, by lane.
-    All are vectors of `VECTOR_LANES` int32.
+    """total + the product of four unsigned codes, below 2^bits (or 32, of 4 bits), with four signed
+    bytes, by lane. All are vectors of `VECTOR_LANES` int32.
     """
     width = 32 * VECTOR_LANES
     if _has_dots():
         return call(builder, f"llvm.x86.avx512.vpdpbusd.{width}", ops.integers, [total, codes, x])
-    # Two products of full bytes do not fit 16 bits; those of half bytes do.
+    # Two products of full bytes do not fit 16 bits; those of 5 bits do.
     low = ops.all_integer(0x0F0F0F0F)
     if bits == 4:
         return builder.add(total, _dots(builder, codes, x))
@@ -75,6 +75,16 @@ def _dots(builder: ir.IRBuilder, codes: Any, x: Any) -> Any:
     pairs = call(builder, f"llvm.x86.{names[0]}", halves, operands)
     ones = ir.Constant(halves, [1] * halves.count)
     return call(builder, f"llvm.x86.{names[1]}", codes.type, [pairs, ones])
+
+
+def looked_up(ops: Lanes, builder: ir.IRBuilder, table: Sequence[int], codes: Any) -> Any:
+    """Each byte of a vector, below 16, as the table has it."""
+    count = 4 * VECTOR_LANES
+    bytes_ = ir.VectorType(_INT8, count)
+    name = "avx512.pshuf.b.512" if VECTOR_LANES == MOST_LANES else "avx2.pshuf.b"
+    operands = [ir.Constant(bytes_, [*table] * (count // 16)), builder.bitcast(codes, bytes_)]
+    made = call(builder, f"llvm.x86.{name}", bytes_, operands)
+    return builder.bitcast(made, ops.integers)
 
 
 def make_encode(*, bfloat16: bool, floats: bool) -> Any:

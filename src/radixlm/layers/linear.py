@@ -100,7 +100,7 @@ class Linear:
             start = stop
         return pieces
 
-    def _kind(self, part: str) -> tuple[int, int, bool] | None:
+    def _kind(self, part: str) -> tuple[int, int, bool, bool] | None:
         weight = self._quantized.get(part)
         return None if weight is None else weight.kind
 

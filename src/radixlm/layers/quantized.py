@@ -2,8 +2,10 @@
 
     weight[o, i] = scales[o, i // group] * (codes[o, i] - zero) + offsets[o, i // group]
 
-Codes are unsigned, since that is what processors multiply with signed activations. A group is a
-stretch of a row's inputs; scales and offsets are float32 here, whatever they are computed with.
+Of *fp4* weights a code is not the number itself but stands for one of 16 levels, E2M1 floats: 0 to
+6 and -0 to -6, in halves (OCP Microscaling Formats, 5.3). Codes are unsigned, since that is what
+processors multiply with signed activations. A group is a stretch of a row's inputs; scales and
+offsets are float32 here, whatever they are computed with.
 """
 
 from __future__ import annotations
@@ -18,12 +20,16 @@ from radixlm.core.errors import CheckpointError
 
 # By bits: the code of 0 of symmetric weights.
 MIDDLE = {8: 128, 4: 8}
+# What fp4 codes stand for, twice, and above `FP4_ZERO`.
+_FP4 = (0, 1, 2, 3, 4, 6, 8, 12)
+FP4_ZERO = 12
+FP4_LEVELS = tuple(FP4_ZERO + sign * level for sign in (1, -1) for level in _FP4)
 
 
 @dataclass(frozen=True, slots=True)
 class QuantizedWeight:
     """codes: (out, in) uint8, below 2^bits. scales: (out, in / group) float32. offsets: likewise,
-    or None where all are 0. zero: the code of 0, but for the offsets.
+    or None where all are 0. zero: the code, or the level, of 0, but for the offsets.
     """
 
     codes: Tensor
@@ -31,6 +37,7 @@ class QuantizedWeight:
     offsets: Tensor | None
     bits: int
     zero: int
+    fp4: bool = False
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -48,14 +55,15 @@ class QuantizedWeight:
         return self.offsets is None and self.scales.shape[1] == 1
 
     @property
-    def kind(self) -> tuple[int, int, bool]:
-        """What weights must have in common to be stacked by rows: bits, group, offsets."""
-        return self.bits, self.group, self.offsets is not None
+    def kind(self) -> tuple[int, int, bool, bool]:
+        """What weights must have in common to be stacked by rows: bits, group, offsets, fp4."""
+        return self.bits, self.group, self.offsets is not None, self.fp4
 
     def dequantized(self) -> Tensor:
         """(out, in) float32."""
         outputs, groups = self.scales.shape
-        made = self.codes.view(outputs, groups, -1).float().sub_(self.zero)
+        codes = torch.tensor(FP4_LEVELS)[self.codes.long()] if self.fp4 else self.codes
+        made = codes.view(outputs, groups, -1).float().sub_(self.zero)
         made.mul_(self.scales.unsqueeze(2))
         if self.offsets is not None:
             made.add_(self.offsets.unsqueeze(2))
@@ -101,6 +109,16 @@ def quantize(weight: Tensor, *, bits: int, group: int = 0) -> QuantizedWeight:
     return QuantizedWeight(
         codes.to(torch.uint8).view(outputs, inputs), usable.squeeze(2), None, bits, middle
     )
+
+
+def from_mxfp4(blocks: Tensor, scales: Tensor) -> QuantizedWeight:
+    """MXFP4, as gpt-oss stores it: blocks (out, groups, 16) uint8, two codes in each, the first one
+    in the low half; scales (out, groups) uint8, powers of two above 2^-127.
+    """
+    outputs, groups, _ = blocks.shape
+    codes = torch.stack([blocks & 15, blocks >> 4], dim=3).view(outputs, groups * 32)
+    powers = torch.ldexp(torch.full(scales.shape, 0.5), scales.to(torch.int32) - 127)
+    return QuantizedWeight(codes, powers, None, 4, FP4_ZERO, fp4=True)
 
 
 def stacked(weights: Sequence[QuantizedWeight]) -> QuantizedWeight:

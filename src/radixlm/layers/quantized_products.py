@@ -94,6 +94,7 @@ class QuantizedProduct:
             weight.bits,
             group,
             weight.offsets is not None,
+            weight.fp4,
             weight.zero,
             dtype == torch.bfloat16,
             result == torch.bfloat16,

@@ -12,10 +12,11 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from radixlm.kernels.bytes import add_dots
+from radixlm.kernels.bytes import add_dots, looked_up
 from radixlm.kernels.strips import VECTOR_LANES
 from radixlm.kernels.vectors import Lanes, emitted, offset, prefetch_line
 from radixlm.layers.compiled import silu_product
+from radixlm.layers.quantized import FP4_LEVELS
 
 VECTORS = 2
 LANES = VECTORS * VECTOR_LANES
@@ -26,13 +27,14 @@ _INT64 = ir.IntType(64)
 
 
 class Kind(NamedTuple):
-    """What a kernel is compiled for. group: inputs that share a scale, 0: all. zero: the code of 0.
-    halves, wide: results and rows are bfloat16. gated: see `Linear`.
+    """What a kernel is compiled for. group: inputs that share a scale, 0: all. zero: the code, or
+    the level, of 0. bfloat16, halves: rows and results are. gated: see `Linear`.
     """
 
     bits: int
     group: int
     offsets: bool
+    fp4: bool
     zero: int
     bfloat16: bool
     halves: bool
@@ -115,9 +117,7 @@ class _Sums:
                 prefetch_line(b, b.add(at, ir.Constant(_INT64, _AHEAD_BYTES + line)))
             place = b.add(first, b.mul(loop.index, ir.Constant(_INT64, UNIT * per_step)))
             packed = [ops.load_integers(at, v * VECTOR_LANES) for v in range(VECTORS)]
-            parts: list[Any] = [packed]
-            if kind.bits == 4:
-                parts = list(zip(*(half_bytes(ops, b, each) for each in packed), strict=True))
+            parts = list(zip(*(unpacked(ops, b, kind, each) for each in packed), strict=True))
             for row, counts in zip(rows, self._counts, strict=True):
                 for number, codes in enumerate(parts):
                     here = b.add(row, b.add(place, ir.Constant(_INT64, UNIT * number)))
@@ -137,10 +137,14 @@ class _Sums:
             put_row(ops, b, kind, made, ends, offset(b, into, stride, r))
 
 
-def half_bytes(ops: Lanes, builder: ir.IRBuilder, packed: Any) -> tuple[Any, Any]:
-    """Two units of bytes from one of half bytes."""
+def unpacked(ops: Lanes, builder: ir.IRBuilder, kind: Kind, packed: Any) -> list[Any]:
+    """Units of bytes from one of what a panel has."""
+    if kind.bits == 8:
+        return [packed]
     low = ops.all_integer(0x0F0F0F0F)
-    return builder.and_(packed, low), builder.and_(builder.lshr(packed, ops.all_integer(4)), low)
+    upper = builder.lshr(packed, ops.all_integer(4))
+    halves = [builder.and_(each, low) for each in (packed, upper)]
+    return [looked_up(ops, builder, FP4_LEVELS, each) for each in halves] if kind.fp4 else halves
 
 
 def of_one_group(

@@ -24,9 +24,9 @@ from radixlm.layers.quantized_strips import (
     VECTORS,
     GroupEnds,
     Kind,
-    half_bytes,
     of_one_group,
     put_row,
+    unpacked,
 )
 
 _HEIGHT = 2 * TILE_ROWS
@@ -219,7 +219,7 @@ def _unpack(builder: ir.IRBuilder, kind: Kind, codes: Any, into: Any) -> Any:
         )
         for v in range(VECTORS):
             packed = ops.load_integers(read, v * MOST_LANES)
-            for part, half in enumerate(half_bytes(ops, builder, packed)):
+            for part, half in enumerate(unpacked(ops, builder, kind, packed)):
                 ops.store(half, write, (part * VECTORS + v) * MOST_LANES)
     return into
 

@@ -63,7 +63,7 @@ _logger = logging.getLogger("radixlm.layers")
 
 class Shape(NamedTuple):
     """Of a weight: result and rows by the names of their types. gated: see `Linear`. bits, group,
-    offsets: of a quantized one, whose rows are timed in the type of the result.
+    offsets, fp4: of a quantized one, whose rows are timed in the type of the result.
     """
 
     outputs: int
@@ -74,6 +74,7 @@ class Shape(NamedTuple):
     bits: int = 0
     group: int = 0
     offsets: bool = False
+    fp4: bool = False
 
     @classmethod
     def of(cls, weight: Weight, result: torch.dtype, *, gated: bool = False) -> Shape:
@@ -89,7 +90,9 @@ class Shape(NamedTuple):
         if not self.bits:
             return self.dtype
         groups = "" if self.group == self.inputs else f"/{self.group}"
-        return f"int{self.bits}{groups}" + ("+offsets" if self.offsets else "")
+        return f"{'fp' if self.fp4 else 'int'}{self.bits}{groups}" + (
+            "+offsets" if self.offsets else ""
+        )
 
     @property
     def row_bytes(self) -> int:
@@ -339,7 +342,7 @@ def _sample(shape: Shape, dtype: torch.dtype) -> Weight:
     if not shape.bits:
         return weight
     made = quantize(weight, bits=shape.bits, group=shape.group)
-    return replace(made, offsets=made.scales) if shape.offsets else made
+    return replace(made, offsets=made.scales if shape.offsets else None, fp4=shape.fp4)
 
 
 def _copy(weight: Weight) -> Weight:

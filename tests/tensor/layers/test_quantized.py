@@ -8,23 +8,26 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from radixlm.core.errors import CheckpointError
 from radixlm.layers.compiled import TensorOptions
 from radixlm.layers.linear import GatedMLP, Linear
-from radixlm.layers.quantized import QuantizedWeight, quantize, stacked
+from radixlm.layers.quantized import FP4_ZERO, QuantizedWeight, from_mxfp4, quantize, stacked
 from radixlm.layers.quantized_products import QuantizedProduct, forms_of
 from radixlm.layers.ways import Choice, one_way
 
 CPU = torch.device("cpu")
-KINDS = [(8, 0, False), (8, 16, True), (8, 32, False), (4, 0, False), (4, 32, True), (4, 64, False)]
+KINDS = ["8", "8/16+", "8/32", "4", "4/32+", "4/64", "4/32 fp4"]
 
 
-def random_weight(
-    outputs: int, inputs: int, bits: int, group: int, offsets: bool
-) -> QuantizedWeight:
-    made = quantize(torch.randn(outputs, inputs) / 10, bits=bits, group=group)
-    return replace(made, offsets=torch.randn_like(made.scales) / 100) if offsets else made
+def random_weight(outputs: int, inputs: int, kind: str) -> QuantizedWeight:
+    """kind: bits/group, and + for offsets."""
+    bits, _, group = kind.removesuffix(" fp4").removesuffix("+").partition("/")
+    made = quantize(torch.randn(outputs, inputs) / 10, bits=int(bits), group=int(group or 0))
+    if kind.endswith("fp4"):
+        return replace(made, fp4=True, zero=FP4_ZERO)
+    return replace(made, offsets=torch.randn_like(made.scales) / 100) if "+" in kind else made
 
 
 def rounded(x: Tensor, group: int) -> Tensor:
@@ -51,7 +54,7 @@ def test_the_nearest_codes(bits: int, group: int) -> None:
 
 
 def test_weights_of_one_kind_are_stacked() -> None:
-    one, two = (random_weight(8, 64, 4, 32, True) for _ in range(2))
+    one, two = (random_weight(8, 64, "4/32+") for _ in range(2))
     both = torch.cat([one.dequantized(), two.dequantized()])
     assert torch.equal(stacked([one, two]).dequantized(), both)
     other = stacked([one, two.with_zero(0)])
@@ -62,7 +65,7 @@ def test_weights_of_one_kind_are_stacked() -> None:
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_scales_that_are_no_numbers(number: float) -> None:
-    weight = random_weight(8, 64, 8, 0, False)
+    weight = random_weight(8, 64, "8")
     weight.scales[3] = number
     with pytest.raises(CheckpointError, match=r"'a\.weight' are not all finite"):
         weight.check("a.weight")
@@ -74,10 +77,8 @@ def test_scales_that_are_no_numbers(number: float) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("outputs", "inputs"), [(32, 64), (100, 192), (256, 128)])
-def test_products(
-    outputs: int, inputs: int, kind: tuple[int, int, bool], dtype: torch.dtype
-) -> None:
-    weight, bias = random_weight(outputs, inputs, *kind), torch.randn(outputs)
+def test_products(outputs: int, inputs: int, kind: str, dtype: torch.dtype) -> None:
+    weight, bias = random_weight(outputs, inputs, kind), torch.randn(outputs)
     x = torch.randn(40, inputs).to(dtype)
     wanted = functional.linear(rounded(x, weight.group), weight.dequantized(), bias)
     for form in forms_of(weight):
@@ -87,8 +88,8 @@ def test_products(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_row_has_the_same_bits_in_any_company_and_form(kind: tuple[int, int, bool]) -> None:
-    weight, x = random_weight(100, 192, *kind), torch.randn(333, 192)
+def test_a_row_has_the_same_bits_in_any_company_and_form(kind: str) -> None:
+    weight, x = random_weight(100, 192, kind), torch.randn(333, 192)
     found = []
     for form in forms_of(weight):
         made = QuantizedProduct(weight, None, x.dtype, x.dtype, lambda _, form=form: form)
@@ -100,7 +101,7 @@ def test_a_row_has_the_same_bits_in_any_company_and_form(kind: tuple[int, int, b
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
 def test_what_is_no_number_is_seen_in_its_row_alone(number: float) -> None:
-    weight, x = random_weight(64, 64, 4, 32, False), torch.randn(4, 64)
+    weight, x = random_weight(64, 64, "4/32"), torch.randn(4, 64)
     x[2, 40] = number
     x[3] = 0
     for form in forms_of(weight):
@@ -112,7 +113,7 @@ def test_what_is_no_number_is_seen_in_its_row_alone(number: float) -> None:
 
 def test_scales_far_apart_keep_their_ratio() -> None:
     """A row's float16 scales are relative to its own largest."""
-    weight = random_weight(64, 64, 8, 32, False)
+    weight = random_weight(64, 64, "8/32")
     weight.scales[::2] *= 1e-9
     weight.scales[1::2] *= 1e9
     x = torch.randn(40, 64)
@@ -121,6 +122,21 @@ def test_scales_far_apart_keep_their_ratio() -> None:
         wanted = functional.linear(rounded(x, 32), weight.dequantized())
         largest = wanted.abs().amax(0)
         torch.testing.assert_close(made / largest, wanted / largest, rtol=1e-3, atol=1e-3)
+
+
+def test_mxfp4() -> None:
+    """As transformers unpacks gpt-oss."""
+    numbers = torch.Generator().manual_seed(0)
+    blocks = torch.randint(0, 256, (64, 3, 16), generator=numbers, dtype=torch.uint8)
+    scales = torch.randint(110, 140, (64, 3), generator=numbers, dtype=torch.uint8)
+    wanted = convert_moe_packed_tensors(blocks[None], scales[None], dtype=torch.float32)[0].T
+    weight = from_mxfp4(blocks, scales)
+    assert torch.equal(weight.dequantized(), wanted)
+    x = torch.randn(5, 96)
+    for form in forms_of(weight):
+        made = QuantizedProduct(weight, None, x.dtype, x.dtype, lambda _, form=form: form)(x)
+        exact = functional.linear(rounded(x, 32), wanted)
+        torch.testing.assert_close(made, exact, rtol=1e-4, atol=1e-4 * float(exact.abs().max()))
 
 
 def filled(linear: Linear) -> Linear:
@@ -133,7 +149,7 @@ def filled(linear: Linear) -> Linear:
 def test_parts_of_several_kinds_lie_side_by_side(dtype: torch.dtype) -> None:
     linear = filled(Linear(64, {"q": 64, "k": 32, "v": 48}, TensorOptions(dtype, CPU), bias=True))
     stored = {name: weight.clone() for name, weight in linear.named_weights()}
-    parts = {"q": random_weight(64, 64, 4, 32, True), "k": random_weight(32, 64, 4, 32, True)}
+    parts = {"q": random_weight(64, 64, "4/32+"), "k": random_weight(32, 64, "4/32+")}
     for name, part in parts.items():
         linear.put(name, part)
         stored[f"{name}.weight"] = part.dequantized()
@@ -166,7 +182,7 @@ def test_what_is_quantized_when_it_is_packed(bits: int) -> None:
 
 def test_without_code_for_it_a_weight_is_taken_out_of_its_codes() -> None:
     linear = filled(Linear(20, {"a": 12}, TensorOptions(torch.float32, CPU), bias=False))
-    weight = random_weight(12, 20, 8, 0, False)
+    weight = random_weight(12, 20, "8")
     assert forms_of(weight) == ()
     linear.put("a", weight)
     linear.pack(lambda *_: Choice([(1, "torch")]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Iterator
@@ -11,8 +12,10 @@ import torch
 
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, UnsupportedModelError
+from radixlm.kernels.vectors import processor_has
 from radixlm.models.model_config import ModelConfig
 
+_logger = logging.getLogger("radixlm.build")
 # Pins may keep at most 1 / this of the pool.
 _PINS_IN_POOL = 4
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -38,14 +41,16 @@ def resolve_device(name: str) -> torch.device:
     return device
 
 
-def resolve_dtype(config: EngineConfig, model: ModelConfig) -> torch.dtype:
-    """What weights and KV are kept in."""
-    if config.dtype == "float32":
-        return torch.float32
-    if config.dtype == "bfloat16":
-        return torch.bfloat16
-    # float16 checkpoints run in bfloat16: the CPU has no float16 products worth having.
-    return torch.bfloat16 if model.dtype == torch.float16 else model.dtype
+def resolve_dtype(config: EngineConfig, model: ModelConfig, device: torch.device) -> torch.dtype:
+    """What weights and KV are kept in: float16 only on request, where there are products of it."""
+    given: torch.dtype | None = getattr(torch, config.dtype, None)
+    wanted = given or model.dtype
+    if wanted != torch.float16:
+        return wanted
+    if config.dtype == "float16" and (device.type == "cuda" or processor_has("avx512fp16")):
+        return wanted
+    _logger.info("float16 is converted to bfloat16, which this engine computes with here")
+    return torch.bfloat16
 
 
 def resolve_threads(config: EngineConfig, torch_threads: int) -> int:

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 from radixlm.core.errors import ConfigError
 from radixlm.core.flags import Rule, check_flags, flag, integer, number, one_of
 
-DtypeName = Literal["auto", "float32", "bfloat16"]
+DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
 Quantization = Literal["int8", "int4"]
 SchedulePolicy = Literal[
     "lpm", "fcfs", "dfs-weight", "lof", "shortest-prefill-first", "random", "priority"
@@ -33,7 +33,10 @@ class EngineConfig:
     tokenizer: str | None = flag(None, "Folder of the tokenizer, when it is not the model's own.")
     chat_template: str | None = flag(None, "Jinja file that replaces the model's chat template.")
     dtype: DtypeName = flag(
-        "auto", "Type of weights and KV; auto is the checkpoint's own.", one_of(get_args(DtypeName))
+        "auto",
+        "Type of weights and KV; auto is the checkpoint's own, or bfloat16 for float16, which few "
+        "CPUs compute with, and slower.",
+        one_of(get_args(DtypeName)),
     )
     quantization: Quantization | None = flag(
         None,

@@ -12,9 +12,8 @@ from radixlm.testing.reference import make_checkpoint
 
 PROMPTS = [[*range(2, 40)], [*range(2, 30), 50, 51], [7, 8, 9]]
 FORMATS: list[dict[str, Any]] = [
-    {"dtype": "float16"},
     {"quantization": "int8", "dtype": "float32"},
-    {"quantization": "int8", "dtype": "bfloat16"},
+    {"quantization": "int8", "dtype": "bfloat16", "deterministic": True},
     {"quantization": "int4", "dtype": "float32"},
     {"quantization": "int4", "dtype": "bfloat16", "deterministic": True},
 ]
@@ -37,3 +36,16 @@ def test_the_cache_changes_nothing(
     assert cold[:3] == cold[3:]
     assert answers(folder, **flags) == cold
     assert answers(folder, chunked_prefill_size=16, max_running_requests=1, **flags) == cold
+
+
+def test_float16_on_request(tmp_path: Path) -> None:
+    """Where the processor has none of it, bfloat16."""
+    folder = make_checkpoint(tmp_path, "llama")
+    params = SamplingParams(max_tokens=1, temperature=0, ignore_eos=True, logprobs=5)
+    found = []
+    for dtype in ("float16", "float32"):
+        with Engine(str(folder), kv_tokens=1_000, dtype=dtype) as engine:
+            [output] = engine.generate(PROMPTS[:1], params)
+        assert output.logprobs is not None
+        found.append(output.logprobs[0].top[0][1])
+    assert found[0] == pytest.approx(found[1], abs=0.1)

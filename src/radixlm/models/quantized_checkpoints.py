@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
 from radixlm.core.errors import CheckpointError
 from radixlm.core.files import read_json_object
 from radixlm.layers.quantized import QuantizedWeight
+from radixlm.models.compressed_tensors import compressed_tensors
+from radixlm.models.gptq_awq import awq, gptq
 from radixlm.models.hf_config import unsupported
-from radixlm.models.quantized_formats import Packing, Types, packing_of
+from radixlm.models.quantized_parts import PLACE, Packing, Types
 from radixlm.models.safetensors_files import FLOATS, PlainCheckpoint, StoredTensor, survey
 
 _INTEGERS = ("I8", "I32", "I64")
+# By `quant_method`: of `quantization_config`.
+_METHODS: Mapping[str, Callable[[Mapping[str, Any]], Packing]] = {
+    "compressed-tensors": compressed_tensors,
+    "gptq": gptq,
+    "awq": awq,
+}
 
 
 def open_checkpoint(folder: Path) -> PlainCheckpoint | QuantizedCheckpoint:
@@ -26,7 +35,10 @@ def open_checkpoint(folder: Path) -> PlainCheckpoint | QuantizedCheckpoint:
         return PlainCheckpoint(folder)
     if not isinstance(section, Mapping):
         raise unsupported("quantization_config", section, "an object or null")
-    return QuantizedCheckpoint(folder, packing_of(section))
+    method = str(section.get("quant_method")).lower()
+    if method not in _METHODS:
+        raise unsupported(f"{PLACE}quant_method", method, ", ".join(_METHODS))
+    return QuantizedCheckpoint(folder, _METHODS[method](section))
 
 
 class QuantizedCheckpoint:

@@ -118,6 +118,16 @@ def test_weights_are_those_of_the_format(plain: Path, tmp_path: Path, recipe: Re
         assert torch.equal(weight, expected), name
 
 
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("form", ["pack-quantized", "int-quantized", "gptq", "awq"])
+def test_weights_of_one_word(tmp_path: Path, form: Any, symmetric: bool) -> None:
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "head_dim": 8}
+    folder = make_checkpoint(tmp_path / "plain", "llama", **sizes, num_attention_heads=2)
+    whole = quantize_folder(folder, tmp_path / "q", Recipe(form, group=0, symmetric=symmetric))
+    for name, weight in load(tmp_path / "q").weights().items():
+        assert torch.equal(weight, whole[name]), name
+
+
 @pytest.mark.parametrize("recipe", [PACKED, INT8, GPTQ, AWQ, Recipe("gptq_v2", bits=8)], ids=str)
 def test_logits_are_those_of_the_weights(plain: Path, tmp_path: Path, recipe: Recipe) -> None:
     whole = quantize_folder(plain, tmp_path / "q", recipe)

@@ -46,7 +46,7 @@ from radixlm.memory.pools import (
 from radixlm.models.decoder import CausalLM
 from radixlm.models.loader import load_model
 from radixlm.models.model_config import ModelConfig, load_config, recommended_sampling
-from radixlm.models.safetensors_files import PlainCheckpoint
+from radixlm.models.quantized_checkpoints import QuantizedCheckpoint, open_checkpoint
 from radixlm.runner.model_runner import ModelRunner
 from radixlm.runner.paced import PacedRunner
 from radixlm.scheduler import Scheduler, make_order
@@ -212,8 +212,14 @@ def _model(
     progress: bool,
 ) -> CausalLM:
     """reached: the model's shape, with the context that will be used."""
+    checkpoint = open_checkpoint(folder)
+    if config.quantization and isinstance(checkpoint, QuantizedCheckpoint):
+        raise ConfigError(
+            f"--quantization {config.quantization} quantizes weights in floats, but those of "
+            f"{str(folder)!r} are quantized already: leave the flag out"
+        )
     return load_model(
-        PlainCheckpoint(folder),
+        checkpoint,
         reached,
         dtype=dtype,
         device=device,

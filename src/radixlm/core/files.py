@@ -12,6 +12,8 @@ from typing import Any
 from radixlm.core.errors import CheckpointError
 
 MOST_BYTES = 64 * 2**20
+# What quantizes the checkpoints that are read, by config.json's `quant_method`.
+QUANTIZERS = ("compressed-tensors", "gptq", "awq")
 
 
 def read_text(path: Path, most: int = MOST_BYTES) -> str:

@@ -3,6 +3,14 @@
 from radixlm.models.decoder import CausalLM
 from radixlm.models.loader import load_model
 from radixlm.models.model_config import ModelConfig, load_config
+from radixlm.models.quantized_checkpoints import open_checkpoint
 from radixlm.models.safetensors_files import PlainCheckpoint
 
-__all__ = ["CausalLM", "ModelConfig", "PlainCheckpoint", "load_config", "load_model"]
+__all__ = [
+    "CausalLM",
+    "ModelConfig",
+    "PlainCheckpoint",
+    "load_config",
+    "load_model",
+    "open_checkpoint",
+]

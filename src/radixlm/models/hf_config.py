@@ -138,9 +138,6 @@ class HFConfig(EndTokens):
     """What all architectures share; each one's own fields are in its subclass."""
 
     hidden_act: Annotated[Literal["silu"], supported("silu")] = "silu"
-    quantization_config: Annotated[None, supported("weights in float32, bfloat16 or float16")] = (
-        None
-    )
     num_experts: _Dense = None
     num_local_experts: _Dense = None
     n_routed_experts: _Dense = None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 from tqdm import tqdm
@@ -39,7 +37,7 @@ def load_model(
     Memory: the weights, those of one product and one tensor. All names and shapes are checked
     before any data is read. Raises CheckpointError that names the tensor or the file.
     """
-    wanted = _matched(checkpoint.shapes, config)
+    wanted = _matched(checkpoint, config)
     try:
         model = CausalLM(config, dtype=dtype, device=device)
     except (RuntimeError, MemoryError) as error:
@@ -108,8 +106,9 @@ def _described(config: ModelConfig, stored: int) -> dict[str, Tensor]:
         raise CheckpointError(f"config.json asks for weights that can not be: {error}") from None
 
 
-def _matched(stored: Mapping[str, tuple[int, ...]], config: ModelConfig) -> list[str]:
+def _matched(checkpoint: Checkpoint, config: ModelConfig) -> list[str]:
     """The stored tensors that fill the weights: each exactly once and of the right shape."""
+    stored = checkpoint.shapes
     weights = _described(config, len(stored))
     missing = [name for name in weights if name not in stored]
     if missing:
@@ -120,6 +119,7 @@ def _matched(stored: Mapping[str, tuple[int, ...]], config: ModelConfig) -> list
         if name not in weights
         and not name.endswith(_HARMLESS)
         and not (config.tie_word_embeddings and name == "lm_head.weight")
+        and not _adds_nothing(checkpoint, name)
     ]
     if unexpected:
         raise CheckpointError(
@@ -133,6 +133,14 @@ def _matched(stored: Mapping[str, tuple[int, ...]], config: ModelConfig) -> list
                 f"tensor {name!r} has shape {stored[name]}, config.json asks for {shape}"
             )
     return wanted
+
+
+def _adds_nothing(checkpoint: Checkpoint, name: str) -> bool:
+    """Whether it is a bias of zeros: old GPTQ checkpoints have one for every product."""
+    if not name.endswith(".bias"):
+        return False
+    bias = checkpoint.read(name)
+    return isinstance(bias, Tensor) and not bias.any()
 
 
 def _listed(names: list[str]) -> str:

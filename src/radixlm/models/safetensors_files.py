@@ -17,7 +17,7 @@ from radixlm.layers.quantized import QuantizedWeight
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
-_DTYPES = ("F32", "BF16", "F16", "F64")
+FLOATS = ("F32", "BF16", "F16", "F64")
 
 
 class Checkpoint(Protocol):
@@ -39,10 +39,11 @@ class Checkpoint(Protocol):
 
 
 class StoredTensor(NamedTuple):
-    """Where a tensor lies, and its shape in elements."""
+    """Where a tensor lies, its shape in elements, and its type by safetensors' name."""
 
     shard: Path
     shape: tuple[int, ...]
+    dtype: str
 
     def read(self, name: str) -> Tensor:
         # Opened anew for each tensor: a handle keeps every page that was read through it
@@ -67,7 +68,7 @@ class PlainCheckpoint:
         return self._stored[name].read(name)
 
 
-def survey(folder: Path, dtypes: Collection[str] = _DTYPES) -> dict[str, StoredTensor]:
+def survey(folder: Path, dtypes: Collection[str] = FLOATS) -> dict[str, StoredTensor]:
     """Every tensor of the checkpoint by name, in the order of the files. dtypes: those that it may
     have, by safetensors' names.
 
@@ -82,12 +83,13 @@ def survey(folder: Path, dtypes: Collection[str] = _DTYPES) -> dict[str, StoredT
                     other = found[name].shard.name
                     raise CheckpointError(f"tensor {name!r} is in {other} and in {shard.name}")
                 header = file.get_slice(name)
-                if header.get_dtype() not in dtypes:
+                dtype = header.get_dtype()
+                if dtype not in dtypes:
                     raise CheckpointError(
-                        f"tensor {name!r} in {shard.name} is of type {header.get_dtype()}; "
+                        f"tensor {name!r} in {shard.name} is of type {dtype}; "
                         f"supported: {', '.join(dtypes)}"
                     )
-                found[name] = StoredTensor(shard, tuple(header.get_shape()))
+                found[name] = StoredTensor(shard, tuple(header.get_shape()), dtype)
     return found
 
 

@@ -12,20 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from radixlm.core.errors import CheckpointError, ModelError, UnsupportedModelError
-from radixlm.core.files import read_json_object
+from radixlm.core.files import QUANTIZERS, read_json_object
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*\w", re.ASCII)
 
 
 _MOST_OF_CARD = 2**20  # bytes
 _GGUF = b"GGUF"
-_QUANTIZERS = (
-    *("AWQ", "GPTQ", "FP8", "bitsandbytes", "compressed-tensors", "MXFP4", "HQQ", "torchao"),
-    *("ModelOpt", "Quark"),
-)
+_QUANTIZERS = ("FP8", "bitsandbytes", "MXFP4", "HQQ", "torchao", "ModelOpt", "Quark")
 # What a model card says that its model was made from.
 _MADE_FROM = re.compile(r"^base_model:\s*(?:-\s*)?[\"']?([\w.-]+/[\w.-]+)", re.MULTILINE)
-_PLAIN_WEIGHTS = "weights in float32, bfloat16 or float16 are"
+_SERVED = f"weights in float32, bfloat16, float16, and by {', '.join(QUANTIZERS)} are"
 DEMO_NAME = "radixlm-demo"
 
 
@@ -77,8 +74,10 @@ def check_kind(folder: Path) -> None:
         _check_hub_cache(folder)
         return
     config = _read(folder / "config.json")
-    if (quantization := config.get("quantization_config")) is not None:
-        raise _quantized(folder, _quantizer(quantization), "quantization_config")
+    quantization = config.get("quantization_config")
+    if quantization is not None and (method := _method(quantization)) not in QUANTIZERS:
+        how = _QUANTIZER_OF.get(method, repr(method[:40])) if method else "an unnamed method"
+        raise _quantized(folder, how, "quantization_config")
     if isinstance(config.get("quantization"), Mapping):
         raise _quantized(folder, "MLX", "quantization")
 
@@ -113,16 +112,15 @@ def _quantized(folder: Path, how: str, field: str) -> UnsupportedModelError:
     )
     return UnsupportedModelError(
         f"{str(folder)!r} is a checkpoint quantized with {how} ({field} in its config.json), which "
-        f"is not supported yet: {_PLAIN_WEIGHTS}. Take the model that it was made from",
+        f"is not supported yet: {_SERVED}. Take the model that it was made from",
         commands=fetching(made_from[1] if made_from else "OWNER/NAME"),
     )
 
 
-def _quantizer(section: object) -> str:
+def _method(section: object) -> str:
+    """In small letters; empty where there is none."""
     method = section.get("quant_method") if isinstance(section, Mapping) else None
-    if not isinstance(method, str):
-        return "an unnamed method"
-    return _QUANTIZER_OF.get(method.lower(), repr(method[:40]))
+    return method.lower() if isinstance(method, str) else ""
 
 
 def _check_hub_cache(folder: Path) -> None:

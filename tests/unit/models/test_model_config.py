@@ -184,7 +184,6 @@ YARN = {"rope_type": "yarn", "factor": 4.0}
         (hf("qwen3_moe"), "model_type", "qwen3_moe"),
         (hf(model_type=["llama"]), "model_type", "llama"),
         (hf(hidden_act="gelu"), "hidden_act", "gelu"),
-        (hf(quantization_config={"quant_method": "awq"}), "quantization_config", "awq"),
         (hf(num_local_experts=8), "num_local_experts", "8"),
         (hf(architectures=["LlamaForSequenceClassification"]), "architectures", "Sequence"),
         (hf(architectures=5), "architectures", "5"),

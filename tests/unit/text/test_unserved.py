@@ -35,11 +35,10 @@ def quantized(method: str) -> dict[str, Any]:
     ("files", "what"),
     [
         ({"model-q4.gguf": "GGUF"}, "holds a model as GGUF, llama.cpp's format"),
-        (quantized("awq"), "quantized with AWQ"),
-        (quantized("gptq"), "quantized with GPTQ"),
         (quantized("fp8"), "quantized with FP8"),
         (quantized("bitsandbytes"), "quantized with bitsandbytes"),
-        (quantized("compressed-tensors"), "quantized with compressed-tensors"),
+        (quantized("mxfp4"), "quantized with MXFP4"),
+        (quantized("hqq"), "quantized with HQQ"),
         (quantized("new"), "quantized with 'new'"),
         ({"config.json": {"quantization_config": []}}, "quantized with an unnamed method"),
         ({"config.json": {"quantization": {"bits": 4}}}, "quantized with MLX"),
@@ -49,6 +48,8 @@ def test_each_kind_is_named_with_the_command_for_another(tmp_path, files, what):
     error = refused(folder_with(tmp_path / "model", files))
     assert what in error.message
     assert "not supported yet" in error.message
+    if "quantized" in what:
+        assert "float16, and by compressed-tensors, gptq, awq are" in error.message
     download, serve = error.commands
     assert "hf download OWNER/NAME --local-dir ~/models/NAME" in download
     assert serve.endswith("radixlm serve ~/models/NAME")
@@ -87,7 +88,7 @@ def test_a_merged_model_may_keep_its_adapter_s_config(tmp_path):
     "card", ["base_model: A/B-7B", "base_model:\n- A/B-7B", 'base_model: "A/B-7B"']
 )
 def test_the_model_card_says_what_a_checkpoint_was_quantized_from(tmp_path, card):
-    files = {**quantized("awq"), "README.md": f"---\nlicense: mit\n{card}\n---\n# Model\n"}
+    files = {**quantized("fp8"), "README.md": f"---\nlicense: mit\n{card}\n---\n# Model\n"}
     assert "hf download A/B-7B " in refused(folder_with(tmp_path / "m", files)).commands[0]
 
 

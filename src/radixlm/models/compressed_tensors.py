@@ -1,0 +1,177 @@
+"""Weights as compressed-tensors stores them, and llm-compressor with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from radixlm.core.errors import CheckpointError
+from radixlm.layers.quantized import MIDDLE, QuantizedWeight
+from radixlm.models.hf_config import Fields, Flag, read, supported, unsupported
+from radixlm.models.quantized_parts import (
+    PLACE,
+    Bits,
+    GroupSize,
+    Packing,
+    Scheme,
+    Types,
+    floats,
+    unpacked,
+)
+
+_Unused = Annotated[None, supported("null")]
+
+
+def compressed_tensors(section: Mapping[str, Any]) -> Packing:
+    config = read(_CompressedTensors, section, PLACE)
+    [(key, values)] = config.config_groups.items()
+    group = read(_ConfigGroup, values, f"{PLACE}config_groups.{key:.50}.")
+    scheme, one_scale = group.weights.scheme()
+    packed = (group.format or config.format) == "pack-quantized"
+    return (_PackQuantized if packed else _IntQuantized)(scheme, one_scale=one_scale)
+
+
+class _Activations(Fields):
+    """They are rounded as the products here do it, which is finer than or the same as by token."""
+
+    num_bits: Annotated[Literal[8], supported("8")]
+    type: Annotated[Literal["int"], supported("int")] = "int"
+    dynamic: Annotated[Literal[True], supported("true")] = True
+
+
+class _Weights(Fields):
+    num_bits: Bits
+    type: Annotated[Literal["int"], supported("int")] = "int"
+    symmetric: Flag = True
+    strategy: Annotated[
+        Literal["group", "channel", "tensor"] | None, supported("group, channel, tensor")
+    ] = None
+    group_size: GroupSize | None = None
+    block_structure: _Unused = None
+    actorder: Annotated[
+        Literal["weight", "static", False] | None, supported("weight, static or null")
+    ] = None
+    dynamic: Annotated[Literal[False], supported("false")] = False
+
+    def scheme(self) -> tuple[Scheme, bool]:
+        """And whether there is one scale for all of a weight."""
+        size = self.group_size
+        by_size = "tensor" if size is None else "channel" if size == -1 else "group"
+        strategy = self.strategy or by_size
+        if (strategy == "group") != (by_size == "group"):
+            raise unsupported(
+                f"{PLACE}config_groups.weights.group_size", size, f"what is of strategy {strategy}"
+            )
+        group = size or 0 if strategy == "group" else 0
+        return Scheme(self.num_bits, group, self.symmetric), strategy == "tensor"
+
+
+_Format = Annotated[
+    Literal["pack-quantized", "int-quantized", "naive-quantized"],
+    supported("pack-quantized, int-quantized, naive-quantized"),
+]
+
+
+class _ConfigGroup(Fields):
+    weights: _Weights
+    input_activations: _Activations | None = None
+    output_activations: _Unused = None
+    format: _Format | None = None
+
+
+class _Sparsity(Fields):
+    format: Annotated[Literal["dense"], supported("dense")] = "dense"
+
+
+class _CompressedTensors(Fields):
+    """Which modules are meant (`targets`, `ignore`) the tensors say themselves."""
+
+    format: _Format
+    config_groups: Annotated[
+        dict[str, Any], Field(min_length=1, max_length=1), supported("one group")
+    ]
+    kv_cache_scheme: _Unused = None
+    sparsity_config: _Sparsity | None = None
+    moe_sparsity_config: _Unused = None
+    transform_config: Annotated[
+        Annotated[dict[str, Any], Field(max_length=0)] | None, supported("null")
+    ] = None
+
+
+class _PackQuantized:
+    """Zero points are packed along outputs, or plain, as older versions wrote them."""
+
+    codes = "weight_packed"
+    optional: frozenset[str] = frozenset()
+
+    def __init__(self, scheme: Scheme, *, one_scale: bool) -> None:
+        self._scheme, self._one_scale = scheme, one_scale
+
+    def whole(self, outer: int, inner: int) -> tuple[int, int]:
+        return outer, inner * 32 // self._scheme.bits
+
+    def parts(self, outputs: int, inputs: int) -> Mapping[str, Types]:
+        bits = self._scheme.bits
+        return {
+            self.codes: {"I32": (outputs, inputs * bits // 32)},
+            "weight_shape": dict.fromkeys(("I64", "I32"), (2,)),
+            **self.scales(outputs, inputs, -(-outputs * bits // 32)),
+        }
+
+    def scales(self, outputs: int, inputs: int, words: int = 0) -> dict[str, Types]:
+        """words: that the zero points of all outputs take; 0: they are never packed."""
+        groups = self._scheme.groups(inputs)
+        shape = (1,) if self._one_scale else (outputs, groups)
+        made: dict[str, Types] = {"weight_scale": floats(*shape)}
+        if not self._scheme.symmetric:
+            packed = {"I32": (words, groups)} if words and not self._one_scale else {}
+            made["weight_zero_point"] = {"I8": shape, **packed}
+        return made
+
+    def weight(self, name: str, parts: Mapping[str, Tensor]) -> QuantizedWeight:
+        codes = unpacked(parts[self.codes], self._scheme.bits)
+        if parts["weight_shape"].tolist() != list(codes.shape):
+            raise CheckpointError(
+                f"tensor {name!r} has the shape {tuple(codes.shape)}, but weight_shape says "
+                f"{tuple(parts['weight_shape'].tolist())}"
+            )
+        return self._weight(name, codes, parts)
+
+    def _weight(self, name: str, codes: Tensor, parts: Mapping[str, Tensor]) -> QuantizedWeight:
+        scales, points = parts["weight_scale"], parts.get("weight_zero_point")
+        outputs, bits = codes.shape[0], self._scheme.bits
+        if points is not None:
+            if points.dtype == torch.int8:
+                points = _unsigned(name, points, bits)
+            else:
+                points = unpacked(points.t(), bits)[:, :outputs].t()
+        if self._one_scale:
+            scales = scales.expand(outputs, 1)
+            points = None if points is None else points.expand(outputs, 1)
+        return self._scheme.weight(name, codes, scales, points)
+
+
+class _IntQuantized(_PackQuantized):
+    codes = "weight"
+
+    def whole(self, outer: int, inner: int) -> tuple[int, int]:
+        return outer, inner
+
+    def parts(self, outputs: int, inputs: int) -> Mapping[str, Types]:
+        return {self.codes: {"I8": (outputs, inputs)}, **self.scales(outputs, inputs)}
+
+    def weight(self, name: str, parts: Mapping[str, Tensor]) -> QuantizedWeight:
+        codes = _unsigned(name, parts[self.codes], self._scheme.bits)
+        return self._weight(name, codes, parts)
+
+
+def _unsigned(name: str, signed: Tensor, bits: int) -> Tensor:
+    """int8 around 0 -> uint8 around the middle."""
+    codes = signed.view(torch.uint8) + MIDDLE[bits]
+    if bits < 8 and (codes >= 1 << bits).any():
+        raise CheckpointError(f"tensor {name!r} holds numbers of more than {bits} bits")
+    return codes

@@ -1,0 +1,118 @@
+"""Safetensors folders of either kind: weights in floats, or quantized already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from radixlm.core.errors import CheckpointError
+from radixlm.core.files import read_json_object
+from radixlm.layers.quantized import QuantizedWeight
+from radixlm.models.compressed_tensors import compressed_tensors
+from radixlm.models.gptq_awq import awq, gptq
+from radixlm.models.hf_config import unsupported
+from radixlm.models.quantized_parts import PLACE, Packing, Types
+from radixlm.models.safetensors_files import FLOATS, PlainCheckpoint, StoredTensor, survey
+
+_INTEGERS = ("I8", "I32", "I64")
+# By `quant_method`: of `quantization_config`.
+_METHODS: Mapping[str, Callable[[Mapping[str, Any]], Packing]] = {
+    "compressed-tensors": compressed_tensors,
+    "gptq": gptq,
+    "awq": awq,
+}
+
+
+def open_checkpoint(folder: Path) -> PlainCheckpoint | QuantizedCheckpoint:
+    """By the folder's config.json. Raises UnsupportedModelError that names its field,
+    CheckpointError that names the tensor or the file.
+    """
+    section = read_json_object(folder / "config.json").get("quantization_config")
+    if section is None:
+        return PlainCheckpoint(folder)
+    if not isinstance(section, Mapping):
+        raise unsupported("quantization_config", section, "an object or null")
+    method = str(section.get("quant_method")).lower()
+    if method not in _METHODS:
+        raise unsupported(f"{PLACE}quant_method", method, ", ".join(_METHODS))
+    return QuantizedCheckpoint(folder, _METHODS[method](section))
+
+
+class QuantizedCheckpoint:
+    """A folder of safetensors files with some weights in parts, see `Checkpoint`. Which they are
+    the tensors say: what config.json leaves out (`ignore`, ...) is there in floats.
+
+    The types and shapes of all parts are checked before any is read.
+    """
+
+    def __init__(self, folder: Path, packing: Packing) -> None:
+        self.where = str(folder)
+        self._packing = packing
+        self._plain = survey(folder, (*FLOATS, *_INTEGERS))
+        self._parts: dict[str, dict[str, StoredTensor]] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        for name in list(self._plain):
+            if self._holds_codes(name):
+                self._take(name)
+        for name, tensor in self._plain.items():
+            if tensor.dtype not in FLOATS:
+                raise CheckpointError(
+                    f"tensor {name!r} is of type {tensor.dtype}, and no part of a weight that is "
+                    f"quantized as config.json says; supported: {', '.join(FLOATS)}"
+                )
+            if name in self._shapes:
+                raise CheckpointError(f"tensor {name!r} is there in floats and quantized")
+            self._shapes[name] = tensor.shape
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        return self._shapes
+
+    def read(self, name: str) -> Tensor | QuantizedWeight:
+        if name not in self._parts:
+            return self._plain[name].read(name)
+        module = name.removesuffix("weight")
+        parts = {part: stored.read(module + part) for part, stored in self._parts[name].items()}
+        return self._packing.weight(name, parts)
+
+    def _holds_codes(self, name: str) -> bool:
+        part = name.rpartition(".")[2]
+        if part == "weight":
+            return self._packing.codes == part and self._plain[name].dtype not in FLOATS
+        return part == self._packing.codes
+
+    def _take(self, codes: str) -> None:
+        """The weight to which codes belong, from the plain tensors to those in parts."""
+        stored = self._plain[codes]
+        if len(stored.shape) != 2:
+            raise CheckpointError(f"tensor {codes!r} has shape {stored.shape}, not two sizes")
+        module = codes.removesuffix(self._packing.codes)
+        outputs, inputs = shape = self._packing.whole(*stored.shape)
+        try:
+            wanted = self._packing.parts(outputs, inputs)
+        except ValueError as error:
+            raise CheckpointError(f"tensor {codes!r} can not be: {error}") from None
+        parts = {}
+        for part, types in wanted.items():
+            if (tensor := self._plain.pop(module + part, None)) is not None:
+                _check(module + part, tensor, types)
+                parts[part] = tensor
+            elif part not in self._packing.optional:
+                raise CheckpointError(f"tensor {module + part!r} is missing: {codes!r} needs it")
+        self._parts[f"{module}weight"], self._shapes[f"{module}weight"] = parts, shape
+
+
+def _check(name: str, tensor: StoredTensor, types: Types) -> None:
+    shape = types.get(tensor.dtype)
+    if shape is None:
+        raise CheckpointError(
+            f"tensor {name!r} is of type {tensor.dtype}; supported: {', '.join(types)}"
+        )
+    if tensor.shape != shape:
+        raise CheckpointError(
+            f"tensor {name!r} has shape {tensor.shape}; with the codes' shape and config.json it "
+            f"should be {shape}"
+        )

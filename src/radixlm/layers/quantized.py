@@ -23,6 +23,7 @@ MIDDLE = {8: 128, 4: 8}
 # What fp4 codes stand for, twice, and above `FP4_ZERO`.
 _FP4 = (0, 1, 2, 3, 4, 6, 8, 12)
 FP4_ZERO = 12
+_NUMBERS_AT_ONCE = 1 << 20
 FP4_LEVELS = tuple(FP4_ZERO + sign * level for sign in (1, -1) for level in _FP4)
 
 
@@ -97,18 +98,22 @@ def quantize(weight: Tensor, *, bits: int, group: int = 0) -> QuantizedWeight:
     """The nearest codes of (out, in), symmetric. group: inputs of a scale; 0: all of a row.
 
     The largest weight of a group gets the lowest code, as in llama.cpp's Q4_0: of 2^bits codes none
-    is wasted.
+    is wasted. A few rows at a time, so that little more memory is taken than the codes have.
     """
     outputs, inputs = weight.shape
-    parts = weight.float().view(outputs, -1, group or max(inputs, 1))
-    top = parts.gather(2, parts.abs().argmax(2, keepdim=True))
-    middle = MIDDLE[bits]
-    scales = top / -middle
-    usable = torch.where(scales == 0, 1.0, scales)
-    codes = (parts / usable).round_().clamp_(-middle, middle - 1).add_(middle)
-    return QuantizedWeight(
-        codes.to(torch.uint8).view(outputs, inputs), usable.squeeze(2), None, bits, middle
-    )
+    size, middle = group or max(inputs, 1), MIDDLE[bits]
+    codes = torch.empty((outputs, inputs), dtype=torch.uint8, device=weight.device)
+    scales = torch.empty((outputs, inputs // size), device=weight.device)
+    at_once = max(_NUMBERS_AT_ONCE // max(inputs, 1), 1)
+    for first in range(0, outputs, at_once):
+        some = slice(first, first + at_once)
+        parts = weight[some].float().view(-1, inputs // size, size)
+        top = parts.gather(2, parts.abs().argmax(2, keepdim=True))
+        steps = torch.where(top == 0, 1.0, top / -middle)
+        made = (parts / steps).round_().clamp_(-middle, middle - 1).add_(middle)
+        codes[some] = made.to(torch.uint8).flatten(1)
+        scales[some] = steps.squeeze(2)
+    return QuantizedWeight(codes, scales, None, bits, middle)
 
 
 def from_mxfp4(blocks: Tensor, scales: Tensor) -> QuantizedWeight:

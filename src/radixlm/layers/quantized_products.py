@@ -46,6 +46,9 @@ _HEIGHTS = (6, 3, 1) if VECTOR_LANES == MOST_LANES else (2, 1)
 # Rows of a unit of work whose codes stay in the second cache.
 _ROWS_PER_UNIT, _LEAST_ROWS_PER_UNIT, _CODES_BYTES = 192, 24, 512 << 10
 _UNITS_PER_THREAD, _LEAST_UNITS = 4, 4
+_PANELS_AT_ONCE = 64
+# Of float32, denormal numbers left out.
+_LEAST_EXPONENT = -126
 
 
 def forms_of(weight: QuantizedWeight, *, gated: bool = False) -> tuple[Form, ...]:
@@ -86,9 +89,6 @@ class QuantizedProduct:
         outputs, self._inputs = weight.shape
         self._outputs = outputs // 2 if gated else outputs
         self._result = result
-        if gated:
-            order = torch.arange(outputs).view(2, -1, VECTOR_LANES).transpose(0, 1).flatten()
-            weight, bias = weight.rows(order), None if bias is None else bias[order]
         group, forms = _group_of(weight), forms_of(weight)
         kind = Kind(
             weight.bits,
@@ -158,35 +158,49 @@ def _laid_out(weight: QuantizedWeight, bias: Tensor | None, kind: Kind) -> tuple
     """Panels (panels, bytes), and what a panel's sums end with (panels, 2, lanes), float32: factors
     and biases. The last panel ends with the last output, and so may begin within the one before it.
 
-    In a group float16 holds the scales over the row's largest one, to a power of two.
+    A few panels at a time, so that little more memory is taken than they have.
+    """
+    outputs, inputs = weight.shape
+    numbers = torch.arange(outputs)
+    if kind.gated:
+        numbers = numbers.view(2, -1, VECTOR_LANES).transpose(0, 1).flatten()
+    if outputs % LANES:
+        numbers = torch.cat([numbers[: outputs // LANES * LANES], numbers[-LANES:]])
+    # What has one group is filled up to whole steps of tiles: what is not there counts nothing.
+    padded = inputs if kind.group else -(-inputs // STEP) * STEP
+    size = weight.scales.shape[1] * kind.head_bytes + padded * LANES * kind.bits // 8
+    panels = torch.zeros((numbers.numel() // LANES, size), dtype=torch.uint8)
+    ends = torch.zeros((panels.shape[0], 2, LANES))
+    for first in range(0, panels.shape[0], _PANELS_AT_ONCE):
+        some = slice(first, first + _PANELS_AT_ONCE)
+        rows = numbers[first * LANES : some.stop * LANES]
+        made, factors = _panels(weight.rows(rows), kind)
+        panels[some, : made.shape[1]] = made
+        ends[some, 0] = factors.view(-1, LANES)
+        if bias is not None:
+            ends[some, 1] = bias[rows].view(-1, LANES).float()
+    return panels, ends
+
+
+def _panels(weight: QuantizedWeight, kind: Kind) -> tuple[Tensor, Tensor]:
+    """Panels of a weight with whole ones, and each output's factor. In a group float16 holds the
+    scales over the row's largest one, to a power of two.
     """
     outputs, groups = weight.scales.shape
-    if outputs % LANES:
-        numbers = torch.arange(outputs)
-        numbers = torch.cat([numbers[: outputs // LANES * LANES], numbers[-LANES:]])
-        weight, bias = weight.rows(numbers), None if bias is None else bias[numbers]
-    count = weight.shape[0] // LANES
-    codes = weight.codes.view(count, LANES, groups, -1, UNIT).permute(0, 2, 3, 1, 4)
+    count = outputs // LANES
+    units = weight.codes.view(torch.int32).view(count, LANES, groups, -1).permute(0, 2, 3, 1)
     if kind.bits == 4:
-        codes = codes[:, :, 0::2] | codes[:, :, 1::2] << 4
-    parts = [codes.reshape(count, groups, -1)]
+        units = units[:, :, 0::2] | units[:, :, 1::2] << 4
+    parts = [units.reshape(count, groups, -1).view(torch.uint8)]
     if not kind.group:
-        # To whole steps of tiles: what is not there counts nothing.
-        parts.append(codes.new_zeros(count, 1, -weight.shape[1] % STEP * LANES * kind.bits // 8))
-    ends = torch.zeros((count, 2, LANES))
-    if kind.group:
-        factors = _factors(weight)
-        for values in (weight.offsets, weight.scales):
-            if values is not None:
-                small = (values / factors.unsqueeze(1)).to(torch.float16)
-                small = small.view(count, LANES, groups).transpose(1, 2).contiguous()
-                parts.insert(0, small.view(torch.uint8).view(count, groups, -1))
-    else:
-        factors = weight.scales.squeeze(1)
-    ends[:, 0] = factors.view(count, LANES)
-    if bias is not None:
-        ends[:, 1] = bias.view(count, LANES)
-    return torch.cat(parts, dim=2).view(count, -1), ends
+        return parts[0].view(count, -1), weight.scales
+    factors = _factors(weight)
+    for values in (weight.offsets, weight.scales):
+        if values is not None:
+            small = (values / factors.unsqueeze(1)).to(torch.float16)
+            small = small.view(count, LANES, groups).transpose(1, 2).contiguous()
+            parts.insert(0, small.view(torch.uint8).view(count, groups, -1))
+    return torch.cat(parts, dim=2).view(count, -1), factors
 
 
 def _factors(weight: QuantizedWeight) -> Tensor:
@@ -195,7 +209,7 @@ def _factors(weight: QuantizedWeight) -> Tensor:
     if weight.offsets is not None:
         top = torch.maximum(top, weight.offsets.abs().amax(1))
     _, exponents = torch.frexp(top)
-    return torch.ldexp(torch.ones_like(top), exponents - 15)
+    return torch.ldexp(torch.ones_like(top), (exponents - 15).clamp(min=_LEAST_EXPONENT))
 
 
 _Arguments = namedtuple(

@@ -21,6 +21,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ from tqdm import tqdm
 
 from radixlm.core.errors import CheckpointError, UnsupportedModelError
 from radixlm.layers.ways import one_way
+from radixlm.memory.pools import MOST_TOKENS
 from radixlm.models import load_config, load_model, open_checkpoint
 from radixlm.testing.quantized_folders import Recipe, quantize_folder
 from radixlm.testing.reference import make_checkpoint
@@ -184,6 +186,8 @@ FORMATS: Mapping[str, Format] = {
 def serve(folder: Path) -> None:
     """All that reads a folder's model, then one step with attention left out."""
     config = load_config(resolve_folder(str(folder)))
+    # Tables of a context that no pool could hold are not made, whatever the config says.
+    config = replace(config, context_length=min(config.context_length, MOST_TOKENS))
     model = load_model(
         open_checkpoint(folder),
         config,

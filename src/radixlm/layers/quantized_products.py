@@ -38,7 +38,7 @@ from radixlm.kernels.vectors import (
 )
 from radixlm.layers.products import Form
 from radixlm.layers.quantized import QuantizedWeight
-from radixlm.layers.quantized_strips import LANES, LINE, UNIT, Kind, make_strip
+from radixlm.layers.quantized_strips import LANES, LINE, Kind, make_strip
 from radixlm.layers.quantized_tiles import STEP, knows_tiles, make_tile_rows
 
 # Rows of a strip, such that its sums stay in registers: as many as there are, the most first.

@@ -43,6 +43,7 @@ def write_gguf(
     kind: str = "Q8_0",
     *,
     pre: str = "gpt-2",
+    kinds: Mapping[str, str] | None = None,
     further: Mapping[str, Any] | None = None,
     tensors: Mapping[str, np.ndarray[Any, Any]] | None = None,
 ) -> dict[str, Tensor]:
@@ -50,8 +51,9 @@ def write_gguf(
     names that transformers gives them.
 
     kind: of all matrices, one of llama.cpp's types. The K types' blocks are random: nothing in
-    Python makes them from weights. pre: how a byte-level tokenizer parts texts. further: entries
-    that replace those from the folder, None for no such entry. tensors: more of them.
+    Python makes them from weights. kinds: of single tensors, by their names in the file. pre: how a
+    byte-level tokenizer parts texts. further: entries that replace those from the folder, None for
+    no such entry. tensors: more of them.
     """
     config = load_config(folder)
     architecture = "llama" if config.model_type == "mistral" else config.model_type
@@ -66,7 +68,8 @@ def write_gguf(
     for name, weight in _weights(folder).items():
         turned = architecture == "llama" and name.split(".")[-2] in ("q_proj", "k_proj")
         own = weight if not turned else _turned(weight, config.head_dim)
-        type_ = Type[kind] if weight.dim() == 2 else Type.F32
+        default = kind if weight.dim() == 2 else "F32"
+        type_ = Type[(kinds or {}).get(_name(name), default)]
         data = _encoded(own, type_, random)
         writer.add_tensor(_name(name), data, raw_dtype=type_)
         back = torch.from_numpy(gguf.dequantize(data, type_).copy()).view(weight.shape)

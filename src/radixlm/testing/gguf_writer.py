@@ -178,7 +178,9 @@ def _kind(text: str, added: Mapping[str, Any], unknown: str | None) -> gguf.Toke
 
 def _scores(tokens: list[str], merges: list[str]) -> list[float]:
     """The earlier it is merged, the higher."""
-    ranks = {merge.replace(" ", "", 1): float(-at) for at, merge in enumerate(merges)}
+    ranks: dict[str, float] = {}
+    for merge in merges:
+        ranks.setdefault(merge.replace(" ", "", 1), float(-len(ranks)))
     return [ranks.get(text, -1e6) for text in tokens]
 
 

@@ -60,8 +60,11 @@ def tokenizer_of(file: GGUFFile) -> tokenizers.Tokenizer:
             f"{file.path}: tokenizer.ggml.model is {kind!r:.80}, which is not supported; "
             "supported: gpt2, llama"
         )
+    # What fills the vocabulary up is no text's token.
+    unused = [each == _UNUSED for each in kinds]
+    vocab = {text: at for at, text in enumerate(tokens) if text and not unused[at]}
     try:
-        made, begins = make(file, tokens, kinds)
+        made, begins = make(file, vocab, kinds)
     except (ModelError, MemoryError):
         raise
     except Exception as error:  # the library raises bare Exception
@@ -92,7 +95,7 @@ def _array(file: GGUFFile, key: str, dtypes: str) -> list[Any] | None:
 
 
 def _byte_level(
-    file: GGUFFile, tokens: list[str], kinds: list[int]
+    file: GGUFFile, vocab: dict[str, int], _kinds: list[int]
 ) -> tuple[tokenizers.Tokenizer, bool]:
     """And whether a text begins with a token of its own."""
     key = "tokenizer.ggml.pre"
@@ -103,12 +106,6 @@ def _byte_level(
             f"{file.path}: {key} is {pre!r:.80}, which is not supported; supported: "
             f"{', '.join(_PATTERNS)}"
         )
-    # What fills the vocabulary up is no text's token.
-    vocab = {
-        text: at
-        for at, (text, kind) in enumerate(zip(tokens, kinds, strict=True))
-        if kind != _UNUSED
-    }
     merges = [_parted(file, line) for line in file.get("tokenizer.ggml.merges", list, [])]
     whole = pre in _WHOLE_WORDS
     made = tokenizers.Tokenizer(models.BPE(vocab, merges, ignore_merges=whole))
@@ -130,24 +127,25 @@ def _parted(file: GGUFFile, line: Any) -> tuple[str, str]:
 
 
 def _sentencepiece(
-    file: GGUFFile, tokens: list[str], kinds: list[int]
+    file: GGUFFile, vocab: dict[str, int], kinds: list[int]
 ) -> tuple[tokenizers.Tokenizer, bool]:
-    """Of all pairs the one is merged first whose token has the highest score."""
+    """Of all pairs the one is merged first whose token has the highest score; of one token's that
+    with the longest left part, as transformers has it.
+    """
     scores = _array(file, "tokenizer.ggml.scores", "f")
     if scores is None:
         raise file.wrong("tokenizer.ggml.scores", "missing")
-    vocab = {text: at for at, text in enumerate(tokens)}
-    merges: list[tuple[float, int, int, str, str]] = []
-    for text, kind, score in zip(tokens, kinds, scores, strict=True):
-        if kind != _NORMAL:
+    merges: list[tuple[float, int, str, str]] = []
+    for text, at in vocab.items():
+        if kinds[at] != _NORMAL:
             continue
         if len(text) > _LONGEST_PIECE:
             raise file.wrong("tokenizer.ggml.tokens", f"a list with one of {len(text)} characters")
         for place in range(1, len(text)):
             left, right = text[:place], text[place:]
             if left in vocab and right in vocab:
-                merges.append((-score, vocab[left], vocab[right], left, right))
-    merges.sort()
+                merges.append((-scores[at], -place, left, right))
+    merges.sort(key=lambda merge: merge[:2])
     pairs = [(left, right) for *_, left, right in merges]
     unknown = tokenizer_config_of(file).get("unk_token")
     made = tokenizers.Tokenizer(

@@ -61,6 +61,8 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
     if size.get("attention.value_length") not in (None, head_dim):
         raise file.wrong(f"{architecture}.attention.value_length", f"not the keys', {head_dim}")
     key = f"{architecture}.attention.layer_norm_rms_epsilon"
+    if (epsilon := file.get(key, float)) is None:
+        raise file.wrong(key, "missing")
     plain = all(tensor.type.name == "F32" for tensor in file.tensors.values())
     config = {
         "model_type": architecture,
@@ -72,7 +74,7 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
         "num_key_value_heads": size.get("attention.head_count_kv"),
         "head_dim": head_dim,
         "max_position_embeddings": size["context_length"],
-        "rms_norm_eps": _shortest(file.get(key, float)),
+        "rms_norm_eps": _shortest(epsilon),
         "rope_theta": _shortest(file.get(f"{architecture}.rope.freq_base", float, 10_000.0)),
         "rope_scaling": _rope(file, architecture, head_dim),
         "partial_rotary_factor": (size.get("rope.dimension_count") or head_dim) / head_dim,

@@ -148,6 +148,7 @@ def _sentencepiece(
     merges.sort(key=lambda merge: merge[:2])
     pairs = [(left, right) for *_, left, right in merges]
     unknown = tokenizer_config_of(file).get("unk_token")
+    unknown = unknown if unknown in vocab else None
     made = tokenizers.Tokenizer(
         models.BPE(vocab, pairs, unk_token=unknown, fuse_unk=True, byte_fallback=True)
     )

@@ -1,4 +1,4 @@
-"""config.json, read once at the boundary into a frozen ModelConfig; nothing else reads it. Which
+"""config.json, or what a GGUF file says in its place, read once into a frozen ModelConfig. Which
 architectures there are, by the config's `model_type`, and what sets each apart.
 """
 

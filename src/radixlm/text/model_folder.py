@@ -13,7 +13,7 @@ from typing import Any
 
 from radixlm.core.errors import CheckpointError, ModelError, UnsupportedModelError
 from radixlm.core.files import read_json_object
-from radixlm.core.gguf_file import MAGIC
+from radixlm.core.gguf_file import MAGIC, GGUFFile
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*\w", re.ASCII)
 
@@ -64,7 +64,7 @@ _QUANTIZER_OF = {name.lower(): name for name in _QUANTIZERS} | {"fbgemm_fp8": "F
 
 
 def check_file(path: Path) -> None:
-    """Raise ModelError where a file is no GGUF file, or a part of one."""
+    """Raise ModelError where a file is no GGUF file, a part of one, or one that is damaged."""
     if _head(path, len(MAGIC)) != MAGIC:
         what = "is not a GGUF file" if path.suffix == ".gguf" else "is a file"
         raise ModelError(f"{str(path)!r} {what}; give the folder of a model, or a GGUF file")
@@ -74,6 +74,7 @@ def check_file(path: Path) -> None:
             "join the parts with llama.cpp's tool",
             commands=(f"llama-gguf-split --merge {shlex.quote(str(path))} model.gguf",),
         )
+    GGUFFile(path)
 
 
 def found_file(folder: Path) -> Path | None:

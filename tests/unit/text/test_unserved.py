@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
-from radixlm.core.errors import ModelError, UnsupportedModelError
-from radixlm.text.model_folder import DEMO_MODEL, resolve_model
+from radixlm.core.errors import CheckpointError, ModelError, UnsupportedModelError
+from radixlm.text.model_folder import DEMO_MODEL, is_model, resolve_model
+
+# A GGUF file of nothing.
+EMPTY = "GGUF\3" + "\0" * 19
 
 
 def folder_with(folder: Path, files: dict[str, Any]) -> str:
@@ -55,7 +58,7 @@ def test_each_kind_is_named_with_the_command_for_another(tmp_path, files, what):
 
 def test_a_gguf_file_is_known_by_its_first_bytes(tmp_path):
     for name in ("model.gguf", "model"):
-        (tmp_path / name).write_bytes(b"GGUF\x03")
+        (tmp_path / name).write_text(EMPTY)
         assert resolve_model(str(tmp_path / name)) == tmp_path / name
     for name, text in (("other.gguf", "is not a GGUF file"), ("model.bin", "is a file; give")):
         (tmp_path / name).write_bytes(b"PK")
@@ -63,10 +66,24 @@ def test_a_gguf_file_is_known_by_its_first_bytes(tmp_path):
             resolve_model(str(tmp_path / name))
 
 
+def test_a_damaged_file_is_an_error_before_anything_is_loaded(tmp_path):
+    (tmp_path / "m.gguf").write_text(EMPTY[:-1])
+    with pytest.raises(CheckpointError, match="ends within"):
+        resolve_model(str(tmp_path / "m.gguf"))
+
+
+def test_what_is_a_model_and_what_a_prompt(tmp_path):
+    (tmp_path / "my model.gguf").write_text(EMPTY)
+    (tmp_path / "notes.txt").write_text("x")
+    models = (tmp_path, tmp_path / "my model.gguf", tmp_path / "notes.txt", tmp_path / "x.gguf")
+    assert [is_model(str(path)) for path in models] == [True, True, False, False]
+    assert not is_model("")
+
+
 def test_a_folder_may_hold_one_gguf_file(tmp_path):
-    folder = Path(folder_with(tmp_path / "model", {"a.gguf": "GGUF"}))
+    folder = Path(folder_with(tmp_path / "model", {"a.gguf": EMPTY}))
     assert resolve_model(str(folder)) == folder / "a.gguf"
-    (folder / "b.gguf").write_text("GGUF")
+    (folder / "b.gguf").write_text(EMPTY)
     error = refused(str(folder))
     assert "2 GGUF files (a.gguf, b.gguf)" in error.message
     assert error.commands[0].endswith(f"radixlm serve {folder}/a.gguf")
@@ -76,7 +93,7 @@ def test_a_folder_may_hold_one_gguf_file(tmp_path):
 
 def test_parts_of_a_gguf_file_are_to_be_joined(tmp_path):
     part = tmp_path / "m-00001-of-00003.gguf"
-    part.write_text("GGUF")
+    part.write_text(EMPTY)
     for model in (part, tmp_path):
         error = refused(str(model))
         assert "is one part of a GGUF file" in error.message

@@ -35,7 +35,7 @@ from radixlm.memory.pools import MOST_TOKENS
 from radixlm.models import load_config, load_model, open_checkpoint
 from radixlm.testing.quantized_folders import Recipe, quantize_folder
 from radixlm.testing.reference import make_checkpoint
-from radixlm.text.model_folder import resolve_folder
+from radixlm.text.model_folder import resolve_model
 
 Damage = Callable[[random.Random, bytes], bytes]
 
@@ -185,7 +185,7 @@ FORMATS: Mapping[str, Format] = {
 @torch.inference_mode()
 def serve(folder: Path) -> None:
     """All that reads a folder's model, then one step with attention left out."""
-    config = load_config(resolve_folder(str(folder)))
+    config = load_config(resolve_model(str(folder)))
     # Tables of a context that no pool could hold are not made, whatever the config says.
     config = replace(config, context_length=min(config.context_length, MOST_TOKENS))
     model = load_model(

@@ -26,6 +26,7 @@ from radixlm.cache import RadixCache, make_policy
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError
 from radixlm.core.grammar import Grammar
+from radixlm.core.model_files import ModelFile, ModelFiles, files_of
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineClient, EngineCore, InputProcessor, Limits
 from radixlm.engine.engine_core import Runner
@@ -44,15 +45,17 @@ from radixlm.memory.pools import (
     default_kv_tokens,
 )
 from radixlm.models.decoder import CausalLM
+from radixlm.models.gguf_checkpoint import GGUFCheckpoint
 from radixlm.models.loader import load_model
 from radixlm.models.model_config import ModelConfig, load_config, recommended_sampling
-from radixlm.models.quantized_checkpoints import QuantizedCheckpoint, open_checkpoint
+from radixlm.models.quantized_checkpoints import open_checkpoint
+from radixlm.models.safetensors_files import Checkpoint
 from radixlm.runner.model_runner import ModelRunner
 from radixlm.runner.paced import PacedRunner
 from radixlm.scheduler import Scheduler, make_order
 from radixlm.structured_output import Compiler, MaskFiller
 from radixlm.text.chat_template import ChatTemplate
-from radixlm.text.model_folder import DEMO_MODEL, DEMO_NAME, resolve_folder
+from radixlm.text.model_folder import DEMO_MODEL, DEMO_NAME, resolve_model
 from radixlm.text.prefix_check import BrokenPrefix, broken_prefixes, warning_of
 from radixlm.text.tokenizer import Tokenizer
 
@@ -132,15 +135,15 @@ def _computing(config: EngineConfig) -> Iterator[int]:
 
 def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> Loaded:
     policy = make_policy(config.eviction_policy)
-    folder = resolve_folder(config.model)
-    model_config = load_config(folder)
+    files = files_of(resolve_model(config.model))
+    model_config = load_config(files)
     device = resolve_device(config.device)
     dtype = resolve_dtype(config, model_config, device)
     context = resolve_context(config, model_config)
-    tokenizer = Tokenizer.load(_path(config.tokenizer) or folder)
-    template = ChatTemplate.load(folder, _path(config.chat_template))
+    tokenizer = Tokenizer.load(_path(config.tokenizer) or files)
+    template = ChatTemplate.load(files, _path(config.chat_template))
     reached = replace(model_config, context_length=min(context, config.kv_tokens or MOST_TOKENS))
-    model = _model(config, folder, reached, dtype, device, progress=progress)
+    model = _model(config, files, reached, dtype, device, progress=progress)
     shape = (model_config.n_layers, model_config.n_kv_heads, model_config.head_dim)
     capacity = config.kv_tokens or default_kv_tokens(bytes_per_token(*shape, dtype), device)
     pin_budget = resolve_pin_budget(config, capacity, context)
@@ -158,8 +161,8 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
     eos_id = tokenizer.eos_token_id
     eos = model_config.eos_token_ids | (frozenset() if eos_id is None else {eos_id})
     info = ModelInfo(
-        name=DEMO_NAME if folder == DEMO_MODEL else folder.resolve().name,
-        model_path=str(folder),
+        name=DEMO_NAME if files.path == DEMO_MODEL else files.name,
+        model_path=str(files.path),
         model_type=model_config.model_type,
         vocab_size=model_config.vocab_size,
         context_length=limits.context_length,
@@ -170,7 +173,7 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
         device=str(device),
         eos_token_ids=tuple(sorted(eos)),
         max_pinned_tokens=pin_budget,
-        recommended_sampling=recommended_sampling(folder),
+        recommended_sampling=recommended_sampling(files),
         broken_prefixes=_checked_prefixes(template, tokenizer),
         threads=threads,
         deterministic=config.deterministic,
@@ -204,7 +207,7 @@ def _choice_of_products(config: EngineConfig, dtype: torch.dtype, device: torch.
 
 def _model(
     config: EngineConfig,
-    folder: Path,
+    files: ModelFiles,
     reached: ModelConfig,
     dtype: torch.dtype,
     device: torch.device,
@@ -212,11 +215,11 @@ def _model(
     progress: bool,
 ) -> CausalLM:
     """reached: the model's shape, with the context that will be used."""
-    checkpoint = open_checkpoint(folder)
-    if config.quantization and isinstance(checkpoint, QuantizedCheckpoint):
+    checkpoint = _checkpoint(files, reached)
+    if config.quantization and checkpoint.is_quantized:
         raise ConfigError(
             f"--quantization {config.quantization} quantizes weights in floats, but those of "
-            f"{str(folder)!r} are quantized already: leave the flag out"
+            f"{checkpoint.where!r} are quantized already: leave the flag out"
         )
     return load_model(
         checkpoint,
@@ -227,6 +230,12 @@ def _model(
         quantize=_QUANTIZERS[config.quantization] if config.quantization else None,
         progress=progress,
     )
+
+
+def _checkpoint(files: ModelFiles, shape: ModelConfig) -> Checkpoint:
+    if isinstance(files, ModelFile):
+        return GGUFCheckpoint(files.gguf, shape.head_dim)
+    return open_checkpoint(files.path)
 
 
 def _memory(

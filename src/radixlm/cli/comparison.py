@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from radixlm.core.errors import ConfigError, InvalidKeyError, InvalidRequestError
 from radixlm.core.keys import Key, as_key, common_prefix
 from radixlm.core.misses import MissReason, MissReport
+from radixlm.core.model_files import files_of
 from radixlm.observe.causes import Outline, find
 from radixlm.parsers.style import AnswerStyle
 from radixlm.server import explain_body
@@ -16,7 +17,7 @@ from radixlm.server.pipeline.chat_conversation import chat_of
 from radixlm.server.pipeline.conversation import Conversation
 from radixlm.server.responses import responses_conversation as responses
 from radixlm.text.chat_template import ChatTemplate, require_template
-from radixlm.text.model_folder import resolve_folder
+from radixlm.text.model_folder import resolve_model
 from radixlm.text.tokenizer import Tokenizer, new_mark
 
 # What is said where there is no fix, because nothing is wrong.
@@ -34,8 +35,8 @@ class _Prompt(NamedTuple):
 
 def compared(first: str, second: str, model: str | None) -> dict[str, Any]:
     """Where the prompts of two files part, as JSON. Raises ConfigError."""
-    folder = resolve_folder(model)
-    tokenizer, template = Tokenizer.load(folder), ChatTemplate.load(folder)
+    files = files_of(resolve_model(model))
+    tokenizer, template = Tokenizer.load(files), ChatTemplate.load(files)
     (ours, _), theirs = (_prompt(Path(name), tokenizer, template) for name in (first, second))
     same = common_prefix(ours, theirs.key)
     common: dict[str, Any] = {"shared_tokens": same, "prompt_tokens": int(theirs.key.size)}

@@ -32,7 +32,7 @@ from radixlm.core.flags import flags_of
 from radixlm.core.request import RequestOutput
 from radixlm.server.config.server_config import LogFormat, ServerConfig
 from radixlm.server.http.listen import check_certificate, listening
-from radixlm.text.model_folder import DEMO_NAME, hub_name, is_folder, resolve_folder
+from radixlm.text.model_folder import DEMO_NAME, hub_name, is_model, resolve_model
 
 run_server = later("radixlm.server.serve:serve")
 talk = later("radixlm.cli.terminal_chat:talk")
@@ -50,7 +50,7 @@ _LONGEST_PATH = 4096
 @server_options
 @config_option
 def serve(model: str | None, model_path: str | None, **flags: Any) -> None:
-    """Serve MODEL, a folder in Hugging Face format, as OpenAI's API.
+    """Serve MODEL, a folder in Hugging Face format or a GGUF file, as OpenAI's API.
 
     Without MODEL it is the embedded demo model. Ctrl-C ends it.
     """
@@ -68,7 +68,7 @@ def checked(config: EngineConfig, settings: ServerConfig) -> Iterator[socket.soc
     """Where to listen, after a moment's look at what may be wrong: to import torch and to load a
     model takes longer. Raises ModelError, ConfigError.
     """
-    resolve_folder(config.model)
+    resolve_model(config.model)
     check_certificate(settings)
     with listening(settings) as listener:
         logging.getLogger("radixlm.server").info("Loading %s ...", config.model or DEMO_NAME)
@@ -106,13 +106,14 @@ class JsonFormatter(logging.Formatter):
 @sampling_options(max_tokens=512)
 @engine_options
 def chat(model: str | None, model_path: str | None, system: str | None, **options: Any) -> None:
-    """Talk to MODEL, a folder in Hugging Face format; without it, to the embedded demo model.
+    """Talk to MODEL, a folder in Hugging Face format or a GGUF file; without it, to the embedded
+    demo model.
 
     Each answer is followed by how much of the conversation came from the cache. Ctrl-C stops an
     answer, /clear forgets the conversation, Ctrl-D or /exit leaves.
     """
     params = take_sampling(options)
-    resolve_folder(model or model_path)  # a wrong one is an error before torch is imported
+    resolve_model(model or model_path)  # a wrong one is an error before torch is imported
     say_loading(model or model_path)
     talk(model or model_path, params, system, **options)
 
@@ -125,9 +126,9 @@ def chat(model: str | None, model_path: str | None, system: str | None, **option
 def generate(arguments: tuple[str, ...], model_path: str | None, **options: Any) -> None:
     """Continue each PROMPT and print what MODEL adds.
 
-    MODEL is a folder in Hugging Face format. A single argument that is no folder, and a first one
-    with spaces in it, are prompts for the embedded demo model, which has the name radixlm-demo,
-    too. Without PROMPT, or where it is -, standard input is the prompt.
+    MODEL is a folder in Hugging Face format or a GGUF file. A single argument that is neither, and
+    a first one with spaces in it, are prompts for the embedded demo model, which has the name
+    radixlm-demo, too. Without PROMPT, or where it is -, standard input is the prompt.
     """
     params = take_sampling(options)
     model, given = (model_path, arguments) if model_path else _split(arguments)
@@ -155,7 +156,7 @@ def _split(arguments: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
     if not arguments:
         return None, ()
     first = arguments[0]
-    if is_folder(first) or _looks_like_model(first, alone=len(arguments) == 1):
+    if is_model(first) or _looks_like_model(first, alone=len(arguments) == 1):
         return first, arguments[1:]
     return None, arguments
 
@@ -163,13 +164,13 @@ def _split(arguments: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
 def _check(model: str | None, prompts: tuple[str, ...]) -> None:
     """Refuse a wrong model before torch is imported. Raises ModelError."""
     word = model is not None and "/" not in model and not model.endswith(_FILES)
-    if word and prompts and model != DEMO_NAME and not is_folder(model or ""):
+    if word and prompts and model != DEMO_NAME and not is_model(model or ""):
         raise ModelError(
             f"there is no folder {model!r}; the first of several arguments is MODEL. Give the path "
             f"of a model's folder, or {DEMO_NAME} for prompts to the embedded demo model",
             commands=(f"radixlm generate {DEMO_NAME} {shlex.join((model or '', *prompts))}",),
         )
-    resolve_folder(model)
+    resolve_model(model)
 
 
 def _looks_like_model(text: str, *, alone: bool) -> bool:

@@ -27,10 +27,12 @@ class EngineConfig:
 
     model: str | None = flag(
         None,
-        "Local folder in Hugging Face format. Default: the embedded demo model.",
+        "Local folder in Hugging Face format, or a GGUF file. Default: the embedded demo model.",
         heading="Model",
     )
-    tokenizer: str | None = flag(None, "Folder of the tokenizer, when it is not the model's own.")
+    tokenizer: str | None = flag(
+        None, "Folder or GGUF file of the tokenizer, if not the model's own."
+    )
     chat_template: str | None = flag(None, "Jinja file that replaces the model's chat template.")
     dtype: DtypeName = flag(
         "auto",

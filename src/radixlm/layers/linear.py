@@ -88,6 +88,8 @@ class Linear:
         """
         if not self._quantized:
             return [self.weight]
+        if not self.parts:  # a tied head
+            return list(self._quantized.values())
         pieces: list[Weight] = []
         sizes, start = self.parts.items(), 0
         for kind, group in itertools.groupby(sizes, key=lambda item: self._kind(item[0])):

@@ -86,7 +86,19 @@ class YarnScaling:
         return head_dim * math.log(wavelength / (2 * math.pi)) / (2 * math.log(theta))
 
 
-Scaling = LinearScaling | Llama3Scaling | YarnScaling
+@dataclass(frozen=True, slots=True)
+class FactorScaling:
+    """Each frequency is divided by a factor of its own: what files of llama.cpp have instead of
+    Llama3Scaling's numbers. factors: head_dim / 2 of them.
+    """
+
+    factors: tuple[float, ...]
+
+    def frequencies(self, theta: float, head_dim: int) -> Tensor:
+        return plain_frequencies(theta, head_dim) / torch.tensor(self.factors)
+
+
+Scaling = LinearScaling | Llama3Scaling | YarnScaling | FactorScaling
 
 
 @dataclass(frozen=True, slots=True)

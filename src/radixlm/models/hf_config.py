@@ -22,7 +22,14 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from radixlm.core.errors import UnsupportedModelError
-from radixlm.layers.rotary import LinearScaling, Llama3Scaling, RopeConfig, Scaling, YarnScaling
+from radixlm.layers.rotary import (
+    FactorScaling,
+    LinearScaling,
+    Llama3Scaling,
+    RopeConfig,
+    Scaling,
+    YarnScaling,
+)
 
 # What numbers of a model can be: sizes fit an int32, factors a float32, products of two a float.
 MOST = 2**31 - 1
@@ -134,6 +141,12 @@ class _Yarn(Fields):
     truncate: Flag = True
 
 
+class _Factors(Fields):
+    """Only GGUF files have them, `radixlm.core.gguf_config`."""
+
+    factors: Annotated[list[Number], Field(min_length=1), supported("positive numbers")]
+
+
 class HFConfig(EndTokens):
     """What all architectures share; each one's own fields are in its subclass."""
 
@@ -230,6 +243,8 @@ def read_rope(config: HFConfig) -> tuple[RopeConfig, int]:
         case "yarn":
             scaling = _yarn(read(_Yarn, rope.model_extra, place), original, length)
             length = max(length, int(original * scaling.factor))
+        case "factors":
+            scaling = FactorScaling(tuple(read(_Factors, rope.model_extra, place).factors))
         case other:
             field = "type" if rope.rope_type is None else "rope_type"
             raise unsupported(place + field, other, _ROPE_TYPES)

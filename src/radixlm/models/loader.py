@@ -16,6 +16,9 @@ from radixlm.models.safetensors_files import Checkpoint
 
 _HARMLESS = ".rotary_emb.inv_freq"  # old checkpoints store what the config says anyway
 _NAMES_SHOWN = 5
+_FILLED_AT_ONCE = 1 << 24
+# What a tied head's quantized weight is called: it has no name in a checkpoint.
+_TIED = "lm_head"
 
 
 def load_model(
@@ -74,7 +77,9 @@ class _Filling:
         if isinstance(weight, Tensor):
             memory.copy_(weight)
         elif linear is None or self._choose is None:
-            memory.copy_(weight.dequantized())
+            _fill(memory, weight)
+            if self._choose is not None and memory is self._model.head.weight:
+                self._model.head.put(_TIED, weight)
         else:
             linear.put(name.removesuffix(".weight").rpartition(".")[2], weight)
         missing.discard(name)
@@ -88,6 +93,14 @@ class _Filling:
             self._model.pack(self._choose, self._quantize)
 
 
+def _fill(memory: Tensor, weight: QuantizedWeight) -> None:
+    """Some rows at a time: in float32 all of an embedding would be gigabytes."""
+    step = max(_FILLED_AT_ONCE // max(memory.shape[1], 1), 1)
+    for start in range(0, memory.shape[0], step):
+        rows = slice(start, start + step)
+        memory[rows] = weight.rows(rows).dequantized()
+
+
 def _described(config: ModelConfig, stored: int) -> dict[str, Tensor]:
     """The weights that `config` asks for, without memory, so that whatever it says costs nothing.
 
@@ -95,7 +108,7 @@ def _described(config: ModelConfig, stored: int) -> dict[str, Tensor]:
     """
     if config.n_layers > stored:
         raise CheckpointError(
-            f"config.json asks for {config.n_layers} layers (num_hidden_layers), "
+            f"the model's config asks for {config.n_layers} layers (num_hidden_layers), "
             f"but the files hold {stored} tensors"
         )
     nowhere = torch.device("meta")
@@ -103,7 +116,9 @@ def _described(config: ModelConfig, stored: int) -> dict[str, Tensor]:
         with nowhere:
             return CausalLM(config, dtype=torch.float32, device=nowhere).weights()
     except RuntimeError as error:
-        raise CheckpointError(f"config.json asks for weights that can not be: {error}") from None
+        raise CheckpointError(
+            f"the model's config asks for weights that can not be: {error}"
+        ) from None
 
 
 def _matched(checkpoint: Checkpoint, config: ModelConfig) -> list[str]:
@@ -123,14 +138,14 @@ def _matched(checkpoint: Checkpoint, config: ModelConfig) -> list[str]:
     ]
     if unexpected:
         raise CheckpointError(
-            f"the checkpoint holds {_listed(unexpected)}, which a model of this config.json has not"
+            f"the checkpoint holds {_listed(unexpected)}, which a model of this config has not"
         )
     wanted = [name for name in stored if name in weights]
     for name in wanted:
         shape = tuple(weights[name].shape)
         if stored[name] != shape:
             raise CheckpointError(
-                f"tensor {name!r} has shape {stored[name]}, config.json asks for {shape}"
+                f"tensor {name!r} has shape {stored[name]}, the model's config asks for {shape}"
             )
     return wanted
 

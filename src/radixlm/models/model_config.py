@@ -1,4 +1,4 @@
-"""config.json, read once at the boundary into a frozen ModelConfig; nothing else reads it. Which
+"""config.json, or what a GGUF file says in its place, read once into a frozen ModelConfig. Which
 architectures there are, by the config's `model_type`, and what sets each apart.
 """
 
@@ -13,8 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from pydantic import Field
 
-from radixlm.core.errors import CheckpointError
-from radixlm.core.files import read_json_object
+from radixlm.core.model_files import ModelFiles, files_of
 from radixlm.layers.rotary import RopeConfig
 from radixlm.models.hf_config import (
     MOST,
@@ -183,27 +182,19 @@ class ModelConfig:
         )
 
 
-def load_config(folder: Path) -> ModelConfig:
-    """Read config.json, and generation_config.json where there is one, from a model's folder.
+def load_config(model: Path | ModelFiles) -> ModelConfig:
+    """Read config.json, and generation_config.json where there is one, or what a GGUF file has.
 
     Raises CheckpointError when they cannot be read, UnsupportedModelError as `from_hf`.
     """
-    if not folder.is_dir():
-        raise CheckpointError(f"{folder} is not a folder; a model is a folder with a config.json")
-    path = folder / "config.json"
-    if not path.is_file():
-        raise CheckpointError(f"{folder} has no config.json; is it a Hugging Face model folder?")
-    generation = folder / "generation_config.json"
-    return ModelConfig.from_hf(
-        read_json_object(path), read_json_object(generation) if generation.is_file() else None
-    )
+    files = files_of(model)
+    return ModelConfig.from_hf(files.config(), files.generation_config())
 
 
-def recommended_sampling(folder: Path) -> dict[str, Any]:
+def recommended_sampling(model: Path | ModelFiles) -> dict[str, Any]:
     """What generation_config.json says of sampling, as it stands there; null is left out.
 
     Raises CheckpointError when the file cannot be read.
     """
-    path = folder / "generation_config.json"
-    given = read_json_object(path) if path.is_file() else {}
+    given = files_of(model).generation_config()
     return {name: given[name] for name in _SAMPLING_FIELDS if given.get(name) is not None}

@@ -48,6 +48,8 @@ class QuantizedCheckpoint:
     The types and shapes of all parts are checked before any is read.
     """
 
+    is_quantized = True
+
     def __init__(self, folder: Path, packing: Packing) -> None:
         self.where = str(folder)
         self._packing = packing

@@ -23,10 +23,13 @@ FLOATS = ("F32", "BF16", "F16", "F64")
 class Checkpoint(Protocol):
     """What a model's weights are read from, by the names that transformers gives them.
 
-    where: for messages.
+    where: for messages. is_quantized: whether some weights are.
     """
 
     where: str
+
+    @property
+    def is_quantized(self) -> bool: ...
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
@@ -55,6 +58,8 @@ class StoredTensor(NamedTuple):
 
 class PlainCheckpoint:
     """A folder of safetensors files with weights in floats, see `Checkpoint`."""
+
+    is_quantized = False
 
     def __init__(self, folder: Path) -> None:
         self.where = str(folder)

@@ -19,7 +19,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from radixlm.core.errors import InvalidRequestError, ModelError
 from radixlm.core.files import read_text
-from radixlm.text.tokenizer import Tokenizer, read_tokenizer_config, special_texts
+from radixlm.core.model_files import ModelFiles, files_of
+from radixlm.text.tokenizer import Tokenizer, special_texts
 
 MAX_RENDERED = 32 * 2**20  # characters
 _MOST_BYTES = 4 * 2**20
@@ -72,15 +73,16 @@ class ChatTemplate:
             return False
 
     @classmethod
-    def load(cls, folder: Path, override: Path | None = None) -> ChatTemplate | None:
-        """The folder's template, or the file `override` with the folder's special tokens.
+    def load(cls, model: Path | ModelFiles, override: Path | None = None) -> ChatTemplate | None:
+        """The model's template, or the file `override` with the model's special tokens.
 
         chat_template.jinja goes before `chat_template` in tokenizer_config.json, which is a text
         or a list of named ones: `default`, and `tool_use` for when there are tools. None when the
-        folder has no template. Raises ModelError when a file cannot be read.
+        model has no template. Raises ModelError when a file cannot be read.
         """
-        config = read_tokenizer_config(folder)
-        sources = _find_sources(folder, override, config)
+        files = files_of(model)
+        config = files.tokenizer_config()
+        sources = _find_sources(files.path, override, config)
         if _DEFAULT not in sources:
             return None
         special = special_texts(config)
@@ -167,7 +169,7 @@ def _find_sources(folder: Path, override: Path | None, config: Mapping[str, Any]
         # The user's own file may be a pipe.
         text = path.read_text(encoding="utf-8") if override else read_text(path, _MOST_BYTES)
         return {_DEFAULT: text}
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # within a GGUF file there is none
         if override is not None:
             raise ModelError(f"--chat-template {override}: no such file") from None
     except (OSError, ValueError) as error:

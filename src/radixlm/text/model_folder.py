@@ -1,4 +1,4 @@
-"""Where a model's folder is, which kinds are not supported, and commands that fetch others."""
+"""Where a model's folder or file is, which are not supported, and commands that fetch others."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from typing import Any
 
 from radixlm.core.errors import CheckpointError, ModelError, UnsupportedModelError
 from radixlm.core.files import QUANTIZERS, read_json_object
+from radixlm.core.gguf_file import MAGIC, GGUFFile
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*\w", re.ASCII)
 
 
 _MOST_OF_CARD = 2**20  # bytes
-_GGUF = b"GGUF"
+_SPLIT = re.compile(r"-\d{5}-of-\d{5}\.gguf\Z", re.ASCII)
+_SHOWN = 10
 _QUANTIZERS = ("FP8", "bitsandbytes", "MXFP4", "HQQ", "torchao", "ModelOpt", "Quark")
 # What a model card says that its model was made from.
 _MADE_FROM = re.compile(r"^base_model:\s*(?:-\s*)?[\"']?([\w.-]+/[\w.-]+)", re.MULTILINE)
@@ -59,9 +61,33 @@ _QUANTIZER_OF = {name.lower(): name for name in _QUANTIZERS} | {"fbgemm_fp8": "F
 
 
 def check_file(path: Path) -> None:
-    """Raise UnsupportedModelError where a file is a model in a format that is not read."""
-    if path.suffix == ".gguf" or _head(path, len(_GGUF)) == _GGUF:
-        raise _gguf(f"{str(path)!r} is a GGUF file")
+    """Raise ModelError where a file is no GGUF file, a part of one, or one that is damaged."""
+    if _head(path, len(MAGIC)) != MAGIC:
+        what = "is not a GGUF file" if path.suffix == ".gguf" else "is a file"
+        raise ModelError(f"{str(path)!r} {what}; give the folder of a model, or a GGUF file")
+    if _SPLIT.search(path.name):
+        raise UnsupportedModelError(
+            f"{str(path)!r} is one part of a GGUF file that was split, which is not supported; "
+            "join the parts with llama.cpp's tool",
+            commands=(f"llama-gguf-split --merge {shlex.quote(str(path))} model.gguf",),
+        )
+    GGUFFile(path)
+
+
+def found_file(folder: Path) -> Path | None:
+    """The GGUF file of a folder that holds one and no config.json. Raises UnsupportedModelError
+    where there are several.
+    """
+    if (folder / "config.json").is_file():
+        return None
+    found = sorted(folder.glob("*.gguf"))
+    if len(found) > 1:
+        shown = ", ".join(path.name for path in found[:_SHOWN]) + (", ..." * (len(found) > _SHOWN))
+        raise UnsupportedModelError(
+            f"{str(folder)!r} holds {len(found)} GGUF files ({shown}); give one of them",
+            commands=(serving(shlex.quote(str(found[0]))),),
+        )
+    return found[0] if found else None
 
 
 def check_kind(folder: Path) -> None:
@@ -69,8 +95,6 @@ def check_kind(folder: Path) -> None:
     if (folder / "adapter_config.json").is_file() and not _has_weights(folder):
         raise _adapter(folder)
     if not (folder / "config.json").is_file():
-        if any(folder.glob("*.gguf")):
-            raise _gguf(f"{str(folder)!r} holds a model as GGUF")
         _check_hub_cache(folder)
         return
     config = _read(folder / "config.json")
@@ -80,14 +104,6 @@ def check_kind(folder: Path) -> None:
         raise _quantized(folder, how, "quantization_config")
     if isinstance(config.get("quantization"), Mapping):
         raise _quantized(folder, "MLX", "quantization")
-
-
-def _gguf(what: str) -> UnsupportedModelError:
-    return UnsupportedModelError(
-        f"{what}, llama.cpp's format, which is not supported yet. Take the folder in Hugging Face "
-        "format that it was made from: the GGUF's page on the Hub links it as base model",
-        commands=fetching("OWNER/NAME"),
-    )
 
 
 def _adapter(folder: Path) -> UnsupportedModelError:
@@ -159,27 +175,34 @@ def _head(path: Path, most: int) -> bytes:
 DEMO_MODEL = Path(__file__).parent.parent / "demo_model"
 
 
-def resolve_folder(model: str | None) -> Path:
-    """The model's folder: None and "radixlm-demo" are the embedded model.
+def resolve_model(model: str | None) -> Path:
+    """The model's folder, or its GGUF file: None and "radixlm-demo" are the embedded model.
 
     Quick, so that a wrong one costs no wait. Raises ModelError that says what to do.
     """
     if model is None:
         return DEMO_MODEL
-    if is_folder(model):
+    if model and _holds(model, Path.is_dir):
         folder = Path(model).expanduser()
-        check_kind(folder)
-        return folder
+        if (file := found_file(folder)) is None:
+            check_kind(folder)
+            return folder
+        check_file(file)
+        return file
     if model == DEMO_NAME:
         return DEMO_MODEL
     if _holds(model, Path.is_file):
-        check_file(Path(model).expanduser())
-        raise ModelError(f"{model!r} is a file; give the folder that it is in")
+        file = Path(model).expanduser()
+        check_file(file)
+        return file
     raise _missing(model)
 
 
-def is_folder(model: str) -> bool:
-    return bool(model) and _holds(model, Path.is_dir)
+def is_model(model: str) -> bool:
+    """Whether a text is a model's place more likely than a prompt: a folder, or a GGUF file."""
+    if not model:
+        return False
+    return _holds(model, Path.is_dir) or (model.endswith(".gguf") and _holds(model, Path.is_file))
 
 
 def _holds(model: str, test: Callable[[Path], bool]) -> bool:
@@ -199,6 +222,7 @@ def _missing(model: str) -> ModelError:
         )
     return ModelError(
         f"there is no folder {model!r:.200}; give the path of a model's folder in Hugging Face "
-        "format, or none at all for the embedded demo model. To fetch one from the Hub",
+        "format or of a GGUF file, or none at all for the embedded demo model. To fetch one from "
+        "the Hub",
         commands=fetching("OWNER/NAME"),
     )

@@ -15,8 +15,9 @@ import numpy as np
 import tokenizers
 
 from radixlm.core.errors import InvalidRequestError, ModelError
-from radixlm.core.files import read_json_object
 from radixlm.core.keys import Key
+from radixlm.core.model_files import ModelFile, ModelFiles, files_of
+from radixlm.text.gguf_tokenizer import tokenizer_of
 from radixlm.text.token_bytes import read_decoder
 
 # Characters without a meaning; the last two of their plane are not characters.
@@ -86,12 +87,16 @@ class Tokenizer:
         self.bos_token_id = self._named(config, "bos_token")
 
     @classmethod
-    def load(cls, folder: Path) -> Tokenizer:
-        """Load a folder's tokenizer.json; without one, ask `transformers` to read the folder.
+    def load(cls, model: Path | ModelFiles) -> Tokenizer:
+        """Load a folder's tokenizer.json; without one, ask `transformers` to read the folder. Or
+        make what a GGUF file describes.
 
         Raises ModelError that says what is missing or broken.
         """
-        config = read_tokenizer_config(folder)
+        files = files_of(model)
+        config, folder = files.tokenizer_config(), files.path
+        if isinstance(files, ModelFile):
+            return cls(tokenizer_of(files.gguf), config)
         path = folder / "tokenizer.json"
         if not path.is_file():
             return cls(_through_transformers(folder), config)
@@ -276,12 +281,6 @@ def _spellings(spelled: Iterable[str]) -> re.Pattern[str] | None:
     """
     found = sorted((text for text in spelled if len(text) > 1), key=len, reverse=True)
     return re.compile("|".join(map(re.escape, found))) if found else None
-
-
-def read_tokenizer_config(folder: Path) -> dict[str, Any]:
-    """The folder's tokenizer_config.json, empty when there is none. Raises ModelError if broken."""
-    path = folder / "tokenizer_config.json"
-    return read_json_object(path) if path.exists() else {}
 
 
 def special_token_text(config: Mapping[str, Any], name: str) -> str | None:

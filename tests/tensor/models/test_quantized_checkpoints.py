@@ -330,7 +330,7 @@ def test_shapes_are_checked_against_the_config_before_data_is_read(
     path = tmp_path / "q" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"intermediate_size": 512}))
     edit(tmp_path / "q", filled("weight_scale", 0))
-    with pytest.raises(CheckpointError, match=r"has shape \(.*config\.json asks for"):
+    with pytest.raises(CheckpointError, match=r"has shape \(.*the model's config asks for"):
         load(tmp_path / "q")
 
 

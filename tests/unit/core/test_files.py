@@ -9,8 +9,8 @@ import pytest
 
 from radixlm.core.errors import CheckpointError, ModelError
 from radixlm.core.files import read_json_object, read_text
+from radixlm.core.model_files import ModelFolder
 from radixlm.text.chat_template import ChatTemplate
-from radixlm.text.tokenizer import read_tokenizer_config
 
 
 def test_a_long_file_is_refused(tmp_path: Path) -> None:
@@ -28,7 +28,7 @@ def test_a_file_without_end_is_not_read(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="not a regular file"):
         read_json_object(tmp_path / "tokenizer_config.json")
     with pytest.raises(ModelError, match="not a regular file"):
-        read_tokenizer_config(tmp_path)
+        ModelFolder(tmp_path).tokenizer_config()
     (tmp_path / "tokenizer_config.json").unlink()
     with pytest.raises(ModelError, match="not a regular file"):
         ChatTemplate.load(tmp_path)
@@ -38,7 +38,7 @@ def test_a_file_without_end_is_not_read(tmp_path: Path) -> None:
 def test_deep_json_is_an_error_of_the_file(tmp_path: Path, text: str) -> None:
     (tmp_path / "tokenizer_config.json").write_text(text)
     with pytest.raises(ModelError, match=r"tokenizer_config\.json is too deeply nested"):
-        read_tokenizer_config(tmp_path)
+        ModelFolder(tmp_path).tokenizer_config()
 
 
 @pytest.mark.parametrize(

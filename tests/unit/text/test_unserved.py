@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
-from radixlm.core.errors import ModelError, UnsupportedModelError
-from radixlm.text.model_folder import DEMO_MODEL, resolve_folder
+from radixlm.core.errors import CheckpointError, ModelError, UnsupportedModelError
+from radixlm.text.model_folder import DEMO_MODEL, is_model, resolve_model
+
+# A GGUF file of nothing.
+EMPTY = "GGUF\3" + "\0" * 19
 
 
 def folder_with(folder: Path, files: dict[str, Any]) -> str:
@@ -23,7 +26,7 @@ def folder_with(folder: Path, files: dict[str, Any]) -> str:
 
 def refused(model: str) -> UnsupportedModelError:
     with pytest.raises(UnsupportedModelError) as caught:
-        resolve_folder(model)
+        resolve_model(model)
     return caught.value
 
 
@@ -34,7 +37,6 @@ def quantized(method: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("files", "what"),
     [
-        ({"model-q4.gguf": "GGUF"}, "holds a model as GGUF, llama.cpp's format"),
         (quantized("fp8"), "quantized with FP8"),
         (quantized("bitsandbytes"), "quantized with bitsandbytes"),
         (quantized("mxfp4"), "quantized with MXFP4"),
@@ -55,13 +57,48 @@ def test_each_kind_is_named_with_the_command_for_another(tmp_path, files, what):
     assert serve.endswith("radixlm serve ~/models/NAME")
 
 
-def test_a_gguf_file_is_known_by_its_name_or_its_first_bytes(tmp_path):
-    for name, content in (("model.gguf", b""), ("model", b"GGUF\x03")):
-        (tmp_path / name).write_bytes(content)
-        assert "is a GGUF file" in refused(str(tmp_path / name)).message
-    (tmp_path / "model.bin").write_bytes(b"PK")
-    with pytest.raises(ModelError, match="is a file; give the folder"):
-        resolve_folder(str(tmp_path / "model.bin"))
+def test_a_gguf_file_is_known_by_its_first_bytes(tmp_path):
+    for name in ("model.gguf", "model"):
+        (tmp_path / name).write_text(EMPTY)
+        assert resolve_model(str(tmp_path / name)) == tmp_path / name
+    for name, text in (("other.gguf", "is not a GGUF file"), ("model.bin", "is a file; give")):
+        (tmp_path / name).write_bytes(b"PK")
+        with pytest.raises(ModelError, match=text):
+            resolve_model(str(tmp_path / name))
+
+
+def test_a_damaged_file_is_an_error_before_anything_is_loaded(tmp_path):
+    (tmp_path / "m.gguf").write_text(EMPTY[:-1])
+    with pytest.raises(CheckpointError, match="ends within"):
+        resolve_model(str(tmp_path / "m.gguf"))
+
+
+def test_what_is_a_model_and_what_a_prompt(tmp_path):
+    (tmp_path / "my model.gguf").write_text(EMPTY)
+    (tmp_path / "notes.txt").write_text("x")
+    models = (tmp_path, tmp_path / "my model.gguf", tmp_path / "notes.txt", tmp_path / "x.gguf")
+    assert [is_model(str(path)) for path in models] == [True, True, False, False]
+    assert not is_model("")
+
+
+def test_a_folder_may_hold_one_gguf_file(tmp_path):
+    folder = Path(folder_with(tmp_path / "model", {"a.gguf": EMPTY}))
+    assert resolve_model(str(folder)) == folder / "a.gguf"
+    (folder / "b.gguf").write_text(EMPTY)
+    error = refused(str(folder))
+    assert "2 GGUF files (a.gguf, b.gguf)" in error.message
+    assert error.commands[0].endswith(f"radixlm serve {folder}/a.gguf")
+    (folder / "config.json").write_text("{}")
+    assert resolve_model(str(folder)) == folder
+
+
+def test_parts_of_a_gguf_file_are_to_be_joined(tmp_path):
+    part = tmp_path / "m-00001-of-00003.gguf"
+    part.write_text(EMPTY)
+    for model in (part, tmp_path):
+        error = refused(str(model))
+        assert "is one part of a GGUF file" in error.message
+        assert error.commands[0] == f"llama-gguf-split --merge {part} model.gguf"
 
 
 def test_an_adapter_names_its_model(tmp_path):
@@ -81,7 +118,7 @@ def test_an_adapter_names_its_model(tmp_path):
 def test_a_merged_model_may_keep_its_adapter_s_config(tmp_path):
     files = {"adapter_config.json": {}, "config.json": {}, "model.safetensors": ""}
     model = folder_with(tmp_path / "merged", files)
-    assert str(resolve_folder(model)) == model
+    assert str(resolve_model(model)) == model
 
 
 @pytest.mark.parametrize(
@@ -100,23 +137,23 @@ def test_the_hub_s_own_cache_leads_to_the_version_in_it(tmp_path):
 @pytest.mark.parametrize("config", ["[" * 100_000, "[1]", "\xff", '{"model_type": "llama"}'])
 def test_what_else_is_wrong_with_a_config_is_told_by_its_reader(tmp_path, config):
     model = folder_with(tmp_path / "model", {"config.json": config})
-    assert str(resolve_folder(model)) == model
+    assert str(resolve_model(model)) == model
 
 
 def test_a_name_of_the_hub_is_answered_with_its_download():
     with pytest.raises(ModelError, match=r"no folder 'Qwen/Qwen3-0\.6B'") as caught:
-        resolve_folder("Qwen/Qwen3-0.6B")
+        resolve_model("Qwen/Qwen3-0.6B")
     assert "hf download Qwen/Qwen3-0.6B --local-dir ~/models/Qwen3-0.6B" in str(caught.value)
 
 
 @pytest.mark.parametrize("model", ["/no/where", "x" * 5000, "a\0b", "", "~nobody-of-that-name/x"])
 def test_paths_that_can_not_be_are_no_folders(model):
     with pytest.raises(ModelError, match="there is no folder"):
-        resolve_folder(model)
+        resolve_model(model)
 
 
 def test_the_embedded_model_has_a_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert resolve_folder("radixlm-demo") == resolve_folder(None) == DEMO_MODEL
+    assert resolve_model("radixlm-demo") == resolve_model(None) == DEMO_MODEL
     (tmp_path / "radixlm-demo").mkdir()
-    assert resolve_folder("radixlm-demo") == Path("radixlm-demo")
+    assert resolve_model("radixlm-demo") == Path("radixlm-demo")

@@ -1,0 +1,81 @@
+"""What comes with a model beside its weights, in a folder or in one GGUF file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from radixlm.core.errors import CheckpointError
+from radixlm.core.files import read_json_object
+from radixlm.core.gguf_config import config_of, generation_config_of, tokenizer_config_of
+from radixlm.core.gguf_file import GGUFFile
+
+_LONGEST_NAME = 100
+
+
+class ModelFolder:
+    """A folder in Hugging Face format: its JSON files, each read when it is asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def name(self) -> str:
+        return self.path.resolve().name
+
+    def config(self) -> Mapping[str, Any]:
+        """Raises CheckpointError where there is none, or it cannot be read."""
+        if not self.path.is_dir():
+            raise CheckpointError(
+                f"{self.path} is not a folder; a model is a folder with a config.json"
+            )
+        path = self.path / "config.json"
+        if not path.is_file():
+            raise CheckpointError(
+                f"{self.path} has no config.json; is it a Hugging Face model folder?"
+            )
+        return read_json_object(path)
+
+    def generation_config(self) -> Mapping[str, Any]:
+        """Empty where there is none. Raises CheckpointError where it cannot be read."""
+        path = self.path / "generation_config.json"
+        return read_json_object(path) if path.is_file() else {}
+
+    def tokenizer_config(self) -> Mapping[str, Any]:
+        """Empty where there is none. Raises CheckpointError where it cannot be read."""
+        path = self.path / "tokenizer_config.json"
+        return read_json_object(path) if path.exists() else {}
+
+
+class ModelFile:
+    """A GGUF file, whose head is read once: the same in its words. Raises CheckpointError."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.gguf = path, GGUFFile(path)
+
+    @property
+    def name(self) -> str:
+        """Its own, where that is fit to be shown."""
+        name: str = self.gguf.get("general.name", str, "")
+        fit = name.isprintable() and 0 < len(name.strip()) <= _LONGEST_NAME
+        return name.strip() if fit else self.path.stem
+
+    def config(self) -> Mapping[str, Any]:
+        return config_of(self.gguf)
+
+    def generation_config(self) -> Mapping[str, Any]:
+        return generation_config_of(self.gguf)
+
+    def tokenizer_config(self) -> Mapping[str, Any]:
+        return tokenizer_config_of(self.gguf)
+
+
+ModelFiles = ModelFolder | ModelFile
+
+
+def files_of(model: Path | ModelFiles) -> ModelFiles:
+    """Those of a folder or a GGUF file. Raises CheckpointError for a broken file."""
+    if not isinstance(model, Path):
+        return model
+    return ModelFile(model) if model.is_file() else ModelFolder(model)

@@ -7,6 +7,7 @@ on which processor adds them up.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from llvmlite import ir
@@ -21,10 +22,11 @@ from radixlm.kernels.vectors import (
     emitted,
     offset,
     processor_has,
+    vectors_and_rest,
 )
 
-# The largest code of a row's number.
-_MOST = 127.0
+# The least that a row's largest number counts as: what is smaller has no inverse.
+_LEAST = 2.0**-100
 # Added, it leaves a small number as an integer in the lowest bits.
 _SHIFT = 1.5 * 2**23
 _SHIFT_BITS = 0x4B400000
@@ -76,45 +78,76 @@ def _dots(builder: ir.IRBuilder, codes: Any, x: Any) -> Any:
 
 
 def make_encode(*, bfloat16: bool) -> Any:
-    """encode(x, size, codes, scale, total): `size` numbers, a multiple of 16, as signed bytes; what
-    one stands for is written to `scale`, and their sum, int32, to `total`.
+    """encode(x, size, codes, scale, total): `size` numbers as signed bytes; what one stands for is
+    written to `scale`, and their sum, int32, to `total`.
 
-    Where one of the numbers is not finite the scale is not a number.
+    Where one of the numbers is not finite the scale is NaN.
     """
-    element = 2 if bfloat16 else 4
 
     @emitted(types.void, *[types.int64] * 5)
     def encode(
         builder: ir.IRBuilder, x: Any, size: Any, codes: Any, scale: Any, total: Any
     ) -> None:
-        ops = Lanes(builder, MOST_LANES)
-        step, begin = ir.Constant(_INT64, MOST_LANES), ir.Constant(_INT64, 0)
-        top, broken = (cgutils.alloca_once_value(builder, ops.all(0)) for _ in range(2))
-        with cgutils.for_range_slice(builder, begin, size, step, _INT64) as (at, _):
-            number = ops.load(offset(builder, x, at, element), 0, bfloat16=bfloat16)
-            size_of = call(builder, f"llvm.fabs.v{MOST_LANES}f32", ops.vector, [number])
-            builder.store(ops.larger(size_of, builder.load(top)), top)
-            unlike = builder.fsub(number, number)  # 0, or not a number
-            builder.store(builder.fadd(builder.load(broken), unlike), broken)
-        largest = ops.largest(builder.load(top))
-        zero = ir.Constant(ir.FloatType(), 0)
-        some = builder.fcmp_ordered(">", largest, zero)
-        inverse = builder.fdiv(ir.Constant(ir.FloatType(), _MOST), largest)
-        factor = ops.spread(builder.select(some, inverse, zero))
-        sums = cgutils.alloca_once_value(builder, ops.all_integer(0))
-        with cgutils.for_range_slice(builder, begin, size, step, _INT64) as (at, _):
-            number = ops.load(offset(builder, x, at, element), 0, bfloat16=bfloat16)
-            shifted = builder.fadd(builder.fmul(number, factor), ops.all(_SHIFT))
-            code = builder.sub(builder.bitcast(shifted, ops.integers), ops.all_integer(_SHIFT_BITS))
-            builder.store(builder.add(builder.load(sums), code), sums)
-            here = builder.inttoptr(
-                builder.add(codes, at), ir.VectorType(_INT8, MOST_LANES).as_pointer()
-            )
-            builder.store(builder.trunc(code, ir.VectorType(_INT8, MOST_LANES)), here).align = 1
-        made = builder.fdiv(largest, ir.Constant(ir.FloatType(), _MOST))
-        made = builder.fadd(made, ops.sum(builder.load(broken)))
-        builder.store(made, builder.inttoptr(scale, ir.FloatType().as_pointer()))
-        added = ops.sum_integers(builder.load(sums))
+        added = _encode(builder, x, size, codes, scale, bfloat16=bfloat16)
         builder.store(added, builder.inttoptr(total, _INT32.as_pointer()))
 
     return encode
+
+
+def make_quantize(*, bfloat16: bool, bits: int) -> Any:
+    """quantize(x, size, codes, scale): the same without a sum, in 8 bits or in 16. codes may be
+    where x is, if they are not longer.
+    """
+
+    @emitted(types.void, *[types.int64] * 4)
+    def quantize(builder: ir.IRBuilder, x: Any, size: Any, codes: Any, scale: Any) -> None:
+        _encode(builder, x, size, codes, scale, bfloat16=bfloat16, bits=bits)
+
+    return quantize
+
+
+def _encode(
+    builder: ir.IRBuilder,
+    x: Any,
+    size: Any,
+    codes: Any,
+    scale: Any,
+    *,
+    bfloat16: bool,
+    bits: int = 8,
+) -> Any:
+    """Returns the sum of the codes."""
+    element, code_bytes, most = 2 if bfloat16 else 4, bits // 8, 2.0 ** (bits - 1) - 1
+    both = [Lanes(builder, lanes) for lanes in (MOST_LANES, 1)]
+    tops = {ops.lanes: cgutils.alloca_once_value(builder, ops.all(_LEAST)) for ops in both}
+    broken = {ops.lanes: cgutils.alloca_once_value(builder, ops.all(0)) for ops in both}
+    for ops, at in vectors_and_rest(builder, size):
+        number = ops.load(offset(builder, x, at, element), 0, bfloat16=bfloat16)
+        size_of = call(builder, f"llvm.fabs.v{ops.lanes}f32", ops.vector, [number])
+        top, unlike = tops[ops.lanes], broken[ops.lanes]
+        builder.store(ops.larger(size_of, builder.load(top)), top)
+        none = builder.fsub(number, number)  # 0, or not a number
+        builder.store(builder.fadd(builder.load(unlike), none), unlike)
+    largest, rest = (ops.largest(builder.load(tops[ops.lanes])) for ops in both)
+    largest = builder.select(builder.fcmp_ordered(">", rest, largest), rest, largest)
+    inverse = builder.fdiv(_float(most), largest)
+    sums = {ops.lanes: cgutils.alloca_once_value(builder, ops.all_integer(0)) for ops in both}
+    for ops, at in vectors_and_rest(builder, size):
+        number = ops.load(offset(builder, x, at, element), 0, bfloat16=bfloat16)
+        shifted = builder.fadd(builder.fmul(number, ops.spread(inverse)), ops.all(_SHIFT))
+        code = builder.sub(builder.bitcast(shifted, ops.integers), ops.all_integer(_SHIFT_BITS))
+        total = sums[ops.lanes]
+        builder.store(builder.add(builder.load(total), code), total)
+        kind = ir.VectorType(ir.IntType(bits), ops.lanes)
+        here = builder.inttoptr(offset(builder, codes, at, code_bytes), kind.as_pointer())
+        builder.store(builder.trunc(code, kind), here).align = 1
+    one, other = (ops.sum(builder.load(broken[ops.lanes])) for ops in both)
+    finite = builder.fcmp_ordered("ord", one, other)
+    made = builder.select(finite, builder.fdiv(largest, _float(most)), _float(math.nan))
+    builder.store(made, builder.inttoptr(scale, ir.FloatType().as_pointer()))
+    one, other = (ops.sum_integers(builder.load(sums[ops.lanes])) for ops in both)
+    return builder.add(one, other)
+
+
+def _float(number: float) -> Any:
+    return ir.Constant(ir.FloatType(), number)

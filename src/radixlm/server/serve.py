@@ -227,7 +227,7 @@ def welcome(
         f"RadixLM serves {name} on {place}\n"
         f"  model    {info.model_type}, {info.dtype} on {info.device}{threads}\n"
         f"  context  {info.context_length:,} tokens\n"
-        f"  KV pool  {info.kv_tokens:,} tokens, {size}{limit}\n"
+        f"  KV pool  {info.kv_tokens:,} tokens, {info.kv_cache_dtype}, {size}{limit}\n"
         f"  page     {url}/ui\n"
         f"try:\n  {tool} {url}{_CHAT if chats else _COMPLETION}"
     )

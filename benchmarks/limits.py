@@ -27,6 +27,7 @@ import json
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -174,7 +175,7 @@ class Bench:
     def seconds(self, step: Step, timing: Timing) -> list[float]:
         """On each pool, by turns."""
         batch = make_batch(step, self._table, self.config.vocab_size)
-        return median_of_turns([lambda r=r: r.execute(batch) for r in self._runners], timing)
+        return median_of_turns([partial(each.execute, batch) for each in self._runners], timing)
 
     def profile(self, step: Step, repeats: int) -> dict[str, float]:
         """Milliseconds of a step by heading, the longest first."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections import namedtuple
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -76,12 +77,8 @@ def make_direct_kernel(
     score_tile, mix_tile = _make_passes(
         queries, head_dim, bfloat16=bfloat16, pairs=pairs, coded=coded
     )
-    if coded:
-        take_queries, weigh_rows, values_of = _make_coded(queries, head_dim, bfloat16=bfloat16)
-    else:
-        take_queries, weigh_rows, values_of = _make_plain(
-            queries, head_dim, bfloat16=bfloat16, pairs=pairs
-        )
+    own = _make_coded if coded else partial(_make_plain, pairs=pairs)
+    take_queries, weigh_rows, values_of = own(queries, head_dim, bfloat16=bfloat16)
     take_in = _make_take_in(head_dim)
     write = make_write(head_dim, bfloat16=bfloat16)
     element = 1 if coded else 2 if bfloat16 else 4

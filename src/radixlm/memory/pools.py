@@ -128,7 +128,7 @@ def _codes_of(x: Tensor) -> tuple[Tensor, Tensor]:
     """(tokens, heads, head_dim) as int8, and their scales (tokens, heads) float32."""
     numbers = x.float()
     largest = numbers.abs().amax(-1).clamp_(min=_LEAST)
-    factors = _MOST_CODE / largest
+    factors = torch.full_like(largest, _MOST_CODE) / largest  # a number / it is two operations
     codes = (numbers * factors[..., None]).round_().nan_to_num_(0).to(torch.int8)
     return codes, torch.where(largest.isfinite(), largest / _MOST_CODE, torch.nan)
 

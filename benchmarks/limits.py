@@ -1,10 +1,12 @@
 """What this machine can do, and how much of it the engine does.
 
     python -m benchmarks.limits [--shapes smollm-135m] [--dtypes bfloat16] [--quick] [--threads N]
+                                [--kv-cache-dtype int8]
 
 First matrix products in the model's shapes, with weights that come from memory, and the memory's
 bandwidth. Then steps of the ModelRunner on random weights: chunks of a prompt, and decoding with
-256 tokens of context per request, or 64 of its own under 4,096 that all share. Their bound is
+256 or 2,048 tokens of context per request, or 64 of its own under 4,096 that all share. With
+--kv-cache-dtype int8 each step takes turns on a pool of either kind. The bound of the usual one is
 
     max(operations / rate, (weights + unique keys and values) / bandwidth)
 
@@ -25,6 +27,7 @@ import json
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,7 +42,7 @@ from benchmarks.machine import (
     bandwidths,
     head_product,
     layer_products,
-    median_seconds,
+    median_of_turns,
     product_rates,
 )
 from benchmarks.step_profile import StepProfile
@@ -55,7 +58,7 @@ from radixlm.runner.model_runner import ModelRunner
 from radixlm.testing.checkpoints import SHAPES, write_random_checkpoint
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-DECODE, CHUNKS = (1, 8, 32), (256, 2048)
+DECODE, LONG, CHUNKS = (1, 8, 32), (1, 8), (256, 2048)
 PARAMS = SamplingParams(max_tokens=1, temperature=0)
 PROFILED = ("prefill 256", "decode 8")
 console = Console(width=120)
@@ -86,6 +89,7 @@ def steps(*, quick: bool) -> list[Step]:
     chunks = CHUNKS[:1] if quick else CHUNKS
     made = [Step(f"prefill {chunk}", 1, chunk) for chunk in chunks]
     made += [Step(f"decode {rows}", rows, 1, own=256) for rows in DECODE]
+    made += [Step(f"decode {rows} of 2,048", rows, 1, own=2_048) for rows in LONG]
     return [*made, Step("decode 32 under 4,096", 32, 1, own=64, shared=4_096)]
 
 
@@ -136,9 +140,11 @@ def make_batch(step: Step, table: ReqToTokenPool, vocab_size: int) -> ScheduledB
 
 
 class Bench:
-    """A model and its pool, on which any of the steps can be run."""
+    """A model and its pools, on which any of the steps can be run. kinds: whether each is coded."""
 
-    def __init__(self, shape: str, dtype: torch.dtype, wanted: Sequence[Step]) -> None:
+    def __init__(
+        self, shape: str, dtype: torch.dtype, wanted: Sequence[Step], kinds: Sequence[bool]
+    ) -> None:
         with tempfile.TemporaryDirectory() as scratch:
             folder = write_random_checkpoint(shape, Path(scratch) / shape)
             self.config = load_config(folder)
@@ -153,26 +159,32 @@ class Bench:
         self._model.pack(ProductTable(user_store()).choice)
         slots = max(step.unique for step in wanted)
         longest = max(step.shared + step.own + step.new for step in wanted)
-        self._pool = KVPool(
-            self.config.n_layers, slots, self.config.n_kv_heads, self.config.head_dim, dtype
-        )
-        for tensor in (*self._pool.keys, *self._pool.values):
-            tensor.normal_()
         self._table = ReqToTokenPool(max(step.rows for step in wanted), longest)
-        self._runner = ModelRunner(self._model, self._pool, self._table)
+        self._runners = [
+            ModelRunner(self._model, self._filled(slots, dtype, coded=coded), self._table)
+            for coded in kinds
+        ]
 
-    def seconds(self, step: Step, timing: Timing) -> float:
+    def _filled(self, slots: int, dtype: torch.dtype, *, coded: bool) -> KVPool:
+        shape = (self.config.n_kv_heads, self.config.head_dim)
+        pool = KVPool(self.config.n_layers, slots, *shape, dtype, coded=coded)
+        for layer in range(pool.n_layers):
+            pool.write(layer, torch.arange(slots), *torch.randn(2, slots, *shape).to(dtype))
+        return pool
+
+    def seconds(self, step: Step, timing: Timing) -> list[float]:
+        """On each pool, by turns."""
         batch = make_batch(step, self._table, self.config.vocab_size)
-        return median_seconds(lambda: self._runner.execute(batch), timing)
+        return median_of_turns([partial(each.execute, batch) for each in self._runners], timing)
 
     def profile(self, step: Step, repeats: int) -> dict[str, float]:
         """Milliseconds of a step by heading, the longest first."""
         batch = make_batch(step, self._table, self.config.vocab_size)
-        self._runner.execute(batch)
+        self._runners[0].execute(batch)
         profile = StepProfile()
         with profile.watching():
             for _ in range(repeats):
-                self._runner.execute(batch)
+                self._runners[0].execute(batch)
         longest = sorted(profile.seconds.items(), key=lambda item: -item[1])
         return {heading: round(1e3 * spent / repeats, 3) for heading, spent in longest}
 
@@ -197,18 +209,18 @@ def measure_rates(shape: str, dtype: torch.dtype, timing: Timing) -> dict[str, d
 
 
 def measure(
-    shape: str, dtype: torch.dtype, read: float, timing: Timing, *, quick: bool
+    shape: str, dtype: torch.dtype, read: float, timing: Timing, *, quick: bool, coded: bool
 ) -> dict[str, Any]:
     """Rates in GFLOP/s, steps with their bound in milliseconds, profiles in milliseconds."""
     rates = measure_rates(shape, dtype, timing)
     rate = max(by[max(CHUNKS)] for name, by in rates.items() if name.startswith("layer"))
     wanted = steps(quick=quick)
-    bench = Bench(shape, dtype, wanted)
+    bench = Bench(shape, dtype, wanted, [False, True] if coded else [False])
     rows = []
     for step in tqdm(wanted, desc=f"{shape} {_name(dtype)}", dynamic_ncols=True):
         work, moved = operations(bench.config, step), bytes_read(bench.config, step, dtype)
         bound = max(work / rate, moved / read)
-        seconds = bench.seconds(step, timing)
+        seconds, *of_codes = bench.seconds(step, timing)
         rows.append(
             {
                 "step": step.name,
@@ -219,6 +231,7 @@ def measure(
                 "step_ms": round(1e3 * seconds, 2),
                 "share": round(bound / seconds, 3),
             }
+            | _beside(seconds, *of_codes)
         )
     return {
         "shape": shape,
@@ -232,6 +245,12 @@ def measure(
             step.name: bench.profile(step, timing.least) for step in wanted if step.name in PROFILED
         },
     }
+
+
+def _beside(seconds: float, of_codes: float | None = None) -> dict[str, float]:
+    if of_codes is None:
+        return {}
+    return {"int8_ms": round(1e3 * of_codes, 2), "int8_ratio": round(of_codes / seconds, 3)}
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -268,6 +287,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     parser.add_argument("--shapes", default="smollm-135m,qwen3-0.6b")
     parser.add_argument("--dtypes", default=",".join(DTYPES))
+    parser.add_argument("--kv-cache-dtype", choices=("auto", "int8"), default="auto")
     parser.add_argument("--quick", action="store_true", help="short chunks, few repeats")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
@@ -279,7 +299,9 @@ def main() -> None:
     results = []
     for shape in options.shapes.split(","):
         for dtype in options.dtypes.split(","):
-            made = measure(shape, DTYPES[dtype], memory["read"], timing, quick=options.quick)
+            coded = options.kv_cache_dtype == "int8"
+            read, quick = memory["read"], options.quick
+            made = measure(shape, DTYPES[dtype], read, timing, quick=quick, coded=coded)
             show(made)
             results.append(made)
     report = {

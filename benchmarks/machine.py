@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import cycle
 from typing import NamedTuple
 
@@ -65,16 +65,23 @@ def clock() -> float:
 
 def median_seconds(work: Callable[[], object], timing: Timing) -> float:
     """The median of some repeats, after one that is not counted."""
-    work()
-    times: list[float] = []
-    began = time.perf_counter()
-    while len(times) < timing.most:
-        started = clock()
+    return median_of_turns([work], timing)[0]
+
+
+def median_of_turns(works: Sequence[Callable[[], object]], timing: Timing) -> list[float]:
+    """The same of several, which take turns."""
+    for work in works:
         work()
-        times.append(clock() - started)
-        if len(times) >= timing.least and time.perf_counter() - began > timing.budget:
+    times: list[list[float]] = [[] for _ in works]
+    began = time.perf_counter()
+    while len(times[0]) < timing.most:
+        for work, of_work in zip(works, times, strict=True):
+            started = clock()
+            work()
+            of_work.append(clock() - started)
+        if len(times[0]) >= timing.least and time.perf_counter() - began > timing.budget:
             break
-    return statistics.median(times)
+    return [statistics.median(of_work) for of_work in times]
 
 
 def product_rates(

@@ -1,7 +1,7 @@
 """The deterministic mode: the same requests in every company, and whether any bit differs.
 
     python -m benchmarks.same_bits [--requests 1000] [--architecture llama ...] [--dtype bfloat16]
-                                   [--setting "cold" ...] [--without]
+                                   [--setting "cold" ...] [--kv-cache-dtype int8] [--without]
 
 Requests in families share up to 1,500 tokens of their prompts; half of them are drawn with a seed.
 Each is first run alone, without a cache. Then all run in each setting, and every token's
@@ -152,6 +152,7 @@ def main() -> int:
     parser.add_argument("--architecture", nargs="+", choices=ARCHITECTURES)
     parser.add_argument("--dtype", nargs="+", choices=DTYPES, default=DTYPES)
     parser.add_argument("--setting", nargs="+", choices=[each.name for each in SETTINGS])
+    parser.add_argument("--kv-cache-dtype", choices=("auto", "int8"), default="auto")
     parser.add_argument("--without", action="store_true")
     args = parser.parse_args()
     if args.requests < 1:
@@ -171,6 +172,7 @@ def main() -> int:
                 shape: dict[str, Any] = {**SHAPE, **HEADS[architecture], "vocab_size": vocab}
                 make_checkpoint(folder, architecture, max_position_embeddings=CONTEXT, **shape)
             flags = {"dtype": dtype, "deterministic": not args.without}
+            flags |= {"kv_cache_dtype": args.kv_cache_dtype}
             outcomes = []
             for outcome in compare(folder, settings, args.requests, vocab, flags):
                 outcomes.append(outcome)

@@ -65,6 +65,15 @@ def make_case(
     return _filled(rows, table.table, places, heads, dtype, seed)
 
 
+def in_codes(case: Case) -> Case:
+    """The same with a pool that is coded; where the other holds NaN, scales do."""
+    old = case.pool
+    shape = old.n_layers, old.capacity, old.n_kv_heads, old.head_dim
+    pool = KVPool(*shape, old.dtype, old.device, coded=True)
+    pool.write(1, torch.arange(old.capacity, device=old.device), old.keys[1], old.values[1])
+    return case._replace(pool=pool)
+
+
 class Path(NamedTuple):
     """A row of a tree: (node, its tokens) from the top, then tokens of its own, then new ones."""
 
@@ -197,8 +206,10 @@ def reference(case: Case) -> Tensor:
     for row in case.rows:
         slots = case.table[row.row, : row.stop].long()
         shared = case.q.shape[1] // case.k.shape[1]
-        keys = case.pool.keys[1][slots].double().repeat_interleave(shared, dim=1)
-        values = case.pool.values[1][slots].double().repeat_interleave(shared, dim=1)
+        keys, values = (
+            numbers.double().repeat_interleave(shared, dim=1)
+            for numbers in case.pool.read(1, slots)
+        )
         queries = case.q[token : token + row.n_new].double()
         scores = torch.einsum("nhd,thd->nht", queries, keys) * queries.shape[-1] ** -0.5
         position = torch.arange(row.stop, device=slots.device)

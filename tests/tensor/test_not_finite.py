@@ -62,9 +62,17 @@ def model(runners: list[tuple[Any, KVPool]], engine: Engine) -> Any:
     return model
 
 
+@pytest.fixture(params=["auto", "int8"])
+def kept(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture
-def engine(folder: Path, backend: None, runners: list[tuple[Any, KVPool]]) -> Iterator[Engine]:
-    with Engine(str(folder), kv_tokens=2_000, chunked_prefill_size=24) as made:
+def engine(
+    folder: Path, backend: None, kept: str, runners: list[tuple[Any, KVPool]]
+) -> Iterator[Engine]:
+    flags: dict[str, Any] = {"chunked_prefill_size": 24, "kv_cache_dtype": kept}
+    with Engine(str(folder), kv_tokens=2_000, **flags) as made:
         yield made
         stats = made.stats()
         assert stats.leaks == 0
@@ -138,6 +146,6 @@ def test_what_nobody_wrote_is_never_read(engine: Engine, runners: list[tuple[Any
     wanted = engine.generate(prompts, GREEDY)
     engine.flush_cache()
     [(_, pool)] = runners
-    for part in (*pool.keys, *pool.values):
+    for part in pool.scales if pool.coded else (*pool.keys, *pool.values):
         part.fill_(float("nan"))
     assert [o.token_ids for o in engine.generate(prompts, GREEDY)] == [o.token_ids for o in wanted]

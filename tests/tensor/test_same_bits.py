@@ -19,17 +19,20 @@ def run(*options: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("architecture", "settings"),
+    ("architecture", "settings", "kept"),
     [
-        ("llama", QUICK),
+        ("llama", QUICK, "auto"),
+        ("llama", QUICK, "int8"),
         *(
-            pytest.param(name, [], id=name, marks=pytest.mark.slow)
+            pytest.param(name, [], kept, id=f"{name} {kept}", marks=pytest.mark.slow)
             for name in ("llama", "mistral", "qwen2", "qwen3")
+            for kept in ("auto", "int8")
         ),
     ],
 )
-def test_the_same_bits_in_any_company(architecture: str, settings: list[str]) -> None:
+def test_the_same_bits_in_any_company(architecture: str, settings: list[str], kept: str) -> None:
     chosen = ["--setting", *settings] if settings else []
+    chosen += ["--kv-cache-dtype", kept]
     requests = 30 if settings else 60
     done = run("--requests", str(requests), "--architecture", architecture, *chosen)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -22,6 +22,7 @@ from radixlm.attention.tiles import make_tile_kernel
 from radixlm.attention.torch_backend import TorchBackend
 from radixlm.core.errors import ConfigError
 from radixlm.kernels.amx import has_tiles
+from radixlm.kernels.code_dots import has_code_dots
 from radixlm.kernels.dots import has_pairs
 from radixlm.kernels.openmp import Worker, team, threads_for
 from radixlm.layers.linear import QueryKeyNorm
@@ -105,18 +106,22 @@ class CpuBackend:
         bfloat16 = pool.dtype == torch.bfloat16
         tiles = bfloat16 and has_tiles()
         self._shape = Shape(
-            queries, pool.head_dim, bfloat16, tiles, ordered=deterministic and tiles
+            queries, pool.head_dim, bfloat16, tiles, deterministic and tiles, pool.coded
         )
         self._tiles = make_tile_kernel(self._shape)
         self._scratch: Tensor | None = None
-        self._place = make_place_kernel(pool.head_dim, bfloat16=bfloat16)
+        self._place = make_place_kernel(pool.head_dim, bfloat16=bfloat16, coded=pool.coded)
         self._merge = make_merge_kernel(pool.head_dim, bfloat16=bfloat16)
         self._direct = None
-        # Sums of AMX are in an order of their own, which single tokens would not have.
+        # Sums of AMX are in an order of their own, which single tokens would not have; of codes
+        # they have queries and weights in 16 bits.
         pairs = has_pairs(pool.head_dim, bfloat16=bfloat16)
-        in_tiles_alone = tiles or pairs != self._shape.pairs
-        if queries < least_queries and not (deterministic and in_tiles_alone):
-            self._direct = make_direct_kernel(queries, pool.head_dim, bfloat16=bfloat16)
+        in_tiles_alone = tiles or pool.coded or pairs != self._shape.pairs
+        known = not pool.coded or has_code_dots(pool.head_dim)
+        if queries < least_queries and known and not (deterministic and in_tiles_alone):
+            self._direct = make_direct_kernel(
+                queries, pool.head_dim, bfloat16=bfloat16, coded=pool.coded
+            )
 
     def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> CpuAttention:
         """See `Backend`."""
@@ -221,17 +226,19 @@ class CpuAttention:
         """See `Attend`."""
         answers = torch.empty((qkv.shape[0], self._width), dtype=qkv.dtype, device="cpu")
         at, stride = qkv.data_ptr(), qkv.stride(0) * qkv.element_size()
-        keys, values = (side[layer].data_ptr() for side in (self._pool.keys, self._pool.values))
+        pool = self._pool
+        sides = pool.keys, pool.values, pool.scales
+        keys, values, scales = (side[layer].data_ptr() for side in sides)
         arguments = self._placing.arguments
         arguments.qkv, arguments.stride, arguments.table = at, stride, rotation.table.data_ptr()
-        arguments.keys, arguments.values = keys, values
+        arguments.keys, arguments.values, arguments.scales = keys, values, scales
         arguments.q_weight, arguments.k_weight = (0, 0) if norm is None else norm.addresses
         arguments.eps = 0 if norm is None else norm.eps_bits
         self._placing(threads_for(arguments.rows, ROWS_PER_UNIT))
         for worker in self._workers:
             arguments = worker.arguments
             arguments.q, arguments.q_stride = at, stride
-            arguments.keys, arguments.values = keys, values
+            arguments.keys, arguments.values, arguments.scales = keys, values, scales
             arguments.answers = answers.data_ptr()
             worker(self._threads)
         if self._merge is not None:

@@ -14,13 +14,16 @@ from __future__ import annotations
 import math
 from collections import namedtuple
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from radixlm.attention.direct_codes import make_code_queries, make_code_values, make_code_weigh
 from radixlm.attention.merge import STATE_BYTES, begin, make_fold, make_write
 from radixlm.attention.reads import READ_BYTES
 from radixlm.attention.tile_layout import TILE, copy_floats, fetch
+from radixlm.kernels.code_dots import make_code_mix, make_code_scores
 from radixlm.kernels.dots import (
     has_pairs,
     make_fetch_ahead,
@@ -55,23 +58,30 @@ _Ahead = tuple[int, int, int]
 
 _Arguments = namedtuple(
     "_Arguments",
-    "counters items key_heads q q_stride keys values slots reads answers parts states scratch",
+    "counters items key_heads q q_stride keys values scales slots reads answers parts states "
+    "scratch",
 )
 
 
 @compiled(_Arguments)
-def make_direct_kernel(queries: int, head_dim: int, *, bfloat16: bool) -> Callable[[Any], None]:
+def make_direct_kernel(
+    queries: int, head_dim: int, *, bfloat16: bool, coded: bool
+) -> Callable[[Any], None]:
     """The kernel for a shape: `queries` per key head. Takes a second to compile, once.
 
-    reads: address of rows of int64, see `Read`; of one token each. slots: address of int32; after a
-    read's own there are `MORE_SLOTS`. scratch: see `scratch_bytes`.
+    coded: the pool is, and `has_code_dots`; scales: its own. reads: address of rows of int64, see
+    `Read`; of one token each. slots: address of int32; after a read's own there are `MORE_SLOTS`.
+    scratch: see `scratch_bytes`.
     """
-    pairs = has_pairs(head_dim, bfloat16=bfloat16)
-    score_tile, mix_tile = _make_passes(queries, head_dim, bfloat16=bfloat16, pairs=pairs)
-    weigh_rows = _make_weigh_rows(head_dim, pairs=pairs)
-    take_in = _make_take_in(head_dim, pairs=pairs)
+    pairs = has_pairs(head_dim, bfloat16=bfloat16) and not coded
+    score_tile, mix_tile = _make_passes(
+        queries, head_dim, bfloat16=bfloat16, pairs=pairs, coded=coded
+    )
+    own = _make_coded if coded else partial(_make_plain, pairs=pairs)
+    take_queries, weigh_rows, values_of = own(queries, head_dim, bfloat16=bfloat16)
+    take_in = _make_take_in(head_dim)
     write = make_write(head_dim, bfloat16=bfloat16)
-    element, widened = 2 if bfloat16 else 4, bfloat16 and not pairs
+    element = 1 if coded else 2 if bfloat16 else 4
     each = inner(scratch_bytes)
 
     def attend(args: _Arguments) -> None:
@@ -82,6 +92,7 @@ def make_direct_kernel(queries: int, head_dim: int, *, bfloat16: bool) -> Callab
         of_tile, mixed = wide_q + 4 * numbers, wide_q + 8 * numbers
         states = wide_q + 12 * numbers
         tile_states = states + STATE_BYTES * heads
+        scales = tile_states + STATE_BYTES * heads
         item = take_unit(args.counters)
         if item < args.items:
             read = words(args.reads + READ_BYTES * item)
@@ -89,16 +100,13 @@ def make_direct_kernel(queries: int, head_dim: int, *, bfloat16: bool) -> Callab
         while item < args.items:
             read = words(args.reads + READ_BYTES * item)
             token, slots, count, part = read[0], args.slots + 4 * read[2], read[3], read[6]
-            q = args.q + token * args.q_stride
-            if widened:
-                copy_floats(q, numbers, wide_q, numbers, True)
-                q = wide_q
+            q = take_queries(args.q + token * args.q_stride, heads, wide_q, scales)
             begin(mixed, states, heads, head_dim)
             for first in range(0, count, TILE):
                 width, here = min(TILE, count - first), slots + 4 * first
                 values = (args.values, here, width)
                 score_tile(args.keys, args.key_heads, here, width, q, scores, values)
-                weigh_rows(scores, tile_states, heads, width)
+                weigh_rows(args, here, width, scores, tile_states, scales)
                 clear(of_tile, numbers)
                 later = (args.keys, here + 4 * width, count - first - width)
                 if not later[2]:
@@ -106,6 +114,7 @@ def make_direct_kernel(queries: int, head_dim: int, *, bfloat16: bool) -> Callab
                     read = words(args.reads + READ_BYTES * min(item, args.items - 1))
                     later = (args.keys, args.slots + 4 * read[2], read[3])
                 mix_tile(args.values, args.key_heads, here, width, of_tile, scores, later)
+                values_of(of_tile, heads, scales)
                 take_in(mixed, states, of_tile, tile_states, heads)
             for i in range(heads):
                 its_state = states + STATE_BYTES * i
@@ -114,28 +123,65 @@ def make_direct_kernel(queries: int, head_dim: int, *, bfloat16: bool) -> Callab
     return attend
 
 
-def _make_weigh_rows(head_dim: int, *, pairs: bool) -> Any:
-    """weigh_rows(scores, states, heads, count): scores of a tile become weights, in place."""
+def _make_plain(
+    queries: int, head_dim: int, *, bfloat16: bool, pairs: bool
+) -> tuple[Any, Any, Any]:
+    """take_queries(q, heads, room, scales): where a token's queries are, as they are multiplied.
+    weigh_rows(args, slots, count, scores, states, scales): scores of a tile become weights, in
+    place. values_of(mixed, heads, scales): mixed values of a tile become float32, in order.
+    """
     weigh = make_weigh(LOG2_E / math.sqrt(head_dim), bfloat16=pairs)
+    widened = bfloat16 and not pairs
 
     @inner
-    def weigh_rows(scores: int, states: int, heads: int, count: int) -> None:
+    def take_queries(q: int, heads: int, room: int, _scales: int) -> int:
+        if widened:
+            copy_floats(q, heads * head_dim, room, heads * head_dim, True)
+            return room
+        return q
+
+    @inner
+    def weigh_rows(
+        args: _Arguments, _slots: int, count: int, scores: int, states: int, _scales: int
+    ) -> None:
         whole = -(-count // MOST_LANES) * MOST_LANES
-        for i in range(heads):
+        for i in range(args.key_heads * queries):
             at = scores + 4 * i * _SCORES
             weigh(at, count, at, whole, states + STATE_BYTES * i)
 
-    return weigh_rows
+    @inner
+    def values_of(mixed: int, heads: int, _scales: int) -> None:
+        if pairs:
+            put_in_order(mixed, heads * head_dim)
+
+    return take_queries, weigh_rows, values_of
 
 
-def _make_take_in(head_dim: int, *, pairs: bool) -> Any:
+def _make_coded(queries: int, head_dim: int, *, bfloat16: bool) -> tuple[Any, Any, Any]:
+    """The same where the pool is coded."""
+    take, values_of = make_code_queries(head_dim, bfloat16=bfloat16), make_code_values(head_dim)
+    weigh = make_code_weigh(queries, head_dim, _SCORES)
+
+    @inner
+    def take_queries(q: int, heads: int, room: int, scales: int) -> int:
+        take(q, heads, room, scales)
+        return room
+
+    @inner
+    def weigh_rows(
+        args: _Arguments, slots: int, count: int, scores: int, states: int, scales: int
+    ) -> None:
+        weigh(args.scales, slots, count, scores, states, args.key_heads, scales)
+
+    return take_queries, weigh_rows, values_of
+
+
+def _make_take_in(head_dim: int) -> Any:
     """take_in(mixed, states, of_tile, tile_states, heads): what a tile gave."""
     fold = make_fold(head_dim)
 
     @inner
     def take_in(mixed: int, states: int, of_tile: int, tile_states: int, heads: int) -> None:
-        if pairs:
-            put_in_order(of_tile, heads * head_dim)
         for i in range(heads):
             place, state = 4 * i * head_dim, STATE_BYTES * i
             fold(mixed + place, states + state, of_tile + place, tile_states + state)
@@ -145,9 +191,10 @@ def _make_take_in(head_dim: int, *, pairs: bool) -> Any:
 
 def scratch_bytes(heads: int, head_dim: int) -> int:
     """What a thread writes, as float32 numbers: scores of all `heads` of queries with a tile, the
-    queries, mixed values and states of a tile and of the context so far.
+    queries, mixed values and states of a tile and of the context so far, scales of queries, weights
+    and a tile's tokens.
     """
-    numbers = heads * (_SCORES + 3 * head_dim + 4)
+    numbers = heads * (_SCORES + 3 * head_dim + 6) + 2 * TILE
     return -(-numbers // MOST_LANES) * MOST_LANES * 4
 
 
@@ -157,16 +204,24 @@ def _section(size: int) -> int:
     return max(MOST_LANES, _SECTION_BYTES // size // MOST_LANES * MOST_LANES)
 
 
-def _make_passes(queries: int, head_dim: int, *, bfloat16: bool, pairs: bool) -> tuple[Any, Any]:
+def _make_passes(
+    queries: int, head_dim: int, *, bfloat16: bool, pairs: bool, coded: bool
+) -> tuple[Any, Any]:
     """The two passes over a tile: scores of its keys, and its values mixed.
 
-    pairs: products are of pairs of bfloat16 numbers; queries and weights are bfloat16 then.
+    pairs: products are of pairs of bfloat16 numbers; queries and weights are bfloat16 then. coded:
+    both are in 16 bits.
     """
     block = max(n for n in range(1, _MOST_QUERIES + 1) if queries % n == 0)
-    element = 2 if bfloat16 else 4
+    element = 1 if coded else 2 if bfloat16 else 4
     length = head_dim * element
-    score = _by_vectors(make_scores(block, head_dim, bfloat16=bfloat16, pairs=pairs))
-    if pairs:
+    if coded:
+        score = _by_vectors(make_code_scores(block, head_dim))
+    else:
+        score = _by_vectors(make_scores(block, head_dim, bfloat16=bfloat16, pairs=pairs))
+    if coded:
+        mix = make_code_mix(block, head_dim)
+    elif pairs:
         mix = make_pair_mix(block, head_dim)
     else:
         mix = _by_fours(length, *(make_mix(block, head_dim, n, bfloat16=bfloat16) for n in (4, 1)))
@@ -198,7 +253,8 @@ def _make_passes(queries: int, head_dim: int, *, bfloat16: bool, pairs: bool) ->
 
         return tile
 
-    return pass_of(score, 2 if pairs else 4, 4), pass_of(mix, 4, 2 if pairs else 4)
+    halved = 2 if pairs or coded else 4
+    return pass_of(score, halved, 4), pass_of(mix, 4, halved)
 
 
 def _by_vectors(vector: Any) -> Any:

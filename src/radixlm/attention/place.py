@@ -3,7 +3,8 @@ one pass over what the projection gave, where torch takes ten.
 
     row   | queries        | keys   | values |        of one token
             normed, turned   as q     as is
-            in place         into the pool, at the token's slot
+            in place         into the pool, at the token's slot; coded: as int8, with a
+                             scale for each head
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from llvmlite import ir
 from numba import types
 
 from radixlm.attention.tile_layout import copy_bytes
+from radixlm.kernels.bytes import make_quantize
 from radixlm.kernels.jit import compiled
 from radixlm.kernels.vectors import (
     MOST_LANES,
@@ -35,16 +37,16 @@ _INT64 = ir.IntType(64)
 
 _Arguments = namedtuple(
     "_Arguments",
-    "counters rows heads key_heads qkv stride table slots keys values q_weight k_weight eps",
+    "counters rows heads key_heads qkv stride table slots keys values scales q_weight k_weight eps",
 )
 
 
 @compiled(_Arguments)
-def make_place_kernel(head_dim: int, *, bfloat16: bool) -> Callable[[Any], None]:
+def make_place_kernel(head_dim: int, *, bfloat16: bool, coded: bool) -> Callable[[Any], None]:
     """rows: new tokens, `stride` bytes apart. table: of each token the cosines, then the sines.
-    slots: address of int64, each in the pool. q_weight, k_weight: queries and keys are divided by
-    their root mean square and multiplied by these first, if they are not 0; eps: the bits of a
-    float32.
+    slots: address of int64, each in the pool. scales: of a pool that is coded. q_weight, k_weight:
+    queries and keys are divided by their root mean square and multiplied by these first, if they
+    are not 0; eps: the bits of a float32.
     """
     size = head_dim * (2 if bfloat16 else 4)
     plain, normed = (_make_turn(head_dim, bfloat16=bfloat16, normed=n) for n in (False, True))
@@ -59,20 +61,51 @@ def make_place_kernel(head_dim: int, *, bfloat16: bool) -> Callable[[Any], None]
             factor = np.float32(1) / np.sqrt(mean + float_of_bits(np.int32(eps)))
             normed(x, into, table, factor, weight)
 
+    put = _make_put_coded(head_dim, turn, bfloat16=bfloat16) if coded else _make_put(size, turn)
+
     @inner
     def place(args: _Arguments, row: int) -> None:
         x, table = args.qkv + row * args.stride, args.table + row * size
-        at = words(args.slots)[row] * args.key_heads * size
         for head in range(args.heads):
             turn(x + head * size, x + head * size, table, args.q_weight, args.eps)
-        x += args.heads * size
+        put(args, x + args.heads * size, table, words(args.slots)[row])
+
+    return over_rows(place, ROWS_PER_UNIT)
+
+
+def _make_put(size: int, turn: Any) -> Any:
+    """put(args, x, table, slot): a token's keys, turned, and its values, `size` bytes a head."""
+
+    @inner
+    def put(args: _Arguments, x: int, table: int, slot: int) -> None:
+        at = slot * args.key_heads * size
         for head in range(args.key_heads):
             into = args.keys + at + head * size
             turn(x + head * size, into, table, args.k_weight, args.eps)
         x += args.key_heads * size
         copy_bytes(x, args.key_heads * size, args.values + at)
 
-    return over_rows(place, ROWS_PER_UNIT)
+    return put
+
+
+def _make_put_coded(head_dim: int, turn: Any, *, bfloat16: bool) -> Any:
+    """put(args, x, table, slot): the same in int8, with scales. Keys are turned in place first."""
+    size, quantize = head_dim * (2 if bfloat16 else 4), make_quantize(bfloat16=bfloat16, bits=8)
+
+    @inner
+    def put(args: _Arguments, x: int, table: int, slot: int) -> None:
+        heads = args.key_heads
+        for head in range(heads):
+            key, value = x + head * size, x + (heads + head) * size
+            turn(key, key, table, args.k_weight, args.eps)
+            into, scale = (
+                (slot * heads + head) * head_dim,
+                args.scales + 4 * (2 * slot * heads + head),
+            )
+            quantize(key, head_dim, args.keys + into, scale)
+            quantize(value, head_dim, args.values + into, scale + 4 * heads)
+
+    return put
 
 
 def _make_turn(head_dim: int, *, bfloat16: bool, normed: bool) -> Any:

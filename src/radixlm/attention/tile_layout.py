@@ -39,7 +39,7 @@ _BLOCK_QUERIES = 384
 class Shape(NamedTuple):
     """queries: that share a key head, of one token. tiles: whether AMX multiplies. ordered: whether
     a context that is read in pieces, cut at tiles, is to give the same bits as read at once, which
-    it does anyway where vectors multiply.
+    it does anyway where vectors multiply. coded: whether the pool is.
     """
 
     queries: int
@@ -47,6 +47,17 @@ class Shape(NamedTuple):
     bfloat16: bool
     tiles: bool
     ordered: bool = False
+    coded: bool = False
+
+    @property
+    def head_bytes(self) -> int:
+        """Of a query, a key or a value as the model has it."""
+        return self.head_dim * (2 if self.bfloat16 else 4)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Of a key or a value in the pool."""
+        return self.head_dim if self.coded else self.head_bytes
 
     @property
     def block_tokens(self) -> int:
@@ -105,7 +116,8 @@ class Shape(NamedTuple):
 class Places(NamedTuple):
     """Bytes from the start of a thread's scratch. mixed, states: what a block has of its context so
     far, see `merge`. scores: of a strip; then what the strip has of a tile alone, with tile_states.
-    tile_sums, sums, bases: where AMX multiplies, see `tile_strips`.
+    tile_sums, sums, bases: where AMX multiplies, see `tile_strips`. rows: addresses of 16 keys,
+    then their scales, if they have any.
     """
 
     keys: int
@@ -135,7 +147,7 @@ def places_of(shape: Shape) -> Places:
         shape.strip * shape.weight_bytes,
         shape.strip * SUM_BYTES,
         shape.strip * STATE_BYTES,
-        8 * MOST_LANES,
+        (8 + 4) * MOST_LANES,
         shape.rows * SUM_BYTES,
         shape.rows * 4,
     )
@@ -209,14 +221,19 @@ def copy_floats(read: int, count: int, into: int, width: int, bfloat16: bool) ->
 
 
 def make_pack(shape: Shape) -> Any:
-    """pack(keys, values, token_bytes, slots, count, base): a tile of one head, laid out."""
-    places = places_of(shape)
+    """pack(keys, values, scales, heads, slots, count, base): a tile of one head, laid out. keys,
+    values, scales: of the head in the first slot; heads: of a token. `tile_codes` has the same for
+    a pool that is coded.
+    """
+    places, kept = places_of(shape), shape.kept_bytes
     pack_keys, pack_values = _make_pack_keys(shape), _make_pack_values(shape)
     step = shape.step
 
     @inner
-    def pack(keys: int, values: int, token_bytes: int, at: int, count: int, base: int) -> None:
-        slots = integers(at)
+    def pack(
+        keys: int, values: int, _scales: int, heads: int, at: int, count: int, base: int
+    ) -> None:
+        slots, token_bytes = integers(at), heads * kept
         rows = words(base + places.rows)
         for t in range(0, count, MOST_LANES):
             for index in range(MOST_LANES):

@@ -24,6 +24,7 @@ from typing import Any
 
 from radixlm.attention.merge import ANSWER, STATE_BYTES, make_fold, make_write
 from radixlm.attention.reads import READ_BYTES
+from radixlm.attention.tile_codes import make_pack_codes
 from radixlm.attention.tile_layout import TILE, Shape, fetch, make_pack, make_take, places_of
 from radixlm.attention.tile_strips import make_tile_strip
 from radixlm.kernels.amx import TILE_ROWS, TILE_UNITS, configure, release
@@ -46,7 +47,8 @@ _Ahead = tuple[int, int, int, int]
 
 _Arguments = namedtuple(
     "_Arguments",
-    "counters items key_heads q q_stride keys values slots reads answers parts states scratch",
+    "counters items key_heads q q_stride keys values scales slots reads answers parts states "
+    "scratch",
 )
 
 
@@ -54,23 +56,23 @@ _Arguments = namedtuple(
 def make_tile_kernel(shape: Shape) -> Callable[[Any], None]:
     """The kernel for a shape. Takes a second to compile, once.
 
-    reads: address of rows of int64, see `Read`. slots: address of int32.
+    reads: address of rows of int64, see `Read`. slots: address of int32. scales: of a pool that is
+    coded.
     """
-    take, pack = make_take(shape), make_pack(shape)
+    take, pack = make_take(shape), (make_pack_codes if shape.coded else make_pack)(shape)
     strip, close = make_tile_strip(shape) if shape.tiles else _make_vector_strip(shape)
     places, queries = places_of(shape), shape.queries
-    head_bytes = shape.head_dim * (2 if shape.bfloat16 else 4)
+    head_bytes, kept_bytes = shape.head_bytes, shape.kept_bytes
     finish = _make_finish(shape)
     height, tiles = shape.strip, shape.tiles
 
     def attend(args: _Arguments) -> None:
         heads = args.key_heads
         base = args.scratch + thread_number(args.counters) * places.end
-        token_bytes = heads * head_bytes
         unit = take_unit(args.counters)
         if unit < args.items * heads:
-            ahead = first_tile(args, unit, head_bytes)
-            fetch_both(ahead, token_bytes, head_bytes, 0, ahead[3])
+            ahead = first_tile(args, unit, kept_bytes)
+            fetch_tile(ahead, args, kept_bytes, 0, ahead[3])
             if tiles:
                 configure(TILE_ROWS, TILE_ROWS, TILE_UNITS)
         while unit < args.items * heads:
@@ -80,19 +82,19 @@ def make_tile_kernel(shape: Shape) -> Callable[[Any], None]:
             count, seen, part = read[3], read[4], read[6]
             q = args.q + token * args.q_stride + head * queries * head_bytes
             take(q, args.q_stride, tokens, base)
-            keys, values = args.keys + head * head_bytes, args.values + head * head_bytes
+            keys, values = args.keys + head * kept_bytes, args.values + head * kept_bytes
             rows = tokens * queries
             for first in range(0, count, TILE):
                 width = min(TILE, count - first)
                 here = slots + 4 * first
-                pack(keys, values, token_bytes, here, width, base)
+                pack(keys, values, args.scales + 4 * head, heads, here, width, base)
                 ahead = (keys, values, here + 4 * width, min(TILE, count - first - width))
                 if not ahead[3]:
                     unit = take_unit(args.counters)
-                    ahead = first_tile(args, min(unit, args.items * heads - 1), head_bytes)
+                    ahead = first_tile(args, min(unit, args.items * heads - 1), kept_bytes)
                 for row in range(0, rows, height):
                     a, b = ahead[3] * row // rows, ahead[3] * min(row + height, rows) // rows
-                    fetch_both(ahead, token_bytes, head_bytes, a, b)
+                    fetch_tile(ahead, args, kept_bytes, a, b)
                     strip(base, row, rows - 1, seen - first, width, first == 0)
             close(base, rows)
             finish(args, base, head, token, tokens, part)
@@ -112,10 +114,13 @@ def first_tile(args: _Arguments, unit: int, head_bytes: int) -> _Ahead:
 
 
 @inner
-def fetch_both(ahead: _Ahead, token_bytes: int, head_bytes: int, a: int, b: int) -> None:
-    """Have one head's keys and values of the tokens from a to b of a tile fetched."""
+def fetch_tile(ahead: _Ahead, args: _Arguments, head_bytes: int, a: int, b: int) -> None:
+    """Have one head's keys and values of the tokens from a to b of a tile fetched, and scales."""
+    token_bytes, scale_bytes = args.key_heads * head_bytes, 8 * args.key_heads
     fetch(ahead[0], token_bytes, head_bytes, ahead[2], a, b)
     fetch(ahead[1], token_bytes, head_bytes, ahead[2], a, b)
+    if args.scales != 0:
+        fetch(args.scales, scale_bytes, scale_bytes, ahead[2], a, b)
 
 
 def _make_vector_strip(shape: Shape) -> tuple[Any, Any]:

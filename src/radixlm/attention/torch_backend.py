@@ -56,7 +56,7 @@ class Sources:
     def __init__(self, pool: KVPool, sources: Iterable[Source]) -> None:
         self._pool = pool
         gathered = max((s.numel() for s in sources if isinstance(s, Tensor)), default=0)
-        shape = (gathered, pool.n_kv_heads, pool.head_dim)
+        shape = (0 if pool.coded else gathered, pool.n_kv_heads, pool.head_dim)
         # Written anew in each layer: fresh memory per gather costs more in page faults than it.
         self._scratch = tuple(
             torch.empty(shape, dtype=pool.dtype, device=pool.device) for _ in range(2)
@@ -64,10 +64,9 @@ class Sources:
 
     def read(self, layer: int, source: Source) -> tuple[Tensor, Tensor]:
         """Keys and values, (tokens, n_kv_heads, head_dim) each; a gather's hold till the next."""
+        if self._pool.coded or isinstance(source, Extent):
+            return self._pool.read(layer, slice(*source) if isinstance(source, Extent) else source)
         keys, values = self._pool.keys[layer], self._pool.values[layer]
-        if isinstance(source, Extent):
-            run = slice(*source)
-            return keys[run], values[run]
         into_keys, into_values = (buffer[: source.numel()] for buffer in self._scratch)
         torch.index_select(keys, 0, source, out=into_keys)
         torch.index_select(values, 0, source, out=into_values)

@@ -84,6 +84,7 @@ class ModelInfo:
     broken_prefixes: what the chat template does not keep of earlier turns.
     threads: that compute, where that is the CPU.
     deterministic: whether a request has the same bits in any company.
+    kv_cache_dtype: what keys and values are kept in.
     """
 
     name: str
@@ -102,6 +103,7 @@ class ModelInfo:
     broken_prefixes: tuple[BrokenPrefix, ...] = ()
     threads: int = 1
     deterministic: bool = False
+    kv_cache_dtype: str = "float32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,8 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
     reached = replace(model_config, context_length=min(context, config.kv_tokens or MOST_TOKENS))
     model = _model(config, files, reached, dtype, device, progress=progress)
     shape = (model_config.n_layers, model_config.n_kv_heads, model_config.head_dim)
-    capacity = config.kv_tokens or default_kv_tokens(bytes_per_token(*shape, dtype), device)
+    token_bytes = bytes_per_token(*shape, dtype, coded=config.kv_cache_dtype == "int8")
+    capacity = config.kv_tokens or default_kv_tokens(token_bytes, device)
     pin_budget = resolve_pin_budget(config, capacity, context)
     cache = RadixCache(
         capacity,
@@ -169,7 +172,7 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
         kv_tokens=cache.capacity,
         kv_bytes=pool.nbytes,
         page_size=config.page_size,
-        dtype=str(dtype).removeprefix("torch."),
+        dtype=_name(dtype),
         device=str(device),
         eos_token_ids=tuple(sorted(eos)),
         max_pinned_tokens=pin_budget,
@@ -177,6 +180,7 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
         broken_prefixes=_checked_prefixes(template, tokenizer),
         threads=threads,
         deterministic=config.deterministic,
+        kv_cache_dtype=_name(pool.keys[0].dtype),
     )
     grammars = Compiler(tokenizer, vocab_size=limits.vocab_size, eos_ids=eos)
     processor = InputProcessor(limits, eos, grammars)
@@ -191,6 +195,10 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
     team().leave()  # from here on the engine's thread computes
     client = EngineClient(core, processor, max_queued_requests=config.max_queued_requests)
     return Loaded(config, info, tokenizer, template, client)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _path(name: str | None) -> Path | None:
@@ -249,9 +257,10 @@ def _memory(
     """shape: layers, heads of keys and values, size of a head. Raises ConfigError."""
     n_rows = min(config.max_running_requests, config.chunked_prefill_size)
     n_layers, n_heads, head_dim = shape
+    coded = config.kv_cache_dtype == "int8"
     try:
         return (
-            KVPool(n_layers, capacity, n_heads, head_dim, dtype, device),
+            KVPool(n_layers, capacity, n_heads, head_dim, dtype, device, coded=coded),
             ReqToTokenPool(n_rows, longest, device),
         )
     except (RuntimeError, MemoryError, ValueError) as error:

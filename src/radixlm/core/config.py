@@ -10,6 +10,7 @@ from radixlm.core.flags import Rule, check_flags, flag, integer, number, one_of
 
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
 Quantization = Literal["int8", "int4"]
+KVCacheDtype = Literal["auto", "int8"]
 SchedulePolicy = Literal[
     "lpm", "fcfs", "dfs-weight", "lof", "shortest-prefill-first", "random", "priority"
 ]
@@ -36,8 +37,8 @@ class EngineConfig:
     chat_template: str | None = flag(None, "Jinja file that replaces the model's chat template.")
     dtype: DtypeName = flag(
         "auto",
-        "Type of weights and KV; auto is the checkpoint's own, or bfloat16 for float16, which few "
-        "CPUs compute with, and slower.",
+        "Type of weights and, by default, KV; auto is the checkpoint's own, or bfloat16 for "
+        "float16, which few CPUs compute with, and slower.",
         one_of(get_args(DtypeName)),
     )
     quantization: Quantization | None = flag(
@@ -61,6 +62,12 @@ class EngineConfig:
         "Tokens that the KV pool holds. Default: from the memory that is free.",
         integer(2),
         heading="Cache",
+    )
+    kv_cache_dtype: KVCacheDtype = flag(
+        "auto",
+        "How keys and values are kept: auto as --dtype says; int8 with a scale for each token and "
+        "head, nearly twice as many tokens of bfloat16 in the same memory.",
+        one_of(get_args(KVCacheDtype)),
     )
     page_size: int = flag(
         1, "Tokens per page of the cache, a power of two; 1 shares every token.", _PAGE_SIZE

@@ -7,9 +7,10 @@ on which processor adds them up.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -22,10 +23,11 @@ from radixlm.kernels.vectors import (
     emitted,
     offset,
     processor_has,
+    vectors_and_rest,
 )
 
-# The largest code of a row's number.
-_MOST = 127.0
+# The least that a row's largest number counts as: what is smaller has no inverse.
+_LEAST = 2.0**-100
 # Added, it leaves a small number as an integer in the lowest bits.
 _SHIFT = 1.5 * 2**23
 _SHIFT_BITS = 0x4B400000
@@ -88,56 +90,77 @@ def looked_up(ops: Lanes, builder: ir.IRBuilder, table: Sequence[int], codes: An
 
 
 def make_encode(*, bfloat16: bool, floats: bool) -> Any:
-    """encode(x, size, codes, scale, total): `size` numbers, a multiple of 16, as signed bytes; what
-    one stands for is written to `scale`, and their sum to `total`: float32, or int32.
+    """encode(x, size, codes, scale, total): `size` numbers as signed bytes; what one stands for is
+    written to `scale`, and their sum to `total`: float32, or int32.
 
-    Where one of the numbers is not finite the scale is not a number.
+    Where one of the numbers is not finite the scale is NaN.
     """
-    element, one = 2 if bfloat16 else 4, ir.Constant(_INT64, MOST_LANES)
-    zero = ir.Constant(ir.FloatType(), 0)
-
-    def vectors(builder: ir.IRBuilder, x: Any, size: Any) -> Iterator[tuple[Lanes, Any, Any]]:
-        ops = Lanes(builder, MOST_LANES)
-        with cgutils.for_range_slice(builder, ir.Constant(_INT64, 0), size, one, _INT64) as (at, _):
-            yield ops, at, ops.load(offset(builder, x, at, element), 0, bfloat16=bfloat16)
-
-    def largest(builder: ir.IRBuilder, x: Any, size: Any) -> Any:
-        """As bits: of positive floats the larger one has the larger ones, infinity and what is not
-        a number the largest.
-        """
-        ops = Lanes(builder, MOST_LANES)
-        top = cgutils.alloca_once_value(builder, ops.all_integer(0))
-        for _, _, number in vectors(builder, x, size):
-            bits = builder.and_(builder.bitcast(number, ops.integers), ops.all_integer(2**31 - 1))
-            before = builder.load(top)
-            more = builder.icmp_signed(">", bits, before)
-            builder.store(builder.select(more, bits, before), top)
-        return ops.largest_integer(builder.load(top))
 
     @emitted(types.void, *[types.int64] * 5)
     def encode(
         builder: ir.IRBuilder, x: Any, size: Any, codes: Any, scale: Any, total: Any
     ) -> None:
-        bits = largest(builder, x, size)
-        top = builder.bitcast(bits, ir.FloatType())
-        some = builder.fcmp_ordered(">", top, zero)
-        inverse = builder.fdiv(ir.Constant(ir.FloatType(), _MOST), top)
-        factor = Lanes(builder, MOST_LANES).spread(builder.select(some, inverse, zero))
-        sums = cgutils.alloca_once_value(builder, Lanes(builder, MOST_LANES).all_integer(0))
-        for ops, at, number in vectors(builder, x, size):
-            shifted = builder.fadd(builder.fmul(number, factor), ops.all(_SHIFT))
-            code = builder.sub(builder.bitcast(shifted, ops.integers), ops.all_integer(_SHIFT_BITS))
-            builder.store(builder.add(builder.load(sums), code), sums)
-            small = builder.trunc(code, ir.VectorType(_INT8, MOST_LANES))
-            here = builder.inttoptr(builder.add(codes, at), small.type.as_pointer())
-            builder.store(small, here).align = 1
-        made = builder.fdiv(top, ir.Constant(ir.FloatType(), _MOST))
-        # Infinity less itself is not a number.
-        made = builder.fadd(made, builder.fsub(top, top))
-        builder.store(made, builder.inttoptr(scale, ir.FloatType().as_pointer()))
-        added = Lanes(builder, MOST_LANES).sum_integers(builder.load(sums))
+        added = _encode(builder, x, size, codes, scale, bfloat16=bfloat16)
         if floats:
             added = builder.sitofp(added, ir.FloatType())
         builder.store(added, builder.inttoptr(total, added.type.as_pointer()))
 
     return encode
+
+
+def make_quantize(*, bfloat16: bool, bits: int) -> Any:
+    """quantize(x, size, codes, scale): the same without a sum, in 8 bits or in 16. codes may be
+    where x is, if they are not longer.
+    """
+
+    @emitted(types.void, *[types.int64] * 4)
+    def quantize(builder: ir.IRBuilder, x: Any, size: Any, codes: Any, scale: Any) -> None:
+        _encode(builder, x, size, codes, scale, bfloat16=bfloat16, bits=bits)
+
+    return quantize
+
+
+def _encode(
+    builder: ir.IRBuilder,
+    x: Any,
+    size: Any,
+    codes: Any,
+    scale: Any,
+    *,
+    bfloat16: bool,
+    bits: int = 8,
+) -> Any:
+    """Returns the sum of the codes."""
+    element, code_bytes, most = 2 if bfloat16 else 4, bits // 8, 2.0 ** (bits - 1) - 1
+    both = [Lanes(builder, lanes) for lanes in (MOST_LANES, 1)]
+    least = int(np.float32(_LEAST).view(np.int32))
+    tops = {ops.lanes: cgutils.alloca_once_value(builder, ops.all_integer(least)) for ops in both}
+    # By bits: of positive floats the larger one has the larger ones, infinity and NaN the largest.
+    for ops, at in vectors_and_rest(builder, size):
+        number = ops.load(offset(builder, x, at, element), 0, bfloat16=bfloat16)
+        top = tops[ops.lanes]
+        size_of = builder.and_(builder.bitcast(number, ops.integers), ops.all_integer(2**31 - 1))
+        builder.store(ops.larger_integer(size_of, builder.load(top)), top)
+    largest, rest = (ops.largest_integer(builder.load(tops[ops.lanes])) for ops in both)
+    largest = builder.select(builder.icmp_signed(">", rest, largest), rest, largest)
+    largest = builder.bitcast(largest, ir.FloatType())
+    inverse = builder.fdiv(_float(most), largest)
+    sums = {ops.lanes: cgutils.alloca_once_value(builder, ops.all_integer(0)) for ops in both}
+    for ops, at in vectors_and_rest(builder, size):
+        number = ops.load(offset(builder, x, at, element), 0, bfloat16=bfloat16)
+        shifted = builder.fadd(builder.fmul(number, ops.spread(inverse)), ops.all(_SHIFT))
+        code = builder.sub(builder.bitcast(shifted, ops.integers), ops.all_integer(_SHIFT_BITS))
+        total = sums[ops.lanes]
+        builder.store(builder.add(builder.load(total), code), total)
+        kind = ir.VectorType(ir.IntType(bits), ops.lanes)
+        here = builder.inttoptr(offset(builder, codes, at, code_bytes), kind.as_pointer())
+        builder.store(builder.trunc(code, kind), here).align = 1
+    # Infinity less itself is NaN.
+    made = builder.fadd(builder.fdiv(largest, _float(most)), builder.fsub(largest, largest))
+    builder.store(made, builder.inttoptr(scale, ir.FloatType().as_pointer()))
+    one, other = (ops.sum_integers(builder.load(sums[ops.lanes])) for ops in both)
+    return builder.add(one, other)
+
+
+def _float(number: float) -> Any:
+    return ir.Constant(ir.FloatType(), number)

@@ -76,7 +76,7 @@ def make_scores(queries: int, head_dim: int, *, bfloat16: bool, pairs: bool) -> 
     def scores(builder: ir.IRBuilder, *given: Any) -> None:
         q, pool, size, slots, into, stride, t, ahead = given
         ops = Lanes(builder, VECTOR_LANES)
-        keys = [_value(builder, pool, size, slots, lane) for lane in range(VECTOR_LANES)]
+        keys = [value_at(builder, pool, size, slots, lane) for lane in range(VECTOR_LANES)]
         sums, fetched = [ops.all(0)] * queries, 0
         for unit, vector in _turned_units(ops, builder, keys, units, bfloat16, pairs):
             for i in range(queries):
@@ -87,7 +87,7 @@ def make_scores(queries: int, head_dim: int, *, bfloat16: bool, pairs: bool) -> 
                     sums[i] = ops.multiply_add(ops.load_one(q, place), vector, sums[i])
             wanted = -(-(unit + 1) * VECTOR_LANES // units)
             for index in range(fetched, wanted):
-                _fetch_ahead(
+                fetch_token_ahead(
                     builder, ahead, size, builder.add(t, ir.Constant(_INT64, index)), length=length
                 )
             fetched = wanted
@@ -167,9 +167,9 @@ def make_pair_mix(queries: int, head_dim: int) -> Any:
             }
             with cgutils.for_range_slice(builder, begin, n, step, _INT64) as (t, _):
                 here = offset(builder, slots, t, 4)
-                pair = [_value(builder, values, size, here, index) for index in range(2)]
+                pair = [value_at(builder, values, size, here, index) for index in range(2)]
                 for index in (t, builder.add(t, ir.Constant(_INT64, 1))):
-                    _fetch_ahead(builder, ahead, size, index, length=2 * head_dim)
+                    fetch_token_ahead(builder, ahead, size, index, length=2 * head_dim)
                 weight = [ops.load_pair(offset(builder, row, t, 2), 0) for row in rows]
                 for d, half in product(numbers, enumerate((_LOW, _HIGH))):
                     vectors = [ops.load_pairs(address, d) for address in pair]
@@ -203,20 +203,21 @@ def make_fetch_ahead(length: int) -> Any:
     the last one. ahead: see `attention.direct`.
     """
     return emitted(types.void, types.UniTuple(types.int64, 3), types.int64, types.int64)(
-        functools.partial(_fetch_ahead, length=length)
+        functools.partial(fetch_token_ahead, length=length)
     )
 
 
-def _fetch_ahead(builder: ir.IRBuilder, ahead: Any, size: Any, t: Any, *, length: int) -> None:
+def fetch_token_ahead(builder: ir.IRBuilder, ahead: Any, size: Any, t: Any, *, length: int) -> None:
+    """See `make_fetch_ahead`."""
     pool, slots, count = (builder.extract_value(ahead, index) for index in range(3))
     last = builder.sub(count, ir.Constant(_INT64, 1))
     place = builder.select(builder.icmp_signed("<", t, last), t, last)
-    address = _value(builder, pool, size, offset(builder, slots, place, 4), 0)
+    address = value_at(builder, pool, size, offset(builder, slots, place, 4), 0)
     for line in range(0, length, 64):
         prefetch_line(builder, builder.add(address, ir.Constant(_INT64, line)))
 
 
-def _value(builder: ir.IRBuilder, values: Any, size: Any, slots: Any, index: int) -> Any:
+def value_at(builder: ir.IRBuilder, values: Any, size: Any, slots: Any, index: int) -> Any:
     """The address of the values in the slot that stands at slots + index."""
     at = builder.inttoptr(builder.add(slots, ir.Constant(_INT64, 4 * index)), _INT32.as_pointer())
     slot = builder.sext(builder.load(at), _INT64)

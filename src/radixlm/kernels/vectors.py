@@ -360,8 +360,10 @@ class Lanes:
 
     def largest_integer(self, x: Any) -> Any:
         """The largest of a vector's int32."""
-        b = self._builder
-        return self._by_halves(x, lambda a, c: b.select(b.icmp_signed(">", a, c), a, c))
+        return self._by_halves(x, self.larger_integer)
+
+    def larger_integer(self, x: Any, y: Any) -> Any:
+        return self._builder.select(self._builder.icmp_signed(">", x, y), x, y)
 
     def largest(self, x: Any) -> Any:
         """The largest of a vector's lanes, none of them NaN."""

@@ -19,17 +19,25 @@ from radixlm.core.keys import Slots
 CPU_SHARE = 0.4
 CUDA_SHARE = 0.85
 MOST_TOKENS = 1_048_576
+# A number's largest code, and the least that it stands for: what is smaller has no inverse.
+_MOST_CODE, _LEAST = 127, 2.0**-100
+_SCALE = torch.float32
 _CGROUP = Path("/sys/fs/cgroup")
 _MEMINFO = Path("/proc/meminfo")
 
 
-def bytes_per_token(n_layers: int, n_kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
-    """Bytes that one slot takes: its keys and values in all layers.
+def bytes_per_token(
+    n_layers: int, n_kv_heads: int, head_dim: int, dtype: torch.dtype, *, coded: bool = False
+) -> int:
+    """Bytes that one slot takes: its keys and values in all layers. coded: see `KVPool`.
 
     >>> bytes_per_token(30, 3, 64, torch.bfloat16)
     23040
+    >>> bytes_per_token(30, 3, 64, torch.bfloat16, coded=True)
+    12240
     """
-    return 2 * n_layers * n_kv_heads * head_dim * dtype.itemsize
+    head = head_dim + _SCALE.itemsize if coded else head_dim * dtype.itemsize
+    return 2 * n_layers * n_kv_heads * head
 
 
 class KVPool:
@@ -41,6 +49,13 @@ class KVPool:
     A token's heads lie side by side, so that a run of slots is one stretch of memory and a gather
     copies whole tokens. Which slots are in use is not known here: `cache.RadixCache` owns that.
     The memory starts as zeros (on CPU the system hands it out only when it is first written).
+
+    dtype: of keys and values as they come and as they are used. coded: they are kept as int8, and
+
+        scales[layer][slot]  (2, n_kv_heads) float32: of the token's keys, then of its values
+
+    says what one stands for: of a head the largest size / 127, or NaN where the head has a number
+    that is not finite. Not coded, scales are empty.
     """
 
     def __init__(
@@ -51,15 +66,24 @@ class KVPool:
         head_dim: int,
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
+        *,
+        coded: bool = False,
     ) -> None:
         shape = (capacity, n_kv_heads, head_dim)
         self.capacity = capacity
         self.n_kv_heads = n_kv_heads
         self.head_dim = head_dim
         self.dtype = dtype
+        self.coded = coded
         self.device = torch.device(device)
-        self.keys = tuple(_zeros(shape, dtype, self.device) for _ in range(n_layers))
-        self.values = tuple(_zeros(shape, dtype, self.device) for _ in range(n_layers))
+        kept = torch.int8 if coded else dtype
+        self.keys = tuple(_zeros(shape, kept, self.device) for _ in range(n_layers))
+        self.values = tuple(_zeros(shape, kept, self.device) for _ in range(n_layers))
+        of_scales = (capacity, 2, n_kv_heads)
+        none = torch.empty(0, dtype=_SCALE, device=self.device)
+        self.scales = tuple(
+            _zeros(of_scales, _SCALE, self.device) if coded else none for _ in range(n_layers)
+        )
 
     @property
     def n_layers(self) -> int:
@@ -68,25 +92,45 @@ class KVPool:
     @property
     def nbytes(self) -> int:
         """Bytes of all layers together."""
-        per_token = bytes_per_token(self.n_layers, self.n_kv_heads, self.head_dim, self.dtype)
-        return self.capacity * per_token
+        shape = (self.n_layers, self.n_kv_heads, self.head_dim)
+        return self.capacity * bytes_per_token(*shape, self.dtype, coded=self.coded)
 
     def write(self, layer: int, slots: Tensor, k: Tensor, v: Tensor) -> None:
         """Store tokens: slots (tokens,) int64, all different; k, v (tokens, n_kv_heads, head_dim).
 
         Raises IndexError for a slot outside the pool (on CUDA: the device's own assertion).
         """
+        if self.coded:
+            (k, of_k), (v, of_v) = _codes_of(k), _codes_of(v)
+            self.scales[layer].index_copy_(0, slots, torch.stack((of_k, of_v), dim=1))
         self.keys[layer].index_copy_(0, slots, k)
         self.values[layer].index_copy_(0, slots, v)
+
+    def read(self, layer: int, slots: Tensor | slice) -> tuple[Tensor, Tensor]:
+        """Keys and values of these slots as numbers, (tokens, n_kv_heads, head_dim) each."""
+        keys, values = self.keys[layer][slots], self.values[layer][slots]
+        if not self.coded:
+            return keys, values
+        scales = self.scales[layer][slots][..., None].unbind(1)
+        return (keys * scales[0]).to(self.dtype), (values * scales[1]).to(self.dtype)
 
     def sound(self, slots: Tensor) -> int:
         """How many of these tokens, from the first on, are numbers in every layer. slots: (tokens,)
         int64. As slow as reading them all.
         """
         good = torch.ones(slots.shape, dtype=torch.bool, device=self.device)
-        for part in (*self.keys, *self.values):
+        for part in self.scales if self.coded else (*self.keys, *self.values):
             good &= part[slots].isfinite().flatten(1).all(1)
         return int(good.long().cumprod(0).sum())
+
+
+def _codes_of(x: Tensor) -> tuple[Tensor, Tensor]:
+    """(tokens, heads, head_dim) as int8, and their scales (tokens, heads) float32."""
+    numbers = x.float()
+    largest = numbers.abs().amax(-1).clamp_(min=_LEAST)
+    factors = torch.full_like(largest, _MOST_CODE) / largest  # a number / it is two operations
+    codes = (numbers * factors[..., None]).round_().nan_to_num_(0).to(torch.int8)
+    return codes, torch.where(largest.isfinite(), largest / _MOST_CODE, torch.nan)
 
 
 def _zeros(shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -222,12 +222,13 @@ def welcome(
     limited = "; less than the context, so prompt and answer are at most that long"
     limit = "" if info.kv_tokens >= info.context_length else limited
     threads = f", {counted(info.threads, 'thread')}" if info.device == "cpu" else ""
+    kept = f" in {info.kv_cache_dtype}" if info.kv_cache_dtype != info.dtype else ""
     threads += ", deterministic" if info.deterministic else ""
     return (
         f"RadixLM serves {name} on {place}\n"
         f"  model    {info.model_type}, {info.dtype} on {info.device}{threads}\n"
         f"  context  {info.context_length:,} tokens\n"
-        f"  KV pool  {info.kv_tokens:,} tokens, {size}{limit}\n"
+        f"  KV pool  {info.kv_tokens:,} tokens{kept}, {size}{limit}\n"
         f"  page     {url}/ui\n"
         f"try:\n  {tool} {url}{_CHAT if chats else _COMPLETION}"
     )

@@ -12,7 +12,15 @@ from torch import Tensor
 from radixlm.attention.backends import CpuBackend
 from radixlm.attention.plan import make_plan
 from radixlm.core.batch import ScheduledRow
-from tests.tensor.attention_cases import Case, Heads, Path, attention, make_tree_case, reference
+from tests.tensor.attention_cases import (
+    Case,
+    Heads,
+    Path,
+    attention,
+    in_codes,
+    make_tree_case,
+    reference,
+)
 
 DTYPES = [(torch.float32, 5e-6), (torch.bfloat16, 3e-2)]
 HEADS = [
@@ -38,9 +46,9 @@ def _backend(case: Case) -> CpuBackend:
 
 @pytest.mark.parametrize("heads", HEADS, ids=str)
 @pytest.mark.parametrize(("dtype", "near"), DTYPES)
-@pytest.mark.parametrize("page", [0, 16])
+@pytest.mark.parametrize(("page", "coded"), [(0, False), (16, False), (16, True)])
 def test_a_row_has_the_same_bits_in_any_company_and_any_chunks(
-    heads: Heads, dtype: torch.dtype, near: float, page: int
+    heads: Heads, dtype: torch.dtype, near: float, page: int, coded: bool
 ) -> None:
     root, left, right, deep = (1, 800), (2, 1600), (3, 512), (4, 96)
     paths = [
@@ -55,6 +63,7 @@ def test_a_row_has_the_same_bits_in_any_company_and_any_chunks(
         Path((), 1, 40),
     ]
     case = make_tree_case(paths, heads, dtype, "cpu", seed=1, page=page)
+    case = in_codes(case) if coded else case
     backend = _backend(case)
     together = _attention(case, backend, case.rows, slice(None))
     assert (together.double() - reference(case)).abs().max().item() < near

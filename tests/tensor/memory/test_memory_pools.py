@@ -29,11 +29,54 @@ def test_a_slot_outside_the_pool_raises() -> None:
         pool.write(0, torch.tensor([4]), torch.zeros(1, 1, 2), torch.zeros(1, 1, 2))
 
 
+@pytest.mark.parametrize("coded", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_nbytes_is_what_the_tensors_take(dtype: torch.dtype) -> None:
-    pool = KVPool(3, capacity=7, n_kv_heads=2, head_dim=4, dtype=dtype)
-    assert pool.nbytes == sum(t.nbytes for t in (*pool.keys, *pool.values))
-    assert pool.nbytes == 7 * bytes_per_token(3, 2, 4, dtype)
+def test_nbytes_is_what_the_tensors_take(dtype: torch.dtype, coded: bool) -> None:
+    pool = KVPool(3, capacity=7, n_kv_heads=2, head_dim=4, dtype=dtype, coded=coded)
+    assert pool.nbytes == sum(t.nbytes for t in (*pool.keys, *pool.values, *pool.scales))
+    assert pool.nbytes == 7 * bytes_per_token(3, 2, 4, dtype, coded=coded)
+
+
+def test_eight_bits_take_little_more_than_half_of_sixteen() -> None:
+    shape = (28, 8, 128, torch.bfloat16)
+    assert bytes_per_token(*shape) / bytes_per_token(*shape, coded=True) > 1.9
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_codes_stand_for_what_was_written(dtype: torch.dtype) -> None:
+    """Within half a step, of each head its own; a head's largest number but for rounding."""
+    pool = KVPool(2, capacity=9, n_kv_heads=3, head_dim=10, dtype=dtype, coded=True)
+    k, v = (torch.randn(5, 3, 10) * 10.0 ** torch.arange(-2, 3)[:, None, None]).to(dtype), None
+    v = k.flip(0) * 3
+    k[0, 1] = 0
+    slots = torch.tensor([7, 0, 4, 8, 1])
+    pool.write(1, slots, k, v)
+    for numbers, wanted in zip(pool.read(1, slots), (k, v), strict=True):
+        assert numbers.dtype == dtype
+        largest = wanted.float().abs().amax(-1, keepdim=True)
+        near = largest / 127 / 2 + largest * torch.finfo(dtype).eps
+        assert bool(((numbers.float() - wanted.float()).abs() <= near).all())
+    assert not pool.read(1, slots)[0][0, 1].any()
+    assert pool.keys[1][slots].abs().amax(-1).flatten()[1:].tolist()[3:] == [127] * 11
+    assert not pool.keys[0].any()
+
+
+@pytest.mark.parametrize("coded", [False, True])
+@pytest.mark.parametrize("broken", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("side", [0, 1])
+def test_sound_tokens_end_at_the_first_that_is_not_finite(
+    coded: bool, broken: float, side: int
+) -> None:
+    pool = KVPool(2, capacity=6, n_kv_heads=2, head_dim=4, dtype=torch.float32, coded=coded)
+    slots = torch.arange(6).flip(0)
+    sides = torch.ones(2, 6, 2, 4)
+    for layer in range(2):
+        pool.write(layer, slots, *sides)
+    assert pool.sound(slots) == 6
+    sides[side, 4, 1, 2] = broken
+    pool.write(1, slots, *sides)
+    assert pool.sound(slots) == 4
+    assert pool.sound(slots[5:]) == 1
 
 
 def test_the_table_follows_remaps_in_order_then_new_slots() -> None:

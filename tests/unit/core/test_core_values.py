@@ -114,6 +114,7 @@ def test_common_prefix() -> None:
         {"kv_tokens": 1},
         {"chunked_prefill_size": 0},
         {"dtype": "int8"},
+        {"kv_cache_dtype": "int4"},
         {"schedule_policy": "best"},
         {"schedule_conservativeness": -1.0},
         {"pagesize": 4},

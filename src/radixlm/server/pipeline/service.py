@@ -143,7 +143,8 @@ class Service:
         self.metrics = Metrics(engine.stats, model_name, self.clock, more=more, names=names)
         self.sampling_defaults = _sampling_defaults(info, config)
         bits = "deterministic" if info.deterministic else ""
-        parts = (version("radixlm"), info.model_path, info.dtype, info.device, bits)
+        types = (info.dtype, info.kv_cache_dtype)
+        parts = (version("radixlm"), info.model_path, *types, info.device, bits)
         self.fingerprint = "fp_" + blake2b("\n".join(parts).encode(), digest_size=5).hexdigest()
         open_paths = ("/metrics",) if config.open_metrics else ()
         self.keys = Keyring(config.api_key, config.admin_api_key, open_paths=open_paths)

@@ -34,7 +34,8 @@ from rich.console import Console
 from rich.table import Table
 from tqdm import tqdm
 
-from benchmarks.machine import (
+from benchmarks.step_profile import StepProfile
+from radixlm.bench.machine import (
     Timing,
     bandwidths,
     head_product,
@@ -42,7 +43,6 @@ from benchmarks.machine import (
     median_seconds,
     product_rates,
 )
-from benchmarks.step_profile import StepProfile
 from radixlm.core.batch import Extent, Remap, ScheduledBatch, ScheduledRow, Segment
 from radixlm.core.keys import as_key
 from radixlm.core.request import GenerateRequest

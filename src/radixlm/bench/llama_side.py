@@ -2,7 +2,7 @@
 not radixlm. A command per line comes in, a JSON object; a JSON object goes out for each.
 
     {"do": "quantize", "source": F, "target": F, "kind": "Q4_0", "pure": true}  -> {}
-    {"do": "open", "path": F, "threads": 2, "context": 1024}    -> {"flash": bool}; once
+    {"do": "open", "path": F, "threads": 2, "context": 1024}  -> {"flash": bool}; once
     {"do": "decode", "prompt": [...], "out": 96}                -> {"seconds": of a token}
     {"do": "prefill", "prompt": [...]}                          -> {"seconds": of all}
 
@@ -114,13 +114,13 @@ def _compute(context: Any, tokens: list[int]) -> None:
     llama_cpp.llama_synchronize(context)
 
 
-@llama_cpp.llama_log_callback
-def _say_nothing(_level: int, _text: bytes, _data: ctypes.c_void_p) -> None:
+def _say_nothing(_level: int, _text: bytes, _data: object) -> None:
     pass
 
 
 def main() -> None:
-    llama_cpp.llama_log_set(_say_nothing, ctypes.c_void_p(0))
+    silent = llama_cpp.llama_log_callback(_say_nothing)  # held, or it would be freed
+    llama_cpp.llama_log_set(silent, ctypes.c_void_p(0))
     llama_cpp.llama_backend_init()
     side = Side()
     for line in sys.stdin:

@@ -85,19 +85,21 @@ class OurSide:
         self._engine = Engine(str(folder), threads=threads, kv_tokens=2 * CONTEXT, **flags(name))
 
     def decode(self, prompt: list[int], out: int) -> float:
+        """From the first output, which may hold several tokens, or all of them."""
         moments = asyncio.run(self._moments(prompt, out))
-        return (moments[-1] - moments[1]) / (out - 1)
+        (began, before), (ended, tokens) = moments[len(moments) > 2], moments[-1]
+        return (ended - began) / (tokens - before)
 
     def prefill(self, prompt: list[int]) -> float:
-        began, first, *_ = asyncio.run(self._moments(prompt, 1))
-        return first - began
+        (began, _), (ended, _) = asyncio.run(self._moments(prompt, 1))
+        return ended - began
 
-    async def _moments(self, prompt: list[int], out: int) -> list[float]:
-        """When it was sent, and when tokens came."""
+    async def _moments(self, prompt: list[int], out: int) -> list[tuple[float, int]]:
+        """When it was sent, and when outputs came; with the tokens that were there then."""
         params = SamplingParams(max_tokens=out, temperature=0, ignore_eos=True)
-        moments = [time.perf_counter()]
-        async for _ in self._engine.stream(prompt, params):
-            moments.append(time.perf_counter())
+        moments = [(time.perf_counter(), 0)]
+        async for output in self._engine.stream(prompt, params):
+            moments.append((time.perf_counter(), moments[-1][1] + len(output.token_ids)))
         return moments
 
     def close(self) -> None:
@@ -113,7 +115,8 @@ class LlamaSide:
     """llama.cpp in a process of its own."""
 
     def __init__(self, python: str) -> None:
-        self._process = subprocess.Popen(
+        self._python = python
+        self._process = subprocess.Popen(  # noqa: S603 - the Python that the user names
             [python, str(_SIDE)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -123,18 +126,13 @@ class LlamaSide:
 
     def ask(self, **command: object) -> dict[str, Any]:
         """Raises ConfigError where llama.cpp can not do it, or is not there."""
-        sent, answers = self._process.stdin, self._process.stdout
-        assert sent is not None
-        assert answers is not None
         try:
-            sent.write(json.dumps(command) + "\n")
-            sent.flush()
-            answer: dict[str, Any] = json.loads(answers.readline())
+            print(json.dumps(command), file=self._process.stdin, flush=True)
+            answer: dict[str, Any] = json.loads(self._process.stdout.readline())  # type: ignore[union-attr]
         except (OSError, ValueError):
             answer = {"error": f"it ended with {self._process.wait()}; does it have llama_cpp?"}
         if "error" in answer:
-            python = self._process.args[0]  # type: ignore[index]
-            raise ConfigError(f"--llama-python {python}: {answer['error']}")
+            raise ConfigError(f"--llama-python {self._python}: {answer['error']}")
         return answer
 
     def decode(self, prompt: list[int], out: int) -> float:
@@ -236,5 +234,5 @@ def _bytes_in(path: Path, *, tied: bool) -> int:
 def load_peak(folder: Path, name: str) -> int:
     """Bytes by which the most memory of a fresh process grows when it loads an engine."""
     command = [sys.executable, str(_PEAK), str(folder), json.dumps(flags(name))]
-    said = subprocess.run(command, check=True, capture_output=True, text=True)
+    said = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603
     return int(said.stdout.splitlines()[-1])

@@ -37,10 +37,12 @@ class Asked:
         return render(self.tokenizer, prompt)
 
     def answers(self, prompts: list[Messages | str], most: int = 160) -> list[str]:
-        params = SamplingParams(max_tokens=most, temperature=0)
-        outputs = self._engine.generate(
-            [self.render(prompt) for prompt in prompts], params, progress=True
-        )
+        engine, longest = self._engine, self._engine.info.context_length
+        keys = [engine.tokenizer.encode(self.render(prompt)) for prompt in prompts]
+        params = [
+            SamplingParams(max_tokens=min(most, longest - len(key)), temperature=0) for key in keys
+        ]
+        outputs = engine.generate(keys, params, progress=True)
         return [out.text + "<|cut|>" * (out.finish_reason == "length") for out in outputs]
 
 

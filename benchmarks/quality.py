@@ -72,7 +72,10 @@ def main() -> None:
     parser.add_argument("--formats", default=f"{_FULL},int8,int4")
     parser.add_argument("--model", type=Path, default=DEMO_MODEL)
     parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--seed", type=int, default=0, help="of the questions; default: 0")
+    seed = json.loads((DEMO_MODEL / "training.json").read_text())["seed"]
+    parser.add_argument(
+        "--seed", type=int, default=seed, help="of the questions; default: the card's"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the last line there, too")
     options = parser.parse_args()
     rows = []

@@ -37,7 +37,8 @@ from rich.console import Console
 from rich.table import Table
 from tqdm import tqdm
 
-from benchmarks.machine import (
+from benchmarks.step_profile import StepProfile
+from radixlm.bench.machine import (
     Timing,
     bandwidths,
     head_product,
@@ -45,7 +46,6 @@ from benchmarks.machine import (
     median_of_turns,
     product_rates,
 )
-from benchmarks.step_profile import StepProfile
 from radixlm.core.batch import Extent, Remap, ScheduledBatch, ScheduledRow, Segment
 from radixlm.core.keys import as_key
 from radixlm.core.request import GenerateRequest

@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import signal
 import statistics
 import subprocess
@@ -39,6 +38,7 @@ from tqdm import tqdm
 from benchmarks.pictures import panels, save
 from benchmarks.rows import show_rows
 from benchmarks.served import PATIENCE, Served, serving
+from radixlm.bench.machine import processor
 from radixlm.testing.checkpoints import write_random_checkpoint
 
 CORES = 2
@@ -76,12 +76,6 @@ SCENES = [
     Scene(f"{QUOTA} processors", QUOTA / CORES, quota=True),
 ]
 Speeds = dict[tuple[str, str], list[float]]
-
-
-def processor() -> str:
-    info = Path("/proc/cpuinfo")
-    found = re.search(r"model name\s*: (.*)", info.read_text()) if info.exists() else None
-    return found[1] if found else "unknown processor"
 
 
 @contextmanager

@@ -95,4 +95,10 @@ WORKLOADS = {
         "32 requests: 4,096 tokens shared + 20 own, 128 out",
         lambda draw, scale: shared_prefix(scaled(32, scale), 4_096, 20, 128, draw),
     ),
+    "W6": Workload(
+        "16 requests of 128 tokens, nothing shared, 64 out",
+        lambda draw, scale: shared_prefix(scaled(16, scale), 0, 128, 64, draw),
+    ),
 }
+# W6 is for benchmarks/quantized_served.py.
+USUAL = ("W1", "W2", "W3", "W4", "W5")

@@ -40,7 +40,7 @@ from rich.table import Table
 from tqdm import tqdm
 
 from benchmarks.peer_client import Peer, PeerError, Reply
-from benchmarks.peer_workloads import FIRST_WORD, WORKLOADS, Ask, Draw, Stages
+from benchmarks.peer_workloads import FIRST_WORD, USUAL, WORKLOADS, Ask, Draw, Stages
 
 DEFAULT_VOCAB_SIZE = 32_000
 CONNECT_SECONDS = 5.0
@@ -251,7 +251,7 @@ def _numbers(value: str) -> list[int]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     parser.add_argument("urls", nargs="+", metavar="URL", help="http://127.0.0.1:30000")
-    parser.add_argument("--only", type=_names, default=list(WORKLOADS), help="such as W1,W5")
+    parser.add_argument("--only", type=_names, default=list(USUAL), help="such as W1,W5")
     parser.add_argument(
         "--scale", type=float, default=1.0, help="times as many requests; W3 is one tree at least"
     )

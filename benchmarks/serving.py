@@ -27,12 +27,12 @@ from typing import Any
 import httpx
 import torch
 
-from benchmarks.machine import head_product, layer_products
 from benchmarks.peer_client import Peer
 from benchmarks.peer_workloads import Ask, Draw
 from benchmarks.rows import show_rows
 from benchmarks.served import PATIENCE, RADIXLM, memory, serving
 from radixlm import Engine, SamplingParams
+from radixlm.bench.machine import head_product, layer_products
 from radixlm.memory.pools import bytes_per_token
 from radixlm.models import load_config
 from radixlm.testing.checkpoints import write_random_checkpoint

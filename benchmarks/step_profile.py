@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from benchmarks.machine import clock
+from radixlm.bench.machine import clock
 from radixlm.layers import products, ways
 
 _FLOORS = tuple(

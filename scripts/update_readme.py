@@ -1,4 +1,4 @@
-"""Put measured numbers into the README and two guides: tables, a picture, scores.
+"""Put measured numbers into the README and three guides: tables, a picture, scores.
 
     python scripts/update_readme.py
 
@@ -7,7 +7,9 @@ paper.jsonl (by `radixlm bench paper --json`; docs/img/paper.png is made by its 
 paper-pool30.jsonl (the same with `--pool 0.3 --modes lpm`), paper-frontend.jsonl (by `radixlm bench
 paper --frontend --json`; its --picture makes docs/img/paper-frontend.png) and the
 demo model's card (by scripts/train_demo_model.py). Nothing in those parts of README.md,
-docs/benchmarks.md (the paper's workloads) and docs/language.md is written by hand.
+docs/benchmarks.md (the paper's workloads), docs/language.md and docs/quantization.md (by `radixlm
+bench quantized --json` into quantized-*.jsonl, benchmarks.quality into quality.jsonl) is written by
+hand.
 """
 
 from __future__ import annotations
@@ -37,6 +39,10 @@ def main() -> None:
     replace_part(ROOT / "README.md", "demo", demo_table())
     replace_part(ROOT / "docs" / "benchmarks.md", "paper", paper_rows)
     replace_part(ROOT / "docs" / "language.md", "frontend", frontend_table(read("paper-frontend")))
+    formats = [read(path.stem)[0] for path in sorted(RESULTS.glob("quantized-*.jsonl"))]
+    replace_part(ROOT / "docs" / "quantization.md", "speed", speed_table(formats))
+    replace_part(ROOT / "docs" / "quantization.md", "memory", memory_table(formats))
+    replace_part(ROOT / "docs" / "quantization.md", "quality", quality_table(read("quality")[0]))
     draw(runs)
 
 
@@ -124,6 +130,53 @@ def frontend_table(runs: list[Run]) -> str:
         f"| {run['wall_s']:.2f}, {run['direct_wall_s']:.2f} "
         f"| {100 * run['overhead']:+.1f} |"
         for run in runs
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def speed_table(runs: list[Run]) -> str:
+    """Of each model, one row for each format and for what llama.cpp has with as many bits."""
+    lines = [
+        "| model | weights | MB a token | one stream, /s | of the bound | × | prefill, /s | × |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for run in runs:
+        for row in run["rows"]:
+            own = row["name"] == row["format"]
+            ratios = ("decode_theirs_over_ours", "prefill_theirs_over_ours")
+            decode, prefill = ("–" if own else f"**{row[name]:.2f}**" for name in ratios)
+            name = f"`{row['name']}`" if own else f"llama.cpp {row['name']}"
+            lines.append(
+                f"| {run['model']} | {name} | {row['mb_read']:,.0f} | {row['decode_per_s']:,.0f} "
+                f"| {100 * row['share_of_bound']:.0f} % | {decode} "
+                f"| {row['prefill_per_s']:,.0f} | {prefill} |"
+            )
+    said = {f"{run['threads']} threads of {run['processor']}" for run in runs}
+    return "\n".join(lines) + f"\n\n{'; '.join(sorted(said))}.\n"
+
+
+def memory_table(runs: list[Run]) -> str:
+    """What weights take once they are loaded, and what loading takes at most."""
+    lines = [
+        "| model | weights | held, MB | most while loading, MB | a tiny model's, MB |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {run['model']} | `{name}` | {row['held_mb']:,.0f} | {row['peak_mb']:,.0f} "
+        f"| {row['tiny_mb']:,.0f} |"
+        for run in runs
+        for name, row in run["memory"].items()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def quality_table(report: Run) -> str:
+    """Right answers of the demo model, in each format."""
+    lines = ["| weights | right answers | of |", "|---|---|---|"]
+    lines += [
+        f"| `{row['dtype'] if row['format'] == 'none' else row['format']}` "
+        f"| {100 * row['share']:.2f} % | {row['questions']:,} |"
+        for row in report["results"]
     ]
     return "\n".join(lines) + "\n"
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from benchmarks.limits import Bench, Step, bytes_read, operations, steps
-from benchmarks.machine import Timing, head_product, layer_products
 from benchmarks.step_profile import heading_of
+from radixlm.bench.machine import Timing, head_product, layer_products
 from radixlm.layers.linear import Linear
 from radixlm.models import ModelConfig
 from radixlm.runner.model_runner import ModelRunner

@@ -37,6 +37,7 @@ def played(name, scale=1.0, seed=0):
         ("W3", [3, 9, 27], [864, 930, 996], 32),
         ("W4", [16], [500], 32),
         ("W5", [32], [4_116], 128),
+        ("W6", [16], [128], 64),
     ],
 )
 def test_workloads_are_those_of_the_table(name, sizes, lengths, out):

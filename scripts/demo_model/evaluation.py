@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -27,6 +27,26 @@ class Case:
     expected: str
 
 
+class Answerer(Protocol):
+    """A model that is asked, with its tokenizer as transformers has it."""
+
+    tokenizer: Any
+
+    def render(self, prompt: Messages | str) -> str: ...
+
+    def answers(self, prompts: list[Messages | str], most: int = 160) -> list[str]:
+        """Greedy; one that does not end within `most` tokens ends in <|cut|>."""
+        ...
+
+
+def render(tokenizer: Any, prompt: Messages | str) -> str:
+    if isinstance(prompt, str):
+        return prompt
+    messages = [{"role": role, "content": text} for role, text in prompt]
+    text: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    return text
+
+
 class Greedy:
     """Batched greedy decoding; answers are cut at eos."""
 
@@ -37,13 +57,7 @@ class Greedy:
         self.tokenizer.padding_side = "left"
 
     def render(self, prompt: Messages | str) -> str:
-        if isinstance(prompt, str):
-            return prompt
-        messages = [{"role": role, "content": text} for role, text in prompt]
-        text: str = self.tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True
-        )
-        return text
+        return render(self.tokenizer, prompt)
 
     @torch.inference_mode()
     def answers(self, prompts: list[Messages | str], most: int = 160) -> list[str]:
@@ -180,7 +194,7 @@ class Report:
     samples: list[Messages]
 
 
-def _samples(greedy: Greedy) -> list[Messages]:
+def _samples(greedy: Answerer) -> list[Messages]:
     """Two short chats, answered turn by turn."""
     scripts = [
         ["Hello!", "Who are you?", "What is the capital of France?", "What's 12 + 7?"],
@@ -196,8 +210,8 @@ def _samples(greedy: Greedy) -> list[Messages]:
     return out
 
 
-def evaluate(folder: Path, seed: int, long: bool = True) -> Report:
-    rng, greedy = Rng(seed + 100), Greedy(folder)
+def evaluate(greedy: Answerer, seed: int, long: bool = True) -> Report:
+    rng = Rng(seed + 100)
     groups = {name: [make(rng) for _ in range(n)] for name, (make, n) in CATEGORIES.items()}
     if long:
         groups.update(_long_cases(rng, greedy.tokenizer))

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
-from .evaluation import evaluate
+from .evaluation import Greedy, evaluate
 from .model import DemoModel, load_weights
 from .readme import write_readme
 from .tokenizer import make_tokenizer, save_tokenizer
@@ -70,7 +70,7 @@ def main() -> None:
         json.loads((args.out / TRAINING_FACTS).read_text()) if args.evaluate_only else _train(args)
     )
     torch.set_num_threads(args.workers)
-    report = evaluate(args.out, args.seed)
+    report = evaluate(Greedy(args.out), args.seed)
     for name, expected, answer in report.wrong:
         print(f"wrong: {name}: expected {expected!r}, got {answer!r}", file=sys.stderr)
     write_readme(args.out, made, report)

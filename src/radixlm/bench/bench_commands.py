@@ -18,6 +18,7 @@ from radixlm.bench import bench_reports
 from radixlm.bench.frontend_programs import AT_ONCE, CHANGES, FrontendRow, make_twins
 from radixlm.bench.frontend_programs import run as run_frontend
 from radixlm.bench.paper_run import MODES, Row, Setup, run
+from radixlm.bench.quantized_command import command as quantized
 from radixlm.bench.workloads import WORKLOADS, SharedPromptOnly, Workload
 from radixlm.core.errors import counted
 from radixlm.kernels.jit import user_store
@@ -35,6 +36,9 @@ R = TypeVar("R", Row, FrontendRow)
 @click.group("bench")
 def command() -> None:
     """Measure workloads, write random checkpoints."""
+
+
+command.add_command(quantized)
 
 
 def _dtype_option(default: Dtype) -> Callable[[Command], Command]:

@@ -68,7 +68,7 @@ _RESERVES_IN_POOL = 512
 # What warms an engine: pages of its cache; tokens that prompts share, have alone, and are answered.
 _PAGES = 64
 _SHARED, _OWN, _ANSWER = 10, 6, 3
-_QUANTIZERS: Mapping[str, Quantize] = {
+QUANTIZERS: Mapping[str, Quantize] = {
     "int8": partial(quantize, bits=8),
     "int4": partial(quantize, bits=4, group=32),
 }
@@ -235,7 +235,7 @@ def _model(
         dtype=dtype,
         device=device,
         choose=_choice_of_products(config, dtype, device),
-        quantize=_QUANTIZERS[config.quantization] if config.quantization else None,
+        quantize=QUANTIZERS[config.quantization] if config.quantization else None,
         progress=progress,
     )
 

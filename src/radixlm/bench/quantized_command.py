@@ -1,0 +1,195 @@
+"""`radixlm bench quantized`: the command, its table and its figures."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+from rich.console import Console
+from rich.table import Table
+from tqdm import tqdm
+
+from radixlm.bench.machine import Timing, bandwidths, processor
+from radixlm.bench.quantized_run import (
+    PEERS,
+    Measured,
+    Sizes,
+    bytes_held,
+    load_peak,
+    measure,
+)
+from radixlm.models import load_config
+from radixlm.testing.checkpoints import SHAPES, write_random_checkpoint
+
+_TIMING = Timing(1.0)
+_EMPTY = "tiny"
+_COLUMNS = (
+    *("weights", "read, MB", "decode, tokens/s", "of the bound", "ours / theirs"),
+    *("prefill, tokens/s", "ours / theirs"),
+)
+_WIDTH = 120
+
+
+@click.command("quantized")
+@click.argument("model", required=False)
+@click.option(
+    "--shape",
+    type=click.Choice(list(SHAPES)),
+    default="smollm-135m",
+    show_default=True,
+    help="Random model to measure with, when no MODEL folder is given.",
+)
+@click.option(
+    "--format",
+    "formats",
+    multiple=True,
+    type=click.Choice(list(PEERS)),
+    default=list(PEERS),
+    show_default=True,
+    help="Of weights; repeatable.",
+)
+@click.option("--llama-python", "python", metavar="PATH", help="A Python that has llama_cpp.")
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="In turns.")
+@click.option(
+    "--prompt", type=click.IntRange(1), default=Sizes().prompt, show_default=True, help="Tokens."
+)
+@click.option(
+    "--answer", type=click.IntRange(2), default=Sizes().answer, show_default=True, help="Tokens."
+)
+@click.option(
+    "--prefill", type=click.IntRange(1), default=Sizes().prefill, show_default=True, help="Tokens."
+)
+@click.option("--threads", type=click.IntRange(1), help="Of both. Default: as many as torch takes.")
+@click.option("--json", "path", type=click.Path(path_type=Path), help="Write the last line here.")
+def command(
+    model: str | None,
+    shape: str,
+    formats: Sequence[str],
+    python: str | None,
+    rounds: int,
+    threads: int | None,
+    path: Path | None,
+    **sizes: int,
+) -> None:
+    """Weights in 16, 8 and 4 bits: speed of one stream and of prefill, and memory while loading.
+
+    With --llama-python also llama.cpp with the same weights, in turns. Rates are those of the
+    fastest round. The bound is what reading the weights takes from memory. The last line is JSON.
+    """
+    threads = threads or torch.get_num_threads()
+    read = bandwidths(_TIMING)["read"]
+    with tempfile.TemporaryDirectory(prefix="radixlm-bench-") as scratch:
+        place = Path(scratch)
+        folder = Path(model) if model else write_random_checkpoint(shape, place / shape)
+        with tqdm(total=len(formats) + 1, leave=False) as bar:
+            memory = dict(_memory(folder, formats, place, bar))
+        with tqdm(leave=False, bar_format="{desc} ({elapsed})") as bar:
+            found = measure(
+                folder,
+                formats,
+                threads=threads,
+                rounds=rounds,
+                sizes=Sizes(**sizes),
+                python=python,
+                scratch=place,
+                started=bar.set_description,
+            )
+    rows = list(_rows(found, read, Sizes(**sizes)))
+    report = {
+        "benchmark": "quantized",
+        "model": folder.name,
+        "processor": processor(),
+        "threads": threads,
+        "gb_per_s": round(read / 1e9, 1),
+        **Sizes(**sizes)._asdict(),
+        "rounds": rounds,
+        "rows": rows,
+        "memory": memory,
+    }
+    _show(report)
+    line = json.dumps(report)
+    if path is not None:
+        path.write_text(line + "\n", encoding="utf-8")
+    click.echo(line)
+
+
+def _memory(
+    folder: Path, formats: Sequence[str], place: Path, bar: tqdm[Any]
+) -> Iterator[tuple[str, dict[str, float]]]:
+    """Of each format, in MB: the peak of loading, weights held, and what a tiny model takes."""
+    bar.set_description("memory of a tiny model")
+    tiny = write_random_checkpoint(_EMPTY, place / "no-weights")
+    load_peak(tiny, formats[0])  # compiles what the first load does
+    config = load_config(folder)
+    for name in formats:
+        bar.update()
+        bar.set_description(f"memory of {name}")
+        load_peak(tiny, name)
+        peak, empty, held = load_peak(folder, name), load_peak(tiny, name), bytes_held(config, name)
+        yield (
+            name,
+            {
+                "peak_mb": round(peak / 1e6, 1),
+                "held_mb": round(held / 1e6, 1),
+                "tiny_mb": round(empty / 1e6, 1),
+                "peak_over_held": round(peak / held, 2),
+                "without_tiny": round((peak - empty) / held, 2),
+            },
+        )
+
+
+def _rows(found: Sequence[Measured], read: float, sizes: Sizes) -> Iterator[dict[str, Any]]:
+    """Tokens a second of the fastest round, and what of ours that is; seconds of all rounds."""
+    ours = {made.format: made for made in found if made.is_ours}
+    for made in found:
+        own = ours[made.format]
+        yield {
+            "format": made.format,
+            "name": made.name,
+            "mb_read": round(made.bytes_read / 1e6, 1),
+            "flash": made.flash,
+            "decode_per_s": round(1 / min(made.decode), 1),
+            "share_of_bound": round(made.bytes_read / read / min(made.decode), 3),
+            "decode_theirs_over_ours": round(min(made.decode) / min(own.decode), 3),
+            "prefill_per_s": round(sizes.prefill / min(made.prefill), 1),
+            "prefill_theirs_over_ours": round(min(made.prefill) / min(own.prefill), 3),
+            "decode_s": [round(seconds, 6) for seconds in made.decode],
+            "prefill_s": [round(seconds, 5) for seconds in made.prefill],
+        }
+
+
+def _show(report: Mapping[str, Any]) -> None:
+    console = Console()
+    console = console if console.is_terminal else Console(width=_WIDTH)
+    title = (
+        f"{report['model']}, {report['threads']} threads of {report['processor']}, "
+        f"{report['gb_per_s']} GB/s"
+    )
+    table = Table(title=title, title_justify="left")
+    for place, column in enumerate(_COLUMNS):
+        table.add_column(column, justify="right" if place else "left")
+    for row in report["rows"]:
+        is_ours = row["format"] == row["name"]
+        ratios = [row["decode_theirs_over_ours"], row["prefill_theirs_over_ours"]]
+        decode, prefill = ("" if is_ours else f"{ratio:.2f}" for ratio in ratios)
+        table.add_row(
+            row["name"] if is_ours else f"  llama.cpp {row['name']}",
+            f"{row['mb_read']:,}",
+            f"{row['decode_per_s']:,}",
+            f"{row['share_of_bound']:.0%}",
+            decode,
+            f"{row['prefill_per_s']:,}",
+            prefill,
+        )
+    console.print(table)
+    for name, row in report["memory"].items():
+        console.print(
+            f"{name}: loading takes {row['peak_mb']:,} MB at most, {row['peak_over_held']:.2f} of "
+            f"its weights ({row['held_mb']:,} MB); a tiny model {row['tiny_mb']:,} MB",
+            highlight=False,
+        )

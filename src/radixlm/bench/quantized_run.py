@@ -1,0 +1,238 @@
+"""Measures engines with weights of several formats, beside llama.cpp, in turns.
+
+Ours are in this process, llama.cpp is in another (`llama_side`). Both decode one stream after a
+short prompt, and prefill a prompt of which nothing is cached. Ours answer requests: they sample and
+make text of it; llama.cpp only computes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
+
+import gguf
+import numpy as np
+import torch
+
+from radixlm.bench.gguf_export import write_gguf
+from radixlm.build import Engine
+from radixlm.build.loading import QUANTIZERS
+from radixlm.core.errors import ConfigError
+from radixlm.core.sampling import SamplingParams
+from radixlm.models import CausalLM, ModelConfig, load_config
+
+# What llama.cpp has with as many bits, and whether all of its matrices are to have them: of Q4_K_M
+# some have more, as it is always made.
+PEERS: Mapping[str, Mapping[str, bool]] = MappingProxyType(
+    {"bf16": {"BF16": True}, "int8": {"Q8_0": True}, "int4": {"Q4_0": True, "Q4_K_M": False}}
+)
+CONTEXT = 1024
+_SIDE = Path(__file__).with_name("llama_side.py")
+_PEAK = Path(__file__).with_name("load_peak.py")
+
+
+class Sizes(NamedTuple):
+    """In tokens: prompt and answer of the one stream, and the prompt that is prefilled."""
+
+    prompt: int = 16
+    answer: int = 96
+    prefill: int = 512
+
+
+class Side(Protocol):
+    """What is measured. Both give seconds: of one token of an answer, and of a whole prompt."""
+
+    def decode(self, prompt: list[int], out: int) -> float: ...
+
+    def prefill(self, prompt: list[int]) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """format: of ours; name: that of the side itself. bytes_read: of weights, for each token of one
+    stream. decode, prefill: seconds, of each round. flash: whether that was faster.
+    """
+
+    format: str
+    name: str
+    bytes_read: int
+    flash: bool | None = None
+    decode: list[float] = field(default_factory=list)
+    prefill: list[float] = field(default_factory=list)
+
+    @property
+    def is_ours(self) -> bool:
+        return self.format == self.name
+
+    def add(self, side: Side, draw: Callable[[int], list[int]], sizes: Sizes) -> None:
+        self.decode.append(side.decode(draw(sizes.prompt), sizes.answer))
+        self.prefill.append(side.prefill(draw(sizes.prefill)))
+
+
+class OurSide:
+    """An engine with weights of a format."""
+
+    def __init__(self, folder: Path, name: str, threads: int) -> None:
+        self._engine = Engine(str(folder), threads=threads, kv_tokens=2 * CONTEXT, **flags(name))
+
+    def decode(self, prompt: list[int], out: int) -> float:
+        """From the first output, which may hold several tokens, or all of them."""
+        moments = asyncio.run(self._moments(prompt, out))
+        (began, before), (ended, tokens) = moments[len(moments) > 2], moments[-1]
+        return (ended - began) / (tokens - before)
+
+    def prefill(self, prompt: list[int]) -> float:
+        (began, _), (ended, _) = asyncio.run(self._moments(prompt, 1))
+        return ended - began
+
+    async def _moments(self, prompt: list[int], out: int) -> list[tuple[float, int]]:
+        """When it was sent, and when outputs came; with the tokens that were there then."""
+        params = SamplingParams(max_tokens=out, temperature=0, ignore_eos=True)
+        moments = [(time.perf_counter(), 0)]
+        async for output in self._engine.stream(prompt, params):
+            moments.append((time.perf_counter(), moments[-1][1] + len(output.token_ids)))
+        return moments
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+def flags(name: str) -> dict[str, Any]:
+    """Of an engine with weights of this format."""
+    return {"dtype": "bfloat16", "quantization": None if name == "bf16" else name}
+
+
+class LlamaSide:
+    """llama.cpp in a process of its own."""
+
+    def __init__(self, python: str) -> None:
+        self._python = python
+        self._process = subprocess.Popen(  # noqa: S603 - the Python that the user names
+            [python, str(_SIDE)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def ask(self, **command: object) -> dict[str, Any]:
+        """Raises ConfigError where llama.cpp can not do it, or is not there."""
+        try:
+            print(json.dumps(command), file=self._process.stdin, flush=True)
+            answer: dict[str, Any] = json.loads(self._process.stdout.readline())  # type: ignore[union-attr]
+        except (OSError, ValueError):
+            answer = {"error": f"it ended with {self._process.wait()}; does it have llama_cpp?"}
+        if "error" in answer:
+            raise ConfigError(f"--llama-python {self._python}: {answer['error']}")
+        return answer
+
+    def decode(self, prompt: list[int], out: int) -> float:
+        return float(self.ask(do="decode", prompt=prompt, out=out)["seconds"])
+
+    def prefill(self, prompt: list[int]) -> float:
+        return float(self.ask(do="prefill", prompt=prompt)["seconds"])
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def measure(
+    folder: Path,
+    formats: Sequence[str],
+    *,
+    threads: int,
+    rounds: int,
+    sizes: Sizes,
+    python: str | None,
+    scratch: Path,
+    started: Callable[[str], object] = lambda _name: None,
+) -> list[Measured]:
+    """A checkpoint in all formats and, where there is a python that has llama_cpp, as llama.cpp has
+    it. In turns; one more round, before the others, is not counted.
+
+    scratch: where files for llama.cpp are written. started: called with what is done next.
+    """
+    config = load_config(folder)
+    draw = np.random.default_rng(0)
+
+    def tokens(count: int) -> list[int]:
+        drawn: list[int] = draw.integers(0, config.vocab_size, count).tolist()
+        return drawn
+
+    with ExitStack() as stack:
+        sides: list[tuple[Measured, Side]] = []
+        for name in formats:
+            started(f"loading {name}")
+            ours = stack.enter_context(closing(OurSide(folder, name, threads)))
+            sides.append((Measured(name, name, bytes_read(config, name)), ours))
+            for peer in PEERS[name] if python else ():
+                started(f"loading {peer}")
+                path = gguf_file(folder, scratch, str(python), peer)
+                theirs = stack.enter_context(closing(LlamaSide(str(python))))
+                flash = theirs.ask(do="open", path=str(path), threads=threads, context=CONTEXT)
+                read = _bytes_in(path, tied=config.tie_word_embeddings)
+                sides.append((Measured(name, peer, read, flash["flash"]), theirs))
+        for number in range(rounds + 1):
+            for made, side in sides:
+                started(f"{made.name}, round {number} of {rounds}")
+                made.add(side, tokens, sizes)
+    for made, _ in sides:
+        del made.decode[0], made.prefill[0]
+    return [made for made, _ in sides]
+
+
+def gguf_file(folder: Path, scratch: Path, python: str, kind: str) -> Path:
+    """The checkpoint as a GGUF file in `scratch`, of one of llama.cpp's types."""
+    source, made = scratch / "BF16.gguf", scratch / f"{kind}.gguf"
+    if not source.exists():
+        write_gguf(folder, source)
+    if not made.exists():
+        pure = next(peers[kind] for peers in PEERS.values() if kind in peers)
+        with closing(LlamaSide(python)) as llama:
+            llama.ask(do="quantize", source=str(source), target=str(made), kind=kind, pure=pure)
+    return made
+
+
+def bytes_read(config: ModelConfig, name: str) -> int:
+    """Of weights, for each token of one stream, as they are held: panels with their scales. The
+    head is read whole, of the embedding a row.
+    """
+    model = CausalLM(config, dtype=torch.bfloat16, device=torch.device("meta"))
+    return sum(_held(linear.weight, name) for _, linear in model.linears())
+
+
+def bytes_held(config: ModelConfig, name: str) -> int:
+    """Of all weights. A tied head is held beside the embedding, see `Linear.pack`."""
+    return bytes_read(config, name) + 2 * config.vocab_size * config.hidden_size
+
+
+def _held(weight: torch.Tensor, name: str) -> int:
+    """Scales of groups are held in float16, those of whole rows in float32."""
+    if name not in QUANTIZERS:
+        return weight.nbytes
+    made = QUANTIZERS[name](weight)
+    scale = 4 if made.group == weight.shape[1] else 2
+    return made.codes.numel() * made.bits // 8 + made.scales.numel() * scale
+
+
+def _bytes_in(path: Path, *, tied: bool) -> int:
+    """Of a GGUF file's weights, those that a token reads."""
+    tensors = gguf.GGUFReader(path).tensors
+    return sum(int(each.n_bytes) for each in tensors if tied or each.name != "token_embd.weight")
+
+
+def load_peak(folder: Path, name: str) -> int:
+    """Bytes by which the most memory of a fresh process grows when it loads an engine."""
+    command = [sys.executable, str(_PEAK), str(folder), json.dumps(flags(name))]
+    said = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603
+    return int(said.stdout.splitlines()[-1])

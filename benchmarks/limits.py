@@ -143,7 +143,11 @@ class Bench:
     """A model and its pools, on which any of the steps can be run. kinds: whether each is coded."""
 
     def __init__(
-        self, shape: str, dtype: torch.dtype, wanted: Sequence[Step], kinds: Sequence[bool]
+        self,
+        shape: str,
+        dtype: torch.dtype,
+        wanted: Sequence[Step],
+        kinds: Sequence[bool] = (False,),
     ) -> None:
         with tempfile.TemporaryDirectory() as scratch:
             folder = write_random_checkpoint(shape, Path(scratch) / shape)

@@ -45,7 +45,7 @@ def bench():
 
 def test_every_step_runs(bench):
     for step in steps(quick=True):
-        assert bench.seconds(step, Timing(0.0, least=1, most=1)) > 0
+        assert min(bench.seconds(step, Timing(0.0, least=1, most=1))) > 0
 
 
 @pytest.mark.parametrize("step", [Step("prefill", 1, 64), Step("decode", 8, 1, own=32)])

@@ -74,8 +74,14 @@ class Measured:
         return self.format == self.name
 
     def add(self, side: Side, draw: Callable[[int], list[int]], sizes: Sizes) -> None:
-        self.decode.append(side.decode(draw(sizes.prompt), sizes.answer))
-        self.prefill.append(side.prefill(draw(sizes.prefill)))
+        """The better of two: in the first one ours see that somebody else had the processors, and
+        let them have some still.
+        """
+        for made, run in (
+            (self.decode, lambda: side.decode(draw(sizes.prompt), sizes.answer)),
+            (self.prefill, lambda: side.prefill(draw(sizes.prefill))),
+        ):
+            made.append(min(run() for _ in range(2)))
 
 
 class OurSide:

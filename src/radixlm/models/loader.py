@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import torch
 from torch import Tensor
 from tqdm import tqdm
@@ -85,12 +87,21 @@ class _Filling:
         missing.discard(name)
         if linear is not None and self._choose and not missing:
             linear.pack(self._choose, self._quantize)
+            _give_back()
         return memory.nbytes
 
     def close(self) -> None:
         """Pack what has no weights of its own: a tied head."""
         if self._choose:
             self._model.pack(self._choose, self._quantize)
+            _give_back()
+
+
+def _give_back() -> None:
+    """Freed memory to the system: malloc keeps it, in holes that the next weights do not fill."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _fill(memory: Tensor, weight: QuantizedWeight) -> None:

@@ -77,11 +77,10 @@ class Measured:
         """The better of two: in the first one ours see that somebody else had the processors, and
         let them have some still.
         """
-        for made, run in (
-            (self.decode, lambda: side.decode(draw(sizes.prompt), sizes.answer)),
-            (self.prefill, lambda: side.prefill(draw(sizes.prefill))),
-        ):
-            made.append(min(run() for _ in range(2)))
+        prompts = [draw(sizes.prompt) for _ in range(2)]
+        self.decode.append(min(side.decode(prompt, sizes.answer) for prompt in prompts))
+        prompts = [draw(sizes.prefill) for _ in range(2)]
+        self.prefill.append(min(side.prefill(prompt) for prompt in prompts))
 
 
 class OurSide:

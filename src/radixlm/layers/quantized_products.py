@@ -47,6 +47,8 @@ _HEIGHTS = (6, 3, 1) if VECTOR_LANES == MOST_LANES else (2, 1)
 _ROWS_PER_UNIT, _LEAST_ROWS_PER_UNIT, _CODES_BYTES = 192, 24, 512 << 10
 _UNITS_PER_THREAD, _LEAST_UNITS = 4, 4
 _PANELS_AT_ONCE = 64
+# Rows of which the room is kept; and no rows by no threads.
+_FEW_ROWS, _NOTHING = 32, (-1, 0)
 # Of float32, denormal numbers left out.
 _LEAST_EXPONENT = -126
 
@@ -104,6 +106,8 @@ class QuantizedProduct:
         self._groups = weight.scales.shape[1]
         self._form_for = form_for
         self._team = team()
+        self._ready = _NOTHING
+        self._scratch: Tensor | None = None
         self._workers = {
             form: Worker(
                 quantized_kernel(form, kind),
@@ -123,18 +127,28 @@ class QuantizedProduct:
         made = x.new_empty((rows, self._outputs), dtype=self._result)
         if x.stride(1) != 1:
             x = x.contiguous()
-        worker, threads = self._workers[self._form_for(rows)], self._team.size
+        if (rows, self._team.size) != self._ready:
+            self._prepare(rows, self._team.size)
+        worker = self._worker
         arguments = worker.arguments
-        arguments.rows = rows
-        height, width = _unit(rows, self._panels.shape[0], self._inputs, threads)
-        arguments.height, arguments.width = height, width
-        room = threads * height * row_size(self._inputs, self._groups) + LINE
-        scratch = torch.empty(room, dtype=torch.uint8)
-        arguments.scratch = -(-scratch.data_ptr() // LINE) * LINE
         arguments.x, arguments.x_stride = x.data_ptr(), x.stride(0) * x.element_size()
         arguments.into = made.data_ptr()
         worker()
+        if rows > _FEW_ROWS:
+            self._ready, self._scratch = _NOTHING, None
         return made
+
+    def _prepare(self, rows: int, threads: int) -> None:
+        """For calls with that many rows and threads. For few rows it stays: to prepare takes as
+        long as a small product.
+        """
+        height, width = _unit(rows, self._panels.shape[0], self._inputs, threads)
+        room = threads * height * row_size(self._inputs, self._groups) + LINE
+        self._ready, self._scratch = (rows, threads), torch.empty(room, dtype=torch.uint8)
+        self._worker = self._workers[self._form_for(rows)]
+        arguments = self._worker.arguments
+        arguments.rows, arguments.height, arguments.width = rows, height, width
+        arguments.scratch = -(-self._scratch.data_ptr() // LINE) * LINE
 
 
 def row_size(inputs: int, groups: int) -> int:
@@ -148,7 +162,7 @@ def _unit(rows: int, panels: int, inputs: int, threads: int) -> tuple[int, int]:
     height = min(_ROWS_PER_UNIT, max(_CODES_BYTES // inputs, _LEAST_ROWS_PER_UNIT))
     while height > _LEAST_ROWS_PER_UNIT and panels * -(-rows // height) < _LEAST_UNITS * threads:
         height //= 2
-    height = min(height, rows)
+    height = max(min(height, rows), 1)
     wanted = threads * _UNITS_PER_THREAD
     width = max(panels * -(-rows // max(height, 1)) // wanted, 1)
     return height, min(width, panels)

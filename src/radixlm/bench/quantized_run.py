@@ -163,7 +163,7 @@ def measure(
     started: Callable[[str], object] = lambda _name: None,
 ) -> list[Measured]:
     """A checkpoint in all formats and, where there is a python that has llama_cpp, as llama.cpp has
-    it. In turns; one more round, before the others, is not counted.
+    it. Those of a format in turns; one more round, before the others, is not counted.
 
     scratch: where files for llama.cpp are written. started: called with what is done next.
     """
@@ -174,12 +174,15 @@ def measure(
         drawn: list[int] = draw.integers(0, config.vocab_size, count).tolist()
         return drawn
 
-    with ExitStack() as stack:
-        sides: list[tuple[Measured, Side]] = []
-        for name in formats:
+    found: list[Measured] = []
+    for name in formats:
+        # One engine at a time: of two in a process the threads would wait asleep for each other.
+        with ExitStack() as stack:
             started(f"loading {name}")
             ours = stack.enter_context(closing(OurSide(folder, name, threads)))
-            sides.append((Measured(name, name, bytes_read(config, name)), ours))
+            sides: list[tuple[Measured, Side]] = [
+                (Measured(name, name, bytes_read(config, name)), ours)
+            ]
             for peer in PEERS[name] if python else ():
                 started(f"loading {peer}")
                 path = gguf_file(folder, scratch, str(python), peer)
@@ -187,13 +190,14 @@ def measure(
                 flash = theirs.ask(do="open", path=str(path), threads=threads, context=CONTEXT)
                 read = _bytes_in(path, tied=config.tie_word_embeddings)
                 sides.append((Measured(name, peer, read, flash["flash"]), theirs))
-        for number in range(rounds + 1):
-            for made, side in sides:
-                started(f"{made.name}, round {number} of {rounds}")
-                made.add(side, tokens, sizes)
-    for made, _ in sides:
-        del made.decode[0], made.prefill[0]
-    return [made for made, _ in sides]
+            for number in range(rounds + 1):
+                for made, side in sides:
+                    started(f"{made.name}, round {number} of {rounds}")
+                    made.add(side, tokens, sizes)
+        for made, _ in sides:
+            del made.decode[0], made.prefill[0]
+            found.append(made)
+    return found
 
 
 def gguf_file(folder: Path, scratch: Path, python: str, kind: str) -> Path:

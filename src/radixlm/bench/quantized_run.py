@@ -28,6 +28,7 @@ from radixlm.build import Engine
 from radixlm.build.loading import QUANTIZERS
 from radixlm.core.errors import ConfigError
 from radixlm.core.sampling import SamplingParams
+from radixlm.kernels.openmp import team
 from radixlm.models import CausalLM, ModelConfig, load_config
 
 # What llama.cpp has with as many bits, and whether all of its matrices are to have them: of Q4_K_M
@@ -176,7 +177,7 @@ def measure(
 
     found: list[Measured] = []
     for name in formats:
-        # One engine at a time: of two in a process the threads would wait asleep for each other.
+        # One engine at a time: see below.
         with ExitStack() as stack:
             started(f"loading {name}")
             ours = stack.enter_context(closing(OurSide(folder, name, threads)))
@@ -190,6 +191,9 @@ def measure(
                 flash = theirs.ask(do="open", path=str(path), threads=threads, context=CONTEXT)
                 read = _bytes_in(path, tied=config.tie_word_embeddings)
                 sides.append((Measured(name, peer, read, flash["flash"]), theirs))
+            # Files were made in this thread, and with its idle threads beside the engine's OpenMP
+            # would count more than there are processors, and let all sleep.
+            team().leave()
             for number in range(rounds + 1):
                 for made, side in sides:
                     started(f"{made.name}, round {number} of {rounds}")

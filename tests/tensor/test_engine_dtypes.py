@@ -38,13 +38,17 @@ def test_the_cache_changes_nothing(
     assert answers(folder, chunked_prefill_size=16, max_running_requests=1, **flags) == cold
 
 
-def test_float16_on_request(tmp_path: Path) -> None:
-    """Where the processor has none of it, bfloat16."""
+@pytest.mark.parametrize("quantization", [None, "int8"])
+def test_float16_on_request(tmp_path: Path, quantization: str | None) -> None:
+    """Where the processor has none of it, bfloat16. Bytes are for other types' rows, so weights are
+    taken out of their codes there.
+    """
     folder = make_checkpoint(tmp_path, "llama")
     params = SamplingParams(max_tokens=1, temperature=0, ignore_eos=True, logprobs=5)
     found = []
     for dtype in ("float16", "float32"):
-        with Engine(str(folder), kv_tokens=1_000, dtype=dtype) as engine:
+        flags = {"dtype": dtype, "quantization": quantization}
+        with Engine(str(folder), kv_tokens=1_000, **flags) as engine:
             [output] = engine.generate(PROMPTS[:1], params)
         assert output.logprobs is not None
         found.append(output.logprobs[0].top[0][1])

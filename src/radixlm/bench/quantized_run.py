@@ -136,6 +136,7 @@ class LlamaSide:
             print(json.dumps(command), file=self._process.stdin, flush=True)
             answer: dict[str, Any] = json.loads(self._process.stdout.readline())  # type: ignore[union-attr]
         except (OSError, ValueError):
+            self._process.kill()
             answer = {"error": f"it ended with {self._process.wait()}; does it have llama_cpp?"}
         if "error" in answer:
             raise ConfigError(f"--llama-python {self._python}: {answer['error']}")

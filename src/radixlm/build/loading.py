@@ -84,7 +84,8 @@ class ModelInfo:
     broken_prefixes: what the chat template does not keep of earlier turns.
     threads: that compute, where that is the CPU.
     deterministic: whether a request has the same bits in any company.
-    kv_cache_dtype: what keys and values are kept in.
+    kv_cache_dtype: what keys and values are kept in. quantization: what weights were made when they
+    were loaded; empty: they are as they were stored.
     """
 
     name: str
@@ -104,6 +105,7 @@ class ModelInfo:
     threads: int = 1
     deterministic: bool = False
     kv_cache_dtype: str = "float32"
+    quantization: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +163,7 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
     limits = Limits(context, cache.largest_request, model_config.vocab_size)
     pool, table = _memory(config, shape, cache.capacity, limits.longest, dtype, device)
     runner: Runner = ModelRunner(model, pool, table, device, deterministic=config.deterministic)
-    eos_id = tokenizer.eos_token_id
-    eos = model_config.eos_token_ids | (frozenset() if eos_id is None else {eos_id})
+    eos = _ends(model_config, tokenizer)
     info = ModelInfo(
         name=DEMO_NAME if files.path == DEMO_MODEL else files.name,
         model_path=str(files.path),
@@ -181,6 +182,7 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
         threads=threads,
         deterministic=config.deterministic,
         kv_cache_dtype=_name(pool.keys[0].dtype),
+        quantization=config.quantization or "",
     )
     grammars = Compiler(tokenizer, vocab_size=limits.vocab_size, eos_ids=eos)
     processor = InputProcessor(limits, eos, grammars)
@@ -199,6 +201,12 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def _ends(model: ModelConfig, tokenizer: Tokenizer) -> frozenset[int]:
+    """The tokens that end an answer."""
+    own = tokenizer.eos_token_id
+    return model.eos_token_ids | (frozenset() if own is None else {own})
 
 
 def _path(name: str | None) -> Path | None:
@@ -224,6 +232,8 @@ def _model(
 ) -> CausalLM:
     """reached: the model's shape, with the context that will be used."""
     checkpoint = _checkpoint(files, reached)
+    if config.quantization and device.type != "cpu":
+        raise ConfigError("--quantization is for CPUs; on a GPU weights would only lose precision")
     if config.quantization and checkpoint.is_quantized:
         raise ConfigError(
             f"--quantization {config.quantization} quantizes weights in floats, but those of "

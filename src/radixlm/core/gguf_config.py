@@ -58,6 +58,8 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
     size = _Sizes(file, architecture)
     heads, hidden = size["attention.head_count"], size["embedding_length"]
     head_dim = size.get("attention.key_length") or hidden // heads
+    if not head_dim:
+        raise file.wrong(f"{architecture}.attention.head_count", f"{heads}, of {hidden} numbers")
     if size.get("attention.value_length") not in (None, head_dim):
         raise file.wrong(f"{architecture}.attention.value_length", f"not the keys', {head_dim}")
     key = f"{architecture}.attention.layer_norm_rms_epsilon"

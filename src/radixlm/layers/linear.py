@@ -16,7 +16,8 @@ from radixlm.core.errors import ModelError
 from radixlm.kernels.openmp import Worker, threads_for
 from radixlm.layers.compiled import ROWS_PER_UNIT, Gate, TensorOptions, norm_kernel
 from radixlm.layers.quantized import QuantizedWeight, stacked
-from radixlm.layers.ways import Choice, Choose, Product, Weight, packed, plain
+from radixlm.layers.quantized_products import DTYPES
+from radixlm.layers.ways import PLAIN, Choice, Choose, Product, Weight, packed, plain
 
 # Of a weight (out, in).
 Quantize = Callable[[Tensor], QuantizedWeight]
@@ -73,7 +74,7 @@ class Linear:
         if quantize is not None:
             pieces = [quantize(each) if isinstance(each, Tensor) else each for each in pieces]
         if len(pieces) == 1:
-            choice = choose(pieces[0], self.result, self.gate)
+            choice = self._choice(pieces[0], choose, self.gate)
             if isinstance(pieces[0], QuantizedWeight) or choice.layout != "rows" or choice.block:
                 self._packed = self._product(pieces[0], choice, self.bias, self.gate)
         else:
@@ -106,6 +107,11 @@ class Linear:
         weight = self._quantized.get(part)
         return None if weight is None else weight.kind
 
+    def _choice(self, weight: Weight, choose: Choose, gate: Gate | None) -> Choice:
+        if isinstance(weight, QuantizedWeight) and self.weight.dtype not in DTYPES:
+            return PLAIN
+        return choose(weight, self.result, gate)
+
     def _product(
         self, weight: Weight, choice: Choice, bias: Tensor | None, gate: Gate | None
     ) -> Product:
@@ -119,7 +125,7 @@ class Linear:
         for piece in pieces:
             stop = start + piece.shape[0]
             bias = None if self.bias is None else self.bias[start:stop]
-            choice = choose(piece, self.result, None)
+            choice = self._choice(piece, choose, None)
             products.append(self._product(piece, choice, bias, None))
             start = stop
         gate = self.gate

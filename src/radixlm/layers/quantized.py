@@ -63,7 +63,8 @@ class QuantizedWeight:
     def dequantized(self) -> Tensor:
         """(out, in) float32."""
         outputs, groups = self.scales.shape
-        codes = torch.tensor(FP4_LEVELS)[self.codes.long()] if self.fp4 else self.codes
+        levels = torch.tensor(FP4_LEVELS, device=self.codes.device)
+        codes = levels[self.codes.long()] if self.fp4 else self.codes
         made = codes.view(outputs, groups, -1).float().sub_(self.zero)
         made.mul_(self.scales.unsqueeze(2))
         if self.offsets is not None:
@@ -95,13 +96,15 @@ class QuantizedWeight:
 
 
 def quantize(weight: Tensor, *, bits: int, group: int = 0) -> QuantizedWeight:
-    """The nearest codes of (out, in), symmetric. group: inputs of a scale; 0: all of a row.
+    """The nearest codes of (out, in), symmetric. group: inputs of a scale; 0, or where rows are no
+    whole groups: all of a row.
 
     The largest weight of a group gets the lowest code, as in llama.cpp's Q4_0: of 2^bits codes none
     is wasted. A few rows at a time, so that little more memory is taken than the codes have.
     """
     outputs, inputs = weight.shape
-    size, middle = group or max(inputs, 1), MIDDLE[bits]
+    middle = MIDDLE[bits]
+    size = group if group and inputs % group == 0 else max(inputs, 1)
     codes = torch.empty((outputs, inputs), dtype=torch.uint8, device=weight.device)
     scales = torch.empty((outputs, inputs // size), device=weight.device)
     at_once = max(_NUMBERS_AT_ONCE // max(inputs, 1), 1)

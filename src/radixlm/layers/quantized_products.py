@@ -47,8 +47,9 @@ _HEIGHTS = (6, 3, 1) if VECTOR_LANES == MOST_LANES else (2, 1)
 _ROWS_PER_UNIT, _LEAST_ROWS_PER_UNIT, _CODES_BYTES = 192, 24, 512 << 10
 _UNITS_PER_THREAD, _LEAST_UNITS = 4, 4
 _PANELS_AT_ONCE = 64
-# Rows of which the room is kept; and no rows by no threads.
-_FEW_ROWS, _NOTHING = 32, (-1, 0)
+# Of x. Of more inputs in a group the sums of bytes might not fit 32 bits.
+DTYPES = torch.float32, torch.bfloat16
+_MOST_INPUTS = 2**31 // (127 * 255)
 # Of float32, denormal numbers left out.
 _LEAST_EXPONENT = -126
 
@@ -62,6 +63,8 @@ def forms_of(weight: QuantizedWeight, *, gated: bool = False) -> tuple[Form, ...
         return ()
     if outputs < LANES or inputs % MOST_LANES or weight.group % MOST_LANES:
         return ()
+    if weight.group > _MOST_INPUTS:
+        return ()
     tiles = has_tiles("amx-int8") and knows_tiles(weight.bits, _group_of(weight))
     return ("tiles", "vectors") if tiles else ("vectors",)
 
@@ -73,9 +76,9 @@ def _group_of(weight: QuantizedWeight) -> int:
 class QuantizedProduct:
     """x times the transposed weight, plus the bias. One call at a time.
 
-    weight: (out, in), one that some form knows; bias: (out,). dtype: of x; result: of the product,
-    the same or float32. form_for: the form for a number of rows. gated: the result is
-    silu(gate) * up, half as wide.
+    weight: (out, in), one that some form knows; bias: (out,). dtype: of x, one of `DTYPES`.
+    result: of the product, the same or float32. form_for: the form for a number of rows. gated:
+    the result is silu(gate) * up, half as wide.
     """
 
     def __init__(
@@ -88,6 +91,8 @@ class QuantizedProduct:
         *,
         gated: bool = False,
     ) -> None:
+        if dtype not in DTYPES or result not in (dtype, torch.float32):
+            raise ValueError(f"no rows of {dtype} with results of {result}")
         outputs, self._inputs = weight.shape
         self._outputs = outputs // 2 if gated else outputs
         self._result = result
@@ -106,8 +111,7 @@ class QuantizedProduct:
         self._groups = weight.scales.shape[1]
         self._form_for = form_for
         self._team = team()
-        self._ready = _NOTHING
-        self._scratch: Tensor | None = None
+        self._ready, self._room = (-1, 0), 0
         self._workers = {
             form: Worker(
                 quantized_kernel(form, kind),
@@ -133,22 +137,19 @@ class QuantizedProduct:
         arguments = worker.arguments
         arguments.x, arguments.x_stride = x.data_ptr(), x.stride(0) * x.element_size()
         arguments.into = made.data_ptr()
+        scratch = torch.empty(self._room, dtype=torch.uint8)
+        arguments.scratch = -(-scratch.data_ptr() // LINE) * LINE
         worker()
-        if rows > _FEW_ROWS:
-            self._ready, self._scratch = _NOTHING, None
         return made
 
     def _prepare(self, rows: int, threads: int) -> None:
-        """For calls with that many rows and threads. For few rows it stays: to prepare takes as
-        long as a small product.
-        """
+        """For calls with that many rows and threads, until there are others."""
         height, width = _unit(rows, self._panels.shape[0], self._inputs, threads)
-        room = threads * height * row_size(self._inputs, self._groups) + LINE
-        self._ready, self._scratch = (rows, threads), torch.empty(room, dtype=torch.uint8)
+        self._room = threads * height * row_size(self._inputs, self._groups) + LINE
+        self._ready = rows, threads
         self._worker = self._workers[self._form_for(rows)]
         arguments = self._worker.arguments
         arguments.rows, arguments.height, arguments.width = rows, height, width
-        arguments.scratch = -(-self._scratch.data_ptr() // LINE) * LINE
 
 
 def row_size(inputs: int, groups: int) -> int:
@@ -239,6 +240,7 @@ def quantized_kernel(form: Form, kind: Kind) -> Callable[[Any], None]:
     of the result. height, width: rows and panels of a unit. scratch: room for each thread's
     encoded rows.
     """
+    encoded_size = inner(row_size)
     multiply = make_tile_rows(kind) if form == "tiles" else _make_rows(kind)
     encode = _make_encode_rows(kind)
     columns = LANES // 2 if kind.gated else LANES
@@ -248,7 +250,7 @@ def quantized_kernel(form: Form, kind: Kind) -> Callable[[Any], None]:
         panels = -(-args.outputs // columns)
         across = -(-panels // width)
         count = across * -(-args.rows // height)
-        row_bytes = -(-(args.inputs + 8 * args.groups) // LINE) * LINE
+        row_bytes = encoded_size(args.inputs, args.groups)
         codes = args.scratch + thread_number(args.counters) * height * row_bytes
         encoded, unit = -1, take_unit(args.counters)
         while unit < count:

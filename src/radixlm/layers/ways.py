@@ -143,7 +143,8 @@ def one_way(
     weights that have the same bits in each way.
     """
     if quantized is not None and isinstance(weight, QuantizedWeight):
-        return quantized(weight, result, gate)
+        made = quantized(weight, result, gate)
+        return made if made.layout == "panels" else IN_BLOCKS
     forms = _forms(weight, gated=gate is not None)
     return Choice([(1, forms[0])]) if forms else IN_BLOCKS
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -40,7 +41,8 @@ def load_model(
     quantize: what products' weights in floats become when they are packed, if they are to.
     progress: show a bar, in bytes, on stderr when that is a terminal.
     Memory: the weights, those of one product and one tensor. All names and shapes are checked
-    before any data is read. Raises CheckpointError that names the tensor or the file.
+    before any data is read, but of biases that the model has not, which may be zeros. Raises
+    CheckpointError that names the tensor or the file.
     """
     wanted = _matched(checkpoint, config)
     try:
@@ -84,11 +86,13 @@ class _Filling:
                 self._model.head.put(_TIED, weight)
         else:
             linear.put(name.removesuffix(".weight").rpartition(".")[2], weight)
+        nbytes = memory.nbytes
+        del memory, weight
         missing.discard(name)
         if linear is not None and self._choose and not missing:
             linear.pack(self._choose, self._quantize)
             _give_back()
-        return memory.nbytes
+        return nbytes
 
     def close(self) -> None:
         """Pack what has no weights of its own: a tied head."""
@@ -145,7 +149,7 @@ def _matched(checkpoint: Checkpoint, config: ModelConfig) -> list[str]:
         if name not in weights
         and not name.endswith(_HARMLESS)
         and not (config.tie_word_embeddings and name == "lm_head.weight")
-        and not _adds_nothing(checkpoint, name)
+        and not _adds_nothing(checkpoint, name, weights)
     ]
     if unexpected:
         raise CheckpointError(
@@ -161,9 +165,12 @@ def _matched(checkpoint: Checkpoint, config: ModelConfig) -> list[str]:
     return wanted
 
 
-def _adds_nothing(checkpoint: Checkpoint, name: str) -> bool:
+def _adds_nothing(checkpoint: Checkpoint, name: str, weights: Mapping[str, Tensor]) -> bool:
     """Whether it is a bias of zeros: old GPTQ checkpoints have one for every product."""
-    if not name.endswith(".bias"):
+    weight = weights.get(f"{name.removesuffix('.bias')}.weight")
+    if not name.endswith(".bias") or weight is None:
+        return False
+    if checkpoint.shapes[name] != tuple(weight.shape[:1]):
         return False
     bias = checkpoint.read(name)
     return isinstance(bias, Tensor) and not bias.any()

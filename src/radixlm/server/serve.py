@@ -224,9 +224,10 @@ def welcome(
     threads = f", {counted(info.threads, 'thread')}" if info.device == "cpu" else ""
     kept = f" in {info.kv_cache_dtype}" if info.kv_cache_dtype != info.dtype else ""
     threads += ", deterministic" if info.deterministic else ""
+    weights = f", weights in {info.quantization}" if info.quantization else ""
     return (
         f"RadixLM serves {name} on {place}\n"
-        f"  model    {info.model_type}, {info.dtype} on {info.device}{threads}\n"
+        f"  model    {info.model_type}, {info.dtype}{weights} on {info.device}{threads}\n"
         f"  context  {info.context_length:,} tokens\n"
         f"  KV pool  {info.kv_tokens:,} tokens{kept}, {size}{limit}\n"
         f"  page     {url}/ui\n"

@@ -173,11 +173,15 @@ def _add(made: tokenizers.Tokenizer, tokens: list[str], kinds: list[int]) -> Non
 def _frame(made: tokenizers.Tokenizer, file: GGUFFile, begins: bool) -> None:
     """The tokens that a text begins and ends with. begins: with one, if the file does not say."""
     config = tokenizer_config_of(file)
-    parts = ["$A"]
-    if file.get("tokenizer.ggml.add_bos_token", bool, begins) and "bos_token" in config:
-        parts.insert(0, config["bos_token"])
-    if file.get("tokenizer.ggml.add_eos_token", bool, False) and "eos_token" in config:
-        parts.append(config["eos_token"])
-    used = [(text, tokens_of(file).index(text)) for text in parts if text != "$A"]
+    # By names of our own: a token's text may be one that templates read in another way.
+    parts, used = ["$A"], []
+    for name, key, place, usual in (
+        ("bos_token", "tokenizer.ggml.add_bos_token", 0, begins),
+        ("eos_token", "tokenizer.ggml.add_eos_token", len(parts) + 1, False),
+    ):
+        if file.get(key, bool, usual) and name in config:
+            parts.insert(place, name)
+            text = config[name]
+            used.append({"id": name, "ids": [tokens_of(file).index(text)], "tokens": [text]})
     if used:
         made.post_processor = processors.TemplateProcessing(single=parts, special_tokens=used)

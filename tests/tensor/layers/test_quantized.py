@@ -15,7 +15,7 @@ from radixlm.layers.compiled import TensorOptions
 from radixlm.layers.linear import GatedMLP, Linear
 from radixlm.layers.quantized import FP4_ZERO, QuantizedWeight, from_mxfp4, quantize, stacked
 from radixlm.layers.quantized_products import QuantizedProduct, forms_of
-from radixlm.layers.ways import Choice, one_way
+from radixlm.layers.ways import Choice, ProductTable, one_way
 
 CPU = torch.device("cpu")
 KINDS = ["8", "8/16+", "8/32", "4", "4/32+", "4/64", "4/32 fp4"]
@@ -76,7 +76,7 @@ def test_scales_that_are_no_numbers(number: float) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("outputs", "inputs"), [(32, 64), (100, 192), (256, 128)])
+@pytest.mark.parametrize(("outputs", "inputs"), [(32, 64), (100, 192), (40, 80), (256, 128)])
 def test_products(outputs: int, inputs: int, kind: str, dtype: torch.dtype) -> None:
     weight, bias = random_weight(outputs, inputs, kind), torch.randn(outputs)
     x = torch.randn(40, inputs).to(dtype)
@@ -189,3 +189,24 @@ def test_without_code_for_it_a_weight_is_taken_out_of_its_codes() -> None:
     linear.pack(lambda *_: Choice([(1, "torch")]))
     x = torch.randn(3, 20)
     assert torch.equal(linear(x), functional.linear(x, weight.dequantized()))
+
+
+def test_what_no_form_knows_is_multiplied_in_blocks_when_bits_matter() -> None:
+    weight = random_weight(12, 20, "8")
+    table = ProductTable(None)
+    assert one_way(weight, torch.float32, None, quantized=table.choice).block
+    known = random_weight(64, 64, "8")
+    if forms_of(known):
+        assert not one_way(known, torch.float32, None, quantized=table.choice).block
+
+
+@pytest.mark.parametrize("inputs", [80, 16, 12])
+def test_rows_that_are_no_whole_groups_have_one_scale(inputs: int) -> None:
+    weight = torch.randn(10, inputs)
+    assert quantize(weight, bits=4, group=32).group == inputs
+
+
+def test_types_of_rows_that_no_kernel_reads_are_refused() -> None:
+    weight = random_weight(64, 64, "8")
+    with pytest.raises(ValueError, match="float16"):
+        QuantizedProduct(weight, None, torch.float16, torch.float16, lambda _: "vectors")

@@ -143,7 +143,7 @@ class Service:
         self.metrics = Metrics(engine.stats, model_name, self.clock, more=more, names=names)
         self.sampling_defaults = _sampling_defaults(info, config)
         bits = "deterministic" if info.deterministic else ""
-        types = (info.dtype, info.kv_cache_dtype)
+        types = (info.dtype, info.kv_cache_dtype, info.quantization)
         parts = (version("radixlm"), info.model_path, *types, info.device, bits)
         self.fingerprint = "fp_" + blake2b("\n".join(parts).encode(), digest_size=5).hexdigest()
         open_paths = ("/metrics",) if config.open_metrics else ()

@@ -123,6 +123,11 @@ def test_the_name_is_the_file_s_own(tmp_path: Path, name: str | None, shown: str
         ({"block_count": 10**6}, CheckpointError, "asks for 1000000 layers"),
         ({"attention__head_count": [4, 4]}, CheckpointError, r"head_count' is .* not of type int"),
         ({"attention__head_count": 2**31}, CheckpointError, r"head_count' is 2147483648, no size"),
+        (
+            {"attention__head_count": 100, "attention__key_length": None},
+            CheckpointError,
+            r"head_count' is 100, of 64 numbers",
+        ),
         ({"attention__value_length": 8}, CheckpointError, r"value_length' is not the keys', 16"),
         ({"rope__dimension_count": 8}, UnsupportedModelError, "partial_rotary_factor"),
         ({"expert_count": 8}, UnsupportedModelError, "num_experts.*dense"),

@@ -39,6 +39,7 @@ TEXTS = (
     "한국어 ภาษาไทย 日本語テキスト русский текст",
 )
 SPECIAL = ["<|start|>", "<|end|>"]
+_TOKENS = "tokenizer.ggml.tokens"
 _SPLIT = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 _LETTERS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
 _SIGNS = r"| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -209,6 +210,16 @@ def test_what_a_text_begins_and_ends_with_is_the_file_s_say(
     ids = made.encode("hello").tolist()
     plain = made.encode("hello", add_special_tokens=False).tolist()
     assert ids == ([made.bos_token_id, *plain, made.eos_token_id] if add else plain)
+
+
+@pytest.mark.parametrize("text", ["a:b", "$x", "$A", "<s>:1"])
+def test_the_first_token_may_have_any_text(tmp_path: Path, text: str) -> None:
+    """Templates of tokenizers give some texts another meaning."""
+    tokens = [str(token) for token in GGUFFile(converted(tmp_path)).metadata[_TOKENS]]
+    begin = len(tokens) - 1
+    tokens[begin] = text
+    path = converted(tmp_path, tokens=tokens, bos_token_id=begin, add_bos_token=True)
+    assert Tokenizer.load(ModelFile(path)).encode("x")[0] == begin
 
 
 def test_without_a_space_in_front(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ class _PackQuantized:
         outputs, bits = codes.shape[0], self._scheme.bits
         if points is not None:
             if points.dtype == torch.int8:
-                points = _unsigned(name, points, bits)
+                points = _unsigned(f"{name}_zero_point", points, bits)
             else:
                 points = unpacked(points.t(), bits)[:, :outputs].t()
         if self._one_scale:

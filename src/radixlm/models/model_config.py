@@ -14,7 +14,7 @@ import torch
 from pydantic import Field
 
 from radixlm.core.model_files import ModelFiles, files_of
-from radixlm.layers.rotary import RopeConfig
+from radixlm.layers.rotary import FactorScaling, RopeConfig
 from radixlm.models.hf_config import (
     MOST,
     EndTokens,
@@ -162,6 +162,9 @@ class ModelConfig:
         head_dim = hf.head_dim or hf.hidden_size // n_heads
         if head_dim % 2:
             raise unsupported("head_dim", hf.head_dim, f"an even number, but it is {head_dim}")
+        factors = rope.scaling.factors if isinstance(rope.scaling, FactorScaling) else None
+        if factors is not None and len(factors) != head_dim // 2:
+            raise unsupported("rope_scaling.factors", factors, f"{head_dim // 2} numbers")
         return cls(
             model_type=str(name),
             vocab_size=hf.vocab_size,

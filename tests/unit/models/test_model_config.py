@@ -198,6 +198,11 @@ YARN = {"rope_type": "yarn", "factor": 4.0}
         (hf(rope_scaling={"rope_type": "su"}), "rope_scaling.rope_type", "su"),
         (hf(rope_scaling={"mrope_section": [1, 2]}), "rope_scaling.mrope_section", "[1, 2]"),
         (hf(rope_parameters={"full_attention": {}}), "rope_parameters.full_attention", "{}"),
+        (
+            hf(rope_scaling={"rope_type": "factors", "factors": [2.0]}),
+            "rope_scaling.factors",
+            "2.0",
+        ),
         (hf(rope_scaling={"rope_type": "linear"}), "rope_scaling.factor", "missing"),
         (hf(rope_scaling=YARN | {"factor": -1}), "rope_scaling.factor", "-1"),
         (

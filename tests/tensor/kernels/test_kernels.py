@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from radixlm.kernels import jit as kernels
-from radixlm.kernels.amx import has_tiles
 from radixlm.kernels.jit import Kernel, KernelStore, fetch_kernel
 from radixlm.kernels.openmp import Worker
 from radixlm.kernels.vectors import take_unit, words
@@ -140,29 +139,42 @@ from radixlm.attention.merge import make_merge_kernel
 from radixlm.attention.tile_layout import Shape
 from radixlm.attention.tiles import make_tile_kernel
 from radixlm.attention.place import make_place_kernel
+from radixlm.kernels.code_dots import has_code_dots
 from radixlm.layers import compiled, products
+from radixlm.layers.quantized import quantize
+from radixlm.layers.quantized_products import forms_of, quantized_kernel
+from radixlm.layers.quantized_strips import Kind
 
 store = KernelStore(Path(sys.argv[1]))
 kernels.user_store = lambda: store
 if sys.argv[2] == "fetch":
     kernels.compile_kernel = None
+made = []
 for halves in (False, True):
-    make_direct_kernel(3, 64, bfloat16=halves)
-    make_tile_kernel(Shape(5, 80, halves, tiles=halves and has_tiles()))
-    make_merge_kernel(64, bfloat16=halves)
-    make_place_kernel(64, bfloat16=halves)
+    tiles = halves and has_tiles()
+    for coded in (False, True) if has_code_dots(64) else (False,):
+        made.append(make_direct_kernel(3, 64, bfloat16=halves, coded=coded))
+        made.append(make_tile_kernel(Shape(5, 80, halves, tiles=tiles, coded=coded)))
+        made.append(make_place_kernel(64, bfloat16=halves, coded=coded))
+    made.append(make_merge_kernel(64, bfloat16=halves))
     for make in (compiled.norm_kernel, compiled.gate_kernel):
-        make(bfloat16=halves)
-    products.product_kernel("vectors", 3, pairs=halves, halves=halves, gated=False)
-    if halves and has_tiles():
-        products.product_kernel("tiles", 2, pairs=True, halves=True, gated=True)
+        made.append(make(bfloat16=halves))
+    forms = [("vectors", 3, False), *([("tiles", 2, True)] if tiles else [])]
+    for form, vectors, gated in forms:
+        made.append(
+            products.product_kernel(form, vectors, pairs=halves, halves=halves, gated=gated)
+        )
+    weight = quantize(torch.ones(64, 64), bits=4, group=32)
+    for form in forms_of(weight):
+        kind = Kind(4, 32, False, False, 8, halves, halves, False)
+        made.append(quantized_kernel(form, kind))
+print(len(made))
 """
 
 
 @pytest.mark.slow
 def test_every_worker_is_loaded_by_a_process_that_compiles_none(tmp_path: Path) -> None:
     for what in ("compile", "fetch"):
-        subprocess.run(  # noqa: S603
-            [sys.executable, "-c", PROCESS, str(tmp_path), what], timeout=600, check=True
-        )
-    assert len(list(tmp_path.iterdir())) == 14 + has_tiles()
+        command = [sys.executable, "-c", PROCESS, str(tmp_path), what]
+        made = subprocess.check_output(command, timeout=600, text=True)  # noqa: S603
+        assert len(list(tmp_path.iterdir())) == int(made) > 14

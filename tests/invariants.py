@@ -106,7 +106,7 @@ def _(index: PromptIndex) -> None:
     check(index.tree)
     ends = {state: node for node, states in index.ends.items() for state in states}
     require(ends == index.places, "a prompt ends elsewhere")
-    require(bool(index.places) or not index.tree.node_count, "nodes of no prompt are left")
+    require(bool(len(index)) or not index.tree.node_count, "nodes of no prompt are left")
 
 
 @check.register

@@ -190,6 +190,12 @@ class DiskStore:
         self.stats.damaged += 1
         _logger.warning("the disk cache has a damaged block: %d blocks are computed again", lost)
 
+    def sound(self, key: bytes, into: Parts) -> bool:
+        """Whether a block is as it was written, and a path leads to it. Changes nothing."""
+        row = self._index.row(self._identity, key)
+        whole = row is not None and self._index.path_of(self._identity, key) is not None
+        return row is not None and whole and self._sum(row, key, into) == row.sum
+
     def delete(self, paths: Sequence[StoredPath]) -> int:
         """Delete blocks and all that go on from them; how many."""
         with self._index.writing():

@@ -4,8 +4,8 @@
 
 Each round damages one file of a copy of a small store (bits turned, cut, a stretch overwritten),
 before it is opened or while it is open, and reads all: what is right to come out is each block's
-own bytes, none, or an error of ours. Then a process that writes is killed at a random moment, again and
-again; after each time every block that is found has to be right. Ends in one JSON line.
+own bytes, none, or an error of ours. Then a process that writes is killed at a random moment, again
+and again; after each time every block that is found has to be right. Ends in one JSON line.
 """
 
 from __future__ import annotations

@@ -20,6 +20,8 @@ from pathlib import Path
 
 import lmdb
 import numpy as np
+import xxhash
+from numpy.typing import NDArray
 
 from radixlm.core.keys import as_key
 from radixlm.core.moves import StoredPath
@@ -63,8 +65,9 @@ class Sides:
         self.lmdb.close()
         self.store.close()
 
-    def parts(self, row: np.ndarray) -> list[memoryview]:
-        return [part.data for part in np.array_split(row, _PARTS)]
+    def parts(self, row: NDArray[np.uint8]) -> list[memoryview]:
+        size = -(-self.nbytes // _PARTS)
+        return [row.data[start : start + size] for start in range(0, self.nbytes, size)]
 
     def put_lmdb(self) -> None:
         for first in range(0, self.blocks, _AT_ONCE):
@@ -80,11 +83,17 @@ class Sides:
         tokens = self.tokens[: (at + 1) * _TOKENS]
         return StoredBlock(b"", tokens, self.parts(self.values[at % _AT_ONCE]))
 
-    def get_lmdb(self) -> None:
+    def get_lmdb(self, *, summed: bool = False) -> None:
         for at in range(self.blocks):
             with self.lmdb.begin(buffers=True) as reading:
                 value = reading.get(b"%032d" % at)
+                assert value is not None
+                if summed:
+                    xxhash.xxh3_128_digest(value)
                 np.copyto(self.pool[at], np.frombuffer(value, dtype=np.uint8))
+
+    def get_lmdb_summed(self) -> None:
+        self.get_lmdb(summed=True)
 
     def get_store(self) -> None:
         reader = self.store.reader(StoredPath(b"", self.tokens), 0)
@@ -92,7 +101,7 @@ class Sides:
             assert reader.next(self.parts(self.pool[at]))
 
 
-def rates(seconds: Iterable[float], nbytes: int) -> float:
+def rate(seconds: Iterable[float], nbytes: int) -> float:
     return round(nbytes / statistics.median(seconds) / 1e9, 2)
 
 
@@ -108,14 +117,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.folder) as root:
         sides = Sides(Path(root), nbytes, blocks)
         for _ in range(options.runs):
-            for name in ("put_lmdb", "put_store", "get_lmdb", "get_store"):
+            for name in ("put_lmdb", "put_store", "get_lmdb", "get_lmdb_summed", "get_store"):
                 seconds.setdefault(name, []).append(timed(getattr(sides, name)))
             assert (sides.pool[-1] == sides.values[-1]).all()
             disk = sum(file.stat().st_size for file in (Path(root) / "store").iterdir())
             sides.close()
             sides.clear()
         sides.close()
-    report = {name: rates(found, blocks * nbytes) for name, found in seconds.items()}
+    report = {name: rate(found, blocks * nbytes) for name, found in seconds.items()}
     ratios = {
         side: round(report[f"{side}_store"] / report[f"{side}_lmdb"], 2) for side in ("put", "get")
     }

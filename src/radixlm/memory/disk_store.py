@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from radixlm.core.errors import ConfigError
 from radixlm.core.keys import Key
 from radixlm.core.moves import News, StoredPath
 from radixlm.memory.store_files import BlockFile, private_folder
 from radixlm.memory.store_identity import StoreIdentity
-from radixlm.memory.store_index import Identity, Row, StoreIndex, keys_of
+from radixlm.memory.store_index import Identity, Row, StoreIndex, key_after, keys_of
 
 _logger = logging.getLogger("radixlm.memory")
 
@@ -118,17 +120,31 @@ class DiskStore:
         """
         self._file.check()
         with self._index.writing():
-            count = 0
+            count, before, keys = 0, None, []
             for block in blocks:
-                if not self._put(block):
+                keys = self._keys_after(before, keys, block)
+                if not self._put(block, keys):
                     break
-                count += 1
+                count, before = count + 1, block
             self._file.sync()
         self.stats.written_blocks += count
         return count
 
-    def _put(self, block: StoredBlock) -> bool:
-        *_, parent, key = keys = keys_of(self._identity, block.namespace, block.tokens)
+    def _keys_after(
+        self, before: StoredBlock | None, keys: list[bytes], block: StoredBlock
+    ) -> list[bytes]:
+        """The block's keys; those of the one before are used where it goes on from there."""
+        own = block.tokens[-self.block_tokens :]
+        if (
+            before is not None
+            and before.namespace == block.namespace
+            and np.array_equal(before.tokens, block.tokens[: -self.block_tokens])
+        ):
+            return [*keys, key_after(keys[-1], own.tobytes())]
+        return keys_of(self._identity, block.namespace, block.tokens)
+
+    def _put(self, block: StoredBlock, keys: list[bytes]) -> bool:
+        *_, parent, key = keys
         first = len(keys) == 2
         if self._index.row(self._identity, key) is not None:
             return True

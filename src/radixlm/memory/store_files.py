@@ -111,10 +111,8 @@ class BlockFile:
         """The sum of what was written. parts: of block_bytes together."""
         total, at = xxhash.xxh3_128(key), slot * self.slot_bytes
         with _errors_of(self.path):
-            for piece in _pieces(parts, self.block_bytes):
-                done = os.pwritev(self._fd, piece, at)
-                wanted = sum(part.nbytes for part in piece)
-                if done != wanted:
+            for piece, wanted in _pieces(parts, self.block_bytes):
+                if os.pwritev(self._fd, piece, at) != wanted:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 for part in piece:
                     total.update(part)
@@ -125,8 +123,7 @@ class BlockFile:
         """The sum of what was read into the parts; None where the file ends before."""
         total, at = xxhash.xxh3_128(key), slot * self.slot_bytes
         with _errors_of(self.path):
-            for piece in _pieces(parts, self.block_bytes):
-                wanted = sum(part.nbytes for part in piece)
+            for piece, wanted in _pieces(parts, self.block_bytes):
                 if os.preadv(self._fd, piece, at) != wanted:
                     return None
                 for part in piece:
@@ -150,20 +147,27 @@ def slot_bytes(block_bytes: int) -> int:
     return -(-block_bytes // _PAGE) * _PAGE
 
 
-def _pieces(parts: Sequence[memoryview], nbytes: int) -> Iterator[list[memoryview]]:
-    """Lists of some _PIECE bytes. Raises ValueError for parts of another size than nbytes."""
+def _pieces(parts: Sequence[memoryview], nbytes: int) -> Iterator[tuple[list[memoryview], int]]:
+    """Lists of some _PIECE bytes, and how many exactly. Raises ValueError for parts that are not of
+    nbytes together.
+    """
     if sum(part.nbytes for part in parts) != nbytes:
         raise ValueError(f"the parts of a block have to be of {nbytes} bytes together")
     piece, size = [], 0
     for part in parts:
-        for start in range(0, part.nbytes, _PIECE):
-            piece.append(part[start : start + _PIECE])
-            size += piece[-1].nbytes
+        for cut in (part,) if part.nbytes <= _PIECE else _cuts(part):
+            piece.append(cut)
+            size += cut.nbytes
             if size >= _PIECE or len(piece) == _MOST_PARTS:
-                yield piece
+                yield piece, size
                 piece, size = [], 0
     if piece:
-        yield piece
+        yield piece, size
+
+
+def _cuts(part: memoryview) -> Iterator[memoryview]:
+    for start in range(0, part.nbytes, _PIECE):
+        yield part[start : start + _PIECE]
 
 
 @contextmanager

@@ -208,7 +208,7 @@ class StoreIndex:
         self._base.execute("DELETE FROM identities WHERE id = ?", (identity.id,))
 
     def compact(self, identity: Identity, slots: Sequence[tuple[bytes, int]]) -> None:
-        """These blocks lie in other slots now, and the file has only so many. Within `writing`."""
+        """These blocks lie in other slots now, and the file has no free one. Within `writing`."""
         self._base.executemany(
             "UPDATE blocks SET slot = ? WHERE identity = ? AND key = ?",
             [(slot, identity.id, key) for key, slot in slots],
@@ -310,7 +310,7 @@ def keys_of(identity: Identity, namespace: bytes, tokens: Key) -> list[bytes]:
     keys, size = [root_key(identity, namespace)], 4 * identity.block_tokens
     view = np.ascontiguousarray(tokens, dtype=np.int32).data.cast("B")
     for start in range(0, view.nbytes - size + 1, size):
-        keys.append(_key(keys[-1], view[start : start + size]))
+        keys.append(key_after(keys[-1], view[start : start + size]))
     return keys
 
 
@@ -323,11 +323,11 @@ def is_sound(
         and isinstance(namespace, bytes)
         and isinstance(tokens, bytes)
         and len(tokens) == 4 * identity.block_tokens
-        and key == _key(parent, tokens)
+        and key == key_after(parent, tokens)
     )
 
 
-def _key(parent: bytes, tokens: bytes | memoryview) -> bytes:
+def key_after(parent: bytes, tokens: bytes | memoryview) -> bytes:
     total = hashlib.blake2b(parent, digest_size=_KEY_BYTES)
     total.update(tokens)
     return total.digest()

@@ -120,7 +120,8 @@ class DiskStore:
         """
         self._file.check()
         with self._index.writing():
-            count, before, keys = 0, None, []
+            count, before = 0, None
+            keys: list[bytes] = []
             for block in blocks:
                 keys = self._keys_after(before, keys, block)
                 if not self._put(block, keys):

@@ -193,6 +193,15 @@ class RadixCache:
         self.leases[lease] = None
         return lease
 
+    def hold(self, key: Key, namespace: Hashable, upto: int) -> Lease:
+        """A lease on what is resident of key[:upto], not counted as a use: for copies of tokens to
+        other places and from them.
+        """
+        node = self.tree.hold(self._match(key[:upto], namespace))
+        lease = Lease(self, key, node, None, key.size)
+        self.leases[lease] = None
+        return lease
+
     def explain(
         self, key: Key, namespace: Hashable = None, *, everywhere: bool = False
     ) -> Explained:
@@ -324,9 +333,9 @@ class RadixCache:
         self.allocator.free(slots)
         self._private -= slots.size
 
-    def drop(self, lease: Lease) -> None:
+    def drop(self, lease: Lease, *, used: bool) -> None:
         """End a lease."""
         del self.leases[lease]
         if lease.private_size:
             self.give_back(lease.private_slots())
-        self.tree.dec_lock_ref(lease.node)
+        self.tree.dec_lock_ref(lease.node, used=used)

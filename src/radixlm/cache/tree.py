@@ -248,22 +248,33 @@ class RadixTree:
             stats.match_depth.add(depth)
         return node
 
-    def dec_lock_ref(self, node: TreeNode) -> None:
-        """Let go of a path. O(nodes on the path). Raises CacheError if no lock ends there."""
+    def hold(self, match: Match) -> TreeNode:
+        """Lock a match's path without counting a use. Raises StaleMatchError."""
+        node = self._end_of(match)
+        self.lock(node)
+        return node
+
+    def dec_lock_ref(self, node: TreeNode, *, used: bool = True) -> None:
+        """Let go of a path; `used`: just now. O(nodes on the path). Raises CacheError if no lock
+        ends there.
+        """
         if node.held < 1:
             raise CacheError(f"node {node.id} is not locked")
         node.held -= 1
         if self.changes is not None:
             self.changes.touch(node)
-        self.uses = uses = self.uses + 1
+        self.uses += used
         freed = 0
         at: TreeNode | None = node
         while at is not None:
             parent = at.parent
-            at.last_used = uses
+            if used:
+                at.last_used = self.uses
             at.lock_ref = locks = at.lock_ref - 1
             if not locks:
                 freed += at.resident
+                if self.reuse is not None:
+                    self.reuse.enter(at.last_used, at.resident)
                 if not at.live:
                     self.settle(at)
             if parent is not None and len(at.children) == 1:
@@ -271,13 +282,10 @@ class RadixTree:
             at = parent
         self.protected_size -= freed
         self.evictable_size += freed
-        if self.reuse is not None:
-            self.reuse.enter(uses, freed)
 
     def pin(self, match: Match) -> TreeNode:
         """Lock a match's path; no use is counted until it is unpinned. Raises StaleMatchError."""
-        node = self._end_of(match)
-        self.lock(node)
+        node = self.hold(match)
         for at in upward(node):
             if not at.pins:
                 self.pinned_size += at.resident

@@ -62,6 +62,8 @@ class EngineClient:
         *,
         max_queued_requests: int,
         clock: Clock | None = None,
+        inbox: SimpleQueue[Inbound] | None = None,
+        closes: Callable[[], object] = lambda: None,
     ) -> None:
         self.processor = processor
         self._max_queued = max_queued_requests
@@ -74,7 +76,8 @@ class EngineClient:
         self._viewers: dict[int, Viewer] = {}
         self._tickets = 0
         self._dead: EngineDeadError | None = None
-        self._inbox: SimpleQueue[Inbound] = SimpleQueue()
+        self._inbox: SimpleQueue[Inbound] = SimpleQueue() if inbox is None else inbox
+        self._closes = closes
         self._thread = EngineThread(core, self._inbox, self.put, self._clock)
         self._thread.start()
         # A thread that is inside of torch when the interpreter ends takes the process down with it.
@@ -220,6 +223,7 @@ class EngineClient:
         atexit.unregister(self.close)
         self._inbox.put(Stop())
         self._thread.join()
+        self._closes()
         self.processor.close()
 
     def put(self, message: Outbound) -> None:

@@ -22,6 +22,8 @@ from radixlm.scheduler.state import RequestState
 MOST_BLOCKS, SHARE_OF_POOL = 16, 1 / 16
 # A request does not wait longer than this for copies to give way while others could, seconds.
 PATIENCE = 0.1
+# What becomes known of the disk holds up a step by this much, seconds.
+SECONDS_PER_TURN = 0.005
 # Seconds without writing after memory was short.
 PAUSE = 1.0
 
@@ -126,7 +128,8 @@ class Tiering:
     def turn(self) -> None:
         """What is due between two steps."""
         self.restoring.tend()
-        if self.waits:
+        until = self._clock.now() + SECONDS_PER_TURN
+        while self.waits and self._clock.now() < until:
             self._make_known(self.waits.popleft())
         if self._dropped() and self._may_write:
             for blocks in self.tier.to_write(self._policy, self._batch):

@@ -80,7 +80,7 @@ class Tiering:
         self.waits: deque[News] = deque()
         self._asked: float | None = None
         self._write_again = 0.0
-        self.written = 0
+        self._begun = self.written = 0
         self.error = ""
 
     @property
@@ -113,7 +113,10 @@ class Tiering:
             case Moved():
                 self.restoring.moved(report)
             case Ended() if report.ticket in self._saving:
-                self._end(self._saving.pop(report.ticket))
+                saving = self._saving.pop(report.ticket)
+                self._end(saving)
+                if report.absent:
+                    self._refused(saving.blocks, report.upto)
                 self._turn_off(report.error)
             case Ended():
                 self.restoring.ended(report)
@@ -132,7 +135,9 @@ class Tiering:
         while self.waits and self._clock.now() < until:
             self._make_known(self.waits.popleft())
         if self._dropped() and self._may_write:
-            for blocks in self.tier.to_write(self._policy, self._batch):
+            # No more than was computed since: else a small disk would be written over and over.
+            owed = self._cache.tree.stats.inserted_tokens - self._begun
+            for blocks in self.tier.to_write(self._policy, min(self._batch, owed)):
                 self._write(blocks)
 
     def seconds_left(self) -> float | None:
@@ -173,6 +178,7 @@ class Tiering:
             slots = lease.slots[start:].copy()
             if self._mover.submit(Write(ticket, _packed(namespace), key, start, slots)):
                 self._saving[ticket] = saving
+                self._begun += key.size - start
                 return
         self._end(saving)
 
@@ -181,6 +187,14 @@ class Tiering:
         self.written += upto - before
         namespace, key, _ = saving.blocks
         self.tier.stored(key, namespace, before, upto, reserved=upto - before)
+
+    def _refused(self, blocks: Blocks, upto: int) -> None:
+        """The block at `upto` can not be stored: there is no room, or the one before it is not
+        there any more. That one is forgotten, which helps in either case.
+        """
+        self._write_again = self._clock.now() + PAUSE
+        if upto:
+            self.tier.gone(blocks.tokens, blocks.namespace, upto - self.tier.block_tokens)
 
     def _end(self, saving: _Saving) -> None:
         self.tier.give_back(saving.blocks.tokens.size - saving.at)

@@ -21,6 +21,8 @@ from tests.invariants import check
 from tests.virtual_clock import VirtualClock
 
 BLOCK = 4
+# Tokens a second.
+READ_RATE = 1e6
 Kept = npt.NDArray[np.uint64]
 
 
@@ -59,7 +61,7 @@ class FakeDisk:
         if not self._move(job, at):
             return [Ended(job.ticket, at, absent=True)]
         at += BLOCK
-        moved = Moved(job.ticket, at, 0.0001, BLOCK)
+        moved = Moved(job.ticket, at, BLOCK / READ_RATE, BLOCK)
         if at == end:
             return [moved, Ended(job.ticket, at)]
         self.jobs.appendleft((job, at))
@@ -113,7 +115,7 @@ class DiskBench(Bench):
         self.tier = self.cache.add_store(BLOCK, room)
         self.time = VirtualClock()
         self.tiering = Tiering(
-            self.cache, self.tier, self.scheduler, self.disk, write, Pace(1e6), self.time
+            self.cache, self.tier, self.scheduler, self.disk, write, Pace(READ_RATE), self.time
         )
         self.core.tiering = self.tiering
         self.moves = moves
@@ -140,4 +142,3 @@ class DiskBench(Bench):
         while self.disk.jobs:
             self.work()
             self.tiering.turn()
-

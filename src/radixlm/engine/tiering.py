@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 
@@ -104,6 +106,14 @@ class Tiering:
             self.restoring.stop_all()
             self._cancel_writes()
         return alone or now < self._asked + PATIENCE
+
+    @contextmanager
+    def timing(self, n_tokens: int) -> Iterator[None]:
+        """Inside a step computes so many tokens."""
+        began = self._clock.now()
+        yield
+        if n_tokens >= self.tier.block_tokens:  # few take as long as one
+            self.restoring.pace.learn_computed(n_tokens, self._clock.now() - began)
 
     def take(self, report: Report) -> None:
         """What the mover reports."""

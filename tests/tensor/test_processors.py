@@ -20,6 +20,8 @@ from numba.core.codegen import get_host_cpu_features
 HERE = Path(__file__).parent
 QUICK = ("layers", "runner/test_masks.py")
 WHOLE = ("attention", "kernels/test_kernels.py", *QUICK)
+# What differs between processors with vectors of one width is in these.
+VECTORS = ("attention/test_cpu_backend.py", "attention/test_coded_pool.py", *QUICK)
 AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "f16c")
 
 
@@ -37,15 +39,15 @@ class FeatureSet(NamedTuple):
 
 SETS = {
     "AVX2": FeatureSet(("avx2", "fma", "f16c"), "avx2", "AVX2"),
-    "AVX-512": FeatureSet(AVX512, "avx512", "AVX512_CORE"),
+    "AVX-512": FeatureSet(AVX512, "avx512", "AVX512_CORE", VECTORS),
     "AVX-512 with bfloat16 and bytes": FeatureSet(
-        (*AVX512, "avx512bf16", "avx512vnni"), "avx512", "AVX512_CORE_BF16"
+        (*AVX512, "avx512bf16", "avx512vnni"), "avx512", "AVX512_CORE_BF16", VECTORS
     ),
     "AMX, emulated": FeatureSet(
         (*AVX512, "avx512bf16"),
         "avx512",
         "AVX512_CORE_BF16",
-        ("attention", "layers"),
+        (*VECTORS, "attention/test_same_bits.py"),
         "tests.tensor.emulated_amx",
     ),
 }

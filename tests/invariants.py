@@ -13,6 +13,7 @@ import numpy as np
 
 from radixlm.cache import RadixCache, RadixTree, SlotAllocator, TreeNode
 from radixlm.cache.node import NODE_WEIGHT, TOKEN_WEIGHT, page_key, path_slots
+from radixlm.cache.stored_parts import StoredParts
 from radixlm.cache.tree_stats import Reuse
 from radixlm.core.errors import InvariantError
 from radixlm.core.keys import Slots
@@ -54,6 +55,7 @@ def _(tree: RadixTree) -> None:
     require(size <= budget, f"{size} ghost tokens, the budget is {budget}")
     known = all(tree.by_id.get(node.id) is node for node in nodes)
     require(known, "a node is not found by its id")
+    check_stored(tree.parts, nodes)
     counted = tree.reuse is None or _is_right(tree.reuse, nodes)
     require(counted, "uses are counted of other tokens")
 
@@ -78,6 +80,11 @@ def _(cache: RadixCache) -> None:
     require(private == usage.private, f"leases hold {private}, books say {usage.private}")
     aside = sum(lease.reserve for lease in cache.leases)
     require(aside == cache.laid_aside, f"{aside} laid aside, books say {cache.laid_aside}")
+    tier = cache.stored
+    if tier is not None:
+        room = tier.usage()
+        fits = sum(room) == tier.capacity and min(room) >= 0
+        require(fits, f"on disk {room} is not the capacity of {tier.capacity}")
     ends: Counter[TreeNode] = Counter(lease.node for lease in cache.leases)
     ends.update(cache.pins.nodes())
     for node in cache.tree.nodes():
@@ -106,7 +113,7 @@ def _(index: PromptIndex) -> None:
     check(index.tree)
     ends = {state: node for node, states in index.ends.items() for state in states}
     require(ends == index.places, "a prompt ends elsewhere")
-    require(bool(index.places) or not index.tree.node_count, "nodes of no prompt are left")
+    require(bool(len(index)) or not index.tree.node_count, "nodes of no prompt are left")
 
 
 @check.register
@@ -177,7 +184,7 @@ def _check_place(node: TreeNode, page_size: int) -> None:
     for length in (len(node), node.resident):
         require(length % page_size == 0, f"{name}: torn page")
     require(node.lock_ref >= node.pins >= 0, f"{name}: lock_ref {node.lock_ref}, {node.pins} pins")
-    require(not node.lock_ref or not node.ghosts, f"{name} is locked but not resident")
+    require(not node.lock_ref or not node.absent, f"{name} is locked but not resident")
     if node.parent is None:
         require(node.is_root and not node.edge, f"{name} has no parent")
         require(bool(node.lock_ref or node.children), f"{name}: an empty root was kept")
@@ -198,7 +205,7 @@ def _check_children(node: TreeNode, page_size: int) -> None:
         require(child.parent is node, f"node {child.id} does not know its parent {node.id}")
         fits = page == page_key(child.edge, page_size)
         require(fits, f"node {child.id} is filed under another page")
-        require(not child.resident or not node.ghosts, f"node {child.id} outlived its parent")
+        require(not child.resident or not node.absent, f"node {child.id} outlived its parent")
     below = sum(child.lock_ref for child in children)
     fits = node.lock_ref == below + node.held
     require(fits, f"node {node.id}: {node.lock_ref} locks, {node.held} end here, {below} below it")
@@ -208,6 +215,41 @@ def _check_children(node: TreeNode, page_size: int) -> None:
     weight = len(node) * TOKEN_WEIGHT + NODE_WEIGHT + sum(child.weight for child in children)
     require(node.weight == weight, f"node {node.id}: weight {node.weight:#x}, it has {weight:#x}")
     require(node.live == live, f"node {node.id}: {node.live} live children, it has {live}")
+
+
+def check_stored(parts: StoredParts | None, nodes: Iterable[TreeNode]) -> None:
+    """Check what nodes have on disk, in blocks of B tokens, and the sums of it.
+
+    stored to its end    only then have children stored tokens
+    stored children      only then it is stored behind the last block that ends in it
+    lock_ref             held + the sum of its children's, as in the pool
+    leaf                 unlocked, nothing stored below: it is in the order
+    """
+    blocks = locked = count = 0
+    for node in nodes:
+        name, live = f"node {node.id}", [at for at in node.children.values() if at.stored]
+        require(0 <= node.stored <= len(node), f"{name}: {node.stored} of {len(node)} stored")
+        require(not live or node.stored == len(node), f"{name}: stored children, itself not")
+        if not node.stored:
+            require(parts is None or node.id not in parts.by_id, f"{name}: a part of nothing")
+            continue
+        assert parts is not None
+        count += 1
+        part, size, end = parts.by_id[node.id], parts.block_tokens, node.start + node.stored
+        require(part.node is node, f"{name} has another's part")
+        require(bool(live) or end % size == 0, f"{name}: stored behind its last block, at {end}")
+        require(part.live == len(live), f"{name}: {part.live} stored children, it has {len(live)}")
+        below = sum(parts.by_id[at.id].lock_ref for at in live)
+        fits = part.lock_ref == part.held + below and part.held >= 0
+        require(fits, f"{name}: {part.lock_ref} reads, {part.held} end here, {below} below it")
+        waits = not part.lock_ref and not live
+        require(not waits or part.queued_key is not None, f"{name}: in no order of what is stored")
+        blocks += end // size - node.start // size
+        locked += (end // size - node.start // size) if part.lock_ref else 0
+    if parts is not None:
+        found = (count, blocks, locked)
+        books = (len(parts.by_id), parts.blocks, parts.locked)
+        require(found == books, f"{found} parts, blocks, locked blocks; books say {books}")
 
 
 def check_slots(capacity: int, owners: Iterable[tuple[str, Slots]]) -> None:

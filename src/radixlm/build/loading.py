@@ -9,12 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 import torch
 
 from radixlm.attention.backends import check_deterministic
+from radixlm.build.disk import Disk, open_disk
 from radixlm.build.resolve import (
     resolve_context,
     resolve_device,
@@ -31,6 +33,7 @@ from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineClient, EngineCore, InputProcessor, Limits
 from radixlm.engine.engine_core import Runner
 from radixlm.engine.input_processor import new_request
+from radixlm.engine.loop import Inbound
 from radixlm.engine.watching import Journal
 from radixlm.kernels.jit import user_store
 from radixlm.kernels.openmp import team
@@ -162,6 +165,8 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
     )
     limits = Limits(context, cache.largest_request, model_config.vocab_size)
     pool, table = _memory(config, shape, cache.capacity, limits.longest, dtype, device)
+    inbox: SimpleQueue[Inbound] = SimpleQueue()
+    disk = open_disk(config, files, pool, threads, inbox.put)
     runner: Runner = ModelRunner(model, pool, table, device, deterministic=config.deterministic)
     eos = _ends(model_config, tokenizer)
     info = ModelInfo(
@@ -193,9 +198,11 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
         futures.wait([begun])
     if device.type == "cpu":  # not before: the grammars' process is no crowd that stays
         runner = PacedRunner(runner, model_config.n_layers, threads=threads)
-    core = _core(config, cache, runner, tokenizer, limits)
+    core = _core(config, cache, runner, tokenizer, limits, disk)
     team().leave()  # from here on the engine's thread computes
-    client = EngineClient(core, processor, max_queued_requests=config.max_queued_requests)
+    client = EngineClient(
+        core, processor, max_queued_requests=config.max_queued_requests, inbox=inbox, disk=disk
+    )
     return Loaded(config, info, tokenizer, template, client)
 
 
@@ -295,6 +302,7 @@ def _core(
     runner: Runner,
     tokenizer: Tokenizer,
     limits: Limits,
+    disk: Disk | None = None,
 ) -> EngineCore:
     journal = Journal()
     scheduler = Scheduler(
@@ -315,6 +323,7 @@ def _core(
         masks=MaskFiller(limits.vocab_size),
         jump_forward=not config.disable_jump_forward,
         journal=journal,
+        tiering=None if disk is None else disk.tiering(cache, scheduler),
     )
 
 

@@ -11,6 +11,7 @@ from radixlm.cache.eviction import EvictionPolicy
 from radixlm.cache.lease import Lease, given_back, left_behind
 from radixlm.cache.node import Inserted, Match, upward
 from radixlm.cache.pins import Pin, PinBoard
+from radixlm.cache.stored import StoredTier
 from radixlm.cache.tree import RadixTree
 from radixlm.cache.tree_stats import Reuse
 from radixlm.core.clock import Clock, WallClock
@@ -42,7 +43,8 @@ class RadixCache:
         FREE -> PRIVATE (a lease's) -> CACHED (the tree's: locked or evictable) -> FREE
 
     Leases find the longest cached prefix, get slots for the rest and commit what they computed,
-    while they run. Used by one thread. tree: to be looked at; the cache alone changes it.
+    while they run. Used by one thread. tree: to be looked at; the cache alone changes it. stored:
+    what is on disk, where there is a store.
 
     >>> cache = RadixCache(capacity=100)
     >>> first = cache.acquire([1, 2, 3, 4])
@@ -100,6 +102,12 @@ class RadixCache:
         self.leases: dict[Lease, None] = {}  # in order, so that runs repeat
         self._private = 0
         self.laid_aside = 0
+        self.stored: StoredTier | None = None
+
+    def add_store(self, block_tokens: int, capacity_tokens: int) -> StoredTier:
+        """Keep the books of a store on disk from now on, as `stored`. Raises ConfigError."""
+        self.stored = StoredTier(self.tree, block_tokens, capacity_tokens, self.capacity)
+        return self.stored
 
     @property
     def available(self) -> int:
@@ -172,13 +180,25 @@ class RadixCache:
         last, known = self.tree.known(sought, match)
         ending = None
         if self.enabled:
-            ending = Ending(match, known, array, size, limit, self.page_size)
+            on_disk = 0 if self.stored is None else self.stored.prefix(last, known)
+            ending = Ending(match, known, array, size, limit, self.page_size, on_disk)
         in_use = self._private - self.laid_aside + self.tree.protected_size
         expected = self._reuse.expected(last, known, in_use)
         node = self.tree.inc_lock_ref(match, priority)
+        if self.stored is not None and match.length:
+            self.stored.note(node, found=match.length)
         reason = MissReason.DISABLED if ending is None else ending.reason
         self.tree.stats.endings[reason] += 1
         lease = Lease(self, array, node, ending, size, priority, expected)
+        self.leases[lease] = None
+        return lease
+
+    def hold(self, key: Key, namespace: Hashable, upto: int) -> Lease:
+        """A lease on what is resident of key[:upto], not counted as a use: for copies of tokens to
+        other places and from them.
+        """
+        node = self.tree.hold(self._match(key[:upto], namespace))
+        lease = Lease(self, key, node, None, key.size)
         self.leases[lease] = None
         return lease
 
@@ -190,8 +210,9 @@ class RadixCache:
         if not self.enabled:
             return Explained(MissReport(key.size, 0, MissReason.DISABLED, 0), holders)
         match = self.match(key, namespace)
-        _, known = self.tree.known(key[:-1], match)
-        ending = Ending(match, known, key, key.size, key.size - 1, self.page_size)
+        last, known = self.tree.known(key[:-1], match)
+        on_disk = 0 if self.stored is None else self.stored.prefix(last, known)
+        ending = Ending(match, known, key, key.size, key.size - 1, self.page_size, on_disk)
         return Explained(ending.report(self.clock.now()), holders)
 
     def _match(self, sought: Key, namespace: Hashable) -> Match:
@@ -237,7 +258,9 @@ class RadixCache:
         return sorted(leases, key=lambda lease: [node.id for node in upward(lease.node)][::-1])
 
     def flush(self) -> int:
-        """Drop all tokens that are not locked, and all ghosts; return how many were resident."""
+        """Drop all tokens that are not locked, and all ghosts; return how many were resident. What
+        is on disk stays, see `stored.clear`.
+        """
         self.pins.expire()
         freed = self.tree.evict(self.tree.evictable_size)
         self.allocator.free(freed)
@@ -245,9 +268,14 @@ class RadixCache:
         return freed.size
 
     def discard(self, key: KeyLike, namespace: Hashable, keep: int) -> None:
-        """Drop what is cached and unlocked of `key` after its first `keep` tokens."""
+        """Drop what is cached and unlocked of `key` after its first `keep` tokens, and what is on
+        disk of that.
+        """
+        keep = self.round_down(keep)
+        if self.stored is not None:
+            self.stored.discard(as_trusted_key(key), namespace, keep)
         match = self.tree.match_prefix(key, namespace)
-        self.allocator.free(self.tree.discard(match, self.round_down(keep)))
+        self.allocator.free(self.tree.discard(match, keep))
 
     def round_up(self, n_tokens: int) -> int:
         """The smallest number of whole pages' slots that holds `n_tokens`."""
@@ -296,6 +324,8 @@ class RadixCache:
             lease.key[:upto], lease.slots[:upto], start=lease.node, priority=lease.priority
         )
         self._private -= upto - inserted.already_there
+        if self.stored is not None:
+            self.stored.note(inserted.node)
         return inserted
 
     def give_back(self, slots: Slots) -> None:
@@ -303,9 +333,9 @@ class RadixCache:
         self.allocator.free(slots)
         self._private -= slots.size
 
-    def drop(self, lease: Lease) -> None:
+    def drop(self, lease: Lease, *, used: bool) -> None:
         """End a lease."""
         del self.leases[lease]
         if lease.private_size:
             self.give_back(lease.private_slots())
-        self.tree.dec_lock_ref(lease.node)
+        self.tree.dec_lock_ref(lease.node, used=used)

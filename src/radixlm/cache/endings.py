@@ -7,7 +7,7 @@ from itertools import islice
 
 import numpy as np
 
-from radixlm.cache.node import TOKEN_BYTES, Match, TreeNode, page_key
+from radixlm.cache.node import NEVER, TOKEN_BYTES, Match, TreeNode, page_key
 from radixlm.core.keys import Key, common_prefix, first_difference
 from radixlm.core.misses import MissReason, MissReport
 
@@ -27,18 +27,26 @@ class Ending:
                                     | other tokens:          diverged
                                     | nothing:               new
 
-    reason: why it ended there, of a prompt of `wanted` tokens of which `limit` were looked for and
-    `known` are in the tree, ghosts included.
+    reason: why it ended there, of a prompt of `wanted` tokens of which `limit` were looked for,
+    `known` are in the tree, ghosts included, and `on_disk` could have been restored.
     """
 
     __slots__ = ("_at", "_edges", "_evicted_at", "_hits", "_key", "_known", "_limit", "_matched",
-                 "_page", "_wanted", "reason")  # fmt: skip
+                 "_on_disk", "_page", "_wanted", "reason")  # fmt: skip
 
     def __init__(
-        self, match: Match, known: int, key: Key, wanted: int, limit: int, page_size: int
+        self,
+        match: Match,
+        known: int,
+        key: Key,
+        wanted: int,
+        limit: int,
+        page_size: int,
+        on_disk: int = 0,
     ) -> None:
         self._key = key
         self._known = known - known % page_size
+        self._on_disk = on_disk
         self._wanted = wanted
         self._limit = limit
         self._page = page_size
@@ -69,11 +77,13 @@ class Ending:
         matched = self._matched
         report = MissReport(self._wanted, matched, self.reason, matched)
         if self.reason is MissReason.EVICTED:
+            never = self._evicted_at == NEVER
             return replace(
                 report,
                 evicted=self._known - matched,
-                evicted_ago=max(0.0, now - self._evicted_at),
+                evicted_ago=None if never else max(0.0, now - self._evicted_at),
                 hits=self._hits,
+                on_disk=max(0, min(self._on_disk, self._known) - matched),
             )
         if self.reason is not MissReason.DIVERGED:
             return report

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
 from pkgutil import resolve_name
 from types import MappingProxyType
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from radixlm.cache.node import NO_SLOTS, TOKEN_BYTES, TreeNode
 from radixlm.core.errors import ConfigError
@@ -76,7 +76,34 @@ def make_policy(name: str) -> EvictionPolicy:
     return made
 
 
-class EvictionOrder:
+class Leaf(Protocol):
+    """What can be evicted of a place: `resident` tokens, unless something there is locked or lives
+    below. queued_key: of the order that it is in.
+    """
+
+    queued_key: int | None
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def lock_ref(self) -> int: ...
+    @property
+    def live(self) -> int: ...
+    @property
+    def resident(self) -> int: ...
+
+
+LeafT = TypeVar("LeafT", bound=Leaf)
+RankedT = TypeVar("RankedT", contravariant=True)
+
+
+class Ranks(Protocol[RankedT]):
+    """An EvictionPolicy of nodes, or one of their parts."""
+
+    def key(self, node: RankedT, /) -> int: ...
+
+
+class EvictionOrder(Generic[LeafT]):
     """Unlocked leaves, first to go first. O(log n) per leaf offered or taken.
 
         heap     [ key << 64 | node id, ... ]     one int an entry: cheap to compare
@@ -89,7 +116,7 @@ class EvictionOrder:
     by_id: every node of the tree, as the tree keeps them. len: entries, dead ones included.
     """
 
-    def __init__(self, policy: EvictionPolicy, by_id: Mapping[int, TreeNode]) -> None:
+    def __init__(self, policy: Ranks[LeafT], by_id: Mapping[int, LeafT]) -> None:
         self.policy = policy
         self._by_id = by_id
         self._heap: list[int] = []
@@ -97,7 +124,7 @@ class EvictionOrder:
     def __len__(self) -> int:
         return len(self._heap)
 
-    def offer(self, node: TreeNode) -> bool:
+    def offer(self, node: LeafT) -> bool:
         """Enter an unlocked leaf, or again by a smaller key; whether that leaves a dead entry."""
         key, queued = self.policy.key(node), node.queued_key
         if queued is not None and key >= queued:
@@ -106,7 +133,7 @@ class EvictionOrder:
         heappush(self._heap, (key << _BITS) + node.id)
         return queued is not None
 
-    def pop(self) -> TreeNode | None:
+    def pop(self) -> LeafT | None:
         """Take the unlocked leaf that goes first, or None when there is none."""
         while self._heap:
             entry = heappop(self._heap)
@@ -121,7 +148,23 @@ class EvictionOrder:
             self.offer(node)
         return None
 
-    def rebuild(self, nodes: Iterable[TreeNode], policy: EvictionPolicy | None = None) -> None:
+    def first(self, most: int) -> Iterator[LeafT]:
+        """Of the first `most` entries those that count, in order, left where they are; an entry
+        whose key has grown since is in its old place. O(most log most).
+        """
+        heap = self._heap
+        ahead = [(heap[0], 0)] if heap else []
+        for _ in range(min(most, len(heap))):
+            entry, place = heappop(ahead)
+            for below in range(2 * place + 1, min(2 * place + 3, len(heap))):
+                heappush(ahead, (heap[below], below))
+            node = self._by_id.get(entry & _LOW)
+            if node is None or entry >> _BITS != node.queued_key:
+                continue
+            if not node.lock_ref and not node.live and node.resident:
+                yield node
+
+    def rebuild(self, nodes: Iterable[LeafT], policy: Ranks[LeafT] | None = None) -> None:
         """Enter exactly these leaves, by a new policy where one is given. O(nodes)."""
         policy = policy or self.policy
         # All keys first: when a user's policy raises, nothing has changed.

@@ -34,7 +34,7 @@ class Keeper(Protocol):
     def take_private(self, lease: Lease, n_slots: int, ahead: int) -> Slots | None: ...
     def insert(self, lease: Lease, upto: int) -> Inserted: ...
     def give_back(self, slots: Slots) -> None: ...
-    def drop(self, lease: Lease) -> None: ...
+    def drop(self, lease: Lease, *, used: bool) -> None: ...
 
 
 class Lease:
@@ -176,12 +176,14 @@ class Lease:
         self._tail = list(split_runs(self._slots[upto : self._allocated]))
         return remap
 
-    def release(self) -> None:
-        """Unlock the path and free the private slots. Raises LeaseClosedError the second time."""
+    def release(self, *, used: bool = True) -> None:
+        """Unlock the path, which was `used` just now, and free the private slots. Raises
+        LeaseClosedError the second time.
+        """
         self._check_open()
         self.closed = True
         self._keeper.laid_aside -= self.reserve
-        self._keeper.drop(self)
+        self._keeper.drop(self, used=used)
 
     def segments(self) -> tuple[Segment, ...]:
         """The nodes that hold tokens [0, length), then the private tail, in token order."""

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
+from math import inf
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from radixlm.core.batch import Extent
 from radixlm.core.keys import Slots, first_difference
 
 TOKEN_BYTES = 4
+# When what was not evicted by this process was evicted.
+NEVER = -inf
 NO_SLOTS: Slots = np.empty(0, dtype=np.int32)
 PageKey = int | bytes
 
@@ -45,8 +48,11 @@ class TreeNode:
         slots  [ 17 18 19 40 )              the first `resident` have keys and values,
                              t4 t5          the rest is a ghost: known, but evicted
 
-    Ghosts lie below what is resident: a node that is not resident to its end has only ghosts for
-    children, since eviction works from the leaves up.
+    What is evicted lies below what is resident: a node that is not resident to its end has no
+    resident children, since eviction works from the leaves up.
+
+    stored: how many tokens, from the front as well, are on disk; see StoredParts. What is neither
+    resident nor stored is a ghost.
 
     namespace: what must match besides tokens. Its root is a TreeNode, too, without tokens: Python
     walks a path much faster where all nodes are of one class. edge: the tokens' int32 bytes, a copy
@@ -64,7 +70,7 @@ class TreeNode:
     __slots__ = (
         "_extents", "children", "created", "edge", "end", "evicted_at", "held", "hits", "id",
         "last_used", "live", "lock_ref", "namespace", "parent", "pins", "priority", "queued_key",
-        "resident", "slots", "weight",
+        "resident", "slots", "stored", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -80,6 +86,7 @@ class TreeNode:
         self.edge = edge
         self.slots = slots
         self.resident: int = slots.size
+        self.stored = 0
         self.parent = parent
         size = len(edge) // TOKEN_BYTES
         self.end: int = size if parent is None else parent.end + size
@@ -114,9 +121,19 @@ class TreeNode:
         return self.end - len(self)
 
     @property
-    def ghosts(self) -> int:
+    def absent(self) -> int:
         """Tokens that are known but not resident."""
         return len(self) - self.resident
+
+    @property
+    def kept(self) -> int:
+        """Tokens that are resident or stored, so that nobody forgets them."""
+        return max(self.resident, self.stored)
+
+    @property
+    def ghosts(self) -> int:
+        """Tokens that are known, but neither resident nor stored."""
+        return len(self) - self.kept
 
     @property
     def extents(self) -> tuple[Extent, ...]:
@@ -147,6 +164,8 @@ class TreeNode:
         upper.lock_ref, upper.pins, upper.priority = self.lock_ref, self.pins, self.priority
         upper.last_used, upper.hits, upper.created = self.last_used, self.hits, self.created
         upper.evicted_at = self.evicted_at
+        upper.stored = min(self.stored, offset)
+        self.stored -= upper.stored
         self.set_edge(edge[stop:], slots[offset:].copy())
         self.parent = upper
         upper.children[page_key(self.edge, page_size)] = self
@@ -158,6 +177,7 @@ class TreeNode:
     def join(self, upper: TreeNode) -> None:
         """Take over tokens and place of a parent without other children, but in its own parent."""
         self.set_edge(upper.edge + self.edge, np.concatenate((upper.slots, self.slots)))
+        self.stored += upper.stored
         self.parent = upper.parent
         self.last_used = upper.last_used
         self.created = min(upper.created, self.created)

@@ -8,6 +8,7 @@ import numpy as np
 
 from radixlm.cache.eviction import EvictionOrder, EvictionPolicy, Ghosts, make_policy
 from radixlm.cache.node import (
+    NEVER,
     NO_SLOTS,
     NODE_WEIGHT,
     SIGN_BYTE,
@@ -22,6 +23,7 @@ from radixlm.cache.node import (
     upward,
     walk,
 )
+from radixlm.cache.stored_parts import StoredParts
 from radixlm.cache.tree_stats import Changes, Reuse, TreeStats
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.config import check_page_size
@@ -52,7 +54,7 @@ class RadixTree:
     taken from. evictable_size, protected_size, pinned_size: resident tokens under no lock, under
     one or more, under a pin. roots: by namespace. order, ghosts: what is evicted, and forgotten,
     next. changes: records which nodes changed, while somebody watches. reuse: counts when tokens
-    were last used, where that is wanted.
+    were last used, where that is wanted. parts: what is stored on disk, where there is a store.
 
     >>> tree = RadixTree()
     >>> _ = tree.insert([1, 2, 3, 4], [10, 11, 12, 13])
@@ -79,11 +81,14 @@ class RadixTree:
         self.evictable_size = self.protected_size = self.pinned_size = 0
         self.roots: dict[Hashable, TreeNode] = {}
         self.by_id: dict[int, TreeNode] = {}
-        self.order = EvictionOrder(policy or make_policy("lru"), self.by_id)
+        self.order: EvictionOrder[TreeNode] = EvictionOrder(
+            policy or make_policy("lru"), self.by_id
+        )
         self.ghosts = Ghosts(ghost_budget)
         self.stats = TreeStats()
         self.changes: Changes | None = None
         self.reuse = reuse
+        self.parts: StoredParts | None = None
         self._clock = clock or WallClock()
         self._next_id = 0
 
@@ -120,7 +125,7 @@ class RadixTree:
             offset = node.resident
         while not offset and node.parent is not None:
             node = node.parent
-            length -= node.ghosts
+            length -= node.absent
             offset = node.resident
         return Match(length, node, offset, namespace, self.version)
 
@@ -134,6 +139,22 @@ class RadixTree:
         return descend(top, key.data, self.page_size)
 
     # Insertion
+
+    def place(self, key: Key, namespace: Hashable) -> tuple[TreeNode | None, int]:
+        """Where the longest known prefix of `key` ends, absent tokens included, and its length."""
+        root = self.roots.get(namespace)
+        return (None, 0) if root is None else descend(root, key.data, self.page_size)
+
+    def node_of(self, key: Key, namespace: Hashable) -> TreeNode:
+        """The node in which `key` (whole pages, not empty) ends. What the tree does not know of it
+        is added as tokens that are not resident. O(nodes + new bytes).
+        """
+        node, known = descend(self._root(namespace), key.data, self.page_size)
+        if known == key.size:
+            return node
+        if known < node.end:
+            node = self.split(node, known - node.start)
+        return self.add_absent(node, key[known:].tobytes())
 
     def insert(
         self,
@@ -227,22 +248,33 @@ class RadixTree:
             stats.match_depth.add(depth)
         return node
 
-    def dec_lock_ref(self, node: TreeNode) -> None:
-        """Let go of a path. O(nodes on the path). Raises CacheError if no lock ends there."""
+    def hold(self, match: Match) -> TreeNode:
+        """Lock a match's path without counting a use. Raises StaleMatchError."""
+        node = self._end_of(match)
+        self.lock(node)
+        return node
+
+    def dec_lock_ref(self, node: TreeNode, *, used: bool = True) -> None:
+        """Let go of a path; `used`: just now. O(nodes on the path). Raises CacheError if no lock
+        ends there.
+        """
         if node.held < 1:
             raise CacheError(f"node {node.id} is not locked")
         node.held -= 1
         if self.changes is not None:
             self.changes.touch(node)
-        self.uses = uses = self.uses + 1
+        self.uses += used
         freed = 0
         at: TreeNode | None = node
         while at is not None:
             parent = at.parent
-            at.last_used = uses
+            if used:
+                at.last_used = self.uses
             at.lock_ref = locks = at.lock_ref - 1
             if not locks:
                 freed += at.resident
+                if self.reuse is not None:
+                    self.reuse.enter(at.last_used, at.resident)
                 if not at.live:
                     self.settle(at)
             if parent is not None and len(at.children) == 1:
@@ -250,13 +282,10 @@ class RadixTree:
             at = parent
         self.protected_size -= freed
         self.evictable_size += freed
-        if self.reuse is not None:
-            self.reuse.enter(uses, freed)
 
     def pin(self, match: Match) -> TreeNode:
         """Lock a match's path; no use is counted until it is unpinned. Raises StaleMatchError."""
-        node = self._end_of(match)
-        self.lock(node)
+        node = self.hold(match)
         for at in upward(node):
             if not at.pins:
                 self.pinned_size += at.resident
@@ -402,6 +431,8 @@ class RadixTree:
             raise CacheError(f"node {node.id} of {len(node)} tokens can not be cut at {offset}")
         upper = self._enter(node.cut(offset, self._new_id(), self.page_size))
         add_weight(parent, NODE_WEIGHT)
+        if upper.stored and self.parts is not None:
+            self.parts.split(node, upper)
         self._changed(node)
         self.ghosts.update(node)
         self.ghosts.update(upper)
@@ -417,6 +448,8 @@ class RadixTree:
         parent = node.parent
         if parent is None or not is_mergeable(node):
             return
+        if node.stored and self.parts is not None and self.parts.holds(node):
+            return
         [child] = node.children.values()
         child.join(node)
         parent.children[page_key(child.edge, self.page_size)] = child
@@ -425,6 +458,8 @@ class RadixTree:
         self._changed(child)
         self.ghosts.forget(node)
         self.ghosts.update(child)
+        if self.parts is not None:
+            self.parts.merged(node, child)
         self.settle(child)
         self._tidy_order()
         self.stats.merges += 1
@@ -445,6 +480,26 @@ class RadixTree:
             leaf.held = leaf.lock_ref = 1
         self._gain(leaf, leaf.resident)
         return leaf
+
+    def add_absent(self, parent: TreeNode, edge: bytes) -> TreeNode:
+        """Hang a new leaf below of which nothing is resident, nor was: it is stored, or will be."""
+        if parent.children:
+            self.stats.leaves += 1
+        leaf = self._enter(TreeNode(self._new_id(), edge, NO_SLOTS, parent))
+        leaf.last_used = parent.last_used
+        leaf.evicted_at = NEVER
+        add_weight(parent, leaf.weight)
+        if self.reuse is not None:
+            self.reuse.enter(leaf.last_used, len(leaf))
+        self.ghosts.update(leaf)
+        return leaf
+
+    def set_stored(self, node: TreeNode, n_tokens: int) -> None:
+        """The first tokens of a node are on disk now, and no others. For StoredParts."""
+        node.stored = n_tokens
+        self.ghosts.update(node, fresh=True)
+        if self.changes is not None:
+            self.changes.touch(node)
 
     def grow(self, leaf: TreeNode, edge: bytes, slots: Slots) -> None:
         """Add resident tokens to the end of a resident node without children."""
@@ -470,7 +525,7 @@ class RadixTree:
     def revive_path(self, node: TreeNode, slots: Slots) -> int:
         """Give all tokens down to `node` their `slots`; return how many were resident before."""
         chain = [node]
-        while (parent := chain[-1].parent) is not None and parent.ghosts:
+        while (parent := chain[-1].parent) is not None and parent.absent:
             chain.append(parent)
         there = chain[-1].start + chain[-1].resident
         for ghost in reversed(chain):
@@ -508,15 +563,16 @@ class RadixTree:
         self.stats.leaves += bool(below)
         for ghost in walk(*below):
             self._drop(ghost)
-        self._changed(node if node.resident else parent)
-        left = node.resident * TOKEN_WEIGHT + NODE_WEIGHT if node.resident else 0
+        kept = node.kept
+        self._changed(node if kept else parent)
+        left = kept * TOKEN_WEIGHT + NODE_WEIGHT if kept else 0
         add_weight(node, left - node.weight)
-        if node.resident:
+        if kept:
             self.stats.forgotten_tokens += node.ghosts
             if self.reuse is not None:
                 self.reuse.leave(node.last_used, node.ghosts)
             node.end -= node.ghosts
-            node.edge = node.edge[: node.resident * TOKEN_BYTES]
+            node.edge = node.edge[: kept * TOKEN_BYTES]
             self.ghosts.update(node)
             return
         del parent.children[page_key(node.edge, self.page_size)]
@@ -526,7 +582,7 @@ class RadixTree:
         self.merge(parent)
 
     def _drop(self, ghost: TreeNode) -> None:
-        """Take a node out of which nothing is resident."""
+        """Take a node out of which nothing is resident or stored."""
         self.stats.forgotten_tokens += len(ghost)
         self.stats.leaves -= not ghost.children
         if self.reuse is not None:
@@ -589,7 +645,7 @@ def is_mergeable(node: TreeNode) -> bool:
         not node.held
         and (child.last_used == node.last_used or child.lock_ref > 0)
         and child.priority == node.priority
-        and (not child.resident or not node.ghosts)
+        and (not child.resident or not node.absent)
     )
 
 

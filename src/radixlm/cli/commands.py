@@ -24,6 +24,7 @@ SUBCOMMANDS = {
     "generate": ("cli.model_commands:generate", "Continue prompts and print the answers."),
     "explain": ("cli.explain_command:command", "Tell where two requests stop sharing a prefix."),
     "top": ("cli.top_command:command", "Watch a running server's cache in the terminal."),
+    "cache": ("cli.cache_command:command", "List, check or shrink a folder of --disk-cache."),
     "bench": ("bench.bench_commands:command", "Measure workloads, write random checkpoints."),
 }
 

@@ -11,6 +11,7 @@ from radixlm.core.flags import Rule, check_flags, flag, integer, number, one_of
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
 Quantization = Literal["int8", "int4"]
 KVCacheDtype = Literal["auto", "int8"]
+DiskWritePolicy = Literal["selective", "evict", "all", "off"]
 SchedulePolicy = Literal[
     "lpm", "fcfs", "dfs-weight", "lof", "shortest-prefill-first", "random", "priority"
 ]
@@ -82,6 +83,23 @@ class EngineConfig:
         "request may need them. Default: a quarter, or what the longest request leaves.",
         integer(0),
     )
+    disk_cache: str | None = flag(
+        None,
+        "Folder for keys and values on a local disk: what is cached there outlives memory and this "
+        "process. See docs/security.md for what lies in it.",
+    )
+    disk_cache_gb: float = flag(
+        16.0, "Most gigabytes (10^9 bytes) of all files in --disk-cache.", number(0.001, 1e6)
+    )
+    disk_write_policy: DiskWritePolicy = flag(
+        "selective",
+        "What is written to --disk-cache: what was found twice, what is evicted next, or all, in "
+        "the background; off reads only.",
+        one_of(get_args(DiskWritePolicy)),
+    )
+    disk_block_tokens: int = flag(
+        128, "Tokens per block on disk, a multiple of --page-size.", integer(1)
+    )
     schedule_policy: SchedulePolicy = flag(
         "lpm",
         "Who is admitted first: longest cached prefix, first come, most shared branch, longest "
@@ -132,6 +150,13 @@ class EngineConfig:
         check_flags(self)
         if self.disable_radix_cache and self.max_pinned_tokens:
             raise ConfigError("--max-pinned-tokens has no use with --disable-radix-cache")
+        if self.disable_radix_cache and self.disk_cache:
+            raise ConfigError("--disk-cache has no use with --disable-radix-cache")
+        if self.disk_cache and self.disk_block_tokens % self.page_size:
+            raise ConfigError(
+                f"--disk-block-tokens must be a multiple of --page-size {self.page_size}, got "
+                f"{self.disk_block_tokens}"
+            )
         if self.deterministic and self.device.startswith("cuda"):
             raise ConfigError("--deterministic is for CPUs; it does not go with --device cuda")
 

@@ -120,6 +120,10 @@ class PinError(CacheError):
     """The budget of pins is used up, there is nothing to pin, or no such pin."""
 
 
+class DiskStoreError(RadixLMError):
+    """The disk cache's files cannot be read or written; what is in them is as it was."""
+
+
 class NodeGoneError(CacheError):
     """The node is not in the tree, not any more, or not visible to the caller."""
 

@@ -37,7 +37,9 @@ class MissReport:
         last ones before `position`, and the cached and the requested ones from there on; more than
         is shown, to compare lists whose entries changed places.
     evicted, evicted_ago: for `evicted`, how many tokens from there on had been cached, and how many
-        seconds ago the first of them was evicted. hits: how often the tokens there had been found.
+        seconds ago the first of them was evicted, None where another run of the server had them.
+        hits: how often the tokens there had been found.
+    on_disk: of these, how many could have been read from disk. computed_because: why they were not.
     """
 
     prompt_tokens: int
@@ -50,6 +52,8 @@ class MissReport:
     evicted: int = 0
     evicted_ago: float | None = None
     hits: int | None = None
+    on_disk: int = 0
+    computed_because: str = ""
 
     @property
     def cached_continuation(self) -> tuple[int, ...]:
@@ -60,6 +64,18 @@ class MissReport:
     def requested_continuation(self) -> tuple[int, ...]:
         """For `diverged`, the first requested token ids from `position` on."""
         return _first(self.requested_next)
+
+    def _went(self) -> str:
+        """What had become of evicted tokens."""
+        parts = ["were never in this pool"]
+        if self.evicted_ago is not None:
+            hits = counted(self.hits or 0, "hit")
+            parts = [f"were evicted {self.evicted_ago:.1f} s ago, after {hits}"]
+        if self.on_disk:
+            parts.append(f"{self.on_disk} are on disk")
+        if self.on_disk and self.computed_because:
+            parts.append(f"computed instead because {self.computed_because}")
+        return ", ".join(parts)
 
     def __str__(self) -> str:
         head = f"{self.cached} of {self.prompt_tokens} tokens cached"
@@ -73,10 +89,7 @@ class MissReport:
                     f"{_ids(self.requested_continuation)}"
                 )
             case MissReason.EVICTED:
-                rest = (
-                    f"{self.evicted} from token {self.position} on were evicted "
-                    f"{self.evicted_ago:.1f} s ago, after {counted(self.hits or 0, 'hit')}"
-                )
+                rest = f"{self.evicted} from token {self.position} on {self._went()}"
             case MissReason.LAST_TOKEN:
                 rest = "the last token is always computed"
             case MissReason.HELD_BACK:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -19,6 +20,22 @@ class Namespace(NamedTuple):
     adapter_id: str = ""
     cache_salt: str = ""
     extra_key: str = ""
+
+    def packed(self) -> bytes:
+        """As a store on disk keeps it.
+
+        >>> Namespace.unpacked(Namespace(cache_salt="own").packed())
+        Namespace(adapter_id='', cache_salt='own', extra_key='')
+        """
+        return json.dumps(self).encode()
+
+    @classmethod
+    def unpacked(cls, packed: bytes) -> Namespace:
+        """What `packed` gave. Raises ValueError for anything else."""
+        parts = json.loads(packed)
+        if not isinstance(parts, list) or [type(part) for part in parts] != [str] * 3:
+            raise ValueError(f"{packed!r:.200} is no namespace")
+        return cls(*parts)
 
 
 class Breakpoint(NamedTuple):

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.errors import EngineDeadError, InvalidRequestError, QueueFullError, counted
@@ -47,12 +47,20 @@ MAX_LOOKS = 16
 T = TypeVar("T")
 
 
+class Background(Protocol):
+    """A thread that works for the engine's."""
+
+    def start(self) -> None: ...
+    def stop(self) -> object: ...
+
+
 class EngineClient:
     """Owns the engine's thread. Every method may be called from any thread, but `stream` and, while
     it is used, `abort_ids`: these belong to one event loop.
 
     processor: makes requests ready; `submit` takes such as it has made. max_queued_requests: how
     many may wait or run; more are refused, so that neither queue nor memory grows without bound.
+    inbox: where `disk`, a thread beside the engine's, puts what it reports to the core.
     """
 
     def __init__(
@@ -62,6 +70,8 @@ class EngineClient:
         *,
         max_queued_requests: int,
         clock: Clock | None = None,
+        inbox: SimpleQueue[Inbound] | None = None,
+        disk: Background | None = None,
     ) -> None:
         self.processor = processor
         self._max_queued = max_queued_requests
@@ -74,9 +84,12 @@ class EngineClient:
         self._viewers: dict[int, Viewer] = {}
         self._tickets = 0
         self._dead: EngineDeadError | None = None
-        self._inbox: SimpleQueue[Inbound] = SimpleQueue()
+        self._inbox: SimpleQueue[Inbound] = SimpleQueue() if inbox is None else inbox
+        self._disk = disk
         self._thread = EngineThread(core, self._inbox, self.put, self._clock)
         self._thread.start()
+        if disk is not None:
+            disk.start()
         # A thread that is inside of torch when the interpreter ends takes the process down with it.
         atexit.register(self.close)
 
@@ -220,6 +233,8 @@ class EngineClient:
         atexit.unregister(self.close)
         self._inbox.put(Stop())
         self._thread.join()
+        if self._disk is not None:
+            self._disk.stop()
         self.processor.close()
 
     def put(self, message: Outbound) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from dataclasses import fields
 from typing import Protocol
 
@@ -12,6 +13,7 @@ from radixlm.core.errors import InvalidRequestError
 from radixlm.core.request import GenerateRequest, RequestOutput
 from radixlm.engine.engine_stats import EngineStats
 from radixlm.engine.output_processor import OutputProcessor
+from radixlm.engine.tiering import Tiering
 from radixlm.engine.watching import Journal, Watching
 from radixlm.scheduler import Counters, Scheduler
 from radixlm.structured_output import MaskFiller
@@ -35,6 +37,7 @@ class EngineCore:
 
     masks: needed for requests with a grammar. jump_forward: see output_processor.AnswerState.
     journal: what the scheduler notes for viewers; without it they see no request come or go.
+    tiering: where there is a store on disk. stuck: nothing can be computed before it reports.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class EngineCore:
         masks: MaskFiller | None = None,
         jump_forward: bool = True,
         journal: Journal | None = None,
+        tiering: Tiering | None = None,
     ) -> None:
         self._scheduler = scheduler
         self.cache = cache
@@ -56,6 +60,8 @@ class EngineCore:
         self.watching = Watching(
             cache, scheduler, Journal() if journal is None else journal, self.stats
         )
+        self.tiering = tiering
+        self.stuck = False
         self._steps = 0
         self._kv_bytes_read = 0
         self._kv_bytes_of_rows = 0
@@ -82,7 +88,12 @@ class EngineCore:
         """One forward pass and what it means for every request in it."""
         held = self.outputs.held(self._scheduler.running)
         batch = self.outputs.with_masks(self._scheduler.schedule(held))
-        result = self._runner.execute(batch)
+        self.stuck = not batch.rows
+        if self.stuck:
+            return []
+        timing = nullcontext() if self.tiering is None else self.tiering.timing(batch.n_tokens)
+        with timing:
+            result = self._runner.execute(batch)
         grown = self.outputs.take(batch, result)
         outputs = self._scheduler.update(batch, result, grown)
         self._steps += 1
@@ -91,13 +102,19 @@ class EngineCore:
         self.check_idle()
         return [self.outputs.complete(output) for output in outputs]
 
+    def seconds_left(self) -> float | None:
+        """In how many seconds watchers or tiers want a turn; None while they do not."""
+        tiers = None if self.tiering is None else self.tiering.seconds_left()
+        waits = [tiers, self.watching.seconds_left()]
+        return min((each for each in waits if each is not None), default=None)
+
     def flush(self) -> tuple[int, bool]:
         """Drop all that no request and no pin uses; how many tokens, and whether nothing runs."""
         return self.cache.flush(), not self.has_work
 
     def check_idle(self) -> None:
         """With nothing under way every slot must be free, evictable or pinned: log and count it."""
-        if self.has_work:
+        if self.has_work or (self.tiering is not None and self.tiering.holds):
             return
         usage = self.cache.usage()
         if usage.private or usage.locked != self.cache.tree.pinned_size:

@@ -17,10 +17,14 @@ from radixlm.core.errors import (
     EngineStoppedError,
     InvalidRequestError,
 )
+from radixlm.core.moves import Report
 from radixlm.core.request import FinishReason, GenerateRequest, RequestOutput
 from radixlm.engine.engine_core import EngineCore
 from radixlm.engine.engine_stats import EngineStats, StepLog
 from radixlm.engine.watching import TreeUpdate
+
+# What is cached may be written to disk for so many seconds when the engine stops.
+SECONDS_TO_SAVE = 10.0
 
 _logger = logging.getLogger("radixlm.engine")
 
@@ -63,7 +67,7 @@ class Died:
     error: EngineDeadError
 
 
-Inbound = Submit | Abort | Ask | Stop
+Inbound = Submit | Abort | Ask | Stop | Report
 Outbound = Outputs | TreeUpdate | Died
 
 
@@ -95,6 +99,8 @@ class EngineThread(threading.Thread):
         try:
             while not self._stopping:
                 self._receive()
+                if self._core.tiering is not None:
+                    self._core.tiering.turn()
                 if self._core.has_work:
                     outputs = self._core.step()
                     self.stats = self._core.stats()
@@ -103,19 +109,36 @@ class EngineThread(threading.Thread):
                         self._send(Outputs(tuple(outputs)))
                 for seen in self._core.watching.turn():
                     self._send(seen)
+            self._save()
         except BaseException as error:  # a native part's panic is no Exception
             _logger.exception("the engine loop crashed")
             end = EngineDeadError(f"the engine loop crashed: {type(error).__name__}: {error}")
         self._send(Died(end))
 
+    def _save(self) -> None:
+        """Write what is worth it to disk, for as long as a stop may take."""
+        tiering = self._core.tiering
+        if tiering is None:
+            return
+        tiering.save_all()
+        until = self._clock.now() + SECONDS_TO_SAVE
+        while tiering.holds and (left := until - self._clock.now()) > 0:
+            try:
+                message = self._inbox.get(timeout=left)
+            except Empty:
+                break
+            if isinstance(message, Report):
+                tiering.take(message)
+        tiering.stop()
+
     def _receive(self) -> None:
         """Handle all messages, or wait for one; what ends by them is sent in one message."""
         ended: list[RequestOutput] = []
-        if not self._core.has_work:
+        if not self._core.has_work or self._core.stuck:
             try:
                 with self._log.idle():
-                    message = self._inbox.get(timeout=self._core.watching.seconds_left())
-            except Empty:  # there is something to be sent to watchers first
+                    message = self._inbox.get(timeout=self._core.seconds_left())
+            except Empty:  # watchers or tiers have their turn first
                 return
             self._handle(message, ended)
         while not self._stopping:
@@ -144,6 +167,9 @@ class EngineThread(threading.Thread):
                 settle(future, value, error)
             case Stop():
                 self._stopping = True
+            case _:
+                if self._core.tiering is not None:
+                    self._core.tiering.take(message)
 
     def _answer(self, question: Callable[[EngineCore], Any]) -> tuple[Any, CacheError | None]:
         try:

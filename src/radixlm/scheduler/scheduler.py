@@ -15,6 +15,7 @@ from radixlm.core.request import FinishReason, GenerateRequest, RequestOutput, T
 from radixlm.scheduler.fairness import DecodeTurns, TokenFairness
 from radixlm.scheduler.memory_guard import MemoryGuard, Retraction
 from radixlm.scheduler.queue import AdmissionOrder, WaitingQueue
+from radixlm.scheduler.restoring import Tiers
 from radixlm.scheduler.state import Counters, RequestState, scheduled_row
 from radixlm.scheduler.waiting import WaitingRoom
 
@@ -57,7 +58,7 @@ class Scheduler:
     that step.
 
     Used by one thread; `abort` and `add` come between steps. waiting_room, fairness, turns: to be
-    looked at.
+    looked at. tiers: restore what waiting requests share, where there is a store.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Scheduler:
         self._sink = sink
         self._clock = clock or WallClock()
         self.counters = Counters()
+        self.tiers: Tiers | None = None
 
     @property
     def running(self) -> Collection[RequestState]:
@@ -143,6 +145,8 @@ class Scheduler:
         self.turns.next_step()
         plan, crowded = self._plan(held, admits=True), False
         while not self._guard.has_room(plan.tokens()):
+            if self.tiers is not None and self.tiers.give_way(alone=len(self._running) == 1):
+                return ScheduledBatch(())
             self._retract_one()
             plan, crowded = self._plan(held, admits=False), True
         parts: Parts = {}
@@ -268,6 +272,8 @@ class Scheduler:
         while budget > 0 and (state := self._next(before)) is not None:
             if not self._fits(state) and not self._preempt_for(state, parts):
                 break
+            if self.tiers is not None and self.tiers.begin(state):
+                continue
             slots = self._start(state, budget)
             if slots is None:
                 break

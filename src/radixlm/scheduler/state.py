@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import add
+from typing import Protocol
 
 import numpy as np
 
@@ -14,7 +15,13 @@ from radixlm.core.errors import CacheError
 from radixlm.core.keys import Key, Slots
 from radixlm.core.misses import POOL_SCALES, MissReport
 from radixlm.core.reports import counter
-from radixlm.core.request import FinishReason, GenerateRequest, RequestOutput, TokenLogprob
+from radixlm.core.request import (
+    FinishReason,
+    GenerateRequest,
+    Namespace,
+    RequestOutput,
+    TokenLogprob,
+)
 
 NO_TOKENS = NewTokens(())
 
@@ -47,6 +54,23 @@ class Counters:
         self.expected_tokens = tuple(map(add, self.expected_tokens, expected))
 
 
+class Leader(Protocol):
+    """Whose tokens enter the cache one after the other, so that waiting requests may follow it: a
+    request that computes its prompt, or a restoration that reads stored blocks.
+
+    known: its tokens. prefill_end: those up to here are followed. computing: it has not ended yet.
+    """
+
+    computing: bool
+
+    @property
+    def known(self) -> Key: ...
+    @property
+    def namespace(self) -> Namespace: ...
+    @property
+    def prefill_end(self) -> int: ...
+
+
 @dataclass(slots=True, eq=False)
 class RequestState:
     """A request that waits or runs. It runs while it has a `lease`.
@@ -59,7 +83,7 @@ class RequestState:
     cached_tokens, miss, queued: how many were when it was first admitted, why no more, and the
     seconds since `arrived`. computing: it runs, and its prompt is not all computed yet. moved: the
     step in which it was last given tokens.
-    For its queue: waits; returned, after a retraction; follows, the request that computes what it
+    For its queue: waits; returned, after a retraction; follows, the leader that computes what it
     will take from the cache; stamp, which marks its present entry among dead ones.
     """
 
@@ -82,7 +106,7 @@ class RequestState:
     moved: int = 0
     waits: bool = False
     returned: bool = False
-    follows: RequestState | None = None
+    follows: Leader | None = None
     stamp: int = 0
 
     def __post_init__(self) -> None:
@@ -94,6 +118,10 @@ class RequestState:
     @property
     def prompt_length(self) -> int:
         return self.request.key.size
+
+    @property
+    def namespace(self) -> Namespace:
+        return self.request.namespace
 
     @property
     def known(self) -> Key:

@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from radixlm.cache import Match, RadixCache
 from radixlm.scheduler.prompt_index import PromptIndex
 from radixlm.scheduler.queue import AdmissionOrder, WaitingQueue
-from radixlm.scheduler.state import RequestState
+from radixlm.scheduler.state import Leader, RequestState
 
 
 class WaitingRoom:
@@ -23,7 +23,8 @@ class WaitingRoom:
     *In-flight sharing.* A waiting request follows one that computes tokens which it could take from
     the cache a step or more later; it holds nothing while it does. A request that is followed gets
     budget in every step in which any could be admitted, and lets its followers go when it has
-    computed what they share or does not run any more; so none follows for ever.
+    computed what they share or does not run any more; so none follows for ever. A restoration is
+    followed in the same way, see Restoring.
     """
 
     def __init__(self, cache: RadixCache, order: AdmissionOrder, queue: WaitingQueue) -> None:
@@ -32,7 +33,7 @@ class WaitingRoom:
         self._queue = queue
         self.index = PromptIndex(cache.page_size)
         # Heaps of (tokens shared, arrival, follower); entries of others are dead.
-        self.followers: dict[RequestState, list[tuple[int, int, RequestState]]] = {}
+        self.followers: dict[Leader, list[tuple[int, int, RequestState]]] = {}
         self._waiting: dict[str, RequestState] = {}
         self._found: tuple[RequestState, Match] | None = None
 
@@ -89,37 +90,44 @@ class WaitingRoom:
         if not self._cache.enabled:
             return
         self.index.start_computing(state)
-        state.computing = True
-        sharing = self.index.sharing(state.known, state.request.namespace, cached)
-        for other, shared in list(sharing):
-            if other.follows is None and self._follow(other, state, shared):
+        self._lead(state, cached)
+
+    def start_restoring(self, leader: Leader, cached: int) -> None:
+        """Tokens after `cached` are being read; those that share some of them follow."""
+        self.index.start_restoring(leader)
+        self._lead(leader, cached)
+
+    def _lead(self, leader: Leader, cached: int) -> None:
+        leader.computing = True
+        for other, shared in list(self.index.sharing(leader.known, leader.namespace, cached)):
+            if other.follows is None and self._follow(other, leader, shared):
                 self._queue.rank(other)
 
-    def committed(self, state: RequestState, before: int, upto: int) -> None:
-        """A running request's tokens from `before` to `upto` have entered the cache."""
-        self._let_go(state, upto, upto)
-        if upto <= state.prefill_end or not self._waiting:
+    def committed(self, leader: Leader, before: int, upto: int) -> None:
+        """A leader's tokens from `before` to `upto` have entered the cache."""
+        self._let_go(leader, upto, upto)
+        if upto <= leader.prefill_end or not self._waiting:
             return
         # No request follows what it generated, but others may have come with the same tokens.
-        namespace = state.request.namespace
-        for other, shared in list(self.index.sharing(state.known[:upto], namespace, before)):
+        known = leader.known[:upto]
+        for other, shared in list(self.index.sharing(known, leader.namespace, before)):
             if other.follows is None:
                 self._raise(other, shared)
 
-    def stop_computing(self, state: RequestState, computed: int) -> None:
-        """A running request has computed its prompt, or will not: it got as far as `computed`."""
-        if not state.computing:
+    def stop_computing(self, leader: Leader, computed: int) -> None:
+        """A leader has all of its prompt, or will not have: it got as far as `computed`."""
+        if not leader.computing:
             return
-        state.computing = False
-        self.index.remove(state)
-        self._let_go(state, state.n_tokens, computed)
+        leader.computing = False
+        self.index.stop_computing(leader)
+        self._let_go(leader, leader.known.size, computed)
 
     def _take_out(self, state: RequestState, *, admitted: bool) -> None:
         self._found = None
         del self._waiting[state.request.request_id]
         self._queue.remove(state, admitted=admitted)
 
-    def _let_go(self, leader: RequestState, upto: int, computed: int) -> None:
+    def _let_go(self, leader: Leader, upto: int, computed: int) -> None:
         """Let go those who share no more than `upto` with `leader`, which has `computed` tokens."""
         followers = self.followers.get(leader)
         if followers is None:
@@ -142,7 +150,7 @@ class WaitingRoom:
         found = self.index.computing(state, state.cached)
         return found is not None and self._follow(state, *found)
 
-    def _follow(self, state: RequestState, leader: RequestState, shared: int) -> bool:
+    def _follow(self, state: RequestState, leader: Leader, shared: int) -> bool:
         """Let `state` follow, unless the cache holds all that it could take from the leader."""
         usable = self._cache.round_down(min(shared, state.max_match))
         if usable <= state.cached:

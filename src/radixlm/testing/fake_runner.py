@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from radixlm.core.batch import ScheduledBatch, ScheduledRow, StepResult
 from radixlm.core.errors import InvariantError
-from radixlm.core.keys import Key
+from radixlm.core.keys import Key, Slots
 from radixlm.core.request import Namespace
 
 _MASK = np.uint64(0x7FFF_FFFF_FFFF_FFFF)
@@ -39,6 +39,14 @@ class FakeRunner:
             choices = allowed.get(place, range(self._vocab_size))
             tokens.append(int(choices[int(print_[-1]) % len(choices)]) if row.samples else None)
         return StepResult(tuple(tokens))
+
+    def pack(self, slots: Slots) -> npt.NDArray[np.uint64]:
+        """(len(slots),) what these slots hold; a copy, as a store keeps it."""
+        return self._memory[slots]
+
+    def unpack(self, kept: npt.NDArray[np.uint64], slots: Slots) -> None:
+        """Put what `pack` gave into slots."""
+        self._memory[slots] = kept
 
     def _write(self, row: ScheduledRow) -> npt.NDArray[np.uint64]:
         table = self._tables[row.row]

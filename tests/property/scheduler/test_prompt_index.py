@@ -60,14 +60,14 @@ class IndexMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.computing)
     @rule(which=WHICH)
     def stop_computing(self, which: int) -> None:
-        self.index.remove(self.computing.pop(which % len(self.computing)))
+        self.index.stop_computing(self.computing.pop(which % len(self.computing)))
 
     @precondition(lambda self: self.computing)
     @rule(which=WHICH, tokens=st.lists(st.integers(0, 1), max_size=4))
     def come_back(self, which: int, tokens: list[int]) -> None:
         """As a retraction does: with what was generated meanwhile."""
         state = self.computing.pop(which % len(self.computing))
-        self.index.remove(state)
+        self.index.stop_computing(state)
         if new := tokens[: state.room]:
             state.extend(new)
         self._enter(state)
@@ -119,8 +119,10 @@ class IndexMachine(RuleBasedStateMachine):
             assert weights == sorted(weights, reverse=True), f"a lighter branch first: {weights}"
 
     def teardown(self) -> None:
-        for state in [*self.waiting, *self.computing]:
+        for state in self.waiting:
             self.index.remove(state)
+        for state in self.computing:
+            self.index.stop_computing(state)
         assert len(self.index) == 0
         check(self.index)
 

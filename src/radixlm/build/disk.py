@@ -1,0 +1,107 @@
+"""The disk cache that a config asks for, opened, and the thread that reads and writes it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from radixlm.cache import RadixCache
+from radixlm.cache.write_queue import WritePolicy
+from radixlm.core.config import EngineConfig
+from radixlm.core.errors import ConfigError, DiskStoreError
+from radixlm.core.model_files import ModelFiles
+from radixlm.core.moves import Failed, News, Report
+from radixlm.engine.tiering import Tiering
+from radixlm.memory.disk_store import DiskStore
+from radixlm.memory.packing import PoolBlocks
+from radixlm.memory.pools import KVPool
+from radixlm.memory.store_identity import Fact, StoreIdentity
+from radixlm.memory.transfers import Transfers
+from radixlm.scheduler import Scheduler
+from radixlm.scheduler.restoring import Pace
+
+# How fast a disk is thought to be before anything was read, in bytes a second.
+FIRST_RATE = 1e9
+# The first requests find what is listed in this time.
+SECONDS_TO_LIST = 0.5
+
+
+class Disk:
+    """The store of a config, and its thread, which runs from `start` to `stop`.
+
+    Raises ConfigError for a folder, a limit or an index that cannot be used.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        folder: str,
+        files: ModelFiles,
+        pool: KVPool,
+        threads: int,
+        send: Callable[[Report], None],
+    ) -> None:
+        blocks = PoolBlocks(pool, config.disk_block_tokens)
+        try:
+            store = DiskStore.open(
+                Path(folder),
+                StoreIdentity.of_model(files, **_facts(config, pool, threads)),
+                block_tokens=config.disk_block_tokens,
+                block_bytes=blocks.nbytes,
+                limit_bytes=int(config.disk_cache_gb * 1e9),
+            )
+        except DiskStoreError as error:
+            raise ConfigError(f"--disk-cache {folder}: {error}") from None
+        self._policy = WritePolicy(config.disk_write_policy)
+        self._capacity = store.capacity * config.disk_block_tokens
+        self._block_tokens = config.disk_block_tokens
+        self._rate = FIRST_RATE / blocks.nbytes * config.disk_block_tokens
+        self._send = send
+        self._listed = threading.Event()
+        self._thread = Transfers(store, blocks, self._report)
+
+    def start(self) -> None:
+        """Returns when all that is stored has been listed, or goes on being so for a while."""
+        self._thread.start()
+        self._listed.wait(SECONDS_TO_LIST)
+
+    def stop(self) -> None:
+        """End when the jobs under way are done, or after some seconds."""
+        self._thread.stop()
+
+    def _report(self, report: Report) -> None:
+        self._send(report)
+        if isinstance(report, Failed) or (isinstance(report, News) and report.complete):
+            self._listed.set()
+
+    def tiering(self, cache: RadixCache, scheduler: Scheduler) -> Tiering:
+        """For the engine that owns the pool."""
+        tier = cache.add_store(self._block_tokens, self._capacity)
+        pace = Pace(self._rate)
+        return Tiering(cache, tier, scheduler, self._thread, self._policy, pace)
+
+
+def open_disk(
+    config: EngineConfig,
+    files: ModelFiles,
+    pool: KVPool,
+    threads: int,
+    send: Callable[[Report], None],
+) -> Disk | None:
+    """The one that the config asks for; see Disk. send: takes its thread's reports."""
+    if config.disk_cache is None:
+        return None
+    return Disk(config, config.disk_cache, files, pool, threads, send)
+
+
+def _facts(config: EngineConfig, pool: KVPool, threads: int) -> dict[str, Fact]:
+    """What keys and values depend on that the model's files do not say."""
+    return {
+        "dtype": str(pool.dtype),
+        "kv_cache_dtype": str(pool.keys[0].dtype),
+        "quantization": config.quantization,
+        "page_size": config.page_size,
+        # Bits are promised for one machine with as many threads.
+        "deterministic": threads if config.deterministic else 0,
+    }

@@ -1,0 +1,253 @@
+"""Which tokens of which nodes are on disk, in blocks, and which of them go first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from radixlm.cache.eviction import EvictionOrder
+from radixlm.cache.node import TreeNode, upward
+from radixlm.core.keys import Key
+
+
+class Blocks(NamedTuple):
+    """The blocks of a path's tokens [start, tokens.size). start, size: whole blocks."""
+
+    namespace: Hashable
+    tokens: Key
+    start: int
+
+    def paths(self, block_tokens: int) -> Iterator[tuple[Hashable, Key]]:
+        """Each block's path, up to its own end: views, front first."""
+        for end in range(self.start + block_tokens, self.tokens.size + 1, block_tokens):
+            yield self.namespace, self.tokens[:end]
+
+
+class StoredPart:
+    """What of a node is stored, as an EvictionOrder wants it. lock_ref: reads and writes in flight
+    whose path runs through here. held: how many of them end here. live: children with such a part.
+    """
+
+    __slots__ = ("above", "held", "live", "lock_ref", "node", "queued_key")
+
+    def __init__(self, node: TreeNode, lock_ref: int = 0, live: int = 0) -> None:
+        self.node = node
+        self.lock_ref = lock_ref
+        self.held = 0
+        self.live = live
+        self.queued_key: int | None = None
+        # Once it is gone, the part that holds what ended here.
+        self.above: StoredPart | None = None
+
+    @property
+    def id(self) -> int:
+        return self.node.id
+
+    @property
+    def resident(self) -> int:
+        return self.node.stored
+
+
+class _AsTheTree:
+    """The policy that the tree has at the moment."""
+
+    def __init__(self, order: EvictionOrder[TreeNode]) -> None:
+        self._order = order
+
+    def key(self, part: StoredPart) -> int:
+        return self._order.policy.key(part.node)
+
+
+class StoredParts:
+    """The parts of all nodes with stored tokens, their order, and the sums.
+
+        root ── 0 1 2 3 4 5 ─┬─ 6 7 8 9             a block belongs to the node in which it ends:
+                             └─ 9 9 9 9 9 9         of 4 tokens one in each node here, and in the
+                                                    last one two, if all are stored
+
+    Blocks are whole: tokens that several blocks share, since paths part within them, are on disk in
+    each. A node's tokens after the last block that ends in it count as stored while a child's are.
+    Only a node that is stored to its end has children with stored tokens.
+
+    by_id: by the node's id. blocks, locked: how many there are, and those under locks. dropped:
+    blocks that are no longer counted, to be deleted on disk. taken_over: hears of merged nodes.
+    """
+
+    def __init__(
+        self,
+        order: EvictionOrder[TreeNode],
+        block_tokens: int,
+        mark: Callable[[TreeNode, int], None],
+    ) -> None:
+        """order: the tree's, for its policy. mark: writes `stored` of a node."""
+        self.block_tokens = block_tokens
+        self.by_id: dict[int, StoredPart] = {}
+        self.blocks = self.locked = 0
+        self.dropped: list[Blocks] = []
+        self.order: EvictionOrder[StoredPart] = EvictionOrder(_AsTheTree(order), self.by_id)
+        self.taken_over: Callable[[TreeNode, TreeNode], None] | None = None
+        self._tree_order = order
+        self._ordered_by = order.policy
+        self._mark = mark
+
+    def floor(self, n_tokens: int) -> int:
+        """The tokens of `n_tokens` that fill whole blocks."""
+        return n_tokens - n_tokens % self.block_tokens
+
+    def count(self, node: TreeNode) -> int:
+        """Stored blocks that end in a node."""
+        start, size = node.start, self.block_tokens
+        return (start + node.stored) // size - start // size
+
+    def cover(self, node: TreeNode, upto: int) -> None:
+        """The path through `node` is stored up to its first `upto` tokens."""
+        for at in reversed(list(upward(node))):
+            wanted = min(upto, at.end) - at.start
+            if wanted > at.stored:
+                self._resize(at, wanted)
+
+    def drop_leaf(self, most: int) -> int:
+        """Drop up to `most` blocks off the end of the leaf that goes first; returns how many."""
+        if self._ordered_by is not self._tree_order.policy:
+            self._ordered_by = self._tree_order.policy
+            self.order.rebuild(self.by_id.values())
+        part = self.order.pop()
+        if part is None:
+            return 0
+        node, before = part.node, self.blocks
+        end = node.start + node.stored
+        self.drop_after(node, max(end - most * self.block_tokens, node.start))
+        return before - self.blocks
+
+    def drop_after(self, node: TreeNode, position: int) -> None:
+        """Drop all blocks that end after `position` (in the node, from the root) in it or below."""
+        for below in reversed(list(self._stored_below(node))):
+            self._drop(below, below.start)
+        self._drop(node, position)
+        # What is left behind the last block of a node without stored children is of no block.
+        for at in upward(node):
+            if at.is_root or (at.stored and self.by_id[at.id].live):
+                return
+            self._resize(at, max(self.floor(at.start + at.stored) - at.start, 0))
+            if at.stored:
+                self._settle(self.by_id[at.id])
+                return
+
+    def lock(self, node: TreeNode) -> StoredPart:
+        """Keep the stored tokens of a path from being dropped for others."""
+        for at in upward(node):
+            if at.is_root:
+                break
+            part = self.by_id[at.id]
+            if not part.lock_ref:
+                self.locked += self.count(at)
+            part.lock_ref += 1
+        held = self.by_id[node.id]
+        held.held += 1
+        return held
+
+    def unlock(self, held: StoredPart) -> TreeNode | None:
+        """Undo `lock`; returns the node where it ends by now, None when all of it is gone."""
+        part: StoredPart | None = held
+        while part is not None and self.by_id.get(part.id) is not part:
+            part = part.above
+        if part is None:
+            return None
+        part.held -= 1
+        for at in upward(part.node):
+            if at.is_root:
+                break
+            passed = self.by_id[at.id]
+            passed.lock_ref -= 1
+            if not passed.lock_ref:
+                self.locked -= self.count(at)
+                self._settle(passed)
+        return part.node
+
+    # What the tree says about its shape
+
+    def holds(self, node: TreeNode) -> bool:
+        """Whether a lock ends at a node with stored tokens, so that it must stay a node."""
+        return self.by_id[node.id].held > 0
+
+    def split(self, node: TreeNode, upper: TreeNode) -> None:
+        """`upper`, with stored tokens, was cut off the front of `node`."""
+        part = self.by_id[node.id]
+        if node.stored:
+            self.by_id[upper.id] = StoredPart(upper, part.lock_ref, live=1)
+        else:
+            self._move(part, upper)
+
+    def merged(self, node: TreeNode, child: TreeNode) -> None:
+        """A child took over its parent `node`."""
+        if self.taken_over is not None:
+            self.taken_over(node, child)
+        part = self.by_id.get(node.id)
+        if part is None:
+            return
+        if child.id not in self.by_id:
+            self._move(part, child)
+            return
+        del self.by_id[node.id]
+        self._settle(self.by_id[child.id])
+
+    def _move(self, part: StoredPart, node: TreeNode) -> None:
+        del self.by_id[part.id]
+        part.node = node
+        part.queued_key = None
+        self.by_id[node.id] = part
+        self._settle(part)
+
+    def _settle(self, part: StoredPart) -> None:
+        if part.lock_ref or part.live:
+            return
+        if self.order.offer(part) and self.order.is_bloated(len(self.by_id)):
+            self.order.rebuild(self.by_id.values())
+
+    def _stored_below(self, node: TreeNode) -> Iterator[TreeNode]:
+        """Nodes below with stored tokens, parents first. O(these and their children)."""
+        part = self.by_id.get(node.id)
+        for child in node.children.values() if part is not None and part.live else ():
+            if child.stored:
+                yield child
+                yield from self._stored_below(child)
+
+    def _drop(self, node: TreeNode, position: int) -> None:
+        last, first = self.floor(node.start + node.stored), self.floor(position)
+        if node.stored and first < last:
+            self.dropped.append(Blocks(node.namespace, path_tokens(node)[:last], first))
+        self._resize(node, min(node.stored, max(first - node.start, 0)))
+
+    def _resize(self, node: TreeNode, stored: int) -> None:
+        """Change how much of a node is stored; parents are to be stored first, and go last."""
+        parent = node.parent
+        if stored == node.stored or parent is None:
+            return
+        above = self.by_id.get(parent.id)
+        part = self.by_id.get(node.id)
+        if part is None:
+            part = self.by_id[node.id] = StoredPart(node)
+            if above is not None:
+                above.live += 1
+        more = -self.count(node)
+        self._mark(node, stored)
+        more += self.count(node)
+        self.blocks += more
+        if part.lock_ref:
+            self.locked += more
+        if stored:
+            self._settle(part)
+            return
+        del self.by_id[node.id]
+        part.above = above
+        if above is not None:
+            above.live -= 1
+            above.held += part.held
+
+
+def path_tokens(node: TreeNode) -> Key:
+    """(node.end,) the tokens of the path to a node's end, read-only. O(end)."""
+    edges = [at.edge for at in upward(node)]
+    return np.frombuffer(b"".join(reversed(edges)), dtype=np.int32)

@@ -1,0 +1,110 @@
+"""What of the pool is to be written to disk next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from itertools import islice
+
+from radixlm.cache.node import TreeNode, upward
+from radixlm.cache.stored_parts import Blocks, StoredParts, path_tokens
+from radixlm.cache.tree import RadixTree
+
+# How often a prefix has been found when `selective` takes it.
+FOUND_OFTEN = 2
+# `evict` writes while more of the pool than this is in the tree.
+FULL = 3 / 4
+# Paths that one call looks at, and paths that are remembered; the oldest is given up.
+_LOOKED_AT = 64
+_MOST_PATHS = 16_384
+
+
+class WritePolicy(StrEnum):
+    """What is written, and when."""
+
+    SELECTIVE = "selective"  # what was found twice
+    EVICT = "evict"  # what is evicted next, once the pool is nearly full
+    ALL = "all"  # what is committed
+    OFF = "off"
+
+
+class WriteQueue:
+    """Nodes in which paths ended that were committed or found, oldest first, and how many tokens of
+    each were found: a node may grow, and passes its hits on to what it is joined with. The tree is
+    never walked for what is new.
+    """
+
+    def __init__(self, tree: RadixTree, parts: StoredParts, pool_tokens: int) -> None:
+        self._tree = tree
+        self._parts = parts
+        self._full = FULL * pool_tokens
+        self._nodes: dict[TreeNode, int] = {}
+        parts.taken_over = self._take_over
+
+    def note(self, node: TreeNode, found: int = 0) -> None:
+        """A path that ends in `node` was committed, or its first tokens were `found`."""
+        self._nodes[node] = max(found, self._nodes.get(node, 0))
+        if len(self._nodes) > _MOST_PATHS:
+            del self._nodes[next(iter(self._nodes))]
+
+    def take(self, policy: WritePolicy, n_tokens: int) -> list[Blocks]:
+        """See StoredTier.to_write."""
+        if policy is WritePolicy.OFF:
+            return []
+        if policy is WritePolicy.EVICT:
+            tree = self._tree
+            if tree.evictable_size + tree.protected_size <= self._full:
+                return []
+            return self._blocks(tree.order.first(_LOOKED_AT), n_tokens)
+        looked_at = list(islice(self._nodes, _LOOKED_AT))
+        found_only = policy is WritePolicy.SELECTIVE
+        return self._blocks(self._used_up(looked_at), n_tokens, found_only=found_only)
+
+    def rest(self, n_tokens: int) -> list[Blocks]:
+        """See StoredTier.to_write_at_stop."""
+        leaves = [node for node in self._tree.nodes() if node.resident and not node.live]
+        leaves.sort(key=self._tree.order.policy.key, reverse=True)
+        return self._blocks(leaves, n_tokens)
+
+    def _used_up(self, nodes: Iterable[TreeNode]) -> Iterator[TreeNode]:
+        """The nodes; each leaves the queue when the next one is wanted."""
+        for node in nodes:
+            if self._tree.by_id.get(node.id) is node:
+                yield node
+            del self._nodes[node]
+
+    def _blocks(
+        self, nodes: Iterable[TreeNode], n_tokens: int, *, found_only: bool = False
+    ) -> list[Blocks]:
+        floor, found = self._parts.floor, []
+        least = FOUND_OFTEN if found_only else 0
+        ends: dict[TreeNode, int] = {}  # how far what was found reaches, at each node it touches
+        for node in nodes:
+            path = list(upward(node))
+            while path[0].hits < least or not path[0].resident:
+                if path[0].is_root:
+                    break
+                del path[0]
+            top = path[0]
+            end = top.start + top.resident
+            end = floor(min(end, self._nodes[node]) if found_only else end)
+            start = 0
+            for at in path:
+                start = max(start, floor(at.start + at.stored) if at.stored else 0)
+                start = max(start, floor(min(ends.get(at, 0), at.end)))
+            if start >= end:
+                continue
+            stop = min(end, start + floor(n_tokens))
+            if start < stop:
+                found.append(Blocks(top.namespace, path_tokens(top)[:stop], start))
+                n_tokens -= stop - start
+                ends.update((at, stop) for at in path)
+            if stop < end:
+                break  # the node is still the queue's first
+        return found
+
+    def _take_over(self, node: TreeNode, child: TreeNode) -> None:
+        """A child took over its parent `node`."""
+        found = self._nodes.pop(node, None)
+        if found is not None:
+            self.note(child, found)

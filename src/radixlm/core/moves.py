@@ -1,0 +1,105 @@
+"""What the cache asks of the disk, and what comes of it: messages between the engine's thread and
+the one that reads and writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from radixlm.core.keys import Key, Slots
+
+
+class StoredPath(NamedTuple):
+    """A block, named by all tokens from a prompt's first to the block's last."""
+
+    namespace: bytes
+    tokens: Key
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Fill slots with the stored tokens [start, start + slots.size) of a path, block by block.
+
+    start and slots.size are multiples of a block's tokens. The slots are the reader's alone until
+    the job has ended.
+    """
+
+    ticket: int
+    namespace: bytes
+    tokens: Key
+    start: int
+    slots: Slots
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Store the tokens [start, start + slots.size) of a path, which lie in these slots; as `Read`.
+    What is before `start` is stored already. The slots keep their tokens until the job has ended.
+    """
+
+    ticket: int
+    namespace: bytes
+    tokens: Key
+    start: int
+    slots: Slots
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Delete these blocks, and all that go on from them."""
+
+    paths: Sequence[StoredPath]
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """The tokens up to `upto` of the path are in their slots, or on disk.
+
+    seconds, nbytes: of this part of the job alone.
+    """
+
+    ticket: int
+    upto: int
+    seconds: float
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The last message of a job. upto: as in `Moved`; the job's start where nothing was moved.
+
+    absent: it ended early because the block at `upto` is not stored, or was damaged (and is not
+    stored any more), or because there is no room for it. error: the disk failed.
+    """
+
+    ticket: int
+    upto: int
+    absent: bool = False
+    cancelled: bool = False
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What other processes changed, or, at the start, what is stored.
+
+    added: paths, of which every prefix of whole blocks is stored. gone: blocks that are not stored
+    any more, nor what goes on from them. complete: at the start, whether these were the last.
+    """
+
+    added: Sequence[StoredPath] = ()
+    gone: Sequence[StoredPath] = ()
+    complete: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The disk failed between jobs, or in a `Drop`."""
+
+    error: str
+
+
+Job = Read | Write | Drop
+Report = Moved | Ended | News | Failed

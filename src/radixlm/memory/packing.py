@@ -1,0 +1,85 @@
+"""Blocks of the pool's tokens as bytes in one order: of each layer keys, values, scales, each token
+after token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from radixlm.core.keys import Slots
+from radixlm.memory.pools import KVPool
+
+# Runs of slots that a block may lie in, to be read and written where it lies.
+_MOST_RUNS = 4
+
+
+class PoolBlocks:
+    """Blocks of `block_tokens` tokens in a pool. One thread at a time.
+
+    nbytes: of a block.
+    """
+
+    def __init__(self, pool: KVPool, block_tokens: int) -> None:
+        self.block_tokens = block_tokens
+        self._device = pool.device
+        self._rows = [
+            part.view(torch.uint8).flatten(1)  # (capacity, bytes of a token)
+            for layer in zip(pool.keys, pool.values, pool.scales, strict=True)
+            for part in layer
+            if part.numel()
+        ]
+        self._widths = [rows.shape[1] for rows in self._rows]
+        self.nbytes = block_tokens * sum(self._widths)
+        on_cpu = self._device.type == "cpu"
+        self._memory = [rows.numpy() for rows in self._rows] if on_cpu else []
+        pinned = self._device.type == "cuda"
+        self._staged = torch.empty(self.nbytes, dtype=torch.uint8, pin_memory=pinned)
+
+    def source(self, slots: Slots) -> Sequence[memoryview]:
+        """The bytes of a block in its order, until the next call."""
+        parts = self._in_place(slots)
+        if parts is None:
+            self.pack(slots, self._staged)
+            parts = [self._staged.numpy().data]
+        return parts
+
+    def target(self, slots: Slots) -> Sequence[memoryview]:
+        """Where to put a block's bytes in their order; then call `land` with the same slots."""
+        return self._in_place(slots) or [self._staged.numpy().data]
+
+    def land(self, slots: Slots) -> None:
+        if self._in_place(slots) is None:
+            self.unpack(self._staged, slots)
+
+    def pack(self, slots: Slots, into: Tensor) -> None:
+        """Copy a block out of the pool. into: (nbytes,) uint8 on the CPU."""
+        index = torch.tensor(slots, dtype=torch.int64, device=self._device)
+        into.copy_(torch.cat([rows[index].flatten() for rows in self._rows]))
+
+    def unpack(self, payload: Tensor, slots: Slots) -> None:
+        """Copy a block into the pool. payload: as `into` of `pack`. Returns when it is there."""
+        index = torch.tensor(slots, dtype=torch.int64, device=self._device)
+        sizes = [self.block_tokens * width for width in self._widths]
+        parts = payload.to(self._device).split(sizes)
+        for rows, part, width in zip(self._rows, parts, self._widths, strict=True):
+            rows.index_copy_(0, index, part.view(self.block_tokens, width))
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
+
+    def _in_place(self, slots: Slots) -> list[memoryview] | None:
+        """The block where it lies; None where that is on a device, or in too many runs of slots."""
+        if not self._memory:
+            return None
+        ends = [0, *(np.flatnonzero(np.diff(slots) != 1) + 1).tolist(), slots.size]
+        if len(ends) > _MOST_RUNS + 1:
+            return None
+        starts = slots[ends[:-1]].tolist()
+        runs = [
+            slice(at, at + stop - start)
+            for at, start, stop in zip(starts, ends[:-1], ends[1:], strict=True)
+        ]
+        return [rows[run].data.cast("B") for rows in self._memory for run in runs]

@@ -1,0 +1,208 @@
+"""The thread that reads blocks from disk into the pool, and writes them from there."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+from radixlm.core.errors import DiskStoreError
+from radixlm.core.moves import (
+    Drop,
+    Ended,
+    Failed,
+    Job,
+    Moved,
+    News,
+    Read,
+    Report,
+    StoredPath,
+    Write,
+)
+from radixlm.memory.disk_store import DiskStore, StoredBlock
+from radixlm.memory.packing import PoolBlocks
+
+_logger = logging.getLogger("radixlm.memory")
+
+# Of a transaction; reads wait for one.
+MOST_BLOCKS, MOST_BYTES = 16, 64 << 20
+# Jobs that may wait.
+MOST_WAITING = 1024
+# Paths in a message at the start.
+_PATHS = 64
+NEWS_SECONDS = 1.0
+_READS, _LOAD, _WRITES = range(3)
+
+
+class Transfers(threading.Thread):
+    """Runs jobs, reads before writes, else in the order in which they came. Owns the store.
+
+    It never raises: what goes wrong is in the job's `Ended`. It begins with what is stored, in
+    `News`, between which jobs are run, and looks for what other processes changed once a second.
+
+    send: takes reports, on this thread; must neither block nor raise.
+    """
+
+    def __init__(
+        self,
+        store: DiskStore,
+        blocks: PoolBlocks,
+        send: Callable[[Report], None],
+        *,
+        news_seconds: float = NEWS_SECONDS,
+    ) -> None:
+        super().__init__(name="radixlm-disk", daemon=True)
+        if (store.block_tokens, store.block_bytes) != (blocks.block_tokens, blocks.nbytes):
+            raise ValueError("the blocks of the store and of the pool are not of one size")
+        self._store = store
+        self._blocks = blocks
+        self._send = send
+        self._news_seconds = news_seconds
+        self._changed = threading.Condition()
+        self._reads: deque[Read] = deque()
+        self._writes: deque[Write | Drop] = deque()
+        self._tickets: set[int] = set()
+        self._cancelled: set[int] = set()
+        self._stopping = False
+        # What is under way, by precedence: each is advanced by a block, a transaction, some paths.
+        self._lanes: list[Iterator[None] | None] = [None, self._load(), None]
+
+    def submit(self, job: Job) -> bool:
+        """False: too many wait, or the thread is to end, so nothing comes of the job."""
+        with self._changed:
+            if self._stopping or len(self._reads) + len(self._writes) >= MOST_WAITING:
+                return False
+            if isinstance(job, Read):
+                self._reads.append(job)
+            else:
+                self._writes.append(job)
+            if not isinstance(job, Drop):
+                self._tickets.add(job.ticket)
+            self._changed.notify()
+            return True
+
+    def cancel(self, ticket: int) -> None:
+        """End a job after the block, or the transaction, that it is at. It reports `Ended`."""
+        with self._changed:
+            if ticket in self._tickets:
+                self._cancelled.add(ticket)
+
+    def stop(self, seconds: float = 10.0) -> bool:
+        """End when the jobs that were submitted are done; False where they take longer."""
+        with self._changed:
+            self._stopping = True
+            self._lanes[_LOAD] = None
+            self._changed.notify()
+        self.join(seconds)
+        return not self.is_alive()
+
+    def run(self) -> None:
+        sought = time.monotonic()
+        while self._advance():
+            if time.monotonic() >= sought + self._news_seconds:
+                self._seek()
+                sought = time.monotonic()
+        self._store.close()
+
+    def _advance(self) -> bool:
+        """Do a part of what comes first, or wait for something to do; False: there is no more."""
+        with self._changed:
+            if self._lanes[_READS] is None and self._reads:
+                self._lanes[_READS] = self._moves(self._reads.popleft())
+            if self._lanes[_WRITES] is None and self._writes:
+                job = self._writes.popleft()
+                self._lanes[_WRITES] = (
+                    self._drop(job) if isinstance(job, Drop) else self._moves(job)
+                )
+            lanes = [number for number, lane in enumerate(self._lanes) if lane is not None]
+            if not lanes:
+                if not self._stopping:
+                    self._changed.wait(self._news_seconds)
+                return not self._stopping or bool(self._reads or self._writes)
+            lane = self._lanes[lanes[0]]
+        if lane is not None and next(lane, self) is self:
+            self._lanes[lanes[0]] = None
+        return True
+
+    def _moves(self, job: Read | Write) -> Iterator[None]:
+        """Run a job, reporting; each turn is a block or a transaction."""
+        upto, end, error = job.start, job.start + job.slots.size, ""
+        cancelled = job.ticket in self._cancelled
+        try:
+            moved = self._read(job) if isinstance(job, Read) else self._write(job)
+            while not cancelled:
+                started = time.perf_counter()
+                before, upto = upto, next(moved, upto)
+                if upto == before:
+                    break
+                nbytes = (upto - before) // self._blocks.block_tokens * self._blocks.nbytes
+                self._send(Moved(job.ticket, upto, time.perf_counter() - started, nbytes))
+                yield
+                cancelled = job.ticket in self._cancelled
+        except DiskStoreError as failed:
+            error = str(failed)
+        except Exception as failed:
+            _logger.exception("a transfer crashed")
+            error = f"{type(failed).__name__}: {failed}"
+        with self._changed:
+            self._tickets.discard(job.ticket)
+            self._cancelled.discard(job.ticket)
+        absent = upto < end and not cancelled and not error
+        self._send(Ended(job.ticket, upto, absent, cancelled, error))
+
+    def _read(self, job: Read) -> Iterator[int]:
+        size = self._blocks.block_tokens
+        reader = self._store.reader(StoredPath(job.namespace, job.tokens), job.start)
+        for at in range(0, job.slots.size, size):
+            slots = job.slots[at : at + size]
+            if not reader.next(self._blocks.target(slots)):
+                return
+            self._blocks.land(slots)
+            yield job.start + at + size
+
+    def _write(self, job: Write) -> Iterator[int]:
+        size = self._blocks.block_tokens
+        most = size * max(1, min(MOST_BLOCKS, MOST_BYTES // self._blocks.nbytes))
+        for first in range(0, job.slots.size, most):
+            stop = min(first + most, job.slots.size)
+            stored = self._store.put(
+                StoredBlock(
+                    job.namespace,
+                    job.tokens[: job.start + at + size],
+                    self._blocks.source(job.slots[at : at + size]),
+                )
+                for at in range(first, stop, size)
+            )
+            if stored:
+                yield job.start + first + stored * size
+            if first + stored * size < stop:
+                return
+
+    def _drop(self, job: Drop) -> Iterator[None]:
+        try:
+            self._store.delete(job.paths)
+        except DiskStoreError as error:
+            self._send(Failed(str(error)))
+        yield
+
+    def _load(self) -> Iterator[None]:
+        try:
+            paths = self._store.index()
+            while some := tuple(islice(paths, _PATHS)):
+                self._send(News(some, complete=False))
+                yield
+            self._send(News())
+        except DiskStoreError as error:
+            self._send(Failed(str(error)))
+
+    def _seek(self) -> None:
+        try:
+            news = self._store.news()
+        except DiskStoreError as error:
+            self._send(Failed(str(error)))
+            return
+        if news.added or news.gone:
+            self._send(news)

@@ -1,0 +1,258 @@
+"""Stored blocks are read for requests that wait, where that is faster than computing them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from radixlm.cache import Lease, RadixCache
+from radixlm.cache.stored import StoredTier
+from radixlm.cache.stored_parts import StoredPart
+from radixlm.core.clock import Clock
+from radixlm.core.keys import Key
+from radixlm.core.moves import Ended, Job, Moved, Read
+from radixlm.core.request import Namespace
+from radixlm.scheduler.state import RequestState
+from radixlm.scheduler.waiting import WaitingRoom
+
+# Restorations at a time. Those that queue behind them compute; it is their disk as well.
+MOST_AT_ONCE = 8
+# How much one measurement moves a rate.
+LEARNING_RATE = 1 / 4
+# Before any step was measured: how many times as fast as computing it is thought to be to read.
+READING_TO_COMPUTING = 20
+# A thread may wait for a processor this long, seconds, before its silence says something.
+GRACE = 0.02
+# For silence, a request is given up to 1 / PARTS of the time that it would take to compute the rest.
+PARTS = 4
+# Seconds without restorations after one was too slow; twice as many after each next one.
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 64.0
+
+
+class Tiers(Protocol):
+    """The other places for keys and values, as the scheduler sees them."""
+
+    def begin(self, state: RequestState) -> bool:
+        """Whether the request that is next waits from now on for what is being restored."""
+
+    def give_way(self, *, alone: bool) -> bool:
+        """Let go of all slots that are held for copies; whether it is worth the wait, or `alone`:
+        nothing else could give way. Without any it is False.
+        """
+
+
+class Mover(Protocol):
+    """Runs jobs in a thread of its own, reads before writes. What comes of them are messages."""
+
+    def submit(self, job: Job, /) -> bool:
+        """False: too many wait already."""
+
+    def cancel(self, ticket: int, /) -> None:
+        """End a job soon; it sends `Ended` all the same, and until then uses its slots."""
+
+
+class Pace:
+    """How many tokens a second are read, and computed: moving means of what was measured."""
+
+    def __init__(self, read: float) -> None:
+        self.first_read = self.read = read
+        self.computed = read / READING_TO_COMPUTING
+        self._measured = False
+
+    def learn_read(self, tokens: int, seconds: float) -> None:
+        if seconds > 0:
+            self.read += LEARNING_RATE * (tokens / seconds - self.read)
+
+    def learn_computed(self, tokens: int, seconds: float) -> None:
+        """The first measurement takes the place of the guess."""
+        if seconds > 0:
+            weight = LEARNING_RATE if self._measured else 1.0
+            self._measured = True
+            self.computed += weight * (tokens / seconds - self.computed)
+
+
+@dataclass(slots=True, eq=False)
+class Restoration:
+    """A Leader: tokens of `known` are being read into the lease's slots. stored: what is locked of
+    them on disk. computing: it is followed; else it only waits for the end of its job.
+    """
+
+    ticket: int
+    known: Key
+    namespace: Namespace
+    lease: Lease
+    stored: StoredPart | None
+    computing: bool = False
+
+    @property
+    def prefill_end(self) -> int:
+        return self.known.size
+
+    @property
+    def left(self) -> int:
+        """Tokens that are not there yet and still wanted."""
+        return self.known.size - self.lease.committed if self.computing else 0
+
+
+class Restoring:
+    """A restoration is like a running request that computes tokens by reading them: it has a lease,
+    commits what has arrived, block by block, and waiting requests follow it meanwhile, as far as
+    they share it. So each goes on from what is there when it is let go.
+
+    It begins when a request is next to be admitted, if to read what is stored, after all that is
+    being read already, takes less time than to compute it. The same is asked again in every step,
+    and a reader that is silent for longer than it should be counts as that slow: then all that
+    follow are let go, compute the rest, and for a while nothing is restored. So a request is later
+    than without a store by a quarter of the time to compute it at most, or by a few blocks.
+
+    under_way: by ticket. restored: tokens, since the start. too_slow: how many were given up.
+    """
+
+    def __init__(
+        self,
+        cache: RadixCache,
+        tier: StoredTier,
+        waiting_room: WaitingRoom,
+        mover: Mover,
+        tickets: Iterator[int],
+        pace: Pace,
+        clock: Clock,
+    ) -> None:
+        self._cache = cache
+        self._tier = tier
+        self._room = waiting_room
+        self._mover = mover
+        self._tickets = tickets
+        self.pace = pace
+        self._clock = clock
+        self._heard = 0.0
+        self._rest_until = 0.0
+        self._pause = FIRST_PAUSE
+        self.under_way: dict[int, Restoration] = {}
+        self.restored = 0
+        self.too_slow = 0
+
+    def begin(self, state: RequestState) -> bool:
+        """Restore what the request that is next could take, if that pays; whether it follows."""
+        now = self._clock.now()
+        if len(self.under_way) >= MOST_AT_ONCE or now < self._rest_until:
+            return False
+        known, namespace = state.known, state.namespace
+        upto = self._tier.restorable(known, namespace, known.size)
+        gained = self._cache.round_down(min(upto, state.max_match)) - state.cached
+        if gained <= 0:
+            return False
+        start = state.cached - state.cached % self._tier.block_tokens
+        if not self._pays(upto - start, gained):
+            return False
+        made = self._start(known[:upto].copy(), namespace, start)
+        if made is None:
+            return False
+        if not any(each.computing for each in self.under_way.values()):
+            self._heard = now
+        self.under_way[made.ticket] = made
+        self._room.start_restoring(made, made.lease.cached)
+        return state.follows is not None
+
+    def _start(self, known: Key, namespace: Namespace, start: int) -> Restoration | None:
+        """Read tokens[start:], whole blocks, into slots of a lease; None where there is no room.
+        Of a block that is resident in part the tree's slots are used, once it is committed.
+        """
+        lease = self._cache.hold(known, namespace, start)
+        slots = lease.extend(known.size - start)
+        ticket = next(self._tickets)
+        if slots is not None:
+            job = Read(ticket, namespace.packed(), known, start, slots.copy())
+            if self._mover.submit(job):
+                stored = self._tier.lock(known, namespace, known.size)
+                return Restoration(ticket, known, namespace, lease, stored)
+        lease.release(used=False)
+        return None
+
+    def moved(self, report: Moved) -> None:
+        """A block, or several, are in their slots."""
+        self._heard = self._clock.now()
+        made = self.under_way[report.ticket]
+        before = made.lease.committed
+        self.pace.learn_read(self._tier.block_tokens, report.seconds)
+        if not made.computing:
+            return
+        made.lease.commit(report.upto)
+        self.restored += made.lease.committed - before
+        self._room.committed(made, before, made.lease.committed)
+        if not made.left:
+            self._pause = FIRST_PAUSE
+            self._room.stop_computing(made, made.lease.committed)
+
+    def ended(self, report: Ended) -> None:
+        """The job does not use its slots any more."""
+        self._heard = self._clock.now()
+        made = self.under_way.pop(report.ticket)
+        self._tier.unlock(made.stored)
+        self._room.stop_computing(made, made.lease.committed)
+        made.lease.release()
+        if report.absent:
+            self._tier.gone(made.known, made.namespace, report.upto)
+        if report.error:
+            self._rest()
+
+    def tend(self) -> None:
+        """Stop what nobody waits for any more, and all when it does not pay any more."""
+        ahead = 0
+        for made in self.under_way.values():
+            followers = self._room.followers.get(made, ())
+            if made.computing and not any(state.follows is made for *_, state in followers):
+                self._stop(made)
+            ahead += made.left
+            if made.left and ahead / self._rate() > made.left / self.pace.computed:
+                self.too_slow += 1
+                self.stop_all()
+                self._rest()
+                return
+
+    def stop_all(self) -> None:
+        """Let all followers go, and begin no other restoration for a while."""
+        self._rest_until = self._clock.now() + self._pause
+        for made in self.under_way.values():
+            self._stop(made)
+
+    def seconds_left(self) -> float | None:
+        """In how many seconds `tend` may have something to do; None while nothing is read."""
+        if not self.under_way:
+            return None
+        return max(self._heard + self._patience() - self._clock.now(), GRACE / 2)
+
+    def _rest(self) -> None:
+        """Begin none for a while, then try it as if nothing had been measured."""
+        self._rest_until = self._clock.now() + self._pause
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        self.pace.read = self.pace.first_read
+
+    def _pays(self, tokens: int, gained: int) -> bool:
+        """Whether to read so many tokens, after all that is read already, is faster than to compute
+        those that are gained by it.
+        """
+        seconds = gained / self.pace.computed
+        if tokens / self.pace.read >= seconds and self.pace.read < self.pace.first_read:
+            self._rest()
+            return False
+        ahead = sum(made.left for made in self.under_way.values())
+        return (ahead + tokens) / self._rate() < seconds
+
+    def _rate(self) -> float:
+        """Tokens a second that are read; fewer when nothing was heard for too long."""
+        silence = self._clock.now() - self._heard
+        if not self.under_way or silence <= self._patience():
+            return self.pace.read
+        return min(self.pace.read, self._tier.block_tokens / silence)
+
+    def _patience(self) -> float:
+        """Seconds in which a part of what is left could be computed, or some blocks."""
+        left = max((made.left for made in self.under_way.values()), default=0)
+        tokens = max(2 * self._tier.block_tokens, left // PARTS)
+        return GRACE + tokens / self.pace.computed
+
+    def _stop(self, made: Restoration) -> None:
+        self._mover.cancel(made.ticket)
+        self._room.stop_computing(made, made.lease.committed)

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from radixlm.memory.packing import PoolBlocks
+from radixlm.memory.pools import KVPool
+
+SLOTS = {
+    "one run": [3, 4, 5, 6],
+    "two runs": [9, 10, 2, 3],
+    "many runs": [9, 1, 7, 3],
+    "backwards": [6, 5, 4, 3],
+}
+KINDS = [(torch.float32, False), (torch.bfloat16, False), (torch.bfloat16, True)]
+
+
+def filled(dtype: torch.dtype, coded: bool) -> KVPool:
+    pool = KVPool(3, capacity=12, n_kv_heads=2, head_dim=4, dtype=dtype, coded=coded)
+    for layer in range(3):
+        pool.write(layer, torch.arange(12), torch.randn(12, 2, 4), torch.randn(12, 2, 4))
+    return pool
+
+
+@pytest.mark.parametrize(("dtype", "coded"), KINDS)
+@pytest.mark.parametrize("slots", SLOTS.values(), ids=SLOTS)
+def test_a_block_comes_back_bit_by_bit(slots: list[int], dtype: torch.dtype, coded: bool) -> None:
+    pool = filled(dtype, coded) if dtype == torch.float32 else half(dtype, coded)
+    blocks = PoolBlocks(pool, 4)
+    stored = b"".join(blocks.source(np.array(slots, dtype=np.int32)))
+    assert len(stored) == blocks.nbytes == 4 * pool.nbytes // 12
+    other = KVPool(3, capacity=12, n_kv_heads=2, head_dim=4, dtype=dtype, coded=coded)
+    landing, elsewhere = PoolBlocks(other, 4), np.array([11, 0, 5, 2], dtype=np.int32)
+    for at in (elsewhere, np.array(slots, dtype=np.int32)):
+        start = 0
+        for part in landing.target(at):
+            part[:] = stored[start : start + part.nbytes]
+            start += part.nbytes
+        landing.land(at)
+        for ours, theirs in zip(tensors(pool), tensors(other), strict=True):
+            assert torch.equal(ours[slots], theirs[torch.from_numpy(at).long()])
+    untouched = sorted(set(range(12)) - set(slots) - set(elsewhere.tolist()))
+    assert not any(part[untouched].any() for part in tensors(other))
+
+
+def half(dtype: torch.dtype, coded: bool) -> KVPool:
+    pool = KVPool(3, capacity=12, n_kv_heads=2, head_dim=4, dtype=dtype, coded=coded)
+    for layer in range(3):
+        k, v = torch.randn(2, 12, 2, 4).to(dtype)
+        pool.write(layer, torch.arange(12), k, v)
+    return pool
+
+
+def tensors(pool: KVPool) -> list[torch.Tensor]:
+    parts = (*pool.keys, *pool.values, *(pool.scales if pool.coded else ()))
+    return [part.view(torch.uint8) for part in parts]
+
+
+def test_the_order_of_bytes_does_not_hang_on_the_slots() -> None:
+    pool = filled(torch.float32, False)
+    blocks, packed = PoolBlocks(pool, 4), torch.empty(4 * pool.nbytes // 12, dtype=torch.uint8)
+    for slots in SLOTS.values():
+        at = np.array(slots, dtype=np.int32)
+        blocks.pack(at, packed)
+        assert packed.numpy().tobytes() == b"".join(blocks.source(at))
+        assert packed[: 4 * 2 * 4 * 4].view(torch.float32).view(4, 2, 4).equal(pool.keys[0][slots])

@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from queue import SimpleQueue
+
+import numpy as np
+import pytest
+import torch
+
+from radixlm.core.keys import Key, Slots
+from radixlm.core.moves import Drop, Ended, Failed, Moved, News, Read, Report, StoredPath, Write
+from radixlm.memory.disk_store import DiskStore
+from radixlm.memory.packing import PoolBlocks
+from radixlm.memory.pools import KVPool
+from radixlm.memory.transfers import MOST_BLOCKS, MOST_WAITING, Transfers
+from tests.store_support import IDENTITY, TOKENS, path
+
+CAPACITY = 40 * TOKENS
+
+
+class Disk:
+    """A pool, and the thread that reads and writes its blocks."""
+
+    def __init__(self, folder: Path) -> None:
+        self.pool = KVPool(2, CAPACITY, 2, 4, torch.float32)
+        blocks = PoolBlocks(self.pool, TOKENS)
+        self.store = DiskStore.open(
+            folder, IDENTITY, block_tokens=TOKENS, block_bytes=blocks.nbytes, limit_bytes=1 << 24
+        )
+        self.reports: SimpleQueue[Report] = SimpleQueue()
+        self.thread = Transfers(self.store, blocks, self.reports.put, news_seconds=0.05)
+
+    def start(self) -> list[StoredPath]:
+        """What it tells first."""
+        self.thread.start()
+        paths: list[StoredPath] = []
+        while True:
+            news = self.reports.get(timeout=10)
+            assert isinstance(news, News)
+            paths += news.added
+            if news.complete:
+                return paths
+
+    def run(self, job: Read | Write) -> list[Moved | Ended]:
+        assert self.thread.submit(job)
+        return self.until_ended(job.ticket)
+
+    def until_ended(self, ticket: int) -> list[Moved | Ended]:
+        told: list[Moved | Ended] = []
+        while not told or not isinstance(told[-1], Ended):
+            report = self.reports.get(timeout=10)
+            if isinstance(report, Moved | Ended) and report.ticket == ticket:
+                told.append(report)
+        return told
+
+    def write(self, tokens: Key, slots: Slots, start: int = 0, ticket: int = 1) -> Ended:
+        return ended(self.run(Write(ticket, b"", tokens, start, slots)))
+
+    def read(self, tokens: Key, slots: Slots, start: int = 0, ticket: int = 2) -> Ended:
+        return ended(self.run(Read(ticket, b"", tokens, start, slots)))
+
+
+def ended(told: list[Moved | Ended]) -> Ended:
+    assert isinstance(told[-1], Ended)
+    return told[-1]
+
+
+def slots_of(n_blocks: int, first: int = 0) -> Slots:
+    return np.arange(first * TOKENS, (first + n_blocks) * TOKENS, dtype=np.int32)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    disk = Disk(tmp_path)
+    yield disk
+    assert disk.thread.stop(10)
+
+
+def fill(pool: KVPool, slots: Slots) -> None:
+    at = torch.from_numpy(slots).long()
+    for layer in range(pool.n_layers):
+        pool.write(layer, at, *torch.randn(2, at.numel(), 2, 4))
+
+
+def same(pool: KVPool, ours: Slots, theirs: Slots) -> bool:
+    pairs = [part[torch.from_numpy(each).long()] for part in pool.keys for each in (ours, theirs)]
+    return all(torch.equal(a, b) for a, b in zip(pairs[::2], pairs[1::2], strict=True))
+
+
+def test_tokens_come_back_into_other_slots_after_a_restart(tmp_path: Path) -> None:
+    first, slots = Disk(tmp_path), slots_of(5)
+    assert first.start() == []
+    fill(first.pool, slots)
+    assert first.write(path(5), slots) == Ended(1, 20)
+    assert first.thread.stop(10)
+    second = Disk(tmp_path)
+    [known] = second.start()
+    assert known.tokens.tolist() == path(5).tolist()
+    told = second.run(Read(7, b"", path(5), 0, slots_of(5, first=10)))
+    assert [each.upto for each in told] == [4, 8, 12, 16, 20, 20]
+    assert sum(each.nbytes for each in told if isinstance(each, Moved)) == 5 * TOKENS * 128
+    second.pool.keys[0][:20] = first.pool.keys[0][:20]
+    second.pool.keys[1][:20] = first.pool.keys[1][:20]
+    assert same(second.pool, slots, slots_of(5, first=10))
+    assert second.thread.stop(10)
+
+
+def test_a_write_is_some_blocks_a_transaction(disk: Disk) -> None:
+    disk.start()
+    told = disk.run(Write(1, b"", path(MOST_BLOCKS + 4), 0, slots_of(MOST_BLOCKS + 4)))
+    assert [each.upto for each in told] == [4 * MOST_BLOCKS, 4 * MOST_BLOCKS + 16, 80]
+
+
+def test_a_read_ends_where_nothing_is_stored(disk: Disk) -> None:
+    disk.start()
+    disk.write(path(2), slots_of(2))
+    assert disk.read(path(4), slots_of(4, first=8)) == Ended(2, 8, absent=True)
+    assert disk.read(path(4, first=99), slots_of(4, first=8)) == Ended(2, 0, absent=True)
+    assert disk.read(path(2), slots_of(1, first=8), start=4) == Ended(2, 8)
+
+
+def test_what_is_before_a_write_has_to_be_stored(disk: Disk) -> None:
+    disk.start()
+    assert disk.write(path(3), slots_of(2), start=4) == Ended(1, 4, absent=True)
+    assert disk.write(path(1), slots_of(1)) == Ended(1, 4)
+    assert disk.write(path(3), slots_of(2), start=4) == Ended(1, 12)
+
+
+def test_dropped_blocks_are_not_read(disk: Disk) -> None:
+    disk.start()
+    disk.write(path(4), slots_of(4))
+    assert disk.thread.submit(Drop([StoredPath(b"", path(3))]))
+    disk.write(path(1), slots_of(1), ticket=3)  # after it
+    assert disk.read(path(4), slots_of(4, first=8)).upto == 8
+
+
+def test_reads_go_before_writes(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    for ticket in range(4):
+        disk.thread.submit(Write(ticket, b"", path(1, first=100 * ticket), 0, slots_of(1)))
+    disk.thread.submit(Read(9, b"", path(1), 0, slots_of(1)))
+    disk.thread.start()
+    order = [disk.reports.get(timeout=10) for _ in range(10)]
+    assert [each.ticket for each in order if isinstance(each, Ended)] == [9, 0, 1, 2, 3]
+    assert disk.thread.stop(10)
+
+
+def test_a_cancelled_job_ends_with_what_it_has(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    for ticket in (1, 2):
+        disk.thread.submit(Write(ticket, b"", path(3), 0, slots_of(3)))
+    disk.thread.cancel(2)
+    disk.thread.cancel(77)
+    disk.thread.start()
+    assert ended(disk.until_ended(1)) == Ended(1, 12)
+    assert disk.until_ended(2) == [Ended(2, 0, cancelled=True)]
+    assert disk.write(path(1), slots_of(1), ticket=2) == Ended(2, 4)
+    assert disk.thread.stop(10)
+
+
+def test_no_more_jobs_than_it_says(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    job = Read(1, b"", path(1), 0, slots_of(1))
+    assert sum(disk.thread.submit(job) for _ in range(MOST_WAITING + 3)) == MOST_WAITING
+    disk.thread.start()
+    assert disk.thread.stop(10)
+    assert not disk.thread.submit(job)
+
+
+def test_what_another_process_stores_is_told(disk: Disk, tmp_path: Path) -> None:
+    disk.start()
+    other = Disk(tmp_path)
+    other.start()
+    other.write(path(3), slots_of(3))
+    news = disk.reports.get(timeout=10)
+    assert isinstance(news, News)
+    assert [each.tokens.tolist() for each in news.added] == [path(3).tolist()]
+    assert disk.read(path(3), slots_of(3)).upto == 12
+    assert other.thread.stop(10)
+
+
+def test_a_folder_that_is_gone_fails_what_is_written(disk: Disk, tmp_path: Path) -> None:
+    disk.start()
+    disk.write(path(1), slots_of(1))
+    shutil.rmtree(tmp_path)
+    result = disk.write(path(2), slots_of(1), start=4)
+    assert (result.upto, result.absent) == (4, False)
+    assert "disk cache" in result.error
+    disk.thread.submit(Drop([StoredPath(b"", path(1))]))
+    while not isinstance(report := disk.reports.get(timeout=10), Failed):
+        assert isinstance(report, News | Moved | Ended)
+    assert disk.read(path(1), slots_of(1)).upto in (0, 4)
+
+
+def test_a_crash_in_a_job_ends_that_job(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
+    disk.start()
+    outside = slots_of(1) + CAPACITY
+    result = disk.write(path(1), outside)
+    assert result.error
+    assert "a transfer crashed" in caplog.text
+    assert disk.write(path(1), slots_of(1)) == Ended(1, 4)

@@ -6,12 +6,14 @@ import logging
 from collections import deque
 from dataclasses import dataclass
 from itertools import count
+from typing import Any
 
 from radixlm.cache import Lease, RadixCache
 from radixlm.cache.stored import StoredTier
 from radixlm.cache.stored_parts import Blocks, StoredPart
 from radixlm.cache.write_queue import WritePolicy
 from radixlm.core.clock import Clock, WallClock
+from radixlm.core.misses import MissReport
 from radixlm.core.moves import Drop, Ended, Failed, Moved, News, Report, StoredPath, Write
 from radixlm.core.request import Namespace
 from radixlm.scheduler import Scheduler
@@ -49,8 +51,8 @@ class Tiering:
     After an error of the disk nothing is written any more; what is stored is still read.
 
     mover: runs the jobs; its reports come to `take`, on the engine's thread. written: tokens, since
-    the start. error: why nothing is written any more. waits: paths on disk that the tree does not
-    know yet.
+    the start. failed_reads, failed_writes: jobs that ended early, though nobody ended them. error:
+    why nothing is written any more. waits: paths on disk that the tree does not know yet.
     """
 
     def __init__(
@@ -81,6 +83,8 @@ class Tiering:
         self._asked: float | None = None
         self._write_again = 0.0
         self.written = 0
+        self.failed_reads = 0
+        self.failed_writes = 0
         self.error = ""
 
     @property
@@ -91,6 +95,25 @@ class Tiering:
     def begin(self, state: RequestState) -> bool:
         """See Tiers."""
         return self.restoring.begin(state)
+
+    def told(self, state: RequestState, miss: MissReport) -> MissReport:
+        """See Tiers."""
+        return self.restoring.told(state, miss)
+
+    def figures(self) -> dict[str, Any]:
+        """Those of EngineStats."""
+        usage = self.tier.usage()
+        return {
+            "disk_capacity": self.tier.capacity,
+            "disk_tokens": usage.locked + usage.evictable,
+            "disk_read": self.restoring.read,
+            "disk_restored": self.restoring.restored,
+            "disk_written": self.written,
+            "disk_failed_reads": self.failed_reads,
+            "disk_failed_writes": self.failed_writes,
+            "disk_slow_reads": self.restoring.too_slow,
+            "disk_writing_off": int(bool(self.error)),
+        }
 
     def give_way(self, *, alone: bool) -> bool:
         """See Tiers."""
@@ -114,9 +137,11 @@ class Tiering:
                 self.restoring.moved(report)
             case Ended() if report.ticket in self._saving:
                 self._end(self._saving.pop(report.ticket))
+                self.failed_writes += bool(report.absent or report.error)
                 self._turn_off(report.error)
             case Ended():
                 self.restoring.ended(report)
+                self.failed_reads += bool(report.absent or report.error)
                 self._turn_off(report.error)
             case News():
                 self.waits.append(report)

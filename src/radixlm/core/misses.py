@@ -76,7 +76,7 @@ class MissReport:
             return ""
         parts = [f"{self.on_disk} are on disk"]
         if self.read_seconds is not None:
-            parts.append(f"{1e3 * self.read_seconds:.3g} ms to read")
+            parts.append(f"{1e3 * self.read_seconds:.1f} ms to read")
         if self.computed_because:
             parts.append(f"computed instead because {self.computed_because}")
         return ", ".join(parts)

@@ -96,9 +96,9 @@ class Tiering:
         """See Tiers."""
         return self.restoring.begin(state)
 
-    def told(self, state: RequestState, miss: MissReport) -> MissReport:
+    def reported(self, state: RequestState, miss: MissReport) -> MissReport:
         """See Tiers."""
-        return self.restoring.told(state, miss)
+        return self.restoring.reported(state, miss)
 
     def figures(self) -> dict[str, Any]:
         """Those of EngineStats."""

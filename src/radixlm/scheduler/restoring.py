@@ -27,7 +27,7 @@ READING_TO_COMPUTING = 20
 GRACE = 0.02
 # Seconds without restorations after one was too slow; twice as many after each next one.
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 64.0
-_SLOWER = "the disk was slower than that a moment ago"
+_SLOWER = "reading was slower than computing a moment ago"
 
 
 class Tiers(Protocol):
@@ -36,7 +36,7 @@ class Tiers(Protocol):
     def begin(self, state: RequestState) -> bool:
         """Whether the request that is next waits from now on for what is being restored."""
 
-    def told(self, state: RequestState, miss: MissReport) -> MissReport:
+    def reported(self, state: RequestState, miss: MissReport) -> MissReport:
         """The report of a request that is admitted, with what is known of the other places."""
 
     def give_way(self, *, alone: bool) -> bool:
@@ -236,7 +236,7 @@ class Restoring:
             return None
         return max(self._heard + self._patience() - self._clock.now(), GRACE / 2)
 
-    def told(self, state: RequestState, miss: MissReport) -> MissReport:
+    def reported(self, state: RequestState, miss: MissReport) -> MissReport:
         """See Tiers."""
         first, stop = state.restored
         miss = replace(miss, from_disk=max(0, min(stop, miss.cached) - first))
@@ -267,7 +267,7 @@ class Restoring:
         """Why reading does not pay."""
         ahead = sum(made.left for made in self.under_way.values())
         read, computed = (ahead + tokens) / self._rate(), gained / self.pace.computed
-        return f"that takes {1e3 * computed:.3g} ms, and to read them {1e3 * read:.3g} ms"
+        return f"reading takes {1e3 * read:.1f} ms and computing {1e3 * computed:.1f} ms"
 
     def _rate(self) -> float:
         """Tokens a second that are read; fewer when nothing was heard for too long."""

@@ -258,12 +258,12 @@ def _sentence(miss: MissReport, found: Finding, *, shows_text: bool) -> str:
         shown = f": {parted.marked}" if shows_text else ""
         return f"{head}; they diverge at {found.place}, where {found.what}{shown}"
     if miss.reason is MissReason.EVICTED:
-        went = (
-            "" if miss.evicted_ago is None else f"but had to make room {miss.evicted_ago:.1f} s ago"
-        )
-        had_been = f"{miss.evicted} from {found.place} on had been"
+        ago = miss.evicted_ago
+        went = "in another run" if ago is None else f"but had to make room {ago:.1f} s ago"
+        had_been = f"{miss.evicted} from {found.place} on had been, {went}"
+        on_disk = f"; of these {miss.on_disk_in_words}" if miss.on_disk else ""
         rest = "" if found.cause is Cause.EVICTED else f"; of the rest {found.what}"
-        return ", ".join(filter(None, (f"{head}; {had_been}", went, miss.on_disk_in_words))) + rest
+        return f"{head}; {had_been}{on_disk}{rest}"
     if found.cause is Cause.FIRST_SEEN and miss.cached:
         return f"{head}; from {found.place} on {found.what}"
     return f"{head}; {found.what}"

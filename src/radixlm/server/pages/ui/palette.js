@@ -11,7 +11,7 @@ export const STATES = [
   ["cached", "cached", "may be evicted, leaves first"],
   ["pinned", "pinned", "kept on purpose"],
   ["disk", "on disk", "evicted, can be read back"],
-  ["on-disk", "on disk too", "would be, once evicted"],
+  ["on-disk", "on disk too", "can be read back, once evicted"],
   ["ghost", "ghost", "evicted, remembered"],
 ];
 

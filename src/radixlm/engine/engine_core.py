@@ -94,9 +94,11 @@ class EngineCore:
             return []
         began = self._clock.now()
         result = self._runner.execute(batch)
-        if self.tiering is not None and batch.n_tokens >= self.tiering.tier.block_tokens:
-            seconds = self._clock.now() - began
-            self.tiering.restoring.pace.learn_computed(batch.n_tokens, seconds)
+        if self.tiering is not None:
+            self.tiering.due = True
+            if batch.n_tokens >= self.tiering.tier.block_tokens:
+                seconds = self._clock.now() - began
+                self.tiering.restoring.pace.learn_computed(batch.n_tokens, seconds)
         grown = self.outputs.take(batch, result)
         outputs = self._scheduler.update(batch, result, grown)
         self._steps += 1

@@ -52,7 +52,8 @@ class Tiering:
 
     mover: runs the jobs; its reports come to `take`, on the engine's thread. written: tokens, since
     the start. failed_reads, failed_writes: jobs that ended early, though nobody ended them. error:
-    why nothing is written any more. waits: paths on disk that the tree does not know yet.
+    why nothing is written any more. waits: paths on disk that the tree does not know yet. due: since
+    the last turn there was a step, so there may be something to write; or that turn made some known.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Tiering:
         self.waits: deque[News] = deque()
         self._asked: float | None = None
         self._write_again = 0.0
+        self.due = False
         self.written = 0
         self.failed_reads = 0
         self.failed_writes = 0
@@ -152,17 +154,19 @@ class Tiering:
 
     def turn(self) -> None:
         """What is due between two steps."""
+        self.due = False
         self.restoring.tend()
         until = self._clock.now() + SECONDS_PER_TURN
         while self.waits and self._clock.now() < until:
             self._make_known(self.waits.popleft())
+            self.due = True
         if self._dropped() and self._may_write:
             for blocks in self.tier.to_write(self._policy, self._batch):
                 self._write(blocks)
 
     def seconds_left(self) -> float | None:
         """In how many seconds a turn is due at the latest; None while nothing is to be done."""
-        if self.waits:
+        if self.waits or self.due:
             return 0.0
         return self.restoring.seconds_left()
 

@@ -37,9 +37,11 @@ def main() -> None:
             for taken in (_take_the_tree, _take_a_miss):
                 with _page(browser, theme) as page:
                     taken(page, folder, ending)
-            with tempfile.TemporaryDirectory() as disk:
-                with _page(browser, theme, "--disk-cache", disk, *_DISK) as page:
-                    _take_the_disk(page, folder, ending)
+            with (
+                tempfile.TemporaryDirectory() as disk,
+                _page(browser, theme, "--disk-cache", disk, *_DISK) as page,
+            ):
+                _take_the_disk(page, folder, ending)
 
 
 @contextmanager

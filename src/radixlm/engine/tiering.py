@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -52,8 +54,8 @@ class Tiering:
 
     mover: runs the jobs; its reports come to `take`, on the engine's thread. written: tokens, since
     the start. failed_reads, failed_writes: jobs that ended early, though nobody ended them. error:
-    why nothing is written any more. waits: paths on disk that the tree does not know yet. due: since
-    the last turn there was a step, so there may be something to write; or that turn made some known.
+    why nothing is written any more. waits: paths on disk that the tree does not know yet. due:
+    there was a step since the last turn, or that turn has changed what is known.
     """
 
     def __init__(
@@ -84,7 +86,7 @@ class Tiering:
         self._asked: float | None = None
         self._write_again = 0.0
         self.due = False
-        self.written = 0
+        self._begun = self.written = 0
         self.failed_reads = 0
         self.failed_writes = 0
         self.error = ""
@@ -130,6 +132,14 @@ class Tiering:
             self._cancel_writes()
         return alone or now < self._asked + PATIENCE
 
+    @contextmanager
+    def timing(self, n_tokens: int) -> Iterator[None]:
+        """Inside a step computes so many tokens."""
+        began, self.due = self._clock.now(), True
+        yield
+        if n_tokens >= self.tier.block_tokens:  # few take as long as one
+            self.restoring.pace.learn_computed(n_tokens, self._clock.now() - began)
+
     def take(self, report: Report) -> None:
         """What the mover reports."""
         match report:
@@ -138,8 +148,11 @@ class Tiering:
             case Moved():
                 self.restoring.moved(report)
             case Ended() if report.ticket in self._saving:
-                self._end(self._saving.pop(report.ticket))
+                saving = self._saving.pop(report.ticket)
+                self._end(saving)
                 self.failed_writes += bool(report.absent or report.error)
+                if report.absent:
+                    self._refused(saving.blocks, report.upto)
                 self._turn_off(report.error)
             case Ended():
                 self.restoring.ended(report)
@@ -161,7 +174,9 @@ class Tiering:
             self._make_known(self.waits.popleft())
             self.due = True
         if self._dropped() and self._may_write:
-            for blocks in self.tier.to_write(self._policy, self._batch):
+            # No more than was computed since: else a small disk would be written over and over.
+            owed = self._cache.tree.stats.inserted_tokens - self._begun
+            for blocks in self.tier.to_write(self._policy, min(self._batch, owed)):
                 self._write(blocks)
 
     def seconds_left(self) -> float | None:
@@ -202,6 +217,7 @@ class Tiering:
             slots = lease.slots[start:].copy()
             if self._mover.submit(Write(ticket, _packed(namespace), key, start, slots)):
                 self._saving[ticket] = saving
+                self._begun += key.size - start
                 return
         self._end(saving)
 
@@ -210,6 +226,14 @@ class Tiering:
         self.written += upto - before
         namespace, key, _ = saving.blocks
         self.tier.stored(key, namespace, before, upto, reserved=upto - before)
+
+    def _refused(self, blocks: Blocks, upto: int) -> None:
+        """The block at `upto` can not be stored: there is no room, or the one before it is not
+        there any more. That one is forgotten, which helps in either case.
+        """
+        self._write_again = self._clock.now() + PAUSE
+        if upto:
+            self.tier.gone(blocks.tokens, blocks.namespace, upto - self.tier.block_tokens)
 
     def _end(self, saving: _Saving) -> None:
         self.tier.give_back(saving.blocks.tokens.size - saving.at)

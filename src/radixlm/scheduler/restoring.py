@@ -64,13 +64,15 @@ class Pace:
         self._measured = False
 
     def learn_read(self, tokens: int, seconds: float) -> None:
-        self.read += LEARNING_RATE * (tokens / max(seconds, 1e-9) - self.read)
+        if seconds > 0:
+            self.read += LEARNING_RATE * (tokens / seconds - self.read)
 
     def learn_computed(self, tokens: int, seconds: float) -> None:
         """The first measurement takes the place of the guess."""
-        weight = LEARNING_RATE if self._measured else 1.0
-        self._measured = True
-        self.computed += weight * (tokens / max(seconds, 1e-9) - self.computed)
+        if seconds > 0:
+            weight = LEARNING_RATE if self._measured else 1.0
+            self._measured = True
+            self.computed += weight * (tokens / seconds - self.computed)
 
 
 @dataclass(slots=True, eq=False)

@@ -57,6 +57,7 @@ def test_what_is_on_disk_and_was_computed_is_told(ago: float | None, went: str) 
         from_disk=4,
     )
     assert report["cached_tokens"] == {"device": 6, "disk": 4}
+    assert (report["evicted_tokens"], report.get("evicted_seconds_ago")) == (29, ago)
     assert report["on_disk"] == {
         "tokens": 24,
         "read_seconds": 0.0123,

@@ -231,8 +231,9 @@ def as_report(index: int, miss: MissReport, found: Finding, *, shows_text: bool)
             "cached": parted.cached if shows_text else None,
             "requested": parted.requested if shows_text else None,
         }
-    if miss.evicted_ago is not None:
+    if miss.reason is MissReason.EVICTED:
         report["evicted_tokens"] = miss.evicted
+    if miss.evicted_ago is not None:
         report["evicted_seconds_ago"] = miss.evicted_ago
     if miss.hits is not None:
         report["hits"] = miss.hits

@@ -60,7 +60,9 @@ def test_what_is_on_disk_is_said_everywhere(tmp_path):
         assert {node["state"] for node in told["nodes"] if node["tokens"]} == {"disk"}
         [report] = client.post("/cache/explain", prompt=PROMPT).json()["reports"]
         assert report["on_disk"]["tokens"] == report["evicted_tokens"] == written
-        assert f"had been, in another run; of these {written} are on disk" in report["text"]
+        assert (
+            f"had been, though never in this pool; of these {written} are on disk" in report["text"]
+        )
         answer = asked(client)
         places = answer["cache_report"]["cached_tokens"]
         cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"]

@@ -83,13 +83,11 @@ class MissReport:
 
     def _went(self) -> str:
         """What had become of evicted tokens."""
-        hits = counted(self.hits or 0, "hit")
-        went = (
-            ""
-            if self.evicted_ago is None
-            else f"were evicted {self.evicted_ago:.1f} s ago, after {hits}"
-        )
-        return ", ".join(filter(None, (went, self.on_disk_in_words))) or "were on disk"
+        went = "were never in this pool"
+        if self.evicted_ago is not None:
+            hits = counted(self.hits or 0, "hit")
+            went = f"were evicted {self.evicted_ago:.1f} s ago, after {hits}"
+        return ", ".join(filter(None, (went, self.on_disk_in_words)))
 
     def __str__(self) -> str:
         head = f"{self.cached} of {self.prompt_tokens} tokens cached"

@@ -23,7 +23,7 @@ from radixlm.scheduler.restoring import Mover, Pace, Restoring
 from radixlm.scheduler.state import RequestState
 
 # Blocks that are being written, at most, and the share of the pool that they may lock.
-MOST_BLOCKS, SHARE_OF_POOL = 16, 1 / 16
+MOST_BLOCKS, SHARE_OF_POOL = 16, 1 / 8
 # A request does not wait longer than this for copies to give way while others could, seconds.
 PATIENCE = 0.1
 # What becomes known of the disk holds up a step by this much, seconds.

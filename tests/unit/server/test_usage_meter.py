@@ -46,7 +46,7 @@ def test_without_a_disk_cache_a_report_does_not_speak_of_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ago", "went"), [(2.0, "but had to make room 2.0 s ago"), (None, "in another run")]
+    ("ago", "went"), [(2.0, "but had to make room 2.0 s ago"), (None, "though never in this pool")]
 )
 def test_what_is_on_disk_and_was_computed_is_told(ago: float | None, went: str) -> None:
     report = reported(

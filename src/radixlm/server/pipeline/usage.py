@@ -260,7 +260,9 @@ def _sentence(miss: MissReport, found: Finding, *, shows_text: bool) -> str:
         return f"{head}; they diverge at {found.place}, where {found.what}{shown}"
     if miss.reason is MissReason.EVICTED:
         ago = miss.evicted_ago
-        went = "in another run" if ago is None else f"but had to make room {ago:.1f} s ago"
+        went = (
+            "though never in this pool" if ago is None else f"but had to make room {ago:.1f} s ago"
+        )
         had_been = f"{miss.evicted} from {found.place} on had been, {went}"
         on_disk = f"; of these {miss.on_disk_in_words}" if miss.on_disk else ""
         rest = "" if found.cause is Cause.EVICTED else f"; of the rest {found.what}"

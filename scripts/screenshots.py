@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parent.parent / "docs" / "img"
 # So small that "raw" evicts, and large enough for "agents".
 _FLAGS = ("--kv-tokens", "6000")
+_DISK = ("--disk-write-policy", "all", "--disk-block-tokens", "32")
 _SETTLE_MS = 2_500
 _MIDST = "Number(document.getElementById('n-running').dataset.value) >= 3"
 
@@ -36,14 +37,19 @@ def main() -> None:
             for taken in (_take_the_tree, _take_a_miss):
                 with _page(browser, theme) as page:
                     taken(page, folder, ending)
+            with (
+                tempfile.TemporaryDirectory() as disk,
+                _page(browser, theme, "--disk-cache", disk, *_DISK) as page,
+            ):
+                _take_the_disk(page, folder, ending)
 
 
 @contextmanager
-def _page(browser: Browser, theme: str) -> Iterator[Page]:
+def _page(browser: Browser, theme: str, *flags: str) -> Iterator[Page]:
     """Over a server of its own: advice is of the last 15 minutes."""
     with (
         tempfile.TemporaryDirectory() as work,
-        served(Path(work), "screenshots", _FLAGS) as server,
+        served(Path(work), "screenshots", (*_FLAGS, *flags)) as server,
         closing(opened(browser, server.url, theme, key=KEY)) as page,
     ):
         yield page
@@ -72,6 +78,12 @@ def _take_a_miss(page: Page, folder: Path, ending: str) -> None:
     page.wait_for_selector("#advice-list li:has-text('a date or time')")
     page.locator("#advice").scroll_into_view_if_needed()
     _take(page, folder / f"ui-diverged{ending}.png")
+
+
+def _take_the_disk(page: Page, folder: Path, ending: str) -> None:
+    for load in ("agents", "tree", "raw", "chat"):
+        fire(page, load)
+    _take(page, folder / f"ui-disk{ending}.png")
 
 
 def _take(page: Page, path: Path) -> None:

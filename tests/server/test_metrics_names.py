@@ -114,3 +114,33 @@ def test_the_trace_is_kept_in_the_access_log(client, caplog, given, kept):
     ]
     assert line.endswith(f"; trace {given}") is kept
     assert (given in line) is kept
+
+
+def test_a_disk_cache_has_sglang_s_names_where_it_has_them():
+    stats = EngineStats(
+        disk_capacity=9_600,
+        disk_tokens=288,
+        disk_read=64,
+        disk_restored=32,
+        disk_written=320,
+        disk_cached_tokens=30,
+        disk_failed_reads=1,
+        disk_failed_writes=2,
+        disk_slow_reads=3,
+        disk_writing_off=1,
+    )
+    text = Metrics(lambda: stats, NAME, Moment(), names="sglang").render().decode()
+    values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    for name, value in (
+        ("prefetched_tokens_total", 64),
+        ("backuped_tokens_total", 320),
+        ("max_total_num_disk_tokens", 9_600),
+        ("num_disk_tokens", 288),
+        ("restored_tokens_total", 32),
+        ("disk_cached_tokens_total", 30),
+        ("num_failed_disk_reads_total", 1),
+        ("num_failed_disk_writes_total", 2),
+        ("num_slow_disk_reads_total", 3),
+        ("disk_writing_off", 1),
+    ):
+        assert float(values[of(name, "sglang")]) == value

@@ -20,7 +20,18 @@ SHOWN_NODES = 2_000
 _MINUTE = 60
 # Statistics come each second; a stream without any for longer is dead.
 _SILENCE_SECONDS = 15.0
-_TOTALS = ("capacity", "free", "private", "locked", "evictable", "pinned", "running", "waiting")
+_TOTALS = (
+    "capacity",
+    "free",
+    "private",
+    "locked",
+    "evictable",
+    "pinned",
+    "disk",
+    "disk_capacity",
+    "running",
+    "waiting",
+)
 # By the status of a refusal: where it may pass, and what to do.
 _LATER = (429, 500, 502, 503, 504)
 _HINTS = {

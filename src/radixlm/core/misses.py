@@ -39,7 +39,9 @@ class MissReport:
     evicted, evicted_ago: for `evicted`, how many tokens from there on had been cached, and how many
         seconds ago the first of them was evicted, None where another run of the server had them.
         hits: how often the tokens there had been found.
-    on_disk: of these, how many could have been read from disk. computed_because: why they were not.
+    on_disk: of these, how many could have been read from disk, in about read_seconds where that is
+        known. computed_because: why they were not.
+    from_disk: of `cached`, how many were read from disk for it; None where there is no store.
     """
 
     prompt_tokens: int
@@ -53,7 +55,9 @@ class MissReport:
     evicted_ago: float | None = None
     hits: int | None = None
     on_disk: int = 0
+    read_seconds: float | None = None
     computed_because: str = ""
+    from_disk: int | None = None
 
     @property
     def cached_continuation(self) -> tuple[int, ...]:
@@ -65,17 +69,25 @@ class MissReport:
         """For `diverged`, the first requested token ids from `position` on."""
         return _first(self.requested_next)
 
-    def _went(self) -> str:
-        """What had become of evicted tokens."""
-        parts = ["were never in this pool"]
-        if self.evicted_ago is not None:
-            hits = counted(self.hits or 0, "hit")
-            parts = [f"were evicted {self.evicted_ago:.1f} s ago, after {hits}"]
-        if self.on_disk:
-            parts.append(f"{self.on_disk} are on disk")
-        if self.on_disk and self.computed_because:
+    @property
+    def on_disk_in_words(self) -> str:
+        """What of the evicted tokens is on disk, and why it was computed; "" for nothing."""
+        if not self.on_disk:
+            return ""
+        parts = [f"{self.on_disk} are on disk"]
+        if self.read_seconds is not None:
+            parts.append(f"{1e3 * self.read_seconds:.1f} ms to read")
+        if self.computed_because:
             parts.append(f"computed instead because {self.computed_because}")
         return ", ".join(parts)
+
+    def _went(self) -> str:
+        """What had become of evicted tokens."""
+        went = "were never in this pool"
+        if self.evicted_ago is not None:
+            hits = counted(self.hits or 0, "hit")
+            went = f"were evicted {self.evicted_ago:.1f} s ago, after {hits}"
+        return ", ".join(filter(None, (went, self.on_disk_in_words)))
 
     def __str__(self) -> str:
         head = f"{self.cached} of {self.prompt_tokens} tokens cached"

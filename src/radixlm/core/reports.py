@@ -75,9 +75,9 @@ class TreeQuery:
 class NodeView:
     """One node of a snapshot: a value, not changed once it is made. Sizes in tokens.
 
-    edge: the bytes of the int32 ids of its tokens. slots: (resident,) of those that have keys and
-    values. last_used: the tree's counter. hidden, hidden_tokens: nodes below that were left out,
-    and their tokens.
+    edge: the bytes of the int32 ids of its tokens. stored: how many of them, from the first on, are
+    on disk. slots: (resident,) of those that have keys and values. last_used: the tree's counter.
+    hidden, hidden_tokens: nodes below that were left out, and their tokens.
     """
 
     id: int
@@ -94,6 +94,7 @@ class NodeView:
     slots: Slots = field(compare=False, repr=False)
     hidden: int = 0
     hidden_tokens: int = 0
+    stored: int = 0
 
     @property
     def tokens(self) -> tuple[int, ...]:

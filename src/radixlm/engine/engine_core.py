@@ -150,4 +150,5 @@ class EngineCore:
             match_depth=tree.match_depth.tally(),
             hits_at_eviction=tree.hits_at_eviction.tally(),
             endings=dict(tree.endings),
+            **({} if self.tiering is None else self.tiering.figures()),
         )

@@ -38,6 +38,28 @@ class EngineStats(Counters):
         "ghost_hit_tokens", "Evicted tokens that were computed again while remembered."
     )
     evicted_tokens: int = counter("evicted_tokens", "Cached tokens that had to go.")
+    disk_capacity: int = gauge(
+        "max_total_num_disk_tokens", "Tokens that --disk-cache has room for; 0 without one."
+    )
+    disk_tokens: int = gauge("num_disk_tokens", "Tokens that are on disk.")
+    disk_read: int = counter("prefetched_tokens", "Tokens that were read from disk.")
+    disk_restored: int = counter(
+        "restored_tokens", "Of these, those that entered the cache: nobody had computed them first."
+    )
+    disk_written: int = counter("backuped_tokens", "Tokens that were written to disk.")
+    disk_failed_reads: int = counter(
+        "num_failed_disk_reads",
+        "Reads that found blocks missing or damaged, or a disk that failed.",
+    )
+    disk_failed_writes: int = counter(
+        "num_failed_disk_writes", "Writes that ended early: no room, or a disk that failed."
+    )
+    disk_slow_reads: int = counter(
+        "num_slow_disk_reads", "Times reading was given up, since it was slower than computing."
+    )
+    disk_writing_off: int = gauge(
+        "disk_writing_off", "1 once the disk has failed: nothing is written to it any more."
+    )
     steps: int = counter("num_steps", "Forward passes.")
     kv_bytes_read: int = counter("kv_read_bytes", "Keys and values that attention read.")
     kv_bytes_of_rows: int = counter(

@@ -139,6 +139,7 @@ class EngineThread(threading.Thread):
                 with self._log.idle():
                     message = self._inbox.get(timeout=self._core.seconds_left())
             except Empty:  # watchers or tiers have their turn first
+                self.stats = self._core.stats()
                 return
             self._handle(message, ended)
         while not self._stopping:

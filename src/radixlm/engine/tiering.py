@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
+from typing import Any
 
 from radixlm.cache import Lease, RadixCache
 from radixlm.cache.stored import StoredTier
 from radixlm.cache.stored_parts import Blocks, StoredPart
 from radixlm.cache.write_queue import WritePolicy
 from radixlm.core.clock import Clock, WallClock
+from radixlm.core.misses import MissReport
 from radixlm.core.moves import Drop, Ended, Failed, Moved, News, Report, StoredPath, Write
 from radixlm.core.request import Namespace
 from radixlm.scheduler import Scheduler
@@ -51,8 +53,9 @@ class Tiering:
     After an error of the disk nothing is written any more; what is stored is still read.
 
     mover: runs the jobs; its reports come to `take`, on the engine's thread. written: tokens, since
-    the start. error: why nothing is written any more. waits: paths on disk that the tree does not
-    know yet.
+    the start. failed_reads, failed_writes: jobs that ended early, though nobody ended them. error:
+    why nothing is written any more. waits: paths on disk that the tree does not know yet. due:
+    there was a step since the last turn, or that turn has changed what is known.
     """
 
     def __init__(
@@ -82,7 +85,10 @@ class Tiering:
         self.waits: deque[News] = deque()
         self._asked: float | None = None
         self._write_again = 0.0
+        self.due = False
         self._begun = self.written = 0
+        self.failed_reads = 0
+        self.failed_writes = 0
         self.error = ""
 
     @property
@@ -93,6 +99,25 @@ class Tiering:
     def begin(self, state: RequestState) -> bool:
         """See Tiers."""
         return self.restoring.begin(state)
+
+    def reported(self, state: RequestState, miss: MissReport) -> MissReport:
+        """See Tiers."""
+        return self.restoring.reported(state, miss)
+
+    def figures(self) -> dict[str, Any]:
+        """Those of EngineStats."""
+        usage = self.tier.usage()
+        return {
+            "disk_capacity": self.tier.capacity,
+            "disk_tokens": usage.locked + usage.evictable,
+            "disk_read": self.restoring.read,
+            "disk_restored": self.restoring.restored,
+            "disk_written": self.written,
+            "disk_failed_reads": self.failed_reads,
+            "disk_failed_writes": self.failed_writes,
+            "disk_slow_reads": self.restoring.too_slow,
+            "disk_writing_off": int(bool(self.error)),
+        }
 
     def give_way(self, *, alone: bool) -> bool:
         """See Tiers."""
@@ -110,7 +135,7 @@ class Tiering:
     @contextmanager
     def timing(self, n_tokens: int) -> Iterator[None]:
         """Inside a step computes this many tokens."""
-        began = self._clock.now()
+        began, self.due = self._clock.now(), True
         yield
         if n_tokens >= self.tier.block_tokens:  # few take as long as one
             self.restoring.pace.learn_computed(n_tokens, self._clock.now() - began)
@@ -125,11 +150,13 @@ class Tiering:
             case Ended() if report.ticket in self._saving:
                 saving = self._saving.pop(report.ticket)
                 self._end(saving)
+                self.failed_writes += bool(report.absent or report.error)
                 if report.absent:
                     self._refused(saving.blocks, report.upto)
                 self._turn_off(report.error)
             case Ended():
                 self.restoring.ended(report)
+                self.failed_reads += bool(report.absent or report.error)
                 self._turn_off(report.error)
             case News():
                 self.waits.append(report)
@@ -140,10 +167,12 @@ class Tiering:
 
     def turn(self) -> None:
         """What is due between two steps."""
+        self.due = False
         self.restoring.tend()
         until = self._clock.now() + SECONDS_PER_TURN
         while self.waits and self._clock.now() < until:
             self._make_known(self.waits.popleft())
+            self.due = True
         if self._dropped() and self._may_write:
             # No more than was computed since: else a small disk would be written over and over.
             owed = self._cache.tree.stats.inserted_tokens - self._begun
@@ -152,7 +181,7 @@ class Tiering:
 
     def seconds_left(self) -> float | None:
         """In how many seconds a turn is due at the latest; None while nothing is to be done."""
-        if self.waits:
+        if self.waits or self.due:
             return 0.0
         return self.restoring.seconds_left()
 

@@ -231,6 +231,7 @@ def _view(node: TreeNode, uncovered: int) -> NodeView:
         start=node.start,
         edge=node.edge,
         resident=node.resident,
+        stored=node.stored,
         lock_ref=node.lock_ref,
         pins=node.pins,
         hits=node.hits,

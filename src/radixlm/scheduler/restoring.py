@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from radixlm.cache import Lease, RadixCache
@@ -11,6 +11,7 @@ from radixlm.cache.stored import StoredTier
 from radixlm.cache.stored_parts import StoredPart
 from radixlm.core.clock import Clock
 from radixlm.core.keys import Key
+from radixlm.core.misses import MissReport
 from radixlm.core.moves import Ended, Job, Moved, Read
 from radixlm.core.request import Namespace
 from radixlm.scheduler.state import RequestState
@@ -28,6 +29,7 @@ GRACE = 0.02
 PARTS = 4
 # Seconds without restorations after one was too slow; twice as many after each next one.
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 64.0
+_SLOWER = "reading was slower than computing a moment ago"
 
 
 class Tiers(Protocol):
@@ -35,6 +37,9 @@ class Tiers(Protocol):
 
     def begin(self, state: RequestState) -> bool:
         """Whether the request that is next waits from now on for what is being restored."""
+
+    def reported(self, state: RequestState, miss: MissReport) -> MissReport:
+        """The report of a request that is admitted, with what is known of the other places."""
 
     def give_way(self, *, alone: bool) -> bool:
         """Let go of all slots that are held for copies; whether it is worth the wait, or `alone`:
@@ -106,7 +111,8 @@ class Restoring:
     follow are let go, compute the rest, and for a while nothing is restored. So a request is later
     than without a store by a quarter of the time to compute it at most, or by a few blocks.
 
-    under_way: by ticket. restored: tokens, since the start. too_slow: how many were given up.
+    under_way: by ticket. read, restored: tokens that were read, and those of them that entered the
+    cache, since the start. too_slow: how often reading was given up.
     """
 
     def __init__(
@@ -129,14 +135,20 @@ class Restoring:
         self._heard = 0.0
         self._rest_until = 0.0
         self._pause = FIRST_PAUSE
+        self._rests_because = ""
         self.under_way: dict[int, Restoration] = {}
+        self.read = 0
         self.restored = 0
         self.too_slow = 0
 
     def begin(self, state: RequestState) -> bool:
         """Restore what the request that is next could take, if that pays; whether it follows."""
         now = self._clock.now()
-        if len(self.under_way) >= MOST_AT_ONCE or now < self._rest_until:
+        if now < self._rest_until:
+            state.computed_because = self._rests_because
+            return False
+        if len(self.under_way) >= MOST_AT_ONCE:
+            state.computed_because = f"{MOST_AT_ONCE} others are being read"
             return False
         known, namespace = state.known, state.namespace
         upto = self._tier.restorable(known, namespace, known.size)
@@ -145,10 +157,13 @@ class Restoring:
             return False
         start = state.cached - state.cached % self._tier.block_tokens
         if not self._pays(upto - start, gained):
+            state.computed_because = self._comparison(upto - start, gained)
             return False
         made = self._start(known[:upto].copy(), namespace, start)
         if made is None:
+            state.computed_because = "there is no room to read them into"
             return False
+        state.computed_because = ""
         if not any(each.computing for each in self.under_way.values()):
             self._heard = now
         self.under_way[made.ticket] = made
@@ -175,6 +190,7 @@ class Restoring:
         self._heard = self._clock.now()
         made = self.under_way[report.ticket]
         before = made.lease.committed
+        self.read += self._tier.block_tokens
         self.pace.learn_read(self._tier.block_tokens, report.seconds)
         if not made.computing:
             return
@@ -195,7 +211,7 @@ class Restoring:
         if report.absent:
             self._tier.gone(made.known, made.namespace, report.upto)
         if report.error:
-            self._rest()
+            self._rest("the disk failed")
 
     def tend(self) -> None:
         """Stop what nobody waits for any more, and all when it does not pay any more."""
@@ -208,12 +224,13 @@ class Restoring:
             if made.left and ahead / self._rate() > made.left / self.pace.computed:
                 self.too_slow += 1
                 self.stop_all()
-                self._rest()
+                self._rest(_SLOWER)
                 return
 
     def stop_all(self) -> None:
         """Let all followers go, and begin no other restoration for a while."""
         self._rest_until = self._clock.now() + self._pause
+        self._rests_because = "memory is short"
         for made in self.under_way.values():
             self._stop(made)
 
@@ -223,8 +240,18 @@ class Restoring:
             return None
         return max(self._heard + self._patience() - self._clock.now(), GRACE / 2)
 
-    def _rest(self) -> None:
+    def reported(self, state: RequestState, miss: MissReport) -> MissReport:
+        """See Tiers."""
+        first, stop = state.restored
+        miss = replace(miss, from_disk=max(0, min(stop, miss.cached) - first))
+        if not miss.on_disk:
+            return miss
+        seconds = miss.on_disk / self.pace.read
+        return replace(miss, read_seconds=seconds, computed_because=state.computed_because)
+
+    def _rest(self, because: str) -> None:
         """Begin none for a while, then try it as if nothing had been measured."""
+        self._rests_because = because
         self._rest_until = self._clock.now() + self._pause
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
         self.pace.read = self.pace.first_read
@@ -235,10 +262,16 @@ class Restoring:
         """
         seconds = gained / self.pace.computed
         if tokens / self.pace.read >= seconds and self.pace.read < self.pace.first_read:
-            self._rest()
+            self._rest(_SLOWER)
             return False
         ahead = sum(made.left for made in self.under_way.values())
         return (ahead + tokens) / self._rate() < seconds
+
+    def _comparison(self, tokens: int, gained: int) -> str:
+        """Why reading does not pay."""
+        ahead = sum(made.left for made in self.under_way.values())
+        read, computed = (ahead + tokens) / self._rate(), gained / self.pace.computed
+        return f"reading takes {1e3 * read:.1f} ms and computing {1e3 * computed:.1f} ms"
 
     def _rate(self) -> float:
         """Tokens a second that are read; fewer when nothing was heard for too long."""

@@ -324,6 +324,9 @@ class Scheduler:
             self.counters.readmitted_cached += lease.cached
         else:
             state.cached_tokens, state.miss = lease.cached, lease.why()
+            if self.tiers is not None:
+                state.miss = self.tiers.reported(state, state.miss)
+                self.counters.disk_cached_tokens += state.miss.from_disk or 0
             state.queued = self._clock.now() - state.arrived
             self.counters.admit(state.prompt_length, lease.cached, lease.expected)
         state.lease = lease

@@ -33,10 +33,14 @@ class Counters:
     prompt_tokens, cached_tokens: of requests admitted for the first time; their ratio is the hit
     rate. readmitted_*: the same after retractions.
     expected_tokens: what cached_tokens would be with pools of POOL_SCALES times the size.
+    disk_cached_tokens: of cached_tokens, those that were read from disk for the request itself.
     """
 
     prompt_tokens: int = counter("prompt_tokens", "Prompt tokens of admitted requests.")
     cached_tokens: int = counter("cached_tokens", "Prompt tokens that came from the cache.")
+    disk_cached_tokens: int = counter(
+        "disk_cached_tokens", "Of cached_tokens, those read from disk for a waiting request."
+    )
     readmitted_tokens: int = 0
     readmitted_cached: int = 0
     computed_tokens: int = counter("computed_tokens", "Tokens that went through the model.")
@@ -82,7 +86,8 @@ class RequestState:
     while it waits, how many tokens are believed to be in the cache (see WaitingRoom).
     cached_tokens, miss, queued: how many were when it was first admitted, why no more, and the
     seconds since `arrived`. computing: it runs, and its prompt is not all computed yet. moved: the
-    step in which it was last given tokens.
+    step in which it was last given tokens. restored: the tokens of it that were read from disk
+    while it waited, [first, stop). computed_because: why what is on disk of it is not read.
     For its queue: waits; returned, after a retraction; follows, the leader that computes what it
     will take from the cache; stamp, which marks its present entry among dead ones.
     """
@@ -102,6 +107,8 @@ class RequestState:
     cached_tokens: int | None = None
     miss: MissReport | None = None
     queued: float | None = None
+    restored: tuple[int, int] = (0, 0)
+    computed_because: str = ""
     computing: bool = False
     moved: int = 0
     waits: bool = False

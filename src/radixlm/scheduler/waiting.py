@@ -136,7 +136,11 @@ class WaitingRoom:
             shared, _, other = heappop(followers)
             if other.follows is leader:
                 other.follows = None
+                before = other.cached
                 self._raise(other, min(shared, computed))
+                if not isinstance(leader, RequestState) and other.cached > before:
+                    first, stop = other.restored
+                    other.restored = (first if stop else before), other.cached
         if not followers:
             del self.followers[leader]
 

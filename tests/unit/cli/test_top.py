@@ -29,6 +29,8 @@ TOTALS = {
     "locked": 100,
     "evictable": 900,
     "pinned": 0,
+    "disk": 0,
+    "disk_capacity": 0,
     "ghosts": 7,
     "nodes": 4,
     "running": 1,
@@ -123,6 +125,21 @@ def test_the_picture_tells_the_numbers():
         assert part in text
     assert "412 requests diverge" in text
     assert "2x 50%" in text
+
+
+def test_a_disk_cache_has_a_column_and_a_number():
+    cache = seen()
+    assert "Disk" not in shown(cache)
+    rows = [node(2, 1, 300, "You are", on_disk=256), node(3, 2, 50, state="disk", on_disk=32)]
+    rows += [node(4, 2, 9, "Bye", on_disk=0)]
+    totals = {**TOTALS, "disk": 288, "disk_capacity": 9600}
+    cache.apply("tree", {"removed": [], "nodes": rows, "totals": totals})
+    text = shown(cache)
+    assert "3%" in text
+    assert "288 of 9,600 tokens" in text
+    columns = [line.split()[-7:] for line in text.splitlines() if line.startswith(" ▌You are")]
+    assert columns == [["300", "256", "59", "3", "0", "0", "cached"]]
+    assert "disk" in next(line for line in text.splitlines() if "node 3" in line)
 
 
 def test_nothing_of_a_prompt_reaches_the_terminal_as_a_command():

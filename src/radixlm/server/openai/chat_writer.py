@@ -93,8 +93,7 @@ class OpenAIWriter(ABC):
         if "cache_report" in report:
             self._beside["cache_report"] = report["cache_report"]
         if self._with_details:
-            device = self.meter.cached_tokens
-            self._beside["sglext"] = {"cached_tokens_details": {"device": device, "host": 0}}
+            self._beside["sglext"] = {"cached_tokens_details": self.meter.details()}
         last = {**self._head(self.chunk_kind), "choices": [], **self._beside}
         if self._usage.include_usage:
             last["usage"] = self.meter.as_json(self.reasoning_tokens)

@@ -19,7 +19,7 @@ from radixlm.core.request import Namespace
 from radixlm.engine.engine_stats import EngineStats
 from radixlm.text.tokenizer import Tokenizer
 
-State = Literal["running", "pinned", "cached", "ghost"]
+State = Literal["running", "pinned", "cached", "disk", "ghost"]
 Run = tuple[int, int]
 
 
@@ -45,6 +45,7 @@ class NodeOut(TypedDict):
     start: int
     tokens: int
     resident: int
+    on_disk: int
     state: State
     lock_ref: int
     pins: int
@@ -59,7 +60,7 @@ class NodeOut(TypedDict):
 
 
 class Load(TypedDict):
-    """The pool's slots, and how many requests there are."""
+    """The pool's slots, the tokens on disk, and how many may be, and the requests."""
 
     capacity: int
     free: int
@@ -67,6 +68,8 @@ class Load(TypedDict):
     locked: int
     evictable: int
     pinned: int
+    disk: int
+    disk_capacity: int
     running: int
     waiting: int
 
@@ -201,6 +204,7 @@ class NodeWriter:
             "start": view.start,
             "tokens": len(view.ids),
             "resident": view.resident,
+            "on_disk": view.stored,
             "state": _state(view),
             "lock_ref": view.lock_ref,
             "pins": view.pins,
@@ -244,6 +248,8 @@ def load(stats: EngineStats) -> Load:
         "locked": stats.kv_locked,
         "evictable": stats.kv_evictable,
         "pinned": stats.kv_pinned,
+        "disk": stats.disk_tokens,
+        "disk_capacity": stats.disk_capacity,
         "running": stats.running,
         "waiting": stats.waiting,
     }
@@ -258,7 +264,9 @@ def _state(view: NodeView) -> State:
         return "running"
     if view.pins:
         return "pinned"
-    return "cached" if view.resident or not view.edge else "ghost"
+    if view.resident or not view.edge:
+        return "cached"
+    return "disk" if view.stored else "ghost"
 
 
 def _runs(slots: Slots, most: int) -> list[Run]:

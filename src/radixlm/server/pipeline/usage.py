@@ -82,6 +82,13 @@ class UsageMeter:
         """The prompts' tokens, those of them that were cached, and the answers'."""
         return self.prompt_tokens, self.cached_tokens, self.completion_tokens
 
+    def details(self) -> CachedDetails:
+        """The cached tokens by where they were, in SGLang's words."""
+        found = [miss.from_disk for miss in self.misses.values() if miss.from_disk is not None]
+        if not found:
+            return {"device": self.cached_tokens, "host": 0}
+        return {"device": self.cached_tokens - sum(found), "host": 0, "storage": sum(found)}
+
     def newly_kept(self) -> dict[float, int]:
         """How many of the first prompt's tokens were computed and are kept now, by seconds."""
         _, end = self._prompts.get(0, (0, 0))
@@ -120,9 +127,12 @@ class UsageMeter:
 
 
 class CachedTokens(TypedDict):
-    """By where they were: device is the KV pool."""
+    """By where they were when the request came: device is the KV pool; disk, with a --disk-cache,
+    what was read from there for it.
+    """
 
     device: int
+    disk: NotRequired[int]
 
 
 class Divergence(TypedDict):
@@ -142,11 +152,20 @@ class Divergence(TypedDict):
     requested: str | None
 
 
+class OnDisk(TypedDict):
+    """read_seconds: about how long it would have taken; null and "" where that is not known."""
+
+    tokens: int
+    read_seconds: float | None
+    computed_because: str
+
+
 class CacheReport(TypedDict):
     """index: of the prompt, where there are several. advice: what to do, null for nothing.
 
     reason: why no more was cached, as the cache knows it; cause: what that comes from. text: the
     same in a sentence. evicted_tokens, evicted_seconds_ago, hits: of what is, or was, there.
+    on_disk: of what was evicted, what could have been read, and was computed instead.
     """
 
     index: int
@@ -161,6 +180,7 @@ class CacheReport(TypedDict):
     evicted_tokens: NotRequired[int]
     evicted_seconds_ago: NotRequired[float]
     hits: NotRequired[int]
+    on_disk: NotRequired[OnDisk]
 
 
 class CacheReported(TypedDict, total=False):
@@ -170,10 +190,11 @@ class CacheReported(TypedDict, total=False):
 
 
 class CachedDetails(TypedDict):
-    """As SGLang has it; there is no cache in the host's memory yet."""
+    """As SGLang has it; the host's memory has no cache yet. storage: with a --disk-cache."""
 
     device: int
     host: int
+    storage: NotRequired[int]
 
 
 class SglExt(TypedDict):
@@ -191,7 +212,7 @@ def as_report(index: int, miss: MissReport, found: Finding, *, shows_text: bool)
     report: CacheReport = {
         "index": index,
         "prompt_tokens": miss.prompt_tokens,
-        "cached_tokens": {"device": miss.cached},
+        "cached_tokens": _by_place(miss),
         "computed_tokens": miss.prompt_tokens - miss.cached,
         "reason": miss.reason,
         "cause": found.cause,
@@ -210,12 +231,25 @@ def as_report(index: int, miss: MissReport, found: Finding, *, shows_text: bool)
             "cached": parted.cached if shows_text else None,
             "requested": parted.requested if shows_text else None,
         }
-    if miss.evicted_ago is not None:
+    if miss.reason is MissReason.EVICTED:
         report["evicted_tokens"] = miss.evicted
+    if miss.evicted_ago is not None:
         report["evicted_seconds_ago"] = miss.evicted_ago
     if miss.hits is not None:
         report["hits"] = miss.hits
+    if miss.on_disk:
+        report["on_disk"] = {
+            "tokens": miss.on_disk,
+            "read_seconds": miss.read_seconds,
+            "computed_because": miss.computed_because,
+        }
     return report
+
+
+def _by_place(miss: MissReport) -> CachedTokens:
+    if miss.from_disk is None:
+        return {"device": miss.cached}
+    return {"device": miss.cached - miss.from_disk, "disk": miss.from_disk}
 
 
 def _sentence(miss: MissReport, found: Finding, *, shows_text: bool) -> str:
@@ -224,10 +258,15 @@ def _sentence(miss: MissReport, found: Finding, *, shows_text: bool) -> str:
     if parted is not None:
         shown = f": {parted.marked}" if shows_text else ""
         return f"{head}; they diverge at {found.place}, where {found.what}{shown}"
-    if miss.evicted_ago is not None:
-        had_been = f"{miss.evicted} from {found.place} on had been"
+    if miss.reason is MissReason.EVICTED:
+        ago = miss.evicted_ago
+        went = (
+            "though never in this pool" if ago is None else f"but had to make room {ago:.1f} s ago"
+        )
+        had_been = f"{miss.evicted} from {found.place} on had been, {went}"
+        on_disk = f"; of these {miss.on_disk_in_words}" if miss.on_disk else ""
         rest = "" if found.cause is Cause.EVICTED else f"; of the rest {found.what}"
-        return f"{head}; {had_been}, but had to make room {miss.evicted_ago:.1f} s ago{rest}"
+        return f"{head}; {had_been}{on_disk}{rest}"
     if found.cause is Cause.FIRST_SEEN and miss.cached:
         return f"{head}; from {found.place} on {found.what}"
     return f"{head}; {found.what}"

@@ -7,6 +7,7 @@ const LEAST_LABEL_WIDTH = 34;
 const LEAST_LABEL_HEIGHT = 12;
 const LINE = 15;
 const PAD = 6;
+const EDGE = 3; // pixels of a bar's left edge, for what is on disk too
 const FONT_SIZE = 11;
 // Those that take two places in a font of even widths: of East Asia, and pictures.
 const WIDE = /[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff01-\uff60\uffe0-\uffe6]|[\u{1f300}-\u{1faff}\u{20000}-\u{3fffd}]/u;
@@ -65,7 +66,11 @@ function paintBar(context, bar, place, shade) {
   if (!node.tokens) return paintNamespace(context, node, place);
   context.fillStyle = fill;
   context.fillRect(x, y, width, height);
-  if (node.resident < node.tokens && height > 3) paintGhost(context, node, x, y, width, height);
+  const kept = Math.max(node.resident, node.on_disk);
+  if (node.resident < kept) paintPart(context, palette().disk, node, node.resident, kept, { x, y, width, height });
+  if (kept < node.tokens && height > 3) paintGhost(context, node, kept, { x, y, width, height });
+  const both = Math.min(node.resident, node.on_disk);
+  if (both && width > 2 * EDGE) paintPart(context, palette()["on-disk"], node, 0, both, { x, y, width: EDGE, height });
   if (bar.flash > 0) {
     context.globalAlpha = bar.flash * 0.8;
     context.fillStyle = palette().gone;
@@ -76,14 +81,17 @@ function paintBar(context, bar, place, shade) {
   return undefined;
 }
 
-/** The part without keys and values. */
-function paintGhost(context, node, x, y, width, height) {
-  const from = (node.resident / node.tokens) * height;
-  context.fillStyle = palette().ghost;
-  context.fillRect(x, y + from, width, height - from);
-  if (width < 3) return;
-  context.fillStyle = hatch;
-  context.fillRect(x, y + from, width, height - from);
+/** Some of a node's tokens. */
+function paintPart(context, style, node, first, end, { x, y, width, height }) {
+  const unit = height / node.tokens;
+  context.fillStyle = style;
+  context.fillRect(x, y + first * unit, width, (end - first) * unit);
+}
+
+/** The part without keys and values anywhere. */
+function paintGhost(context, node, kept, place) {
+  paintPart(context, palette().ghost, node, kept, node.tokens, place);
+  if (place.width >= 3) paintPart(context, hatch, node, kept, node.tokens, place);
 }
 
 function paintNamespace(context, node, { x, y, width, height }) {

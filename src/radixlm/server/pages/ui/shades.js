@@ -15,9 +15,9 @@ export function shading(kind, tree) {
 }
 
 function ramped(share) {
-  const { ramp, ghost, quiet } = palette();
+  const { ramp, quiet, ...fills } = palette();
   return (node) => {
-    if (node.state === "ghost") return { fill: ghost, label: quiet };
+    if (!node.resident && node.tokens) return { fill: fills[node.state], label: quiet };
     return ramp[Math.round(Math.min(1, Math.max(0, share(node))) * (STEPS - 1))];
   };
 }

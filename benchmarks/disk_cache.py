@@ -38,6 +38,7 @@ from benchmarks.disk_servers import (
     drop_pages,
     fill,
     hit_rate,
+    plain_read,
     settle,
     warm,
     whole,
@@ -106,7 +107,10 @@ def first_tokens(model: Model, options: argparse.Namespace, place: Path) -> dict
     folder, lab = place / "first", FirstTokens(model, options)
     computed, memory = lab.before(folder)
     taken = disk_over_kv(model, folder)
-    runs = [lab.after(folder, first=number) for number in range(options.restarts)]
+    runs, plain = [], []
+    for number in range(options.restarts):
+        runs.append(lab.after(folder, first=number % options.rounds))
+        plain.append(plain_read(folder, options.tokens * model.token_bytes))
     firsts = [disk[0] for disk, _, _ in runs]
     disk = [reply for some, _, _ in runs for reply in some[1:]] or firsts
     paged = [reply for _, some, _ in runs for reply in some]
@@ -118,6 +122,7 @@ def first_tokens(model: Model, options: argparse.Namespace, place: Path) -> dict
     return {
         "tokens": options.tokens,
         "restarts": options.restarts,
+        "plain_read_ms": ms(plain),
         **{f"{name}_first_ms": ms(some) for name, some in seconds.items()},
         "disk_over_computed": ratio(seconds["disk"], seconds["computed"]),
         "system_memory_over_computed": ratio(seconds["system_memory"], seconds["computed"]),
@@ -127,6 +132,7 @@ def first_tokens(model: Model, options: argparse.Namespace, place: Path) -> dict
         "answer_after_over_before": ratio(
             [whole(reply) for reply in firsts], [whole(reply) for reply in memory]
         ),
+        "all_disk_ms": [round(1e3 * reply.first, 1) for some, _, _ in runs for reply in some],
         "fewest_cached": min(reply.cached or 0 for reply in [*firsts, *disk, *paged]),
         "pages_held": [held for _, _, held in runs],
         "disk_over_kv": taken,

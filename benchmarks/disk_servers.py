@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-import numpy as np
 import torch
 
 from benchmarks.peer_client import Peer, PeerError, Reply
@@ -158,6 +157,18 @@ def drop_pages(folder: Path) -> float | None:
     return round(held / asked, 4) if asked else None
 
 
+def plain_read(folder: Path, nbytes: int) -> float:
+    """Seconds in which the system reads so many bytes of the blocks, of which it holds none."""
+    (file,) = folder.glob("*.blocks")
+    drop_pages(folder)
+    into = bytearray(1 << 20)
+    with file.open("rb", buffering=0) as opened:
+        began = time.perf_counter()
+        for _ in range(0, nbytes, len(into)):
+            opened.readinto(into)
+        return time.perf_counter() - began
+
+
 def _is_held(descriptor: int, at: int) -> bool:
     """Whether a page lies in memory. Raises OSError where the file system cannot tell."""
     try:
@@ -174,7 +185,7 @@ def disk_over_kv(model: Model, folder: Path) -> float:
 
 
 def fill(model: Model, folder: Path, tokens: int) -> list[int]:
-    """Store so many tokens for the server of this model, with bytes that mean nothing; a path."""
+    """Store so many tokens for the server of this model, with numbers by chance; a path of them."""
     with serving(*model.flags(BLOCK_TOKENS * _PATH, folder)):
         pass  # it writes down who it is
     (own,) = contents(folder)
@@ -186,7 +197,9 @@ def fill(model: Model, folder: Path, tokens: int) -> list[int]:
         block_bytes=nbytes,
         limit_bytes=2 * tokens * model.token_bytes + (1 << 30),
     )
-    payload = [memoryview(np.random.default_rng(0).bytes(nbytes))]
+    kind: torch.dtype = getattr(torch, model.dtype)
+    numbers = torch.randn(nbytes // kind.itemsize, dtype=kind)
+    payload = [numbers.view(torch.uint8).numpy().data]
     draw, namespace = Draw(model.vocab, 7), Namespace().packed()
     path: list[int] = []
     for first in range(0, tokens, BLOCK_TOKENS * _AT_ONCE):

@@ -186,7 +186,7 @@ class RadixCache:
         expected = self._reuse.expected(last, known, in_use)
         node = self.tree.inc_lock_ref(match, priority)
         if self.stored is not None and match.length:
-            self.stored.note(node)
+            self.stored.note(node, found=match.length)
         reason = MissReason.DISABLED if ending is None else ending.reason
         self.tree.stats.endings[reason] += 1
         lease = Lease(self, array, node, ending, size, priority, expected)

@@ -142,7 +142,7 @@ class StoredTier:
         """
         end = self._parts.floor(start) + self.block_tokens
         node, known = self._tree.place(key[:end], namespace)
-        if node is not None and known == end and node.start + node.stored >= end:
+        if node is not None and known == end:
             self._parts.drop_after(node, end - 1)
             self._forget()
 
@@ -181,9 +181,9 @@ class StoredTier:
         """Drop all that no lock holds."""
         self._make_room(self.usage().free + self.usage().evictable)
 
-    def note(self, node: TreeNode) -> None:
-        """A path that ends in a node was committed, or found again."""
-        self._queue.note(node)
+    def note(self, node: TreeNode, *, found: int = 0) -> None:
+        """A path that ends in a node was committed, or its first tokens were `found`."""
+        self._queue.note(node, found)
 
     def to_write(self, policy: WritePolicy, n_tokens: int) -> list[Blocks]:
         """Up to `n_tokens` tokens of blocks that a policy wants on disk: resident, not stored, the

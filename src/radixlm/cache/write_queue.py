@@ -29,23 +29,23 @@ class WritePolicy(StrEnum):
 
 
 class WriteQueue:
-    """Nodes at which paths ended that were committed or found, oldest first: the tree is never
-    walked for what is new.
+    """Nodes in which paths ended that were committed or found, oldest first, and how many tokens of
+    each were found: a node may grow, and passes its hits on to what it is joined with. The tree is
+    never walked for what is new.
     """
 
     def __init__(self, tree: RadixTree, parts: StoredParts, pool_tokens: int) -> None:
         self._tree = tree
         self._parts = parts
         self._full = FULL * pool_tokens
-        self._nodes: dict[TreeNode, None] = {}
+        self._nodes: dict[TreeNode, int] = {}
         parts.taken_over = self._take_over
 
-    def note(self, node: TreeNode) -> None:
-        """A path that ends in `node` was committed, or found."""
-        if node not in self._nodes:
-            self._nodes[node] = None
-            if len(self._nodes) > _MOST_PATHS:
-                del self._nodes[next(iter(self._nodes))]
+    def note(self, node: TreeNode, found: int = 0) -> None:
+        """A path that ends in `node` was committed, or its first tokens were `found`."""
+        self._nodes[node] = max(found, self._nodes.get(node, 0))
+        if len(self._nodes) > _MOST_PATHS:
+            del self._nodes[next(iter(self._nodes))]
 
     def take(self, policy: WritePolicy, n_tokens: int) -> list[Blocks]:
         """See StoredTier.to_write."""
@@ -55,16 +55,16 @@ class WriteQueue:
             tree = self._tree
             if tree.evictable_size + tree.protected_size <= self._full:
                 return []
-            return self._blocks(tree.order.first(_LOOKED_AT), n_tokens, 0)
-        least = FOUND_OFTEN if policy is WritePolicy.SELECTIVE else 0
+            return self._blocks(tree.order.first(_LOOKED_AT), n_tokens)
         looked_at = list(islice(self._nodes, _LOOKED_AT))
-        return self._blocks(self._used_up(looked_at), n_tokens, least)
+        found_only = policy is WritePolicy.SELECTIVE
+        return self._blocks(self._used_up(looked_at), n_tokens, found_only=found_only)
 
     def rest(self, n_tokens: int) -> list[Blocks]:
         """See StoredTier.to_write_at_stop."""
         leaves = [node for node in self._tree.nodes() if node.resident and not node.live]
         leaves.sort(key=self._tree.order.policy.key, reverse=True)
-        return self._blocks(leaves, n_tokens, 0)
+        return self._blocks(leaves, n_tokens)
 
     def _used_up(self, nodes: Iterable[TreeNode]) -> Iterator[TreeNode]:
         """The nodes; each leaves the queue when the next one is wanted."""
@@ -73,8 +73,11 @@ class WriteQueue:
                 yield node
             del self._nodes[node]
 
-    def _blocks(self, nodes: Iterable[TreeNode], n_tokens: int, least: int) -> list[Blocks]:
+    def _blocks(
+        self, nodes: Iterable[TreeNode], n_tokens: int, *, found_only: bool = False
+    ) -> list[Blocks]:
         floor, found = self._parts.floor, []
+        least = FOUND_OFTEN if found_only else 0
         ends: dict[TreeNode, int] = {}  # how far what was found reaches, at each node it touches
         for node in nodes:
             path = list(upward(node))
@@ -83,7 +86,8 @@ class WriteQueue:
                     break
                 del path[0]
             top = path[0]
-            end = floor(top.start + top.resident)
+            end = top.start + top.resident
+            end = floor(min(end, self._nodes[node]) if found_only else end)
             start = 0
             for at in path:
                 start = max(start, floor(at.start + at.stored) if at.stored else 0)
@@ -101,5 +105,6 @@ class WriteQueue:
 
     def _take_over(self, node: TreeNode, child: TreeNode) -> None:
         """A child took over its parent `node`."""
-        if self._nodes.pop(node, 0) is None:
-            self.note(child)
+        found = self._nodes.pop(node, None)
+        if found is not None:
+            self.note(child, found)

@@ -67,12 +67,12 @@ class MissReport:
 
     def _went(self) -> str:
         """What had become of evicted tokens."""
-        parts = []
+        parts = ["were never in this pool"]
         if self.evicted_ago is not None:
             hits = counted(self.hits or 0, "hit")
-            parts.append(f"were evicted {self.evicted_ago:.1f} s ago, after {hits}")
-        if self.evicted_ago is None or self.on_disk:
-            parts.append(f"{self.on_disk} are on disk" if self.on_disk else "were on disk")
+            parts = [f"were evicted {self.evicted_ago:.1f} s ago, after {hits}"]
+        if self.on_disk:
+            parts.append(f"{self.on_disk} are on disk")
         if self.on_disk and self.computed_because:
             parts.append(f"computed instead because {self.computed_because}")
         return ", ".join(parts)

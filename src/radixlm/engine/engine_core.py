@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from dataclasses import fields
 from typing import Protocol
 
 from radixlm.cache import RadixCache
 from radixlm.core.batch import ScheduledBatch, StepResult
-from radixlm.core.clock import WallClock
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.request import GenerateRequest, RequestOutput
 from radixlm.engine.engine_stats import EngineStats
@@ -62,7 +62,6 @@ class EngineCore:
         )
         self.tiering = tiering
         self.stuck = False
-        self._clock = WallClock()
         self._steps = 0
         self._kv_bytes_read = 0
         self._kv_bytes_of_rows = 0
@@ -92,11 +91,9 @@ class EngineCore:
         self.stuck = not batch.rows
         if self.stuck:
             return []
-        began = self._clock.now()
-        result = self._runner.execute(batch)
-        if self.tiering is not None and batch.n_tokens >= self.tiering.tier.block_tokens:
-            seconds = self._clock.now() - began
-            self.tiering.restoring.pace.learn_computed(batch.n_tokens, seconds)
+        timing = nullcontext() if self.tiering is None else self.tiering.timing(batch.n_tokens)
+        with timing:
+            result = self._runner.execute(batch)
         grown = self.outputs.take(batch, result)
         outputs = self._scheduler.update(batch, result, grown)
         self._steps += 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 
@@ -19,7 +21,7 @@ from radixlm.scheduler.restoring import Mover, Pace, Restoring
 from radixlm.scheduler.state import RequestState
 
 # Blocks that are being written, at most, and the share of the pool that they may lock.
-MOST_BLOCKS, SHARE_OF_POOL = 16, 1 / 16
+MOST_BLOCKS, SHARE_OF_POOL = 16, 1 / 8
 # A request does not wait longer than this for copies to give way while others could, seconds.
 PATIENCE = 0.1
 # What becomes known of the disk holds up a step by this much, seconds.
@@ -80,7 +82,7 @@ class Tiering:
         self.waits: deque[News] = deque()
         self._asked: float | None = None
         self._write_again = 0.0
-        self.written = 0
+        self._begun = self.written = 0
         self.error = ""
 
     @property
@@ -105,6 +107,14 @@ class Tiering:
             self._cancel_writes()
         return alone or now < self._asked + PATIENCE
 
+    @contextmanager
+    def timing(self, n_tokens: int) -> Iterator[None]:
+        """Inside a step computes so many tokens."""
+        began = self._clock.now()
+        yield
+        if n_tokens >= self.tier.block_tokens:  # few take as long as one
+            self.restoring.pace.learn_computed(n_tokens, self._clock.now() - began)
+
     def take(self, report: Report) -> None:
         """What the mover reports."""
         match report:
@@ -113,7 +123,10 @@ class Tiering:
             case Moved():
                 self.restoring.moved(report)
             case Ended() if report.ticket in self._saving:
-                self._end(self._saving.pop(report.ticket))
+                saving = self._saving.pop(report.ticket)
+                self._end(saving)
+                if report.absent:
+                    self._refused(saving.blocks, report.upto)
                 self._turn_off(report.error)
             case Ended():
                 self.restoring.ended(report)
@@ -132,7 +145,9 @@ class Tiering:
         while self.waits and self._clock.now() < until:
             self._make_known(self.waits.popleft())
         if self._dropped() and self._may_write:
-            for blocks in self.tier.to_write(self._policy, self._batch):
+            # No more than was computed since: else a small disk would be written over and over.
+            owed = self._cache.tree.stats.inserted_tokens - self._begun
+            for blocks in self.tier.to_write(self._policy, min(self._batch, owed)):
                 self._write(blocks)
 
     def seconds_left(self) -> float | None:
@@ -173,6 +188,7 @@ class Tiering:
             slots = lease.slots[start:].copy()
             if self._mover.submit(Write(ticket, _packed(namespace), key, start, slots)):
                 self._saving[ticket] = saving
+                self._begun += key.size - start
                 return
         self._end(saving)
 
@@ -181,6 +197,14 @@ class Tiering:
         self.written += upto - before
         namespace, key, _ = saving.blocks
         self.tier.stored(key, namespace, before, upto, reserved=upto - before)
+
+    def _refused(self, blocks: Blocks, upto: int) -> None:
+        """The block at `upto` can not be stored: there is no room, or the one before it is not
+        there any more. That one is forgotten, which helps in either case.
+        """
+        self._write_again = self._clock.now() + PAUSE
+        if upto:
+            self.tier.gone(blocks.tokens, blocks.namespace, upto - self.tier.block_tokens)
 
     def _end(self, saving: _Saving) -> None:
         self.tier.give_back(saving.blocks.tokens.size - saving.at)

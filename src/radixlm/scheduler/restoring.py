@@ -24,6 +24,8 @@ LEARNING_RATE = 1 / 4
 READING_TO_COMPUTING = 20
 # A thread may wait for a processor this long, seconds, before its silence says something.
 GRACE = 0.02
+# For silence, a request is given up to 1 / PARTS of the time that it would take to compute the rest.
+PARTS = 4
 # Seconds without restorations after one was too slow; twice as many after each next one.
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 64.0
 
@@ -59,13 +61,15 @@ class Pace:
         self._measured = False
 
     def learn_read(self, tokens: int, seconds: float) -> None:
-        self.read += LEARNING_RATE * (tokens / max(seconds, 1e-9) - self.read)
+        if seconds > 0:
+            self.read += LEARNING_RATE * (tokens / seconds - self.read)
 
     def learn_computed(self, tokens: int, seconds: float) -> None:
         """The first measurement takes the place of the guess."""
-        weight = LEARNING_RATE if self._measured else 1.0
-        self._measured = True
-        self.computed += weight * (tokens / max(seconds, 1e-9) - self.computed)
+        if seconds > 0:
+            weight = LEARNING_RATE if self._measured else 1.0
+            self._measured = True
+            self.computed += weight * (tokens / seconds - self.computed)
 
 
 @dataclass(slots=True, eq=False)
@@ -99,8 +103,8 @@ class Restoring:
     It begins when a request is next to be admitted, if to read what is stored, after all that is
     being read already, takes less time than to compute it. The same is asked again in every step,
     and a reader that is silent for longer than it should be counts as that slow: then all that
-    follow are let go, compute the rest, and for a while nothing is restored. So a request is never
-    later by more than a few blocks' computing than without a store.
+    follow are let go, compute the rest, and for a while nothing is restored. So a request is later
+    than without a store by a quarter of the time to compute it at most, or by a few blocks.
 
     under_way: by ticket. restored: tokens, since the start. too_slow: how many were given up.
     """
@@ -244,7 +248,10 @@ class Restoring:
         return min(self.pace.read, self._tier.block_tokens / silence)
 
     def _patience(self) -> float:
-        return GRACE + 2 * self._tier.block_tokens / self.pace.computed
+        """Seconds in which a part of what is left could be computed, or some blocks."""
+        left = max((made.left for made in self.under_way.values()), default=0)
+        tokens = max(2 * self._tier.block_tokens, left // PARTS)
+        return GRACE + tokens / self.pace.computed
 
     def _stop(self, made: Restoration) -> None:
         self._mover.cancel(made.ticket)

@@ -268,9 +268,9 @@ def why_limits_nothing(patch: Patch) -> None:
 
     class Unlimited(explain.Ending):
         def __init__(
-            self, match: Any, known: int, key: Any, wanted: int, _limit: int, page_size: int
+            self, match: Any, known: int, key: Any, wanted: int, _limit: int, *rest: Any
         ) -> None:
-            super().__init__(match, known, key, wanted, key.size, page_size)
+            super().__init__(match, known, key, wanted, key.size, *rest)
 
     patch.setattr(cache_module, "Ending", Unlimited)
 

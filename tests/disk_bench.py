@@ -1,0 +1,144 @@
+"""An engine core over a disk that is a dictionary, and as fast as a test wants it."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from radixlm.cache.write_queue import WritePolicy
+from radixlm.core.errors import InvariantError
+from radixlm.core.keys import Key
+from radixlm.core.moves import Drop, Ended, Job, Moved, News, Read, Report, StoredPath, Write
+from radixlm.core.request import RequestOutput
+from radixlm.engine.tiering import Tiering
+from radixlm.scheduler.restoring import Pace
+from radixlm.testing.fake_runner import FakeRunner
+from tests.engines import Bench
+from tests.invariants import check
+from tests.virtual_clock import VirtualClock
+
+BLOCK = 4
+# Tokens a second.
+READ_RATE = 1e6
+Kept = npt.NDArray[np.uint64]
+
+
+class FakeDisk:
+    """A Mover that moves a block when it is asked to, between a FakeRunner and `blocks`: each by
+    its namespace and all tokens up to its end. broken: jobs end with this error.
+    """
+
+    def __init__(self, runner: FakeRunner, blocks: dict[tuple[bytes, bytes], Kept]) -> None:
+        self.blocks = blocks
+        self.jobs: deque[tuple[Read | Write, int]] = deque()
+        self.broken = ""
+        self._runner = runner
+        self._cancelled: set[int] = set()
+
+    def submit(self, job: Job) -> bool:
+        if isinstance(job, Drop):
+            for path in job.paths:
+                self._drop(path)
+        else:
+            self.jobs.append((job, job.start))
+        return True
+
+    def cancel(self, ticket: int) -> None:
+        self._cancelled.add(ticket)
+
+    def work(self) -> list[Report]:
+        """Move a block of the first job, or end it."""
+        if not self.jobs:
+            return []
+        job, at = self.jobs.popleft()
+        end = job.start + job.slots.size
+        if job.ticket in self._cancelled or self.broken:
+            cancelled = job.ticket in self._cancelled
+            return [Ended(job.ticket, at, cancelled=cancelled, error=self.broken)]
+        if not self._move(job, at):
+            return [Ended(job.ticket, at, absent=True)]
+        at += BLOCK
+        moved = Moved(job.ticket, at, BLOCK / READ_RATE, BLOCK)
+        if at == end:
+            return [moved, Ended(job.ticket, at)]
+        self.jobs.appendleft((job, at))
+        return [moved]
+
+    def paths(self) -> list[StoredPath]:
+        """Of all blocks."""
+        return [
+            StoredPath(namespace, np.frombuffer(tokens, dtype=np.int32))
+            for namespace, tokens in self.blocks
+        ]
+
+    def _move(self, job: Read | Write, at: int) -> bool:
+        slots = job.slots[at - job.start : at - job.start + BLOCK]
+        key = (job.namespace, job.tokens[: at + BLOCK].tobytes())
+        if isinstance(job, Read):
+            if key not in self.blocks:
+                return False
+            self._runner.unpack(self.blocks[key], slots)
+            return True
+        before = (job.namespace, job.tokens[:at].tobytes())
+        if at and before not in self.blocks:
+            return False
+        self.blocks[key] = self._runner.pack(slots)
+        return True
+
+    def _drop(self, path: StoredPath) -> None:
+        tokens = path.tokens.tobytes()
+        gone = [k for k in self.blocks if k[0] == path.namespace and k[1].startswith(tokens)]
+        for key in gone:
+            del self.blocks[key]
+
+
+class DiskBench(Bench):
+    """blocks: what is on disk. moves: how many blocks are moved before each step."""
+
+    def __init__(
+        self,
+        capacity: int = 64,
+        *,
+        blocks: dict[tuple[bytes, bytes], Kept] | None = None,
+        room: int = 4_096,
+        write: WritePolicy = WritePolicy.ALL,
+        moves: int = 1,
+        **options: Any,
+    ) -> None:
+        super().__init__(capacity, **options)
+        if not isinstance(self.runner, FakeRunner):
+            raise InvariantError("a chain's slots can not be copied")
+        self.disk = FakeDisk(self.runner, {} if blocks is None else blocks)
+        self.tier = self.cache.add_store(BLOCK, room)
+        self.time = VirtualClock()
+        self.tiering = Tiering(
+            self.cache, self.tier, self.scheduler, self.disk, write, Pace(READ_RATE), self.time
+        )
+        self.core.tiering = self.tiering
+        self.moves = moves
+        if blocks:
+            self.tiering.take(News(self.disk.paths()))
+
+    def step(self) -> list[RequestOutput]:
+        for _ in range(self.moves):
+            self.work()
+        self.tiering.turn()
+        check(self.cache)
+        outputs = super().step() if self.core.has_work else []
+        check(self.scheduler)
+        return outputs
+
+    def work(self) -> None:
+        for report in self.disk.work():
+            self.tiering.take(report)
+        check(self.cache)
+
+    def settle(self) -> None:
+        """Let the disk do all there is."""
+        self.tiering.turn()
+        while self.disk.jobs:
+            self.work()
+            self.tiering.turn()

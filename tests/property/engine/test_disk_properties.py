@@ -1,0 +1,127 @@
+"""Whatever is on disk, comes late or not at all: the right tokens, no slot lost, an end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from radixlm.cache.write_queue import WritePolicy
+from radixlm.core.request import Namespace
+from tests.disk_bench import BLOCK, DiskBench
+from tests.engines import ORDERS, make_request
+from tests.invariants import check
+
+CAPACITY = 48
+PROMPTS = st.builds(
+    lambda first, second, cut: ([first] * 13 + [second] * 13)[:cut],
+    st.integers(0, 1),
+    st.integers(0, 1),
+    st.integers(1, 26),
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A request, or something that happens to cache and disk, before a step.
+
+    what: of the second kind; which: the block that is lost. waits: steps until then.
+    """
+
+    prompt: list[int]
+    max_tokens: int
+    salt: str
+    priority: int
+    aborted: int | None
+    what: str
+    which: int
+    waits: int
+
+
+PLANS = st.builds(
+    Plan,
+    prompt=PROMPTS,
+    max_tokens=st.integers(1, 12),
+    salt=st.sampled_from(["", "", "", "x"]),
+    priority=st.sampled_from([0, 0, 2]),
+    aborted=st.one_of(st.none(), st.none(), st.integers(0, 6)),
+    what=st.sampled_from(["", "flush", "flush", "flush", "lose", "stall", "go on", "break", "time"]),
+    which=st.integers(0, 50),
+    waits=st.sampled_from([0, 1, 3, 30, 30]),
+)
+
+
+@given(
+    plans=st.lists(PLANS, min_size=1, max_size=14),
+    page_size=st.sampled_from([1, 1, 4]),
+    policy=st.sampled_from(ORDERS),
+    write=st.sampled_from([*WritePolicy, WritePolicy.ALL]),
+    budget=st.integers(1, 20),
+    conservativeness=st.sampled_from([0.0, 1.0]),
+    reserve=st.sampled_from([0, 4]),
+    room=st.sampled_from([3 * BLOCK, 8 * BLOCK, 4_096]),
+    moves=st.integers(1, 4),
+)
+@settings(max_examples=150, deadline=None)
+def test_right_tokens_and_no_slot_lost(
+    plans: list[Plan], room: int, moves: int, **options: object
+) -> None:
+    bench = DiskBench(CAPACITY, room=room, moves=moves, vocab_size=3, **options)
+    requests = {}
+    tokens: dict[str, list[int]] = {}
+
+    def step() -> None:
+        bench.time.advance(0.01)
+        for output in bench.step():
+            tokens[output.request_id] += output.token_ids
+
+    for index, plan in enumerate(plans):
+        happen(bench, plan)
+        name = f"r{index}"
+        requests[name] = make_request(
+            name,
+            plan.prompt,
+            plan.max_tokens,
+            namespace=Namespace(cache_salt=plan.salt),
+            priority=plan.priority,
+        )
+        tokens[name] = []
+        bench.core.add(requests[name])
+        for number in range(plan.waits):
+            if plan.aborted == number and bench.core.abort(name):
+                tokens.pop(name)
+                plan = Plan([], 0, "", 0, None, "", 0, 0)
+            step()
+    left = 3_000
+    while bench.core.has_work:
+        left -= 1
+        assert left, "no end: a livelock"
+        if left == 1_000:
+            bench.moves = 1  # what is locked for the disk is given back by it alone
+        step()
+    bench.settle()
+    for name, given_tokens in tokens.items():
+        assert given_tokens == bench.expected(requests[name])
+    usage = bench.cache.usage()
+    assert (usage.private, usage.locked) == (0, 0)
+    stored = bench.tier.usage()
+    assert (stored.private, stored.locked) == (0, 0)
+    check(bench.scheduler)
+
+
+def happen(bench: DiskBench, plan: Plan) -> None:
+    match plan.what:
+        case "flush":
+            bench.core.flush()
+        case "lose" if bench.disk.blocks:
+            names = list(bench.disk.blocks)
+            del bench.disk.blocks[names[plan.which % len(names)]]
+        case "stall":
+            bench.moves = 0
+        case "go on":
+            bench.moves = 2
+        case "break":
+            bench.disk.broken = "" if bench.disk.broken else "no room left"
+        case "time":
+            bench.time.advance(100)

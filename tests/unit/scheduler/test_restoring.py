@@ -1,0 +1,231 @@
+"""What is on disk is read for those that wait, and none of them is stuck behind the disk."""
+
+from __future__ import annotations
+
+import pytest
+
+from radixlm.cache.write_queue import WritePolicy
+from radixlm.core.request import Namespace, RequestOutput
+from radixlm.scheduler.restoring import FIRST_PAUSE
+from tests.disk_bench import BLOCK, DiskBench
+from tests.engines import make_request
+from tests.invariants import check
+
+SHARED = list(range(1, 25))
+
+
+def filled(capacity: int = 200, *prompts: list[int], **options: object) -> DiskBench:
+    """A bench with these prompts on disk, SHARED by default, and an empty pool."""
+    bench = DiskBench(capacity, **options)
+    for number, prompt in enumerate(prompts or ([*SHARED, 99],)):
+        bench.core.add(make_request(f"before {number}", prompt, 1))
+        bench.run()
+        bench.settle()
+    bench.core.flush()
+    bench.settle()
+    return bench
+
+
+def answer(bench: DiskBench, key: list[int], name: str = "r", **fields: object) -> RequestOutput:
+    """Run a request, among others that wait; its tokens are right."""
+    request = make_request(name, key, 3, **fields)
+    bench.core.add(request)
+    output = bench.run()[name]
+    assert list(output.token_ids) == bench.expected(request)
+    bench.settle()
+    usage = bench.cache.usage()
+    assert (usage.private, usage.locked) == (0, 0)
+    return output
+
+
+def test_what_was_evicted_is_read_again() -> None:
+    bench = filled()
+    assert answer(bench, [*SHARED, 50]).cached_tokens == len(SHARED)
+    assert bench.scheduler.counters.computed_tokens == 25 + 3
+    assert bench.tiering.restoring.restored == len(SHARED)
+
+
+def test_a_request_goes_on_where_what_is_stored_ends() -> None:
+    bench = filled(200, SHARED[:13])
+    assert answer(bench, [*SHARED, 50]).cached_tokens == 12
+
+
+def test_what_is_resident_is_not_read() -> None:
+    bench = filled()
+    answer(bench, [*SHARED[:9], 50])
+    restored = bench.tiering.restoring.restored
+    assert restored == 8
+    assert answer(bench, [*SHARED, 51], "again").cached_tokens == len(SHARED)
+    assert bench.tiering.restoring.restored - restored == len(SHARED) - 8
+
+
+def test_a_block_that_is_resident_in_part_is_read_as_a_whole() -> None:
+    """The pool is so small that a part of the second block is evicted."""
+    bench = filled(40, SHARED)
+    answer(bench, SHARED)
+    bench.core.add(make_request("other", list(range(60, 70)), 8))
+    bench.run()
+    left = bench.cache.match(SHARED, Namespace()).length
+    assert left % BLOCK
+    assert answer(bench, [*SHARED, 51], "again").cached_tokens == len(SHARED)
+
+
+def test_those_that_share_follow_one_restoration() -> None:
+    bench = filled()
+    for number in range(3):
+        bench.core.add(make_request(f"r{number}", [*SHARED, 50 + number], 2))
+    bench.step()
+    assert len(bench.tiering.restoring.under_way) == 1
+    assert {state.follows for state in bench.scheduler.waiting} == set(
+        bench.tiering.restoring.under_way.values()
+    )
+    outputs = bench.run()
+    assert {output.cached_tokens for output in outputs.values()} == {len(SHARED)}
+    assert bench.tiering.restoring.restored == len(SHARED)
+
+
+def test_others_are_computed_meanwhile() -> None:
+    bench = filled(moves=0)
+    bench.core.add(make_request("waits", [*SHARED, 50], 2))
+    bench.core.add(make_request("other", [70, 71, 72], 2))
+    bench.step()
+    assert [state.request.request_id for state in bench.scheduler.running] == ["other"]
+    assert not bench.core.stuck
+    bench.step()
+    bench.step()
+    assert bench.core.stuck
+
+
+def test_a_disk_that_is_silent_is_waited_for_a_while() -> None:
+    bench = filled(moves=0)
+    bench.core.add(make_request("r", [*SHARED, 50], 2))
+    bench.step()
+    [state] = bench.scheduler.waiting
+    assert state.follows is not None
+    bench.work()
+    bench.time.advance(0.01)
+    bench.tiering.turn()
+    assert state.follows is not None
+    bench.time.advance(1)
+    bench.step()
+    assert state.follows is None
+    assert state.cached_tokens == BLOCK
+    assert bench.tiering.restoring.too_slow == 1
+    bench.run()
+    assert bench.cache.usage().private > 0, "the disk may still write there"
+    bench.settle()
+    assert bench.cache.usage().private == 0
+
+
+def test_after_a_silence_nothing_is_restored_for_a_while() -> None:
+    bench = filled(moves=0)
+    bench.core.add(make_request("r", [*SHARED, 50], 2))
+    bench.step()
+    bench.time.advance(1)
+    bench.run()
+    bench.settle()
+    bench.moves = 1
+    bench.core.flush()
+    assert answer(bench, [*SHARED, 51], "next").cached_tokens == 0
+    bench.core.flush()
+    bench.settle()
+    bench.time.advance(2 * FIRST_PAUSE)
+    assert answer(bench, [*SHARED, 52], "later").cached_tokens == len(SHARED)
+
+
+def test_a_block_that_is_lost_ends_it_there() -> None:
+    bench = filled()
+    lost = [key for key in bench.disk.blocks if len(key[1]) == 4 * 3 * BLOCK]
+    del bench.disk.blocks[lost[0]]
+    assert answer(bench, [*SHARED, 50]).cached_tokens == 2 * BLOCK
+    bench.core.flush()
+    bench.settle()
+    assert answer(bench, [*SHARED, 51], "again").cached_tokens == len(SHARED), "not written again"
+
+
+def test_a_restoration_without_followers_is_stopped() -> None:
+    bench = filled(moves=0)
+    bench.core.add(make_request("r", [*SHARED, 50], 2))
+    bench.step()
+    bench.core.abort("r")
+    bench.tiering.turn()
+    bench.settle()
+    assert not bench.tiering.holds
+    assert bench.tiering.restoring.restored == 0
+    assert bench.cache.usage().free == bench.cache.capacity
+    check(bench.scheduler)
+
+
+def test_running_requests_go_before_what_is_read() -> None:
+    """The one that runs needs the slots that blocks are read into."""
+    bench = filled(40, SHARED, moves=0, conservativeness=0.0)
+    running = make_request("running", [70, 71, 72], 30)
+    bench.core.add(running)
+    bench.step()
+    bench.core.add(make_request("waits", [*SHARED[:20], 50], 2))
+    bench.step()
+    assert bench.tiering.restoring.under_way
+    for _ in range(30):
+        if bench.core.stuck:
+            break
+        bench.step()
+    assert bench.core.stuck
+    bench.moves = 1
+    outputs = bench.run()
+    assert outputs["running"].finish_reason is not None
+    assert bench.scheduler.counters.retractions == 0
+
+
+def test_salts_are_apart_on_disk_too() -> None:
+    bench = filled()
+    own = Namespace(cache_salt="own")
+    assert answer(bench, [*SHARED, 50], namespace=own).cached_tokens == 0
+
+
+def test_a_new_process_knows_what_is_on_disk() -> None:
+    before = filled()
+    bench = DiskBench(200, blocks=before.disk.blocks)
+    assert answer(bench, [*SHARED, 50]).cached_tokens == len(SHARED)
+
+
+@pytest.mark.parametrize("policy", list(WritePolicy))
+def test_policies_of_writing(policy: WritePolicy) -> None:
+    bench = DiskBench(200, write=policy)
+    bench.core.add(make_request("r0", [*SHARED, 50], 1))
+    bench.run()
+    bench.settle()
+    once = len(bench.disk.blocks)
+    for number in (1, 2):
+        bench.core.add(make_request(f"r{number}", [*SHARED, 50 + number], 1))
+        bench.run()
+    bench.settle()
+    thrice = len(bench.disk.blocks)
+    wanted = {WritePolicy.ALL: (6, 6), WritePolicy.SELECTIVE: (0, 6)}
+    assert (once, thrice) == wanted.get(policy, (0, 0))
+
+
+def test_a_disk_that_fails_is_not_written_again(caplog: pytest.LogCaptureFixture) -> None:
+    bench = filled()
+    bench.disk.broken = "no space left on device"
+    answer(bench, [60, 61, 62, 63, 64, 65], "written")
+    bench.settle()
+    assert bench.tiering.error == "no space left on device"
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    bench.disk.broken = ""
+    blocks = len(bench.disk.blocks)
+    answer(bench, [80, 81, 82, 83, 84, 85], "not written")
+    bench.settle()
+    assert len(bench.disk.blocks) == blocks
+    bench.time.advance(100)
+    assert answer(bench, [*SHARED, 50]).cached_tokens == len(SHARED), "reads go on"
+
+
+def test_all_is_written_at_a_stop() -> None:
+    bench = DiskBench(200, write=WritePolicy.SELECTIVE)
+    answer(bench, [*SHARED, 50])
+    bench.settle()
+    assert not bench.disk.blocks
+    bench.tiering.save_all()
+    while bench.disk.jobs:
+        bench.work()
+    assert len(bench.disk.blocks) == 6

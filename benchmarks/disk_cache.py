@@ -47,6 +47,7 @@ from benchmarks.peer_client import Reply
 from benchmarks.peer_workloads import USUAL, Ask, Draw
 from benchmarks.rows import show_rows
 from benchmarks.served import median, serving
+from radixlm.memory.store_care import contents
 from radixlm.testing.checkpoints import SHAPES
 
 OWN, OUT = 20, 32
@@ -194,6 +195,7 @@ def load(model: Model, options: argparse.Namespace, place: Path) -> dict[str, An
         "rounds": options.rounds,
         "scale": options.scale,
         "alarms": alarms,
+        "stored_tokens": sum(each.blocks * each.block_tokens for each in contents(place / "load")),
         "disk_over_kv": disk_over_kv(model, place / "load"),
         "workloads": [{"workload": name, **compared(some)} for name, some in rows.items()],
     }

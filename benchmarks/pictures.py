@@ -10,12 +10,12 @@ import matplotlib as mpl
 from cycler import cycler
 from matplotlib.figure import Figure
 
-_SERIES = ["#2f7d4f", "#d9a441", "#3b6ea5", "#b0413e", "#59636e"]
+SERIES = ["#2f7d4f", "#d9a441", "#3b6ea5", "#b0413e", "#59636e"]
 
 
 def panels(count: int, title: str, height: float = 2.6) -> tuple[Figure, Sequence[Any]]:
     """A figure and its axes, from top to bottom."""
-    with mpl.rc_context({"axes.prop_cycle": cycler(color=_SERIES)}):
+    with mpl.rc_context({"axes.prop_cycle": cycler(color=SERIES)}):
         figure = Figure(figsize=(9, 0.5 + height * count), layout="constrained")
         axes = list(figure.subplots(count, 1, squeeze=False)[:, 0])
     for each in axes:

@@ -1,0 +1,95 @@
+"""benchmarks/disk_cache.py and disk_faults.py: what they count, and that they run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import disk_cache, disk_faults
+from benchmarks.disk_faults import Score
+from benchmarks.disk_restart import WINDOW, Seen
+from benchmarks.disk_servers import Model, disk_over_kv, drop_pages, fill, hit_rate, plain_read
+from benchmarks.peer_client import Reply
+from radixlm.memory.store_care import contents
+
+
+def _row(wall: float, gap: float, cached: int = 0) -> dict[str, float]:
+    return {"wall_s": wall, "gap_ms_p99": gap, "cached_tokens": cached}
+
+
+def test_ratios_are_of_the_two_in_one_round():
+    rounds = [
+        {"without": _row(1.0, 10.0, 5), "with": _row(2.0, 11.0, 6)},
+        {"without": _row(4.0, 40.0, 5), "with": _row(4.0, 60.0, 7)},
+        {"without": _row(8.0, 80.0, 5), "with": _row(4.0, 80.0, 8)},
+    ]
+    found = disk_cache.compared(rounds)
+    assert (found["throughput"], found["gap_p99"]) == (1.0, 1.1)
+    assert found["all_throughput"] == [0.5, 1.0, 2.0]
+    assert (found["cached"], found["cached_without"]) == (21, 15)
+
+
+def test_a_workload_that_failed_says_so():
+    assert disk_cache.compared([{"without": _row(1.0, 1.0), "with": {"error": "gone"}}]) == {
+        "error": "gone"
+    }
+
+
+def test_a_score_tells_wrong_from_lost():
+    expected = [Reply([number], token_ids=[number, 7]) for number in range(4)]
+    score = Score()
+    score.add([expected[0], Reply([1], token_ids=[1, 8])], expected, 4)
+    assert (score.right, score.wrong, score.lost) == (1, 1, 2)
+
+
+def test_hit_rates():
+    replies = [Reply([], prompt_tokens=100, cached=50), Reply([], prompt_tokens=300)]
+    assert hit_rate(replies) == 50 / 400
+    hits = [0.0] * WINDOW + [1.0] * WINDOW
+    assert Seen([], hits).rates(0, len(hits))[WINDOW] == 1 / WINDOW
+    assert Seen([], hits).rates(WINDOW, len(hits)) == [1.0] * WINDOW
+
+
+def test_pages_are_forgotten(tmp_path: Path):
+    (tmp_path / "some.blocks").write_bytes(bytes(1 << 20))
+    held = drop_pages(tmp_path)
+    if held is None:
+        pytest.skip("this file system does not say what is held")
+    assert held < 1
+    assert plain_read(tmp_path, 1 << 20) > 0
+
+
+@pytest.mark.slow
+def test_what_is_filled_in_is_the_models(tmp_path: Path):
+    model = Model.made("tiny", tmp_path, "bfloat16")
+    fill(model, tmp_path / "disk", 8_192)
+    (found,) = contents(tmp_path / "disk")
+    assert found.blocks * found.block_tokens == 8_192
+    assert 1 <= disk_over_kv(model, tmp_path / "disk") < 1.2
+
+
+@pytest.mark.slow
+def test_all_parts_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    picture = tmp_path / "picture.png"
+    arguments = ["--shape", "tiny", "--tokens", "512", "--rounds", "1", "--restarts", "1"]
+    arguments += ["--stored", "8192", "--only", "W4", "--scale", "0.1", "--requests", "16"]
+    disk_cache.main([*arguments, "--picture", str(picture), "--place", str(tmp_path)])
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert report["first"]["fewest_cached"] == 512
+    assert report["shared"]["second_over_first"] >= 0.95
+    assert report["start"]["cached_of_first_request"] == [4_096]
+    assert report["load"]["alarms"] == []
+    after = {row["setting"]: row["first_after"] for row in report["restart"]["workloads"]}
+    assert after["with a disk cache"] > 0.8 and after["without"] == 0
+    assert picture.stat().st_size > 1_000
+
+
+@pytest.mark.slow
+def test_a_kill_and_a_fault(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as ended:
+        disk_faults.main(["--kills", "2", "--faults", "full"])
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert ended.value.code == 0, report
+    assert report["killed"]["answers_right"] == 72

@@ -23,8 +23,9 @@ from radixlm.scheduler.restoring import Pace
 
 # How fast a disk is thought to be before anything was read, in bytes a second.
 FIRST_RATE = 1e9
-# Bytes of the pool that are had from the system before they are read into.
-MOST_POPULATED = 2 << 30
+# Bytes of the pool that are had from the system before they are read into, a second for 2 GB. Not in
+# the background: what requests write to the pool waited for that, up to 2 s.
+MOST_POPULATED = 256 << 20
 # The first requests find what is listed in this time.
 SECONDS_TO_LIST = 0.5
 
@@ -67,9 +68,7 @@ class Disk:
     def start(self) -> None:
         """Returns when all that is stored has been listed, or goes on being so for a while."""
         tokens = min(self._pool.capacity, MOST_POPULATED * self._pool.capacity // self._pool.nbytes)
-        threading.Thread(
-            target=self._pool.populate, args=(tokens,), name="radixlm-pool", daemon=True
-        ).start()
+        self._pool.populate(tokens)
         self._thread.start()
         self._listed.wait(SECONDS_TO_LIST)
 

@@ -185,7 +185,8 @@ def alone(groups: Sequence[int], place: int) -> Iterator[None]:
 async def measure_all(options: argparse.Namespace) -> dict[str, Any]:
     """The report: servers and rows."""
     timeout = httpx.Timeout(options.timeout, connect=CONNECT_SECONDS)
-    limits = httpx.Limits(max_connections=None)
+    # A server that was stopped meanwhile ends connections that nobody used when it goes on.
+    limits = httpx.Limits(max_connections=None, keepalive_expiry=1.0)
     async with httpx.AsyncClient(timeout=timeout, limits=limits) as client:
         peers = [Peer(url, client, options.model) for url in options.urls]
         rows = await measure(peers, options)

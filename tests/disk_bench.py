@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from radixlm.cache.write_queue import WritePolicy
 from radixlm.core.errors import InvariantError
-from radixlm.core.keys import Key
 from radixlm.core.moves import Drop, Ended, Job, Moved, News, Read, Report, StoredPath, Write
 from radixlm.core.request import RequestOutput
 from radixlm.engine.tiering import Tiering

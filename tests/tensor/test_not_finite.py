@@ -102,8 +102,8 @@ class _Broken:
         self.inner = inner
         self._value = value
 
-    def __call__(self, token_ids: torch.Tensor) -> torch.Tensor:
-        rows = self.inner(token_ids)
+    def __call__(self, token_ids: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        rows = self.inner(token_ids, out)
         rows[token_ids == BROKEN] = self._value
         return rows
 

@@ -18,8 +18,9 @@ import pytest
 from numba.core.codegen import get_host_cpu_features
 
 HERE = Path(__file__).parent
-QUICK = ("layers", "runner/test_masks.py")
-WHOLE = ("attention", "kernels/test_kernels.py", *QUICK)
+WHOLE = ("attention", "kernels/test_kernels.py", "layers", "runner/test_masks.py")
+# What differs between processors with vectors of one width is in these.
+VECTORS = ("attention/test_cpu_backend.py", "attention/test_coded_pool.py", "layers")
 AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "f16c")
 
 
@@ -37,15 +38,15 @@ class FeatureSet(NamedTuple):
 
 SETS = {
     "AVX2": FeatureSet(("avx2", "fma", "f16c"), "avx2", "AVX2"),
-    "AVX-512": FeatureSet(AVX512, "avx512", "AVX512_CORE"),
+    "AVX-512": FeatureSet(AVX512, "avx512", "AVX512_CORE", VECTORS),
     "AVX-512 with bfloat16 and bytes": FeatureSet(
-        (*AVX512, "avx512bf16", "avx512vnni"), "avx512", "AVX512_CORE_BF16"
+        (*AVX512, "avx512bf16", "avx512vnni"), "avx512", "AVX512_CORE_BF16", VECTORS
     ),
     "AMX, emulated": FeatureSet(
         (*AVX512, "avx512bf16"),
         "avx512",
         "AVX512_CORE_BF16",
-        ("attention", "layers"),
+        ("attention/test_cpu_backend.py", "attention/test_same_bits.py", "layers"),
         "tests.tensor.emulated_amx",
     ),
 }
@@ -65,9 +66,9 @@ def lacking(name: str) -> list[str]:
     return [feature for feature in SETS[name].features if f"+{feature}" not in present]
 
 
-def start(name: str, home: Path, files: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+def start(name: str, home: Path) -> subprocess.Popen[str]:
     """home: where kernels are kept that only seem to be this processor's."""
-    features, aten, onednn, usual, plugin = SETS[name]
+    features, aten, onednn, files, plugin = SETS[name]
     processor = {
         "NUMBA_CPU_NAME": "x86-64",
         "NUMBA_CPU_FEATURES": ",".join(f"+{feature}" for feature in features),
@@ -83,7 +84,7 @@ def start(name: str, home: Path, files: tuple[str, ...] = ()) -> subprocess.Pope
     program = [sys.executable, "-m", "pytest", "-qxrs", "-m", "not slow", "-p", "no:cacheprovider"]
     program += [] if plugin is None else ["-p", plugin]
     return subprocess.Popen(  # noqa: S603
-        [*program, *(str(HERE / file) for file in files or usual)],
+        [*program, *(str(HERE / file) for file in files)],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -94,14 +95,6 @@ def start(name: str, home: Path, files: tuple[str, ...] = ()) -> subprocess.Pope
 def check(name: str, run: subprocess.Popen[str]) -> None:
     output, _ = run.communicate(timeout=900)
     assert run.returncode == 0, output[-3000:]
-
-
-@pytest.mark.slow
-def test_the_operations_between_products_with_less(tmp_path: Path) -> None:
-    """One set, and what compiles soon, so that `make check` has some of it."""
-    if missing := lacking("AVX2"):
-        pytest.skip(f"this processor has no {', '.join(missing)}")
-    check("AVX2", start("AVX2", tmp_path, QUICK))
 
 
 @pytest.fixture(scope="module")

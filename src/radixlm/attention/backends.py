@@ -24,6 +24,7 @@ from radixlm.core.errors import ConfigError
 from radixlm.kernels.amx import has_tiles
 from radixlm.kernels.code_dots import has_code_dots
 from radixlm.kernels.dots import has_pairs
+from radixlm.kernels.jit import COUNTERS
 from radixlm.kernels.openmp import Worker, team, threads_for
 from radixlm.layers.linear import QueryKeyNorm
 from radixlm.layers.rotary import Rotation
@@ -31,6 +32,12 @@ from radixlm.memory.pools import KVPool
 
 # Arguments of the merging kernel, see `number_parts`.
 _LISTS = ("token", "first", "parts_of")
+# Arguments that are not a plan's.
+_OF_A_CALL = {
+    *COUNTERS,
+    *("qkv", "stride", "table", "q", "q_stride", "keys", "values", "scales", "answers"),
+    *("q_weight", "k_weight", "eps"),
+}
 # Contexts are cut while a thread has fewer units of work than this, or reads of single tokens.
 _UNITS_PER_THREAD, _READS_PER_THREAD = 8, 4
 # Of parts of contexts, in float32: where tokens would have more, contexts are not cut.
@@ -200,6 +207,8 @@ class CpuAttention:
 
     placing: see `place`. workers: each token has one read that is its answer, or several that
     `merge` makes it of. memory: what their arguments point at.
+
+    answers: memory for the results of all layers; None: each has its own.
     """
 
     def __init__(
@@ -219,12 +228,31 @@ class CpuAttention:
         self._merge = merge
         self._threads = threads
         self._memory = memory
+        self.answers: Tensor | None = None
+
+    @property
+    def tokens(self) -> int:
+        rows: int = self._placing.arguments.rows
+        return rows
+
+    @property
+    def calls(self) -> list[tuple[Worker, list[str]]]:
+        """The workers of a layer, in the order in which they are called, and the arguments of each
+        that are the same in all layers: those of this step's plan.
+        """
+        workers = [self._placing, *self._workers, *([self._merge] if self._merge else [])]
+        return [
+            (worker, [name for name in worker.fields if name not in _OF_A_CALL])
+            for worker in workers
+        ]
 
     def __call__(
         self, layer: int, qkv: Tensor, rotation: Rotation, norm: QueryKeyNorm | None
     ) -> Tensor:
         """See `Attend`."""
-        answers = torch.empty((qkv.shape[0], self._width), dtype=qkv.dtype, device="cpu")
+        answers = self.answers
+        if answers is None:
+            answers = torch.empty((qkv.shape[0], self._width), dtype=qkv.dtype, device="cpu")
         at, stride = qkv.data_ptr(), qkv.stride(0) * qkv.element_size()
         pool = self._pool
         sides = pool.keys, pool.values, pool.scales

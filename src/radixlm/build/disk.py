@@ -23,6 +23,8 @@ from radixlm.scheduler.restoring import Pace
 
 # How fast a disk is thought to be before anything was read, in bytes a second.
 FIRST_RATE = 1e9
+# Bytes of the pool that are had from the system before they are read into.
+MOST_POPULATED = 2 << 30
 # The first requests find what is listed in this time.
 SECONDS_TO_LIST = 0.5
 
@@ -58,11 +60,16 @@ class Disk:
         self._block_tokens = config.disk_block_tokens
         self._rate = FIRST_RATE / blocks.nbytes * config.disk_block_tokens
         self._send = send
+        self._pool = pool
         self._listed = threading.Event()
         self._thread = Transfers(store, blocks, self._report)
 
     def start(self) -> None:
         """Returns when all that is stored has been listed, or goes on being so for a while."""
+        tokens = min(self._pool.capacity, MOST_POPULATED * self._pool.capacity // self._pool.nbytes)
+        threading.Thread(
+            target=self._pool.populate, args=(tokens,), name="radixlm-pool", daemon=True
+        ).start()
         self._thread.start()
         self._listed.wait(SECONDS_TO_LIST)
 

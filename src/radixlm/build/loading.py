@@ -25,6 +25,7 @@ from radixlm.build.resolve import (
     resolve_threads,
 )
 from radixlm.cache import RadixCache, make_policy
+from radixlm.cache.eviction import EvictionPolicy
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError
 from radixlm.core.grammar import Grammar
@@ -155,14 +156,7 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
     token_bytes = bytes_per_token(*shape, dtype, coded=config.kv_cache_dtype == "int8")
     capacity = config.kv_tokens or default_kv_tokens(token_bytes, device)
     pin_budget = resolve_pin_budget(config, capacity, context)
-    cache = RadixCache(
-        capacity,
-        config.page_size,
-        enabled=not config.disable_radix_cache,
-        policy=policy,
-        pin_budget=pin_budget,
-        reserve=min(RESERVE, capacity // _RESERVES_IN_POOL),
-    )
+    cache = _cache(config, policy, capacity, pin_budget)
     limits = Limits(context, cache.largest_request, model_config.vocab_size)
     pool, table = _memory(config, shape, cache.capacity, limits.longest, dtype, device)
     inbox: SimpleQueue[Inbound] = SimpleQueue()
@@ -204,6 +198,19 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
         core, processor, max_queued_requests=config.max_queued_requests, inbox=inbox, disk=disk
     )
     return Loaded(config, info, tokenizer, template, client)
+
+
+def _cache(
+    config: EngineConfig, policy: EvictionPolicy, capacity: int, pin_budget: int
+) -> RadixCache:
+    return RadixCache(
+        capacity,
+        config.page_size,
+        enabled=not config.disable_radix_cache,
+        policy=policy,
+        pin_budget=pin_budget,
+        reserve=min(RESERVE, capacity // _RESERVES_IN_POOL),
+    )
 
 
 def _name(dtype: torch.dtype) -> str:

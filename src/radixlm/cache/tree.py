@@ -255,9 +255,7 @@ class RadixTree:
         return node
 
     def dec_lock_ref(self, node: TreeNode, *, used: bool = True) -> None:
-        """Let go of a path; `used`: just now. O(nodes on the path). Raises CacheError if no lock
-        ends there.
-        """
+        """Let go of a path, `used` until now or not. O(nodes). Raises CacheError if not held."""
         if node.held < 1:
             raise CacheError(f"node {node.id} is not locked")
         node.held -= 1
@@ -268,8 +266,7 @@ class RadixTree:
         at: TreeNode | None = node
         while at is not None:
             parent = at.parent
-            if used:
-                at.last_used = self.uses
+            at.last_used = self.uses if used else at.last_used
             at.lock_ref = locks = at.lock_ref - 1
             if not locks:
                 freed += at.resident

@@ -23,7 +23,7 @@ from radixlm.engine.engine_core import EngineCore
 from radixlm.engine.engine_stats import EngineStats, StepLog
 from radixlm.engine.watching import TreeUpdate
 
-# What is cached may be written to disk for so many seconds when the engine stops.
+# How long what is cached may be written to disk when the engine stops.
 SECONDS_TO_SAVE = 10.0
 
 _logger = logging.getLogger("radixlm.engine")

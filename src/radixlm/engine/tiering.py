@@ -109,7 +109,7 @@ class Tiering:
 
     @contextmanager
     def timing(self, n_tokens: int) -> Iterator[None]:
-        """Inside a step computes so many tokens."""
+        """Inside a step computes this many tokens."""
         began = self._clock.now()
         yield
         if n_tokens >= self.tier.block_tokens:  # few take as long as one

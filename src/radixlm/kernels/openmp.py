@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import functools
 import threading
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import torch
 
@@ -33,6 +35,35 @@ class Team:
             self._parallel.argtypes = (address, address, number, number)
             self._parallel.restype = None
         self._awake: threading.Event | None = None
+        self._scratches = [torch.empty(0, dtype=torch.uint8)]
+        self.calls: list[Call] | None = None
+
+    @property
+    def meeting(self) -> int:
+        """The address of a function that returns when all threads of a worker have called it; 0
+        where a worker has one.
+        """
+        if self._parallel is None:
+            return 0
+        return ctypes.cast(self._process.GOMP_barrier, ctypes.c_void_p).value or 0
+
+    @contextmanager
+    def recorded(self) -> Iterator[list[Call]]:
+        """The calls of workers that are made meanwhile; only for the thread that computes."""
+        calls: list[Call] = []
+        self.calls = calls
+        try:
+            yield calls
+        finally:
+            self.calls = None
+
+    def scratch(self, size: int) -> int:
+        """The address of memory for what one call of a worker keeps: at least `size` bytes, which
+        stay where they are.
+        """
+        if self._scratches[-1].numel() < size:
+            self._scratches.append(torch.empty(2 * size, dtype=torch.uint8))
+        return self._scratches[-1].data_ptr()
 
     @property
     def is_whole(self) -> bool:
@@ -100,6 +131,14 @@ def threads_for(rows: int, rows_per_unit: int) -> int | None:
     return None if rows > rows_per_unit else 1
 
 
+class Call(NamedTuple):
+    """Of a worker, with what its arguments were, as bytes."""
+
+    worker: Worker
+    arguments: bytes
+    threads: int
+
+
 class Worker:
     """A kernel with its arguments, on the team's threads. One call at a time.
 
@@ -112,7 +151,20 @@ class Worker:
         self.arguments: Any = kernel.arguments(**arguments)
         self._at = ctypes.addressof(self.arguments)
 
+    @property
+    def code(self) -> int:
+        """The address of its kernel."""
+        return self._kernel.address
+
+    @property
+    def fields(self) -> list[str]:
+        """What its arguments are, counters included."""
+        return [name for name, _ in self.arguments._fields_]
+
     def __call__(self, threads: int | None = None) -> None:
         """threads: as many as the team has unless given."""
+        threads = threads or self._team.size
+        if self._team.calls is not None:
+            self._team.calls.append(Call(self, bytes(self.arguments), threads))
         self.arguments.units_taken = self.arguments.threads_seen = 0
-        self._team.run(self._kernel.address, self._at, threads or self._team.size)
+        self._team.run(self._kernel.address, self._at, threads)

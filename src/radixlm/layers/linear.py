@@ -15,8 +15,9 @@ from torch.nn import functional
 from radixlm.core.errors import ModelError
 from radixlm.kernels.openmp import Worker, threads_for
 from radixlm.layers.compiled import ROWS_PER_UNIT, Gate, TensorOptions, norm_kernel
+from radixlm.layers.products import PanelProduct
 from radixlm.layers.quantized import QuantizedWeight, stacked
-from radixlm.layers.quantized_products import DTYPES
+from radixlm.layers.quantized_products import DTYPES, QuantizedProduct
 from radixlm.layers.ways import PLAIN, Choice, Choose, Product, Weight, packed, plain
 
 # Of a weight (out, in).
@@ -46,15 +47,22 @@ class Linear:
         rows = sum(self.parts.values())
         self.weight = options.empty(rows, in_features)
         self.bias = options.empty(rows) if bias else None
-        self._packed: Callable[[Tensor], Tensor] | None = None
+        self._packed: Callable[..., Tensor] | None = None
         self._quantized: dict[str, QuantizedWeight] = {}
         self.result = options.dtype
         self.gate = Gate(options) if gated else None
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """(tokens, in_features) -> (tokens, sum of the parts), half as many if gated."""
+    @property
+    def is_compiled(self) -> bool:
+        """Whether it is one call of a worker."""
+        return isinstance(self._packed, PanelProduct | QuantizedProduct)
+
+    def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        """(tokens, in_features) -> (tokens, sum of the parts), half as many if gated. out: memory
+        for that; only one that is compiled takes it.
+        """
         if self._packed is not None:
-            return self._packed(x)
+            return self._packed(x) if out is None else self._packed(x, out)
         made = plain(x, self.weight, self.bias, self.result)
         return made if self.gate is None else self.gate(made)
 
@@ -158,9 +166,11 @@ class GatedMLP:
         self.gate_up = Linear(hidden_size, both, options, bias=bias, gated=True)
         self.down = Linear(intermediate_size, {"down_proj": hidden_size}, options, bias=bias)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """(tokens, hidden_size) -> (tokens, hidden_size)."""
-        return self.down(self.gate_up(x))
+    def __call__(self, x: Tensor, gated: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+        """(tokens, hidden_size) -> (tokens, hidden_size). gated, out: where what is between and the
+        result are to be, see `Linear`.
+        """
+        return self.down(self.gate_up(x, gated), out)
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         yield from self.gate_up.named_weights()
@@ -183,15 +193,20 @@ class RMSNorm:
                 eps=_bits_of(eps),
             )
 
-    def __call__(self, x: Tensor, added: Tensor | None = None) -> Tensor:
-        """Add `added` to x, in place, and norm the sum: (tokens, size) -> (tokens, size), new. Both
-        are contiguous.
+    @property
+    def is_compiled(self) -> bool:
+        """Whether it is one call of a worker."""
+        return self._worker is not None
+
+    def __call__(self, x: Tensor, added: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+        """Add `added` to x, in place, and norm the sum: (tokens, size) -> (tokens, size), new or,
+        if compiled, in `out`. All are contiguous.
         """
         if self._worker is None:
             if added is not None:
                 x.add_(added)
             return functional.rms_norm(x, self.weight.shape, self.weight, self.eps)
-        out = torch.empty_like(x)
+        out = torch.empty_like(x) if out is None else out
         arguments = self._worker.arguments
         arguments.rows, arguments.width = x.shape
         arguments.hidden, arguments.out = x.data_ptr(), out.data_ptr()
@@ -239,9 +254,9 @@ class TokenEmbedding:
     def __init__(self, vocab_size: int, hidden_size: int, options: TensorOptions) -> None:
         self.weight = options.empty(vocab_size, hidden_size)
 
-    def __call__(self, token_ids: Tensor) -> Tensor:
-        """(tokens,) int64 -> (tokens, hidden_size), new memory."""
-        return self.weight.index_select(0, token_ids)
+    def __call__(self, token_ids: Tensor, out: Tensor | None = None) -> Tensor:
+        """(tokens,) int64 -> (tokens, hidden_size), new memory or `out`."""
+        return torch.index_select(self.weight, 0, token_ids, out=out)
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         yield "weight", self.weight

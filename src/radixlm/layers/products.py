@@ -123,10 +123,12 @@ class PanelProduct:
             for form in forms
         }
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """(tokens, in) -> (tokens, out). x: strided over tokens."""
+    def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        """(tokens, in) -> (tokens, out). x: strided over tokens. out: where that is to be, if not
+        in new memory.
+        """
         rows = x.shape[0]
-        made = x.new_empty((rows, self._outputs), dtype=self._dtype)
+        made = x.new_empty((rows, self._outputs), dtype=self._dtype) if out is None else out
         if x.stride(1) != 1:
             x = x.contiguous()
         form = self._form_for(rows)

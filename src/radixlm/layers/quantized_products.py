@@ -125,10 +125,12 @@ class QuantizedProduct:
             for form in forms
         }
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """(tokens, in) -> (tokens, out). x: strided over tokens."""
+    def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        """(tokens, in) -> (tokens, out). x: strided over tokens. out: where that is to be, if not
+        in new memory.
+        """
         rows = x.shape[0]
-        made = x.new_empty((rows, self._outputs), dtype=self._result)
+        made = x.new_empty((rows, self._outputs), dtype=self._result) if out is None else out
         if x.stride(1) != 1:
             x = x.contiguous()
         if (rows, self._team.size) != self._ready:
@@ -137,8 +139,7 @@ class QuantizedProduct:
         arguments = worker.arguments
         arguments.x, arguments.x_stride = x.data_ptr(), x.stride(0) * x.element_size()
         arguments.into = made.data_ptr()
-        scratch = torch.empty(self._room, dtype=torch.uint8)
-        arguments.scratch = -(-scratch.data_ptr() // LINE) * LINE
+        arguments.scratch = -(-self._team.scratch(self._room) // LINE) * LINE
         worker()
         return made
 

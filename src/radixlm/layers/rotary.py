@@ -152,6 +152,8 @@ class Rotary:
         table.mul_(rope.attention_factor)
         self._table = table.to(dtype=options.dtype, device=options.device)
 
-    def at(self, positions: Tensor) -> Rotation:
-        """The rotations of `positions` (tokens,) int64, each in [0, context_length)."""
-        return Rotation(self._table.index_select(0, positions))
+    def at(self, positions: Tensor, out: Tensor | None = None) -> Rotation:
+        """The rotations of `positions` (tokens,) int64, each in [0, context_length). out: memory
+        for their table.
+        """
+        return Rotation(torch.index_select(self._table, 0, positions, out=out))

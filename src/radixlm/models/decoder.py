@@ -8,8 +8,9 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from radixlm.attention.backends import Attend
+from radixlm.attention.backends import Attend, CpuAttention
 from radixlm.layers.compiled import TensorOptions
+from radixlm.layers.few_tokens import ANYWHERE, MOST_TOKENS, FewTokens, Places
 from radixlm.layers.linear import (
     GatedMLP,
     Linear,
@@ -41,9 +42,12 @@ class SelfAttention:
             self.norm = QueryKeyNorm(config.n_heads, config.head_dim, eps, options)
         self.output = Linear(q, {"o_proj": hidden}, options, bias=traits.output_bias)
 
-    def __call__(self, x: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
-        """(tokens, hidden_size) -> (tokens, hidden_size)."""
-        return self.output(attend(self.layer, self.qkv(x), rotation, self.norm))
+    def __call__(
+        self, x: Tensor, rotation: Rotation, attend: Attend, at: Places = ANYWHERE
+    ) -> Tensor:
+        """(tokens, hidden_size) -> (tokens, hidden_size). at: where it computes."""
+        qkv = self.qkv(x, at.qkv)
+        return self.output(attend(self.layer, qkv, rotation, self.norm), at.part)
 
     def named_weights(self) -> NamedWeights:
         yield from self.qkv.named_weights()
@@ -62,15 +66,27 @@ class DecoderLayer:
         self.mlp_norm = RMSNorm(hidden, eps, options)
         self.mlp = GatedMLP(hidden, config.intermediate_size, options, bias=config.traits.mlp_bias)
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether it is nothing but calls of workers, attention left out."""
+        products = (self.attention.qkv, self.attention.output, self.mlp.gate_up, self.mlp.down)
+        return all(each.is_compiled for each in (self.attention_norm, self.mlp_norm, *products))
+
     def __call__(
-        self, hidden: Tensor, part: Tensor | None, rotation: Rotation, attend: Attend
+        self,
+        hidden: Tensor,
+        part: Tensor | None,
+        rotation: Rotation,
+        attend: Attend,
+        at: Places = ANYWHERE,
     ) -> Tensor:
         """Take `part`, which the layer before computed, into `hidden` (tokens, hidden_size), in
         place; the same for attention's. Returns the MLP's part, for the next to take in: a norm
-        adds on the way.
+        adds on the way. at: where it computes, if it is compiled.
         """
-        part = self.attention(self.attention_norm(hidden, part), rotation, attend)
-        return self.mlp(self.mlp_norm(hidden, part))
+        normed = self.attention_norm(hidden, part, at.normed)
+        part = self.attention(normed, rotation, attend, at)
+        return self.mlp(self.mlp_norm(hidden, part, at.normed), at.gated, at.part)
 
     def named_weights(self) -> NamedWeights:
         yield from _under("input_layernorm", self.attention_norm.named_weights())
@@ -87,12 +103,14 @@ class CausalLM:
 
     def __init__(self, config: ModelConfig, *, dtype: torch.dtype, device: torch.device) -> None:
         self.config = config
-        options, hidden = TensorOptions(dtype, device), config.hidden_size
+        self._options = options = TensorOptions(dtype, device)
+        hidden = config.hidden_size
         self.embedding = TokenEmbedding(config.vocab_size, hidden, options)
         self.rotary = Rotary(config.rope, config.head_dim, config.context_length, options)
         self.layers = [DecoderLayer(config, layer, options) for layer in range(config.n_layers)]
         self.norm = RMSNorm(hidden, config.rms_norm_eps, options)
         self.head = LMHead(self.embedding, tied=config.tie_word_embeddings)
+        self._few_tokens: FewTokens | None = None
 
     def forward(
         self, token_ids: Tensor, positions: Tensor, attend: Attend, logit_rows: Tensor
@@ -104,11 +122,21 @@ class CausalLM:
         logit_rows: (n,) int64, the tokens whose next token is wanted.
         Returns (n, vocab_size) float32 logits.
         """
-        hidden = self.embedding(token_ids)
-        rotation = self.rotary.at(positions)
-        part: Tensor | None = None
-        for layer in self.layers:
-            part = layer(hidden, part, rotation, attend)
+        few = self._few_tokens if token_ids.numel() <= MOST_TOKENS else None
+        at = ANYWHERE if few is None else few.places(token_ids.numel())
+        hidden = self.embedding(token_ids, at.hidden)
+        rotation = self.rotary.at(positions, at.rotation)
+
+        def through() -> Tensor | None:
+            part: Tensor | None = None
+            for layer in self.layers:
+                part = layer(hidden, part, rotation, attend, at)
+            return part
+
+        if few is not None and isinstance(attend, CpuAttention):
+            part = few.run(attend, at, through)
+        else:
+            part = through()
         last = None if part is None else part.index_select(0, logit_rows)
         return self.head(self.norm(hidden.index_select(0, logit_rows), last))
 
@@ -116,6 +144,12 @@ class CausalLM:
         """Lay the weights out for this machine, one matrix at a time. Once, after loading."""
         for _, linear in self.linears():
             linear.pack(choose, quantize)
+        if all(layer.is_compiled for layer in self.layers):
+            config, hidden = self.config, self.config.hidden_size
+            heads, kv = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
+            gated = config.intermediate_size
+            sizes = hidden, config.head_dim, hidden, heads + 2 * kv, heads, gated, hidden
+            self._few_tokens = FewTokens(sizes, self._options)
 
     def linears(self) -> Iterator[tuple[str, Linear]]:
         """All products, in the order in which they are computed, and where their names begin."""

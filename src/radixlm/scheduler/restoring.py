@@ -24,7 +24,7 @@ LEARNING_RATE = 1 / 4
 READING_TO_COMPUTING = 20
 # A thread may wait for a processor this long, seconds, before its silence says something.
 GRACE = 0.02
-# For silence, a request is given up to 1 / PARTS of the time that it would take to compute the rest.
+# To silence, a request loses up to 1 / PARTS of the time that it takes to compute the rest.
 PARTS = 4
 # Seconds without restorations after one was too slow; twice as many after each next one.
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 64.0
@@ -230,7 +230,7 @@ class Restoring:
         self.pace.read = self.pace.first_read
 
     def _pays(self, tokens: int, gained: int) -> bool:
-        """Whether to read so many tokens, after all that is read already, is faster than to compute
+        """Whether it is faster to read these tokens, after all that is being read, than to compute
         those that are gained by it.
         """
         seconds = gained / self.pace.computed

@@ -178,26 +178,26 @@ def merge_forgets_who_used_the_upper_half(merge, self, node):
 
 
 @around(RadixTree, "dec_lock_ref")
-def unlock_skips_the_parent(dec, self, node):
+def unlock_skips_the_parent(dec, self, node, *, used=True):
     if node.parent is not None and not node.parent.is_root:
         node.parent.lock_ref += 1
-    dec(self, node)
+    dec(self, node, used=used)
 
 
 @around(RadixTree, "dec_lock_ref")
-def unlock_stops_below_the_root(dec, self, node):
+def unlock_stops_below_the_root(dec, self, node, *, used=True):
     root = node
     while root.parent is not None:
         root = root.parent
     root.lock_ref += 1
-    dec(self, node)
+    dec(self, node, used=used)
 
 
 @around(RadixTree, "dec_lock_ref")
-def unlock_skips_the_end(dec, self, node):
+def unlock_skips_the_end(dec, self, node, *, used=True):
     if not node.is_root:
         node.lock_ref += 1
-    dec(self, node)
+    dec(self, node, used=used)
 
 
 @around(RadixTree, "settle")
@@ -207,11 +207,11 @@ def unlock_does_not_offer_the_leaf_for_eviction(settle, self, node):
 
 
 @around(RadixTree, "dec_lock_ref")
-def unlock_does_not_touch(dec, self, node):
-    used = {at: at.last_used for at in self.nodes()}
-    dec(self, node)
+def unlock_does_not_touch(dec, self, node, *, used=True):
+    before = {at: at.last_used for at in self.nodes()}
+    dec(self, node, used=used)
     for at in self.nodes():
-        at.last_used = used.get(at, at.last_used)
+        at.last_used = before.get(at, at.last_used)
 
 
 @around(RadixTree, "inc_lock_ref")

@@ -46,7 +46,9 @@ PLANS = st.builds(
     salt=st.sampled_from(["", "", "", "x"]),
     priority=st.sampled_from([0, 0, 2]),
     aborted=st.one_of(st.none(), st.none(), st.integers(0, 6)),
-    what=st.sampled_from(["", "flush", "flush", "flush", "lose", "stall", "go on", "break", "time"]),
+    what=st.sampled_from(
+        ["", "flush", "flush", "flush", "lose", "stall", "go on", "break", "time"]
+    ),
     which=st.integers(0, 50),
     waits=st.sampled_from([0, 1, 3, 30, 30]),
 )

@@ -30,20 +30,20 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_format_has_figures(tiny: Path, tmp_path: Path) -> None:
     path = tmp_path / "figures.json"
-    arguments = ["quantized", str(tiny), "--format", "int8", "--format", "int4", "--rounds", "2"]
+    arguments = ["quantized", str(tiny), "--format", "int8", "--format", "bf16", "--rounds", "2"]
     arguments += ["--answer", "3", "--prefill", "20", "--threads", "2", "--json", str(path)]
     result = CliRunner().invoke(command, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout.splitlines()[-1])
     assert json.loads(path.read_text()) == report
     assert report["gb_per_s"] > 0
-    assert [row["name"] for row in report["rows"]] == ["int8", "int4"]
+    assert [row["name"] for row in report["rows"]] == ["int8", "bf16"]
     for row in report["rows"]:
         assert len(row["decode_s"]) == len(row["prefill_s"]) == 2
         assert row["decode_per_s"] == pytest.approx(1 / min(row["decode_s"]), rel=0.02)
         assert row["prefill_per_s"] == pytest.approx(20 / min(row["prefill_s"]), rel=0.02)
         assert row["decode_theirs_over_ours"] == 1
-    assert report["memory"].keys() == {"int8", "int4"}
+    assert report["memory"].keys() == {"int8", "bf16"}
 
 
 def test_bytes_are_those_of_codes_and_scales() -> None:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import mmap
+import platform
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -120,3 +123,23 @@ def test_a_pool_takes_memory_only_where_it_is_written() -> None:
     assert resident() - before < pool.nbytes // 10
     pool.write(0, torch.tensor([7]), torch.ones(1, 2, 16), torch.ones(1, 2, 16))
     assert pool.keys[0][6:9].sum() == 32
+
+
+OLD = sys.platform != "linux" or tuple(map(int, platform.release().split(".")[:2])) < (5, 14)
+
+
+@pytest.mark.skipif(OLD, reason="Linux has it since 5.14")
+def test_populated_memory_is_there_and_holds_what_it_held() -> None:
+    pool = KVPool(2, 200_000, 2, 16, torch.float32)
+    pool.keys[1][7] = 3.0
+    before = _resident()
+    pool.populate(100_000)
+    grown = _resident() - before
+    assert pool.nbytes * 0.4 < grown < pool.nbytes * 0.7
+    assert pool.keys[1][7].eq(3.0).all()
+    assert not pool.values[1][:1000].any()
+
+
+def _resident() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * mmap.PAGESIZE

@@ -1,0 +1,84 @@
+"""Steps of few tokens: the calls of all layers in one go, see `kernels.chain`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+from radixlm.kernels.chain import Chain
+from radixlm.kernels.openmp import Worker, team
+from radixlm.layers.compiled import TensorOptions
+
+# With more of them products take so long that starting them is nothing.
+MOST_TOKENS = 64
+# Each has the arguments of all calls of a step: 40 KB with 30 layers.
+_MOST_CHAINS = 128
+
+
+class Places(NamedTuple):
+    """Where what a step computes is to be, (tokens, size of it) each; None: in new memory. All
+    layers, one after the other, use the same.
+    """
+
+    hidden: Tensor | None = None
+    rotation: Tensor | None = None
+    normed: Tensor | None = None
+    qkv: Tensor | None = None
+    answers: Tensor | None = None
+    gated: Tensor | None = None
+    part: Tensor | None = None
+
+
+ANYWHERE = Places()
+
+
+class Attention(Protocol):
+    """What a step's attention tells: its new tokens, the workers of a layer in the order in which
+    they are called, and the arguments of each that are the same in all layers. answers: memory for
+    its results.
+    """
+
+    answers: Tensor | None
+
+    @property
+    def tokens(self) -> int: ...
+
+    @property
+    def calls(self) -> Sequence[tuple[Worker, Collection[str]]]: ...
+
+
+class FewTokens:
+    """The layers of steps of up to MOST_TOKENS tokens, of a model whose layers are nothing but
+    calls of workers.
+
+    A step like an earlier one (tokens, threads, kinds of reads) makes that one's calls again;
+    others are computed as always, in the same places, and their calls are recorded.
+    """
+
+    def __init__(self, sizes: Sequence[int], options: TensorOptions) -> None:
+        """sizes: of a token in each of the `Places`."""
+        self._places = [options.empty(MOST_TOKENS, size) for size in sizes]
+        self._chains: dict[tuple[object, ...], Chain] = {}
+
+    def places(self, tokens: int) -> Places:
+        return Places(*(place[:tokens] for place in self._places))
+
+    def run(
+        self, attend: Attention, at: Places, through: Callable[[], Tensor | None]
+    ) -> Tensor | None:
+        """What `through` returns when it has computed all layers, in these places."""
+        calls = attend.calls
+        key = (attend.tokens, team().size, *(worker.code for worker, _ in calls))
+        chain = self._chains.get(key)
+        if chain is not None:
+            chain([worker for worker, _ in calls])
+            return at.part
+        attend.answers = at.answers
+        with team().recorded() as made:
+            part = through()
+        if len(self._chains) >= _MOST_CHAINS:
+            del self._chains[next(iter(self._chains))]
+        self._chains[key] = Chain(made, calls)
+        return part

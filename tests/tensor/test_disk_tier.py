@@ -1,0 +1,143 @@
+"""Answers do not depend on where keys and values were: computed, in the pool, on disk, in part."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from radixlm import Engine, SamplingParams
+from radixlm.core.errors import ConfigError
+from radixlm.core.request import Namespace, RequestOutput
+from radixlm.testing.reference import ARCHITECTURES, make_checkpoint
+
+BLOCK = 8
+LONG = [2 + number * 7 % 60 for number in range(90)]
+PROMPTS = [LONG, [*LONG[:45], *range(2, 40)], [7, 8, 9]]
+PARAMS = SamplingParams(max_tokens=10, temperature=0, ignore_eos=True, logprobs=2)
+EXACT: dict[str, Any] = {"dtype": "bfloat16", "deterministic": True}
+
+
+def opened(model: Path, disk: Path | None, **flags: Any) -> Engine:
+    given: dict[str, Any] = {"kv_tokens": 1_000, "disk_write_policy": "all", **flags}
+    if disk is not None:
+        given |= {"disk_cache": str(disk), "disk_block_tokens": BLOCK, "disk_cache_gb": 0.1}
+    return Engine(str(model), **given)
+
+
+def answers(engine: Engine) -> list[RequestOutput]:
+    return [engine.generate(prompt, PARAMS)[0] for prompt in PROMPTS]
+
+
+def bits(outputs: list[RequestOutput]) -> list[object]:
+    return [(output.token_ids, output.logprobs) for output in outputs]
+
+
+def cached(outputs: list[RequestOutput]) -> list[int]:
+    return [output.cached_tokens for output in outputs]
+
+
+def check_restarts(
+    model: Path, disk: Path, bits_of: list[object], wanted: list[int], **flags: Any
+) -> None:
+    """Restart until as much is read as is stored: on a busy machine some is computed instead, since
+    that is faster. The bits are the same each time.
+    """
+    seen = []
+    for _ in range(10):
+        with opened(model, disk, **{**flags, "disk_write_policy": "off"}) as engine:
+            read = answers(engine)
+        assert bits(read) == bits_of
+        seen.append(cached(read))
+        if seen[-1] == wanted:
+            return
+    pytest.fail(f"cached were {seen}, never {wanted}")
+
+
+@pytest.mark.parametrize("kept", ["auto", "int8"])
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        "llama",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ARCHITECTURES if name != "llama"),
+    ],
+)
+def test_the_same_bits_from_everywhere(tmp_path: Path, architecture: str, kept: str) -> None:
+    model, disk = make_checkpoint(tmp_path / "model", architecture), tmp_path / "disk"
+    flags = {**EXACT, "kv_cache_dtype": kept}
+    with opened(model, None, **flags) as engine:
+        cold = answers(engine)
+    assert cached(cold) == [0, 45, 0]
+    with opened(model, disk, **flags) as engine:
+        assert bits(answers(engine)) == bits(cold)
+        warm = answers(engine)
+        assert bits(warm) == bits(cold)
+        assert cached(warm) == [89, 82, 2]
+    check_restarts(model, disk, bits(cold), [88, 80, 0], **flags)
+
+
+def test_half_from_disk(tmp_path: Path) -> None:
+    """What another prompt had stored of it, then computed."""
+    model, disk = make_checkpoint(tmp_path / "model", "llama"), tmp_path / "disk"
+    with opened(model, None, **EXACT) as engine:
+        cold = answers(engine)
+    with opened(model, disk, **EXACT) as engine:
+        engine.generate(LONG[:50], PARAMS)
+    check_restarts(model, disk, bits(cold), [48, 45, 0], **EXACT)
+
+
+def test_other_weights_types_and_salts_are_apart(tmp_path: Path) -> None:
+    model, disk = make_checkpoint(tmp_path / "model", "llama"), tmp_path / "disk"
+    other = make_checkpoint(tmp_path / "other" / "model", "llama", seed=1)
+    with opened(model, disk, dtype="bfloat16") as engine:
+        engine.generate(LONG, PARAMS)
+    for folder, flags in (
+        (other, {"dtype": "bfloat16"}),
+        (model, {"dtype": "float32"}),
+        (model, {"dtype": "bfloat16", "kv_cache_dtype": "int8"}),
+        (model, {"dtype": "bfloat16", "page_size": 2}),
+    ):
+        with opened(folder, disk, **flags) as engine:
+            assert engine.generate(LONG, PARAMS)[0].cached_tokens == 0
+    with opened(model, disk, dtype="bfloat16") as engine:
+        salted = engine.generate(LONG, PARAMS, namespace=Namespace(cache_salt="a"))
+        assert salted[0].cached_tokens == 0
+        assert engine.generate(LONG, PARAMS)[0].cached_tokens > 0
+
+
+def test_a_folder_that_is_lost_ends_only_the_writing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, disk = make_checkpoint(tmp_path / "model", "llama"), tmp_path / "disk"
+    with opened(model, disk, **EXACT) as engine:
+        first = bits(answers(engine))
+        for path in disk.iterdir():
+            path.unlink()
+        disk.rmdir()
+        engine.generate([5, *LONG], PARAMS)
+        engine.flush_cache()
+        assert bits(answers(engine)) == first
+    warned = [each for each in caplog.records if each.levelno >= logging.WARNING]
+    assert ["disk cache" in each.getMessage() for each in warned] == [True]
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"disable_radix_cache": True}, "--disk-cache has no use with --disable-radix-cache"),
+        ({"page_size": 16}, "--disk-block-tokens must be a multiple of --page-size 16, got 8"),
+        ({"disk_cache_gb": 0.001}, "has no room for a block"),
+    ],
+)
+def test_what_can_not_be_is_said_at_once(tmp_path: Path, flags: dict[str, Any], said: str) -> None:
+    model = make_checkpoint(tmp_path / "model", "llama")
+    with pytest.raises(ConfigError, match=said):
+        Engine(
+            str(model),
+            kv_tokens=1_000,
+            disk_cache=str(tmp_path / "disk"),
+            disk_block_tokens=BLOCK,
+            **flags,
+        )

@@ -9,8 +9,8 @@
              forgotten before each (posix_fadvise; `pages_held` is the share of their pages that it
              holds all the same; what a disk or a hypervisor holds is not in our hands), and read
              from the system's memory. The first answer of 32 tokens after a restart over the same
-             before; what any process's first answer takes longer than its second one, to a prompt of
-             20 tokens and without a disk cache, is told beside it. Bytes on disk over those of keys and values.
+             before; beside it a process's first and second answer to 20 tokens without a disk
+             cache. Bytes on disk over those of keys and values.
     start    seconds from starting the process to its first 200 with --stored tokens on disk, and
              with an empty folder, in turns; of the shape `tiny`, whose tokens take 256 bytes.
     load     W1 to W5 of `benchmarks.peers` with a disk cache and without, in turns, with other

@@ -9,7 +9,8 @@
              forgotten before each (posix_fadvise; `pages_held` is the share of their pages that it
              holds all the same; what a disk or a hypervisor holds is not in our hands), and read
              from the system's memory. The first answer of 32 tokens after a restart over the same
-             before. Bytes on disk over those of keys and values.
+             before; beside it a process's first and second answer to 20 tokens without a disk
+             cache. Bytes on disk over those of keys and values.
     start    seconds from starting the process to its first 200 with --stored tokens on disk, and
              with an empty folder, in turns; of the shape `tiny`, whose tokens take 256 bytes.
     load     W1 to W5 of `benchmarks.peers` with a disk cache and without, in turns, with other
@@ -103,6 +104,13 @@ class FirstTokens:
         known = [share for share in held if share is not None]
         return disk, paged, max(known) if len(known) == len(held) else None
 
+    def new_process(self) -> list[float]:
+        """Seconds of a process's first and second answer to a short prompt, without a disk cache:
+        what the first request pays that has nothing to do with one.
+        """
+        with serving(*self.model.flags(self.kv_tokens, None)) as served:
+            return [whole(self._ask(served, [])) for _ in range(2)]
+
 
 def first_tokens(model: Model, options: argparse.Namespace, place: Path) -> dict[str, Any]:
     folder, lab = place / "first", FirstTokens(model, options)
@@ -130,10 +138,12 @@ def first_tokens(model: Model, options: argparse.Namespace, place: Path) -> dict
         "disk_over_memory": ratio(seconds["disk"], seconds["memory"]),
         "answer_before_ms": ms([whole(reply) for reply in memory]),
         "answer_after_ms": ms([whole(reply) for reply in firsts]),
+        "new_process_short_answers_ms": [round(1e3 * each, 1) for each in lab.new_process()],
         "answer_after_over_before": ratio(
             [whole(reply) for reply in firsts], [whole(reply) for reply in memory]
         ),
         "all_disk_ms": [round(1e3 * reply.first, 1) for some, _, _ in runs for reply in some],
+        "all_system_memory_ms": [round(1e3 * reply.first, 1) for reply in paged],
         "fewest_cached": min(reply.cached or 0 for reply in [*firsts, *disk, *paged]),
         "pages_held": [held for _, _, held in runs],
         "disk_over_kv": taken,

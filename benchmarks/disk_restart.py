@@ -99,8 +99,8 @@ def restart(model: Model, options: argparse.Namespace, place: Path) -> dict[str,
 
 def draw(path: Path, seen: dict[str, Seen], model: Model) -> None:
     title = (
-        f"Hit rate of the last {WINDOW} requests around a restart: {model.shape}, {PREFIXES} "
-        f"prefixes of {SHARED:,} tokens by Zipf's law, a pool for half of them"
+        f"Hit rate of {WINDOW} requests around a restart: {model.shape}, {PREFIXES} "
+        f"prefixes of {SHARED:,} tokens, a pool for half"
     )
     figure, (axes,) = panels(1, title, 3.4)
     for number, (name, each) in enumerate(seen.items()):

@@ -23,8 +23,8 @@ from radixlm.scheduler.restoring import Pace
 
 # How fast a disk is thought to be before anything was read, in bytes a second.
 FIRST_RATE = 1e9
-# Bytes of the pool that are had from the system before they are read into, a second for 2 GB. Not in
-# the background: what requests write to the pool waited for that, up to 2 s.
+# Bytes of the pool that are had from the system before the server listens, 0.1 s. In the background
+# (2 GB were tried) they held up the first requests by up to 2 s.
 MOST_POPULATED = 256 << 20
 # The first requests find what is listed in this time.
 SECONDS_TO_LIST = 0.5

@@ -116,7 +116,6 @@ class CpuBackend:
             queries, pool.head_dim, bfloat16, tiles, deterministic and tiles, pool.coded
         )
         self._tiles = make_tile_kernel(self._shape)
-        self._scratch: Tensor | None = None
         self._place = make_place_kernel(pool.head_dim, bfloat16=bfloat16, coded=pool.coded)
         self._merge = make_merge_kernel(pool.head_dim, bfloat16=bfloat16)
         self._direct = None
@@ -144,8 +143,10 @@ class CpuBackend:
         blocks = in_blocks(large, self._shape.block_tokens)
         blocks = cut(blocks, TILE, wanted if threads > 1 else 1, most, ordered=ordered)
         reads = np.concatenate((single, blocks))
-        scratch = self._scratch_for(threads)
-        memory: list[object] = [numbers, reads, scratch]
+        # For both kernels: what a thread has at most.
+        single_bytes = scratch_bytes(self._n_heads, pool.head_dim)
+        scratch = team().scratch(threads * max(single_bytes, places_of(self._shape).end))
+        memory: list[object] = [numbers, reads]
         merge, results = None, {}
         if reads[:, TOKENS].sum() > slots.numel():
             lists = number_parts(reads)
@@ -168,7 +169,7 @@ class CpuBackend:
                 key_heads=pool.n_kv_heads,
                 slots=numbers.ctypes.data,
                 reads=rows.ctypes.data,
-                scratch=scratch.data_ptr(),
+                scratch=scratch,
                 **results,
             )
             for kernel, rows in (
@@ -192,14 +193,6 @@ class CpuBackend:
             key_heads=pool.n_kv_heads,
             slots=slots.data_ptr(),
         )
-
-    def _scratch_for(self, threads: int) -> Tensor:
-        """(threads, bytes), for both kernels. Kept: fresh memory in each step costs page faults."""
-        if self._scratch is None or self._scratch.shape[0] != threads:
-            single = scratch_bytes(self._n_heads, self._pool.head_dim)
-            size = (threads, max(single, places_of(self._shape).end))
-            self._scratch = torch.empty(size, dtype=torch.uint8, device="cpu")
-        return self._scratch
 
 
 class CpuAttention:
@@ -236,15 +229,14 @@ class CpuAttention:
         return rows
 
     @property
-    def calls(self) -> list[tuple[Worker, list[str]]]:
-        """The workers of a layer, in the order in which they are called, and the arguments of each
-        that are the same in all layers: those of this step's plan.
-        """
-        workers = [self._placing, *self._workers, *([self._merge] if self._merge else [])]
-        return [
-            (worker, [name for name in worker.fields if name not in _OF_A_CALL])
-            for worker in workers
-        ]
+    def workers(self) -> list[Worker]:
+        """Of a layer, in the order in which they are called."""
+        return [self._placing, *self._workers, *([self._merge] if self._merge else [])]
+
+    @staticmethod
+    def planned(worker: Worker) -> list[str]:
+        """The arguments of one that are the same in all layers: those of this step's plan."""
+        return [name for name in worker.fields if name not in _OF_A_CALL]
 
     def __call__(
         self, layer: int, qkv: Tensor, rotation: Rotation, norm: QueryKeyNorm | None

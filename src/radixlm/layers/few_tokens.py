@@ -35,9 +35,8 @@ ANYWHERE = Places()
 
 
 class Attention(Protocol):
-    """What a step's attention tells: its new tokens, the workers of a layer in the order in which
-    they are called, and the arguments of each that are the same in all layers. answers: memory for
-    its results.
+    """What a step's attention tells: its new tokens, and the workers of a layer in the order in
+    which they are called. answers: memory for its results.
     """
 
     answers: Tensor | None
@@ -46,7 +45,10 @@ class Attention(Protocol):
     def tokens(self) -> int: ...
 
     @property
-    def calls(self) -> Sequence[tuple[Worker, Collection[str]]]: ...
+    def workers(self) -> Sequence[Worker]: ...
+
+    def planned(self, worker: Worker, /) -> Collection[str]:
+        """The arguments of one of them that are the same in all layers."""
 
 
 class FewTokens:
@@ -69,16 +71,16 @@ class FewTokens:
         self, attend: Attention, at: Places, through: Callable[[], Tensor | None]
     ) -> Tensor | None:
         """What `through` returns when it has computed all layers, in these places."""
-        calls = attend.calls
-        key = (attend.tokens, team().size, *(worker.code for worker, _ in calls))
+        workers = attend.workers
+        key = (attend.tokens, team().size, *(worker.code for worker in workers))
         chain = self._chains.get(key)
         if chain is not None:
-            chain([worker for worker, _ in calls])
+            chain(workers)
             return at.part
         attend.answers = at.answers
         with team().recorded() as made:
             part = through()
         if len(self._chains) >= _MOST_CHAINS:
             del self._chains[next(iter(self._chains))]
-        self._chains[key] = Chain(made, calls)
+        self._chains[key] = Chain(made, [(each, attend.planned(each)) for each in workers])
         return part

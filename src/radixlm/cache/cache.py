@@ -9,7 +9,7 @@ from radixlm.cache.allocator import SlotAllocator
 from radixlm.cache.endings import Ending
 from radixlm.cache.eviction import EvictionPolicy
 from radixlm.cache.lease import Lease, given_back, left_behind
-from radixlm.cache.node import Inserted, Match, upward
+from radixlm.cache.node import Inserted, Match, TreeNode, upward
 from radixlm.cache.pins import Pin, PinBoard
 from radixlm.cache.stored import StoredTier
 from radixlm.cache.tree import RadixTree
@@ -180,8 +180,7 @@ class RadixCache:
         last, known = self.tree.known(sought, match)
         ending = None
         if self.enabled:
-            on_disk = 0 if self.stored is None else self.stored.prefix(last, known)
-            ending = Ending(match, known, array, size, limit, self.page_size, on_disk)
+            ending = self._ending(match, last, known, array, size, limit)
         in_use = self._private - self.laid_aside + self.tree.protected_size
         expected = self._reuse.expected(last, known, in_use)
         node = self.tree.inc_lock_ref(match, priority)
@@ -211,9 +210,15 @@ class RadixCache:
             return Explained(MissReport(key.size, 0, MissReason.DISABLED, 0), holders)
         match = self.match(key, namespace)
         last, known = self.tree.known(key[:-1], match)
-        on_disk = 0 if self.stored is None else self.stored.prefix(last, known)
-        ending = Ending(match, known, key, key.size, key.size - 1, self.page_size, on_disk)
+        ending = self._ending(match, last, known, key, key.size, key.size - 1)
         return Explained(ending.report(self.clock.now()), holders)
+
+    def _ending(
+        self, match: Match, last: TreeNode | None, known: int, key: Key, wanted: int, limit: int
+    ) -> Ending:
+        """Why a match ended; last, known: as `RadixTree.known` gives them."""
+        on_disk = 0 if self.stored is None else self.stored.prefix(last, known)
+        return Ending(match, known, key, wanted, limit, self.page_size, on_disk)
 
     def _match(self, sought: Key, namespace: Hashable) -> Match:
         if sought.size and self.enabled:

@@ -264,14 +264,17 @@ class Restoring:
         if tokens / self.pace.read >= seconds and self.pace.read < self.pace.first_read:
             self._rest(_SLOWER)
             return False
-        ahead = sum(made.left for made in self.under_way.values())
-        return (ahead + tokens) / self._rate() < seconds
+        return self._seconds_to_read(tokens) < seconds
 
     def _comparison(self, tokens: int, gained: int) -> str:
         """Why reading does not pay."""
-        ahead = sum(made.left for made in self.under_way.values())
-        read, computed = (ahead + tokens) / self._rate(), gained / self.pace.computed
+        read, computed = self._seconds_to_read(tokens), gained / self.pace.computed
         return f"reading takes {1e3 * read:.1f} ms and computing {1e3 * computed:.1f} ms"
+
+    def _seconds_to_read(self, tokens: int) -> float:
+        """With all that is being read before them."""
+        ahead = sum(made.left for made in self.under_way.values())
+        return (ahead + tokens) / self._rate()
 
     def _rate(self) -> float:
         """Tokens a second that are read; fewer when nothing was heard for too long."""

@@ -1,6 +1,8 @@
-"""What weights in 8 and 4 bits cost in answers: the demo model, asked through an Engine.
+"""What weights, keys and values in fewer bits cost in answers: the demo model, through an Engine.
 
-    python -m benchmarks.quality [--formats none,int8,int4] [--model FOLDER] [--json FILE]
+    python -m benchmarks.quality [--formats none,int8,int4,none/int8] [--model FOLDER] [--json FILE]
+
+A format is that of the weights; behind a slash stands that of keys and values.
 
 Asks the 1,740 questions of the demo model's card, which were kept out of its training, greedily;
 an answer counts when every word is right. Prints a row for each format, by kind of question, and
@@ -46,15 +48,16 @@ class Asked:
         return [out.text + "<|cut|>" * (out.finish_reason == "length") for out in outputs]
 
 
-def measure(folder: Path, quantization: str, dtype: str, seed: int) -> dict[str, Any]:
+def measure(folder: Path, name: str, dtype: str, seed: int) -> dict[str, Any]:
     """Right answers in all, and the share by kind of question."""
-    flag = None if quantization == _FULL else quantization
-    with Engine(str(folder), dtype=dtype, quantization=flag) as engine:
+    weights, _, kv = name.partition("/")
+    flag = None if weights == _FULL else weights
+    with Engine(str(folder), dtype=dtype, quantization=flag, kv_cache_dtype=kv or "auto") as engine:
         report = evaluate(Asked(engine, folder), seed)
     asked = {name: count for name, count in report.counts.items() if _UNASKED not in name}
     right = sum(round(report.accuracy[name] * count) for name, count in asked.items())
     return {
-        "format": quantization,
+        "format": name,
         "dtype": dtype,
         "right": right,
         "questions": sum(asked.values()),
@@ -69,7 +72,7 @@ def _shares(report: Report) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
-    parser.add_argument("--formats", default=f"{_FULL},int8,int4")
+    parser.add_argument("--formats", default=f"{_FULL},int8,int4,{_FULL}/int8")
     parser.add_argument("--model", type=Path, default=DEMO_MODEL)
     parser.add_argument("--dtype", default="bfloat16")
     seed = json.loads((DEMO_MODEL / "training.json").read_text())["seed"]
@@ -88,7 +91,7 @@ def main() -> None:
         for kind in kinds
     ]
     table.append({"kind": "all", **{row["format"]: f"{row['share']:.2%}" for row in rows}})
-    show_rows("right answers by weights", table)
+    show_rows("right answers by weights / keys and values", table)
     line = json.dumps({"benchmark": "quality", "results": rows})
     if options.json is not None:
         options.json.write_text(line + "\n", encoding="utf-8")

@@ -172,12 +172,13 @@ def memory_table(runs: list[Run]) -> str:
 
 def quality_table(report: Run) -> str:
     """Right answers of the demo model, in each format."""
-    lines = ["| weights | right answers | of |", "|---|---|---|"]
-    lines += [
-        f"| `{row['dtype'] if row['format'] == 'none' else row['format']}` "
-        f"| {100 * row['share']:.2f} % | {row['questions']:,} |"
-        for row in report["results"]
-    ]
+    lines = ["| weights | keys and values | right answers | of |", "|---|---|---|---|"]
+    for row in report["results"]:
+        weights, _, kv = row["format"].partition("/")
+        lines.append(
+            f"| `{row['dtype'] if weights == 'none' else weights}` | `{kv or row['dtype']}` "
+            f"| {100 * row['share']:.2f} % | {row['questions']:,} |"
+        )
     return "\n".join(lines) + "\n"
 
 

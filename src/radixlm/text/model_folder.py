@@ -214,6 +214,8 @@ def _holds(model: str, test: Callable[[Path], bool]) -> bool:
 
 
 def _missing(model: str) -> ModelError:
+    if model.endswith(".gguf"):
+        return ModelError(f"there is no file {model!r:.200}; give the path of a GGUF file")
     if (name := hub_name(model)) is not None:
         return ModelError(
             f"there is no folder {model!r}. If it is a model on the Hugging Face Hub, fetch it "

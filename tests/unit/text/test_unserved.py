@@ -152,6 +152,11 @@ def test_paths_that_can_not_be_are_no_folders(model):
         resolve_model(model)
 
 
+def test_a_gguf_file_that_is_missing_is_called_a_file():
+    with pytest.raises(ModelError, match=r"there is no file '/no/where\.gguf'"):
+        resolve_model("/no/where.gguf")
+
+
 def test_the_embedded_model_has_a_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert resolve_model("radixlm-demo") == resolve_model(None) == DEMO_MODEL

@@ -2,9 +2,11 @@
 
     python -m benchmarks.parity [--prompts 64] [--tokens 64] [--device cuda] [--read-together]
                                 [--architecture llama ...] [--setting "cache off" ...]
+                                [--fields '{"sliding_window": 24}']
 
---read-together: every shared node is one read for all its rows, as it is in larger models; in these
-small ones it does not pay, and each row reads by itself. Ends in one JSON line.
+--fields: of config.json, of all models. --read-together: every shared node is one read for all its
+rows, as it is in larger models; in these small ones it does not pay, and each row reads by itself.
+Ends in one JSON line.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ def main() -> int:
     options.add_argument("--device", default="cpu")
     options.add_argument("--read-together", action="store_true")
     options.add_argument("--architecture", nargs="+", choices=ARCHITECTURES)
+    options.add_argument("--fields", type=json.loads, default={}, metavar="JSON")
     options.add_argument("--setting", nargs="+", choices=[each.name for each in SETTINGS])
     args = options.parse_args()
     settings = [each for each in SETTINGS if args.setting is None or each.name in args.setting]
@@ -54,7 +57,8 @@ def main() -> int:
     good = True
     with tempfile.TemporaryDirectory() as scratch:
         for seed, architecture in enumerate(args.architecture or ARCHITECTURES):
-            folder = make_checkpoint(Path(scratch) / architecture, architecture, seed=seed)
+            folder = Path(scratch) / architecture
+            make_checkpoint(folder, architecture, seed=seed, **args.fields)
             difference = largest_logit_difference(folder, prompts, args.device)
             expected = reference(load_reference(folder), prompts, args.tokens)
             outcomes = [

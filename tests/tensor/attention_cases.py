@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from radixlm.attention.backends import Attend, Backend, CpuBackend
+from radixlm.attention.attend import Attend
+from radixlm.attention.backends import Backend, CpuBackend
 from radixlm.attention.plan import Sharing, make_plan
 from radixlm.attention.torch_backend import TorchBackend, parts_of
 from radixlm.core.batch import ScheduledRow, Segment
@@ -162,13 +163,13 @@ def _filled(
     return Case(rows, pool, table, slots.to(device), q, k, v)
 
 
-def _on_the_cpu(least_queries: int) -> Callable[[KVPool, int], Backend]:
-    return lambda pool, heads: CpuBackend(pool, heads, least_queries=least_queries)
+def _on_the_cpu(least_queries: int) -> Callable[..., Backend]:
+    return partial(CpuBackend, least_queries=least_queries)
 
 
 # The product's two backends, torch's with groups of one size, and the CPU's with one way of
 # computing for everything.
-BACKENDS: dict[str, Callable[[KVPool, int], Backend]] = {
+BACKENDS: dict[str, Callable[..., Backend]] = {
     "torch": TorchBackend,
     "torch 1": partial(TorchBackend, group_tokens=1),
     "torch 150": partial(TorchBackend, group_tokens=150),
@@ -178,9 +179,15 @@ BACKENDS: dict[str, Callable[[KVPool, int], Backend]] = {
 }
 
 
-def run(case: Case, sharing: Sharing | None = None, backend: str = "torch") -> Tensor:
+def run(
+    case: Case,
+    sharing: Sharing | None = None,
+    backend: str = "torch",
+    window: int | None = None,
+) -> Tensor:
+    """window: of the layer that is computed; the one before it has none."""
     plan = make_plan(case.rows, sharing)
-    made = BACKENDS[backend](case.pool, case.q.shape[1])
+    made = BACKENDS[backend](case.pool, case.q.shape[1], windows=(None, window))
     return attention(made.prepare(plan, case.table, case.slots), case)
 
 
@@ -199,7 +206,7 @@ def unturned(x: Tensor) -> Rotation:
     return Rotation(torch.cat((half, 0 * half), dim=1))
 
 
-def reference(case: Case) -> Tensor:
+def reference(case: Case, window: int | None = None) -> Tensor:
     """After `run`: reads the pool by the rows' slots; plain scores, softmax, sum, in float64."""
     out = []
     token = 0
@@ -213,8 +220,9 @@ def reference(case: Case) -> Tensor:
         queries = case.q[token : token + row.n_new].double()
         scores = torch.einsum("nhd,thd->nht", queries, keys) * queries.shape[-1] ** -0.5
         position = torch.arange(row.stop, device=slots.device)
-        ahead = position > position[row.start :, None]
-        weights = scores.masked_fill(ahead[:, None], float("-inf")).softmax(-1)
+        since = position[row.start :, None] - position
+        hidden = (since < 0) | (since >= (window or row.stop))
+        weights = scores.masked_fill(hidden[:, None], float("-inf")).softmax(-1)
         out.append(torch.einsum("nht,thd->nhd", weights, values))
         token += row.n_new
     return torch.cat(out)

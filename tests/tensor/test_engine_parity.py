@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,11 @@ QUICK = [
     "small pool, pages of 16",
     "preemption",
 ]
+SECOND_OF_THREE = {
+    "use_sliding_window": True,
+    "sliding_window": 17,
+    "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+}
 
 
 def run(*options: str) -> subprocess.CompletedProcess[str]:
@@ -28,18 +34,22 @@ def run(*options: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("architecture", "settings"),
+    ("architecture", "fields", "settings"),
     [
-        ("llama", QUICK),
+        ("llama", {}, QUICK),
+        ("mistral", {"sliding_window": 24}, QUICK),
+        pytest.param("qwen2", SECOND_OF_THREE, QUICK, marks=pytest.mark.slow),
         *(
-            pytest.param(name, [], id=name, marks=pytest.mark.slow)
+            pytest.param(name, {}, [], id=name, marks=pytest.mark.slow)
             for name in ("llama", "mistral", "qwen2", "qwen3")
         ),
     ],
 )
-def test_same_greedy_tokens_and_logits(architecture: str, settings: list[str]) -> None:
+def test_same_greedy_tokens_and_logits(
+    architecture: str, fields: dict[str, Any], settings: list[str]
+) -> None:
     chosen = ["--setting", *settings] if settings else []
-    done = run("--architecture", architecture, *chosen)
+    done = run("--architecture", architecture, "--fields", json.dumps(fields), *chosen)
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(done.stdout.splitlines()[-1])
     assert report["passed"]

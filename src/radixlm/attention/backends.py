@@ -1,22 +1,34 @@
-"""What a model asks of attention: one call per layer; the CPU's backend, with code compiled for
-many queries in tiles and for single ones; and which backend a machine gets.
+"""Attention on the CPU, with code compiled for many queries in tiles and for single ones; and which
+backend a machine gets.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from radixlm.attention.attend import Attend, by_layer
 from radixlm.attention.direct import make_direct_kernel, scratch_bytes
 from radixlm.attention.merge import make_merge_kernel
 from radixlm.attention.place import ROWS_PER_UNIT, make_place_kernel
 from radixlm.attention.plan import AttentionPlan, Sharing
-from radixlm.attention.reads import TOKENS, by_token, cut, in_blocks, number_parts, reads_of
+from radixlm.attention.reads import (
+    TOKENS,
+    Numbers,
+    by_token,
+    cut,
+    in_blocks,
+    in_windows,
+    newest,
+    number_parts,
+    reads_of,
+)
 from radixlm.attention.tile_layout import STRIP, TILE, Shape, places_of
 from radixlm.attention.tiles import make_tile_kernel
 from radixlm.attention.torch_backend import TorchBackend
@@ -47,23 +59,6 @@ _PARTS_BYTES = 64 << 20
 SHARING = dict.fromkeys((torch.bfloat16, torch.float32), (4, 256, 48 << 16))
 
 
-class Attend(Protocol):
-    """Attention of one step's new tokens over everything their rows have in the pool.
-
-    layer: index of the decoder layer, from 0.
-    qkv: (tokens, (n_heads + 2 n_kv_heads) x head_dim), of each new token the queries, keys and
-        values as the projection gives them; contiguous within a token, and overwritten.
-    norm, rotation: what is done to queries and keys first, in this order. Then keys and values are
-        written to the pool at this step's slots, before anything is read.
-
-    Scores are scaled by 1 / sqrt(head_dim). Returns (tokens, n_heads x head_dim), as qkv's type.
-    """
-
-    def __call__(
-        self, layer: int, qkv: Tensor, rotation: Rotation, norm: QueryKeyNorm | None
-    ) -> Tensor: ...
-
-
 class Backend(Protocol):
     """A way to compute attention over one pool, made once. sharing: what pays, for `make_plan`."""
 
@@ -81,9 +76,9 @@ class Backend(Protocol):
 class CpuBackend:
     """Attention with code compiled for the pool's shape.
 
-    n_heads: of queries. least_queries: of a row's new tokens and one key head, from which on what
-    it reads by itself is computed in tiles; of fewer a strip is not full. deterministic: the bits
-    of a token's result depend on nothing but its context.
+    n_heads: of queries. windows: see `by_layer`. least_queries: of a row's new tokens and one key
+    head, from which on what it reads by itself is computed in tiles; of fewer a strip is not full.
+    deterministic: the bits of a token's result depend on nothing but its context.
     """
 
     def __init__(
@@ -91,6 +86,7 @@ class CpuBackend:
         pool: KVPool,
         n_heads: int,
         *,
+        windows: Sequence[int | None] = (),
         least_queries: int = STRIP,
         deterministic: bool = False,
     ) -> None:
@@ -106,6 +102,7 @@ class CpuBackend:
             align=TILE if deterministic else 1,
             most_parts=_PARTS_BYTES // (4 * n_heads * (pool.head_dim + 2)),
         )
+        self._windows = windows
         self._deterministic = deterministic
         self._least_queries = least_queries
         self._pool = pool
@@ -129,57 +126,92 @@ class CpuBackend:
                 queries, pool.head_dim, bfloat16=bfloat16, coded=pool.coded
             )
 
-    def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> CpuAttention:
+    def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> Attend:
         """See `Backend`."""
-        threads, pool, queries = team().size, self._pool, self._shape.queries
+        placing = self._placing(slots)
+
+        def make(its: AttentionPlan, window: int | None) -> CpuAttention:
+            return self._attention(its, window, table, slots, placing)
+
+        return by_layer(plan, self._windows, make)
+
+    def _attention(
+        self,
+        plan: AttentionPlan,
+        window: int | None,
+        table: Tensor,
+        slots: Tensor,
+        placing: Worker,
+    ) -> CpuAttention:
+        """slots: what `placing` points at."""
+        threads, queries = team().size, self._shape.queries
         own, shared, numbers = reads_of(plan, table)
         least = 0 if self._direct is None else self._least_queries
         few = [read for read in own if read.tokens * queries < least]
         large = [read for read in own if read.tokens * queries >= least] + shared
-        wanted, ordered = _READS_PER_THREAD * threads, self._deterministic
-        most = self.sharing.most_parts
-        single = cut(by_token(few), TILE, wanted, most, ordered=ordered)
-        wanted = -(-_UNITS_PER_THREAD * threads // pool.n_kv_heads)
-        blocks = in_blocks(large, self._shape.block_tokens)
-        blocks = cut(blocks, TILE, wanted if threads > 1 else 1, most, ordered=ordered)
-        reads = np.concatenate((single, blocks))
+        single, most_tokens = by_token(few), self._shape.block_tokens
+        blocks = in_blocks(large, min(most_tokens, window or most_tokens))
+        older = blocks[:0]
+        if window is not None:
+            newest(single, window)
+            blocks, older, numbers = in_windows(blocks, window, numbers)
+        single, blocks = self._cut(single, blocks, threads)
+        reads = np.concatenate((single, blocks, older))
         # For both kernels: what a thread has at most.
-        single_bytes = scratch_bytes(self._n_heads, pool.head_dim)
+        single_bytes = scratch_bytes(self._n_heads, self._pool.head_dim)
         scratch = team().scratch(threads * max(single_bytes, places_of(self._shape).end))
-        memory: list[object] = [numbers, reads]
-        merge, results = None, {}
-        if reads[:, TOKENS].sum() > slots.numel():
-            lists = number_parts(reads)
-            size = (len(lists[2]), self._n_heads)
-            parts = torch.empty((*size, pool.head_dim), dtype=torch.float32, device="cpu")
-            states = torch.empty((*size, 2), dtype=torch.float32, device="cpu")
-            results = {"parts": parts.data_ptr(), "states": states.data_ptr()}
-            merge = Worker(
-                self._merge,
-                rows=len(lists[0]),
-                heads=self._n_heads,
-                **{name: made.ctypes.data for name, made in zip(_LISTS, lists, strict=True)},
-                **results,
-            )
-            memory += [lists, parts, states]
+        merge, results, made = self._merging(reads, slots.numel())
+        ends = accumulate((len(single), len(blocks), len(older)), initial=0)
         workers = [
             Worker(
                 kernel,
-                items=len(rows),
-                key_heads=pool.n_kv_heads,
+                items=stop - first,
+                key_heads=self._pool.n_kv_heads,
                 slots=numbers.ctypes.data,
-                reads=rows.ctypes.data,
+                reads=reads[first:].ctypes.data,
                 scratch=scratch,
                 **results,
             )
-            for kernel, rows in (
-                (self._direct, reads[: len(single)]),
-                (self._tiles, reads[len(single) :]),
+            for kernel, (first, stop) in zip(
+                (self._direct, self._tiles, self._tiles), pairwise(ends), strict=True
             )
-            if kernel is not None and len(rows)
+            if kernel is not None and first < stop
         ]
-        placing = self._placing(slots)
-        return CpuAttention(pool, self._n_heads, placing, workers, merge, threads, [*memory, slots])
+        memory = [numbers, reads, slots, *made]
+        n_reversed = int(len(older) > 0)
+        return CpuAttention(
+            self._pool, self._n_heads, placing, workers, n_reversed, merge, threads, memory
+        )
+
+    def _cut(self, single: Numbers, blocks: Numbers, threads: int) -> tuple[Numbers, Numbers]:
+        most, ordered = self.sharing.most_parts, self._deterministic
+        wanted = -(-_UNITS_PER_THREAD * threads // self._pool.n_kv_heads) if threads > 1 else 1
+        return (
+            cut(single, TILE, _READS_PER_THREAD * threads, most, ordered=ordered),
+            cut(blocks, TILE, wanted, most, ordered=ordered),
+        )
+
+    def _merging(
+        self, reads: Numbers, tokens: int
+    ) -> tuple[Worker | None, dict[str, int], list[object]]:
+        """What adds up the results of `tokens` with several reads, if there are any; where their
+        parts are to be written; and the memory of both.
+        """
+        if reads[:, TOKENS].sum() <= tokens:
+            return None, {}, []
+        lists = number_parts(reads)
+        size = (len(lists[2]), self._n_heads)
+        parts = torch.empty((*size, self._pool.head_dim), dtype=torch.float32, device="cpu")
+        states = torch.empty((*size, 2), dtype=torch.float32, device="cpu")
+        results = {"parts": parts.data_ptr(), "states": states.data_ptr()}
+        merge = Worker(
+            self._merge,
+            rows=len(lists[0]),
+            heads=self._n_heads,
+            **{name: made.ctypes.data for name, made in zip(_LISTS, lists, strict=True)},
+            **results,
+        )
+        return merge, results, [lists, parts, states]
 
     def _placing(self, slots: Tensor) -> Worker:
         """Raises IndexError for a slot outside the pool: the kernel would not notice."""
@@ -199,7 +231,8 @@ class CpuAttention:
     """One step's attention (an `Attend`): made for a plan, called once per layer.
 
     placing: see `place`. workers: each token has one read that is its answer, or several that
-    `merge` makes it of. memory: what their arguments point at.
+    `merge` makes it of; the last `n_reversed` of them take tokens in reverse. memory: what their
+    arguments point at.
 
     answers: memory for the results of all layers; None: each has its own.
     """
@@ -210,6 +243,7 @@ class CpuAttention:
         n_heads: int,
         placing: Worker,
         workers: Sequence[Worker],
+        n_reversed: int,
         merge: Worker | None,
         threads: int,
         memory: object,
@@ -218,6 +252,7 @@ class CpuAttention:
         self._width = n_heads * pool.head_dim
         self._placing = placing
         self._workers = workers
+        self._forward = len(workers) - n_reversed
         self._merge = merge
         self._threads = threads
         self._memory = memory
@@ -255,9 +290,9 @@ class CpuAttention:
         arguments.q_weight, arguments.k_weight = (0, 0) if norm is None else norm.addresses
         arguments.eps = 0 if norm is None else norm.eps_bits
         self._placing(threads_for(arguments.rows, ROWS_PER_UNIT))
-        for worker in self._workers:
+        for place, worker in enumerate(self._workers):
             arguments = worker.arguments
-            arguments.q, arguments.q_stride = at, stride
+            arguments.q, arguments.q_stride = at, stride if place < self._forward else -stride
             arguments.keys, arguments.values, arguments.scales = keys, values, scales
             arguments.answers = answers.data_ptr()
             worker(self._threads)
@@ -267,16 +302,28 @@ class CpuAttention:
         return answers
 
 
-def make_backend(pool: KVPool, n_heads: int, *, deterministic: bool = False) -> Backend:
+def make_backend(
+    pool: KVPool,
+    n_heads: int,
+    *,
+    windows: Sequence[int | None] = (),
+    deterministic: bool = False,
+) -> Backend:
     """The CPU's own where all of its parts know pools of this type, else torch's.
 
-    n_heads: of queries. deterministic: see `CpuBackend`. Raises ConfigError where it is not known.
+    n_heads: of queries. windows: see `by_layer`. deterministic: see `CpuBackend`. Raises
+    ConfigError where it is not known.
     """
     if deterministic:
         check_deterministic(pool.dtype, pool.device)
+        if any(windows):
+            raise ConfigError(
+                "--deterministic does not know sliding windows; with --context-length "
+                f"{min(filter(None, windows))} they do not matter"
+            )
     if _is_compiled(pool.dtype, pool.device):
-        return CpuBackend(pool, n_heads, deterministic=deterministic)
-    return TorchBackend(pool, n_heads)
+        return CpuBackend(pool, n_heads, windows=windows, deterministic=deterministic)
+    return TorchBackend(pool, n_heads, windows=windows)
 
 
 def check_deterministic(dtype: torch.dtype, device: torch.device) -> None:

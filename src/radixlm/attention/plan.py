@@ -205,6 +205,16 @@ class RowSpan(NamedTuple):
     table_row: int
     segments: tuple[Segment, ...]
 
+    @property
+    def end(self) -> int:
+        """Tokens of the row."""
+        return self.start + self.context
+
+    def after(self, start: int) -> RowSpan:
+        """The same row, which reads by itself all that comes after `start` tokens."""
+        start = max(start, 0)
+        return self._replace(start=start, context=self.end - start)
+
 
 @dataclass(frozen=True, slots=True)
 class AttentionPlan:
@@ -223,6 +233,16 @@ class AttentionPlan:
     def kv_tokens_read(self) -> int:
         """Tokens whose keys and values the step reads, in each layer; padding is not counted."""
         return sum(span.context for span in self.rows) + sum(read.length for read in self.shared)
+
+    def within(self, window: int | None) -> AttentionPlan:
+        """The same step for a layer in which a token sees the last `window` tokens, itself
+        included: each row reads by itself, from the first token on that a new one sees. It is this
+        plan where no context is longer. O(rows).
+        """
+        if window is None or all(span.end <= window for span in self.rows):
+            return self
+        rows = tuple(span.after(span.end - span.n_new + 1 - window) for span in self.rows)
+        return AttentionPlan((), rows, sum(span.context for span in rows))
 
 
 def make_plan(rows: Sequence[ScheduledRow], sharing: Sharing | None = None) -> AttentionPlan:

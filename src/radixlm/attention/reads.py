@@ -20,7 +20,8 @@ Numbers = npt.NDArray[np.int64]
 class Read(NamedTuple):
     """A few neighbouring tokens of the step, and what they read together: a row that kernels take.
 
-    token, tokens: the first one, and how many. slots, length: where the step's list names the first
+    token, tokens: the first one, and how many; of a reversed read minus the first one, which is the
+    last of the step's. slots, length: where the step's list names the first
     slot that they read, and how many.
     seen: how many of the slots the first token sees; the next one sees one more, until all.
     start: tokens of the context before it.
@@ -34,6 +35,15 @@ class Read(NamedTuple):
     seen: int
     start: int
     part: int = ANSWER
+
+    def after(self, hidden: int) -> Read:
+        """The same without the first slots, which none of the tokens sees."""
+        return self._replace(
+            slots=self.slots + hidden,
+            length=self.length - hidden,
+            seen=self.seen - hidden,
+            start=self.start + hidden,
+        )
 
 
 _TOKEN, TOKENS, _SLOTS, _LENGTH, _SEEN, _START, _PART = range(7)
@@ -67,7 +77,7 @@ def reads_of(
 
 def by_token(reads: Sequence[Read]) -> Numbers:
     """Rows of reads of one token each."""
-    made = np.array(reads, dtype=np.int64).reshape(-1, len(Read._fields))
+    made = _rows(reads)
     counts = made[:, TOKENS]
     if len(made) < (total := int(counts.sum())):
         made = made.repeat(counts, axis=0)
@@ -79,6 +89,40 @@ def by_token(reads: Sequence[Read]) -> Numbers:
     return made
 
 
+def newest(reads: Numbers, window: int) -> None:
+    """Of what each read of one token sees, leave the last `window` slots."""
+    older = np.maximum(reads[:, _SEEN] - window, 0)
+    reads[:, (_SLOTS, _START)] += older[:, None]
+    reads[:, (_LENGTH, _SEEN)] -= older[:, None]
+
+
+def in_windows(
+    blocks: Numbers, window: int, slots: npt.NDArray[np.int32]
+) -> tuple[Numbers, Numbers, npt.NDArray[np.int32]]:
+    """Reads of blocks of at most `window` tokens, of which each sees the last `window` slots.
+
+        slots of a block    0 1 2 | 3 4 5 6 7 8 9       window 6, 4 tokens: the first one sees
+        first token         x x x | x x x               0 to 5, the next one 1 to 6, ..
+                              x x | x x x x
+                                x | x x x x x           what is left of the line is read in reverse,
+        last token                | x x x x x x         of tokens and of slots: 2, then 2 1, then ..
+
+    Returns reads of what the last token sees; the reversed ones; and `slots` with what they name.
+    """
+    newer, older, more, at = [], [], [slots], len(slots)
+    for numbers in blocks:
+        read = Read(*numbers.tolist())
+        line, first = read.seen + read.tokens - 1 - window, max(read.seen - window, 0)
+        if line > first:
+            token = read.token + read.tokens - 2
+            older.append(Read(-token, read.tokens - 1, at, line - first, 1, read.start + first))
+            more.append(slots[read.slots + first : read.slots + line][::-1])
+            at += line - first
+        hidden = max(line, 0)
+        newer.append(read.after(hidden))
+    return _rows(newer), _rows(older), np.concatenate(more)
+
+
 def in_blocks(reads: Sequence[Read], block_tokens: int) -> Numbers:
     """Rows of reads of up to `block_tokens`."""
     blocks = []
@@ -87,7 +131,11 @@ def in_blocks(reads: Sequence[Read], block_tokens: int) -> Numbers:
             tokens, seen = min(block_tokens, read.tokens - first), read.seen + first
             length = min(read.length, seen + tokens - 1)
             blocks.append(Read(read.token + first, tokens, read.slots, length, seen, read.start))
-    return np.array(blocks, dtype=np.int64).reshape(-1, len(Read._fields))
+    return _rows(blocks)
+
+
+def _rows(reads: Sequence[Read]) -> Numbers:
+    return np.array(reads, dtype=np.int64).reshape(-1, len(Read._fields))
 
 
 def cut(reads: Numbers, tile: int, wanted: int, most_parts: int, *, ordered: bool) -> Numbers:
@@ -124,15 +172,15 @@ def _pieces(reads: Numbers, tile: int, tiles: Numbers, each: Numbers) -> Numbers
 
 
 def number_parts(reads: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-    """Give each token of several reads a row of parts in each of them.
+    """Give each token of several reads, and others of these, a row of parts in each of its own.
 
     Returns the tokens that have parts; where each one's rows begin (and the last one's end) in the
     third list, of rows: in the order of the context.
     """
     tokens = reads[:, TOKENS]
     first = tokens.cumsum() - tokens
-    token = (reads[:, _TOKEN] - first).repeat(tokens) + np.arange(tokens.sum())
-    several = np.bincount(token)[token] > 1
+    token = abs((reads[:, _TOKEN] - first).repeat(tokens) + np.arange(tokens.sum()))
+    several = np.logical_or.reduceat(np.bincount(token)[token] > 1, first).repeat(tokens)
     reads[:, _PART] = np.where(several, several.cumsum() - 1, ANSWER)[first]
     token, start = token[several], reads[:, _START].repeat(tokens)[several]
     rows = np.lexsort((start, token))

@@ -1,15 +1,10 @@
-"""Attention by torch, on any device: what of the pool is read, and the queries that meet it.
-
-Of one part of a context there is a result and a log-sum-exp: with scores s_i and values v_i,
-sum(exp(s_i) v_i) / sum(exp(s_i)) and log(sum(exp(s_i))). Two parts merge into what one softmax over
-both would give, since exp(lse) is the weight that each one lacks (FlashAttention's split-KV;
-Hydragen, Juravsky et al., 2024; DeFT, Yao et al., 2024).
-"""
+"""Attention by torch, on any device: what of the pool is read, and the queries that meet it."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -17,7 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from radixlm.attention.attend import Attend, by_layer
 from radixlm.attention.plan import AttentionPlan, RowSpan, SharedRead, Sharing
+from radixlm.attention.torch_parts import attend_all, attend_part, merge
 from radixlm.core.batch import Extent
 from radixlm.layers.linear import QueryKeyNorm
 from radixlm.layers.rotary import Rotation
@@ -38,10 +35,6 @@ _GPU_GROUP_ELEMENTS = 128 << 20
 # blocks skip the masked half; on CPU 64 to 256 are as fast as the kernel's own causal mode.
 _CPU_QUERY_BLOCK = 256
 _GPU_QUERY_BLOCK = 2048
-# A long shared context is cut into pieces, so that the kernel has work for all cores: it shares out
-# heads and blocks of 32 queries, which of few rows and 3 heads come out uneven.
-_PIECES = 4
-_LEAST_PIECE = 256
 # When to share; docs/adr/0011-tree-attention.md has the measurements. A read of its own costs calls
 # and merging: what a row must save, in tokens x heads x head_dim. On CUDA nothing was measured.
 _LEAST_SAVED = 1 << 20
@@ -93,12 +86,19 @@ class _Group(NamedTuple):
 
 
 class TorchBackend:
-    """Attention on any device. n_heads: of queries; group_tokens: the most padded tokens that a
-    group reads, unless it is one row.
+    """Attention on any device. n_heads: of queries; windows: see `by_layer`; group_tokens: the most
+    padded tokens that a group reads, unless it is one row.
     """
 
-    def __init__(self, pool: KVPool, n_heads: int, *, group_tokens: int | None = None) -> None:
-        self._pool = pool
+    def __init__(
+        self,
+        pool: KVPool,
+        n_heads: int,
+        *,
+        windows: Sequence[int | None] = (),
+        group_tokens: int | None = None,
+    ) -> None:
+        self._pool, self._windows = pool, windows
         budget = _CPU_GROUP_ELEMENTS if pool.device.type == "cpu" else _GPU_GROUP_ELEMENTS
         self._group_tokens = group_tokens or budget // (2 * pool.n_kv_heads * pool.head_dim)
         saved = _LEAST_SAVED // (n_heads * pool.head_dim)
@@ -106,9 +106,13 @@ class TorchBackend:
             largest=sys.maxsize, fewest=1, shortest=0, least_saved=saved, least_view=LEAST_VIEW
         )
 
-    def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> TorchAttention:
+    def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> Attend:
         """See `Backend`."""
-        return TorchAttention(self._pool, table, plan, slots, self._group_tokens)
+        return by_layer(
+            plan,
+            self._windows,
+            partial(TorchAttention, self._pool, table, slots, self._group_tokens),
+        )
 
 
 class TorchAttention:
@@ -133,15 +137,22 @@ class TorchAttention:
         .  .  .  .  .  .          ('.' may be read, x not)
 
     pool: receives the new tokens' keys and values, then is read.
-    table, slots: see `Backend`.
+    table, slots: see `Backend`. window: see `by_layer`.
     """
 
     def __init__(
-        self, pool: KVPool, table: Tensor, plan: AttentionPlan, slots: Tensor, group_tokens: int
+        self,
+        pool: KVPool,
+        table: Tensor,
+        slots: Tensor,
+        group_tokens: int,
+        plan: AttentionPlan,
+        window: int | None,
     ) -> None:
         self._pool = pool
         self._slots = slots
-        self._chunks = list(_chunks([span for span in plan.rows if span.n_new > 1], table, pool))
+        several = [span for span in plan.rows if span.n_new > 1]
+        self._chunks = list(_chunks(several, table, pool, window))
         singles = [span for span in plan.rows if span.n_new == 1]
         self._groups = [_group(spans, table, pool) for spans in grouped(singles, group_tokens)]
         self._shared = [(read, _shared_source(read, pool)) for read in plan.shared]
@@ -201,77 +212,6 @@ def parts_of(
     qk, v = heads.split_with_sizes((n_heads + n_kv_heads, n_kv_heads), dim=1)
     qk = rotation.turned(qk if norm is None else norm(qk))
     return *qk.split_with_sizes((n_heads, n_kv_heads), dim=1), v
-
-
-def attend_part(
-    q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float
-) -> tuple[Tensor, Tensor]:
-    """Attention over one part of the context.
-
-    q: (b, heads, queries, head_dim); keys, values: (b, heads, tokens, head_dim), any strides.
-    mask: added to the scores, broadcast to (b, heads, queries, tokens).
-    Returns the result, shaped and typed like q, and the lse, (b, heads, queries) float32.
-    """
-    if q.device.type == "cpu":
-        # What scaled_dot_product_attention calls on the CPU, which then drops the second result.
-        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            q, keys, values, attn_mask=mask, scale=scale
-        )
-        return out, lse
-    return plain_part(q, keys, values, mask, scale)
-
-
-def plain_part(
-    q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float
-) -> tuple[Tensor, Tensor]:
-    """The same on any device, as it is written in books; scores are float32."""
-    scores = torch.matmul(q, keys.transpose(-1, -2)).float().mul_(scale)
-    if mask is not None:
-        scores += mask
-    lse = scores.logsumexp(-1)
-    return torch.matmul(scores.sub_(lse[..., None]).exp_().to(values.dtype), values), lse
-
-
-def attend_all(q: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """All queries over all tokens, without a mask.
-
-        tokens   | piece | piece | piece | piece | rest |     pieces: one call, as a batch
-
-    q: (heads, queries, head_dim), already scaled; keys, values: (tokens, heads, head_dim).
-    Returns the result (heads, queries, head_dim) and the lse (heads, queries) float32.
-    """
-    length = keys.shape[0] // _PIECES
-    if length < _LEAST_PIECE:
-        length = keys.shape[0]
-    pieces = keys.shape[0] // length
-    whole = pieces * length
-    cut = (pieces, length, *keys.shape[1:])
-    out, lse = attend_part(
-        q.expand(pieces, *q.shape),
-        keys[:whole].view(cut).transpose(1, 2),
-        values[:whole].view(cut).transpose(1, 2),
-        None,
-        1.0,
-    )
-    if pieces == 1:
-        return out[0], lse[0]
-    total = lse.logsumexp(0)
-    made = torch.mul(out, (lse - total).exp_()[..., None]).sum(0)
-    if whole < keys.shape[0]:
-        rest = slice(whole, None)
-        merge(made, total, *attend_all(q, keys[rest], values[rest]))
-    return made, total
-
-
-def merge(out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> None:
-    """Take another part of the context in, in place.
-
-    out, part: (..., head_dim), lse, part_lse: (...); out, lse and part_lse float32.
-    """
-    # exp(b) / (exp(a) + exp(b)) without overflow.
-    weight = (part_lse - lse).sigmoid_()
-    out.lerp_(part.float(), weight[..., None])
-    torch.logaddexp(lse, part_lse, out=lse)
 
 
 def _attend(
@@ -335,12 +275,16 @@ def grouped(spans: Iterable[RowSpan], group_tokens: int) -> list[list[RowSpan]]:
     return groups
 
 
-def _chunks(spans: Sequence[RowSpan], table: Tensor, pool: KVPool) -> Iterator[_Chunk]:
+def _chunks(
+    spans: Sequence[RowSpan], table: Tensor, pool: KVPool, window: int | None
+) -> Iterator[_Chunk]:
     limit = _CPU_QUERY_BLOCK if pool.device.type == "cpu" else _GPU_QUERY_BLOCK
     height = min(limit, max((span.n_new for span in spans), default=0))
     width = max((span.context for span in spans), default=0)
     barred = torch.full((height, width), float("-inf"), dtype=pool.dtype, device=pool.device)
-    triangle = barred.triu_(width - height + 1)
+    triangle = barred.triu(width - height + 1)
+    if window is not None:
+        triangle += barred.tril_(width - height - window)
     for span in spans:
         start = span.context - span.n_new
         blocks = []
@@ -379,7 +323,7 @@ def view_of(span: RowSpan) -> Extent | None:
         if len(segment.extents) > 1 or segment.extents[0].start != stop:
             return None
         stop = segment.extents[0].stop
-    return Extent(start, stop)
+    return Extent(start + max(span.start - own[0].start, 0), stop)
 
 
 def _slots_of(spans: Sequence[RowSpan], table: Tensor) -> Tensor:

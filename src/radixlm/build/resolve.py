@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from radixlm.core.config import EngineConfig
-from radixlm.core.errors import ConfigError, UnsupportedModelError
+from radixlm.core.errors import ConfigError
 from radixlm.kernels.vectors import processor_has
 from radixlm.models.model_config import ModelConfig
 
@@ -68,15 +68,8 @@ def resolve_pin_budget(config: EngineConfig, capacity: int, context: int) -> int
 
 
 def resolve_context(config: EngineConfig, model: ModelConfig) -> int:
-    """Most tokens of prompt and answer. Raises ConfigError, UnsupportedModelError for a window."""
+    """Most tokens of prompt and answer. Raises ConfigError."""
     wanted = config.context_length
-    window = model.traits.sliding_window
-    if window is not None and window < (wanted or model.context_length):
-        raise UnsupportedModelError(
-            f"the model sees only the last {window} tokens of its context of "
-            f"{model.context_length} (config field 'sliding_window'), which is not supported yet; "
-            f"--context-length {window} serves it up to there, where the window does not matter"
-        )
     if wanted is None:
         return model.context_length
     if wanted > model.context_length:

@@ -8,7 +8,8 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from radixlm.attention.backends import Attend, CpuAttention
+from radixlm.attention.attend import Attend
+from radixlm.attention.backends import CpuAttention
 from radixlm.layers.compiled import TensorOptions
 from radixlm.layers.few_tokens import ANYWHERE, MOST_TOKENS, FewTokens, Places
 from radixlm.layers.linear import (

@@ -33,6 +33,7 @@ from radixlm.layers.rotary import (
 
 # What numbers of a model can be: sizes fit an int32, factors a float32, products of two a float.
 MOST = 2**31 - 1
+_MOST_LAYERS = 1_000_000
 _SMALLEST, _LARGEST = 1e-30, 1e30
 _MOST_EOS = 1_000
 _ROPE_TYPES = "default, linear, llama3, yarn, dynamic (up to its original length)"
@@ -59,6 +60,11 @@ def unsupported(field: str, value: object, supported: str) -> UnsupportedModelEr
 
 Size = Annotated[
     int, Field(strict=True, ge=1, le=MOST), supported(f"a positive integer, {MOST} at most")
+]
+_Layers = Annotated[
+    int,
+    Field(strict=True, ge=1, le=_MOST_LAYERS),
+    supported(f"an integer from 1 to {_MOST_LAYERS}"),
 ]
 Number = Annotated[
     float,
@@ -158,7 +164,7 @@ class HFConfig(EndTokens):
     vocab_size: Size
     hidden_size: Size
     intermediate_size: Size
-    num_hidden_layers: Size
+    num_hidden_layers: _Layers
     num_attention_heads: Size
     num_key_value_heads: Size | None = None
     head_dim: Size | None = None
@@ -183,14 +189,15 @@ class Traits(NamedTuple):
 
     qkv_bias, output_bias, mlp_bias: which projections add a bias.
     qk_norm: every query and key head is normed before rotary.
-    sliding_window: tokens that a token sees, itself included; None: all before it.
+    windows: of each layer how many tokens a token sees, itself included; None: all before it.
+        Empty: no layer has one.
     """
 
     qkv_bias: bool = False
     output_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
-    sliding_window: int | None = None
+    windows: tuple[int | None, ...] = ()
 
 
 _F = TypeVar("_F", bound=Fields)

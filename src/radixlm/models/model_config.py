@@ -54,7 +54,7 @@ class Mistral(HFConfig):
     sliding_window: Size | None = 4096
 
     def traits(self) -> Traits:
-        return Traits(sliding_window=self.sliding_window)
+        return Traits(windows=(self.sliding_window,) * self.num_hidden_layers)
 
 
 class _Window(Fields):
@@ -83,18 +83,24 @@ class Qwen2(HFConfig):
     ] = None
 
     def traits(self) -> Traits:
-        return Traits(qkv_bias=True, sliding_window=self.window())
+        return Traits(qkv_bias=True, windows=self.windows())
 
-    def window(self) -> int | None:
-        """The window of the layers that have one; None when no layer has."""
-        others = self.model_extra or {}
+    def windows(self) -> tuple[int | None, ...]:
+        """See `Traits`."""
+        others, layers = self.model_extra or {}, self.num_hidden_layers
         if not self.use_sliding_window or "sliding_window" not in others:
-            return None
-        if self.layer_types is not None:
-            windowed = "sliding_attention" in self.layer_types
+            return ()
+        if self.layer_types is None:
+            full = min(read(_Unwindowed, others).max_window_layers, layers)
+            windowed = [False] * full + [True] * (layers - full)
         else:
-            windowed = read(_Unwindowed, others).max_window_layers < self.num_hidden_layers
-        return read(_Window, others).sliding_window if windowed else None
+            windowed = [kind == "sliding_attention" for kind in self.layer_types]
+            if len(windowed) != layers:
+                raise unsupported(
+                    "layer_types", self.layer_types, f"one for each of {layers} layers"
+                )
+        window = read(_Window, others).sliding_window if any(windowed) else None
+        return tuple(window if its else None for its in windowed)
 
 
 class Qwen3(Qwen2):
@@ -105,7 +111,7 @@ class Qwen3(Qwen2):
 
     def traits(self) -> Traits:
         bias = self.attention_bias
-        return Traits(bias, bias, qk_norm=True, sliding_window=self.window())
+        return Traits(bias, bias, qk_norm=True, windows=self.windows())
 
 
 ARCHITECTURES: Mapping[str, type[HFConfig]] = MappingProxyType(
@@ -137,6 +143,13 @@ class ModelConfig:
     dtype: torch.dtype
     eos_token_ids: frozenset[int]
     bos_token_id: int | None
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """Those of `traits` that hide something of this context; empty where none does."""
+        length = self.context_length
+        windows = tuple(w if w is not None and w < length else None for w in self.traits.windows)
+        return windows if any(windows) else ()
 
     @classmethod
     def from_hf(

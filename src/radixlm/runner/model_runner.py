@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import isnan
@@ -13,8 +14,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from radixlm.attention.backends import Attend, make_backend
-from radixlm.attention.plan import make_plan
+from radixlm.attention.attend import Attend
+from radixlm.attention.backends import make_backend
+from radixlm.attention.plan import AttentionPlan, make_plan
 from radixlm.core.batch import Failure, ScheduledBatch, ScheduledRow, StepResult
 from radixlm.core.request import TokenLogprob
 from radixlm.memory.pools import KVPool, ReqToTokenPool
@@ -133,7 +135,11 @@ class ModelRunner:
         self._req_to_token = req_to_token
         self._device = torch.device(device)
         self._token_bytes = kv_pool.nbytes // kv_pool.capacity
-        self._backend = make_backend(kv_pool, model.config.n_heads, deterministic=deterministic)
+        config = model.config
+        self._windows = config.windows or (None,)
+        self._backend = make_backend(
+            kv_pool, config.n_heads, windows=config.windows, deterministic=deterministic
+        )
         if self._device.type == "cpu":
             forbid_kernel()  # not in the first step that needs it: others are in it
 
@@ -163,9 +169,15 @@ class ModelRunner:
             logprobs=MappingProxyType(logprobs),
             prompt_logprobs=MappingProxyType(prompt_logprobs),
             failed=MappingProxyType({place: self._failure(batch.rows[place]) for place in failed}),
-            kv_bytes_read=self._token_bytes * plan.kv_tokens_read,
+            kv_bytes_read=self._bytes_read(plan),
             kv_bytes_of_rows=self._token_bytes * plan.kv_tokens_of_rows,
         )
+
+    def _bytes_read(self, plan: AttentionPlan) -> int:
+        """Of keys and values, in all layers."""
+        layers = Counter(self._windows)
+        tokens = sum(plan.within(w).kv_tokens_read * count for w, count in layers.items())
+        return self._token_bytes * tokens // len(self._windows)
 
     def _failure(self, row: ScheduledRow) -> Failure:
         return Failure(

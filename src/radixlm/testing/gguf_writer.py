@@ -118,7 +118,7 @@ def _name(name: str) -> str:
 
 
 def _config_entries(config: ModelConfig, architecture: str) -> dict[str, Any]:
-    window = config.traits.sliding_window
+    window = next(iter(config.traits.windows), None)
     entries = {
         "vocab_size": config.vocab_size,
         "block_count": config.n_layers,

@@ -6,7 +6,7 @@ import torch
 
 from radixlm.attention.backends import CpuBackend
 from radixlm.attention.plan import AttentionPlan, Sharing, make_plan
-from radixlm.attention.torch_backend import attend_all, attend_part, plain_part
+from radixlm.attention.torch_parts import attend_all, attend_part, plain_part
 from radixlm.memory.pools import KVPool
 from tests.tensor.attention_cases import (
     Heads,

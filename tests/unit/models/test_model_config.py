@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from radixlm.build.resolve import resolve_context
-from radixlm.core.config import EngineConfig
 from radixlm.core.errors import CheckpointError, UnsupportedModelError
 from radixlm.layers.rotary import LinearScaling, Llama3Scaling, RopeConfig, YarnScaling
 from radixlm.models.model_config import ModelConfig, load_config
@@ -144,34 +143,34 @@ def test_eos_token_ids(own: Any, generation: Any, expected: set[int]) -> None:
         hf("qwen3", sliding_window=2048, use_sliding_window=True, max_window_layers=0),
     ],
 )
-def test_a_sliding_window_that_cuts_nothing_off_is_fine(config: dict[str, Any]) -> None:
-    model = ModelConfig.from_hf(config)
-    assert resolve_context(EngineConfig(), model) == model.context_length == 2048
+def test_a_sliding_window_that_cuts_nothing_off_is_none(config: dict[str, Any]) -> None:
+    assert ModelConfig.from_hf(config).windows == ()
 
 
 WINDOWED = {"sliding_window": 64, "use_sliding_window": True}
 
 
 @pytest.mark.parametrize(
-    ("config", "window"),
+    ("config", "windows"),
     [
-        (hf("mistral", max_position_embeddings=8192), 4096),
-        (hf("mistral", sliding_window=64), 64),
-        (hf("qwen2", **WINDOWED, max_window_layers=2), 64),
-        (hf("qwen3", **WINDOWED, layer_types=["sliding_attention"]), 64),
+        (hf("mistral", max_position_embeddings=8192), (4096,) * 3),
+        (hf("mistral", sliding_window=64), (64,) * 3),
+        (hf("qwen2", **WINDOWED, max_window_layers=2), (None, None, 64)),
+        (
+            hf("qwen3", **WINDOWED, layer_types=["sliding_attention"] + ["full_attention"] * 2),
+            (64, None, None),
+        ),
         (
             hf("qwen2", **{**WINDOWED, "sliding_window": 2048}, max_window_layers=0)
             | {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
-            2048,
+            (2048,) * 3,
         ),
     ],
 )
-def test_a_sliding_window_bounds_the_context_that_is_served(config, window) -> None:
+def test_layers_with_a_window(config, windows) -> None:
     model = ModelConfig.from_hf(config)
-    for wanted in (None, window + 1):
-        with pytest.raises(UnsupportedModelError, match=f"--context-length {window} serves it"):
-            resolve_context(EngineConfig(context_length=wanted), model)
-    assert resolve_context(EngineConfig(context_length=window), model) == window
+    assert model.windows == windows
+    assert replace(model, context_length=64).windows == ()
 
 
 YARN = {"rope_type": "yarn", "factor": 4.0}
@@ -224,11 +223,17 @@ YARN = {"rope_type": "yarn", "factor": 4.0}
         (hf(rope_scaling=YARN | {"beta_fast": 1e-310}), "beta_fast", "1e-310"),
         (hf(vocab_size=10**30), "vocab_size", "1000"),
         (hf(num_hidden_layers=2**31), "num_hidden_layers", "2147483648"),
+        (hf("mistral", num_hidden_layers=1_000_001), "num_hidden_layers", "1000001"),
         (hf(max_position_embeddings=10**30), "max_position_embeddings", "1000"),
         (hf(eos_token_id=10**30), "eos_token_id", "1000"),
         (hf(eos_token_id=list(range(2_000))), "eos_token_id", "0, 1, 2"),
         (hf("qwen2", layer_types=["linear_attention"]), "layer_types", "linear_attention"),
         (hf("qwen3", layer_types=3), "layer_types", "3"),
+        (
+            hf("qwen3", **{**WINDOWED, "layer_types": ["sliding_attention"]}),
+            "layer_types",
+            "one for each of 3 layers",
+        ),
         (
             hf("qwen2", sliding_window=64, use_sliding_window=True, max_window_layers="28"),
             "max_window_layers",

@@ -1,0 +1,59 @@
+"""What a model asks of attention: one call per layer; and layers that see less than others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from radixlm.attention.plan import AttentionPlan
+from radixlm.layers.linear import QueryKeyNorm
+from radixlm.layers.rotary import Rotation
+
+
+class Attend(Protocol):
+    """Attention of one step's new tokens over everything their rows have in the pool.
+
+    layer: index of the decoder layer, from 0.
+    qkv: (tokens, (n_heads + 2 n_kv_heads) x head_dim), of each new token the queries, keys and
+        values as the projection gives them; contiguous within a token, and overwritten.
+    norm, rotation: what is done to queries and keys first, in this order. Then keys and values are
+        written to the pool at this step's slots, before anything is read.
+
+    Scores are scaled by 1 / sqrt(head_dim). Returns (tokens, n_heads x head_dim), as qkv's type.
+    """
+
+    def __call__(
+        self, layer: int, qkv: Tensor, rotation: Rotation, norm: QueryKeyNorm | None
+    ) -> Tensor: ...
+
+
+def by_layer(
+    plan: AttentionPlan,
+    windows: Sequence[int | None],
+    make: Callable[[AttentionPlan, int | None], Attend],
+) -> Attend:
+    """One step's attention, made once for each kind of layer by make(plan, window).
+
+    windows: of each layer how many tokens a token sees, itself included; None: all before it.
+    Empty: no layer has one. Where contexts are shorter than windows, all layers are of one kind.
+    """
+    if not windows:
+        return make(plan, None)
+    plans = {window: plan.within(window) for window in windows}
+    made = {id(its): make(its, None if its is plan else window) for window, its in plans.items()}
+    attends = [made[id(plans[window])] for window in windows]
+    return attends[0] if len(made) == 1 else _ByLayer(attends)
+
+
+class _ByLayer:
+    """An `Attend` that has another one for each layer."""
+
+    def __init__(self, attends: Sequence[Attend]) -> None:
+        self._attends = attends
+
+    def __call__(
+        self, layer: int, qkv: Tensor, rotation: Rotation, norm: QueryKeyNorm | None
+    ) -> Tensor:
+        return self._attends[layer](layer, qkv, rotation, norm)

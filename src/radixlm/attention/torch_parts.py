@@ -1,0 +1,88 @@
+"""Attention by torch over parts of a context, and how parts become one.
+
+Of one part of a context there is a result and a log-sum-exp: with scores s_i and values v_i,
+sum(exp(s_i) v_i) / sum(exp(s_i)) and log(sum(exp(s_i))). Two parts merge into what one softmax over
+both would give, since exp(lse) is the weight that each one lacks (FlashAttention's split-KV;
+Hydragen, Juravsky et al., 2024; DeFT, Yao et al., 2024).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# A long shared context is cut into pieces, so that the kernel has work for all cores: it shares out
+# heads and blocks of 32 queries, which of few rows and 3 heads come out uneven.
+_PIECES = 4
+_LEAST_PIECE = 256
+
+
+def attend_part(
+    q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Attention over one part of the context.
+
+    q: (b, heads, queries, head_dim); keys, values: (b, heads, tokens, head_dim), any strides.
+    mask: added to the scores, broadcast to (b, heads, queries, tokens).
+    Returns the result, shaped and typed like q, and the lse, (b, heads, queries) float32.
+    """
+    if q.device.type == "cpu":
+        # What scaled_dot_product_attention calls on the CPU, which then drops the second result.
+        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            q, keys, values, attn_mask=mask, scale=scale
+        )
+        return out, lse
+    return plain_part(q, keys, values, mask, scale)
+
+
+def plain_part(
+    q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor]:
+    """The same on any device, as it is written in books; scores are float32."""
+    scores = torch.matmul(q, keys.transpose(-1, -2)).float().mul_(scale)
+    if mask is not None:
+        scores += mask
+    lse = scores.logsumexp(-1)
+    return torch.matmul(scores.sub_(lse[..., None]).exp_().to(values.dtype), values), lse
+
+
+def attend_all(q: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """All queries over all tokens, without a mask.
+
+        tokens   | piece | piece | piece | piece | rest |     pieces: one call, as a batch
+
+    q: (heads, queries, head_dim), already scaled; keys, values: (tokens, heads, head_dim).
+    Returns the result (heads, queries, head_dim) and the lse (heads, queries) float32.
+    """
+    length = keys.shape[0] // _PIECES
+    if length < _LEAST_PIECE:
+        length = keys.shape[0]
+    pieces = keys.shape[0] // length
+    whole = pieces * length
+    cut = (pieces, length, *keys.shape[1:])
+    out, lse = attend_part(
+        q.expand(pieces, *q.shape),
+        keys[:whole].view(cut).transpose(1, 2),
+        values[:whole].view(cut).transpose(1, 2),
+        None,
+        1.0,
+    )
+    if pieces == 1:
+        return out[0], lse[0]
+    total = lse.logsumexp(0)
+    made = torch.mul(out, (lse - total).exp_()[..., None]).sum(0)
+    if whole < keys.shape[0]:
+        rest = slice(whole, None)
+        merge(made, total, *attend_all(q, keys[rest], values[rest]))
+    return made, total
+
+
+def merge(out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> None:
+    """Take another part of the context in, in place.
+
+    out, part: (..., head_dim), lse, part_lse: (...); out, lse and part_lse float32.
+    """
+    # exp(b) / (exp(a) + exp(b)) without overflow.
+    weight = (part_lse - lse).sigmoid_()
+    out.lerp_(part.float(), weight[..., None])
+    torch.logaddexp(lse, part_lse, out=lse)

@@ -1,0 +1,78 @@
+"""Layers in which a token sees only the last tokens, itself included."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from radixlm.attention.backends import CpuBackend
+from radixlm.attention.plan import Sharing, make_plan
+from tests.tensor.attention_cases import (
+    BACKENDS,
+    Heads,
+    in_codes,
+    make_case,
+    make_tree_case,
+    random_shapes,
+    random_tree,
+    reference,
+    run,
+)
+
+DTYPES = [(torch.float32, 5e-6), (torch.bfloat16, 3e-2)]
+EVERYTHING = Sharing(largest=99, fewest=1, shortest=0, least_saved=1, least_view=8)
+
+
+@pytest.mark.parametrize("window", [1, 2, 5, 64, 300, 5000])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("dtype", "near"), DTYPES)
+def test_a_token_sees_its_window(
+    dtype: torch.dtype, near: float, backend: str, window: int
+) -> None:
+    rng = np.random.default_rng(window)
+    shapes = [*random_shapes(rng), (700, 1), (900, 600), (0, 40)]
+    case = make_case(shapes, Heads(6, 2, 16), dtype, "cpu", seed=window, scattered=window % 2 > 0)
+    out = run(case, backend=backend, window=window)
+    assert (out.double() - reference(case, window)).abs().max().item() < near
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_shared_nodes_in_windows(backend: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    page = int(rng.choice([0, 1, 4]))
+    paths = random_tree(rng, depth=4, page=page)
+    case = make_tree_case(paths, Heads(4, 2, 8), torch.float32, "cpu", seed=seed, page=page)
+    window = int(rng.choice([3, 17, 60]))
+    out = run(case, EVERYTHING, backend, window)
+    assert (out.double() - reference(case, window)).abs().max().item() < 5e-6
+
+
+@pytest.mark.parametrize("backend", ["torch", "cpu", "tiles"])
+def test_windows_of_a_coded_pool(backend: str) -> None:
+    shapes = [(200, 1), (150, 90)]
+    case = in_codes(
+        make_case(shapes, Heads(4, 2, 64), torch.bfloat16, "cpu", seed=3, scattered=True)
+    )
+    out = run(case, backend=backend, window=50)
+    assert (out.double() - reference(case, 50)).abs().max().item() < 5e-2
+
+
+@pytest.mark.parametrize("backend", ["torch", "tiles"])
+def test_what_no_token_sees_is_not_read(backend: str) -> None:
+    """Freed memory may hold anything, numbers that are none among it."""
+    case = make_case([(600, 30)], Heads(2, 1, 16), torch.float32, "cpu", seed=4, scattered=True)
+    for side in (case.pool.keys[1], case.pool.values[1]):
+        side[case.table[1, : 600 - 63].long()] = float("nan")
+    out = run(case, backend=backend, window=64)
+    assert not out.isnan().any()
+
+
+def test_one_plan_serves_all_layers_while_contexts_are_short() -> None:
+    case = make_case([(30, 1)], Heads(2, 1, 16), torch.float32, "cpu", seed=4, scattered=True)
+    plan = make_plan(case.rows)
+    assert plan.within(31) is plan
+    assert plan.within(30).kv_tokens_read == 30
+    attend = CpuBackend(case.pool, 2, windows=(None, 31)).prepare(plan, case.table, case.slots)
+    assert hasattr(attend, "workers")

@@ -48,6 +48,7 @@ from radixlm.memory.pools import (
     bytes_per_token,
     default_kv_tokens,
 )
+from radixlm.memory.store_files import private_folder
 from radixlm.models.decoder import CausalLM
 from radixlm.models.gguf_checkpoint import GGUFCheckpoint
 from radixlm.models.loader import load_model
@@ -143,6 +144,8 @@ def _computing(config: EngineConfig) -> Iterator[int]:
 
 def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> Loaded:
     policy = make_policy(config.eviction_policy)
+    if config.disk_cache is not None:  # said before the model is loaded
+        private_folder(Path(config.disk_cache))
     files = files_of(resolve_model(config.model))
     model_config = load_config(files)
     device = resolve_device(config.device)

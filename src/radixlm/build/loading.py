@@ -111,6 +111,8 @@ class ModelInfo:
     deterministic: bool = False
     kv_cache_dtype: str = "float32"
     quantization: str = ""
+    disk_cache: str = ""
+    disk_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +187,8 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
         deterministic=config.deterministic,
         kv_cache_dtype=_name(pool.keys[0].dtype),
         quantization=config.quantization or "",
+        disk_cache=config.disk_cache or "",
+        disk_tokens=0 if disk is None else disk.capacity,
     )
     grammars = Compiler(tokenizer, vocab_size=limits.vocab_size, eos_ids=eos)
     processor = InputProcessor(limits, eos, grammars)

@@ -10,8 +10,8 @@ from radixlm.cache.stored_parts import Blocks, StoredParts, path_tokens
 from radixlm.cache.tree import RadixTree
 from radixlm.core.config import DiskWritePolicy
 
-# How often a prefix has been found when `selective` takes it.
-FOUND_OFTEN = 2
+# How often a prefix has been found when `selective` takes it: it was computed for another use.
+FOUND_OFTEN = 1
 # `evict` writes while more of the pool than this is in the tree.
 FULL = 3 / 4
 # Paths that one call looks at, and paths that are remembered; the oldest is given up.

@@ -94,7 +94,7 @@ class EngineConfig:
     )
     disk_write_policy: DiskWritePolicy = flag(
         "selective",
-        "What is written to --disk-cache: what was found twice, what is evicted next, or all, in "
+        "What is written to --disk-cache: what was used twice, what is evicted next, or all, in "
         "the background; off reads only.",
         one_of(get_args(DiskWritePolicy)),
     )

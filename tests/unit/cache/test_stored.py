@@ -140,10 +140,8 @@ class TestWriting:
         tier.stored(KEY, None, 0, 8)
         assert written(tier, "all", 9) == [(8, 16)]
 
-    def test_selective_takes_what_was_found_twice(
-        self, cache: RadixCache, tier: StoredTier
-    ) -> None:
-        use(cache, KEY[:9], times=2)
+    def test_selective_takes_what_was_used_twice(self, cache: RadixCache, tier: StoredTier) -> None:
+        use(cache, KEY[:9])
         assert written(tier, "selective") == []
         use(cache, KEY)
         assert written(tier, "selective") == [(0, 8)]

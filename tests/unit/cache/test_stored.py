@@ -10,6 +10,7 @@ from radixlm.cache.stored import StoredTier, StoredUsage
 from radixlm.core.config import DiskWritePolicy
 from radixlm.core.errors import CacheError, ConfigError, InvalidKeyError
 from radixlm.core.keys import Key, as_key
+from radixlm.core.misses import MissReason
 from tests.invariants import check
 from tests.virtual_clock import VirtualClock
 
@@ -193,3 +194,28 @@ class TestMisses:
             str(report)
             == "0 of 16 tokens cached; 12 from token 0 on were never in this pool, 12 are on disk"
         )
+
+    def test_what_fills_no_block_is_not_called_new(
+        self, cache: RadixCache, tier: StoredTier
+    ) -> None:
+        """The tokens after the last whole block may have been computed before a restart, too."""
+        tier.stored(KEY, None, 0, 12)
+        reader = cache.hold(KEY[:12], None, 0)
+        assert reader.extend(12) is not None
+        reader.commit(12)
+        reader.release()
+        longer = as_key(range(20))
+        assert cache.explain(longer).report.reason is MissReason.NEW, "a whole block more"
+        why = use(cache, KEY)
+        assert why == "12 of 16 tokens cached; the tokens from 12 on fill no block on disk"
+        assert use(cache, longer).endswith("nothing known goes on at token 16")
+
+    def test_a_pool_of_any_size_has_the_same_disk(
+        self, cache: RadixCache, tier: StoredTier
+    ) -> None:
+        use(cache, KEY)
+        tier.stored(KEY, None, 0, 12)
+        use(cache, as_key(range(100, 120)))
+        lease = cache.acquire(KEY)
+        lease.release()
+        assert lease.expected == (12, 12, 15, 15)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from radixlm.cache.write_queue import WritePolicy
+from radixlm.core.config import DiskWritePolicy
 from radixlm.core.errors import InvariantError
 from radixlm.core.moves import Drop, Ended, Job, Moved, News, Read, Report, StoredPath, Write
 from radixlm.core.request import RequestOutput
@@ -60,7 +60,7 @@ class FakeDisk:
         if not self._move(job, at):
             return [Ended(job.ticket, at, absent=True)]
         at += BLOCK
-        moved = Moved(job.ticket, at, BLOCK / READ_RATE, BLOCK)
+        moved = Moved(job.ticket, at, BLOCK / READ_RATE)
         if at == end:
             return [moved, Ended(job.ticket, at)]
         self.jobs.appendleft((job, at))
@@ -103,7 +103,7 @@ class DiskBench(Bench):
         *,
         blocks: dict[tuple[bytes, bytes], Kept] | None = None,
         room: int = 4_096,
-        write: WritePolicy = WritePolicy.ALL,
+        write: DiskWritePolicy = "all",
         moves: int = 1,
         **options: Any,
     ) -> None:

@@ -46,6 +46,9 @@ def asked(client: Client) -> dict[str, Any]:
 
 def test_what_is_on_disk_is_said_everywhere(tmp_path):
     with served(tmp_path / "cache") as client:
+        info = client.get("/model_info").json()
+        assert info["disk_cache"] == str(tmp_path / "cache")
+        assert info["disk_tokens"] == metric(client, "max_total_num_disk_tokens")
         assert asked(client)["cache_report"]["cached_tokens"] == {"device": 0, "disk": 0}
         assert until(lambda: metric(client, "num_disk_tokens") >= ON_DISK, 30)
         written = metric(client, "num_disk_tokens")

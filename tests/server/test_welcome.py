@@ -46,6 +46,9 @@ def test_it_says_what_is_served_and_how(engine):
         "  KV pool  12,345 tokens, 1.5 GiB",
         "  page     http://127.0.0.1:PORT/ui",
     ]
+    stored = told(replace(info, kv_tokens=100, kv_bytes=2**20, disk_cache="/kv", disk_tokens=5_000))
+    assert "1.0 MiB; less" in stored
+    assert stored.splitlines()[4] == "  on disk  5,000 tokens, 50.0 MiB, in /kv"
     small = told(replace(info, kv_tokens=999, kv_bytes=2**20))
     assert "  KV pool  999 tokens, 1.0 MiB; less than the context, so prompt" in small
     assert "on cpu, 1 thread\n" in told(replace(info, threads=1))

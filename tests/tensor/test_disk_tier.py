@@ -21,10 +21,11 @@ EXACT: dict[str, Any] = {"dtype": "bfloat16", "deterministic": True}
 
 
 def opened(model: Path, disk: Path | None, **flags: Any) -> Engine:
-    given: dict[str, Any] = {"kv_tokens": 1_000, "disk_write_policy": "all", **flags}
+    stored: dict[str, Any] = {}
     if disk is not None:
-        given |= {"disk_cache": str(disk), "disk_block_tokens": BLOCK, "disk_cache_gb": 0.1}
-    return Engine(str(model), **given)
+        stored = {"disk_cache": str(disk), "disk_block_tokens": BLOCK, "disk_cache_gb": 0.1}
+        stored["disk_write_policy"] = "all"
+    return Engine(str(model), **{"kv_tokens": 1_000, **stored, **flags})
 
 
 def answers(engine: Engine) -> list[RequestOutput]:
@@ -141,3 +142,9 @@ def test_what_can_not_be_is_said_at_once(tmp_path: Path, flags: dict[str, Any], 
             disk_block_tokens=BLOCK,
             **flags,
         )
+
+
+def test_a_folder_is_looked_at_before_the_model(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="is no folder"):
+        Engine(str(tmp_path / "no model"), disk_cache=str(tmp_path / "file"))

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from radixlm.cache import RadixCache
-from radixlm.cache.write_queue import WritePolicy
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, DiskStoreError
 from radixlm.core.model_files import ModelFiles
@@ -33,7 +32,8 @@ SECONDS_TO_LIST = 0.5
 class Disk:
     """The store of a config, and its thread, which runs from `start` to `stop`.
 
-    Raises ConfigError for a folder, a limit or an index that cannot be used.
+    capacity: tokens that it has room for. Raises ConfigError for a folder, a limit or an index that
+    cannot be used.
     """
 
     def __init__(
@@ -56,8 +56,8 @@ class Disk:
             )
         except DiskStoreError as error:
             raise ConfigError(f"--disk-cache {folder}: {error}") from None
-        self._policy = WritePolicy(config.disk_write_policy)
-        self._capacity = store.capacity * config.disk_block_tokens
+        self._policy = config.disk_write_policy
+        self.capacity = store.capacity * config.disk_block_tokens
         self._block_tokens = config.disk_block_tokens
         self._rate = FIRST_RATE / blocks.nbytes * config.disk_block_tokens
         self._send = send
@@ -83,7 +83,7 @@ class Disk:
 
     def tiering(self, cache: RadixCache, scheduler: Scheduler) -> Tiering:
         """For the engine that owns the pool."""
-        tier = cache.add_store(self._block_tokens, self._capacity)
+        tier = cache.add_store(self._block_tokens, self.capacity)
         pace = Pace(self._rate)
         return Tiering(cache, tier, scheduler, self._thread, self._policy, pace)
 

@@ -48,6 +48,7 @@ from radixlm.memory.pools import (
     bytes_per_token,
     default_kv_tokens,
 )
+from radixlm.memory.store_files import private_folder
 from radixlm.models.decoder import CausalLM
 from radixlm.models.gguf_checkpoint import GGUFCheckpoint
 from radixlm.models.loader import load_model
@@ -110,6 +111,8 @@ class ModelInfo:
     deterministic: bool = False
     kv_cache_dtype: str = "float32"
     quantization: str = ""
+    disk_cache: str = ""
+    disk_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +146,8 @@ def _computing(config: EngineConfig) -> Iterator[int]:
 
 def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> Loaded:
     policy = make_policy(config.eviction_policy)
+    if config.disk_cache is not None:  # said before the model is loaded
+        private_folder(Path(config.disk_cache))
     files = files_of(resolve_model(config.model))
     model_config = load_config(files)
     device = resolve_device(config.device)
@@ -182,6 +187,8 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
         deterministic=config.deterministic,
         kv_cache_dtype=_name(pool.keys[0].dtype),
         quantization=config.quantization or "",
+        disk_cache=config.disk_cache or "",
+        disk_tokens=0 if disk is None else disk.capacity,
     )
     grammars = Compiler(tokenizer, vocab_size=limits.vocab_size, eos_ids=eos)
     processor = InputProcessor(limits, eos, grammars)

@@ -178,11 +178,14 @@ class RadixCache:
         if match is None or match.version != self.tree.version:
             match = self._match(sought, namespace)
         last, known = self.tree.known(sought, match)
+        on_disk = self._on_disk(last, known)
         ending = None
         if self.enabled:
-            ending = self._ending(match, last, known, array, size, limit)
+            ending = self._ending(match, known, array, size, limit, on_disk)
         in_use = self._private - self.laid_aside + self.tree.protected_size
         expected = self._reuse.expected(last, known, in_use)
+        if on_disk:  # a pool of any size has the same disk
+            expected = tuple([max(each, on_disk) for each in expected])
         node = self.tree.inc_lock_ref(match, priority)
         if self.stored is not None and match.length:
             self.stored.note(node, found=match.length)
@@ -210,15 +213,20 @@ class RadixCache:
             return Explained(MissReport(key.size, 0, MissReason.DISABLED, 0), holders)
         match = self.match(key, namespace)
         last, known = self.tree.known(key[:-1], match)
-        ending = self._ending(match, last, known, key, key.size, key.size - 1)
+        on_disk = self._on_disk(last, known)
+        ending = self._ending(match, known, key, key.size, key.size - 1, on_disk)
         return Explained(ending.report(self.clock.now()), holders)
 
+    def _on_disk(self, last: TreeNode | None, known: int) -> int:
+        """Tokens of a path that are stored; last, known: as `RadixTree.known` gives them."""
+        return 0 if self.stored is None else self.stored.prefix(last, known)
+
     def _ending(
-        self, match: Match, last: TreeNode | None, known: int, key: Key, wanted: int, limit: int
+        self, match: Match, known: int, key: Key, wanted: int, limit: int, on_disk: int
     ) -> Ending:
-        """Why a match ended; last, known: as `RadixTree.known` gives them."""
-        on_disk = 0 if self.stored is None else self.stored.prefix(last, known)
-        return Ending(match, known, key, wanted, limit, self.page_size, on_disk)
+        """Why a match ended."""
+        block = 0 if self.stored is None else self.stored.block_tokens
+        return Ending(match, known, key, wanted, limit, self.page_size, on_disk, block)
 
     def _match(self, sought: Key, namespace: Hashable) -> Match:
         if sought.size and self.enabled:

@@ -28,7 +28,8 @@ class Ending:
                                     | nothing:               new
 
     reason: why it ended there, of a prompt of `wanted` tokens of which `limit` were looked for,
-    `known` are in the tree, ghosts included, and `on_disk` could have been restored.
+    `known` are in the tree, ghosts included, and `on_disk` could have been restored, in blocks of
+    `block` tokens.
     """
 
     __slots__ = ("_at", "_edges", "_evicted_at", "_hits", "_key", "_known", "_limit", "_matched",
@@ -43,6 +44,7 @@ class Ending:
         limit: int,
         page_size: int,
         on_disk: int = 0,
+        block: int = 0,
     ) -> None:
         self._key = key
         self._known = known - known % page_size
@@ -58,6 +60,8 @@ class Ending:
         beyond = _beyond(match, page, page_size)
         if beyond is None:
             self.reason = MissReason.NEW
+            if match.length == on_disk and _is_of_another_run(match) and limit - on_disk < block:
+                self.reason = MissReason.BLOCK_FLOOR
             return
         self._at = match.offset * TOKEN_BYTES if beyond is match.node else 0
         there = beyond.edge[self._at : self._at + len(page)]
@@ -113,6 +117,11 @@ class Ending:
         if torn and self._limit > self._matched:
             return MissReason.PAGE_FLOOR
         return MissReason.LAST_TOKEN if self._limit >= self._wanted - 1 else MissReason.HELD_BACK
+
+
+def _is_of_another_run(match: Match) -> bool:
+    """Whether what matched was read from disk, and nothing was known before of what follows."""
+    return match.node is not None and match.node.evicted_at == NEVER
 
 
 def _edges_from(node: TreeNode) -> tuple[bytes, ...]:

@@ -8,7 +8,8 @@ from typing import NamedTuple
 from radixlm.cache.node import TreeNode
 from radixlm.cache.stored_parts import Blocks, StoredPart, StoredParts
 from radixlm.cache.tree import RadixTree
-from radixlm.cache.write_queue import WritePolicy, WriteQueue
+from radixlm.cache.write_queue import WriteQueue
+from radixlm.core.config import DiskWritePolicy
 from radixlm.core.errors import CacheError, ConfigError
 from radixlm.core.keys import Key, as_key
 
@@ -185,7 +186,7 @@ class StoredTier:
         """A path that ends in a node was committed, or its first tokens were `found`."""
         self._queue.note(node, found)
 
-    def to_write(self, policy: WritePolicy, n_tokens: int) -> list[Blocks]:
+    def to_write(self, policy: DiskWritePolicy, n_tokens: int) -> list[Blocks]:
         """Up to `n_tokens` tokens of blocks that a policy wants on disk: resident, not stored, the
         front of each path first, no block twice. What is in flight is not known here: ask again
         when what was returned is stored or given up.

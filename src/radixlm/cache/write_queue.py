@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from enum import StrEnum
 from itertools import islice
 
 from radixlm.cache.node import TreeNode, upward
 from radixlm.cache.stored_parts import Blocks, StoredParts, path_tokens
 from radixlm.cache.tree import RadixTree
+from radixlm.core.config import DiskWritePolicy
 
-# How often a prefix has been found when `selective` takes it.
-FOUND_OFTEN = 2
+# How often a prefix has been found when `selective` takes it: it was computed for another use.
+FOUND_OFTEN = 1
 # `evict` writes while more of the pool than this is in the tree.
 FULL = 3 / 4
 # Paths that one call looks at, and paths that are remembered; the oldest is given up.
 _LOOKED_AT = 64
 _MOST_PATHS = 16_384
-
-
-class WritePolicy(StrEnum):
-    """What is written, and when."""
-
-    SELECTIVE = "selective"  # what was found twice
-    EVICT = "evict"  # what is evicted next, once the pool is nearly full
-    ALL = "all"  # what is committed
-    OFF = "off"
 
 
 class WriteQueue:
@@ -47,17 +38,17 @@ class WriteQueue:
         if len(self._nodes) > _MOST_PATHS:
             del self._nodes[next(iter(self._nodes))]
 
-    def take(self, policy: WritePolicy, n_tokens: int) -> list[Blocks]:
+    def take(self, policy: DiskWritePolicy, n_tokens: int) -> list[Blocks]:
         """See StoredTier.to_write."""
-        if policy is WritePolicy.OFF:
+        if policy == "off":
             return []
-        if policy is WritePolicy.EVICT:
+        if policy == "evict":
             tree = self._tree
             if tree.evictable_size + tree.protected_size <= self._full:
                 return []
             return self._blocks(tree.order.first(_LOOKED_AT), n_tokens)
         looked_at = list(islice(self._nodes, _LOOKED_AT))
-        found_only = policy is WritePolicy.SELECTIVE
+        found_only = policy == "selective"
         return self._blocks(self._used_up(looked_at), n_tokens, found_only=found_only)
 
     def rest(self, n_tokens: int) -> list[Blocks]:

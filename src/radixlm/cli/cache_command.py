@@ -31,7 +31,8 @@ def ls(folder: Path) -> None:
     for each in contents(folder):
         click.echo(
             f"{each.digest[:12]}  {each.disk_bytes / 1e9:8.3f} GB  "
-            f"{each.blocks * each.block_tokens:>10,} tokens in {each.blocks:,} blocks"
+            f"{each.blocks * each.block_tokens:>10,} tokens in {each.blocks:,} blocks "
+            f"of {each.block_tokens}"
         )
         for name, value in each.facts.items():
             click.echo(f"{'':14}{name}: {value!r:.100}")
@@ -61,15 +62,7 @@ def prune(
     elif to_gb is not None:
         click.echo(f"{shrink(folder, int(to_gb * 1e9)):,} blocks are deleted.")
     else:
-        digests = [each.digest for each in contents(folder)]
-        if others is not None:
-            kept = [digest for digest in digests if digest.startswith(others)]
-            if len(kept) != 1 or not others:
-                raise ConfigError(f"--others {others!r} names {len(kept)} of what {folder} has")
-            doomed = [digest for digest in digests if digest not in kept]
-        else:
-            doomed = [identity or ""]
-        freed = sum(delete_identity(folder, digest) for digest in doomed)
+        freed = delete_identity(folder, identity or others or "", others=others is not None)
         click.echo(f"{freed / 1e9:.3f} GB are free.")
 
 

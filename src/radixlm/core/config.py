@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 from radixlm.core.errors import ConfigError
-from radixlm.core.flags import Rule, check_flags, flag, integer, number, one_of
+from radixlm.core.flags import Rule, check_flags, flag, integer, number, one_of, option_name
 
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
 Quantization = Literal["int8", "int4"]
@@ -87,13 +87,14 @@ class EngineConfig:
         None,
         "Folder for keys and values on a local disk: what is cached there outlives memory and this "
         "process. See docs/security.md for what lies in it.",
+        Rule("names a folder", lambda value: isinstance(value, str) and value != ""),
     )
     disk_cache_gb: float = flag(
         16.0, "Most gigabytes (10^9 bytes) of all files in --disk-cache.", number(0.001, 1e6)
     )
     disk_write_policy: DiskWritePolicy = flag(
         "selective",
-        "What is written to --disk-cache: what was found twice, what is evicted next, or all, in "
+        "What is written to --disk-cache: what was used twice, what is evicted next, or all, in "
         "the background; off reads only.",
         one_of(get_args(DiskWritePolicy)),
     )
@@ -150,15 +151,23 @@ class EngineConfig:
         check_flags(self)
         if self.disable_radix_cache and self.max_pinned_tokens:
             raise ConfigError("--max-pinned-tokens has no use with --disable-radix-cache")
-        if self.disable_radix_cache and self.disk_cache:
+        if self.disk_cache is None:
+            self._check_no_disk()
+        elif self.disable_radix_cache:
             raise ConfigError("--disk-cache has no use with --disable-radix-cache")
-        if self.disk_cache and self.disk_block_tokens % self.page_size:
+        elif self.disk_block_tokens % self.page_size:
             raise ConfigError(
                 f"--disk-block-tokens must be a multiple of --page-size {self.page_size}, got "
                 f"{self.disk_block_tokens}"
             )
         if self.deterministic and self.device.startswith("cuda"):
             raise ConfigError("--deterministic is for CPUs; it does not go with --device cuda")
+
+    def _check_no_disk(self) -> None:
+        for item in fields(self):
+            if item.name.startswith("disk_") and getattr(self, item.name) != item.default:
+                name = option_name(item.name)
+                raise ConfigError(f"{name} has no use without --disk-cache DIR: give both, or none")
 
     @classmethod
     def from_flags(cls, **flags: Any) -> EngineConfig:

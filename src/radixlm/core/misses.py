@@ -25,6 +25,7 @@ class MissReason(StrEnum):
     # all hit but the last token, or its page: its logits are wanted
     HELD_BACK = "held_back"  # the caller wanted no more, say for prompt log-probabilities
     PAGE_FLOOR = "page_floor"  # the rest is less than a page
+    BLOCK_FLOOR = "block_floor"  # all is known that is on disk, and the rest is less than a block
     DISABLED = "disabled"  # the cache is off
 
 
@@ -108,6 +109,8 @@ class MissReport:
                 rest = "no more was wanted from the cache"
             case MissReason.PAGE_FLOOR:
                 rest = f"the tokens from {self.position} on fill no page"
+            case MissReason.BLOCK_FLOOR:
+                rest = f"the tokens from {self.position} on fill no block on disk"
             case MissReason.DISABLED:
                 rest = "the cache is off"
         return f"{head}; {rest}"

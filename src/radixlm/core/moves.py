@@ -19,11 +19,10 @@ class StoredPath(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
-    """Fill slots with the stored tokens [start, start + slots.size) of a path, block by block.
+class Transfer:
+    """The tokens [start, start + slots.size) of a path and their slots, block by block.
 
-    start and slots.size are multiples of a block's tokens. The slots are the reader's alone until
-    the job has ended.
+    start and slots.size are multiples of a block's tokens.
     """
 
     ticket: int
@@ -33,17 +32,18 @@ class Read:
     slots: Slots
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
-    """Store the tokens [start, start + slots.size) of a path, which lie in these slots; as `Read`.
-    What is before `start` is stored already. The slots keep their tokens until the job has ended.
+class Read(Transfer):
+    """Fill the slots, which are the reader's alone until the job has ended."""
+
+    __slots__ = ()
+
+
+class Write(Transfer):
+    """Store what the slots hold, which they keep until the job has ended. What is before `start` is
+    stored already.
     """
 
-    ticket: int
-    namespace: bytes
-    tokens: Key
-    start: int
-    slots: Slots
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +55,11 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """The tokens up to `upto` of the path are in their slots, or on disk.
-
-    seconds, nbytes: of this part of the job alone.
-    """
+    """The tokens up to `upto` of the path are in their slots, or on disk. seconds: of this part."""
 
     ticket: int
     upto: int
     seconds: float
-    nbytes: int
 
 
 @dataclass(frozen=True, slots=True)

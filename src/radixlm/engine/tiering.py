@@ -13,8 +13,8 @@ from typing import Any
 from radixlm.cache import Lease, RadixCache
 from radixlm.cache.stored import StoredTier
 from radixlm.cache.stored_parts import Blocks, StoredPart
-from radixlm.cache.write_queue import WritePolicy
 from radixlm.core.clock import Clock, WallClock
+from radixlm.core.config import DiskWritePolicy
 from radixlm.core.misses import MissReport
 from radixlm.core.moves import Drop, Ended, Failed, Moved, News, Report, StoredPath, Write
 from radixlm.core.request import Namespace
@@ -64,7 +64,7 @@ class Tiering:
         tier: StoredTier,
         scheduler: Scheduler,
         mover: Mover,
-        policy: WritePolicy,
+        policy: DiskWritePolicy,
         pace: Pace,
         clock: Clock | None = None,
     ) -> None:
@@ -188,7 +188,7 @@ class Tiering:
     def save_all(self) -> None:
         """Begin to write all that is resident and worth it, for a stop."""
         self.restoring.stop_all()
-        if self._policy is not WritePolicy.OFF and not self.error and self._dropped():
+        if self._policy != "off" and not self.error and self._dropped():
             for blocks in self.tier.to_write_at_stop(self.tier.capacity):
                 self._write(blocks)
 
@@ -201,7 +201,7 @@ class Tiering:
     def _may_write(self) -> bool:
         """A batch at a time: what is being written is not known to the queue."""
         idle = not self._saving and self._clock.now() >= self._write_again
-        return idle and self._policy is not WritePolicy.OFF and not self.error
+        return idle and self._policy != "off" and not self.error
 
     def _write(self, blocks: Blocks) -> None:
         """Begin to write blocks, if they are still resident and there is room for them."""

@@ -78,24 +78,27 @@ def verify(
     return found
 
 
-def delete_identity(folder: Path, digest: str) -> int:
-    """Delete what one identity has; bytes that are free now. digest: its first digits, as many as
-    no other has. Raises ConfigError for an unknown one, or one that a server has open.
+def delete_identity(folder: Path, digest: str, *, others: bool = False) -> int:
+    """Delete what one identity has, or all `others`; bytes that are free now. digest: its first
+    digits, as many as no other has. Raises ConfigError for an unknown one, or where a server has
+    one open.
     """
+    freed = 0
     with _opened(folder) as index:
-        named = [each for each in index.identities() if each.digest.startswith(digest)]
+        identities = index.identities()
+        named = [each for each in identities if each.digest.startswith(digest)]
         if len(named) != 1 or not digest:
-            known = ", ".join(each.digest[:12] for each in index.identities()) or "none"
+            known = ", ".join(each.digest[:12] for each in identities) or "none"
             raise ConfigError(f"{digest!r} names {len(named)} of what {folder} has: {known}")
-        [identity] = named
-        with _file(folder, identity) as file:
-            _require_alone(file)
-            size = _size(file.path)
-            with index.writing():
-                index.forget(identity)
-            file.path.unlink(missing_ok=True)
+        for identity in [each for each in identities if (each in named) != others]:
+            with _file(folder, identity) as file:
+                _require_alone(file)
+                freed += _size(file.path)
+                with index.writing():
+                    index.forget(identity)
+                file.path.unlink(missing_ok=True)
         index.shrink()
-        return size
+    return freed
 
 
 def shrink(folder: Path, most_bytes: int) -> int:

@@ -31,11 +31,14 @@ _NETWORK = frozenset(
 def private_folder(folder: Path, mounts: Path = _MOUNTS) -> None:
     """Make the folder, or check that nobody else can write into it.
 
-    Raises ConfigError for a link, another user's, one that others may write, a network's.
+    Raises ConfigError for a file, a link, another user's, one that others may write or that we may
+    not, a network's.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.lstat()
+    except FileExistsError:
+        raise ConfigError(f"the disk cache {folder} is no folder; name another one") from None
     except OSError as error:
         raise ConfigError(f"the disk cache {folder} cannot be made: {error.strerror}") from None
     if not stat.S_ISDIR(found.st_mode):
@@ -44,6 +47,11 @@ def private_folder(folder: Path, mounts: Path = _MOUNTS) -> None:
         raise ConfigError(f"the disk cache {folder} belongs to user {found.st_uid}, not to you")
     if found.st_mode & 0o022:
         raise ConfigError(f"others can write into the disk cache {folder}: chmod go-w {folder}")
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=True):
+        raise ConfigError(
+            f"the disk cache {folder} may not be written: chmod u+rwx {folder}, or name a folder "
+            "on a file system that is not read-only"
+        )
     kind = file_system(folder, mounts)
     if kind in _NETWORK:
         raise ConfigError(

@@ -138,8 +138,7 @@ class Transfers(threading.Thread):
                 before, upto = upto, next(moved, upto)
                 if upto == before:
                     break
-                nbytes = (upto - before) // self._blocks.block_tokens * self._blocks.nbytes
-                self._send(Moved(job.ticket, upto, time.perf_counter() - started, nbytes))
+                self._send(Moved(job.ticket, upto, time.perf_counter() - started))
                 yield
                 cancelled = job.ticket in self._cancelled
         except DiskStoreError as failed:

@@ -109,6 +109,10 @@ class Cause(StrEnum):
         "only whole pages are cached, and the rest fills none",
         "start with a smaller --page-size",
     )
+    BLOCK_FLOOR = (
+        "block_floor",
+        "nothing is known: only whole blocks outlive a restart, and the rest fills none",
+    )
     HELD_BACK = ("held_back", "no more was wanted from the cache")
     DISABLED = ("disabled", "the cache is off", "start without --disable-radix-cache")
 
@@ -129,6 +133,7 @@ _OF_REASON: Final = {
     MissReason.NEW: Cause.FIRST_SEEN,
     MissReason.LAST_TOKEN: Cause.NOTHING_MISSED,
     MissReason.PAGE_FLOOR: Cause.PAGE_FLOOR,
+    MissReason.BLOCK_FLOOR: Cause.BLOCK_FLOOR,
     MissReason.HELD_BACK: Cause.HELD_BACK,
     MissReason.DISABLED: Cause.DISABLED,
 }

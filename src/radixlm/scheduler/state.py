@@ -32,7 +32,8 @@ class Counters:
 
     prompt_tokens, cached_tokens: of requests admitted for the first time; their ratio is the hit
     rate. readmitted_*: the same after retractions.
-    expected_tokens: what cached_tokens would be with pools of POOL_SCALES times the size.
+    expected_tokens: what cached_tokens would be with pools of POOL_SCALES times the size, over the
+    same disk cache.
     disk_cached_tokens: of cached_tokens, those that were read from disk for the request itself.
     """
 

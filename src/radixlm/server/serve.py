@@ -217,8 +217,8 @@ def welcome(
 ) -> str:
     """name: what clients ask for. chats: whether the model has a chat template."""
     place, url, tool = _address(listener, config)
-    mib = info.kv_bytes / 2**20
-    size = f"{mib / 1024:.1f} GiB" if mib >= 1024 else f"{mib:.1f} MiB"
+    on_disk = _size(info.disk_tokens * info.kv_bytes / info.kv_tokens)
+    disk = f"  on disk  {info.disk_tokens:,} tokens, {on_disk}, in {info.disk_cache}\n"
     limited = "; less than the context, so prompt and answer are at most that long"
     limit = "" if info.kv_tokens >= info.context_length else limited
     threads = f", {counted(info.threads, 'thread')}" if info.device == "cpu" else ""
@@ -229,10 +229,16 @@ def welcome(
         f"RadixLM serves {name} on {place}\n"
         f"  model    {info.model_type}, {info.dtype}{weights} on {info.device}{threads}\n"
         f"  context  {info.context_length:,} tokens\n"
-        f"  KV pool  {info.kv_tokens:,} tokens{kept}, {size}{limit}\n"
+        f"  KV pool  {info.kv_tokens:,} tokens{kept}, {_size(info.kv_bytes)}{limit}\n"
+        f"{disk if info.disk_cache else ''}"
         f"  page     {url}/ui\n"
         f"try:\n  {tool} {url}{_CHAT if chats else _COMPLETION}"
     )
+
+
+def _size(nbytes: float) -> str:
+    mib = nbytes / 2**20
+    return f"{mib / 1024:.1f} GiB" if mib >= 1024 else f"{mib:.1f} MiB"
 
 
 def pool_warning(info: ModelInfo) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import get_args
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -13,7 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from radixlm.cache import POLICIES, Lease, RadixCache, TreeNode, make_policy
 from radixlm.cache.node import upward
 from radixlm.cache.stored_parts import Blocks, StoredPart, path_tokens
-from radixlm.cache.write_queue import FOUND_OFTEN, WritePolicy
+from radixlm.cache.write_queue import FOUND_OFTEN
+from radixlm.core.config import DiskWritePolicy
 from radixlm.core.keys import Key, as_key
 from radixlm.core.misses import MissReason
 from tests.invariants import check
@@ -170,19 +172,19 @@ class StoredMachine(RuleBasedStateMachine):
             room = free if self.locks else self.tier.capacity - self.reserved - there
             assert there < start or room < stop - there
 
-    @rule(policy=st.sampled_from(list(WritePolicy)), most=SOME, at_stop=st.booleans())
-    def write(self, policy: WritePolicy, most: int, at_stop: bool) -> None:
+    @rule(policy=st.sampled_from(get_args(DiskWritePolicy)), most=SOME, at_stop=st.booleans())
+    def write(self, policy: DiskWritePolicy, most: int, at_stop: bool) -> None:
         tree, tokens = self.cache.tree, most * self.size
         wanted = self.tier.to_write_at_stop if at_stop else lambda n: self.tier.to_write(policy, n)
         found = wanted(tokens)
-        assert at_stop or policy is not WritePolicy.OFF or not found
+        assert at_stop or policy != "off" or not found
         assert sum(item.tokens.size - item.start for item in found) <= tokens
         planned = set(self.blocks)
         for item in found:
             node, known = tree.place(item.tokens, item.namespace)
             assert known == item.tokens.size
             assert tree.match_prefix(item.tokens, item.namespace).length == known
-            if policy is WritePolicy.SELECTIVE and not at_stop:
+            if policy == "selective" and not at_stop:
                 assert node is not None
                 assert node.hits >= FOUND_OFTEN
             new = self._paths(item.tokens, item.namespace, item.start, known)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radixlm.cache.write_queue import WritePolicy
+from radixlm.core.config import DiskWritePolicy
 from radixlm.core.request import Namespace
 from tests.disk_bench import BLOCK, DiskBench
 from tests.engines import ORDERS, make_request
@@ -58,7 +59,7 @@ PLANS = st.builds(
     plans=st.lists(PLANS, min_size=1, max_size=14),
     page_size=st.sampled_from([1, 1, 4]),
     policy=st.sampled_from(ORDERS),
-    write=st.sampled_from([*WritePolicy, WritePolicy.ALL]),
+    write=st.sampled_from([*get_args(DiskWritePolicy), "all"]),
     budget=st.integers(1, 20),
     conservativeness=st.sampled_from([0.0, 1.0]),
     reserve=st.sampled_from([0, 4]),

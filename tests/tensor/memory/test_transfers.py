@@ -100,7 +100,6 @@ def test_tokens_come_back_into_other_slots_after_a_restart(tmp_path: Path) -> No
     assert known.tokens.tolist() == path(5).tolist()
     told = second.run(Read(7, b"", path(5), 0, slots_of(5, first=10)))
     assert [each.upto for each in told] == [4, 8, 12, 16, 20, 20]
-    assert sum(each.nbytes for each in told if isinstance(each, Moved)) == 5 * TOKENS * 128
     second.pool.keys[0][:20] = first.pool.keys[0][:20]
     second.pool.keys[1][:20] = first.pool.keys[1][:20]
     assert same(second.pool, slots, slots_of(5, first=10))

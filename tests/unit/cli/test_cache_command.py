@@ -40,8 +40,8 @@ def damage(folder: Path, block: int) -> None:
 def test_ls_names_models_and_counts(folder: Path) -> None:
     text, status = run("ls", folder)
     assert status == 0
-    assert "24 tokens in 6 blocks" in text
-    assert "12 tokens in 3 blocks" in text
+    assert "24 tokens in 6 blocks of 4\n" in text
+    assert "12 tokens in 3 blocks of 4\n" in text
     assert "model: 'other'" in text
 
 
@@ -60,6 +60,14 @@ def test_prune_deletes_a_model_and_leaves_others(folder: Path) -> None:
     assert len(list(folder.glob("*.blocks"))) == 1
     assert found(open_store(folder), path(6)) == 6
     assert found(open_store(folder, OTHER), path(3)) == 0
+
+
+@pytest.mark.parametrize("option", ["--identity", "--others"])
+@pytest.mark.parametrize("name", ["", "zz"])
+def test_prune_names_what_there_is(option: str, name: str, folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"names \d of what .* has: [0-9a-f]{12}, [0-9a-f]{12}$"):
+        run("prune", folder, option, name)
+    assert len(list(folder.glob("*.blocks"))) == 2
 
 
 def test_prune_shrinks_the_files(folder: Path) -> None:

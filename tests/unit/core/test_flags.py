@@ -65,5 +65,20 @@ def test_deterministic_is_for_cpus():
         EngineConfig(deterministic=True, device="cuda:1")
 
 
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"disk_cache_gb": 50}, "--disk-cache-gb has no use without --disk-cache"),
+        ({"disk_write_policy": "all"}, "--disk-write-policy has no use without --disk-cache"),
+        ({"disk_block_tokens": 64}, "--disk-block-tokens has no use without --disk-cache"),
+        ({"disk_cache": ""}, "--disk-cache names a folder, got ''"),
+    ],
+)
+def test_flags_of_the_disk_want_a_folder(fields: dict[str, Any], said: str):
+    with pytest.raises(ConfigError, match=said):
+        EngineConfig(**fields)
+    assert EngineConfig(**{**fields, "disk_cache": "here"}).disk_cache == "here"
+
+
 def test_a_key_is_not_shown():
     assert "secret" not in repr(Config(keys=("secret",)))

@@ -3,6 +3,8 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,10 @@ from tests.store_support import (
     open_store,
     path,
 )
+
+# Rights are for root, too.
+_CAPABILITIES = "-dac_override,-dac_read_search"
+BOUND = ("setpriv", f"--inh-caps={_CAPABILITIES}", f"--bounding-set={_CAPABILITIES}")
 
 
 def test_what_was_put_is_there_in_the_next_process(tmp_path: Path) -> None:
@@ -215,8 +221,23 @@ def test_folders_that_others_reach_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is a link"):
         open_store(tmp_path / "link")
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="cannot be made"):
+    with pytest.raises(ConfigError, match="is no folder"):
         open_store(tmp_path / "file")
+    with pytest.raises(ConfigError, match="cannot be made: Not a directory"):
+        open_store(tmp_path / "file" / "below")
+
+
+def test_a_folder_that_may_not_be_written_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    body = "import sys, pathlib; private_folder(pathlib.Path(sys.argv[1]))"
+    command = [sys.executable, "-c", f"from {private_folder.__module__} import *; {body}"]
+    asked = subprocess.run(  # noqa: S603
+        [*(BOUND if os.geteuid() == 0 else ()), *command, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "may not be written: chmod u+rwx" in asked.stderr
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")

@@ -267,6 +267,6 @@ def _sentence(miss: MissReport, found: Finding, *, shows_text: bool) -> str:
         on_disk = f"; of these {miss.on_disk_in_words}" if miss.on_disk else ""
         rest = "" if found.cause is Cause.EVICTED else f"; of the rest {found.what}"
         return f"{head}; {had_been}{on_disk}{rest}"
-    if found.cause is Cause.FIRST_SEEN and miss.cached:
+    if found.cause in (Cause.FIRST_SEEN, Cause.BLOCK_FLOOR) and miss.cached:
         return f"{head}; from {found.place} on {found.what}"
     return f"{head}; {found.what}"

@@ -1,4 +1,4 @@
-"""An engine core over a disk that is a dictionary, and as fast as a test wants it."""
+"""An engine core over a disk, and host memory, that are dictionaries, as fast as a test wants."""
 
 from __future__ import annotations
 
@@ -10,9 +10,20 @@ import numpy.typing as npt
 
 from radixlm.core.config import DiskWritePolicy
 from radixlm.core.errors import InvariantError
-from radixlm.core.moves import Drop, Ended, Job, Moved, News, Read, Report, StoredPath, Write
+from radixlm.core.moves import (
+    Drop,
+    Ended,
+    Job,
+    Moved,
+    News,
+    Place,
+    Read,
+    Report,
+    StoredPath,
+    Write,
+)
 from radixlm.core.request import RequestOutput
-from radixlm.engine.tiering import Tiering
+from radixlm.engine.tiering import Store, Tiering
 from radixlm.scheduler.restoring import Pace
 from radixlm.testing.fake_runner import FakeRunner
 from tests.engines import Bench
@@ -21,7 +32,7 @@ from tests.virtual_clock import VirtualClock
 
 BLOCK = 4
 # Tokens a second.
-READ_RATE = 1e6
+READ_RATE, HOST_RATE = 1e6, 1e7
 Kept = npt.NDArray[np.uint64]
 
 
@@ -95,7 +106,10 @@ class FakeDisk:
 
 
 class DiskBench(Bench):
-    """blocks: what is on disk. moves: how many blocks are moved before each step."""
+    """blocks: what is on disk. host: tokens for which host memory has room; without any there is
+    none; what is copied there goes by `copy`. moves: how many blocks each of the two moves before
+    each step.
+    """
 
     def __init__(
         self,
@@ -103,6 +117,8 @@ class DiskBench(Bench):
         *,
         blocks: dict[tuple[bytes, bytes], Kept] | None = None,
         room: int = 4_096,
+        host: int = 0,
+        copy: DiskWritePolicy = "evict",
         write: DiskWritePolicy = "all",
         moves: int = 1,
         **options: Any,
@@ -111,12 +127,18 @@ class DiskBench(Bench):
         if not isinstance(self.runner, FakeRunner):
             raise InvariantError("a chain's slots can not be copied")
         self.disk = FakeDisk(self.runner, {} if blocks is None else blocks)
-        self.tier = self.cache.add_store(BLOCK, room)
+        self.host = FakeDisk(self.runner, {})
+        self.tier = self.cache.add_store(Place.DISK, BLOCK, room)
         self.time = VirtualClock()
-        self.tiering = Tiering(
-            self.cache, self.tier, self.scheduler, self.disk, write, Pace(READ_RATE), self.time
-        )
+        stores = [Store(self.tier, self.disk, write, Pace(READ_RATE))]
+        if host:
+            self.host_tier = self.cache.add_store(Place.HOST, BLOCK, host)
+            pace = Pace(HOST_RATE)
+            stores.insert(0, Store(self.host_tier, self.host, copy, pace))
+        self.tiering = Tiering(self.cache, self.scheduler, stores, self.time)
         self.core.tiering = self.tiering
+        self.restoring = self.tiering.floors[-1].restoring
+        self.saving = self.tiering.floors[-1].saving
         self.moves = moves
         if blocks:
             self.tiering.take(News(self.disk.paths()))
@@ -131,13 +153,19 @@ class DiskBench(Bench):
         return outputs
 
     def work(self) -> None:
-        for report in self.disk.work():
-            self.tiering.take(report)
-        check(self.cache)
+        for place in (self.host, self.disk):
+            for report in place.work():
+                self.tiering.take(report)
+            check(self.cache)
+
+    def evict(self) -> None:
+        """All that no lock holds leaves the pool."""
+        tree = self.cache.tree
+        self.cache.allocator.free(tree.evict(tree.evictable_size))
 
     def settle(self) -> None:
-        """Let the disk do all there is."""
+        """Let both do all there is."""
         self.tiering.turn()
-        while self.disk.jobs:
+        while self.host.jobs or self.disk.jobs:
             self.work()
             self.tiering.turn()

@@ -17,6 +17,7 @@ from radixlm.cache.stored_parts import StoredParts
 from radixlm.cache.tree_stats import Reuse
 from radixlm.core.errors import InvariantError
 from radixlm.core.keys import Slots
+from radixlm.core.moves import Place
 from radixlm.scheduler import Scheduler
 from radixlm.scheduler.prompt_index import PromptIndex
 
@@ -55,7 +56,9 @@ def _(tree: RadixTree) -> None:
     require(size <= budget, f"{size} ghost tokens, the budget is {budget}")
     known = all(tree.by_id.get(node.id) is node for node in nodes)
     require(known, "a node is not found by its id")
-    check_stored(tree.parts, nodes)
+    for place in Place:
+        [parts] = [each for each in tree.parts if each.place is place] or [None]
+        check_stored(place, parts, nodes)
     counted = tree.reuse is None or _is_right(tree.reuse, nodes)
     require(counted, "uses are counted of other tokens")
 
@@ -80,11 +83,10 @@ def _(cache: RadixCache) -> None:
     require(private == usage.private, f"leases hold {private}, books say {usage.private}")
     aside = sum(lease.reserve for lease in cache.leases)
     require(aside == cache.laid_aside, f"{aside} laid aside, books say {cache.laid_aside}")
-    tier = cache.stored
-    if tier is not None:
+    for tier in cache.tiers:
         room = tier.usage()
         fits = sum(room) == tier.capacity and min(room) >= 0
-        require(fits, f"on disk {room} is not the capacity of {tier.capacity}")
+        require(fits, f"{tier.place}: {room} is not the capacity of {tier.capacity}")
     ends: Counter[TreeNode] = Counter(lease.node for lease in cache.leases)
     ends.update(cache.pins.nodes())
     for node in cache.tree.nodes():
@@ -217,8 +219,8 @@ def _check_children(node: TreeNode, page_size: int) -> None:
     require(node.live == live, f"node {node.id}: {node.live} live children, it has {live}")
 
 
-def check_stored(parts: StoredParts | None, nodes: Iterable[TreeNode]) -> None:
-    """Check what nodes have on disk, in blocks of B tokens, and the sums of it.
+def check_stored(place: Place, parts: StoredParts | None, nodes: Iterable[TreeNode]) -> None:
+    """Check what a place has of nodes, in blocks of B tokens, and the sums of it.
 
     stored to its end    only then have children stored tokens
     stored children      only then it is stored behind the last block that ends in it
@@ -227,16 +229,17 @@ def check_stored(parts: StoredParts | None, nodes: Iterable[TreeNode]) -> None:
     """
     blocks = locked = count = 0
     for node in nodes:
-        name, live = f"node {node.id}", [at for at in node.children.values() if at.stored]
-        require(0 <= node.stored <= len(node), f"{name}: {node.stored} of {len(node)} stored")
-        require(not live or node.stored == len(node), f"{name}: stored children, itself not")
-        if not node.stored:
+        name, stored = f"{place}: node {node.id}", node.stored[place]
+        live = [at for at in node.children.values() if at.stored[place]]
+        require(0 <= stored <= len(node), f"{name}: {stored} of {len(node)} stored")
+        require(not live or stored == len(node), f"{name}: stored children, itself not")
+        if not stored:
             require(parts is None or node.id not in parts.by_id, f"{name}: a part of nothing")
             continue
         assert parts is not None
         count += 1
-        part, size, end = parts.by_id[node.id], parts.block_tokens, node.start + node.stored
-        require(part.node is node, f"{name} has another's part")
+        part, size, end = parts.by_id[node.id], parts.block_tokens, node.start + stored
+        require(part.node is node and part.place is place, f"{name} has another's part")
         require(bool(live) or end % size == 0, f"{name}: stored behind its last block, at {end}")
         require(part.live == len(live), f"{name}: {part.live} stored children, it has {len(live)}")
         below = sum(parts.by_id[at.id].lock_ref for at in live)

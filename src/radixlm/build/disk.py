@@ -10,14 +10,13 @@ from radixlm.cache import RadixCache
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, DiskStoreError
 from radixlm.core.model_files import ModelFiles
-from radixlm.core.moves import Failed, News, Report
-from radixlm.engine.tiering import Tiering
+from radixlm.core.moves import Failed, News, Place, Report
+from radixlm.engine.tiering import Store
 from radixlm.memory.disk_store import DiskStore
 from radixlm.memory.packing import PoolBlocks
 from radixlm.memory.pools import KVPool
 from radixlm.memory.store_identity import Fact, StoreIdentity
 from radixlm.memory.transfers import Transfers
-from radixlm.scheduler import Scheduler
 from radixlm.scheduler.restoring import Pace
 
 # How fast a disk is thought to be before anything was read, in bytes a second.
@@ -81,11 +80,10 @@ class Disk:
         if isinstance(report, Failed) or (isinstance(report, News) and report.complete):
             self._listed.set()
 
-    def tiering(self, cache: RadixCache, scheduler: Scheduler) -> Tiering:
+    def store(self, cache: RadixCache) -> Store:
         """For the engine that owns the pool."""
-        tier = cache.add_store(self._block_tokens, self.capacity)
-        pace = Pace(self._rate)
-        return Tiering(cache, tier, scheduler, self._thread, self._policy, pace)
+        tier = cache.add_store(Place.DISK, self._block_tokens, self.capacity)
+        return Store(tier, self._thread, self._policy, Pace(self._rate))
 
 
 def open_disk(

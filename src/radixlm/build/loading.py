@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -17,6 +17,7 @@ import torch
 
 from radixlm.attention.backends import check_deterministic
 from radixlm.build.disk import Disk, open_disk
+from radixlm.build.host import Host, open_host
 from radixlm.build.resolve import (
     resolve_context,
     resolve_device,
@@ -35,6 +36,7 @@ from radixlm.engine import EngineClient, EngineCore, InputProcessor, Limits
 from radixlm.engine.engine_core import Runner
 from radixlm.engine.input_processor import new_request
 from radixlm.engine.loop import Inbound
+from radixlm.engine.tiering import Tiering
 from radixlm.engine.watching import Journal
 from radixlm.kernels.jit import user_store
 from radixlm.kernels.openmp import team
@@ -165,7 +167,9 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
     limits = Limits(context, cache.largest_request, model_config.vocab_size)
     pool, table = _memory(config, shape, cache.capacity, limits.longest, dtype, device)
     inbox: SimpleQueue[Inbound] = SimpleQueue()
+    host = open_host(config, pool, inbox.put)
     disk = open_disk(config, files, pool, threads, inbox.put)
+    places = [place for place in (host, disk) if place is not None]
     runner: Runner = ModelRunner(model, pool, table, device, deterministic=config.deterministic)
     eos = _ends(model_config, tokenizer)
     info = ModelInfo(
@@ -199,10 +203,10 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
         futures.wait([begun])
     if device.type == "cpu":  # not before: the grammars' process is no crowd that stays
         runner = PacedRunner(runner, model_config.n_layers, threads=threads)
-    core = _core(config, cache, runner, tokenizer, limits, disk)
+    core = _core(config, cache, runner, tokenizer, limits, places)
     team().leave()  # from here on the engine's thread computes
     client = EngineClient(
-        core, processor, max_queued_requests=config.max_queued_requests, inbox=inbox, disk=disk
+        core, processor, max_queued_requests=config.max_queued_requests, inbox=inbox, places=places
     )
     return Loaded(config, info, tokenizer, template, client)
 
@@ -316,9 +320,10 @@ def _core(
     runner: Runner,
     tokenizer: Tokenizer,
     limits: Limits,
-    disk: Disk | None = None,
+    places: Sequence[Host | Disk] = (),
 ) -> EngineCore:
     journal = Journal()
+    stores = [place.store(cache) for place in places]
     scheduler = Scheduler(
         cache,
         make_order(config.schedule_policy, config.schedule_seed),
@@ -337,7 +342,7 @@ def _core(
         masks=MaskFiller(limits.vocab_size),
         jump_forward=not config.disable_jump_forward,
         journal=journal,
-        tiering=None if disk is None else disk.tiering(cache, scheduler),
+        tiering=Tiering(cache, scheduler, stores) if stores else None,
     )
 
 

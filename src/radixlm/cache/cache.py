@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple
 
 from radixlm.cache.allocator import SlotAllocator
@@ -19,6 +19,7 @@ from radixlm.core.config import check_page_size
 from radixlm.core.errors import ConfigError, InvalidKeyError, PinError
 from radixlm.core.keys import Key, KeyLike, Slots, as_trusted_key
 from radixlm.core.misses import Explained, MissReason, MissReport
+from radixlm.core.moves import NOWHERE, Place
 
 # Trimming a leaf copies what is left of it, so decoding under pressure must not do it per token,
 # and what is freed together is a longer run. A quantum is a small share of the pool, and so are
@@ -43,8 +44,8 @@ class RadixCache:
         FREE -> PRIVATE (a lease's) -> CACHED (the tree's: locked or evictable) -> FREE
 
     Leases find the longest cached prefix, get slots for the rest and commit what they computed,
-    while they run. Used by one thread. tree: to be looked at; the cache alone changes it. stored:
-    what is on disk, where there is a store.
+    while they run. Used by one thread. tree: to be looked at; the cache alone changes it. tiers:
+    what is stored in host memory and on disk, where there are such stores, in this order.
 
     >>> cache = RadixCache(capacity=100)
     >>> first = cache.acquire([1, 2, 3, 4])
@@ -102,12 +103,13 @@ class RadixCache:
         self.leases: dict[Lease, None] = {}  # in order, so that runs repeat
         self._private = 0
         self.laid_aside = 0
-        self.stored: StoredTier | None = None
+        self.tiers: list[StoredTier] = []
 
-    def add_store(self, block_tokens: int, capacity_tokens: int) -> StoredTier:
-        """Keep the books of a store on disk from now on, as `stored`. Raises ConfigError."""
-        self.stored = StoredTier(self.tree, block_tokens, capacity_tokens, self.capacity)
-        return self.stored
+    def add_store(self, place: Place, block_tokens: int, capacity_tokens: int) -> StoredTier:
+        """Keep the books of a store from now on, as one of `tiers`. Raises ConfigError."""
+        tier = StoredTier(self.tree, place, block_tokens, capacity_tokens, self.capacity)
+        self.tiers = sorted([*self.tiers, tier], key=lambda each: each.place)
+        return tier
 
     @property
     def available(self) -> int:
@@ -178,17 +180,18 @@ class RadixCache:
         if match is None or match.version != self.tree.version:
             match = self._match(sought, namespace)
         last, known = self.tree.known(sought, match)
-        on_disk = self._on_disk(last, known)
+        stored = self._stored(last, known)
         ending = None
         if self.enabled:
-            ending = self._ending(match, known, array, size, limit, on_disk)
+            ending = self._ending(match, known, array, size, limit, stored)
         in_use = self._private - self.laid_aside + self.tree.protected_size
         expected = self._reuse.expected(last, known, in_use)
-        if on_disk:  # a pool of any size has the same disk
-            expected = tuple([max(each, on_disk) for each in expected])
+        if self.tiers:  # a pool of any size has the same ones
+            expected = tuple([max(each, *stored) for each in expected])
         node = self.tree.inc_lock_ref(match, priority)
-        if self.stored is not None and match.length:
-            self.stored.note(node, found=match.length)
+        if match.length:
+            for tier in self.tiers:
+                tier.note(node, found=match.length)
         reason = MissReason.DISABLED if ending is None else ending.reason
         self.tree.stats.endings[reason] += 1
         lease = Lease(self, array, node, ending, size, priority, expected)
@@ -213,20 +216,23 @@ class RadixCache:
             return Explained(MissReport(key.size, 0, MissReason.DISABLED, 0), holders)
         match = self.match(key, namespace)
         last, known = self.tree.known(key[:-1], match)
-        on_disk = self._on_disk(last, known)
-        ending = self._ending(match, known, key, key.size, key.size - 1, on_disk)
+        stored = self._stored(last, known)
+        ending = self._ending(match, known, key, key.size, key.size - 1, stored)
         return Explained(ending.report(self.clock.now()), holders)
 
-    def _on_disk(self, last: TreeNode | None, known: int) -> int:
-        """Tokens of a path that are stored; last, known: as `RadixTree.known` gives them."""
-        return 0 if self.stored is None else self.stored.prefix(last, known)
+    def _stored(self, last: TreeNode | None, known: int) -> Sequence[int]:
+        """Tokens of a path by place; last, known: as `RadixTree.known` gives them."""
+        stored = [*NOWHERE]
+        for tier in self.tiers:
+            stored[tier.place] = tier.prefix(last, known)
+        return stored
 
     def _ending(
-        self, match: Match, known: int, key: Key, wanted: int, limit: int, on_disk: int
+        self, match: Match, known: int, key: Key, wanted: int, limit: int, stored: Sequence[int]
     ) -> Ending:
         """Why a match ended."""
-        block = 0 if self.stored is None else self.stored.block_tokens
-        return Ending(match, known, key, wanted, limit, self.page_size, on_disk, block)
+        block = self.tiers[0].block_tokens if self.tiers else 0
+        return Ending(match, known, key, wanted, limit, self.page_size, stored, block)
 
     def _match(self, sought: Key, namespace: Hashable) -> Match:
         if sought.size and self.enabled:
@@ -271,22 +277,25 @@ class RadixCache:
         return sorted(leases, key=lambda lease: [node.id for node in upward(lease.node)][::-1])
 
     def flush(self) -> int:
-        """Drop all tokens that are not locked, and all ghosts; return how many were resident. What
-        is on disk stays, see `stored.clear`.
+        """Drop all tokens that are not locked, those in host memory too, and all ghosts; return how
+        many were resident. What is on disk stays, see `StoredTier.clear`.
         """
         self.pins.expire()
+        for tier in self.tiers:
+            if tier.place is Place.HOST:
+                tier.clear()
         freed = self.tree.evict(self.tree.evictable_size)
         self.allocator.free(freed)
         self.tree.forget_ghosts()
         return freed.size
 
     def discard(self, key: KeyLike, namespace: Hashable, keep: int) -> None:
-        """Drop what is cached and unlocked of `key` after its first `keep` tokens, and what is on
-        disk of that.
+        """Drop what is cached and unlocked of `key` after its first `keep` tokens, and what is
+        stored of that.
         """
         keep = self.round_down(keep)
-        if self.stored is not None:
-            self.stored.discard(as_trusted_key(key), namespace, keep)
+        for tier in self.tiers:
+            tier.discard(as_trusted_key(key), namespace, keep)
         match = self.tree.match_prefix(key, namespace)
         self.allocator.free(self.tree.discard(match, keep))
 
@@ -337,8 +346,8 @@ class RadixCache:
             lease.key[:upto], lease.slots[:upto], start=lease.node, priority=lease.priority
         )
         self._private -= upto - inserted.already_there
-        if self.stored is not None:
-            self.stored.note(inserted.node)
+        for tier in self.tiers:
+            tier.note(inserted.node)
         return inserted
 
     def give_back(self, slots: Slots) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -10,6 +11,7 @@ import numpy as np
 from radixlm.cache.node import NEVER, TOKEN_BYTES, Match, TreeNode, page_key
 from radixlm.core.keys import Key, common_prefix, first_difference
 from radixlm.core.misses import MissReason, MissReport
+from radixlm.core.moves import NOWHERE, Place
 
 # How many tokens are compared, before and after the place, of lists whose entries changed places.
 _SHARED_TOKENS = 64
@@ -28,12 +30,12 @@ class Ending:
                                     | nothing:               new
 
     reason: why it ended there, of a prompt of `wanted` tokens of which `limit` were looked for,
-    `known` are in the tree, ghosts included, and `on_disk` could have been restored, in blocks of
-    `block` tokens.
+    `known` are in the tree, ghosts included, and `stored`, by place, could have been restored, in
+    blocks of `block` tokens.
     """
 
     __slots__ = ("_at", "_edges", "_evicted_at", "_hits", "_key", "_known", "_limit", "_matched",
-                 "_on_disk", "_page", "_wanted", "reason")  # fmt: skip
+                 "_page", "_stored", "_wanted", "reason")  # fmt: skip
 
     def __init__(
         self,
@@ -43,12 +45,12 @@ class Ending:
         wanted: int,
         limit: int,
         page_size: int,
-        on_disk: int = 0,
+        stored: Sequence[int] = NOWHERE,
         block: int = 0,
     ) -> None:
         self._key = key
         self._known = known - known % page_size
-        self._on_disk = on_disk
+        self._stored = stored
         self._wanted = wanted
         self._limit = limit
         self._page = page_size
@@ -60,7 +62,8 @@ class Ending:
         beyond = _beyond(match, page, page_size)
         if beyond is None:
             self.reason = MissReason.NEW
-            if match.length == on_disk and _is_of_another_run(match) and limit - on_disk < block:
+            floored = match.length == stored[Place.DISK] and limit - match.length < block
+            if floored and _is_of_another_run(match):
                 self.reason = MissReason.BLOCK_FLOOR
             return
         self._at = match.offset * TOKEN_BYTES if beyond is match.node else 0
@@ -82,12 +85,14 @@ class Ending:
         report = MissReport(self._wanted, matched, self.reason, matched)
         if self.reason is MissReason.EVICTED:
             never = self._evicted_at == NEVER
+            host, disk = (max(matched, min(end, self._known)) for end in self._stored)
             return replace(
                 report,
                 evicted=self._known - matched,
                 evicted_ago=None if never else max(0.0, now - self._evicted_at),
                 hits=self._hits,
-                on_disk=max(0, min(self._on_disk, self._known) - matched),
+                on_host=host - matched,
+                on_disk=max(0, disk - host),
             )
         if self.reason is not MissReason.DIVERGED:
             return report

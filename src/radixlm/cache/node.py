@@ -14,6 +14,7 @@ import numpy as np
 from radixlm.cache.allocator import split_runs
 from radixlm.core.batch import Extent
 from radixlm.core.keys import Slots, first_difference
+from radixlm.core.moves import NOWHERE, ByPlace, Place
 
 TOKEN_BYTES = 4
 # When what was not evicted by this process was evicted.
@@ -51,8 +52,8 @@ class TreeNode:
     What is evicted lies below what is resident: a node that is not resident to its end has no
     resident children, since eviction works from the leaves up.
 
-    stored: how many tokens, from the front as well, are on disk; see StoredParts. What is neither
-    resident nor stored is a ghost.
+    stored: how many tokens, from the front as well, are in host memory, and on disk; by Place, see
+    StoredParts. What is neither resident nor stored is a ghost.
 
     namespace: what must match besides tokens. Its root is a TreeNode, too, without tokens: Python
     walks a path much faster where all nodes are of one class. edge: the tokens' int32 bytes, a copy
@@ -86,7 +87,7 @@ class TreeNode:
         self.edge = edge
         self.slots = slots
         self.resident: int = slots.size
-        self.stored = 0
+        self.stored: ByPlace = NOWHERE
         self.parent = parent
         size = len(edge) // TOKEN_BYTES
         self.end: int = size if parent is None else parent.end + size
@@ -128,7 +129,7 @@ class TreeNode:
     @property
     def kept(self) -> int:
         """Tokens that are resident or stored, so that nobody forgets them."""
-        return max(self.resident, self.stored)
+        return max(self.resident, *self.stored)
 
     @property
     def ghosts(self) -> int:
@@ -147,6 +148,11 @@ class TreeNode:
         self.edge = edge
         self.set_slots(slots)
 
+    def set_stored(self, place: Place, n_tokens: int) -> None:
+        """The first tokens are stored in a place now, and no others."""
+        host, disk = self.stored
+        self.stored = (n_tokens, disk) if place is Place.HOST else (host, n_tokens)
+
     def set_slots(self, slots: Slots) -> None:
         """Make the first len(slots) tokens resident."""
         self.slots = slots
@@ -164,8 +170,9 @@ class TreeNode:
         upper.lock_ref, upper.pins, upper.priority = self.lock_ref, self.pins, self.priority
         upper.last_used, upper.hits, upper.created = self.last_used, self.hits, self.created
         upper.evicted_at = self.evicted_at
-        upper.stored = min(self.stored, offset)
-        self.stored -= upper.stored
+        host, disk = self.stored
+        upper.stored = min(host, offset), min(disk, offset)
+        self.stored = max(host - offset, 0), max(disk - offset, 0)
         self.set_edge(edge[stop:], slots[offset:].copy())
         self.parent = upper
         upper.children[page_key(self.edge, page_size)] = self
@@ -177,7 +184,7 @@ class TreeNode:
     def join(self, upper: TreeNode) -> None:
         """Take over tokens and place of a parent without other children, but in its own parent."""
         self.set_edge(upper.edge + self.edge, np.concatenate((upper.slots, self.slots)))
-        self.stored += upper.stored
+        self.stored = self.stored[0] + upper.stored[0], self.stored[1] + upper.stored[1]
         self.parent = upper.parent
         self.last_used = upper.last_used
         self.created = min(upper.created, self.created)

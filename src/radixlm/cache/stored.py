@@ -1,4 +1,6 @@
-"""The tier below the pool: which prefixes are on disk, and what makes room there for others."""
+"""A tier below the pool, host memory or the disk: which prefixes are there, and what makes room
+there for others.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,11 @@ from radixlm.cache.write_queue import WriteQueue
 from radixlm.core.config import DiskWritePolicy
 from radixlm.core.errors import CacheError, ConfigError
 from radixlm.core.keys import Key, as_key
+from radixlm.core.moves import Place
 
 
 class StoredUsage(NamedTuple):
-    """Tokens of room on disk: free + private + locked + evictable == capacity, in whole blocks.
+    """Tokens of room in a place: free + private + locked + evictable == capacity, in whole blocks.
     private: reserved for writes in flight.
     """
 
@@ -26,17 +29,17 @@ class StoredUsage(NamedTuple):
 
 
 class StoredTier:
-    """Which blocks are on disk. It moves no bytes: who does says what has become of them.
+    """Which blocks a place has. It moves no bytes: who does says what has become of them.
 
         write   to_write -> lock what is before them -> reserve -> (bytes) -> stored -> unlock
         read    restorable -> lock -> (bytes) -> unlock;  gone, where they were missing or damaged
 
-    What has to make room, or is found to be without use, is in `take_dropped`: to be deleted on
-    disk before anything else is written. Used by the cache's thread. Keys are whole prompts; a
+    What has to make room, or is found to be without use, is in `take_dropped`: to be deleted
+    there before anything else is written. Used by the cache's thread. Keys are whole prompts; a
     block that they do not fill is left out.
 
     >>> tree = RadixTree()
-    >>> tier = StoredTier(tree, block_tokens=2, capacity_tokens=4, pool_tokens=10)
+    >>> tier = StoredTier(tree, Place.DISK, block_tokens=2, capacity_tokens=4, pool_tokens=10)
     >>> tier.stored(as_key([1, 2, 3, 4]), None, 0, 4)
     >>> tier.restorable(as_key([1, 2, 3, 9]), None, 3), tier.usage().evictable
     (2, 4)
@@ -45,7 +48,12 @@ class StoredTier:
     """
 
     def __init__(
-        self, tree: RadixTree, block_tokens: int, capacity_tokens: int, pool_tokens: int
+        self,
+        tree: RadixTree,
+        place: Place,
+        block_tokens: int,
+        capacity_tokens: int,
+        pool_tokens: int,
     ) -> None:
         """Raises ConfigError unless blocks are whole pages and there is room for one."""
         if block_tokens < 1 or block_tokens % tree.page_size:
@@ -56,13 +64,14 @@ class StoredTier:
             raise ConfigError(
                 f"a store of {capacity_tokens} tokens holds no block of {block_tokens}"
             )
+        self.place = place
         self.block_tokens = block_tokens
         self.capacity = capacity_tokens - capacity_tokens % block_tokens
         self._tree = tree
-        self._parts = StoredParts(tree.order, block_tokens, tree.set_stored)
+        self._parts = StoredParts(place, tree.order, block_tokens, tree.stored_changed)
         self._queue = WriteQueue(tree, self._parts, pool_tokens)
         self._private = 0
-        tree.parts = self._parts
+        tree.parts.append(self._parts)
 
     def usage(self) -> StoredUsage:
         parts, size = self._parts, self.block_tokens
@@ -70,17 +79,15 @@ class StoredTier:
         unlocked = (parts.blocks - parts.locked) * size
         return StoredUsage(free, self._private, parts.locked * size, unlocked)
 
-    def on_disk(self, key: Key, namespace: Hashable) -> int:
+    def length_of(self, key: Key, namespace: Hashable) -> int:
         """Tokens of the longest prefix of `key` of which all blocks are stored. O(nodes)."""
         return self.prefix(*self._tree.place(key, namespace))
 
     def prefix(self, node: TreeNode | None, length: int) -> int:
         """The same of the first `length` tokens of the path to a node's end."""
-        while node is not None and not node.stored:
+        while node is not None and not node.stored[self.place]:
             node = node.parent
-        if node is None:
-            return 0
-        return self._parts.floor(min(node.start + node.stored, length))
+        return 0 if node is None else self._parts.floor(min(self._parts.end(node), length))
 
     def restorable(self, key: Key, namespace: Hashable, max_match: int) -> int:
         """Tokens of key[:max_match] that are resident, or would be once all blocks that are stored
@@ -89,7 +96,7 @@ class StoredTier:
         sought = key[: max(max_match, 0)]
         if not sought.size:
             return 0
-        stored = self.on_disk(sought, namespace)
+        stored = self.length_of(sought, namespace)
         return max(stored, self._tree.match_prefix(sought, namespace).length)
 
     def reserve(self, n_tokens: int) -> bool:
@@ -112,7 +119,7 @@ class StoredTier:
     def stored(
         self, key: Key, namespace: Hashable, start: int, upto: int, *, reserved: int = 0
     ) -> None:
-        """The blocks of key[start:upto] are on disk now. Tokens that the tree does not know become
+        """The blocks of key[start:upto] are stored now. Tokens that the tree does not know become
         placeholders: known, not resident, restorable. O(nodes + new bytes).
 
         reserved: how much of a reservation that uses up; room for what is not reserved is made, or
@@ -122,7 +129,7 @@ class StoredTier:
         self.give_back(reserved)
         known = as_key(key)[: self._parts.floor(upto)]
         start = self._parts.floor(start)
-        there = self.on_disk(known, namespace)
+        there = self.length_of(known, namespace)
         if there >= known.size:
             return
         held = self.lock(known, namespace, there)
@@ -138,7 +145,7 @@ class StoredTier:
         self._forget()
 
     def gone(self, key: Key, namespace: Hashable, start: int) -> None:
-        """The block of `key` that begins at `start` is not on disk, or damaged: it and all that
+        """The block of `key` that begins at `start` is not stored, or damaged: it and all that
         follow it, of other prompts as well, are dropped, locked or not.
         """
         end = self._parts.floor(start) + self.block_tokens
@@ -159,7 +166,7 @@ class StoredTier:
         when nothing is. O(nodes).
         """
         sought = key[: max(upto, 0)]
-        length = self.on_disk(sought, namespace) if sought.size else 0
+        length = self.length_of(sought, namespace) if sought.size else 0
         if not length:
             return None
         node = self._tree.node_of(sought[:length], namespace)
@@ -174,7 +181,7 @@ class StoredTier:
             self._tree.merge(node)
 
     def take_dropped(self) -> list[Blocks]:
-        """What is to be deleted on disk, each once."""
+        """What is to be deleted there, each once."""
         dropped, self._parts.dropped = self._parts.dropped, []
         return dropped
 
@@ -187,7 +194,7 @@ class StoredTier:
         self._queue.note(node, found)
 
     def to_write(self, policy: DiskWritePolicy, n_tokens: int) -> list[Blocks]:
-        """Up to `n_tokens` tokens of blocks that a policy wants on disk: resident, not stored, the
+        """Up to `n_tokens` tokens of blocks that a policy wants there: resident, not stored, the
         front of each path first, no block twice. What is in flight is not known here: ask again
         when what was returned is stored or given up.
         """

@@ -1,4 +1,4 @@
-"""Which tokens of which nodes are on disk, in blocks, and which of them go first."""
+"""Which tokens of which nodes are stored in a place, in blocks, and which of them go first."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from radixlm.cache.eviction import EvictionOrder
 from radixlm.cache.node import TreeNode, upward
 from radixlm.core.keys import Key
+from radixlm.core.moves import Place
 
 
 class Blocks(NamedTuple):
@@ -26,14 +27,16 @@ class Blocks(NamedTuple):
 
 
 class StoredPart:
-    """What of a node is stored, as an EvictionOrder wants it. lock_ref: reads and writes in flight
-    whose path runs through here. held: how many of them end here. live: children with such a part.
+    """What a place has of a node, as an EvictionOrder wants it. lock_ref: reads and writes in
+    flight whose path runs through here. held: how many of them end here. live: children with such
+    a part.
     """
 
-    __slots__ = ("above", "held", "live", "lock_ref", "node", "queued_key")
+    __slots__ = ("above", "held", "live", "lock_ref", "node", "place", "queued_key")
 
-    def __init__(self, node: TreeNode, lock_ref: int = 0, live: int = 0) -> None:
+    def __init__(self, node: TreeNode, place: Place, lock_ref: int = 0, live: int = 0) -> None:
         self.node = node
+        self.place = place
         self.lock_ref = lock_ref
         self.held = 0
         self.live = live
@@ -47,7 +50,7 @@ class StoredPart:
 
     @property
     def resident(self) -> int:
-        return self.node.stored
+        return self.node.stored[self.place]
 
 
 class _AsTheTree:
@@ -61,27 +64,29 @@ class _AsTheTree:
 
 
 class StoredParts:
-    """The parts of all nodes with stored tokens, their order, and the sums.
+    """The parts of all nodes with tokens that are stored in a place, their order, and the sums.
 
         root ── 0 1 2 3 4 5 ─┬─ 6 7 8 9             a block belongs to the node in which it ends:
                              └─ 9 9 9 9 9 9         of 4 tokens one in each node here, and in the
                                                     last one two, if all are stored
 
-    Blocks are whole: tokens that several blocks share, since paths part within them, are on disk in
-    each. A node's tokens after the last block that ends in it count as stored while a child's are.
-    Only a node that is stored to its end has children with stored tokens.
+    Blocks are whole: tokens that several blocks share, since paths part within them, are stored
+    in each. A node's tokens after the last block that ends in it count as stored while a child's
+    are. Only a node that is stored to its end has children with stored tokens.
 
     by_id: by the node's id. blocks, locked: how many there are, and those under locks. dropped:
-    blocks that are no longer counted, to be deleted on disk. taken_over: hears of merged nodes.
+    blocks that are no longer counted, to be deleted there. taken_over: hears of merged nodes.
     """
 
     def __init__(
         self,
+        place: Place,
         order: EvictionOrder[TreeNode],
         block_tokens: int,
-        mark: Callable[[TreeNode, int], None],
+        changed: Callable[[TreeNode], None],
     ) -> None:
-        """order: the tree's, for its policy. mark: writes `stored` of a node."""
+        """order: the tree's, for its policy. changed: called when `stored` of a node is another."""
+        self.place = place
         self.block_tokens = block_tokens
         self.by_id: dict[int, StoredPart] = {}
         self.blocks = self.locked = 0
@@ -90,7 +95,7 @@ class StoredParts:
         self.taken_over: Callable[[TreeNode, TreeNode], None] | None = None
         self._tree_order = order
         self._ordered_by = order.policy
-        self._mark = mark
+        self._changed = changed
 
     def floor(self, n_tokens: int) -> int:
         """The tokens of `n_tokens` that fill whole blocks."""
@@ -99,13 +104,18 @@ class StoredParts:
     def count(self, node: TreeNode) -> int:
         """Stored blocks that end in a node."""
         start, size = node.start, self.block_tokens
-        return (start + node.stored) // size - start // size
+        return (start + node.stored[self.place]) // size - start // size
+
+    def end(self, node: TreeNode) -> int:
+        """Tokens from the root to the last one of a node that is stored; 0 when none is."""
+        stored = node.stored[self.place]
+        return node.start + stored if stored else 0
 
     def cover(self, node: TreeNode, upto: int) -> None:
         """The path through `node` is stored up to its first `upto` tokens."""
         for at in reversed(list(upward(node))):
             wanted = min(upto, at.end) - at.start
-            if wanted > at.stored:
+            if wanted > at.stored[self.place]:
                 self._resize(at, wanted)
 
     def drop_leaf(self, most: int) -> int:
@@ -117,7 +127,7 @@ class StoredParts:
         if part is None:
             return 0
         node, before = part.node, self.blocks
-        end = node.start + node.stored
+        end = self.end(node)
         self.drop_after(node, max(end - most * self.block_tokens, node.start))
         return before - self.blocks
 
@@ -128,10 +138,11 @@ class StoredParts:
         self._drop(node, position)
         # What is left behind the last block of a node without stored children is of no block.
         for at in upward(node):
-            if at.is_root or (at.stored and self.by_id[at.id].live):
+            part = self.by_id.get(at.id)
+            if at.is_root or (part is not None and part.live):
                 return
-            self._resize(at, max(self.floor(at.start + at.stored) - at.start, 0))
-            if at.stored:
+            self._resize(at, max(self.floor(self.end(at)) - at.start, 0))
+            if at.id in self.by_id:
                 self._settle(self.by_id[at.id])
                 return
 
@@ -169,14 +180,17 @@ class StoredParts:
     # What the tree says about its shape
 
     def holds(self, node: TreeNode) -> bool:
-        """Whether a lock ends at a node with stored tokens, so that it must stay a node."""
-        return self.by_id[node.id].held > 0
+        """Whether a lock ends at what is stored of a node, so that it must stay a node."""
+        part = self.by_id.get(node.id)
+        return part is not None and part.held > 0
 
     def split(self, node: TreeNode, upper: TreeNode) -> None:
-        """`upper`, with stored tokens, was cut off the front of `node`."""
-        part = self.by_id[node.id]
-        if node.stored:
-            self.by_id[upper.id] = StoredPart(upper, part.lock_ref, live=1)
+        """`upper` was cut off the front of `node`."""
+        part = self.by_id.get(node.id)
+        if part is None:
+            return
+        if node.stored[self.place]:
+            self.by_id[upper.id] = StoredPart(upper, self.place, part.lock_ref, live=1)
         else:
             self._move(part, upper)
 
@@ -210,29 +224,30 @@ class StoredParts:
         """Nodes below with stored tokens, parents first. O(these and their children)."""
         part = self.by_id.get(node.id)
         for child in node.children.values() if part is not None and part.live else ():
-            if child.stored:
+            if child.id in self.by_id:
                 yield child
                 yield from self._stored_below(child)
 
     def _drop(self, node: TreeNode, position: int) -> None:
-        last, first = self.floor(node.start + node.stored), self.floor(position)
-        if node.stored and first < last:
+        last, first = self.floor(self.end(node)), self.floor(position)
+        if first < last:
             self.dropped.append(Blocks(node.namespace, path_tokens(node)[:last], first))
-        self._resize(node, min(node.stored, max(first - node.start, 0)))
+        self._resize(node, min(node.stored[self.place], max(first - node.start, 0)))
 
     def _resize(self, node: TreeNode, stored: int) -> None:
         """Change how much of a node is stored; parents are to be stored first, and go last."""
         parent = node.parent
-        if stored == node.stored or parent is None:
+        if stored == node.stored[self.place] or parent is None:
             return
         above = self.by_id.get(parent.id)
         part = self.by_id.get(node.id)
         if part is None:
-            part = self.by_id[node.id] = StoredPart(node)
+            part = self.by_id[node.id] = StoredPart(node, self.place)
             if above is not None:
                 above.live += 1
         more = -self.count(node)
-        self._mark(node, stored)
+        node.set_stored(self.place, stored)
+        self._changed(node)
         more += self.count(node)
         self.blocks += more
         if part.lock_ref:

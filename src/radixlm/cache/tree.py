@@ -54,7 +54,7 @@ class RadixTree:
     taken from. evictable_size, protected_size, pinned_size: resident tokens under no lock, under
     one or more, under a pin. roots: by namespace. order, ghosts: what is evicted, and forgotten,
     next. changes: records which nodes changed, while somebody watches. reuse: counts when tokens
-    were last used, where that is wanted. parts: what is stored on disk, where there is a store.
+    were last used, where that is wanted. parts: what is stored in host memory, on disk.
 
     >>> tree = RadixTree()
     >>> _ = tree.insert([1, 2, 3, 4], [10, 11, 12, 13])
@@ -88,7 +88,7 @@ class RadixTree:
         self.stats = TreeStats()
         self.changes: Changes | None = None
         self.reuse = reuse
-        self.parts: StoredParts | None = None
+        self.parts: list[StoredParts] = []
         self._clock = clock or WallClock()
         self._next_id = 0
 
@@ -428,8 +428,8 @@ class RadixTree:
             raise CacheError(f"node {node.id} of {len(node)} tokens can not be cut at {offset}")
         upper = self._enter(node.cut(offset, self._new_id(), self.page_size))
         add_weight(parent, NODE_WEIGHT)
-        if upper.stored and self.parts is not None:
-            self.parts.split(node, upper)
+        for parts in self.parts:
+            parts.split(node, upper)
         self._changed(node)
         self.ghosts.update(node)
         self.ghosts.update(upper)
@@ -445,7 +445,7 @@ class RadixTree:
         parent = node.parent
         if parent is None or not is_mergeable(node):
             return
-        if node.stored and self.parts is not None and self.parts.holds(node):
+        if any(parts.holds(node) for parts in self.parts):
             return
         [child] = node.children.values()
         child.join(node)
@@ -455,8 +455,8 @@ class RadixTree:
         self._changed(child)
         self.ghosts.forget(node)
         self.ghosts.update(child)
-        if self.parts is not None:
-            self.parts.merged(node, child)
+        for parts in self.parts:
+            parts.merged(node, child)
         self.settle(child)
         self._tidy_order()
         self.stats.merges += 1
@@ -491,9 +491,8 @@ class RadixTree:
         self.ghosts.update(leaf)
         return leaf
 
-    def set_stored(self, node: TreeNode, n_tokens: int) -> None:
-        """The first tokens of a node are on disk now, and no others. For StoredParts."""
-        node.stored = n_tokens
+    def stored_changed(self, node: TreeNode) -> None:
+        """More or less of a node is stored now. For StoredParts."""
         self.ghosts.update(node, fresh=True)
         if self.changes is not None:
             self.changes.touch(node)

@@ -1,4 +1,4 @@
-"""What of the pool is to be written to disk next."""
+"""What of the pool is to be written to a place next."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class WriteQueue:
             end = floor(min(end, self._nodes[node]) if found_only else end)
             start = 0
             for at in path:
-                start = max(start, floor(at.start + at.stored) if at.stored else 0)
+                start = max(start, floor(self._parts.end(at)))
                 start = max(start, floor(min(ends.get(at, 0), at.end)))
             if start >= end:
                 continue

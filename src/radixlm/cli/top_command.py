@@ -22,7 +22,14 @@ from radixlm.core.errors import ConfigError
 
 _AGAIN_SECONDS = 2.0
 _LEAST_SECONDS = 0.25  # from one picture to the next
-_STATES = {"running": "green", "cached": "blue", "pinned": "magenta", "disk": "yellow"}
+_PLACES = ("host", "disk")
+_STATES = {
+    "running": "green",
+    "cached": "blue",
+    "pinned": "magenta",
+    "host": "cyan",
+    "disk": "yellow",
+}
 _GHOST = "bright_black"
 _BAR = 14
 _REQUESTS = 6
@@ -202,16 +209,16 @@ def _numbers(cache: Cache, url: str) -> RenderableType:
     share = used / totals["capacity"] if totals["capacity"] else 0.0
     full = round(_BAR * share)
     rate = cache.samples[-1]["generated_tokens_per_s"] if cache.samples else 0.0
-    disk = _disk(totals)
+    places = [column for name in _PLACES if (column := _place(totals, name))]
     grid = Table.grid(padding=(0, 2, 0, 0))
-    heads = ("Hit rate", "Pool", *disk[:1], "Nodes", "Requests", "Tokens")
+    heads = ("Hit rate", "Pool", *(name for name, *_ in places), "Nodes", "Requests", "Tokens")
     grid.add_row(*(Text(name, style="dim") for name in heads))
     grid.add_row(
         Text("–" if cache.hit_rate is None else f"{cache.hit_rate:.0%}", style="bold"),
         Text.assemble(
             ("█" * full, "blue"), ("░" * (_BAR - full), "dim"), (f" {share:.0%}", "bold")
         ),
-        *(Text(text, style="bold") for text in disk[1:2]),
+        *(Text(share, style="bold") for _, share, _ in places),
         Text(f"{totals['nodes']:,}", style="bold"),
         Text(f"{totals['running']} running", style="bold"),
         Text(f"{rate:,.0f} a second", style="bold"),
@@ -219,7 +226,7 @@ def _numbers(cache: Cache, url: str) -> RenderableType:
     grid.add_row(
         Text("last minute", style="dim"),
         Text(f"{used:,} of {totals['capacity']:,} tokens", style="dim"),
-        *(Text(text, style="dim") for text in disk[2:]),
+        *(Text(tokens, style="dim") for *_, tokens in places),
         Text(f"{totals['ghosts']:,} ghosts", style="dim"),
         Text(f"{totals['waiting']} waiting", style="dim"),
         Text(f"{cache.sum('evicted_tokens'):,.0f} evicted", style="dim"),
@@ -241,19 +248,19 @@ def _numbers(cache: Cache, url: str) -> RenderableType:
     )
 
 
-def _disk(totals: Json) -> tuple[str, ...]:
-    """A column of the numbers; () without a disk cache."""
-    if not totals["disk_capacity"]:
-        return ()
-    share = totals["disk"] / totals["disk_capacity"]
-    return "Disk", f"{share:.0%}", f"{totals['disk']:,} of {totals['disk_capacity']:,} tokens"
+def _place(totals: Json, name: str) -> tuple[str, str, str] | None:
+    """A column of the numbers; None where there is no such place."""
+    room, tokens = totals[f"{name}_capacity"], totals[name]
+    return (
+        (name.title(), f"{tokens / room:.0%}", f"{tokens:,} of {room:,} tokens") if room else None
+    )
 
 
 def _tree(cache: Cache, rows: int) -> RenderableType:
     table = Table(box=None, expand=True, header_style="dim", padding=(0, 1))
     table.add_column("Tree", ratio=1, no_wrap=True, overflow="ellipsis")
-    disk = ("Disk",) if cache.totals["disk_capacity"] else ()
-    for name in ("Tokens", *disk, "Below", "Nodes", "Hits", "Locks", "State"):
+    places = [name for name in _PLACES if cache.totals[f"{name}_capacity"]]
+    for name in ("Tokens", *map(str.title, places), "Below", "Nodes", "Hits", "Locks", "State"):
         table.add_column(name, justify="right", no_wrap=True)
     shown = branches(cache.nodes, rows)
     for node, depth, below, nodes in shown:
@@ -261,9 +268,9 @@ def _tree(cache: Cache, rows: int) -> RenderableType:
         text = Text("│ " * min(depth, _MOST_DEPTH), style="dim", no_wrap=True)
         text.append("▌", style=style)
         text.append(plain(node.get("text") or "")[:_TEXT] or f"node {node['id']}")
-        on_disk = (node["on_disk"],) if disk else ()
+        stored = (node[f"on_{name}"] for name in places)
         others = (below - node["tokens"], nodes, node["hits"], node["lock_ref"])
-        numbers = (node["tokens"], *on_disk, *others)
+        numbers = (node["tokens"], *stored, *others)
         table.add_row(
             text, *(f"{number:,}" for number in numbers), Text(node["state"], style=style)
         )

@@ -27,6 +27,8 @@ _TOTALS = (
     "locked",
     "evictable",
     "pinned",
+    "host",
+    "host_capacity",
     "disk",
     "disk_capacity",
     "running",

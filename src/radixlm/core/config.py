@@ -83,6 +83,12 @@ class EngineConfig:
         "request may need them. Default: a quarter, or what the longest request leaves.",
         integer(0),
     )
+    host_kv_tokens: int = flag(
+        0,
+        "Tokens of keys and values that are kept in host memory once the pool is short of room, in "
+        "whole blocks; 0 for none. For a GPU: on a CPU it is the pool's own memory.",
+        integer(0),
+    )
     disk_cache: str | None = flag(
         None,
         "Folder for keys and values on a local disk: what is cached there outlives memory and this "
@@ -99,7 +105,7 @@ class EngineConfig:
         one_of(get_args(DiskWritePolicy)),
     )
     disk_block_tokens: int = flag(
-        128, "Tokens per block on disk, a multiple of --page-size.", integer(1)
+        128, "Tokens per block on disk, and in host memory; a multiple of --page-size.", integer(1)
     )
     schedule_policy: SchedulePolicy = flag(
         "lpm",
@@ -151,23 +157,31 @@ class EngineConfig:
         check_flags(self)
         if self.disable_radix_cache and self.max_pinned_tokens:
             raise ConfigError("--max-pinned-tokens has no use with --disable-radix-cache")
-        if self.disk_cache is None:
-            self._check_no_disk()
-        elif self.disable_radix_cache:
-            raise ConfigError("--disk-cache has no use with --disable-radix-cache")
-        elif self.disk_block_tokens % self.page_size:
-            raise ConfigError(
-                f"--disk-block-tokens must be a multiple of --page-size {self.page_size}, got "
-                f"{self.disk_block_tokens}"
-            )
+        self._check_stores()
         if self.deterministic and self.device.startswith("cuda"):
             raise ConfigError("--deterministic is for CPUs; it does not go with --device cuda")
 
-    def _check_no_disk(self) -> None:
+    def _check_stores(self) -> None:
+        block, host = self.disk_block_tokens, self.host_kv_tokens
+        for name, given in (("--host-kv-tokens", host), ("--disk-cache", self.disk_cache)):
+            if given and self.disable_radix_cache:
+                raise ConfigError(f"{name} has no use with --disable-radix-cache")
         for item in fields(self):
-            if item.name.startswith("disk_") and getattr(self, item.name) != item.default:
+            of_disk = item.name.startswith("disk_") and not self.disk_cache
+            of_both = item.name == "disk_block_tokens" and host
+            if of_disk and not of_both and getattr(self, item.name) != item.default:
                 name = option_name(item.name)
                 raise ConfigError(f"{name} has no use without --disk-cache DIR: give both, or none")
+        if (host or self.disk_cache) and block % self.page_size:
+            raise ConfigError(
+                f"--disk-block-tokens must be a multiple of --page-size {self.page_size}, got "
+                f"{block}"
+            )
+        if 0 < host < block:
+            raise ConfigError(
+                f"--host-kv-tokens {host} has no room for a block: give at least "
+                f"--disk-block-tokens, which are {block}, or 0 for none"
+            )
 
     @classmethod
     def from_flags(cls, **flags: Any) -> EngineConfig:

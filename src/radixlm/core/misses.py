@@ -40,9 +40,11 @@ class MissReport:
     evicted, evicted_ago: for `evicted`, how many tokens from there on had been cached, and how many
         seconds ago the first of them was evicted, None where another run of the server had them.
         hits: how often the tokens there had been found.
-    on_disk: of these, how many could have been read from disk, in about read_seconds where that is
-        known. computed_because: why they were not.
-    from_disk: of `cached`, how many were read from disk for it; None where there is no store.
+    on_host, on_disk: of these, how many could have been copied from host memory, in about
+        host_seconds where that is known, and of the rest read from disk, in read_seconds.
+        computed_because: why they were not.
+    from_host, from_disk: of `cached`, how many were read from there for it; None where there is no
+        such store.
     """
 
     prompt_tokens: int
@@ -55,9 +57,12 @@ class MissReport:
     evicted: int = 0
     evicted_ago: float | None = None
     hits: int | None = None
+    on_host: int = 0
+    host_seconds: float | None = None
     on_disk: int = 0
     read_seconds: float | None = None
     computed_because: str = ""
+    from_host: int | None = None
     from_disk: int | None = None
 
     @property
@@ -71,14 +76,19 @@ class MissReport:
         return _first(self.requested_next)
 
     @property
-    def on_disk_in_words(self) -> str:
-        """What of the evicted tokens is on disk, and why it was computed; "" for nothing."""
-        if not self.on_disk:
-            return ""
-        parts = [f"{self.on_disk} are on disk"]
-        if self.read_seconds is not None:
-            parts.append(f"{1e3 * self.read_seconds:.1f} ms to read")
-        if self.computed_because:
+    def stored_in_words(self) -> str:
+        """What of the evicted tokens is in host memory or on disk, and why it was computed; "" for
+        nothing.
+        """
+        parts = []
+        for tokens, where, seconds in (
+            (self.on_host, "in host memory", self.host_seconds),
+            (self.on_disk, "on disk", self.read_seconds),
+        ):
+            if tokens:
+                parts.append(f"{tokens} are {where}")
+                parts += [] if seconds is None else [f"{1e3 * seconds:.1f} ms to read"]
+        if parts and self.computed_because:
             parts.append(f"computed instead because {self.computed_because}")
         return ", ".join(parts)
 
@@ -88,7 +98,7 @@ class MissReport:
         if self.evicted_ago is not None:
             hits = counted(self.hits or 0, "hit")
             went = f"were evicted {self.evicted_ago:.1f} s ago, after {hits}"
-        return ", ".join(filter(None, (went, self.on_disk_in_words)))
+        return ", ".join(filter(None, (went, self.stored_in_words)))
 
     def __str__(self) -> str:
         head = f"{self.cached} of {self.prompt_tokens} tokens cached"

@@ -1,14 +1,29 @@
-"""What the cache asks of the disk, and what comes of it: messages between the engine's thread and
-the one that reads and writes.
+"""What the cache asks of host memory and the disk, and what comes of it: messages between the
+engine's thread and those that read and write.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import NamedTuple
 
 from radixlm.core.keys import Key, Slots
+
+
+class Place(IntEnum):
+    """Where keys and values may lie beside the pool, that which is read fastest first. An index of
+    what is given by place.
+    """
+
+    HOST = 0
+    DISK = 1
+
+
+# By place: in neither of them is anything.
+ByPlace = tuple[int, int]
+NOWHERE: ByPlace = (0, 0)
 
 
 class StoredPath(NamedTuple):
@@ -55,7 +70,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """The tokens up to `upto` of the path are in their slots, or on disk. seconds: of this part."""
+    """The tokens up to `upto` of the path are in their slots, or stored. seconds: of this part."""
 
     ticket: int
     upto: int
@@ -67,7 +82,7 @@ class Ended:
     """The last message of a job. upto: as in `Moved`; the job's start where nothing was moved.
 
     absent: it ended early because the block at `upto` is not stored, or was damaged (and is not
-    stored any more), or because there is no room for it. error: the disk failed.
+    stored any more), or because there is no room for it. error: the disk failed, or a copy.
     """
 
     ticket: int

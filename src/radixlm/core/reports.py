@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple
 
 from radixlm.core.keys import Slots
+from radixlm.core.moves import NOWHERE, ByPlace
 from radixlm.core.request import Namespace
 
 # How many changes may wait for a slow viewer: about three seconds of them.
@@ -76,7 +77,8 @@ class NodeView:
     """One node of a snapshot: a value, not changed once it is made. Sizes in tokens.
 
     edge: the bytes of the int32 ids of its tokens. stored: how many of them, from the first on, are
-    on disk. slots: (resident,) of those that have keys and values. last_used: the tree's counter.
+    in host memory and on disk, by Place. slots: (resident,) of those that have keys and values.
+    last_used: the tree's counter.
     hidden, hidden_tokens: nodes below that were left out, and their tokens.
     """
 
@@ -94,7 +96,7 @@ class NodeView:
     slots: Slots = field(compare=False, repr=False)
     hidden: int = 0
     hidden_tokens: int = 0
-    stored: int = 0
+    stored: ByPlace = NOWHERE
 
     @property
     def tokens(self) -> tuple[int, ...]:

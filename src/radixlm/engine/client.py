@@ -60,7 +60,7 @@ class EngineClient:
 
     processor: makes requests ready; `submit` takes such as it has made. max_queued_requests: how
     many may wait or run; more are refused, so that neither queue nor memory grows without bound.
-    inbox: where `disk`, a thread beside the engine's, puts what it reports to the core.
+    inbox: where `places`, threads beside the engine's, put what they report to the core.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class EngineClient:
         max_queued_requests: int,
         clock: Clock | None = None,
         inbox: SimpleQueue[Inbound] | None = None,
-        disk: Background | None = None,
+        places: Sequence[Background] = (),
     ) -> None:
         self.processor = processor
         self._max_queued = max_queued_requests
@@ -85,11 +85,11 @@ class EngineClient:
         self._tickets = 0
         self._dead: EngineDeadError | None = None
         self._inbox: SimpleQueue[Inbound] = SimpleQueue() if inbox is None else inbox
-        self._disk = disk
+        self._places = places
         self._thread = EngineThread(core, self._inbox, self.put, self._clock)
         self._thread.start()
-        if disk is not None:
-            disk.start()
+        for place in places:
+            place.start()
         # A thread that is inside of torch when the interpreter ends takes the process down with it.
         atexit.register(self.close)
 
@@ -233,8 +233,8 @@ class EngineClient:
         atexit.unregister(self.close)
         self._inbox.put(Stop())
         self._thread.join()
-        if self._disk is not None:
-            self._disk.stop()
+        for place in self._places:
+            place.stop()
         self.processor.close()
 
     def put(self, message: Outbound) -> None:

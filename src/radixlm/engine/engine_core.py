@@ -37,7 +37,8 @@ class EngineCore:
 
     masks: needed for requests with a grammar. jump_forward: see output_processor.AnswerState.
     journal: what the scheduler notes for viewers; without it they see no request come or go.
-    tiering: where there is a store on disk. stuck: nothing can be computed before it reports.
+    tiering: where there is a store in host memory or on disk. stuck: nothing can be computed before
+    it reports.
     """
 
     def __init__(

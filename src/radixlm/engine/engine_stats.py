@@ -38,6 +38,21 @@ class EngineStats(Counters):
         "ghost_hit_tokens", "Evicted tokens that were computed again while remembered."
     )
     evicted_tokens: int = counter("evicted_tokens", "Cached tokens that had to go.")
+    host_capacity: int = gauge(
+        "hicache_host_total_tokens", "Tokens that --host-kv-tokens has room for; 0 without."
+    )
+    host_tokens: int = gauge("hicache_host_used_tokens", "Tokens that are in host memory.")
+    host_read: int = counter("load_back_tokens", "Tokens that were copied back from host memory.")
+    host_restored: int = counter("host_restored_tokens", "Of these, those that entered the cache.")
+    host_written: int = counter("hicache_backup_tokens", "Tokens that were copied to host memory.")
+    host_failed_reads: int = counter("num_failed_host_reads", "Copies back that ended early.")
+    host_failed_writes: int = counter("num_failed_host_writes", "Copies that ended early.")
+    host_slow_reads: int = counter(
+        "num_slow_host_reads", "Times copying back was given up, as it was slower than computing."
+    )
+    host_writing_off: int = gauge(
+        "host_writing_off", "1 once a copy has failed: nothing is copied to host memory any more."
+    )
     disk_capacity: int = gauge(
         "max_total_num_disk_tokens", "Tokens that --disk-cache has room for; 0 without one."
     )

@@ -9,16 +9,15 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from radixlm.core.errors import ConfigError
-from radixlm.core.keys import Key
 from radixlm.core.moves import News, StoredPath
 from radixlm.memory.store_files import BlockFile, private_folder
 from radixlm.memory.store_identity import StoreIdentity
 from radixlm.memory.store_index import Identity, Row, StoreIndex, key_after, keys_of
+from radixlm.memory.stores import Block
 
 _logger = logging.getLogger("radixlm.memory")
 
@@ -26,14 +25,8 @@ _logger = logging.getLogger("radixlm.memory")
 _ROW_BYTES, _LOG_BYTES = 512, 8 << 20
 _TRIES = 3
 Parts = Sequence[memoryview]
-
-
-class StoredBlock(NamedTuple):
-    """tokens: of the whole path, to the block's end. parts: the block's bytes, in their order."""
-
-    namespace: bytes
-    tokens: Key
-    parts: Parts
+# parts: the block's bytes, in their order.
+StoredBlock = Block[Parts]
 
 
 @dataclass

@@ -4,9 +4,11 @@ after token.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -36,14 +38,24 @@ class PoolBlocks:
         self.nbytes = block_tokens * sum(self._widths)
         on_cpu = self._device.type == "cpu"
         self._memory = [rows.numpy() for rows in self._rows] if on_cpu else []
-        pinned = self._device.type == "cuda"
-        self._staged = torch.empty(self.nbytes, dtype=torch.uint8, pin_memory=pinned)
+        on_gpu = self._device.type == "cuda"
+        # Copies pass what is computed. Never run on a GPU.
+        self._stream = torch.cuda.Stream(self._device) if on_gpu else None
+        [self._staged] = self.rows(1)
+
+    def rows(self, count: int) -> Tensor:
+        """(count, nbytes) uint8 on the host, a row for a block: pinned where the pool is on a GPU,
+        so that it can copy them; else handed out by the system when they are first written.
+        """
+        if self._stream is not None:
+            return torch.empty((count, self.nbytes), dtype=torch.uint8, pin_memory=True)
+        return torch.from_numpy(np.zeros((count, self.nbytes), dtype=np.uint8))
 
     def source(self, slots: Slots) -> Sequence[memoryview]:
         """The bytes of a block in its order, until the next call."""
         parts = self._in_place(slots)
         if parts is None:
-            self.pack(slots, self._staged)
+            self._pack(slots, self._staged)
             parts = [self._staged.numpy().data]
         return parts
 
@@ -53,22 +65,52 @@ class PoolBlocks:
 
     def land(self, slots: Slots) -> None:
         if self._in_place(slots) is None:
-            self.unpack(self._staged, slots)
+            self._unpack(self._staged, slots)
 
     def pack(self, slots: Slots, into: Tensor) -> None:
-        """Copy a block out of the pool. into: (nbytes,) uint8 on the CPU."""
-        index = torch.tensor(slots, dtype=torch.int64, device=self._device)
-        into.copy_(torch.cat([rows[index].flatten() for rows in self._rows]))
+        """Copy a block out of the pool. into: one of `rows`. Returns when it is there."""
+        parts = self._in_place(slots)
+        if parts is None:
+            self._pack(slots, into)
+            return
+        for part, place in zip(parts, _cut(into, parts), strict=True):
+            place[:] = np.frombuffer(part, dtype=np.uint8)
 
     def unpack(self, payload: Tensor, slots: Slots) -> None:
         """Copy a block into the pool. payload: as `into` of `pack`. Returns when it is there."""
-        index = torch.tensor(slots, dtype=torch.int64, device=self._device)
+        parts = self._in_place(slots)
+        if parts is None:
+            self._unpack(payload, slots)
+            return
+        for part, place in zip(parts, _cut(payload, parts), strict=True):
+            np.frombuffer(part, dtype=np.uint8)[:] = place
+
+    def _pack(self, slots: Slots, into: Tensor) -> None:
+        with self._copying():
+            index = torch.tensor(slots, dtype=torch.int64, device=self._device)
+            packed = torch.cat([rows[index].flatten() for rows in self._rows])
+            into.copy_(packed, non_blocking=True)
+
+    def _unpack(self, payload: Tensor, slots: Slots) -> None:
         sizes = [self.block_tokens * width for width in self._widths]
-        parts = payload.to(self._device).split(sizes)
-        for rows, part, width in zip(self._rows, parts, self._widths, strict=True):
-            rows.index_copy_(0, index, part.view(self.block_tokens, width))
-        if self._device.type == "cuda":
-            torch.cuda.current_stream(self._device).synchronize()
+        with self._copying():
+            index = torch.tensor(slots, dtype=torch.int64, device=self._device)
+            parts = payload.to(self._device, non_blocking=True).split(sizes)
+            for rows, part, width in zip(self._rows, parts, self._widths, strict=True):
+                rows.index_copy_(0, index, part.view(self.block_tokens, width))
+
+    @contextmanager
+    def _copying(self) -> Iterator[None]:
+        """Inside, a GPU works beside what it computes, after what was begun before; at the end that
+        work is done.
+        """
+        if self._stream is None:
+            yield
+            return
+        self._stream.wait_stream(torch.cuda.default_stream(self._device))
+        with torch.cuda.stream(self._stream):
+            yield
+        self._stream.synchronize()
 
     def _in_place(self, slots: Slots) -> list[memoryview] | None:
         """The block where it lies; None where that is on a device, or in too many runs of slots."""
@@ -83,3 +125,11 @@ class PoolBlocks:
             for at, start, stop in zip(starts, ends[:-1], ends[1:], strict=True)
         ]
         return [rows[run].data.cast("B") for rows in self._memory for run in runs]
+
+
+def _cut(row: Tensor, parts: Sequence[memoryview]) -> Iterator[npt.NDArray[np.uint8]]:
+    """A block in as many pieces as it has parts."""
+    memory, at = row.numpy(), 0
+    for part in parts:
+        yield memory[at : at + part.nbytes]
+        at += part.nbytes

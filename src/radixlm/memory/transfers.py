@@ -1,4 +1,4 @@
-"""The thread that reads blocks from disk into the pool, and writes them from there."""
+"""The thread that reads blocks from a store into the pool, and writes them there."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
+from typing import Generic
 
 from radixlm.core.errors import DiskStoreError
 from radixlm.core.moves import (
@@ -17,13 +18,13 @@ from radixlm.core.moves import (
     Job,
     Moved,
     News,
+    Place,
     Read,
     Report,
     StoredPath,
     Write,
 )
-from radixlm.memory.disk_store import DiskStore, StoredBlock
-from radixlm.memory.packing import PoolBlocks
+from radixlm.memory.stores import Block, Carrier, P, Store
 
 _logger = logging.getLogger("radixlm.memory")
 
@@ -37,8 +38,9 @@ NEWS_SECONDS = 1.0
 _READS, _LOAD, _WRITES = range(3)
 
 
-class Transfers(threading.Thread):
-    """Runs jobs, reads before writes, else in the order in which they came. Owns the store.
+class Transfers(threading.Thread, Generic[P]):
+    """Runs jobs, reads before writes, else in the order in which they came. Owns the store; each
+    store has a thread of its own.
 
     It never raises: what goes wrong is in the job's `Ended`. It begins with what is stored, in
     `News`, between which jobs are run, and looks for what other processes changed once a second.
@@ -48,13 +50,14 @@ class Transfers(threading.Thread):
 
     def __init__(
         self,
-        store: DiskStore,
-        blocks: PoolBlocks,
+        store: Store[P],
+        blocks: Carrier[P],
         send: Callable[[Report], None],
         *,
+        place: Place = Place.DISK,
         news_seconds: float = NEWS_SECONDS,
     ) -> None:
-        super().__init__(name="radixlm-disk", daemon=True)
+        super().__init__(name=f"radixlm-{place.name.lower()}", daemon=True)
         if (store.block_tokens, store.block_bytes) != (blocks.block_tokens, blocks.nbytes):
             raise ValueError("the blocks of the store and of the pool are not of one size")
         self._store = store
@@ -168,7 +171,7 @@ class Transfers(threading.Thread):
         for first in range(0, job.slots.size, most):
             stop = min(first + most, job.slots.size)
             stored = self._store.put(
-                StoredBlock(
+                Block(
                     job.namespace,
                     job.tokens[: job.start + at + size],
                     self._blocks.source(job.slots[at : at + size]),

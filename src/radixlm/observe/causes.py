@@ -99,7 +99,7 @@ class Cause(StrEnum):
     EVICTED = (
         "evicted",
         "it was cached, but had to make room",
-        "give the cache more room (--kv-tokens, --disk-cache), or pin the prefix",
+        "give the cache more room (--kv-tokens, --host-kv-tokens, --disk-cache), or pin the prefix",
     )
     FIRST_SEEN = ("first_seen", "nothing like it was cached before")
     # but the last token, or its page

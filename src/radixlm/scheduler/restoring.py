@@ -12,7 +12,7 @@ from radixlm.cache.stored_parts import StoredPart
 from radixlm.core.clock import Clock
 from radixlm.core.keys import Key
 from radixlm.core.misses import MissReport
-from radixlm.core.moves import Ended, Job, Moved, Read
+from radixlm.core.moves import Ended, Job, Moved, Place, Read
 from radixlm.core.request import Namespace
 from radixlm.scheduler.state import RequestState
 from radixlm.scheduler.waiting import WaitingRoom
@@ -30,6 +30,7 @@ PARTS = 4
 # Seconds without restorations after one was too slow; twice as many after each next one.
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 64.0
 _SLOWER = "reading was slower than computing a moment ago"
+_FAILED = {Place.HOST: "a copy failed", Place.DISK: "the disk failed"}
 
 
 class Tiers(Protocol):
@@ -80,9 +81,10 @@ class Pace:
 @dataclass(slots=True, eq=False)
 class Restoration:
     """A Leader: tokens of `known` are being read into the lease's slots. stored: what is locked of
-    them on disk. computing: it is followed; else it only waits for the end of its job.
+    them in their place. computing: it is followed; else it only waits for the end of its job.
     """
 
+    place: Place
     ticket: int
     known: Key
     namespace: Namespace
@@ -101,7 +103,9 @@ class Restoration:
 
 
 class Restoring:
-    """A restoration is like a running request that computes tokens by reading them: it has a lease,
+    """Reads from one place: host memory, or the disk.
+
+    A restoration is like a running request that computes tokens by reading them: it has a lease,
     commits what has arrived, block by block, and waiting requests follow it meanwhile, as far as
     they share it. So each goes on from what is there when it is let go.
 
@@ -181,7 +185,7 @@ class Restoring:
             job = Read(ticket, namespace.packed(), known, start, slots.copy())
             if self._mover.submit(job):
                 stored = self._tier.lock(known, namespace, known.size)
-                return Restoration(ticket, known, namespace, lease, stored)
+                return Restoration(self._tier.place, ticket, known, namespace, lease, stored)
         lease.release(used=False)
         return None
 
@@ -211,7 +215,7 @@ class Restoring:
         if report.absent:
             self._tier.gone(made.known, made.namespace, report.upto)
         if report.error:
-            self._rest("the disk failed")
+            self._rest(_FAILED[self._tier.place])
 
     def tend(self) -> None:
         """Stop what nobody waits for any more, and all when it does not pay any more."""
@@ -242,12 +246,14 @@ class Restoring:
 
     def reported(self, state: RequestState, miss: MissReport) -> MissReport:
         """See Tiers."""
-        first, stop = state.restored
-        miss = replace(miss, from_disk=max(0, min(stop, miss.cached) - first))
-        if not miss.on_disk:
-            return miss
-        seconds = miss.on_disk / self.pace.read
-        return replace(miss, read_seconds=seconds, computed_because=state.computed_because)
+        place, rate = self._tier.place, self.pace.read
+        read = state.restored_from(place, miss.cached)
+        because = state.computed_because if miss.on_host or miss.on_disk else ""
+        if place is Place.HOST:
+            seconds = miss.on_host / rate if miss.on_host else None
+            return replace(miss, from_host=read, host_seconds=seconds, computed_because=because)
+        seconds = miss.on_disk / rate if miss.on_disk else None
+        return replace(miss, from_disk=read, read_seconds=seconds, computed_because=because)
 
     def _rest(self, because: str) -> None:
         """Begin none for a while, then try it as if nothing had been measured."""

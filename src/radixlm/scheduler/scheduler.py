@@ -326,6 +326,7 @@ class Scheduler:
             state.cached_tokens, state.miss = lease.cached, lease.why()
             if self.tiers is not None:
                 state.miss = self.tiers.reported(state, state.miss)
+                self.counters.host_cached_tokens += state.miss.from_host or 0
                 self.counters.disk_cached_tokens += state.miss.from_disk or 0
             state.queued = self._clock.now() - state.arrived
             self.counters.admit(state.prompt_length, lease.cached, lease.expected)

@@ -14,6 +14,7 @@ from radixlm.core.batch import NewTokens, Remap, ScheduledRow
 from radixlm.core.errors import CacheError
 from radixlm.core.keys import Key, Slots
 from radixlm.core.misses import POOL_SCALES, MissReport
+from radixlm.core.moves import Place
 from radixlm.core.reports import counter
 from radixlm.core.request import (
     FinishReason,
@@ -33,12 +34,16 @@ class Counters:
     prompt_tokens, cached_tokens: of requests admitted for the first time; their ratio is the hit
     rate. readmitted_*: the same after retractions.
     expected_tokens: what cached_tokens would be with pools of POOL_SCALES times the size, over the
-    same disk cache.
-    disk_cached_tokens: of cached_tokens, those that were read from disk for the request itself.
+    same host memory and disk.
+    host_cached_tokens, disk_cached_tokens: of cached_tokens, those that were read from there for
+    the request itself.
     """
 
     prompt_tokens: int = counter("prompt_tokens", "Prompt tokens of admitted requests.")
     cached_tokens: int = counter("cached_tokens", "Prompt tokens that came from the cache.")
+    host_cached_tokens: int = counter(
+        "host_cached_tokens", "Of cached_tokens, those copied from host memory for a waiting one."
+    )
     disk_cached_tokens: int = counter(
         "disk_cached_tokens", "Of cached_tokens, those read from disk for a waiting request."
     )
@@ -64,10 +69,13 @@ class Leader(Protocol):
     request that computes its prompt, or a restoration that reads stored blocks.
 
     known: its tokens. prefill_end: those up to here are followed. computing: it has not ended yet.
+    place: where they are read from; None for a request.
     """
 
     computing: bool
 
+    @property
+    def place(self) -> Place | None: ...
     @property
     def known(self) -> Key: ...
     @property
@@ -87,8 +95,9 @@ class RequestState:
     while it waits, how many tokens are believed to be in the cache (see WaitingRoom).
     cached_tokens, miss, queued: how many were when it was first admitted, why no more, and the
     seconds since `arrived`. computing: it runs, and its prompt is not all computed yet. moved: the
-    step in which it was last given tokens. restored: the tokens of it that were read from disk
-    while it waited, [first, stop). computed_because: why what is on disk of it is not read.
+    step in which it was last given tokens. restored: the tokens of it that were read while it
+    waited, [first, stop), and from where, in order. computed_because: why what is stored of it is
+    not read.
     For its queue: waits; returned, after a retraction; follows, the leader that computes what it
     will take from the cache; stamp, which marks its present entry among dead ones.
     """
@@ -108,7 +117,7 @@ class RequestState:
     cached_tokens: int | None = None
     miss: MissReport | None = None
     queued: float | None = None
-    restored: tuple[int, int] = (0, 0)
+    restored: list[tuple[Place, int, int]] = field(default_factory=list)
     computed_because: str = ""
     computing: bool = False
     moved: int = 0
@@ -130,6 +139,11 @@ class RequestState:
     @property
     def namespace(self) -> Namespace:
         return self.request.namespace
+
+    @property
+    def place(self) -> Place | None:
+        """See Leader."""
+        return None
 
     @property
     def known(self) -> Key:
@@ -177,6 +191,17 @@ class RequestState:
         if self.lease is None:
             raise CacheError(f"request {self.request.request_id} does not run")
         return self.lease
+
+    def restore(self, place: Place, first: int, stop: int) -> None:
+        """Tokens were read for it. What had been read of these before has been evicted since."""
+        before = [(at, begin, min(end, first)) for at, begin, end in self.restored if begin < first]
+        self.restored = [*before, (place, first, stop)]
+
+    def restored_from(self, place: Place, cached: int) -> int:
+        """How many of its first `cached` tokens were read from a place."""
+        return sum(
+            max(0, min(stop, cached) - first) for at, first, stop in self.restored if at is place
+        )
 
     def end_by(self, new: NewTokens) -> tuple[FinishReason | None, str | int | None]:
         """Whether it ends with the tokens that it has just taken, and by which stop."""

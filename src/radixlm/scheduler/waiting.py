@@ -138,9 +138,8 @@ class WaitingRoom:
                 other.follows = None
                 before = other.cached
                 self._raise(other, min(shared, computed))
-                if not isinstance(leader, RequestState) and other.cached > before:
-                    first, stop = other.restored
-                    other.restored = (first if stop else before), other.cached
+                if leader.place is not None and other.cached > before:
+                    other.restore(leader.place, before, other.cached)
         if not followers:
             del self.followers[leader]
 

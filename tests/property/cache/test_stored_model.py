@@ -1,9 +1,9 @@
-"""Hypothesis against StoredTier: a set of paths, by itself, says which blocks are on disk."""
+"""Hypothesis against StoredTiers: a set of paths for each says which blocks are there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, field
 from typing import get_args
 
 import pytest
@@ -11,22 +11,25 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from radixlm.cache import POLICIES, Lease, RadixCache, TreeNode, make_policy
+from radixlm.cache import POLICIES, Lease, RadixCache, make_policy
 from radixlm.cache.node import upward
-from radixlm.cache.stored_parts import Blocks, StoredPart, path_tokens
+from radixlm.cache.stored import StoredTier
+from radixlm.cache.stored_parts import Blocks, StoredPart, StoredParts, path_tokens
 from radixlm.cache.write_queue import FOUND_OFTEN
 from radixlm.core.config import DiskWritePolicy
 from radixlm.core.keys import Key, as_key
 from radixlm.core.misses import MissReason
+from radixlm.core.moves import Place
 from tests.invariants import check
 from tests.virtual_clock import VirtualClock
 
-Path = tuple[str | None, tuple[int, ...]]
+Path = tuple[Hashable, tuple[int, ...]]
 NAMESPACES = st.sampled_from([None, None, None, "adapter"])
 # Long paths that part at few places, since what is found again is what goes wrong.
 TEXTS = ([0] * 14, [0] * 5 + [1] * 9, [0] * 5 + [1] * 4 + [0] * 5, [0] * 2 + [1] * 12)
 PAGES = st.builds(lambda text, end: text[:end], st.sampled_from(TEXTS), st.integers(1, 14))
 SOME = st.integers(0, 14)
+PLACES = st.sampled_from(list(Place))
 STARTS = st.sampled_from([0, 0, 0, 0, 2, 5, 9])
 # A place in the order may lie behind when keys shrink with use, as those of `mru` do.
 EXACT = sorted(set(POLICIES) - {"mru"})
@@ -40,21 +43,76 @@ class Held:
     path: Path
 
 
+@dataclass(eq=False)
+class Side:
+    """A tier beside what a set says. blocks: the path of each block that is stored there."""
+
+    tier: StoredTier
+    parts: StoredParts
+    blocks: set[Path] = field(default_factory=set)
+    locks: list[Held] = field(default_factory=list)
+    reserved: int = 0
+
+    @property
+    def size(self) -> int:
+        return self.tier.block_tokens
+
+    def paths(self, key: Key, namespace: Hashable, start: int, stop: int) -> list[Path]:
+        ends = range(start + self.size, stop + 1, self.size)
+        return [(namespace, tuple(key[:end].tolist())) for end in ends]
+
+    def prefix(self, key: Key, namespace: Hashable) -> int:
+        """Tokens that all stored blocks cover."""
+        end = 0
+        for path in self.paths(key, namespace, 0, key.size):
+            if path not in self.blocks:
+                break
+            end = len(path[1])
+        return end
+
+    def locked(self) -> set[Path]:
+        return {block for block in self.blocks for held in self.locks if before(block, held.path)}
+
+    def take(self, *, spare: bool = True) -> None:
+        """What was dropped leaves: each was there, nothing follows it, no lock is on it (spare)."""
+        for item in self.tier.take_dropped():
+            self.lose(item, spare=spare)
+        for held in self.locks:
+            end = self.prefix(as_key(held.path[1]), held.path[0]) if held.path[1] else 0
+            held.path = (held.path[0], held.path[1][:end])
+
+    def lose(self, item: Blocks, *, spare: bool) -> None:
+        for name, tokens in reversed(list(item.paths(self.size))):
+            path = (name, tuple(tokens.tolist()))
+            assert path in self.blocks
+            assert not spare or path not in self.locked()
+            self.blocks.remove(path)
+            assert not any(before(path, other) for other in self.blocks)
+
+
 class StoredMachine(RuleBasedStateMachine):
-    """blocks: the path of each block that is on disk."""
+    """Host memory and the disk at the same time, over one pool."""
 
     @initialize(
         page_size=st.sampled_from([1, 1, 2]),
         block_pages=st.integers(1, 4),
         capacity=st.sampled_from([1, 3, 6, 10, 20]),
+        in_host=st.sampled_from([1, 3, 6]),
         pool=st.integers(14, 30),
         ghosts=st.sampled_from([0, 3, 30]),
         policy=st.sampled_from(EXACT),
     )
     def start(
-        self, page_size: int, block_pages: int, capacity: int, pool: int, ghosts: int, policy: str
+        self,
+        page_size: int,
+        block_pages: int,
+        capacity: int,
+        in_host: int,
+        pool: int,
+        ghosts: int,
+        policy: str,
     ) -> None:
-        self.page_size, self.size = page_size, page_size * block_pages
+        self.page_size, size = page_size, page_size * block_pages
         self.cache = RadixCache(
             pool * page_size,
             page_size,
@@ -62,73 +120,47 @@ class StoredMachine(RuleBasedStateMachine):
             ghost_budget=ghosts * page_size,
             clock=VirtualClock(),
         )
-        self.tier = self.cache.add_store(self.size, capacity * self.size)
-        self.blocks: set[Path] = set()
-        self.locks: list[Held] = []
+        self.sides: dict[Place, Side] = {}
+        for place, room in ((Place.DISK, capacity), (Place.HOST, in_host)):
+            tier = self.cache.add_store(place, size, room * size)
+            self.sides[place] = Side(tier, self.cache.tree.parts[-1])
+            self._watch(self.sides[place].parts)
         self.leases: list[Lease] = []
-        self.reserved = 0
-        parts = self.cache.tree.parts
-        assert parts is not None
-        self.parts, self.drop_leaf = parts, parts.drop_leaf
-        parts.drop_leaf = self.checked_drop_leaf  # type: ignore[method-assign]
 
-    def checked_drop_leaf(self, most: int) -> int:
-        """The leaf that goes is the first by the policy's key."""
-        key = self.cache.tree.order.policy.key
-        leaves = [part.node for part in self.parts.by_id.values() if not part.live | part.lock_ref]
-        first = min(key(node) for node in leaves)
-        keys = {self._path_to(node): key(node) for node in leaves}
-        dropped = self.drop_leaf(most)
-        last = self.parts.dropped[-1]
-        assert keys[last.namespace, tuple(last.tokens.tolist())] == first
-        return dropped
+    def _watch(self, parts: StoredParts) -> None:
+        """Each time that a leaf goes, it is the first by the policy's key."""
+        drop_leaf = parts.drop_leaf
 
-    def _path_to(self, node: TreeNode) -> Path:
-        return node.namespace, tuple(path_tokens(node)[: node.start + node.stored].tolist())
+        def checked(most: int) -> int:
+            key = self.cache.tree.order.policy.key
+            leaves = [part.node for part in parts.by_id.values() if not part.live | part.lock_ref]
+            first = min(key(node) for node in leaves)
+            keys = {
+                (node.namespace, tuple(path_tokens(node)[: parts.end(node)].tolist())): key(node)
+                for node in leaves
+            }
+            dropped = drop_leaf(most)
+            last = parts.dropped[-1]
+            assert keys[last.namespace, tuple(last.tokens.tolist())] == first
+            return dropped
+
+        parts.drop_leaf = checked  # type: ignore[method-assign]
 
     def _key(self, pages: list[int]) -> Key:
         return as_key([kind for kind in pages for _ in range(self.page_size)])
 
-    def _paths(self, key: Key, namespace: str | None, start: int, stop: int) -> list[Path]:
-        ends = range(start + self.size, stop + 1, self.size)
-        return [(namespace, tuple(key[:end].tolist())) for end in ends]
-
-    def _prefix(self, key: Key, namespace: str | None) -> int:
-        """Tokens that all blocks on disk cover."""
-        end = 0
-        for path in self._paths(key, namespace, 0, key.size):
-            if path not in self.blocks:
-                break
-            end = len(path[1])
-        return end
-
-    def _locked(self) -> set[Path]:
-        return {block for block in self.blocks for held in self.locks if before(block, held.path)}
-
-    def _take(self, dropped: Iterable[Blocks], *, spare: bool = True) -> None:
-        """Blocks leave the disk: each is there, nothing follows it, no lock is on it (spare)."""
-        for item in dropped:
-            for name, tokens in reversed(list(item.paths(self.size))):
-                path = (name, tuple(tokens.tolist()))
-                assert path in self.blocks
-                assert not spare or path not in self._locked()
-                self.blocks.remove(path)
-                assert not any(before(path, other) for other in self.blocks)
-        for held in self.locks:
-            end = self._prefix(as_key(held.path[1]), held.path[0]) if held.path[1] else 0
-            held.path = (held.path[0], held.path[1][:end])
-
     @rule(pages=PAGES, namespace=NAMESPACES, keeps=st.booleans(), priority=st.integers(0, 2))
     def serve(self, pages: list[int], namespace: str | None, keeps: bool, priority: int) -> None:
         key = self._key(pages)
-        stored = self._prefix(key[:-1], namespace)
+        host, disk = (self.sides[place].prefix(key[:-1], namespace) for place in Place)
         lease = self.cache.acquire(key, namespace, priority=priority)
         why = lease.why()
         if why.reason is MissReason.EVICTED:
-            assert why.on_disk == max(0, stored - why.cached)
-            assert why.evicted >= why.on_disk
+            assert why.on_host == max(0, host - why.cached)
+            assert why.on_disk == max(0, disk - max(host, why.cached))
+            assert why.evicted >= why.on_host + why.on_disk
         else:
-            assert why.reason is not MissReason.NEW or stored <= why.cached
+            assert why.reason is not MissReason.NEW or max(host, disk) <= why.cached
         if lease.extend(key.size - lease.cached) is not None:
             lease.commit(key.size)
         if keeps and len(self.leases) < 2:
@@ -141,45 +173,52 @@ class StoredMachine(RuleBasedStateMachine):
     def release(self) -> None:
         self.leases.pop(0).release()
 
-    @rule(pages=PAGES, namespace=NAMESPACES, start=STARTS, reserve=st.booleans())
-    def store(self, pages: list[int], namespace: str | None, start: int, reserve: bool) -> None:
+    @rule(pages=PAGES, namespace=NAMESPACES, start=STARTS, reserve=st.booleans(), place=PLACES)
+    def store(
+        self, pages: list[int], namespace: str | None, start: int, reserve: bool, place: Place
+    ) -> None:
         """As after a restart, or when another process has written."""
-        key = self._key(pages)
+        key, side = self._key(pages), self.sides[place]
         start = min(start * self.page_size, key.size)
-        self._store(key, namespace, start - start % self.size, reserve=reserve)
+        self._store(side, key, namespace, start - start % side.size, reserve=reserve)
 
-    def _store(self, key: Key, namespace: str | None, start: int, *, reserve: bool) -> None:
-        stop = key.size - key.size % self.size
+    def _store(
+        self, side: Side, key: Key, namespace: Hashable, start: int, *, reserve: bool
+    ) -> None:
+        tier, stop = side.tier, key.size - key.size % side.size
         size = stop - start if reserve else 0
-        if size and not self.tier.reserve(size):
-            assert self.tier.usage().free + self.tier.usage().evictable < size
+        if size and not tier.reserve(size):
+            assert tier.usage().free + tier.usage().evictable < size
             size = 0
-        self._take(self.tier.take_dropped())
-        there = self._prefix(key[:stop], namespace)
-        free = self.tier.usage().free + size
-        self.tier.stored(key, namespace, start, stop, reserved=size)
-        dropped = self.tier.take_dropped()
+        side.take()
+        there = side.prefix(key[:stop], namespace)
+        free = tier.usage().free + size
+        tier.stored(key, namespace, start, stop, reserved=size)
+        dropped = tier.take_dropped()
         if there >= stop:
             assert not dropped
-        elif self.tier.on_disk(key[:stop], namespace) == stop:
+        elif tier.length_of(key[:stop], namespace) == stop:
             assert there >= start
-            self._take(dropped)
-            self.blocks.update(self._paths(key, namespace, there, stop))
+            for item in dropped:
+                side.lose(item, spare=True)
+            side.take()
+            side.blocks.update(side.paths(key, namespace, there, stop))
         else:
             [mine] = dropped
             assert mine.tokens.tolist() == key[:stop].tolist()
             assert mine.start == max(start, there)
-            room = free if self.locks else self.tier.capacity - self.reserved - there
+            room = free if side.locks else tier.capacity - side.reserved - there
             assert there < start or room < stop - there
 
-    @rule(policy=st.sampled_from(get_args(DiskWritePolicy)), most=SOME, at_stop=st.booleans())
-    def write(self, policy: DiskWritePolicy, most: int, at_stop: bool) -> None:
-        tree, tokens = self.cache.tree, most * self.size
-        wanted = self.tier.to_write_at_stop if at_stop else lambda n: self.tier.to_write(policy, n)
+    @rule(policy=st.sampled_from(get_args(DiskWritePolicy)), most=SOME, at_stop=st.booleans(), place=PLACES)
+    def write(self, policy: DiskWritePolicy, most: int, at_stop: bool, place: Place) -> None:
+        tree, side = self.cache.tree, self.sides[place]
+        tier, tokens = side.tier, most * side.size
+        wanted = tier.to_write_at_stop if at_stop else lambda n: tier.to_write(policy, n)
         found = wanted(tokens)
         assert at_stop or policy != "off" or not found
         assert sum(item.tokens.size - item.start for item in found) <= tokens
-        planned = set(self.blocks)
+        planned = set(side.blocks)
         for item in found:
             node, known = tree.place(item.tokens, item.namespace)
             assert known == item.tokens.size
@@ -187,122 +226,130 @@ class StoredMachine(RuleBasedStateMachine):
             if policy == "selective" and not at_stop:
                 assert node is not None
                 assert node.hits >= FOUND_OFTEN
-            new = self._paths(item.tokens, item.namespace, item.start, known)
+            new = side.paths(item.tokens, item.namespace, item.start, known)
             assert new
             assert not planned & set(new)
             planned.update(new)
-            assert planned.issuperset(self._paths(item.tokens, item.namespace, 0, item.start))
+            assert planned.issuperset(side.paths(item.tokens, item.namespace, 0, item.start))
         if at_stop and tokens >= self.cache.capacity:
-            assert planned.issuperset(self._resident())
+            assert planned.issuperset(self._resident(side))
         for item in found:
-            held = self.tier.lock(item.tokens, item.namespace, item.start)
-            self._store(item.tokens, item.namespace, item.start, reserve=True)
-            self.tier.unlock(held)
+            held = tier.lock(item.tokens, item.namespace, item.start)
+            self._store(side, item.tokens, item.namespace, item.start, reserve=True)
+            tier.unlock(held)
 
-    def _resident(self) -> set[Path]:
+    def _resident(self, side: Side) -> set[Path]:
         """The path of each block that is whole in the pool."""
         return {
             path
             for node in self.cache.tree.nodes()
-            for path in self._paths(
-                path_tokens(node), node.namespace, 0, node.start + node.resident
-            )
+            for path in side.paths(path_tokens(node), node.namespace, 0, node.start + node.resident)
             if all(not above.absent for above in upward(node) if above is not node)
         }
 
-    @rule(pages=PAGES, namespace=NAMESPACES, start=SOME)
-    def gone(self, pages: list[int], namespace: str | None, start: int) -> None:
-        key = self._key(pages)
-        begin = start * self.page_size - start * self.page_size % self.size
-        first = (namespace, tuple(key[: begin + self.size].tolist()))
-        left = {block for block in self.blocks if not before(first, block)}
-        if len(first[1]) < begin + self.size:
-            left = set(self.blocks)
-        self.tier.gone(key, namespace, begin)
-        self._take(self.tier.take_dropped(), spare=False)
-        assert self.blocks == left
+    @rule(pages=PAGES, namespace=NAMESPACES, start=SOME, place=PLACES)
+    def gone(self, pages: list[int], namespace: str | None, start: int, place: Place) -> None:
+        key, side = self._key(pages), self.sides[place]
+        begin = start * self.page_size - start * self.page_size % side.size
+        left = self._left(side, key, namespace, begin + side.size)
+        side.tier.gone(key, namespace, begin)
+        side.take(spare=False)
+        assert side.blocks == left
 
     @rule(pages=PAGES, namespace=NAMESPACES, keep=SOME)
     def discard(self, pages: list[int], namespace: str | None, keep: int) -> None:
-        key = self._key(pages)
-        first = (namespace, tuple(key[: (keep + 1) * self.page_size].tolist()))
-        left = {block for block in self.blocks if not before(first, block)}
-        if len(first[1]) < (keep + 1) * self.page_size:
-            left = set(self.blocks)
+        key, end = self._key(pages), (keep + 1) * self.page_size
+        left = {place: self._left(side, key, namespace, end) for place, side in self.sides.items()}
         self.cache.discard(key, namespace, keep * self.page_size)
-        self._take(self.tier.take_dropped(), spare=False)
-        assert self.blocks == left
+        for place, side in self.sides.items():
+            side.take(spare=False)
+            assert side.blocks == left[place]
 
-    @precondition(lambda self: len(self.locks) < 3)
-    @rule(pages=PAGES, namespace=NAMESPACES, upto=SOME)
-    def lock(self, pages: list[int], namespace: str | None, upto: int) -> None:
+    def _left(self, side: Side, key: Key, namespace: Hashable, end: int) -> set[Path]:
+        """The blocks that do not go on from a path's first `end` tokens, where it has as many."""
+        first = (namespace, tuple(key[:end].tolist()))
+        return {block for block in side.blocks if len(first[1]) < end or not before(first, block)}
+
+    @rule(pages=PAGES, namespace=NAMESPACES, upto=SOME, place=PLACES)
+    def lock(self, pages: list[int], namespace: str | None, upto: int, place: Place) -> None:
+        side = self.sides[place]
+        if len(side.locks) >= 3:
+            return
         key = self._key(pages)
         upto *= self.page_size
-        end = self._prefix(key[:upto], namespace) if upto else 0
-        held = self.tier.lock(key, namespace, upto)
+        end = side.prefix(key[:upto], namespace) if upto else 0
+        held = side.tier.lock(key, namespace, upto)
         assert (held is None) == (end == 0)
-        if held is None:
-            return
-        self.locks.append(Held(held, (namespace, tuple(key[:end].tolist()))))
+        if held is not None:
+            side.locks.append(Held(held, (namespace, tuple(key[:end].tolist()))))
 
-    @precondition(lambda self: self.locks)
-    @rule(which=st.integers(0, 2))
-    def unlock(self, which: int) -> None:
-        self.tier.unlock(self.locks.pop(which % len(self.locks)).handle)
+    @rule(which=st.integers(0, 2), place=PLACES)
+    def unlock(self, which: int, place: Place) -> None:
+        side = self.sides[place]
+        if side.locks:
+            side.tier.unlock(side.locks.pop(which % len(side.locks)).handle)
 
-    @rule(n_blocks=st.integers(0, 4))
-    def reserve(self, n_blocks: int) -> None:
-        free, _, _, evictable = self.tier.usage()
-        done = self.tier.reserve(n_blocks * self.size)
-        assert done == (free + evictable >= n_blocks * self.size)
-        self.reserved += done * n_blocks * self.size
-        self._take(self.tier.take_dropped())
+    @rule(n_blocks=st.integers(0, 4), place=PLACES)
+    def reserve(self, n_blocks: int, place: Place) -> None:
+        side = self.sides[place]
+        free, _, _, evictable = side.tier.usage()
+        done = side.tier.reserve(n_blocks * side.size)
+        assert done == (free + evictable >= n_blocks * side.size)
+        side.reserved += done * n_blocks * side.size
+        side.take()
 
-    @rule()
-    def give_back(self) -> None:
-        self.tier.give_back(self.reserved)
-        self.reserved = 0
+    @rule(place=PLACES)
+    def give_back(self, place: Place) -> None:
+        side = self.sides[place]
+        side.tier.give_back(side.reserved)
+        side.reserved = 0
 
     @rule()
     def flush(self) -> None:
+        """What is on disk stays."""
         self.cache.flush()
+        host = self.sides[Place.HOST]
+        host.take()
+        assert host.tier.usage().evictable == 0
 
-    @rule()
-    def clear(self) -> None:
-        self.tier.clear()
-        self._take(self.tier.take_dropped())
-        assert self.tier.usage().evictable == 0
+    @rule(place=PLACES)
+    def clear(self, place: Place) -> None:
+        side = self.sides[place]
+        side.tier.clear()
+        side.take()
+        assert side.tier.usage().evictable == 0
 
     @rule(policy=st.sampled_from(EXACT))
     def set_policy(self, policy: str) -> None:
         self.cache.tree.order.rebuild(self.cache.tree.nodes(), make_policy(policy))
 
-    @rule(pages=PAGES, namespace=NAMESPACES, limit=SOME)
-    def restorable(self, pages: list[int], namespace: str | None, limit: int) -> None:
-        key = self._key(pages)
+    @rule(pages=PAGES, namespace=NAMESPACES, limit=SOME, place=PLACES)
+    def restorable(self, pages: list[int], namespace: str | None, limit: int, place: Place) -> None:
+        key, side = self._key(pages), self.sides[place]
         limit *= self.page_size
-        stored = self._prefix(key[:limit], namespace) if limit else 0
+        stored = side.prefix(key[:limit], namespace) if limit else 0
         cached = self.cache.match(key, namespace, max_match=limit).length
-        assert self.tier.restorable(key, namespace, limit) == max(stored, cached)
+        assert side.tier.restorable(key, namespace, limit) == max(stored, cached)
 
     @invariant()
     def agrees(self) -> None:
         if not hasattr(self, "cache"):
             return
         check(self.cache)
-        assert not self.tier.take_dropped()
-        on_disk = {
-            path
-            for node in self.cache.tree.nodes()
-            if node.stored
-            for path in self._paths(path_tokens(node), node.namespace, 0, node.start + node.stored)
-        }
-        assert on_disk == self.blocks
-        usage = self.tier.usage()
-        assert usage.private == self.reserved
-        assert usage.locked + usage.evictable == len(self.blocks) * self.size
-        assert usage.locked >= len(self._locked()) * self.size
-        assert self.locks or not usage.locked
+        for side in self.sides.values():
+            assert not side.tier.take_dropped()
+            stored = {
+                path
+                for node in self.cache.tree.nodes()
+                if side.parts.end(node)
+                for path in side.paths(path_tokens(node), node.namespace, 0, side.parts.end(node))
+            }
+            assert stored == side.blocks
+            usage = side.tier.usage()
+            assert usage.private == side.reserved
+            assert usage.locked + usage.evictable == len(side.blocks) * side.size
+            assert usage.locked >= len(side.locked()) * side.size
+            assert side.locks or not usage.locked
 
     def teardown(self) -> None:
         """Nothing is left behind."""
@@ -310,11 +357,12 @@ class StoredMachine(RuleBasedStateMachine):
             return
         while self.leases:
             self.release()
-        while self.locks:
-            self.unlock(0)
-        self.clear()
+        for place, side in self.sides.items():
+            while side.locks:
+                self.unlock(0, place)
+            self.clear(place)
         self.cache.flush()
-        assert not self.blocks
+        assert not any(side.blocks for side in self.sides.values())
         assert self.cache.tree.node_count == 0
 
 

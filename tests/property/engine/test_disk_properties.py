@@ -1,4 +1,6 @@
-"""Whatever is on disk, comes late or not at all: the right tokens, no slot lost, an end."""
+"""Whatever is in host memory or on disk, comes late or not at all: the right tokens, no slot lost,
+an end.
+"""
 
 from __future__ import annotations
 
@@ -64,13 +66,12 @@ PLANS = st.builds(
     conservativeness=st.sampled_from([0.0, 1.0]),
     reserve=st.sampled_from([0, 4]),
     room=st.sampled_from([3 * BLOCK, 8 * BLOCK, 4_096]),
+    host=st.sampled_from([0, 3 * BLOCK, 8 * BLOCK]),
     moves=st.integers(1, 4),
 )
 @settings(max_examples=150, deadline=None)
-def test_right_tokens_and_no_slot_lost(
-    plans: list[Plan], room: int, moves: int, **options: object
-) -> None:
-    bench = DiskBench(CAPACITY, room=room, moves=moves, vocab_size=3, **options)
+def test_right_tokens_and_no_slot_lost(plans: list[Plan], moves: int, **options: object) -> None:
+    bench = DiskBench(CAPACITY, moves=moves, vocab_size=3, **options)
     requests = {}
     tokens: dict[str, list[int]] = {}
 
@@ -108,8 +109,9 @@ def test_right_tokens_and_no_slot_lost(
         assert given_tokens == bench.expected(requests[name])
     usage = bench.cache.usage()
     assert (usage.private, usage.locked) == (0, 0)
-    stored = bench.tier.usage()
-    assert (stored.private, stored.locked) == (0, 0)
+    for tier in bench.cache.tiers:
+        stored = tier.usage()
+        assert (stored.private, stored.locked) == (0, 0)
     check(bench.scheduler)
 
 
@@ -117,9 +119,11 @@ def happen(bench: DiskBench, plan: Plan) -> None:
     match plan.what:
         case "flush":
             bench.core.flush()
-        case "lose" if bench.disk.blocks:
-            names = list(bench.disk.blocks)
-            del bench.disk.blocks[names[plan.which % len(names)]]
+        case "lose" if bench.disk.blocks or bench.host.blocks:
+            place = bench.disk if bench.disk.blocks and plan.which % 2 == 0 else bench.host
+            names = list(place.blocks)
+            if names:
+                del place.blocks[names[plan.which // 2 % len(names)]]
         case "stall":
             bench.moves = 0
         case "go on":

@@ -10,6 +10,7 @@ import pytest
 from radixlm.cache import RadixCache, RadixTree
 from radixlm.cache.tree_stats import Histogram
 from radixlm.core.keys import as_key
+from radixlm.core.moves import Place
 from radixlm.core.reports import NodeView, TreeQuery, TreeSnapshot
 from tests.invariants import check
 from tests.tree_pictures import take_changes, tree_snapshot, watched
@@ -132,15 +133,15 @@ class TestSnapshot:
 
     def test_what_is_on_disk_shows(self) -> None:
         cache = RadixCache(16)
-        tier = cache.add_store(2, 8)
+        tier = cache.add_store(Place.DISK, 2, 8)
         picture = watched(cache.tree, TreeQuery())
         picture.develop(100)
         tier.stored(as_key([1, 2, 3, 4, 5]), None, 0, 5)
         changes = take_changes(cache.tree)
         assert changes is not None
         [*_, view] = picture.update(changes).nodes
-        assert (view.tokens, view.resident, view.stored) == ((1, 2, 3, 4), 0, 4)
-        assert [node.stored for node in tree_snapshot(cache.tree).nodes] == [0, 4]
+        assert (view.tokens, view.resident, view.stored) == ((1, 2, 3, 4), 0, (0, 4))
+        assert [node.stored for node in tree_snapshot(cache.tree).nodes] == [(0, 0), (0, 4)]
 
     def test_of_nothing(self) -> None:
         assert tree_snapshot(RadixCache(8).tree) == TreeSnapshot(0, 1, ())

@@ -11,6 +11,7 @@ from radixlm.core.config import DiskWritePolicy
 from radixlm.core.errors import CacheError, ConfigError, InvalidKeyError
 from radixlm.core.keys import Key, as_key
 from radixlm.core.misses import MissReason
+from radixlm.core.moves import Place
 from tests.invariants import check
 from tests.virtual_clock import VirtualClock
 
@@ -25,7 +26,7 @@ def cache() -> RadixCache:
 
 @pytest.fixture
 def tier(cache: RadixCache) -> StoredTier:
-    return cache.add_store(B, 6 * B + 1)
+    return cache.add_store(Place.DISK, B, 6 * B + 1)
 
 
 def use(cache: RadixCache, key: Key, times: int = 1) -> str:
@@ -59,7 +60,7 @@ class TestBooks:
         held = tier.lock(KEY, None, 2 * B)
         assert tier.usage().locked == 2 * B
         tier.clear()
-        assert tier.on_disk(KEY, None) == 2 * B
+        assert tier.length_of(KEY, None) == 2 * B
         tier.unlock(held)
         assert tier.usage().evictable == 2 * B
         check(cache)
@@ -74,7 +75,7 @@ class TestBooks:
         check(cache)
         assert tier.usage() == StoredUsage(3 * B, 0, 2 * B, B)
         tier.clear()
-        assert tier.on_disk(KEY, None) == 8
+        assert tier.length_of(KEY, None) == 8
         tier.unlock(held)
         assert tier.usage().locked == 0
         check(cache)
@@ -114,7 +115,7 @@ class TestBooks:
     @pytest.mark.parametrize(("block", "capacity"), [(0, 8), (3, 8), (4, 3)])
     def test_sizes_that_make_no_tier(self, block: int, capacity: int) -> None:
         with pytest.raises(ConfigError, match=f"{block}"):
-            RadixCache(capacity=8, page_size=2).add_store(block, capacity)
+            RadixCache(capacity=8, page_size=2).add_store(Place.DISK, block, capacity)
 
     def test_ids_from_disk_are_not_trusted(self, tier: StoredTier) -> None:
         with pytest.raises(InvalidKeyError, match="-1"):
@@ -125,7 +126,7 @@ class TestBooks:
         use(cache, KEY)
         tier.stored(KEY, None, 0, 8)
         cache.flush()
-        assert (tier.on_disk(KEY, None), cache.match(KEY).length) == (8, 0)
+        assert (tier.length_of(KEY, None), cache.match(KEY).length) == (8, 0)
         assert cache.tree.ghost_size == 0
 
 

@@ -29,6 +29,8 @@ TOTALS = {
     "locked": 100,
     "evictable": 900,
     "pinned": 0,
+    "host": 0,
+    "host_capacity": 0,
     "disk": 0,
     "disk_capacity": 0,
     "ghosts": 7,

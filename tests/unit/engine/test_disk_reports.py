@@ -23,7 +23,7 @@ def written(**options: Any) -> DiskBench:
     bench.run()
     bench.settle()
     bench.core.flush()
-    bench.tiering.restoring.pace.computed = 1.0  # so it pays to read
+    bench.restoring.pace.computed = 1.0  # so it pays to read
     return bench
 
 
@@ -94,7 +94,7 @@ def because(bench: DiskBench) -> str:
     """Why what is on disk is computed, after what is on disk was named."""
     report = miss_of(asked(bench))
     assert (report.reason, report.from_disk, report.on_disk) == (MissReason.EVICTED, 0, ON_DISK)
-    assert report.read_seconds == pytest.approx(ON_DISK / bench.tiering.restoring.pace.read)
+    assert report.read_seconds == pytest.approx(ON_DISK / bench.restoring.pace.read)
     words = f"{ON_DISK} are on disk, {1e3 * report.read_seconds:.1f} ms to read, computed instead"
     assert f", {words} because {report.computed_because}" in str(report)
     return report.computed_because
@@ -102,7 +102,7 @@ def because(bench: DiskBench) -> str:
 
 def test_a_disk_slower_than_computing_is_named() -> None:
     bench = written()
-    bench.tiering.restoring.pace.computed = 1e12
+    bench.restoring.pace.computed = 1e12
     assert because(bench) == "reading takes 0.0 ms and computing 0.0 ms"
 
 

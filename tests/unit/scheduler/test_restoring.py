@@ -44,7 +44,7 @@ def test_what_was_evicted_is_read_again() -> None:
     bench = filled()
     assert answer(bench, [*SHARED, 50]).cached_tokens == len(SHARED)
     assert bench.scheduler.counters.computed_tokens == 25 + 3
-    assert bench.tiering.restoring.restored == len(SHARED)
+    assert bench.restoring.restored == len(SHARED)
 
 
 def test_a_request_goes_on_where_what_is_stored_ends() -> None:
@@ -55,10 +55,10 @@ def test_a_request_goes_on_where_what_is_stored_ends() -> None:
 def test_what_is_resident_is_not_read() -> None:
     bench = filled()
     answer(bench, [*SHARED[:9], 50])
-    restored = bench.tiering.restoring.restored
+    restored = bench.restoring.restored
     assert restored == 8
     assert answer(bench, [*SHARED, 51], "again").cached_tokens == len(SHARED)
-    assert bench.tiering.restoring.restored - restored == len(SHARED) - 8
+    assert bench.restoring.restored - restored == len(SHARED) - 8
 
 
 def test_a_block_that_is_resident_in_part_is_read_as_a_whole() -> None:
@@ -77,13 +77,13 @@ def test_those_that_share_follow_one_restoration() -> None:
     for number in range(3):
         bench.core.add(make_request(f"r{number}", [*SHARED, 50 + number], 2))
     bench.step()
-    assert len(bench.tiering.restoring.under_way) == 1
+    assert len(bench.restoring.under_way) == 1
     assert {state.follows for state in bench.scheduler.waiting} == set(
-        bench.tiering.restoring.under_way.values()
+        bench.restoring.under_way.values()
     )
     outputs = bench.run()
     assert {output.cached_tokens for output in outputs.values()} == {len(SHARED)}
-    assert bench.tiering.restoring.restored == len(SHARED)
+    assert bench.restoring.restored == len(SHARED)
 
 
 def test_others_are_computed_meanwhile() -> None:
@@ -112,7 +112,7 @@ def test_a_disk_that_is_silent_is_waited_for_a_while() -> None:
     bench.step()
     assert state.follows is None
     assert state.cached_tokens == BLOCK
-    assert bench.tiering.restoring.too_slow == 1
+    assert bench.restoring.too_slow == 1
     bench.run()
     assert bench.cache.usage().private > 0, "the disk may still write there"
     bench.settle()
@@ -153,7 +153,7 @@ def test_a_restoration_without_followers_is_stopped() -> None:
     bench.tiering.turn()
     bench.settle()
     assert not bench.tiering.holds
-    assert bench.tiering.restoring.restored == 0
+    assert bench.restoring.restored == 0
     assert bench.cache.usage().free == bench.cache.capacity
     check(bench.scheduler)
 
@@ -166,7 +166,7 @@ def test_running_requests_go_before_what_is_read() -> None:
     bench.step()
     bench.core.add(make_request("waits", [*SHARED[:20], 50], 2))
     bench.step()
-    assert bench.tiering.restoring.under_way
+    assert bench.restoring.under_way
     for _ in range(30):
         if bench.core.stuck:
             break
@@ -208,7 +208,7 @@ def test_a_disk_that_fails_is_not_written_again(caplog: pytest.LogCaptureFixture
     bench.disk.broken = "no space left on device"
     answer(bench, [60, 61, 62, 63, 64, 65], "written")
     bench.settle()
-    assert bench.tiering.error == "no space left on device"
+    assert bench.saving.error == "no space left on device"
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     bench.disk.broken = ""
     blocks = len(bench.disk.blocks)

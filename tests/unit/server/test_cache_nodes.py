@@ -40,18 +40,20 @@ def node_of(data: bytes) -> NodeView:
 @pytest.mark.parametrize(
     ("resident", "stored", "locks", "state"),
     [
-        (4, 0, 0, "cached"),
-        (4, 4, 0, "cached"),
-        (2, 4, 1, "running"),
-        (0, 2, 0, "disk"),
-        (0, 0, 0, "ghost"),
+        (4, (0, 0), 0, "cached"),
+        (4, (2, 4), 0, "cached"),
+        (2, (0, 4), 1, "running"),
+        (0, (2, 4), 0, "host"),
+        (0, (0, 2), 0, "disk"),
+        (0, (0, 0), 0, "ghost"),
     ],
 )
 def test_where_a_node_s_tokens_are(resident, stored, locks, state):
     edge = np.arange(4, dtype=np.int32).tobytes()
     view = NodeView(1, 0, None, 0, edge, resident, locks, 0, 0, 0, 0, NO_SLOTS, stored=stored)
     told = NodeWriter(byte_tokenizer()).node(view)
-    assert (told["state"], told["resident"], told["on_disk"]) == (state, resident, stored)
+    assert (told["state"], told["resident"]) == (state, resident)
+    assert (told["on_host"], told["on_disk"]) == stored
 
 
 @pytest.mark.parametrize(

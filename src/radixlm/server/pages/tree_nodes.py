@@ -14,12 +14,13 @@ from typing_extensions import TypedDict
 
 from radixlm.core.clock import Clock
 from radixlm.core.keys import Slots
+from radixlm.core.moves import Place
 from radixlm.core.reports import NodeView, RequestView
 from radixlm.core.request import Namespace
 from radixlm.engine.engine_stats import EngineStats
 from radixlm.text.tokenizer import Tokenizer
 
-State = Literal["running", "pinned", "cached", "disk", "ghost"]
+State = Literal["running", "pinned", "cached", "host", "disk", "ghost"]
 Run = tuple[int, int]
 
 
@@ -45,6 +46,7 @@ class NodeOut(TypedDict):
     start: int
     tokens: int
     resident: int
+    on_host: int
     on_disk: int
     state: State
     lock_ref: int
@@ -60,7 +62,9 @@ class NodeOut(TypedDict):
 
 
 class Load(TypedDict):
-    """The pool's slots, the tokens on disk, and how many may be, and the requests."""
+    """The pool's slots, the tokens in host memory and on disk, and how many may be, and the
+    requests.
+    """
 
     capacity: int
     free: int
@@ -68,6 +72,8 @@ class Load(TypedDict):
     locked: int
     evictable: int
     pinned: int
+    host: int
+    host_capacity: int
     disk: int
     disk_capacity: int
     running: int
@@ -204,7 +210,8 @@ class NodeWriter:
             "start": view.start,
             "tokens": len(view.ids),
             "resident": view.resident,
-            "on_disk": view.stored,
+            "on_host": view.stored[Place.HOST],
+            "on_disk": view.stored[Place.DISK],
             "state": _state(view),
             "lock_ref": view.lock_ref,
             "pins": view.pins,
@@ -248,6 +255,8 @@ def load(stats: EngineStats) -> Load:
         "locked": stats.kv_locked,
         "evictable": stats.kv_evictable,
         "pinned": stats.kv_pinned,
+        "host": stats.host_tokens,
+        "host_capacity": stats.host_capacity,
         "disk": stats.disk_tokens,
         "disk_capacity": stats.disk_capacity,
         "running": stats.running,
@@ -266,7 +275,9 @@ def _state(view: NodeView) -> State:
         return "pinned"
     if view.resident or not view.edge:
         return "cached"
-    return "disk" if view.stored else "ghost"
+    if view.stored[Place.HOST]:
+        return "host"
+    return "disk" if view.stored[Place.DISK] else "ghost"
 
 
 def _runs(slots: Slots, most: int) -> list[Run]:

@@ -84,10 +84,12 @@ class UsageMeter:
 
     def details(self) -> CachedDetails:
         """The cached tokens by where they were, in SGLang's words."""
-        found = [miss.from_disk for miss in self.misses.values() if miss.from_disk is not None]
-        if not found:
-            return {"device": self.cached_tokens, "host": 0}
-        return {"device": self.cached_tokens - sum(found), "host": 0, "storage": sum(found)}
+        host = sum(miss.from_host or 0 for miss in self.misses.values())
+        disk = [miss.from_disk for miss in self.misses.values() if miss.from_disk is not None]
+        found: CachedDetails = {"device": self.cached_tokens - host - sum(disk), "host": host}
+        if disk:
+            found["storage"] = sum(disk)
+        return found
 
     def newly_kept(self) -> dict[float, int]:
         """How many of the first prompt's tokens were computed and are kept now, by seconds."""
@@ -127,11 +129,12 @@ class UsageMeter:
 
 
 class CachedTokens(TypedDict):
-    """By where they were when the request came: device is the KV pool; disk, with a --disk-cache,
-    what was read from there for it.
+    """By where they were when the request came: device is the KV pool; host, with --host-kv-tokens,
+    and disk, with a --disk-cache, what was read from there for it.
     """
 
     device: int
+    host: NotRequired[int]
     disk: NotRequired[int]
 
 
@@ -152,7 +155,7 @@ class Divergence(TypedDict):
     requested: str | None
 
 
-class OnDisk(TypedDict):
+class Unread(TypedDict):
     """read_seconds: about how long it would have taken; null and "" where that is not known."""
 
     tokens: int
@@ -165,7 +168,8 @@ class CacheReport(TypedDict):
 
     reason: why no more was cached, as the cache knows it; cause: what that comes from. text: the
     same in a sentence. evicted_tokens, evicted_seconds_ago, hits: of what is, or was, there.
-    on_disk: of what was evicted, what could have been read, and was computed instead.
+    on_host, on_disk: of what was evicted, what could have been read, and was computed instead;
+    what is in both is named once.
     """
 
     index: int
@@ -180,7 +184,8 @@ class CacheReport(TypedDict):
     evicted_tokens: NotRequired[int]
     evicted_seconds_ago: NotRequired[float]
     hits: NotRequired[int]
-    on_disk: NotRequired[OnDisk]
+    on_host: NotRequired[Unread]
+    on_disk: NotRequired[Unread]
 
 
 class CacheReported(TypedDict, total=False):
@@ -190,7 +195,7 @@ class CacheReported(TypedDict, total=False):
 
 
 class CachedDetails(TypedDict):
-    """As SGLang has it; the host's memory has no cache yet. storage: with a --disk-cache."""
+    """As SGLang has it. storage: with a --disk-cache."""
 
     device: int
     host: int
@@ -237,6 +242,12 @@ def as_report(index: int, miss: MissReport, found: Finding, *, shows_text: bool)
         report["evicted_seconds_ago"] = miss.evicted_ago
     if miss.hits is not None:
         report["hits"] = miss.hits
+    if miss.on_host:
+        report["on_host"] = {
+            "tokens": miss.on_host,
+            "read_seconds": miss.host_seconds,
+            "computed_because": miss.computed_because,
+        }
     if miss.on_disk:
         report["on_disk"] = {
             "tokens": miss.on_disk,
@@ -247,9 +258,13 @@ def as_report(index: int, miss: MissReport, found: Finding, *, shows_text: bool)
 
 
 def _by_place(miss: MissReport) -> CachedTokens:
-    if miss.from_disk is None:
-        return {"device": miss.cached}
-    return {"device": miss.cached - miss.from_disk, "disk": miss.from_disk}
+    host, disk = miss.from_host, miss.from_disk
+    places: CachedTokens = {"device": miss.cached - (host or 0) - (disk or 0)}
+    if host is not None:
+        places["host"] = host
+    if disk is not None:
+        places["disk"] = disk
+    return places
 
 
 def _sentence(miss: MissReport, found: Finding, *, shows_text: bool) -> str:
@@ -264,9 +279,9 @@ def _sentence(miss: MissReport, found: Finding, *, shows_text: bool) -> str:
             "though never in this pool" if ago is None else f"but had to make room {ago:.1f} s ago"
         )
         had_been = f"{miss.evicted} from {found.place} on had been, {went}"
-        on_disk = f"; of these {miss.on_disk_in_words}" if miss.on_disk else ""
+        stored = f"; of these {miss.stored_in_words}" if miss.stored_in_words else ""
         rest = "" if found.cause is Cause.EVICTED else f"; of the rest {found.what}"
-        return f"{head}; {had_been}{on_disk}{rest}"
+        return f"{head}; {had_been}{stored}{rest}"
     if found.cause in (Cause.FIRST_SEEN, Cause.BLOCK_FLOOR) and miss.cached:
         return f"{head}; from {found.place} on {found.what}"
     return f"{head}; {found.what}"

@@ -6,7 +6,7 @@ import { byId, element } from "./text.js";
 const RAMPS = { age: ["long ago", "just used"], hits: ["no hit", "most hits"] };
 
 export function setUpLegend(kind) {
-  const items = kind === "state" ? STATES.map(([name, text, why]) => swatch(name, `${text}: ${why}`)) : [rampOf(kind), swatch("disk", "on disk"), swatch("on-disk", "on disk too"), swatch("ghost", "ghost")];
+  const items = kind === "state" ? STATES.map(([name, text, why]) => swatch(name, `${text}: ${why}`)) : [rampOf(kind), swatch("host", "in host memory"), swatch("disk", "on disk"), swatch("on-disk", "on disk too"), swatch("ghost", "ghost")];
   const dot = element("li");
   const mark = element("i", "", { class: "dot" });
   mark.style.background = "var(--dot)";

@@ -7,7 +7,7 @@ const HEAVIEST = 20;
 const TIP_GAP = 14;
 
 function facts(node, tree) {
-  const ghosts = node.tokens - Math.max(node.resident, node.on_disk);
+  const ghosts = node.tokens - Math.max(node.resident, node.on_host, node.on_disk);
   const told = [
     ["State", node.state],
     ["Tokens", ghosts ? `${count(node.tokens)}, ${count(ghosts)} of them ghosts` : count(node.tokens)],
@@ -17,6 +17,7 @@ function facts(node, tree) {
     ["Last used", node.last_used === tree.uses ? "just now" : `${counted(tree.uses - node.last_used, "use")} ago`],
     ["Slots", slots(node.slots)],
   ];
+  if (node.on_host) told.push(["In host memory", counted(node.on_host, "token")]);
   if (node.on_disk) told.push(["On disk", counted(node.on_disk, "token")]);
   if (node.hidden) told.push(["Not shown", `${counted(node.hidden, "node")}, ${counted(node.hidden_tokens, "token")}`]);
   return told.flatMap(([name, value]) => [element("dt", name), element("dd", String(value))]);

@@ -29,9 +29,12 @@ export function showNumbers(tree, samples, now) {
   put("n-saved", saved, count(saved));
   put("n-pool", used, percent(totals.capacity ? used / totals.capacity : 0));
   byId("n-pool-of").textContent = `${count(used)} of ${count(totals.capacity)} tokens`;
-  document.body.toggleAttribute("data-disk", totals.disk_capacity > 0);
-  put("n-disk", totals.disk, count(totals.disk));
-  byId("n-disk-of").textContent = `of ${counted(totals.disk_capacity, "token")}`;
+  for (const place of ["host", "disk"]) {
+    const room = totals[`${place}_capacity`];
+    document.body.toggleAttribute(`data-${place}`, room > 0);
+    put(`n-${place}`, totals[place], count(totals[place]));
+    byId(`n-${place}-of`).textContent = `of ${counted(room, "token")}`;
+  }
   put("n-nodes", totals.nodes, count(totals.nodes));
   byId("n-shown").textContent = shown(tree);
   put("n-running", totals.running, `${count(totals.running)} running`);

@@ -66,10 +66,12 @@ function paintBar(context, bar, place, shade) {
   if (!node.tokens) return paintNamespace(context, node, place);
   context.fillStyle = fill;
   context.fillRect(x, y, width, height);
-  const kept = Math.max(node.resident, node.on_disk);
-  if (node.resident < kept) paintPart(context, palette().disk, node, node.resident, kept, { x, y, width, height });
+  const near = Math.max(node.resident, node.on_host);
+  const kept = Math.max(near, node.on_disk);
+  if (node.resident < near) paintPart(context, palette().host, node, node.resident, near, { x, y, width, height });
+  if (near < kept) paintPart(context, palette().disk, node, near, kept, { x, y, width, height });
   if (kept < node.tokens && height > 3) paintGhost(context, node, kept, { x, y, width, height });
-  const both = Math.min(node.resident, node.on_disk);
+  const both = Math.min(near, node.on_disk);
   if (both && width > 2 * EDGE) paintPart(context, palette()["on-disk"], node, 0, both, { x, y, width: EDGE, height });
   if (bar.flash > 0) {
     context.globalAlpha = bar.flash * 0.8;

@@ -54,7 +54,7 @@ export class Tree {
   }
 
   #count(data) {
-    const named = ["capacity", "free", "private", "locked", "evictable", "pinned", "disk", "disk_capacity", "running", "waiting"];
+    const named = ["capacity", "free", "private", "locked", "evictable", "pinned", "host", "host_capacity", "disk", "disk_capacity", "running", "waiting"];
     this.totals = { ...this.totals };
     for (const name of named) this.totals[name] = data[name];
   }

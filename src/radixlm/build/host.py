@@ -1,0 +1,61 @@
+"""The host's memory that a config asks for beside the pool, and the thread that copies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from radixlm.cache import RadixCache
+from radixlm.core.config import EngineConfig
+from radixlm.core.errors import ConfigError
+from radixlm.core.moves import Place, Report
+from radixlm.engine.tiering import Store
+from radixlm.memory.host_store import HostStore
+from radixlm.memory.packing import PoolBlocks
+from radixlm.memory.pools import KVPool, free_host_memory
+from radixlm.memory.transfers import Transfers
+from radixlm.scheduler.restoring import Pace
+
+# How fast copies are thought to be before any was made, in bytes a second.
+FIRST_RATE = 5e9
+
+
+class Host:
+    """Its thread runs from `start` to `stop`. Raises ConfigError for more than there is."""
+
+    def __init__(self, config: EngineConfig, pool: KVPool, send: Callable[[Report], None]) -> None:
+        blocks = PoolBlocks(pool, config.disk_block_tokens)
+        count = config.host_kv_tokens // blocks.block_tokens
+        taken = pool.nbytes if pool.device.type == "cpu" else 0
+        free = free_host_memory() - taken
+        try:
+            if count * blocks.nbytes > free:
+                raise MemoryError(f"{max(free, 0) / 1e9:.3g} GB are left beside --kv-tokens")
+            store = HostStore(blocks, count)
+        except (RuntimeError, MemoryError, ValueError) as error:
+            raise ConfigError(
+                f"no memory for --host-kv-tokens {config.host_kv_tokens}, which take "
+                f"{count * blocks.nbytes / 1e9:.3g} GB: {error}"
+            ) from None
+        self._tokens = blocks.block_tokens
+        self._capacity = count * blocks.block_tokens
+        self._rate = FIRST_RATE / blocks.nbytes * blocks.block_tokens
+        self._thread = Transfers(store, store, send, place=Place.HOST)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End when the jobs under way are done, or after some seconds."""
+        self._thread.stop()
+
+    def store(self, cache: RadixCache) -> Store:
+        """For the engine that owns the pool. What is evicted next is copied, once the pool is
+        nearly full: what is in both has no use in one of them.
+        """
+        tier = cache.add_store(Place.HOST, self._tokens, self._capacity)
+        return Store(tier, self._thread, "evict", Pace(self._rate))
+
+
+def open_host(config: EngineConfig, pool: KVPool, send: Callable[[Report], None]) -> Host | None:
+    """What the config asks for; see Host. send: takes its thread's reports."""
+    return Host(config, pool, send) if config.host_kv_tokens else None

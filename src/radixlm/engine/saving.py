@@ -1,0 +1,202 @@
+"""What is written to a place beside the pool, what is deleted there, and what others wrote."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from radixlm.cache import Lease, RadixCache
+from radixlm.cache.stored import StoredTier
+from radixlm.cache.stored_parts import Blocks, StoredPart
+from radixlm.core.clock import Clock
+from radixlm.core.config import DiskWritePolicy
+from radixlm.core.moves import Drop, Ended, Moved, News, Place, StoredPath, Write
+from radixlm.core.request import Namespace
+from radixlm.scheduler.restoring import Mover
+
+# Blocks that are being written, at most, and the share of the pool that they may lock.
+MOST_BLOCKS, SHARE_OF_POOL = 16, 1 / 8
+# Seconds without writing after memory was short.
+PAUSE = 1.0
+_NAMES = {Place.HOST: "host memory", Place.DISK: "the disk cache"}
+
+_logger = logging.getLogger("radixlm.engine")
+
+
+@dataclass(slots=True, eq=False)
+class _Saved:
+    """Blocks that are being written. at: tokens before it are stored. stored: what is locked there
+    of what comes before them.
+    """
+
+    blocks: Blocks
+    lease: Lease
+    stored: StoredPart | None
+    at: int
+
+
+class Saving:
+    """Writes to one place: host memory, or the disk. After an error nothing is written there any
+    more; what is stored is still read.
+
+    under_way: by ticket. written: tokens, since the start. failed: writes that ended early, though
+    nobody ended them. error: why nothing is written any more. waits: paths that are stored and the
+    tree does not know yet.
+    """
+
+    def __init__(
+        self,
+        cache: RadixCache,
+        tier: StoredTier,
+        mover: Mover,
+        policy: DiskWritePolicy,
+        tickets: Iterator[int],
+        clock: Clock,
+    ) -> None:
+        self._cache = cache
+        self._tier = tier
+        self._mover = mover
+        self._policy = policy
+        self._tickets = tickets
+        self._clock = clock
+        block = tier.block_tokens
+        self._batch = max(block, min(MOST_BLOCKS * block, int(SHARE_OF_POOL * cache.capacity)))
+        self._to_drop: list[Blocks] = []
+        self._write_again = 0.0
+        self._begun = self.written = self.failed = 0
+        self.under_way: dict[int, _Saved] = {}
+        self.waits: deque[News] = deque()
+        self.error = ""
+
+    def moved(self, report: Moved) -> None:
+        """Blocks are written."""
+        saved = self.under_way[report.ticket]
+        before, saved.at = saved.at, report.upto
+        self.written += saved.at - before
+        namespace, key, _ = saved.blocks
+        self._tier.stored(key, namespace, before, saved.at, reserved=saved.at - before)
+
+    def ended(self, report: Ended) -> None:
+        """The job does not use its slots any more."""
+        saved = self.under_way.pop(report.ticket)
+        self._end(saved)
+        self.failed += bool(report.absent or report.error)
+        if report.absent:
+            self._refused(saved.blocks, report.upto)
+        self.turn_off(report.error)
+
+    def turn(self, until: float) -> bool:
+        """What is due between two steps. until: as long as what others wrote may take; whether
+        some of it became known.
+        """
+        learnt = False
+        while self.waits and self._clock.now() < until:
+            self._make_known(self.waits.popleft())
+            learnt = True
+        if self._dropped() and self._may_write:
+            # No more than was computed since: else a small disk would be written over and over.
+            owed = self._cache.tree.stats.inserted_tokens - self._begun
+            for blocks in self._tier.to_write(self._policy, min(self._batch, owed)):
+                self._write(blocks)
+        return learnt
+
+    def save_all(self) -> None:
+        """Begin to write all that is resident and worth it, for a stop, where it outlives that."""
+        lasts = self._tier.place is Place.DISK and self._policy != "off"
+        if lasts and not self.error and self._dropped():
+            for blocks in self._tier.to_write_at_stop(self._tier.capacity):
+                self._write(blocks)
+
+    def give_way(self) -> None:
+        """End all writes soon, and begin none for a while."""
+        self._write_again = self._clock.now() + PAUSE
+        self.stop()
+
+    def stop(self) -> None:
+        """End all writes soon."""
+        for ticket in self.under_way:
+            self._mover.cancel(ticket)
+
+    def turn_off(self, error: str) -> None:
+        """Write nothing any more, where there is an error."""
+        if error and not self.error:
+            self.error = error
+            name = _NAMES[self._tier.place]
+            _logger.warning("nothing is written to %s any more: %s", name, error)
+
+    @property
+    def _may_write(self) -> bool:
+        """A batch at a time: what is being written is not known to the queue."""
+        idle = not self.under_way and self._clock.now() >= self._write_again
+        return idle and self._policy != "off" and not self.error
+
+    def _write(self, blocks: Blocks) -> None:
+        """Begin to write blocks, if they are still resident and there is room for them."""
+        namespace, key, start = blocks
+        lease = self._cache.hold(key, namespace, key.size)
+        stored = self._tier.lock(key, namespace, start)
+        fits = lease.cached == key.size and self._tier.length_of(key, namespace) == start
+        saved = _Saved(blocks, lease, stored, start)
+        if not fits or not self._tier.reserve(key.size - start):
+            saved.at = key.size  # nothing was reserved
+        elif self._dropped():
+            ticket = next(self._tickets)
+            slots = lease.slots[start:].copy()
+            if self._mover.submit(Write(ticket, _packed(namespace), key, start, slots)):
+                self.under_way[ticket] = saved
+                self._begun += key.size - start
+                return
+        self._end(saved)
+
+    def _refused(self, blocks: Blocks, upto: int) -> None:
+        """The block at `upto` can not be stored: there is no room, or the one before it is not
+        there any more. That one is forgotten, which helps in either case.
+        """
+        self._write_again = self._clock.now() + PAUSE
+        if upto:
+            self._tier.gone(blocks.tokens, blocks.namespace, upto - self._tier.block_tokens)
+
+    def _end(self, saved: _Saved) -> None:
+        self._tier.give_back(saved.blocks.tokens.size - saved.at)
+        self._tier.unlock(saved.stored)
+        saved.lease.release(used=False)
+
+    def _dropped(self) -> bool:
+        """Have deleted what had to make room; False where that must wait, and so must writing."""
+        self._to_drop += self._tier.take_dropped()
+        if not self._to_drop or self.error:
+            self._to_drop = []
+            return True
+        size = self._tier.block_tokens
+        paths = [
+            StoredPath(_packed(each.namespace), each.tokens[: each.start + size])
+            for each in self._to_drop
+        ]
+        if not self._mover.submit(Drop(paths)):
+            return False
+        self._to_drop = []
+        return True
+
+    def _make_known(self, news: News) -> None:
+        """Take over what is stored, or not any more, without this process's doing."""
+        size = self._tier.block_tokens
+        for path in news.added:
+            if (namespace := _unpacked(path.namespace)) is not None:
+                self._tier.stored(path.tokens, namespace, 0, path.tokens.size)
+        for path in news.gone:
+            if (namespace := _unpacked(path.namespace)) is not None:
+                self._tier.gone(path.tokens, namespace, path.tokens.size - size)
+
+
+def _packed(namespace: object) -> bytes:
+    return namespace.packed() if isinstance(namespace, Namespace) else b""
+
+
+def _unpacked(packed: bytes) -> Namespace | None:
+    """None for what another version may have written."""
+    try:
+        return Namespace.unpacked(packed)
+    except ValueError:
+        return None

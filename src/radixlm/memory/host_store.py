@@ -1,0 +1,146 @@
+"""Blocks of keys and values in host memory: what the pool on a device had to give up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from radixlm.core.keys import Slots
+from radixlm.core.moves import News, StoredPath
+from radixlm.memory.packing import PoolBlocks
+from radixlm.memory.stores import Block
+
+
+class _Held:
+    """A block, and those that go on from it. row: of the memory."""
+
+    __slots__ = ("after", "row")
+
+    def __init__(self, row: int) -> None:
+        self.row = row
+        self.after: dict[bytes, _Held] = {}
+
+
+class HostStore:
+    """A Store that forgets with the process, and its own Carrier: between a block's row and its
+    slots lies nothing.
+
+        memory    (capacity, nbytes) uint8: a row for each block, see `PoolBlocks.rows`
+        root -> block -> block ...    by namespace and tokens: whole paths are compared
+
+    capacity: blocks. nbytes, block_bytes: of one.
+    """
+
+    def __init__(self, blocks: PoolBlocks, capacity: int) -> None:
+        """Raises RuntimeError, MemoryError or ValueError where there is not that much memory."""
+        self.capacity = capacity
+        self.block_tokens = blocks.block_tokens
+        self.block_bytes = self.nbytes = blocks.nbytes
+        self._blocks = blocks
+        self._memory = blocks.rows(capacity)
+        self._free = list(range(capacity))[::-1]
+        self._root = _Held(-1)
+
+    def __len__(self) -> int:
+        return self.capacity - len(self._free)
+
+    def source(self, slots: Slots) -> Slots:
+        """See Carrier."""
+        return slots
+
+    def target(self, slots: Slots) -> Slots:
+        """See Carrier."""
+        return slots
+
+    def land(self, slots: Slots) -> None:
+        """See Carrier."""
+
+    def put(self, blocks: Iterable[Block[Slots]]) -> int:
+        """See Store."""
+        count = 0
+        last: Block[Slots] | None = None
+        held: _Held | None = None
+        for block in blocks:
+            path, start = StoredPath(*block[:2]), block.tokens.size - self.block_tokens
+            follows = last is not None and last.namespace == block.namespace
+            if last is None or not (follows and np.array_equal(last.tokens, path.tokens[:start])):
+                held = self.find(path, start)
+            held = None if held is None else self._put(held, self.name(path, start), block.parts)
+            if held is None:
+                break
+            count, last = count + 1, block
+        return count
+
+    def _put(self, parent: _Held, name: bytes, slots: Slots) -> _Held | None:
+        """None: there is no room."""
+        held = parent.after.get(name)
+        if held is None and self._free:
+            held = parent.after[name] = _Held(self._free.pop())
+            self._blocks.pack(slots, self._memory[held.row])
+        return held
+
+    def reader(self, path: StoredPath, start: int) -> HostReader:
+        """See Store."""
+        return HostReader(self, path, start)
+
+    def copy(self, held: _Held, into: Slots) -> None:
+        """A block into its slots."""
+        self._blocks.unpack(self._memory[held.row], into)
+
+    def delete(self, paths: Sequence[StoredPath]) -> int:
+        """See Store."""
+        before = len(self)
+        for path in paths:
+            start = path.tokens.size - self.block_tokens
+            parent = self.find(path, start)
+            first = None if parent is None else parent.after.pop(self.name(path, start), None)
+            gone = [] if first is None else [first]
+            while gone:
+                held = gone.pop()
+                self._free.append(held.row)
+                gone += held.after.values()
+        return before - len(self)
+
+    def index(self) -> Iterator[StoredPath]:
+        """Nothing is stored when it begins."""
+        return iter(())
+
+    def news(self) -> News:
+        """Nobody else writes here."""
+        return News()
+
+    def close(self) -> None:
+        """The memory goes with the store."""
+
+    def name(self, path: StoredPath, start: int) -> bytes:
+        """What tells a block from others that follow the same one."""
+        own = path.tokens[start : start + self.block_tokens].tobytes()
+        return own if start else path.namespace + own
+
+    def find(self, path: StoredPath, end: int) -> _Held | None:
+        """The block that ends there, the root at 0; None where it is not stored."""
+        held: _Held | None = self._root
+        for start in range(0, end, self.block_tokens):
+            held = None if held is None else held.after.get(self.name(path, start))
+        return held
+
+
+class HostReader:
+    """The blocks of a path, one after the other, from one on."""
+
+    def __init__(self, store: HostStore, path: StoredPath, start: int) -> None:
+        self._store = store
+        self._path = path
+        self._at = start
+        self._held = store.find(path, start)
+
+    def next(self, into: Slots) -> bool:
+        """See Reader."""
+        name = self._store.name(self._path, self._at)
+        self._held = None if self._held is None else self._held.after.get(name)
+        if self._held is None:
+            return False
+        self._at += self._store.block_tokens
+        self._store.copy(self._held, into)
+        return True

@@ -1,0 +1,74 @@
+"""What a place beside the pool has to offer to the thread that reads and writes there.
+
+DiskStore and HostStore are such. What comes between a store and the pool's slots is the store's
+own affair, P: memory to read from and write to, or the slots themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from radixlm.core.keys import Key, Slots
+from radixlm.core.moves import News, StoredPath
+
+P = TypeVar("P")
+P_co = TypeVar("P_co", covariant=True)
+P_contra = TypeVar("P_contra", contravariant=True)
+
+
+class Block(NamedTuple, Generic[P_co]):
+    """tokens: of the whole path, to the block's end. parts: where its keys and values are."""
+
+    namespace: bytes
+    tokens: Key
+    parts: P_co
+
+
+class Carrier(Protocol[P_co]):
+    """The pool, as a store wants it. nbytes: of a block."""
+
+    block_tokens: int
+    nbytes: int
+
+    def source(self, slots: Slots, /) -> P_co:
+        """The block in these slots, until the next call."""
+
+    def target(self, slots: Slots, /) -> P_co:
+        """Where to put a block; then call `land` with the same slots."""
+
+    def land(self, slots: Slots, /) -> None: ...
+
+
+class Reader(Protocol[P_contra]):
+    """The blocks of a path, one after the other."""
+
+    def next(self, into: P_contra, /) -> bool:
+        """Read the next block; False: it is not stored, nor is what follows."""
+
+
+class Store(Protocol[P_contra]):
+    """Blocks of whole paths. Used by one thread; every method may raise DiskStoreError."""
+
+    block_tokens: int
+    block_bytes: int
+
+    def put(self, blocks: Iterable[Block[P_contra]], /) -> int:
+        """Store blocks, each after those before it on its path. Returns how many, from the first
+        on, are stored now: the next one's parent is not, or there is no room for it. blocks: each
+        is asked for when those before it are written.
+        """
+
+    def reader(self, path: StoredPath, start: int, /) -> Reader[P_contra]:
+        """start: where the first block begins that is read."""
+
+    def delete(self, paths: Sequence[StoredPath], /) -> int:
+        """Delete blocks and all that go on from them; how many."""
+
+    def index(self) -> Iterator[StoredPath]:
+        """The longest paths that are stored when the process begins."""
+
+    def news(self) -> News:
+        """What other processes changed since the last call."""
+
+    def close(self) -> None: ...

@@ -116,8 +116,18 @@ def test_the_trace_is_kept_in_the_access_log(client, caplog, given, kept):
     assert (given in line) is kept
 
 
-def test_a_disk_cache_has_sglang_s_names_where_it_has_them():
+def test_host_memory_and_disk_have_sglang_s_names_where_it_has_them():
     stats = EngineStats(
+        host_capacity=4_800,
+        host_tokens=128,
+        host_read=96,
+        host_restored=80,
+        host_written=160,
+        host_cached_tokens=70,
+        host_failed_reads=4,
+        host_failed_writes=5,
+        host_slow_reads=6,
+        host_writing_off=1,
         disk_capacity=9_600,
         disk_tokens=288,
         disk_read=64,
@@ -142,5 +152,15 @@ def test_a_disk_cache_has_sglang_s_names_where_it_has_them():
         ("num_failed_disk_writes_total", 2),
         ("num_slow_disk_reads_total", 3),
         ("disk_writing_off", 1),
+        ("hicache_host_total_tokens", 4_800),
+        ("hicache_host_used_tokens", 128),
+        ("load_back_tokens_total", 96),
+        ("host_restored_tokens_total", 80),
+        ("hicache_backup_tokens_total", 160),
+        ("host_cached_tokens_total", 70),
+        ("num_failed_host_reads_total", 4),
+        ("num_failed_host_writes_total", 5),
+        ("num_slow_host_reads_total", 6),
+        ("host_writing_off", 1),
     ):
         assert float(values[of(name, "sglang")]) == value

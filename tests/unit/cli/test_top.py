@@ -144,6 +144,21 @@ def test_a_disk_cache_has_a_column_and_a_number():
     assert "disk" in next(line for line in text.splitlines() if "node 3" in line)
 
 
+def test_host_memory_has_a_column_beside_the_disk():
+    cache = seen()
+    rows = [node(2, 1, 300, "You are", on_host=128, on_disk=256), node(3, 2, 50, state="host")]
+    rows += [node(4, 2, 9, "Bye")]
+    for row in rows:
+        row.setdefault("on_host", 0)
+        row.setdefault("on_disk", 0)
+    totals = {**TOTALS, "host": 128, "host_capacity": 512, "disk": 288, "disk_capacity": 9600}
+    cache.apply("tree", {"removed": [], "nodes": rows, "totals": totals})
+    text = shown(cache)
+    assert "128 of 512 tokens" in text
+    columns = [line.split()[-8:] for line in text.splitlines() if line.startswith(" ▌You are")]
+    assert columns == [["300", "128", "256", "59", "3", "0", "0", "cached"]]
+
+
 def test_nothing_of_a_prompt_reaches_the_terminal_as_a_command():
     cache = seen()
     cache.apply(

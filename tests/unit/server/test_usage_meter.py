@@ -23,10 +23,10 @@ def test_an_end_that_knows_no_prompt_leaves_what_was_known() -> None:
 def test_cached_tokens_by_where_they_were() -> None:
     meter = UsageMeter(1)
     assert meter.details() == {"device": 0, "host": 0}
-    for prompt, from_disk in enumerate((None, 30, 0)):
-        miss = MissReport(50, 40, MissReason.NEW, 40, from_disk=from_disk)
+    for prompt, (host, disk) in enumerate(((None, None), (5, 30), (0, 0))):
+        miss = MissReport(50, 40, MissReason.NEW, 40, from_host=host, from_disk=disk)
         meter.add(prompt, RequestOutput("a", prompt_tokens=50, cached_tokens=40, miss=miss))
-    assert meter.details() == {"device": 90, "host": 0, "storage": 30}
+    assert meter.details() == {"device": 85, "host": 5, "storage": 30}
 
 
 def reported(**fields: Any) -> CacheReport:
@@ -39,6 +39,7 @@ def reported(**fields: Any) -> CacheReport:
 def test_without_a_disk_cache_a_report_does_not_speak_of_it() -> None:
     report = reported(evicted_ago=2.0, hits=1)
     assert report["cached_tokens"] == {"device": 10}
+    assert "on_host" not in report
     assert "on_disk" not in report
     assert report["text"] == (
         "10 of 40 tokens were cached; 29 from token 10 on had been, but had to make room 2.0 s ago"
@@ -66,4 +67,26 @@ def test_what_is_on_disk_and_was_computed_is_told(ago: float | None, went: str) 
     assert report["text"] == (
         f"10 of 40 tokens were cached; 29 from token 10 on had been, {went}; of these 24 are on "
         "disk, 12.3 ms to read, computed instead because 8 others are being read"
+    )
+
+
+def test_what_is_in_host_memory_is_told_before_the_disk() -> None:
+    report = reported(
+        evicted_ago=2.0,
+        hits=1,
+        on_host=16,
+        host_seconds=0.001,
+        on_disk=8,
+        read_seconds=0.0123,
+        computed_because="memory is short",
+        from_host=3,
+        from_disk=4,
+    )
+    assert report["cached_tokens"] == {"device": 3, "host": 3, "disk": 4}
+    why = {"computed_because": "memory is short"}
+    assert report["on_host"] == {"tokens": 16, "read_seconds": 0.001, **why}
+    assert report["on_disk"] == {"tokens": 8, "read_seconds": 0.0123, **why}
+    assert report["text"].endswith(
+        "of these 16 are in host memory, 1.0 ms to read, 8 are on disk, 12.3 ms to read, computed "
+        "instead because memory is short"
     )

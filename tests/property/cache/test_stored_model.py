@@ -210,7 +210,12 @@ class StoredMachine(RuleBasedStateMachine):
             room = free if side.locks else tier.capacity - side.reserved - there
             assert there < start or room < stop - there
 
-    @rule(policy=st.sampled_from(get_args(DiskWritePolicy)), most=SOME, at_stop=st.booleans(), place=PLACES)
+    @rule(
+        policy=st.sampled_from(get_args(DiskWritePolicy)),
+        most=SOME,
+        at_stop=st.booleans(),
+        place=PLACES,
+    )
     def write(self, policy: DiskWritePolicy, most: int, at_stop: bool, place: Place) -> None:
         tree, side = self.cache.tree, self.sides[place]
         tier, tokens = side.tier, most * side.size

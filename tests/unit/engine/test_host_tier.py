@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from radixlm.cache.write_queue import WritePolicy
 from radixlm.core.misses import MissReason, MissReport
 from radixlm.core.moves import Place
 from radixlm.core.request import RequestOutput
@@ -20,7 +19,7 @@ STORED = 24  # its whole blocks
 
 def bench_with(*, host: int, disk: int, **options: Any) -> DiskBench:
     """As many of the prompt's tokens are in host memory and on disk; none in the pool."""
-    bench = DiskBench(**{"host": 4_096, "copy": WritePolicy.ALL, **options})
+    bench = DiskBench(**{"host": 4_096, "copy": "all", **options})
     asked(bench, "before")
     bench.settle()
     bench.evict()
@@ -85,7 +84,7 @@ def test_all_that_wait_follow_from_one_place_to_the_next() -> None:
 
 def test_what_is_evicted_next_is_copied_before() -> None:
     """Prompts that are twice the pool are all found again, in order."""
-    bench = DiskBench(64, host=1_024, moves=8, write=WritePolicy.OFF)
+    bench = DiskBench(64, host=1_024, moves=8, write="off")
     prompts = [[first] * 20 for first in range(1, 9)]
     for floor in bench.tiering.floors:
         floor.restoring.pace.computed = 1.0
@@ -106,7 +105,7 @@ def test_a_pool_with_room_is_not_copied() -> None:
 
 
 def test_host_memory_keeps_to_its_room() -> None:
-    bench = DiskBench(64, host=4 * BLOCK, copy=WritePolicy.ALL, moves=8)
+    bench = DiskBench(64, host=4 * BLOCK, copy="all", moves=8)
     for first in range(1, 9):
         asked(bench, f"r{first}", [first] * 20)
         bench.settle()
@@ -125,7 +124,7 @@ def test_a_flush_empties_host_memory_and_not_the_disk() -> None:
 
 
 def test_a_stop_copies_nothing_to_host_memory() -> None:
-    bench = DiskBench(64, host=1_024, write=WritePolicy.SELECTIVE)
+    bench = DiskBench(64, host=1_024, write="selective")
     asked(bench)
     bench.tiering.save_all()
     bench.settle()
@@ -159,7 +158,7 @@ def test_when_memory_is_short_neither_goes_on() -> None:
 
 
 def test_a_copy_that_fails_ends_the_copying_and_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    bench = DiskBench(64, host=1_024, copy=WritePolicy.ALL)
+    bench = DiskBench(64, host=1_024, copy="all")
     bench.host.broken = "RuntimeError: CUDA error"
     with caplog.at_level(logging.WARNING):
         asked(bench)

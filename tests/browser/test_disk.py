@@ -1,4 +1,4 @@
-"""What is on disk, in the page: a stripe, a colour of its own, a number."""
+"""What is in host memory and on disk, in the page: colours of their own, a stripe, numbers."""
 
 from __future__ import annotations
 
@@ -53,3 +53,26 @@ def test_what_is_on_disk_has_its_own_colours(page, url):
     assert number(page, "disk") == 64
     assert page.text_content("#n-disk-of") == "of 4,000 tokens"
     assert page.is_visible("#legend .on-disk")
+    assert page.is_hidden("text=Host memory")
+    assert page.is_hidden("#legend .host")
+
+
+def test_what_is_in_host_memory_has_its_own_colour(page, url):
+    """Where it is on disk as well it has the stripe."""
+    for end in ("first", "second"):
+        httpx.post(f"{url}/generate", json={"text": f"Another beginning, a {end} end"}, timeout=30)
+    shown = tree(url)
+    for node in shown["nodes"]:
+        if "second" in node["text"]:
+            node |= {"state": "host", "resident": 0, "slots": [], "on_host": node["tokens"]}
+    shown["totals"] |= {"host": 32, "host_capacity": 4_000}
+    page.route("**/cache/events*", lambda route: route.fulfill(body=snapshot(shown)))
+    page.reload()
+    wait(page, f"document.getElementById('canvas').dataset.bars === '{len(shown['nodes'])}'")
+    page.wait_for_timeout(1200)
+    assert page.evaluate(_POINTS, "host") > 200
+    assert points(page) == (False, False)
+    assert number(page, "host") == 32
+    assert page.text_content("#n-host-of") == "of 4,000 tokens"
+    assert page.is_visible("#legend .host")
+    assert page.is_hidden("#legend .on-disk")

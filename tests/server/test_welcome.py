@@ -49,6 +49,8 @@ def test_it_says_what_is_served_and_how(engine):
     stored = told(replace(info, kv_tokens=100, kv_bytes=2**20, disk_cache="/kv", disk_tokens=5_000))
     assert "1.0 MiB; less" in stored
     assert stored.splitlines()[4] == "  on disk  5,000 tokens, 50.0 MiB, in /kv"
+    hosted = told(replace(info, kv_tokens=100, kv_bytes=2**20, host_tokens=200))
+    assert hosted.splitlines()[4] == "  on host  200 tokens, 2.0 MiB"
     small = told(replace(info, kv_tokens=999, kv_bytes=2**20))
     assert "  KV pool  999 tokens, 1.0 MiB; less than the context, so prompt" in small
     assert "on cpu, 1 thread\n" in told(replace(info, threads=1))

@@ -25,7 +25,6 @@ FLAGS: dict[str, Any] = {
     "deterministic": True,
     "kv_tokens": 128,
     "max_pinned_tokens": 0,
-    "disk_block_tokens": BLOCK,
 }
 
 
@@ -76,12 +75,12 @@ def test_the_same_bits_from_host_memory_and_disk(
     flags = {**FLAGS, "kv_cache_dtype": kept}
     with Engine(str(model), **{**flags, "kv_tokens": 1_000}) as engine:
         cold = [bits(engine.generate(prompt, PARAMS)[0]) for prompt in PROMPTS]
-    on_disk = {"disk_cache": disk, "disk_cache_gb": 0.1}
+    on_disk = {"disk_cache": disk, "disk_cache_gb": 0.1, "disk_block_tokens": BLOCK}
     with Engine(str(model), **{**flags, **on_disk}, disk_write_policy="all") as engine:
         engine.generate(PROMPTS[0], PARAMS)
     both = {**on_disk, "disk_write_policy": "off"}
     for more, beginning, wanted in (
-        ({}, LONG, [(88, None), (40, None), (16, None)]),
+        ({"disk_block_tokens": BLOCK}, LONG, [(88, None), (40, None), (16, None)]),
         (both, LONG[:48], [(48, 40), (40, 0), (16, 0)]),
     ):
         seen = []

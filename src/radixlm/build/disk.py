@@ -56,6 +56,7 @@ class Disk:
         except DiskStoreError as error:
             raise ConfigError(f"--disk-cache {folder}: {error}") from None
         self._policy = config.disk_write_policy
+        self.folder = folder
         self.capacity = store.capacity * config.disk_block_tokens
         self._block_tokens = config.disk_block_tokens
         self._rate = FIRST_RATE / blocks.nbytes * config.disk_block_tokens
@@ -84,19 +85,6 @@ class Disk:
         """For the engine that owns the pool."""
         tier = cache.add_store(Place.DISK, self._block_tokens, self.capacity)
         return Store(tier, self._thread, self._policy, Pace(self._rate))
-
-
-def open_disk(
-    config: EngineConfig,
-    files: ModelFiles,
-    pool: KVPool,
-    threads: int,
-    send: Callable[[Report], None],
-) -> Disk | None:
-    """The one that the config asks for; see Disk. send: takes its thread's reports."""
-    if config.disk_cache is None:
-        return None
-    return Disk(config, config.disk_cache, files, pool, threads, send)
 
 
 def _facts(config: EngineConfig, pool: KVPool, threads: int) -> dict[str, Fact]:

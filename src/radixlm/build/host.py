@@ -20,7 +20,10 @@ FIRST_RATE = 5e9
 
 
 class Host:
-    """Its thread runs from `start` to `stop`. Raises ConfigError for more than there is."""
+    """Its thread runs from `start` to `stop`. Raises ConfigError for more than there is.
+
+    capacity: tokens.
+    """
 
     def __init__(self, config: EngineConfig, pool: KVPool, send: Callable[[Report], None]) -> None:
         blocks = PoolBlocks(pool, config.disk_block_tokens)
@@ -37,7 +40,7 @@ class Host:
                 f"{count * blocks.nbytes / 1e9:.3g} GB: {error}"
             ) from None
         self._tokens = blocks.block_tokens
-        self._capacity = count * blocks.block_tokens
+        self.capacity = count * blocks.block_tokens
         self._rate = FIRST_RATE / blocks.nbytes * blocks.block_tokens
         self._thread = Transfers(store, store, send, place=Place.HOST)
 
@@ -52,10 +55,5 @@ class Host:
         """For the engine that owns the pool. What is evicted next is copied, once the pool is
         nearly full: what is in both has no use in one of them.
         """
-        tier = cache.add_store(Place.HOST, self._tokens, self._capacity)
+        tier = cache.add_store(Place.HOST, self._tokens, self.capacity)
         return Store(tier, self._thread, "evict", Pace(self._rate))
-
-
-def open_host(config: EngineConfig, pool: KVPool, send: Callable[[Report], None]) -> Host | None:
-    """What the config asks for; see Host. send: takes its thread's reports."""
-    return Host(config, pool, send) if config.host_kv_tokens else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent import futures
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -16,8 +16,7 @@ import numpy as np
 import torch
 
 from radixlm.attention.backends import check_deterministic
-from radixlm.build.disk import Disk, open_disk
-from radixlm.build.host import Host, open_host
+from radixlm.build.places import Places, open_places
 from radixlm.build.resolve import (
     resolve_context,
     resolve_device,
@@ -36,7 +35,6 @@ from radixlm.engine import EngineClient, EngineCore, InputProcessor, Limits
 from radixlm.engine.engine_core import Runner
 from radixlm.engine.input_processor import new_request
 from radixlm.engine.loop import Inbound
-from radixlm.engine.tiering import Tiering
 from radixlm.engine.watching import Journal
 from radixlm.kernels.jit import user_store
 from radixlm.kernels.openmp import team
@@ -113,6 +111,7 @@ class ModelInfo:
     deterministic: bool = False
     kv_cache_dtype: str = "float32"
     quantization: str = ""
+    host_tokens: int = 0
     disk_cache: str = ""
     disk_tokens: int = 0
 
@@ -167,9 +166,7 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
     limits = Limits(context, cache.largest_request, model_config.vocab_size)
     pool, table = _memory(config, shape, cache.capacity, limits.longest, dtype, device)
     inbox: SimpleQueue[Inbound] = SimpleQueue()
-    host = open_host(config, pool, inbox.put)
-    disk = open_disk(config, files, pool, threads, inbox.put)
-    places = [place for place in (host, disk) if place is not None]
+    places = open_places(config, files, pool, threads, inbox.put)
     runner: Runner = ModelRunner(model, pool, table, device, deterministic=config.deterministic)
     eos = _ends(model_config, tokenizer)
     info = ModelInfo(
@@ -191,8 +188,7 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
         deterministic=config.deterministic,
         kv_cache_dtype=_name(pool.keys[0].dtype),
         quantization=config.quantization or "",
-        disk_cache=config.disk_cache or "",
-        disk_tokens=0 if disk is None else disk.capacity,
+        **places.described(),
     )
     grammars = Compiler(tokenizer, vocab_size=limits.vocab_size, eos_ids=eos)
     processor = InputProcessor(limits, eos, grammars)
@@ -320,10 +316,9 @@ def _core(
     runner: Runner,
     tokenizer: Tokenizer,
     limits: Limits,
-    places: Sequence[Host | Disk] = (),
+    places: Places | None = None,
 ) -> EngineCore:
     journal = Journal()
-    stores = [place.store(cache) for place in places]
     scheduler = Scheduler(
         cache,
         make_order(config.schedule_policy, config.schedule_seed),
@@ -342,7 +337,7 @@ def _core(
         masks=MaskFiller(limits.vocab_size),
         jump_forward=not config.disable_jump_forward,
         journal=journal,
-        tiering=Tiering(cache, scheduler, stores) if stores else None,
+        tiering=None if places is None else places.tiering(cache, scheduler),
     )
 
 

@@ -222,6 +222,8 @@ class RadixCache:
 
     def _stored(self, last: TreeNode | None, known: int) -> Sequence[int]:
         """Tokens of a path by place; last, known: as `RadixTree.known` gives them."""
+        if not self.tiers:
+            return NOWHERE
         stored = [*NOWHERE]
         for tier in self.tiers:
             stored[tier.place] = tier.prefix(last, known)

@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 class Background(Protocol):
-    """A thread that works for the engine's."""
+    """Threads that work for the engine's."""
 
     def start(self) -> None: ...
     def stop(self) -> object: ...
@@ -71,7 +71,7 @@ class EngineClient:
         max_queued_requests: int,
         clock: Clock | None = None,
         inbox: SimpleQueue[Inbound] | None = None,
-        places: Sequence[Background] = (),
+        places: Background | None = None,
     ) -> None:
         self.processor = processor
         self._max_queued = max_queued_requests
@@ -88,8 +88,8 @@ class EngineClient:
         self._places = places
         self._thread = EngineThread(core, self._inbox, self.put, self._clock)
         self._thread.start()
-        for place in places:
-            place.start()
+        if places is not None:
+            places.start()
         # A thread that is inside of torch when the interpreter ends takes the process down with it.
         atexit.register(self.close)
 
@@ -233,8 +233,8 @@ class EngineClient:
         atexit.unregister(self.close)
         self._inbox.put(Stop())
         self._thread.join()
-        for place in self._places:
-            place.stop()
+        if self._places is not None:
+            self._places.stop()
         self.processor.close()
 
     def put(self, message: Outbound) -> None:

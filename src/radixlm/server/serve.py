@@ -217,8 +217,12 @@ def welcome(
 ) -> str:
     """name: what clients ask for. chats: whether the model has a chat template."""
     place, url, tool = _address(listener, config)
-    on_disk = _size(info.disk_tokens * info.kv_bytes / info.kv_tokens)
-    disk = f"  on disk  {info.disk_tokens:,} tokens, {on_disk}, in {info.disk_cache}\n"
+    host, on_disk = (
+        f"{tokens:,} tokens, {_size(tokens * info.kv_bytes / info.kv_tokens)}"
+        for tokens in (info.host_tokens, info.disk_tokens)
+    )
+    disk = f"  on disk  {on_disk}, in {info.disk_cache}\n" if info.disk_cache else ""
+    disk = f"  on host  {host}\n{disk}" if info.host_tokens else disk
     limited = "; less than the context, so prompt and answer are at most that long"
     limit = "" if info.kv_tokens >= info.context_length else limited
     threads = f", {counted(info.threads, 'thread')}" if info.device == "cpu" else ""
@@ -230,7 +234,7 @@ def welcome(
         f"  model    {info.model_type}, {info.dtype}{weights} on {info.device}{threads}\n"
         f"  context  {info.context_length:,} tokens\n"
         f"  KV pool  {info.kv_tokens:,} tokens{kept}, {_size(info.kv_bytes)}{limit}\n"
-        f"{disk if info.disk_cache else ''}"
+        f"{disk}"
         f"  page     {url}/ui\n"
         f"try:\n  {tool} {url}{_CHAT if chats else _COMPLETION}"
     )

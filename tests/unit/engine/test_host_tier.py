@@ -157,6 +157,23 @@ def test_when_memory_is_short_neither_goes_on() -> None:
     assert bench.core.stats().computed_tokens > len(PROMPT)
 
 
+def test_when_memory_is_short_copies_to_both_end_for_a_while() -> None:
+    bench = DiskBench(64, host=1_024, copy="all", moves=0)
+    asked(bench)
+    bench.tiering.turn()
+    assert bench.host.jobs
+    assert bench.disk.jobs
+    assert bench.tiering.give_way(alone=True)
+    bench.settle()
+    assert not bench.tiering.holds
+    assert not bench.host.blocks
+    assert not bench.disk.blocks
+    bench.time.advance(2)
+    bench.settle()
+    assert bench.host.blocks
+    assert bench.disk.blocks
+
+
 def test_a_copy_that_fails_ends_the_copying_and_no_other(caplog: pytest.LogCaptureFixture) -> None:
     bench = DiskBench(64, host=1_024, copy="all")
     bench.host.broken = "RuntimeError: CUDA error"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from radixlm.cache import RadixCache
@@ -18,6 +19,8 @@ from radixlm.scheduler.restoring import Pace
 # How fast copies are thought to be before any was made, in bytes a second.
 FIRST_RATE = 5e9
 
+_logger = logging.getLogger("radixlm.build")
+
 
 class Host:
     """Its thread runs from `start` to `stop`. Raises ConfigError for more than there is.
@@ -28,17 +31,19 @@ class Host:
     def __init__(self, config: EngineConfig, pool: KVPool, send: Callable[[Report], None]) -> None:
         blocks = PoolBlocks(pool, config.disk_block_tokens)
         count = config.host_kv_tokens // blocks.block_tokens
-        taken = pool.nbytes if pool.device.type == "cpu" else 0
-        free = free_host_memory() - taken
+        on_cpu = pool.device.type == "cpu"
+        free = free_host_memory() - (pool.nbytes if on_cpu else 0)
         try:
             if count * blocks.nbytes > free:
-                raise MemoryError(f"{max(free, 0) / 1e9:.3g} GB are left beside --kv-tokens")
+                raise MemoryError(f"{max(free, 0) / 1e9:.3g} GB are left")
             store = HostStore(blocks, count)
         except (RuntimeError, MemoryError, ValueError) as error:
             raise ConfigError(
                 f"no memory for --host-kv-tokens {config.host_kv_tokens}, which take "
                 f"{count * blocks.nbytes / 1e9:.3g} GB: {error}"
             ) from None
+        if on_cpu:
+            _logger.info("on a CPU --host-kv-tokens take the pool's own memory: see --kv-tokens")
         self._tokens = blocks.block_tokens
         self.capacity = count * blocks.block_tokens
         self._rate = FIRST_RATE / blocks.nbytes * blocks.block_tokens

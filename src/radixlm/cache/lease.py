@@ -47,7 +47,7 @@ class Lease:
     key: the tokens, prompt first; it may be a longer buffer that the caller fills as tokens come.
     node: where the committed tokens end. reserve: slots in whole pages, for the next tokens, so
     that they lie in long runs; it can be taken back. expected: tokens that pools of POOL_SCALES
-    times the size would have had cached, or the disk.
+    times the size would have had cached, or host memory and the disk.
     """
 
     def __init__(

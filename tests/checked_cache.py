@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from radixlm.cache import Lease, Pin, RadixCache, make_policy
 from radixlm.cache.cache import Usage
+from radixlm.core.clock import VirtualClock
 from radixlm.core.errors import PinError
 from radixlm.core.misses import MissReason, MissReport
 from tests.cache_model import (
@@ -25,7 +26,6 @@ from tests.cache_model import (
 )
 from tests.invariants import check, owners
 from tests.tree_pictures import tree_snapshot
-from tests.virtual_clock import VirtualClock
 
 POISON = -1
 SHOWN = 12

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from radixlm.core.clock import VirtualClock
 from radixlm.core.config import DiskWritePolicy
 from radixlm.core.errors import InvariantError
 from radixlm.core.moves import (
@@ -28,7 +29,6 @@ from radixlm.scheduler.restoring import Pace
 from radixlm.testing.fake_runner import FakeRunner
 from tests.engines import Bench
 from tests.invariants import check
-from tests.virtual_clock import VirtualClock
 
 BLOCK = 4
 # Tokens a second.

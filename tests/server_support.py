@@ -33,6 +33,7 @@ from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.listen import bind, listening
 from radixlm.server.kv_events.publisher import KVEventCounts
 from radixlm.server.pipeline.answer import Writer
+from radixlm.server.pipeline.recorder import Recorder
 from radixlm.server.responses.response_store import ResponseStore
 from radixlm.server.serve import Server, http_config
 from radixlm.structured_output import Compiler, MaskFiller
@@ -177,7 +178,8 @@ def events_of(writer: Writer, outputs: Iterable[RequestOutput]) -> list[dict[str
 class Client:
     """Sends requests to an application in this process, one at a time.
 
-    responses: the stored ones. kv_events: what was published. flags: ServerConfig's.
+    responses: the stored ones. kv_events: what was published. recorder: takes requests that ended.
+    flags: ServerConfig's.
     """
 
     def __init__(
@@ -186,6 +188,7 @@ class Client:
         name: str = NAME,
         responses: ResponseStore | None = None,
         kv_events: KVEventCounts | None = None,
+        recorder: Recorder | None = None,
         **flags: Any,
     ) -> None:
         self.engine = engine
@@ -195,6 +198,7 @@ class Client:
             config=ServerConfig(**flags),
             responses=responses,
             kv_events=kv_events,
+            recorder=recorder,
         )
 
     def request(self, method: str, path: str, **options: Any) -> httpx.Response:

@@ -12,6 +12,7 @@ from dataclasses import replace
 import httpx
 import pytest
 
+from radixlm.core.clock import VirtualClock
 from radixlm.core.errors import ConfigError, QueueFullError
 from radixlm.core.request import RequestOutput, TokenLogprob
 from radixlm.server.config.server_config import ServerConfig
@@ -19,7 +20,6 @@ from radixlm.server.openai.completions import CompletionWriter
 from radixlm.server.pipeline.answer import MANY_LOGPROBS
 from radixlm.server.pipeline.service import UnderWay
 from tests.server_support import Client, events, fake_engine, idle_and_whole, live, until
-from tests.virtual_clock import VirtualClock
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"

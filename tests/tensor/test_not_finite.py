@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_random_checkpoint("tiny", tmp_path_factory.mktemp("m") / "tiny", dtype="float32")
 
 
-def _torch_backend(pool: KVPool, n_heads: int, *, deterministic: bool) -> TorchBackend:
-    return TorchBackend(pool, n_heads)
+def _torch_backend(
+    pool: KVPool, n_heads: int, *, windows: Sequence[int | None], deterministic: bool
+) -> TorchBackend:
+    return TorchBackend(pool, n_heads, windows=windows)
 
 
 @pytest.fixture(params=["cpu", "torch"])

@@ -19,6 +19,7 @@ from radixlm.bench.frontend_programs import AT_ONCE, CHANGES, FrontendRow, make_
 from radixlm.bench.frontend_programs import run as run_frontend
 from radixlm.bench.paper_run import MODES, Row, Setup, run
 from radixlm.bench.quantized_command import command as quantized
+from radixlm.bench.tables import append_json, check_picture
 from radixlm.bench.workloads import WORKLOADS, SharedPromptOnly, Workload
 from radixlm.core.errors import counted
 from radixlm.kernels.jit import user_store
@@ -151,7 +152,7 @@ def shared_prefix(
         return
     path.write_text("")
     for row in rows:
-        bench_reports.append_json(path, row)
+        append_json(path, row)
     report: dict[str, Any] = {"workload": workload.name, "model": setup.shape, "dtype": dtype}
     report["off_over_on"] = round(contrast.ratio, 3)
     shown = ("wall_s", "computed_tokens", "hit_rate", "best_hit_rate")
@@ -246,7 +247,7 @@ def paper(
     if frontend:
         _check_choices(context, only)
     if picture is not None:
-        bench_reports.check_picture(picture)
+        check_picture(picture)
     if path is not None:
         path.write_text("")
     with _setup(model, shape, dtype, **sizes) as setup:
@@ -317,5 +318,5 @@ def _saved(rows: Iterable[R], path: Path | None) -> list[R]:
     for row in rows:
         found.append(row)
         if path is not None:
-            bench_reports.append_json(path, asdict(row))
+            append_json(path, asdict(row))
     return found

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -14,20 +10,15 @@ from statistics import fmean, geometric_mean, median
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
 from radixlm.bench.frontend_programs import AT_ONCE, FrontendRow
 from radixlm.bench.paper_run import Row
-from radixlm.core.errors import ConfigError, counted
+from radixlm.bench.tables import GRAY, GREEN, SMALL, percent, print_table, say, two_panels
+from radixlm.core.errors import counted
 from radixlm.layers.ways import COUNTS, Shape, Times, choose
 
 # Below this rate there is nothing to share but chance, and a ratio of it says nothing.
 _WORTH_SHARING = 0.001
-# Wide enough for every column where the output is no terminal.
-_WIDTH = 132
-_GRAY, _GREEN = "#59636e", "#2f7d4f"
-_SMALL: dict[str, Any] = {"fontsize": 9, "loc": "left", "color": _GRAY}
 # Of the paper's workloads, wall time off/lpm is asked for of these by name.
 _WALL_RATIOS = ("multi-turn-short", "mmlu-few-shot", "batch-same-prompt", "tree-of-thought")
 # Not one of the paper's, so not in the means.
@@ -36,7 +27,7 @@ _COLUMNS = (
     *("workload", "mode", "hit %", "% of best", "computed", "wall s", "±", "speedup"),
     *("out tok/s", "TTFT ms", "p99", "ITL ms", "p99"),
 )
-_COLOURS = {"fcfs": "#b8bfc6", "lpm": _GREEN, "page16": "#d9a441"}
+_COLOURS = {"fcfs": "#b8bfc6", "lpm": GREEN, "page16": "#d9a441"}
 _LABELS = {"fcfs": "first come, first served", "lpm": "longest prefix", "page16": "pages of 16"}
 _OF_FRONTEND = (
     *("workload", "programs", "requests", "hit %", "best %", "% of best", "without: hit %"),
@@ -97,20 +88,6 @@ def share_of_bound(row: Row | FrontendRow) -> float | None:
     return row.hit_rate / row.best_hit_rate if row.best_hit_rate >= _WORTH_SHARING else None
 
 
-def _print_table(
-    title: str, columns: Sequence[str], groups: Iterable[Iterable[Sequence[str]]], *, left: int = 1
-) -> None:
-    """Print rows, with a line after each group. left: the columns that are aligned left."""
-    table = Table(title=title, title_justify="left")
-    for place, name in enumerate(columns):
-        table.add_column(name, justify="left" if place < left else "right", no_wrap=True)
-    for rows in groups:
-        for row in rows:
-            table.add_row(*row)
-        table.add_section()
-    _say(table)
-
-
 def show_products(title: str, found: Mapping[Shape, Times]) -> None:
     """Microseconds of each way by rows; `*` marks what is taken."""
     groups = []
@@ -129,7 +106,7 @@ def show_products(title: str, found: Mapping[Shape, Times]) -> None:
         ]
         groups.append(rows)
     columns = ["in -> out", "way", *(counted(n, "row") for n in COUNTS)]
-    _print_table(f"{title}: microseconds of a product", columns, groups, left=2)
+    print_table(f"{title}: microseconds of a product", columns, groups, left=2)
 
 
 def products_summary(found: Mapping[Shape, Times]) -> dict[str, Any]:
@@ -149,51 +126,6 @@ def products_summary(found: Mapping[Shape, Times]) -> dict[str, Any]:
             for shape, times in found.items()
         ],
     }
-
-
-def _say(what: object) -> None:
-    """Print it, as wide as a table needs."""
-    console = Console()
-    console = console if console.is_terminal else Console(width=_WIDTH)
-    console.print(what, highlight=False, soft_wrap=isinstance(what, str))
-
-
-def append_json(path: Path, row: Mapping[str, Any]) -> None:
-    """Add a row to a file: a run that is cut short keeps what it has measured."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row) + "\n")
-
-
-def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:.2f}"
-
-
-def check_picture(path: Path) -> None:
-    """Raise ConfigError where no picture could be made, before anything is measured."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError("--picture needs matplotlib: pip install matplotlib")
-    if path.suffix != ".png":
-        raise ConfigError(f"--picture writes a .png, not {path}")
-
-
-@contextmanager
-def _two_panels(path: Path, title: str, names: Sequence[str]) -> Iterator[tuple[Any, Any]]:
-    """Axes side by side with a row for each name, from the bottom up; written at the end."""
-    mpl = importlib.import_module("matplotlib")
-    mpl.use("Agg")
-    plt = importlib.import_module("matplotlib.pyplot")
-    figure, (left, right) = plt.subplots(
-        1, 2, figsize=(10, 1.6 + 0.36 * len(names)), sharey=True, layout="constrained"
-    )
-    yield left, right
-    left.set_yticks(range(len(names)), names)
-    left.set_ylim(-0.6, len(names) - 0.4)
-    for axes in (left, right):
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.tick_params(axis="y", length=0)
-    figure.suptitle(title, fontsize=11, x=0.01, ha="left")
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
 
 
 def _by_name(rows: Sequence[Row]) -> Runs:
@@ -217,11 +149,11 @@ def show(title: str, rows: Sequence[Row]) -> None:
         [[name if not place else "", *_cells(row, runs)] for place, row in enumerate(group)]
         for name, group in groupby(rows, lambda row: row.workload)
     ]
-    _print_table(title, _COLUMNS, groups, left=2)
+    print_table(title, _COLUMNS, groups, left=2)
     if len(rows[0].walls_s) > 1:
-        _say("± half of what the rounds differ; in (brackets): a speedup that is noise")
+        say("± half of what the rounds differ; in (brackets): a speedup that is noise")
     else:
-        _say("one round: --rounds 3 says what is noise")
+        say("one round: --rounds 3 says what is noise")
 
 
 def _cells(row: Row, runs: Runs) -> list[str]:
@@ -235,8 +167,8 @@ def _cells(row: Row, runs: Runs) -> list[str]:
         faster = f"({ratio})" if noise else ratio
     return [
         row.mode,
-        _percent(row.hit_rate),
-        _percent(share_of_bound(row)),
+        percent(row.hit_rate),
+        percent(share_of_bound(row)),
         f"{row.computed_tokens:,}",
         f"{row.wall_s:.2f}",
         f"{100 * apart:.0f} %" if len(row.walls_s) > 1 else "–",
@@ -284,8 +216,8 @@ def draw(path: Path, title: str, rows: Sequence[Row]) -> None:
     """Write the picture. Left: wall time off/lpm; right: hit rates over the best possible."""
     runs = _by_name(rows)
     names = list(dict.fromkeys(row.workload for row in rows))[::-1]
-    with _two_panels(path, title, names) as (left, right):
-        left.set_title("wall time with the cache off over wall time with it", **_SMALL)
+    with two_panels(path, title, names) as (left, right):
+        left.set_title("wall time with the cache off over wall time with it", **SMALL)
         ratios = [_speedup(runs, name, "lpm") for name in names]
         _bars(left, ratios, " {:.1f}x", limit=1)
         left.set_xlim(0, 1.15 * max(1.0, *(ratio or 0.0 for ratio in ratios)))
@@ -293,20 +225,20 @@ def draw(path: Path, title: str, rows: Sequence[Row]) -> None:
 
 
 def _draw_shares(axes: Any, names: Sequence[str], runs: Runs) -> None:
-    axes.set_title("hit rate, in % of the best that any order could reach (dotted: 96)", **_SMALL)
+    axes.set_title("hit rate, in % of the best that any order could reach (dotted: 96)", **SMALL)
     modes = [mode for mode in _COLOURS if any(key[1] == mode for key in runs)]
     height = 0.78 / max(len(modes), 1)
     for place, name in enumerate(names):
         shares = {mode: share_of_bound(runs[name, mode]) for mode in modes if (name, mode) in runs}
         if shares and not any(shares.values()):
-            axes.text(1, place, "nothing to share", va="center", fontsize=8, color=_GRAY)
+            axes.text(1, place, "nothing to share", va="center", fontsize=8, color=GRAY)
         for mode, share in shares.items():
             at = place + 0.39 - height * (modes.index(mode) + 0.5)
             axes.barh(at, 100 * (share or 0.0), height=0.9 * height, color=_COLOURS[mode])
     for mode in modes:
         axes.barh(0, 0, color=_COLOURS[mode], label=_LABELS[mode])
     axes.set_xlim(0, 100)
-    axes.axvline(96, color=_GRAY, linewidth=0.8, linestyle=":")
+    axes.axvline(96, color=GRAY, linewidth=0.8, linestyle=":")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.06), ncols=3, frameon=False, fontsize=9)
 
 
@@ -316,29 +248,29 @@ def show_frontend(title: str, rows: Sequence[FrontendRow]) -> None:
             row.workload,
             str(row.programs),
             f"{row.requests:,}",
-            _percent(row.hit_rate),
-            _percent(row.best_hit_rate),
-            _percent(share_of_bound(row)),
-            _percent(row.direct_hit_rate),
+            percent(row.hit_rate),
+            percent(row.best_hit_rate),
+            percent(share_of_bound(row)),
+            percent(row.direct_hit_rate),
             f"{row.wall_s:.2f}",
             f"{row.direct_wall_s:.2f}",
             f"{100 * row.overhead:+.1f}",
         ]
         for row in rows
     ]
-    _print_table(title, _OF_FRONTEND, [cells])
+    print_table(title, _OF_FRONTEND, [cells])
 
 
 def draw_frontend(path: Path, title: str, rows: Sequence[FrontendRow]) -> None:
     """Write the picture. Left: overhead of the language; right: hit rates over the best."""
     upward = rows[::-1]
-    with _two_panels(path, title, [row.workload for row in upward]) as (left, right):
-        left.set_title(f"more wall time than without it, in % (dotted: {OVERHEAD:g})", **_SMALL)
+    with two_panels(path, title, [row.workload for row in upward]) as (left, right):
+        left.set_title(f"more wall time than without it, in % (dotted: {OVERHEAD:g})", **SMALL)
         _bars(left, [100 * row.overhead for row in upward], "{:+.1f} ", OVERHEAD)
-        left.axvline(0, color=_GRAY, linewidth=0.8)
+        left.axvline(0, color=GRAY, linewidth=0.8)
         left.margins(x=0.2)
         right.set_title(
-            f"hit rate, in % of the best that any order could reach (dotted: {SHARE:g})", **_SMALL
+            f"hit rate, in % of the best that any order could reach (dotted: {SHARE:g})", **SMALL
         )
         _bars(right, [100 * (share_of_bound(row) or 0.0) for row in upward], " {:.1f}", SHARE)
 
@@ -346,11 +278,11 @@ def draw_frontend(path: Path, title: str, rows: Sequence[FrontendRow]) -> None:
 def _bars(axes: Any, values: Sequence[float | None], form: str, limit: float) -> None:
     """A bar with its number for each value that is there; a dotted line at the limit."""
     bars = axes.barh(
-        range(len(values)), [value or 0.0 for value in values], height=0.62, color=_GREEN
+        range(len(values)), [value or 0.0 for value in values], height=0.62, color=GREEN
     )
     labels = ["" if value is None else form.format(value) for value in values]
     axes.bar_label(bars, labels, fontsize=9, padding=2)
-    axes.axvline(limit, color=_GRAY, linewidth=0.8, linestyle=":")
+    axes.axvline(limit, color=GRAY, linewidth=0.8, linestyle=":")
 
 
 def frontend_summary(rows: Sequence[FrontendRow]) -> dict[str, Any]:
@@ -383,7 +315,7 @@ def show_shared_prefix(title: str, rows: Sequence[Mapping[str, Any]]) -> Contras
         ]
         for row in rows
     ]
-    _print_table(title, _OF_SHARED_PREFIX, [cells], left=0)
+    print_table(title, _OF_SHARED_PREFIX, [cells], left=0)
     contrast = Contrast(**{row["mode"]: row["walls_s"] for row in rows})
-    _say(contrast.sentence())
+    say(contrast.sentence())
     return contrast

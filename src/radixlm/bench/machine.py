@@ -1,15 +1,11 @@
-"""This machine: its processor, and what it can do: matrix products in a model's shapes, and memory
-bandwidth.
-"""
+"""What this machine can do: matrix products in a model's shapes, and memory bandwidth."""
 
 from __future__ import annotations
 
-import re
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from itertools import cycle
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -44,13 +40,6 @@ class Timing(NamedTuple):
     budget: float
     least: int = 3
     most: int = 50
-
-
-def processor() -> str:
-    """Its name, by Linux."""
-    info = Path("/proc/cpuinfo")
-    found = re.search(r"model name\s*: (.*)", info.read_text()) if info.exists() else None
-    return found[1] if found else "unknown processor"
 
 
 def layer_products(config: ModelConfig) -> list[Product]:

@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from tqdm import tqdm
 
-from radixlm.bench.machine import Timing, bandwidths, processor
+from radixlm.bench.machine import Timing, bandwidths
+from radixlm.bench.processor_name import processor
 from radixlm.bench.quantized_run import (
     PEERS,
     Measured,

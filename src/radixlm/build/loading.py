@@ -16,26 +16,24 @@ import numpy as np
 import torch
 
 from radixlm.attention.backends import check_deterministic
-from radixlm.build.places import Places, open_places
+from radixlm.build.places import open_places
 from radixlm.build.resolve import (
     resolve_context,
     resolve_device,
     resolve_dtype,
-    resolve_pin_budget,
     resolve_threads,
 )
 from radixlm.cache import RadixCache, make_policy
-from radixlm.cache.eviction import EvictionPolicy
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError
 from radixlm.core.grammar import Grammar
 from radixlm.core.model_files import ModelFile, ModelFiles, files_of
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineClient, EngineCore, InputProcessor, Limits
+from radixlm.engine.assembly import make_cache, make_core, resolve_pin_budget
 from radixlm.engine.engine_core import Runner
 from radixlm.engine.input_processor import new_request
 from radixlm.engine.loop import Inbound
-from radixlm.engine.watching import Journal
 from radixlm.kernels.jit import user_store
 from radixlm.kernels.openmp import team
 from radixlm.layers.linear import Quantize
@@ -57,7 +55,6 @@ from radixlm.models.quantized_checkpoints import open_checkpoint
 from radixlm.models.safetensors_files import Checkpoint
 from radixlm.runner.model_runner import ModelRunner
 from radixlm.runner.paced import PacedRunner
-from radixlm.scheduler import Scheduler, make_order
 from radixlm.structured_output import Compiler, MaskFiller
 from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.model_folder import DEMO_MODEL, DEMO_NAME, resolve_model
@@ -66,10 +63,6 @@ from radixlm.text.tokenizer import Tokenizer
 
 _logger = logging.getLogger("radixlm.build")
 
-# Slots that a request is given ahead of its tokens: attention reads a run of slots as a view. A
-# small pool has none to lay aside.
-RESERVE = 128
-_RESERVES_IN_POOL = 512
 # What warms an engine: pages of its cache; tokens that prompts share, have alone, and are answered.
 _PAGES = 64
 _SHARED, _OWN, _ANSWER = 10, 6, 3
@@ -159,10 +152,9 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
     reached = replace(model_config, context_length=min(context, config.kv_tokens or MOST_TOKENS))
     model = _model(config, files, reached, dtype, device, progress=progress)
     shape = (model_config.n_layers, model_config.n_kv_heads, model_config.head_dim)
-    token_bytes = bytes_per_token(*shape, dtype, coded=config.kv_cache_dtype == "int8")
-    capacity = config.kv_tokens or default_kv_tokens(token_bytes, device)
+    capacity = config.kv_tokens or _default_kv_tokens(config, shape, dtype, device)
     pin_budget = resolve_pin_budget(config, capacity, context)
-    cache = _cache(config, policy, capacity, pin_budget)
+    cache = make_cache(config, policy, capacity, pin_budget)
     limits = Limits(context, cache.largest_request, model_config.vocab_size)
     pool, table = _memory(config, shape, cache.capacity, limits.longest, dtype, device)
     inbox: SimpleQueue[Inbound] = SimpleQueue()
@@ -192,32 +184,20 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
     )
     grammars = Compiler(tokenizer, vocab_size=limits.vocab_size, eos_ids=eos)
     processor = InputProcessor(limits, eos, grammars)
+    masks = MaskFiller(limits.vocab_size)
     if warm:
         begun = grammars.submit(_ANY_GRAMMAR)  # its process starts beside the rest
         small = throwaway_cache(cache, config.page_size)
-        warm_up(_core(config, small, runner, tokenizer, limits), processor)
+        warm_up(make_core(config, small, runner, tokenizer, masks=masks), processor)
         futures.wait([begun])
     if device.type == "cpu":  # not before: the grammars' process is no crowd that stays
         runner = PacedRunner(runner, model_config.n_layers, threads=threads)
-    core = _core(config, cache, runner, tokenizer, limits, places)
+    core = make_core(config, cache, runner, tokenizer, masks=masks, tiering=places.tiering)
     team().leave()  # from here on the engine's thread computes
     client = EngineClient(
         core, processor, max_queued_requests=config.max_queued_requests, inbox=inbox, places=places
     )
     return Loaded(config, info, tokenizer, template, client)
-
-
-def _cache(
-    config: EngineConfig, policy: EvictionPolicy, capacity: int, pin_budget: int
-) -> RadixCache:
-    return RadixCache(
-        capacity,
-        config.page_size,
-        enabled=not config.disable_radix_cache,
-        policy=policy,
-        pin_budget=pin_budget,
-        reserve=min(RESERVE, capacity // _RESERVES_IN_POOL),
-    )
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -228,6 +208,14 @@ def _ends(model: ModelConfig, tokenizer: Tokenizer) -> frozenset[int]:
     """The tokens that end an answer."""
     own = tokenizer.eos_token_id
     return model.eos_token_ids | (frozenset() if own is None else {own})
+
+
+def _default_kv_tokens(
+    config: EngineConfig, shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device
+) -> int:
+    """shape: as `_memory`'s."""
+    coded = config.kv_cache_dtype == "int8"
+    return default_kv_tokens(bytes_per_token(*shape, dtype, coded=coded), device)
 
 
 def _path(name: str | None) -> Path | None:
@@ -308,37 +296,6 @@ def _checked_prefixes(
     if broken:
         _logger.warning("%s (/model_info has more)", warning_of(broken))
     return broken
-
-
-def _core(
-    config: EngineConfig,
-    cache: RadixCache,
-    runner: Runner,
-    tokenizer: Tokenizer,
-    limits: Limits,
-    places: Places | None = None,
-) -> EngineCore:
-    journal = Journal()
-    scheduler = Scheduler(
-        cache,
-        make_order(config.schedule_policy, config.schedule_seed),
-        chunked_prefill_size=config.chunked_prefill_size,
-        max_running_requests=config.max_running_requests,
-        schedule_conservativeness=config.schedule_conservativeness,
-        max_wait_admissions=config.max_wait_admissions,
-        preemption_threshold=config.priority_scheduling_preemption_threshold,
-        sink=journal.note,
-    )
-    return EngineCore(
-        scheduler,
-        cache,
-        runner,
-        tokenizer,
-        masks=MaskFiller(limits.vocab_size),
-        jump_forward=not config.disable_jump_forward,
-        journal=journal,
-        tiering=None if places is None else places.tiering(cache, scheduler),
-    )
 
 
 def throwaway_cache(cache: RadixCache, page_size: int) -> RadixCache:

@@ -16,8 +16,6 @@ from radixlm.kernels.vectors import processor_has
 from radixlm.models.model_config import ModelConfig
 
 _logger = logging.getLogger("radixlm.build")
-# Pins may keep at most 1 / this of the pool.
-_PINS_IN_POOL = 4
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUP = Path("/proc/self/cgroup")
 
@@ -56,15 +54,6 @@ def resolve_dtype(config: EngineConfig, model: ModelConfig, device: torch.device
 def resolve_threads(config: EngineConfig, torch_threads: int) -> int:
     """How many compute. torch_threads: torch's own choice, by affinity and OMP_NUM_THREADS."""
     return config.threads or min(torch_threads, threads_for(processors_allowed()))
-
-
-def resolve_pin_budget(config: EngineConfig, capacity: int, context: int) -> int:
-    """Most pinned tokens. Left open, it makes no prompt too long that would fit without pins."""
-    if config.max_pinned_tokens is not None:
-        return config.max_pinned_tokens
-    if config.disable_radix_cache:
-        return 0
-    return min(capacity // _PINS_IN_POOL, max(capacity - context, 0))
 
 
 def resolve_context(config: EngineConfig, model: ModelConfig) -> int:

@@ -25,6 +25,7 @@ SUBCOMMANDS = {
     "explain": ("cli.explain_command:command", "Tell where two requests stop sharing a prefix."),
     "top": ("cli.top_command:command", "Watch a running server's cache in the terminal."),
     "cache": ("cli.cache_command:command", "List, check or shrink a folder of --disk-cache."),
+    "sim": ("cli.sim_command:command", "Try a trace with other settings, without the machine."),
     "bench": ("bench.bench_commands:command", "Measure workloads, write random checkpoints."),
 }
 

@@ -82,6 +82,16 @@ def engine_options(command: F) -> F:
     return _with_options(command, (each for each in _options(EngineConfig) if each[0] != "model"))
 
 
+def options_of_engine(*names: str, repeatable: bool = False) -> Callable[[F], F]:
+    """Add options for these flags of EngineConfig. repeatable: each may be given several times."""
+    known = dict(_options(EngineConfig))
+    chosen = {name: dict(known[name]) for name in names}
+    if repeatable:
+        for attributes in chosen.values():
+            attributes |= {"multiple": True, "default": [attributes["default"]]}
+    return lambda command: _with_options(command, chosen.items())
+
+
 def server_options(command: F) -> F:
     """Add an option for each flag of ServerConfig."""
     return _with_options(command, _options(ServerConfig))

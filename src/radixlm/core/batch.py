@@ -129,7 +129,8 @@ class StepResult:
     for them. prompt_logprobs: of the prompt tokens start + 1 ... (as far as they are prompt, and
     not before the first that is wanted), for rows that asked for them. kv_bytes_read: keys and
     values that attention read, over all layers; kv_bytes_of_rows: had each row read its own
-    context.
+    context. known: tokens after a row's sampled one that need not be asked for, as a replay has
+    them; they are taken like those that a grammar forces.
     """
 
     tokens: tuple[int | None, ...]
@@ -138,3 +139,4 @@ class StepResult:
     failed: Mapping[int, Failure] = field(default_factory=dict)
     kv_bytes_read: int = 0
     kv_bytes_of_rows: int = 0
+    known: Mapping[int, tuple[int, ...]] = field(default_factory=dict)

@@ -35,10 +35,10 @@ class EngineCore:
     Text is made before `update`, so that a stop string ends its request in the step in which it
     is complete. Masks for rows that follow a grammar are made while the runner computes.
 
-    masks: needed for requests with a grammar. jump_forward: see output_processor.AnswerState.
-    journal: what the scheduler notes for viewers; without it they see no request come or go.
-    tiering: where there is a store in host memory or on disk. stuck: nothing can be computed before
-    it reports.
+    tokenizer: None makes no text. masks: needed for requests with a grammar. jump_forward: see
+    output_processor.AnswerState. journal: what the scheduler notes for viewers; without it they see
+    no request come or go. tiering: where there is a store in host memory or on disk. stuck: nothing
+    can be computed before it reports.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class EngineCore:
         scheduler: Scheduler,
         cache: RadixCache,
         runner: Runner,
-        tokenizer: Tokenizer,
+        tokenizer: Tokenizer | None,
         *,
         masks: MaskFiller | None = None,
         jump_forward: bool = True,
@@ -71,6 +71,11 @@ class EngineCore:
     @property
     def has_work(self) -> bool:
         return self._scheduler.has_work
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait."""
+        return len(self._scheduler.waiting)
 
     def add(self, request: GenerateRequest, *, waited: float = 0.0) -> None:
         """Queue a request that came `waited` seconds ago, or raise InvalidRequestError."""

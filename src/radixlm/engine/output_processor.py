@@ -13,7 +13,7 @@ from radixlm.core.errors import PinError
 from radixlm.core.request import Breakpoint, FinishReason, GenerateRequest, RequestOutput
 from radixlm.scheduler.state import RequestState
 from radixlm.structured_output import MaskFiller, Matcher
-from radixlm.text.detokenizer import PROMPT_TAIL, Detokenizer
+from radixlm.text.detokenizer import PROMPT_TAIL, Detokenizer, NoText
 from radixlm.text.tokenizer import Tokenizer
 
 _logger = logging.getLogger("radixlm.engine")
@@ -39,28 +39,32 @@ class AnswerState:
     __slots__ = ("_jumps", "_room", "matcher", "request", "text")
 
     def __init__(
-        self, request: GenerateRequest, tokenizer: Tokenizer, *, jump_forward: bool
+        self, request: GenerateRequest, tokenizer: Tokenizer | None, *, jump_forward: bool
     ) -> None:
         params = request.params
         self.request = request
-        self.text = Detokenizer(
-            tokenizer,
-            stop=params.stop,
-            min_tokens=params.min_tokens,
-            skip_special_tokens=params.skip_special_tokens,
-            shown=params.shown_special_ids,
-            prompt_tail=request.key[-PROMPT_TAIL:].tolist(),
-        )
+        self.text: Detokenizer | NoText = NoText()
+        if tokenizer is not None:
+            self.text = Detokenizer(
+                tokenizer,
+                stop=params.stop,
+                min_tokens=params.min_tokens,
+                skip_special_tokens=params.skip_special_tokens,
+                shown=params.shown_special_ids,
+                prompt_tail=request.key[-PROMPT_TAIL:].tolist(),
+            )
         self.matcher: Matcher | None = (
             None if request.constraint is None else request.constraint.matcher()
         )
         self._room = request.max_tokens
         self._jumps = jump_forward and params.logprobs is None
 
-    def take(self, token: int) -> NewTokens:
-        """Go on by a sampled token and what is forced after it, to the first end there is."""
+    def take(self, token: int, known: tuple[int, ...] = ()) -> NewTokens:
+        """Go on by a sampled token and what is forced after it, to the first end there is. known:
+        what follows it in any case, where there is no grammar.
+        """
         if self.matcher is None:
-            return self._push([token])
+            return self._push([token, *known[: self._room - 1]])
         begun = thread_time()
         try:
             return self._follow(self.matcher, token)
@@ -110,7 +114,7 @@ class OutputProcessor:
 
     def __init__(
         self,
-        tokenizer: Tokenizer,
+        tokenizer: Tokenizer | None,
         cache: RadixCache,
         masks: MaskFiller | None,
         *,
@@ -171,8 +175,10 @@ class OutputProcessor:
         if batch.masks is not None:
             batch.masks.bits.result()  # a matcher is left alone until its mask is made
         return {
-            row.request.request_id: self.answers[row.request.request_id].take(token)
-            for row, token in zip(batch.rows, result.tokens, strict=True)
+            row.request.request_id: self.answers[row.request.request_id].take(
+                token, result.known.get(place, ())
+            )
+            for place, (row, token) in enumerate(zip(batch.rows, result.tokens, strict=True))
             if token is not None
         }
 

@@ -20,6 +20,7 @@ from radixlm.server.kv_events.publisher import KVEventCounts
 from radixlm.server.openai.openai_routes import router
 from radixlm.server.pages.tree_routes import router as cache_router
 from radixlm.server.pages.ui_routes import router as ui_router
+from radixlm.server.pipeline.recorder import Recorder
 from radixlm.server.pipeline.service import Service
 from radixlm.server.responses.response_store import ResponseStore
 from radixlm.server.responses.responses_routes import router as responses_router
@@ -46,17 +47,26 @@ def create_app(
     config: ServerConfig | None = None,
     responses: ResponseStore | None = None,
     kv_events: KVEventCounts | None = None,
+    recorder: Recorder | None = None,
 ) -> ASGIApp:
     """The routes over `engine`, which stays the caller's to close.
 
     served_model_name: the name that clients ask for. config: keys, limits and logs are taken from
     it; without one, the flags' defaults. responses: the stored ones, which stay the caller's to
     close; without it they are kept in memory. kv_events: what was published, for the metrics.
+    recorder: takes requests that have ended, and is the caller's to close.
     Raises ModelError for sampling that the model recommends and no request could have.
     """
     config = config or ServerConfig()
-    more = tuple if kv_events is None else kv_events.described
-    service = Service(engine, served_model_name, config, more)
+    counts = [kv_events, None if recorder is None else recorder.counts]
+    described = [each.described for each in counts if each is not None]
+    service = Service(
+        engine,
+        served_model_name,
+        config,
+        lambda: [counted for each in described for counted in each()],
+        recorder=recorder,
+    )
     served = Served(served_model_name, engine.info.vocab_size, service.longest)
     app = FastAPI(title="RadixLM", docs_url=None, redoc_url=None)
     app.openapi = cache(lambda: document(API_ROUTES, config, served))  # type: ignore[method-assign]

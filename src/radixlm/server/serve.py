@@ -34,6 +34,7 @@ from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.connection import connection_with
 from radixlm.server.http.envelope import UNLOGGED
 from radixlm.server.kv_events.publisher import Outlet, Publisher, published
+from radixlm.server.pipeline.recorder import Recorder, recording
 from radixlm.server.responses.response_store import ResponseStore
 from radixlm.server.responses.responses_writer import lost
 
@@ -117,13 +118,14 @@ def serve(config: EngineConfig, settings: ServerConfig, listener: socket.socket)
         raise ConfigError("--kv-events-config has no use with --disable-radix-cache")
     with contextlib.ExitStack() as ending:
         responses = ending.enter_context(stored_responses(settings))
+        recorder = ending.enter_context(recording(settings))
         outlet = None
         if settings.kv_events is not None:
             outlet = ending.enter_context(contextlib.closing(Outlet(settings.kv_events)))
         engine = AsyncEngine.from_config(config)
         ending.callback(lambda: asyncio.run(engine.close()))
         publisher = ending.enter_context(published(engine, outlet))
-        _serve(engine, listener, settings, responses, publisher)
+        _serve(engine, listener, settings, responses, publisher, recorder)
 
 
 def _serve(
@@ -132,6 +134,7 @@ def _serve(
     settings: ServerConfig,
     responses: ResponseStore,
     publisher: Publisher | None,
+    recorder: Recorder | None,
 ) -> None:
     name = settings.served_model_name or engine.model_name
     app = create_app(
@@ -140,6 +143,7 @@ def _serve(
         config=settings,
         responses=responses,
         kv_events=None if publisher is None else publisher.counts,
+        recorder=recorder,
     )
     http = http_config(app, settings)
 

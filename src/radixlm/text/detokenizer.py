@@ -100,6 +100,16 @@ class Piece(NamedTuple):
     stop: str | None = None
 
 
+class NoText:
+    """In place of a Detokenizer, where nobody wants text."""
+
+    def push(self, token: int) -> Piece:  # noqa: ARG002
+        return Piece("")
+
+    def flush(self) -> Piece:
+        return Piece("")
+
+
 class Detokenizer:
     """One request's output text, token by token.
 

@@ -16,12 +16,12 @@ from radixlm.cache.node import upward
 from radixlm.cache.stored import StoredTier
 from radixlm.cache.stored_parts import Blocks, StoredPart, StoredParts, path_tokens
 from radixlm.cache.write_queue import FOUND_OFTEN
+from radixlm.core.clock import VirtualClock
 from radixlm.core.config import DiskWritePolicy
 from radixlm.core.keys import Key, as_key
 from radixlm.core.misses import MissReason
 from radixlm.core.moves import Place
 from tests.invariants import check
-from tests.virtual_clock import VirtualClock
 
 Path = tuple[Hashable, tuple[int, ...]]
 NAMESPACES = st.sampled_from([None, None, None, "adapter"])

@@ -8,6 +8,7 @@ import random
 
 import pytest
 
+from radixlm.core.clock import VirtualClock
 from radixlm.core.reports import Event, NodeView, TreeQuery
 from radixlm.engine import watching
 from radixlm.engine import watching as journal
@@ -20,7 +21,6 @@ from radixlm.engine.watching import (
 )
 from tests.engines import Bench, make_request
 from tests.tree_pictures import tree_snapshot
-from tests.virtual_clock import VirtualClock
 
 
 class Watcher:

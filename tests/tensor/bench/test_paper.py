@@ -11,8 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from radixlm.bench.bench_commands import command
-from radixlm.bench.bench_reports import check_picture, draw, share_of_bound, show, summary
+from radixlm.bench.bench_reports import draw, share_of_bound, show, summary
 from radixlm.bench.paper_run import MODES, Row, Setup, run
+from radixlm.bench.tables import check_picture
 from radixlm.bench.workloads import WORKLOADS, SharedPrompt, Workload
 from radixlm.core.errors import ConfigError
 from radixlm.testing.checkpoints import SHAPES, write_random_checkpoint

@@ -195,7 +195,7 @@ def test_no_weights_at_all(single: Path) -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"num_hidden_layers": 10**9},
+        {"num_hidden_layers": 10**6},
         {"vocab_size": 10**9},
         {"hidden_size": 2**31 - 2},
         {"intermediate_size": 10**9},

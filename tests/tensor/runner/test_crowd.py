@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import pytest
 
+from radixlm.core.clock import VirtualClock
 from radixlm.runner.paced import Crowd, seconds_of_others, seconds_waited
-from tests.virtual_clock import VirtualClock
 
 
 class Machine:

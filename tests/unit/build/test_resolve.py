@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from radixlm.build import resolve
-from radixlm.build.resolve import resolve_pin_budget, resolve_threads
+from radixlm.build.resolve import resolve_threads
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError
+from radixlm.engine.assembly import resolve_pin_budget
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from radixlm.cache import RadixCache, RadixTree
+from radixlm.core.clock import VirtualClock
 from tests.invariants import check
-from tests.virtual_clock import VirtualClock
 
 PAGE_SIZES = [1, 4, 16]
 

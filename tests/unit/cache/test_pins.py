@@ -7,9 +7,9 @@ from math import inf, nan
 import pytest
 
 from radixlm.cache import Pin, RadixCache, Usage
+from radixlm.core.clock import VirtualClock
 from radixlm.core.errors import PinError
 from tests.invariants import check
-from tests.virtual_clock import VirtualClock
 
 
 @pytest.fixture

@@ -7,13 +7,13 @@ import pytest
 
 from radixlm.cache import RadixCache, make_policy
 from radixlm.cache.stored import StoredTier, StoredUsage
+from radixlm.core.clock import VirtualClock
 from radixlm.core.config import DiskWritePolicy
 from radixlm.core.errors import CacheError, ConfigError, InvalidKeyError
 from radixlm.core.keys import Key, as_key
 from radixlm.core.misses import MissReason
 from radixlm.core.moves import Place
 from tests.invariants import check
-from tests.virtual_clock import VirtualClock
 
 B = 4
 KEY = as_key(range(16))

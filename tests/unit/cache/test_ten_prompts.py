@@ -6,8 +6,8 @@ python -m tests.unit.cache.test_ten_prompts     # prints the table
 from __future__ import annotations
 
 from radixlm.cache import RadixCache
+from radixlm.core.clock import VirtualClock
 from tests.invariants import check
-from tests.virtual_clock import VirtualClock
 
 SYSTEM = list(range(100, 140))
 ELEVEN = " ".join(map(str, SYSTEM[21:32]))

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from radixlm.cache import RadixCache
+from radixlm.core.clock import VirtualClock
 from radixlm.core.misses import MissReason, MissReport
 from tests.invariants import check
-from tests.virtual_clock import VirtualClock
 
 
 def serve(cache: RadixCache, tokens: list[int], namespace: str | None = None) -> None:

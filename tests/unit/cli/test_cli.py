@@ -219,7 +219,8 @@ def test_generate_takes_a_first_argument_that_is_no_folder_as_prompt(monkeypatch
     for typo in (["qwen3-0.6b", "Hi"], ["./nowhere", "two"], ["A/B"], ["x.gguf"], ["~/typo"]):
         result = CliRunner().invoke(generate, typo)
         assert isinstance(result.exception, ModelError)
-        assert f"there is no folder {typo[0]!r}" in str(result.exception)
+        kind = "file" if typo[0].endswith(".gguf") else "folder"
+        assert f"there is no {kind} {typo[0]!r}" in str(result.exception)
     assert len(asked) == told
 
 

@@ -167,7 +167,7 @@ def test_the_help_stands_under_headings():
     headings = re.findall(r"^([A-Z][\w ]+):$", text, re.M)
     assert headings == [
         *["Model", "Cache", "Scheduler", "Server", "API keys", "Limits", "Stored responses"],
-        *["Routers", "Logs", "Config file", "Other"],
+        *["Routers", "Traces", "Logs", "Config file", "Other"],
     ]
     under = {}
     for line in text.splitlines():

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.core.sampling import SamplingParams
+from radixlm.engine import EngineCore
 from tests.engines import Bench, byte_tokenizer, make_request
 
 
@@ -80,3 +83,37 @@ def test_a_leak_is_counted_and_logged_not_fatal(caplog: object) -> None:
     lease.release()
     bench.core.check_idle()
     assert bench.core.stats().leaks == 1
+
+
+def test_tokens_that_the_runner_knows_are_taken_with_the_sampled_one_and_computed_in_one_step() -> (
+    None
+):
+    bench = Bench(capacity=64)
+    request = make_request("a", [1, 2, 3], max_tokens=9)
+    answer = bench.expected(request)
+    bench.core.add(request)
+    execute = bench.runner.execute
+    parts = []
+
+    def ahead(batch):
+        (row,) = batch.rows
+        parts.append(row.n_new)
+        at = row.stop - row.prompt_length + 1
+        return replace(execute(batch), known={0: tuple(answer[at : at + 3])})
+
+    bench.runner.execute = ahead
+    whole = bench.run()["a"]
+    assert list(whole.token_ids) == answer
+    assert whole.finish_reason is FinishReason.LENGTH
+    assert parts == [3, 4, 4]
+
+
+def test_where_nobody_wants_text_none_is_made() -> None:
+    bench = Bench(capacity=64)
+    core = EngineCore(bench.scheduler, bench.cache, bench.runner, None)
+    core.add(make_request("a", [1, 2, 3], max_tokens=4))
+    outputs = []
+    while core.has_work:
+        outputs += core.step()
+    whole = RequestOutput.joined(outputs)
+    assert (whole.text, len(whole.token_ids)) == ("", 4)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from queue import SimpleQueue
 
+from radixlm.core.clock import VirtualClock
 from radixlm.engine.loop import Abort, Died, EngineThread, Inbound, Outbound, Outputs, Stop, Submit
 from tests.engines import Bench, make_request
-from tests.virtual_clock import VirtualClock
 
 
 def test_what_is_aborted_together_is_told_together() -> None:

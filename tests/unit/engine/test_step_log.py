@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
+from radixlm.core.clock import VirtualClock
 from radixlm.engine.engine_stats import EngineStats, StepLog
-from tests.virtual_clock import VirtualClock
 
 
 def test_idle_time_is_no_work(caplog: pytest.LogCaptureFixture) -> None:

@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from radixlm.cache import tree_stats as changes
+from radixlm.core.clock import VirtualClock
 from radixlm.core.errors import CacheError, NodeGoneError
 from radixlm.core.reports import NodeView, TreeQuery, TreeSnapshot
 from radixlm.engine import watching
@@ -23,7 +24,6 @@ from radixlm.engine.watching import (
 from radixlm.observe.picture import Picture
 from tests.engines import Bench, make_request
 from tests.tree_pictures import tree_snapshot
-from tests.virtual_clock import VirtualClock
 
 SOON = SECONDS_BETWEEN_CHANGES + 0.01
 

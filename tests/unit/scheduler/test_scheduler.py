@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from radixlm.core.clock import VirtualClock
 from radixlm.core.errors import InvalidRequestError, RequestTooLargeError
 from radixlm.core.keys import as_key
 from radixlm.core.request import FinishReason
@@ -11,7 +12,6 @@ from radixlm.core.sampling import SamplingParams
 from radixlm.engine import Limits
 from tests.engines import Bench, make_request
 from tests.invariants import check
-from tests.virtual_clock import VirtualClock
 
 
 def _shape(bench: Bench) -> dict[str, int]:

@@ -285,6 +285,17 @@ class ServerConfig:
         one_of(get_args(MetricsNames)),
     )
     open_metrics: bool = flag(False, "/metrics needs no --api-key.")
+    record_trace: str | None = flag(
+        None,
+        "File to which ended requests are added, as token ids without text, for `radixlm sim`.",
+        heading="Traces",
+    )
+    record_trace_hashed: bool = flag(
+        False, "Record ids that only say how far prompts begin alike, not what they say."
+    )
+    record_trace_mb: float = flag(
+        1_000.0, "Most megabytes (10^6 bytes) of --record-trace.", number(0.001, 1e9)
+    )
     disable_access_log: bool = flag(False, "Do not log a line for each request.", heading="Logs")
     log_health: bool = flag(False, "Log requests for /health that find all well, too.")
     log_format: LogFormat = flag("text", "How log lines are written.", one_of(get_args(LogFormat)))

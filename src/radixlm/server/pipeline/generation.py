@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.keys import Key
@@ -21,6 +24,7 @@ from radixlm.core.request import (
     TokenLogprob,
 )
 from radixlm.core.sampling import SamplingParams
+from radixlm.core.trace_lines import Recorded
 from radixlm.observe.causes import Finding, Outline, find
 from radixlm.server.pipeline.answer_memory import Asked
 from radixlm.server.pipeline.metrics import RequestTimes
@@ -152,6 +156,7 @@ async def run(service: Service, generation: Generation) -> AsyncGenerator[Part, 
     with service.under_way.held(tenant, places, owner, generation.rids) as ended:
         times = [RequestTimes(service.metrics) for _ in places]
         answers: list[list[int]] = [[] for _ in places]
+        began = time.time()
         async with aclosing(service.engine.client.stream(generation.requests)) as outputs:
             async for output in outputs:
                 choice = places[output.request_id]
@@ -163,12 +168,32 @@ async def run(service: Service, generation: Generation) -> AsyncGenerator[Part, 
                     service.metrics.queue_time.observe(output.queued)
                 times[choice].take(len(output.token_ids))
                 if output.finished:
+                    if service.recorder is not None:
+                        request = generation.requests[choice]
+                        service.recorder.note(_recorded(service, request, began, answers[choice]))
                     await _remember(service, generation, part, answers[choice])
                 for each in await scores.shared(part):
                     yield each
                 if output.finished:
                     times[choice].end()
                     ended()
+
+
+def _recorded(
+    service: Service, request: GenerateRequest, began: float, answer: Sequence[int]
+) -> Recorded:
+    return Recorded(
+        began,
+        request.key,
+        np.array(answer, dtype=np.int32),
+        namespace="" if request.namespace == Namespace() else str(request.namespace),
+        tenant=request.tenant,
+        priority=request.priority,
+        max_tokens=service.engine.client.processor.limits.resolve_max_tokens(
+            request.key, request.params
+        ),
+        breakpoints=request.breakpoints,
+    )
 
 
 def _take_miss(

@@ -27,6 +27,7 @@ from radixlm.server.http.http_errors import ModelNotFoundError
 from radixlm.server.pipeline.advice import MissWindow
 from radixlm.server.pipeline.answer_memory import AnswerMemory, Span
 from radixlm.server.pipeline.metrics import Counted, Metrics
+from radixlm.server.pipeline.recorder import Recorder
 
 # The longest body, unless a flag says otherwise: text takes 4 to 24 bytes a token, ids up to 9.
 BYTES_PER_TOKEN = 64
@@ -132,9 +133,10 @@ class Service:
         model_name: str,
         config: ServerConfig,
         more: Callable[[], Iterable[Counted]] = tuple,
+        recorder: Recorder | None = None,
     ) -> None:
-        """more: what other parts count. Raises ModelError for sampling that the model recommends
-        and no request could have.
+        """more: what other parts count. recorder: takes requests that have ended. Raises ModelError
+        for sampling that the model recommends and no request could have.
         """
         info, self.clock = engine.info, WallClock()
         self.engine, self.model_name, self.config = engine, model_name, config
@@ -157,6 +159,7 @@ class Service:
         )
         self.under_way = UnderWay(self.clock, config.max_queued_requests_per_key)
         self.misses = MissWindow(self.clock)
+        self.recorder = recorder
 
     def check_model(self, name: str | None) -> None:
         """Raise ModelNotFoundError when a request names another model."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from weakref import WeakSet
 
+from radixlm.core.clock import VirtualClock
 from radixlm.core.misses import MissReason, MissReport
 from radixlm.engine.engine_stats import EngineStats
 from radixlm.observe.causes import Cause, Finding, Spot
 from radixlm.server.pipeline.advice import WINDOW_REQUESTS, WINDOW_SECONDS, MissWindow
-from tests.virtual_clock import VirtualClock
 
 LOOKED = Finding(Cause.DATE_TIME, 18, Spot(0, "system", 2), where="the end of the system prompt")
 

@@ -1,0 +1,234 @@
+"""`radixlm sim`: a trace with other settings, without the machine; and what the machine takes."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import click
+from tqdm import tqdm
+
+from radixlm.bench.tables import append_json, check_picture
+from radixlm.cli.options import options_of_engine
+from radixlm.cli.start import later
+from radixlm.core.config import EngineConfig
+from radixlm.core.errors import ConfigError, counted
+from radixlm.sim.calls import Problems
+from radixlm.sim.costs import Costs, made_up, read_costs
+from radixlm.sim.kept_costs import FLAGS, keep_costs, kept_costs
+from radixlm.sim.outcomes import Run, measure_all
+from radixlm.sim.sim_disk import DiskSize
+from radixlm.sim.sim_reports import draw, show, show_gains, show_problems
+from radixlm.sim.sources import GENERATED, Source, write_trace
+from radixlm.sim.trace_files import BLOCK_TOKENS
+from radixlm.sim.variations import Variation, gains, variations
+
+measured = later("radixlm.sim.calibration:measured")
+played = later("radixlm.sim.live:played")
+
+_VARIED = ("kv_tokens", "page_size", "eviction_policy", "schedule_policy")
+_SAME = (
+    *("chunked_prefill_size", "max_running_requests", "max_queued_requests", "context_length"),
+    *("schedule_conservativeness", "max_pinned_tokens", "disable_radix_cache"),
+    *("disk_write_policy", "disk_block_tokens"),
+)
+# Where neither a flag nor a model says how large the pool is.
+_POOL = 100_000
+# The folder of a disk that is only simulated.
+_DISK = "simulated"
+_PER_BLOCK = [str(2**bits) for bits in range(BLOCK_TOKENS.bit_length())]
+
+
+@click.command("sim")
+@click.argument("trace", required=False)
+@options_of_engine(*_VARIED, repeatable=True)
+@options_of_engine(*_SAME)
+@click.option(
+    "--disk-tokens",
+    type=click.IntRange(0),
+    multiple=True,
+    default=[0],
+    help="Tokens that a cache on disk has room for; repeatable. Default: there is none.",
+)
+@click.option(
+    "--disk-rate",
+    type=click.FloatRange(1),
+    default=200_000.0,
+    show_default=True,
+    help="Tokens a second that the disk reads or writes.",
+)
+@click.option("--model", help="Model whose measured costs are taken, and which tokenizes text.")
+@options_of_engine(*FLAGS)
+@click.option(
+    "--costs",
+    metavar="NAME|FILE",
+    help="What steps take: node, a made-up server of several accelerators; none, so that only the "
+    "cache matters; or a JSON file. Default: the model's, without one node.",
+)
+@click.option("--calibrate", is_flag=True, help="Measure --model on this machine and keep it.")
+@click.option(
+    "--tokens-per-block",
+    type=click.Choice(_PER_BLOCK),
+    default=str(BLOCK_TOKENS),
+    show_default=True,
+    help="Of each of Mooncake's blocks of 512 tokens this many are simulated; 1 is the fastest, "
+    "and answers are one token then.",
+)
+@click.option(
+    "--limit", type=click.IntRange(1), help=f"Sessions. Default: all; {GENERATED} made-up ones."
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Times as many requests a second as in the trace.",
+)
+@click.option(
+    "--users",
+    type=click.IntRange(1),
+    default=8,
+    show_default=True,
+    help="Sessions at a time, where the trace has no times.",
+)
+@click.option(
+    "--think",
+    type=click.FloatRange(0),
+    default=0.0,
+    show_default=True,
+    help="Seconds between an answer and the next call, where the trace does not say.",
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    default=os.cpu_count() or 1,
+    help="Processes. Default: as many as processors.",
+)
+@click.option(
+    "--advise",
+    is_flag=True,
+    help="Change one thing at a time (pool, policy, order, disk), and say what pays.",
+)
+@click.option("--url", help="Play TRACE against this server, in real time, instead.")
+@click.option("--api-key", envvar="RADIXLM_API_KEY", help="For --url.")
+@click.option("--json", "path", type=click.Path(path_type=Path), help="Write JSON lines here.")
+@click.option("--picture", type=click.Path(path_type=Path), help="Draw a PNG here.")
+@click.option(
+    "--write", type=click.Path(path_type=Path), help="Only write the trace, token-exact, here."
+)
+def command(trace: str | None, **options: Any) -> None:
+    """What TRACE would have been like with other settings: the engine's own scheduler and cache on
+    a virtual clock. Flags of cache and order may be given several times: each goes with each.
+
+    TRACE is a file of JSON lines (Mooncake's; what `radixlm serve --record-trace` wrote; messages),
+    a folder of such, or chats, agents, few-shot, rag or trees, which are made up. See
+    docs/simulator.md.
+    """
+    if options["calibrate"]:
+        _calibrate(options)
+        return
+    if trace is None:
+        raise click.UsageError("Missing argument 'TRACE'.")
+    names = ("model", "limit", "rate", "think", "seed")
+    source = Source(
+        trace,
+        tokens_per_block=int(options["tokens_per_block"]),
+        **{name: options[name] for name in names},
+    )
+    if options["write"] is not None:
+        problems = Problems()
+        count = write_trace(options["write"], source.open(problems))
+        show_problems([problems])
+        click.echo(f"wrote {counted(count, 'call')} to {options['write']}")
+        return
+    if options["url"] is not None:
+        _play(source, options)
+        return
+    _simulate(source, options)
+
+
+def _play(source: Source, options: dict[str, Any]) -> None:
+    with tqdm(total=source.count(), unit=" calls", dynamic_ncols=True, disable=None) as bar:
+        done = played(source, options["url"], options["api_key"], options["users"], bar.update)
+    if done.outcome.calls:
+        show([done.outcome])
+    show_problems([done.problems])
+    if options["path"] is not None:
+        options["path"].write_text(json.dumps(asdict(done.outcome)) + "\n")
+
+
+def _simulate(source: Source, options: dict[str, Any]) -> None:
+    path, picture = options["path"], options["picture"]
+    if picture is not None:
+        check_picture(picture)
+    costs = _costs(options)
+    sizes = [DiskSize(tokens, options["disk_rate"]) for tokens in options["disk_tokens"]]
+    runs = [
+        Run(source, config, costs, options["users"], disk if disk.tokens else None)
+        for config in _configs(options)
+        for disk in sizes
+    ]
+    variants = [Variation("", run) for run in runs]
+    if options["advise"]:
+        if len(runs) > 1:
+            raise ConfigError("--advise begins with one setting: give each flag once")
+        variants += variations(runs[0], options["disk_rate"])
+    runs = [run for _, run in variants]
+    calls = source.count()
+    total = None if calls is None else calls * len(runs)
+    with tqdm(total=total, unit=" calls", dynamic_ncols=True, disable=None) as bar:
+        done = list(measure_all(runs, options["jobs"], bar.update))
+    outcomes = [each.outcome for each in done]
+    if options["advise"]:
+        texts = [text for text, _ in variants[1:]]
+        show_gains(outcomes[0], gains(outcomes[0], texts, outcomes[1:]))
+    else:
+        show(outcomes)
+    show_problems(each.problems for each in done)
+    if picture is not None:
+        draw(picture, outcomes)
+        click.echo(f"drew {picture}")
+    if path is not None:
+        path.write_text("")
+        for outcome in outcomes:
+            append_json(path, asdict(outcome))
+        best = max(outcomes, key=lambda each: each.hit_rate)
+        click.echo(json.dumps({"workload": "sim", "settings": len(outcomes), "best": asdict(best)}))
+
+
+def _configs(options: dict[str, Any]) -> list[EngineConfig]:
+    """Each of what is varied with each. Raises ConfigError."""
+    varied = [options[name] for name in _VARIED]
+    varied[0] = [tokens or _POOL for tokens in varied[0]]
+    same = {name: options[name] for name in ("model", *_SAME, *FLAGS)}
+    same["disk_cache"] = _DISK if any(options["disk_tokens"]) else None
+    return [
+        EngineConfig(**dict(zip(_VARIED, setting, strict=True)), **same)
+        for setting in product(*varied)
+    ]
+
+
+def _costs(options: dict[str, Any]) -> Costs:
+    place, model = options["costs"], options["model"]
+    if place is None:
+        return made_up("node") if model is None else kept_costs(_configs(options)[0])
+    return read_costs(Path(place)) if Path(place).is_file() else made_up(place)
+
+
+def _calibrate(options: dict[str, Any]) -> None:
+    if len(_configs(options)) > 1:
+        raise ConfigError("--calibrate measures one setting: give each flag once")
+    names = ("model", "page_size", *_SAME, *FLAGS)
+    given = {name: options[name] for name in names}
+    given["page_size"], given["kv_tokens"] = options["page_size"][0], options["kv_tokens"][0]
+    config = EngineConfig(**given)
+    with tqdm(unit=" figures", dynamic_ncols=True, disable=None) as bar:
+        costs = measured(config, bar.update)
+    path = keep_costs(costs, config)
+    click.echo(f"measured {costs.name} on {costs.about['processor']}: {path}")
+    click.echo(json.dumps({"workload": "calibrate", **asdict(costs)}))

@@ -1,0 +1,90 @@
+"""A cache and a core as a config asks for them, over any runner: what serves and what simulates are
+put together here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from radixlm.cache import RadixCache
+from radixlm.cache.eviction import EvictionPolicy
+from radixlm.core.clock import Clock
+from radixlm.core.config import EngineConfig
+from radixlm.engine.engine_core import EngineCore, Runner
+from radixlm.engine.tiering import Tiering
+from radixlm.engine.watching import Journal
+from radixlm.scheduler import Scheduler, make_order
+from radixlm.structured_output import MaskFiller
+from radixlm.text.tokenizer import Tokenizer
+
+# Slots that a request is given ahead of its tokens: attention reads a run of slots as a view. A
+# small pool has none to lay aside.
+RESERVE = 128
+_RESERVES_IN_POOL = 512
+# Pins may keep at most 1 / this of the pool.
+_PINS_IN_POOL = 4
+
+MakeTiering = Callable[[RadixCache, Scheduler], Tiering | None]
+
+
+def resolve_pin_budget(config: EngineConfig, capacity: int, context: int) -> int:
+    """Most pinned tokens. Left open, it makes no prompt too long that would fit without pins."""
+    if config.max_pinned_tokens is not None:
+        return config.max_pinned_tokens
+    if config.disable_radix_cache:
+        return 0
+    return min(capacity // _PINS_IN_POOL, max(capacity - context, 0))
+
+
+def make_cache(
+    config: EngineConfig,
+    policy: EvictionPolicy,
+    capacity: int,
+    pin_budget: int,
+    clock: Clock | None = None,
+) -> RadixCache:
+    """capacity: slots, whatever the config says. Raises ConfigError."""
+    return RadixCache(
+        capacity,
+        config.page_size,
+        enabled=not config.disable_radix_cache,
+        policy=policy,
+        pin_budget=pin_budget,
+        reserve=min(RESERVE, capacity // _RESERVES_IN_POOL),
+        clock=clock,
+    )
+
+
+def make_core(
+    config: EngineConfig,
+    cache: RadixCache,
+    runner: Runner,
+    tokenizer: Tokenizer | None,
+    *,
+    masks: MaskFiller | None = None,
+    tiering: MakeTiering | None = None,
+    clock: Clock | None = None,
+) -> EngineCore:
+    """See EngineCore. tiering: makes it, where there is a place beside the pool."""
+    journal = Journal()
+    scheduler = Scheduler(
+        cache,
+        make_order(config.schedule_policy, config.schedule_seed),
+        chunked_prefill_size=config.chunked_prefill_size,
+        max_running_requests=config.max_running_requests,
+        schedule_conservativeness=config.schedule_conservativeness,
+        max_wait_admissions=config.max_wait_admissions,
+        preemption_threshold=config.priority_scheduling_preemption_threshold,
+        sink=journal.note,
+        clock=clock,
+    )
+    return EngineCore(
+        scheduler,
+        cache,
+        runner,
+        tokenizer,
+        masks=masks,
+        jump_forward=not config.disable_jump_forward,
+        journal=journal,
+        tiering=None if tiering is None else tiering(cache, scheduler),
+    )

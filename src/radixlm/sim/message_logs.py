@@ -1,0 +1,141 @@
+"""Logs of requests in text: messages as OpenAI's API has them, or prompts; made into calls as the
+server would: rendered by the model's chat template, tokenized.
+
+    a session a line   {"messages": [...], "tools": [...]}     each assistant's message ends a call
+    a call a line      {"input": text, "output": text}         a file is one session
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from radixlm.core.errors import InvalidRequestError, ModelError
+from radixlm.core.keys import Key
+from radixlm.parsers.style import AnswerStyle
+from radixlm.sim.calls import Call, Problems, Session
+from radixlm.sim.trace_files import BadLineError, objects
+from radixlm.text.chat_template import ChatTemplate, require_template, tools_as_text
+from radixlm.text.model_folder import resolve_model
+from radixlm.text.tokenizer import Tokenizer
+
+Json = Mapping[str, Any]
+
+
+class Reader:
+    """Makes text into tokens, for one model. Raises ModelError."""
+
+    def __init__(self, model: str | None) -> None:
+        folder = resolve_model(model)
+        self._tokenizer = Tokenizer.load(folder)
+        self._template = ChatTemplate.load(folder)
+
+    def calls(self, messages: Sequence[Json], tools: Sequence[Json], where: str) -> list[Call]:
+        """Each assistant's message is the answer to all before it. Raises BadLineError."""
+        made = []
+        text, tokens = "", self._tokenizer.encode("", add_special_tokens=False)
+        try:
+            for place, message in enumerate(messages):
+                if message["role"] != "assistant" or not place:
+                    continue
+                text, tokens = self._go_on(text, tokens, messages[:place], tools, opens=True)
+                prompt = tokens
+                text, tokens = self._go_on(text, tokens, messages[: place + 1], tools, opens=False)
+                answer = tokens[prompt.size :]
+                if answer.size:
+                    made.append(Call(prompt, answer, where=where))
+        except (InvalidRequestError, ModelError, KeyError, TypeError, AttributeError) as error:
+            raise BadLineError("messages can not be rendered", str(error)[:120]) from None
+        if not made:
+            raise BadLineError("no message is an answer")
+        return made
+
+    def call(self, prompt: str, answer: str, where: str) -> Call:
+        """Raises BadLineError for an empty prompt or answer."""
+        key = self._tokenizer.encode(prompt)
+        answered = self._tokenizer.encode_after(answer)
+        if not key.size or not answered.size:
+            raise BadLineError("input or output is empty")
+        return Call(key, answered, where=where)
+
+    def _go_on(
+        self,
+        text: str,
+        tokens: Key,
+        messages: Sequence[Json],
+        tools: Sequence[Json],
+        *,
+        opens: bool,
+    ) -> tuple[str, Key]:
+        """The text of these messages and its tokens: those of what came before are kept, as the
+        server remembers the tokens of its answers.
+        """
+        template = require_template(self._template)
+        said, known = [_read_arguments(message) for message in messages], list(tools)
+        if not AnswerStyle.of(template.tool_source).calls.described:
+            said, known = tools_as_text(said, known, takes_system=template.takes_system), []
+        longer = template.render(said, tools=known or None, add_generation_prompt=opens)
+        if not longer.startswith(text):
+            return longer, self._tokenizer.encode(longer, add_special_tokens=False)
+        last = int(tokens[-1]) if tokens.size else None
+        more = self._tokenizer.encode_after(longer[len(text) :], last=last)
+        return longer, np.concatenate((tokens, more))
+
+
+class MessageLog:
+    """A file of either kind. think: seconds between an answer and the session's next call."""
+
+    scale = 1
+
+    def __init__(self, path: Path, problems: Problems, reader: Reader, *, think: float) -> None:
+        self._path = path
+        self._problems = problems
+        self._reader = reader
+        self._think = think
+
+    def __iter__(self) -> Iterator[Session]:
+        texts: list[Call] = []
+        for where, fields in objects(self._path, self._problems):
+            try:
+                if "messages" not in fields:
+                    prompt, answer = _text_of(fields, "input"), _text_of(fields, "output")
+                    texts.append(self._reader.call(prompt, answer, where))
+                    continue
+                tools = fields.get("tools") or ()
+                calls = self._reader.calls(fields["messages"], tools, where)
+            except BadLineError as error:
+                self._problems.add(where, error.kind, error.detail)
+                continue
+            yield self._session(calls)
+        if texts:
+            yield self._session(texts)
+
+    def _session(self, calls: Sequence[Call]) -> Session:
+        first, *others = calls
+        return Session((first, *(replace(call, gap=self._think) for call in others)))
+
+
+def _text_of(fields: Json, name: str) -> str:
+    if not isinstance(fields.get(name), str):
+        raise BadLineError(f"{name} is no text", f"{fields.get(name)!r:.40}")
+    return str(fields[name])
+
+
+def _read_arguments(message: Json) -> dict[str, Any]:
+    """The message with a content, and with its calls' arguments as templates take them."""
+    made = {**message, "content": message.get("content") or ""}
+    calls = []
+    for call in made.pop("tool_calls", None) or ():
+        function = dict(call["function"])
+        if isinstance(function["arguments"], str):
+            try:
+                function["arguments"] = json.loads(function["arguments"] or "{}")
+            except ValueError as error:
+                raise BadLineError("arguments are no JSON", str(error)) from None
+        calls.append({**call, "function": function})
+    return {**made, "tool_calls": calls} if calls else made

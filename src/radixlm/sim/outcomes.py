@@ -1,0 +1,179 @@
+"""What came of a trace with some settings, and runs of many settings side by side."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from radixlm.core.config import EngineConfig
+from radixlm.sim.calls import Problems
+from radixlm.sim.costs import Costs
+from radixlm.sim.replay import Replay, Times
+from radixlm.sim.sim_disk import DiskSize
+from radixlm.sim.sources import Source
+
+_SECONDS_TO_LOOK = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One setting. config: with kv_tokens; its model is not read."""
+
+    source: Source
+    config: EngineConfig
+    costs: Costs
+    users: int
+    disk: DiskSize | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Of one run. Sizes in tokens; where a token stands for a block, in the block's.
+
+    left_out: lines and calls with which something was wrong. queued_ms: from arrival to the first
+    step. duration_s: of the trace, by the virtual clock. wall_s: what the run itself took. bounds:
+    hit rates beside which this one stands, by their names.
+    """
+
+    trace: str
+    costs: str
+    kv_tokens: int
+    disk_tokens: int
+    page_size: int
+    eviction_policy: str
+    schedule_policy: str
+    calls: int
+    left_out: int
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    hit_rate: float
+    ttft_ms_p50: float | None
+    ttft_ms_p99: float | None
+    tpot_ms_p50: float | None
+    tpot_ms_p99: float | None
+    queued_ms_p50: float | None
+    queued_ms_p99: float | None
+    output_tokens_per_s: float
+    prompt_tokens_per_s: float
+    duration_s: float
+    evicted_tokens: int
+    restored_tokens: int
+    retractions: int
+    steps: int
+    wall_s: float
+    bounds: Mapping[str, float] = field(default_factory=dict)
+
+
+class Done(NamedTuple):
+    """problems: of the trace, and the calls that this setting refuses."""
+
+    outcome: Outcome
+    problems: Problems
+
+
+def measure(run: Run, done: Callable[[], object] = lambda: None) -> Done:
+    """done: called after each call. Raises ConfigError."""
+    problems = Problems()
+    began = time.perf_counter()
+    sessions = run.source.open(problems)
+    scale = sessions.scale
+    replay = Replay(
+        run.config,
+        run.costs,
+        problems,
+        users=run.users,
+        scale=scale,
+        disk=run.disk,
+        done=done,
+    )
+    replay.run(sessions)
+    stats, times, seconds = replay.core.stats(), replay.times, replay.clock.now()
+    outcome = Outcome(
+        trace=run.source.name,
+        costs=run.costs.name,
+        kv_tokens=run.config.kv_tokens or 0,
+        disk_tokens=0 if run.disk is None else run.disk.tokens,
+        page_size=run.config.page_size,
+        eviction_policy=run.config.eviction_policy,
+        schedule_policy=run.config.schedule_policy,
+        calls=replay.calls,
+        left_out=problems.count,
+        prompt_tokens=scale * stats.prompt_tokens,
+        cached_tokens=scale * stats.cached_tokens,
+        output_tokens=replay.generated,
+        hit_rate=round(stats.hit_rate, 6),
+        **percentiles(times),
+        output_tokens_per_s=rate(replay.generated, seconds),
+        prompt_tokens_per_s=rate(scale * stats.prompt_tokens, seconds),
+        duration_s=round(seconds, 3),
+        evicted_tokens=scale * stats.evicted_tokens,
+        restored_tokens=scale * stats.disk_restored,
+        retractions=stats.retractions,
+        steps=stats.steps,
+        wall_s=round(time.perf_counter() - began, 3),
+    )
+    return Done(outcome, problems)
+
+
+def measure_all(runs: Sequence[Run], jobs: int, tick: Callable[[int], object]) -> Iterator[Done]:
+    """Each run's outcome, in order. jobs: processes; 1 is this one. tick: called with how many more
+    calls are done.
+    """
+    if jobs == 1 or len(runs) == 1:
+        for run in runs:
+            yield measure(run, lambda: tick(1))
+        return
+    # Not forked: threads of libraries would not be there in the children.
+    context = multiprocessing.get_context("spawn")
+    count = context.Value("q", 0)
+    shown = 0
+    with ProcessPoolExecutor(
+        min(jobs, len(runs)), mp_context=context, initializer=_share, initargs=(count,)
+    ) as pool:
+        futures = [pool.submit(_measure_there, run) for run in runs]
+        for future in futures:
+            while not future.done():
+                wait([future], timeout=_SECONDS_TO_LOOK)
+                now = count.value
+                tick(now - shown)
+                shown = now
+            yield future.result()
+        tick(count.value - shown)
+
+
+_shared: list[Any] = []  # in a process of its own: the count of all
+
+
+def _share(count: Any) -> None:
+    _shared[:] = [count]
+
+
+def _measure_there(run: Run) -> Done:
+    def done() -> None:
+        with _shared[0].get_lock():
+            _shared[0].value += 1
+
+    return measure(run, done)
+
+
+def percentiles(times: Times) -> dict[str, Any]:
+    """An outcome's, in milliseconds."""
+    named = {"ttft_ms": times.first, "tpot_ms": times.between, "queued_ms": times.queued}
+    return {
+        f"{name}_p{percent}": (
+            round(1_000 * float(np.percentile(seconds, percent)), 3) if len(seconds) else None
+        )
+        for name, seconds in named.items()
+        for percent in (50, 99)
+    }
+
+
+def rate(tokens: int, seconds: float) -> float:
+    return round(tokens / seconds, 2) if seconds > 0 else 0.0

@@ -1,0 +1,70 @@
+"""A disk below the pool, on the virtual clock."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from radixlm.core.config import EngineConfig
+from radixlm.sim.calls import Call, Problems, Session
+from radixlm.sim.costs import Costs, Timed
+from radixlm.sim.replay import Replay
+from radixlm.sim.sim_disk import DiskSize
+from tests.invariants import check
+
+# Each new token of a prompt takes a millisecond: a disk of 100,000 a second is far faster.
+COSTS = Costs("test", tuple(Timed(n, 0, 0.01 + n * 1e-3) for n in (1, 1_000)), (Timed(1, 1, 0.01),))
+FAST = DiskSize(10_000, 1e5)
+
+
+def session(number: int, at: float, size: int = 400) -> Session:
+    prompt = np.arange(1_000 * number, 1_000 * number + size, dtype=np.int32)
+    return Session((Call(prompt, np.array([7], dtype=np.int32)),), at)
+
+
+def replay(*sessions: Session, disk: DiskSize | None = FAST, **flags: object) -> Replay:
+    defaults = {"kv_tokens": 1_000, "disk_cache": "simulated", "disk_write_policy": "all"}
+    config = EngineConfig(**{**defaults, "disk_block_tokens": 16, **flags})
+    made = Replay(config, COSTS, Problems(), disk=disk)
+    made.run(sessions)
+    check(made.core.cache)
+    assert made.core.stats().leaks == 0
+    return made
+
+
+def test_what_was_evicted_comes_back_from_disk():
+    """Three prompts of 400 tokens take turns in a pool of 1,000, which keeps parts of them."""
+    turns = [session(n % 3, at=2.0 * n) for n in range(9)]
+    without, beside = replay(*turns, disk=None).core.stats(), replay(*turns).core.stats()
+    assert without.cached_tokens < 6 * 200
+    # In whole blocks of 16, but the last token, from the second time on.
+    assert beside.cached_tokens >= 6 * 384
+    assert beside.disk_restored >= beside.cached_tokens - without.cached_tokens
+    assert beside.disk_written >= 3 * 400
+
+
+def test_reading_takes_its_time():
+    turns = [session(n % 2, at=2.0 * n) for n in range(6)]
+    made = replay(*turns, kv_tokens=410, disk=DiskSize(10_000, 4_000))
+    # 384 tokens at 4,000 a second, and 16 that are computed.
+    assert made.times.first[-1] == pytest.approx(0.096 + 0.026, rel=0.1)
+
+
+def test_a_disk_that_is_slower_than_computing_is_not_waited_for():
+    turns = [session(n % 3, at=2.0 * n) for n in range(9)]
+    made = replay(*turns, disk=DiskSize(10_000, 500))
+    assert made.core.stats().disk_restored == 0
+    assert max(made.times.first) <= 0.42
+
+
+def test_a_small_disk_keeps_what_it_has_room_for():
+    turns = [session(n % 6, at=2.0 * n) for n in range(24)]
+    small, large = (replay(*turns, disk=DiskSize(room, 1e5)).core.stats() for room in (800, 9_000))
+    assert small.disk_tokens <= 800
+    assert 0 <= small.disk_restored < large.disk_restored
+
+
+def test_many_at_once_in_a_small_pool_come_to_an_end():
+    crowd = [session(n % 5, at=0.01 * (n // 4), size=300 + n % 7) for n in range(60)]
+    made = replay(*crowd, kv_tokens=700)
+    assert made.calls == 60

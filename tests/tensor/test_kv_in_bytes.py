@@ -21,7 +21,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_random_checkpoint("tiny", tmp_path_factory.mktemp("m") / "tiny", dtype="float32")
 
 
-@pytest.mark.parametrize(("dtype", "near"), [("float32", 0.02), ("bfloat16", 0.05)])
+@pytest.mark.parametrize(("dtype", "near"), [("float32", 0.02), ("bfloat16", 0.1)])
 def test_cold_cached_and_chunked_answers_are_those_of_the_model(
     folder: Path, dtype: str, near: float
 ) -> None:

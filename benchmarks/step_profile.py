@@ -18,8 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from radixlm.bench.machine import clock
-from radixlm.layers import products, ways
-from radixlm.layers.few_tokens import FewTokens
+from radixlm.layers import few_tokens, products, ways
 
 _FLOORS = tuple(
     f"radixlm.{floor}" for floor in ("memory", "attention", "layers", "models", "runner")
@@ -90,11 +89,11 @@ class StepProfile:
         """Timers are in place until the end of the block. Layers are computed call by call: those
         that `FewTokens` makes in one go have no names.
         """
-        undo: list[tuple[Any, str, Any]] = [(FewTokens, "run", FewTokens.run)]
-        FewTokens.run = _call_by_call  # type: ignore[method-assign]
+        undo: list[tuple[Any, str, Any]] = [(few_tokens.FewTokens, "run", few_tokens.FewTokens.run)]
+        setattr(few_tokens.FewTokens, "run", _call_by_call)  # noqa: B010
         wrapped: dict[Any, Any] = {}
         modules = [m for name, m in list(sys.modules.items()) if name.startswith(_FLOORS)]
-        for callee in (products, ways):  # what they do counts to what calls them
+        for callee in (few_tokens, products, ways):  # what they do counts to what calls them
             modules.remove(callee)
         for module in modules:
             for owner, name, member in list(_members(module)):
@@ -137,7 +136,7 @@ def heading_of(function: Callable[..., Any]) -> str | None:
     return next(found, function.__module__.removeprefix("radixlm."))
 
 
-def _call_by_call(_few: FewTokens, attend: Any, at: Any, through: Callable[[], Any]) -> Any:
+def _call_by_call(_few: object, attend: Any, at: Any, through: Callable[[], Any]) -> Any:
     attend.answers = at.answers
     return through()
 

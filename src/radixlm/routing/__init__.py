@@ -1,0 +1,19 @@
+"""Which replica serves a request: what each holds, is about to hold, and what it costs."""
+
+from radixlm.routing.feed import News, TreeFeed
+from radixlm.routing.replica_tree import Found, ReplicaTree
+from radixlm.routing.router import Choice, Router, Why
+from radixlm.routing.tree_ledger import Dropped, Held, TreeLedger
+
+__all__ = [
+    "Choice",
+    "Dropped",
+    "Found",
+    "Held",
+    "News",
+    "ReplicaTree",
+    "Router",
+    "TreeFeed",
+    "TreeLedger",
+    "Why",
+]

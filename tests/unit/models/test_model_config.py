@@ -38,7 +38,7 @@ LLAMA3 = {
 def test_defaults() -> None:
     config = ModelConfig.from_hf(hf())
     assert (config.n_kv_heads, config.head_dim, config.context_length) == (4, 16, 2048)
-    assert config.rms_norm_eps == 1e-6
+    assert config.norm_eps == 1e-6
     assert config.rope == RopeConfig(10_000.0)
     assert config.dtype == torch.float32
     assert not config.tie_word_embeddings
@@ -108,7 +108,7 @@ def test_yarn_attention_factor(fields: dict[str, Any], expected: float) -> None:
 )
 def test_what_sets_architectures_apart(config: dict[str, Any], traits: tuple[bool, ...]) -> None:
     made = ModelConfig.from_hf(config).traits
-    assert (made.qkv_bias, made.output_bias, made.mlp_bias, made.qk_norm) == traits
+    assert (made.qkv_bias, made.output_bias, made.mlp_bias, made.qk_norm is not None) == traits
 
 
 def test_qwen3_names_its_head_dim_or_has_128() -> None:

@@ -57,6 +57,7 @@ def folds_of(config: ModelConfig) -> dict[str, Fold]:
     traits, norms = config.traits, config.traits.norms
     of_layer = _attention_folds(config)
     if traits.residual != 1:
+        # What experts give is multiplied by their router.
         for name in ("self_attn.o_proj", f"{traits.mlp}.{traits.down}"):
             of_layer |= dict.fromkeys((f"{name}.weight", f"{name}.bias"), Fold(traits.residual))
     made: dict[str, Fold] = {}

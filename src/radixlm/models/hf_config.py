@@ -11,6 +11,7 @@ from pydantic import AliasChoices, BeforeValidator, Field
 from radixlm.layers.rotary import RopeConfig
 from radixlm.models.config_fields import (
     MOST,
+    Count,
     Fields,
     Flag,
     Number,
@@ -28,7 +29,6 @@ _Layers = Annotated[
     supported(f"an integer from 1 to {_MOST_LAYERS}"),
 ]
 _TokenId = Annotated[int, Field(strict=True, ge=-MOST, le=MOST)]
-_Dense = Annotated[None, supported("dense models only")]
 _Dtype = Annotated[
     Literal["float32", "bfloat16", "float16"],
     BeforeValidator(lambda value: str(value).removeprefix("torch.")),
@@ -75,9 +75,9 @@ class HFConfig(EndTokens):
     default_share: ClassVar[float | None] = None
     long_ropes: ClassVar[frozenset[str]] = frozenset()
     hidden_act: Any = None
-    num_experts: _Dense = None
-    num_local_experts: _Dense = None
-    n_routed_experts: _Dense = None
+    num_experts: Count = 0
+    num_local_experts: Count = 0
+    n_routed_experts: Count = 0
     architectures: Annotated[list[str], supported("a list of names, or null")] = Field([])
     vocab_size: Size
     hidden_size: Size

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from radixlm.core.errors import UnsupportedModelError
 from radixlm.core.model_files import ModelFiles, files_of
 from radixlm.layers.rotary import FactorScaling, LongScaling, RopeConfig
 from radixlm.models.config_fields import read, unsupported
@@ -73,6 +74,7 @@ class ModelConfig:
         if hf.hidden_act is not None and hf.hidden_act not in hf.activations:
             raise unsupported("hidden_act", hf.hidden_act, ", ".join(hf.activations))
         traits, (rope, context_length) = hf.traits(), read_rope(hf)
+        _check_experts(hf, traits)
         n_heads = hf.num_attention_heads
         n_kv_heads = hf.num_key_value_heads or n_heads
         if n_heads % n_kv_heads:
@@ -101,6 +103,21 @@ class ModelConfig:
             eos_token_ids=hf.ids | read(EndTokens, generation_config).ids,
             bos_token_id=hf.bos_token_id,
         )
+
+
+def _check_experts(hf: HFConfig, traits: Traits) -> None:
+    experts = traits.experts
+    for name in ("num_experts", "num_local_experts", "n_routed_experts"):
+        given = getattr(hf, name)
+        if given and experts is None:
+            raise unsupported(name, given, "a model without experts")
+    if experts is None:
+        return
+    if not experts.number:
+        raise UnsupportedModelError("config field 'num_experts' is missing")
+    if experts.chosen > experts.number:
+        at_most = f"at most its {experts.number} experts"
+        raise unsupported("num_experts_per_tok", experts.chosen, at_most)
 
 
 def _check_rope(rope: RopeConfig, head_dim: int) -> None:

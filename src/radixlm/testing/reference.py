@@ -29,6 +29,11 @@ ARCHITECTURES = {
     "cohere": transformers.CohereConfig,
     "nemotron": transformers.NemotronConfig,
     "internlm3": transformers.InternLM3Config,
+    "mixtral": transformers.MixtralConfig,
+    "qwen2_moe": transformers.Qwen2MoeConfig,
+    "qwen3_moe": transformers.Qwen3MoeConfig,
+    "olmoe": transformers.OlmoeConfig,
+    "granitemoe": transformers.GraniteMoeConfig,
 }
 # What a family's checkpoints have beside the sizes: what sets it apart, and nothing that hides it.
 _FIELDS: Mapping[str, Mapping[str, Any]] = {
@@ -45,6 +50,29 @@ _FIELDS: Mapping[str, Mapping[str, Any]] = {
     "stablelm": {"use_qkv_bias": True, "partial_rotary_factor": 0.5},
     "glm": {"pad_token_id": None},
     "glm4": {"pad_token_id": None},
+    "mixtral": {"num_local_experts": 6},
+    "qwen2_moe": {
+        "num_experts": 6,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 48,
+        "mlp_only_layers": [1],
+    },
+    "qwen3_moe": {
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 2,
+    },
+    "olmoe": {"num_experts": 8, "num_experts_per_tok": 3, "pad_token_id": None},
+    "granitemoe": {
+        "embedding_multiplier": 3.0,
+        "residual_multiplier": 0.4,
+        "attention_multiplier": 0.2,
+        "logits_scaling": 1.7,
+        "num_local_experts": 5,
+    },
     "internlm3": {"attention_bias": True, "mlp_bias": True},
 }
 

@@ -8,13 +8,15 @@ from types import MappingProxyType
 from radixlm.models.families.cohere import Cohere
 from radixlm.models.families.gemma import Gemma
 from radixlm.models.families.glm import Glm, Glm4
-from radixlm.models.families.granite import Granite
+from radixlm.models.families.granite import Granite, GraniteMoe
 from radixlm.models.families.internlm import InternLM3
 from radixlm.models.families.llama import Llama, Mistral
+from radixlm.models.families.mixtral import Mixtral
 from radixlm.models.families.nemotron import Nemotron
-from radixlm.models.families.olmo import Olmo2
+from radixlm.models.families.olmo import Olmo2, Olmoe
 from radixlm.models.families.phi import Phi3
 from radixlm.models.families.qwen import Qwen2, Qwen3
+from radixlm.models.families.qwen_moe import Qwen2Moe, Qwen3Moe
 from radixlm.models.families.smollm import SmolLM3
 from radixlm.models.families.stablelm import StableLM
 from radixlm.models.families.starcoder import Starcoder2
@@ -38,5 +40,10 @@ ARCHITECTURES: Mapping[str, type[HFConfig]] = MappingProxyType(
         "cohere": Cohere,
         "nemotron": Nemotron,
         "internlm3": InternLM3,
+        "mixtral": Mixtral,
+        "qwen2_moe": Qwen2Moe,
+        "qwen3_moe": Qwen3Moe,
+        "olmoe": Olmoe,
+        "granitemoe": GraniteMoe,
     }
 )

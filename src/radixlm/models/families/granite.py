@@ -1,10 +1,10 @@
-"""Granite 3 and 4, dense: Llama with factors for embeddings, residuals, scores and logits."""
+"""Granite 3 and 4: Llama with factors for embeddings, residuals, scores, logits; with experts."""
 
 from __future__ import annotations
 
-from radixlm.models.config_fields import Number
+from radixlm.models.config_fields import Number, Size
 from radixlm.models.families.llama import Llama
-from radixlm.models.traits import Traits
+from radixlm.models.traits import Experts, Traits
 
 
 class Granite(Llama):
@@ -26,3 +26,22 @@ class Granite(Llama):
                 logits=1 / self.logits_scaling,
             )
         )
+
+
+class GraniteMoe(Granite):
+    """All experts of a layer are one tensor."""
+
+    num_experts_per_tok: Size = 2
+
+    def traits(self) -> Traits:
+        experts = Experts(
+            self.num_local_experts,
+            self.num_experts_per_tok,
+            self.intermediate_size,
+            renormalised=True,
+            router="router.layer",
+            gate_up=("input_linear.{}",),
+            down="output_linear.{}",
+            stacked=True,
+        )
+        return super().traits()._replace(mlp="block_sparse_moe", experts=experts)

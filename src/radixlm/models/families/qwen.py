@@ -9,7 +9,7 @@ from radixlm.models.hf_config import HFConfig
 from radixlm.models.traits import QueryKeyNorms, Traits
 
 
-class _Window(Fields):
+class QwenWindow(Fields):
     sliding_window: Size
 
 
@@ -49,7 +49,7 @@ class Qwen2(HFConfig):
                 raise unsupported(
                     "layer_types", self.layer_types, f"one for each of {layers} layers"
                 )
-        window = read(_Window, others).sliding_window if any(windowed) else None
+        window = read(QwenWindow, others).sliding_window if any(windowed) else None
         return tuple(window if its else None for its in windowed)
 
 

@@ -156,27 +156,6 @@ class Linear:
             start += size
 
 
-class GatedMLP:
-    """down(silu(gate(x)) * up(x)), with gate and up as one product."""
-
-    def __init__(
-        self, hidden_size: int, intermediate_size: int, options: TensorOptions, *, bias: bool
-    ) -> None:
-        both = {"gate_proj": intermediate_size, "up_proj": intermediate_size}
-        self.gate_up = Linear(hidden_size, both, options, bias=bias, gated=True)
-        self.down = Linear(intermediate_size, {"down_proj": hidden_size}, options, bias=bias)
-
-    def __call__(self, x: Tensor, gated: Tensor | None = None, out: Tensor | None = None) -> Tensor:
-        """(tokens, hidden_size) -> (tokens, hidden_size). gated, out: where what is between and the
-        result are to be, see `Linear`.
-        """
-        return self.down(self.gate_up(x, gated), out)
-
-    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        yield from self.gate_up.named_weights()
-        yield from self.down.named_weights()
-
-
 class RMSNorm:
     """x / rms(x) * weight over the last dimension (Zhang and Sennrich, 2019); the mean is taken in
     float32 whatever the type of x. The weight may be filled later, but not replaced.

@@ -205,13 +205,13 @@ class Restoring:
         """A block, or several, are in their slots."""
         self._heard = self._clock.now()
         made = self.under_way[report.ticket]
-        before = made.lease.committed
+        before, known = made.lease.committed, self._cache.tree.stats.inserted_tokens
         self.read += self._tier.block_tokens
         self.pace.learn_read(self._tier.block_tokens, report.seconds)
         if not made.computing:
             return
         made.lease.commit(report.upto)
-        self.restored += made.lease.committed - before
+        self.restored += self._cache.tree.stats.inserted_tokens - known
         self._room.committed(made, before, made.lease.committed)
         if not made.left:
             self._pause = FIRST_PAUSE

@@ -50,6 +50,9 @@ class EngineStats(Counters):
     host_slow_reads: int = counter(
         "num_slow_host_reads", "Times copying back was given up, as it was slower than computing."
     )
+    host_hung: int = counter(
+        "num_hung_host_transfers", "Copies that were given up: nothing came of them in 10 s."
+    )
     host_writing_off: int = gauge(
         "host_writing_off", "1 once a copy has failed: nothing is copied to host memory any more."
     )
@@ -71,6 +74,12 @@ class EngineStats(Counters):
     )
     disk_slow_reads: int = counter(
         "num_slow_disk_reads", "Times reading was given up, since it was slower than computing."
+    )
+    disk_hung: int = counter(
+        "num_hung_disk_transfers", "Reads and writes given up: nothing came of them in 10 s."
+    )
+    disk_damaged: int = counter(
+        "num_damaged_disk_blocks", "Blocks that were read and found damaged; none is read again."
     )
     disk_writing_off: int = gauge(
         "disk_writing_off", "1 once the disk has failed: nothing is written to it any more."

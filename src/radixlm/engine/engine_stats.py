@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from operator import add
+from typing import Any
 
 from radixlm.core.clock import Clock
 from radixlm.core.misses import MissReason
@@ -102,6 +105,17 @@ class EngineStats(Counters):
     )
     endings: Mapping[MissReason, int] = field(default_factory=dict)
 
+    @classmethod
+    def summed(cls, parts: Iterable[EngineStats]) -> EngineStats:
+        """Of several engines together."""
+        total = cls()
+        for part in parts:
+            for item in fields(cls):
+                here, there = getattr(total, item.name), getattr(part, item.name)
+                setattr(total, item.name, _sum(here, there))
+        total.hit_rate = total.cached_tokens / max(total.prompt_tokens, 1)
+        return total
+
     @property
     def kv_in_use(self) -> int:
         """Slots that running requests hold."""
@@ -111,6 +125,17 @@ class EngineStats(Counters):
     def token_usage(self) -> float:
         """Share of the slots that running requests hold."""
         return self.kv_in_use / max(self.kv_capacity, 1)
+
+
+def _sum(here: Any, there: Any) -> Any:
+    match here:
+        case Tally():
+            return here.plus(there)
+        case tuple():
+            return tuple(map(add, here, there))
+        case Mapping():
+            return Counter(here) + Counter(there)
+    return here + there
 
 
 class StepLog:

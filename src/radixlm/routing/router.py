@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from radixlm.core.errors import ConfigError, QueueFullError
 from radixlm.core.keys import Key
@@ -71,6 +72,19 @@ class Choice:
                 )
             case Why.LEAST_LOADED:
                 return f"all hold the same of it; {rest}"
+
+
+class Offer(NamedTuple):
+    """What a prompt would cost a replica, in its tokens. cached: expected to be there, `coming` of
+    it still computed for others. lately: what it computed lately.
+    """
+
+    replica: str
+    cached: int
+    coming: int
+    queue: float
+    cost: float
+    lately: float
 
 
 @dataclass(slots=True)
@@ -158,35 +172,43 @@ class Router:
         """Where a request goes; it counts as sent. among: those that may be chosen. Raises
         QueueFullError where there is none.
         """
-        candidates = [r for r in self._replicas.values() if among is None or r.name in among]
-        if not candidates:
+        offers = self.offers(namespace, key, among)
+        if not offers:
             raise QueueFullError("no replica can take a request now")
-        held, coming = self.tree.find(namespace, key)
-        size, mean = key.size, sum(r.lately for r in candidates) / len(candidates)
-
-        def cost(replica: _Replica) -> tuple[float, int, float]:
-            there = coming.get(replica.number, 0)
-            missing, shared = size - there, there - held.get(replica.number, 0)
-            churn = _CHURN * missing * replica.lately / mean if mean else 0.0
-            return missing + replica.queue - shared + churn, missing, replica.lately
-
-        chosen = min(candidates, key=cost)
-        best = max(candidates, key=lambda r: (coming.get(r.number, 0), -r.queue))
-        there, most = coming.get(chosen.number, 0), coming.get(best.number, 0)
+        chosen = min(offers, key=_rank)
+        best = max(offers, key=lambda offer: (offer.cached, -offer.queue))
         choice = Choice(
-            chosen.name,
-            self._why(candidates, there, most, held.get(chosen.number, 0)),
-            prompt=size,
-            cached=there,
-            coming=there - held.get(chosen.number, 0),
-            missing=size - there,
+            chosen.replica,
+            _why(len(offers), chosen, best),
+            prompt=key.size,
+            cached=chosen.cached,
+            coming=chosen.coming,
+            missing=key.size - chosen.cached,
             queue=chosen.queue,
-            best_cached=most,
+            best_cached=best.cached,
             best_queue=best.queue,
-            candidates=len(candidates),
+            candidates=len(offers),
         )
-        self._send(request_id, chosen, namespace, key, choice.missing, max_tokens)
+        replica = self._replicas[chosen.replica]
+        self._send(request_id, replica, namespace, key, choice.missing, max_tokens)
         return choice
+
+    def offers(
+        self, namespace: Namespace, key: Key, among: Collection[str] | None = None
+    ) -> list[Offer]:
+        """What a prompt would cost each replica now; changes nothing."""
+        candidates = [r for r in self._replicas.values() if among is None or r.name in among]
+        held, coming = self.tree.find(namespace, key)
+        size = key.size
+        mean = sum([r.lately for r in candidates]) / max(len(candidates), 1)
+        weight = _CHURN / mean if mean else 0.0
+        offers = []
+        for replica in candidates:
+            there, queue = coming.get(replica.number, 0), replica.queue
+            shared, missing = there - held.get(replica.number, 0), size - there
+            cost = missing + queue - shared + weight * missing * replica.lately
+            offers.append(Offer(replica.name, there, shared, queue, cost, replica.lately))
+        return offers
 
     def began(self, request_id: str) -> None:
         """A request has its first token: its prompt is computed."""
@@ -231,6 +253,16 @@ class Router:
         self._apply(replica, news.changes)
         return True
 
+    def knows(self, name: str) -> bool:
+        """Whether what a replica holds is known."""
+        replica = self._replicas.get(name)
+        return replica is not None and replica.seen is not None
+
+    def sent_to(self, name: str) -> Collection[str]:
+        """The requests that were sent to a replica and have not ended."""
+        replica = self._replicas.get(name)
+        return () if replica is None else replica.requests
+
     def loads(self) -> dict[str, tuple[int, float]]:
         """By replica: requests under way, and what is queued there, in tokens."""
         return {name: (len(r.requests), r.queue) for name, r in self._replicas.items()}
@@ -267,12 +299,16 @@ class Router:
             each.lately *= factor
         replica.lately += computed
 
-    @staticmethod
-    def _why(candidates: Sequence[_Replica], there: int, most: int, held: int) -> Why:
-        if len(candidates) == 1:
-            return Why.ONLY
-        if there < most:
-            return Why.SPILLED
-        if not there:
-            return Why.LEAST_LOADED
-        return Why.IN_FLIGHT if there > held else Why.LONGEST_PREFIX
+
+def _rank(offer: Offer) -> tuple[float, int, float]:
+    return offer.cost, -offer.cached, offer.lately
+
+
+def _why(candidates: int, chosen: Offer, best: Offer) -> Why:
+    if candidates == 1:
+        return Why.ONLY
+    if chosen.cached < best.cached:
+        return Why.SPILLED
+    if not chosen.cached:
+        return Why.LEAST_LOADED
+    return Why.IN_FLIGHT if chosen.coming else Why.LONGEST_PREFIX

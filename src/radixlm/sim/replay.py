@@ -16,7 +16,7 @@ from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineCore
 from radixlm.sim.calls import Call, Problems, Session
 from radixlm.sim.costs import Costs
-from radixlm.sim.fleet import Alone, ByTokens, Routing
+from radixlm.sim.machine_choice import Alone, ByTokens, Routing
 from radixlm.sim.sim_disk import DiskSize
 from radixlm.sim.sim_machine import Machine, busy_until, earliest
 

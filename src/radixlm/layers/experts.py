@@ -7,11 +7,14 @@ sorted    0: [2]   1: [0 1]   3: [0 2]   7: [1]             tokens of each exper
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from radixlm.kernels.chain import Together
+from radixlm.kernels.openmp import team
 from radixlm.layers.compiled import TensorOptions
 from radixlm.layers.linear import Linear
 from radixlm.layers.mlps import MLP, named, place_of
@@ -83,23 +86,14 @@ class ExpertMLP:
         of_pair = chosen.flatten()
         order = of_pair.argsort(stable=True)
         tokens = order // chosen.shape[1]
-        rows, made = x.index_select(0, tokens), x.new_empty(order.shape[0], x.shape[1])
-        start = 0
-        for expert, count in enumerate(of_pair.bincount().tolist()):
-            if count:
-                part = slice(start, start + count)
-                self._run(self._experts[expert], rows[part], made[part])
-                start += count
+        counts = enumerate(of_pair.bincount().tolist())
+        parts = {self._experts[expert]: count for expert, count in counts if count}
+        first = _products({mlp.gate_up: n for mlp, n in parts.items()}, x.index_select(0, tokens))
+        between = self._experts[0].between(first)
+        made = _products({mlp.down: n for mlp, n in parts.items()}, between)
         made.mul_(weights.flatten().index_select(0, order).unsqueeze(1))
         total = torch.zeros_like(x) if self._shared is None else self._shared(x)
         return total.index_add_(0, tokens, made)
-
-    @staticmethod
-    def _run(expert: MLP, rows: Tensor, out: Tensor) -> None:
-        if expert.is_compiled:
-            expert(rows, None, out)
-        else:
-            out.copy_(expert(rows))
 
     def linears(self) -> Iterator[tuple[str, Linear]]:
         """See `MLP`."""
@@ -111,3 +105,19 @@ class ExpertMLP:
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         yield from named(self.linears())
+
+
+def _products(linears: Mapping[Linear, int], x: Tensor) -> Tensor:
+    """Each of its number of rows of x, one after the other: (rows, in) -> (rows, out)."""
+    counts = list(linears.values())
+    parts, products = x.split(counts), [linear.product for linear in linears]
+    known = [product for product in products if product is not None]
+    if len(known) < len(products):
+        pairs = zip(linears, parts, strict=True)
+        return torch.cat([linear(part) for linear, part in pairs])
+    made = x.new_empty(x.shape[0], known[0].outputs, dtype=known[0].result)
+    rooms = [product.room(count) for product, count in zip(known, counts, strict=True)]
+    starts = itertools.accumulate(rooms, initial=team().scratch(sum(rooms)))
+    calls = zip(known, parts, made.split(counts), starts, strict=False)
+    Together()([product.prepared(*call) for product, *call in calls])
+    return made

@@ -55,7 +55,13 @@ class Linear:
     @property
     def is_compiled(self) -> bool:
         """Whether it is one call of a worker."""
-        return isinstance(self._packed, PanelProduct | QuantizedProduct)
+        return self.product is not None
+
+    @property
+    def product(self) -> PanelProduct | QuantizedProduct | None:
+        """The call, if it is one of a worker."""
+        its = self._packed
+        return its if isinstance(its, PanelProduct | QuantizedProduct) else None
 
     def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         """(tokens, in_features) -> (tokens, sum of the parts), half as many if gated. out: memory

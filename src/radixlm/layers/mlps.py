@@ -65,11 +65,16 @@ class MLP:
         """
         if self._between is None:
             return self.down(self.gate_up(x, gated), out)
-        made = self.gate_up(x)
+        return self.down(self.between(self.gate_up(x)))
+
+    def between(self, made: Tensor) -> Tensor:
+        """What the second product takes of what the first one gives."""
+        if self._between is None:
+            return made
         if not self._gated:
-            return self.down(self._between(made))
+            return self._between(made)
         gate, up = made.chunk(2, dim=-1)
-        return self.down(self._between(gate).mul_(up))
+        return self._between(gate).mul_(up)
 
     def linears(self) -> Iterator[tuple[str, Linear]]:
         """In the order in which they are computed, and where their names begin."""

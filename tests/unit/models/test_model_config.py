@@ -201,7 +201,7 @@ YARN = {"rope_type": "yarn", "factor": 4.0}
         (hf("starcoder2", norm_epsilon="small"), "norm_epsilon", "small"),
         (hf("cohere", layer_norm_eps=-1), "layer_norm_eps", "-1"),
         (hf("glm", partial_rotary_factor=1.5), "partial_rotary_factor", "1.5"),
-        (hf("glm", head_dim=16, partial_rotary_factor=0.3), "partial_rotary_factor", "0.3"),
+        (hf("glm", head_dim=16, partial_rotary_factor=0.2), "partial_rotary_factor", "0.2"),
         (hf("smollm3", no_rope_layers=[1, 2, 1]), "no_rope_layers", "[1, 2, 1]"),
         (hf("smollm3", no_rope_layers=[1, 0]), "no_rope_layers", "one for each of 3 layers"),
         (

@@ -38,7 +38,7 @@ class Outcome:
 
     left_out: lines and calls with which something was wrong. queued_ms: from arrival to the first
     step. duration_s: of the trace, by the virtual clock. wall_s: what the run itself took. bounds:
-    hit rates beside which this one stands, by their names.
+    hit rates beside which this one stands, by their names: see bounds.
     """
 
     trace: str
@@ -94,6 +94,7 @@ def measure(run: Run, done: Callable[[], object] = lambda: None) -> Done:
         done=done,
     )
     replay.run(sessions)
+    wall_s = round(time.perf_counter() - began, 3)
     stats, times, seconds = replay.core.stats(), replay.times, replay.clock.now()
     outcome = Outcome(
         trace=run.source.name,
@@ -117,7 +118,8 @@ def measure(run: Run, done: Callable[[], object] = lambda: None) -> Done:
         restored_tokens=scale * stats.disk_restored,
         retractions=stats.retractions,
         steps=stats.steps,
-        wall_s=round(time.perf_counter() - began, 3),
+        bounds=replay.history.bounds(replay.core.cache.capacity),
+        wall_s=wall_s,
     )
     return Done(outcome, problems)
 

@@ -16,6 +16,7 @@ from radixlm.core.errors import InvalidRequestError
 from radixlm.core.request import GenerateRequest, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine.assembly import make_cache, make_core, resolve_pin_budget
+from radixlm.sim.bounds import History
 from radixlm.sim.calls import Call, Problems, Session
 from radixlm.sim.cost_runner import CostRunner
 from radixlm.sim.costs import Costs
@@ -68,7 +69,7 @@ class Replay:
     config: kv_tokens is needed; the model is not read. users: how many sessions without a time go
     on at once. scale: tokens that one of a prompt stands for. problems: gets the calls that the
     engine refuses. disk: a tier below the pool. done: called after each call. calls: that were
-    answered. generated: tokens of their answers.
+    answered. generated: tokens of their answers. history: what was asked for, in order.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class Replay:
         cache = make_cache(config, policy, capacity, pins, self.clock)
         self._disk = SimDisk(self.clock, config, disk, scale) if disk is not None else None
         tiering = None if self._disk is None else self._disk.tiering
+        self.history = History(cache.page_size)
         self.core = make_core(config, cache, self._runner, None, tiering=tiering, clock=self.clock)
         self._numbers = count()
         # Calls that are going to come: time, number, session, place.
@@ -196,6 +198,8 @@ class Replay:
         if output.queued is not None:
             self.times.queued.append(output.queued)
             self._first_tokens[name] = now
+            call = under_way.call
+            self.history.note(call.prompt, call.answer, call.namespace)
         if not output.finished:
             return
         first, tokens = self._first_tokens.pop(name), under_way.call.answer.size

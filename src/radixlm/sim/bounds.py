@@ -152,7 +152,7 @@ class _Paths:
 
 def _clairvoyant(paths: _Paths, room: int) -> int:
     """Units found. What is used last goes first, what never is at once: a part is used no later
-    than those below it, so ends go before what they hang on.
+    than those below it, so a child goes before its parent.
     """
     resident, due = [0] * len(paths.sizes), [inf] * len(paths.sizes)
     heap: list[tuple[float, int, int]] = []

@@ -6,6 +6,9 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 
+import numpy as np
+import numpy.typing as npt
+
 _RATIO = 1.3
 _BINS = 56
 
@@ -32,24 +35,23 @@ def bin_of(age: int) -> int:
     return min(bisect_right(EDGES, age) - 1, BINS - 1)
 
 
-def densities(hazards: Sequence[float], most: int = BINS) -> list[float]:
-    """What it is worth to keep what has reached each of the first `most` bins unused: the best,
-    over times T, of P(used within T) / E(time held until then). hazards: of each bin, the share of
-    what reaches it that is used again in it.
+def worths(hazards: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """What it is worth to keep what has reached each bin unused: the best, over times T, of
+    P(used within T) / E(time held until then).
 
-    >>> [round(each, 3) for each in densities([0.5, 0.0, 0.0, 0.9], 4)]
-    [0.667, 0.353, 0.581, 1.636]
+    hazards: (rows, bins) of each bin, the share of what reaches it that is used again in it.
+
+    >>> worths(np.array([[0.5, 0.0, 0.0, 0.9]])).round(3).tolist()
+    [[0.667, 0.353, 0.581, 1.636]]
     """
-    found = []
-    for begin in range(most):
-        there, used, held, best = 1.0, 0.0, 0.0, 0.0
-        for at in range(begin, most):
-            hazard = hazards[at]
-            gone = there * hazard
-            used += gone
-            held += WIDTHS[at] * (there - gone / 2)
-            there -= gone
-            if hazard and used > best * held:
-                best = used / held
-        found.append(best)
+    bins = hazards.shape[1]
+    widths = np.array(WIDTHS[:bins])
+    found = np.empty_like(hazards)
+    for begin in range(bins):
+        here = hazards[:, begin:]
+        left = np.cumprod(1 - here, axis=1)
+        held = np.empty_like(left)
+        held[:, 0], held[:, 1:] = 1.0, left[:, :-1]
+        held = np.cumsum(widths[begin:] * held * (1 - here / 2), axis=1)
+        found[:, begin] = ((1 - left) / held).max(axis=1)
     return found

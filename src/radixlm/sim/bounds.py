@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from radixlm.cache.reuse_ages import BINS, EDGES, bin_of, densities
+from radixlm.cache.reuse_ages import BINS, EDGES, bin_of, worths
 from radixlm.core.keys import Key
 from radixlm.core.trace_lines import PrefixHasher
 
@@ -198,7 +198,7 @@ def _classes(paths: _Paths) -> Iterator[list[int]]:
 
 def _knowable(paths: _Paths, room: int) -> int:
     """Units found by a policy that knows of each class how its reuse ages are distributed, and
-    evicts the leaf that is worth least by that: see `densities`.
+    evicts the leaf that is worth least by that: see `worths`.
     """
     classes = list(_classes(paths))
     return _Judged(paths, _worths(paths, classes)).run(classes, room)
@@ -220,11 +220,7 @@ def _worths(paths: _Paths, classes: list[list[int]]) -> npt.NDArray[np.float64]:
     of_all = reused.sum(axis=0) / np.maximum(reached.sum(axis=0), 1)
     prior = _PRIOR * max(sum(paths.sizes), 1) / max(len(paths.sizes), 1)
     hazards = (reused + prior * of_all) / (reached + prior)
-    most = bin_of(total) + 1
-    worths = np.zeros((_CLASSES, BINS))
-    for kind in np.flatnonzero(reached[:, 0]).tolist():
-        worths[kind, :most] = densities(hazards[kind].tolist(), most)
-    return worths
+    return worths(hazards)
 
 
 class _Judged:

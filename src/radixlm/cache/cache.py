@@ -18,7 +18,7 @@ from radixlm.core.clock import Clock, WallClock
 from radixlm.core.config import check_page_size
 from radixlm.core.errors import ConfigError, InvalidKeyError, PinError
 from radixlm.core.keys import Key, KeyLike, Slots, as_trusted_key
-from radixlm.core.misses import Explained, MissReason, MissReport
+from radixlm.core.misses import POOL_SCALES, Explained, MissReason, MissReport
 from radixlm.core.moves import NOWHERE, Place
 
 # Trimming a leaf copies what is left of it, so decoding under pressure must not do it per token,
@@ -27,6 +27,7 @@ from radixlm.core.moves import NOWHERE, Place
 EVICTION_QUANTUM = 256
 _QUANTA_IN_POOL = 64
 _SHARE_OF_RESERVES = 1 / 8
+_OWN_SIZE = POOL_SCALES.index(1.0)
 
 
 class Usage(NamedTuple):
@@ -186,6 +187,9 @@ class RadixCache:
             ending = self._ending(match, known, array, size, limit, stored)
         in_use = self._private - self.laid_aside + self.tree.protected_size
         expected = self._reuse.expected(last, known, in_use)
+        learned = self.tree.order.learned
+        if learned is not None:
+            learned.duel.note(match.length, expected[_OWN_SIZE], size, self.capacity)
         if self.tiers:  # a pool of any size has the same ones
             expected = tuple([max(each, *stored) for each in expected])
         node = self.tree.inc_lock_ref(match, priority)

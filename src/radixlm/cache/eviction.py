@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
 from pkgutil import resolve_name
 from types import MappingProxyType
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, cast
 
+from radixlm.cache.learned import LEARNED, Learned
 from radixlm.cache.node import NO_SLOTS, TOKEN_BYTES, TreeNode
 from radixlm.core.errors import ConfigError
 
@@ -50,6 +51,8 @@ POLICIES: Mapping[str, Callable[[TreeNode], int]] = MappingProxyType(
     }
 )
 
+NAMES = (*POLICIES, LEARNED)
+
 
 class _Named:
     def __init__(self, name: str) -> None:
@@ -58,12 +61,16 @@ class _Named:
 
 
 def make_policy(name: str) -> EvictionPolicy:
-    """A policy by its name, or as `package.module:Class`. Raises ConfigError that lists them."""
+    """A policy by its name, one of NAMES, or as `package.module:Class`. Raises ConfigError that
+    lists them.
+    """
     if name in POLICIES:
         return _Named(name)
+    if name == LEARNED:
+        return Learned()
     if ":" not in name:
         raise ConfigError(
-            f"--eviction-policy {name!r} is not one of {', '.join(POLICIES)}, "
+            f"--eviction-policy {name!r} is not one of {', '.join(NAMES)}, "
             "nor has it the form package.module:Class"
         )
     try:
@@ -113,13 +120,18 @@ class EvictionOrder(Generic[LeafT]):
     whose key has grown since goes back to its new place; when a key has become smaller, the offer
     makes a second entry and the first one no longer counts.
 
+    While a policy that learns decides, the entries are in no order, since it draws from them; they
+    are put in order when it no longer does.
+
+    learned: the policy, if it is one that learns.
     by_id: every node of the tree, as the tree keeps them. len: entries, dead ones included.
     """
 
     def __init__(self, policy: Ranks[LeafT], by_id: Mapping[int, LeafT]) -> None:
-        self.policy = policy
         self._by_id = by_id
+        self._follow(policy)
         self._heap: list[int] = []
+        self._sorted = True
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -130,11 +142,21 @@ class EvictionOrder(Generic[LeafT]):
         if queued is not None and key >= queued:
             return False
         node.queued_key = key
+        if not self._sorted:
+            self._heap.append((key << _BITS) + node.id)
+            return True
         heappush(self._heap, (key << _BITS) + node.id)
         return queued is not None
 
     def pop(self) -> LeafT | None:
         """Take the unlocked leaf that goes first, or None when there is none."""
+        learned = self.learned
+        if learned is not None and learned.chooses:
+            self._sorted = False
+            chosen = learned.choose(self._heap, cast("Mapping[int, TreeNode]", self._by_id))
+            if chosen is not None:
+                return cast("LeafT", chosen)
+        self._sort()
         while self._heap:
             entry = heappop(self._heap)
             key, node = entry >> _BITS, self._by_id.get(entry & _LOW)
@@ -152,6 +174,7 @@ class EvictionOrder(Generic[LeafT]):
         """Of the first `most` entries those that count, in order, left where they are; an entry
         whose key has grown since is in its old place. O(most log most).
         """
+        self._sort()
         heap = self._heap
         ahead = [(heap[0], 0)] if heap else []
         for _ in range(min(most, len(heap))):
@@ -172,11 +195,21 @@ class EvictionOrder(Generic[LeafT]):
             (node, None if node.lock_ref or node.live or not node.resident else policy.key(node))
             for node in nodes
         ]
-        self.policy = policy
+        self._follow(policy)
         self._heap = [pair(key, node.id) for node, key in keys if key is not None]
         for node, key in keys:
             node.queued_key = key
-        heapify(self._heap)
+        self._sorted = False
+        self._sort()
+
+    def _follow(self, policy: Ranks[LeafT]) -> None:
+        self.policy = policy
+        self.learned = policy if isinstance(policy, Learned) else None
+
+    def _sort(self) -> None:
+        if not self._sorted:
+            heapify(self._heap)
+            self._sorted = True
 
     def is_bloated(self, node_count: int) -> bool:
         """Whether most entries no longer count, so that a rebuild pays."""

@@ -65,13 +65,13 @@ class TreeNode:
     inserted. created: a number that grows from node to node.
     weight: tokens (ghosts too) and nodes, in it and below; see `tokens_in` and `nodes_in`.
     queued_key: its place in the eviction order, None while it has none. evicted_at: seconds, by the
-    tree's clock, when it last lost tokens.
+    tree's clock, when it last lost tokens. kind: what Learned knows it by.
     """
 
     __slots__ = (
         "_extents", "children", "created", "edge", "end", "evicted_at", "held", "hits", "id",
-        "last_used", "live", "lock_ref", "namespace", "parent", "pins", "priority", "queued_key",
-        "resident", "slots", "stored", "weight",
+        "kind", "last_used", "live", "lock_ref", "namespace", "parent", "pins", "priority",
+        "queued_key", "resident", "slots", "stored", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -104,6 +104,7 @@ class TreeNode:
         self.weight = size * TOKEN_WEIGHT + NODE_WEIGHT
         self.queued_key: int | None = None
         self.evicted_at = 0.0
+        self.kind = 0
         self._extents: tuple[Extent, ...] | None = None
 
     def __len__(self) -> int:
@@ -169,7 +170,7 @@ class TreeNode:
         upper = TreeNode(upper_id, edge[:stop], slots[:offset].copy(), self.parent)
         upper.lock_ref, upper.pins, upper.priority = self.lock_ref, self.pins, self.priority
         upper.last_used, upper.hits, upper.created = self.last_used, self.hits, self.created
-        upper.evicted_at = self.evicted_at
+        upper.evicted_at, upper.kind = self.evicted_at, self.kind
         host, disk = self.stored
         upper.stored = min(host, offset), min(disk, offset)
         self.stored = max(host - offset, 0), max(disk - offset, 0)
@@ -287,6 +288,12 @@ def path_slots(node: TreeNode, start: int, stop: int) -> Slots:
     return np.concatenate(parts[::-1]) if parts else NO_SLOTS
 
 
+def joined(parts: list[Slots]) -> Slots:
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate(parts) if parts else NO_SLOTS
+
+
 def add_weight(node: TreeNode, more: int) -> None:
     """Add to the weight of a node and of all nodes above it."""
     at: TreeNode | None = node
@@ -309,6 +316,19 @@ def upward(node: TreeNode) -> Iterator[TreeNode]:
     while at is not None:
         yield at
         at = at.parent
+
+
+def is_mergeable(node: TreeNode) -> bool:
+    """Whether nothing tells `node` and its only child apart; a lock sets the age when it ends."""
+    if len(node.children) != 1 or node.parent is None:
+        return False
+    [child] = node.children.values()
+    return (
+        not node.held
+        and (child.last_used == node.last_used or child.lock_ref > 0)
+        and child.priority == node.priority
+        and (not child.resident or not node.absent)
+    )
 
 
 def walk(*tops: TreeNode) -> Iterator[TreeNode]:

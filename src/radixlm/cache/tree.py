@@ -19,6 +19,8 @@ from radixlm.cache.node import (
     TreeNode,
     add_weight,
     descend,
+    is_mergeable,
+    joined,
     page_key,
     upward,
     walk,
@@ -225,13 +227,17 @@ class RadixTree:
         node = self._end_of(match)
         self.uses = uses = self.uses + 1
         age, depth = uses - node.last_used, -1  # the root holds nothing
-        reuse, fresh = self.reuse, 0
+        reuse, fresh, learned = self.reuse, 0, self.order.learned
+        if learned is not None:
+            learned.now = uses
         at: TreeNode | None = node
         while at is not None:  # one walk for all that is due: it is what most requests cost
             if not at.lock_ref:
                 fresh += at.resident
                 if reuse is not None and at.resident:
                     reuse.leave(at.last_used, at.resident)
+            if learned is not None:
+                learned.asked(at, 0 if at.lock_ref else at.resident)
             at.lock_ref += 1
             at.hits += 1
             at.last_used = uses
@@ -262,7 +268,7 @@ class RadixTree:
         if self.changes is not None:
             self.changes.touch(node)
         self.uses += used
-        freed = 0
+        freed, learned, length = 0, self.order.learned if used else None, node.end
         at: TreeNode | None = node
         while at is not None:
             parent = at.parent
@@ -270,6 +276,8 @@ class RadixTree:
             at.lock_ref = locks = at.lock_ref - 1
             if not locks:
                 freed += at.resident
+                if learned is not None:
+                    learned.released(at, length)
                 if self.reuse is not None:
                     self.reuse.enter(at.last_used, at.resident)
                 if not at.live:
@@ -376,7 +384,7 @@ class RadixTree:
                 raise CacheError(f"{n_tokens} tokens to evict, but no unlocked leaf is left")
             freed.append(self.trim(leaf, n_tokens))
             n_tokens -= freed[-1].size
-        return freed[0] if len(freed) == 1 else _joined(freed)
+        return joined(freed)
 
     def discard(self, match: Match, keep: int) -> Slots:
         """Evict what a match found after its first `keep` tokens (whole pages), and all below, as
@@ -393,7 +401,7 @@ class RadixTree:
             spared = max(keep - node.start, 0)
             if node.resident > spared and not node.live and not node.lock_ref:
                 freed.append(self.trim(node, node.resident - spared))
-        return _joined(freed)
+        return joined(freed)
 
     def forget_ghosts(self, budget: int = 0) -> None:
         """Forget the longest evicted ghosts until the rest is within a budget of tokens."""
@@ -471,6 +479,8 @@ class RadixTree:
         parent.live += 1
         leaf.last_used = parent.last_used
         leaf.priority = priority
+        if self.order.learned is not None:
+            self.order.learned.made(leaf, parent)
         add_weight(parent, leaf.weight)
         if held:
             parent.held -= 1
@@ -512,6 +522,9 @@ class RadixTree:
             raise CacheError(f"node {node.id} can hold no ghosts")
         if not node.resident:
             parent.live += 1
+        if self.order.learned is not None:
+            self.order.learned.now = self.uses
+            self.order.learned.asked(node, slots.size)
         node.set_slots(np.concatenate((node.slots, slots)))
         self.evictable_size += slots.size
         self.stats.revived_tokens += slots.size
@@ -565,6 +578,8 @@ class RadixTree:
         add_weight(node, left - node.weight)
         if kept:
             self.stats.forgotten_tokens += node.ghosts
+            if self.order.learned is not None:
+                self.order.learned.forgotten(node, node.ghosts)
             if self.reuse is not None:
                 self.reuse.leave(node.last_used, node.ghosts)
             node.end -= node.ghosts
@@ -580,6 +595,8 @@ class RadixTree:
     def _drop(self, ghost: TreeNode) -> None:
         """Take a node out of which nothing is resident or stored."""
         self.stats.forgotten_tokens += len(ghost)
+        if self.order.learned is not None:
+            self.order.learned.forgotten(ghost, len(ghost))
         self.stats.leaves -= not ghost.children
         if self.reuse is not None:
             self.reuse.leave(ghost.last_used, len(ghost))
@@ -630,20 +647,3 @@ class RadixTree:
         self.evictable_size += n_tokens
         if self.reuse is not None:
             self.reuse.enter(node.last_used, n_tokens)
-
-
-def is_mergeable(node: TreeNode) -> bool:
-    """Whether nothing tells `node` and its only child apart; a lock sets the age when it ends."""
-    if len(node.children) != 1 or node.parent is None:
-        return False
-    [child] = node.children.values()
-    return (
-        not node.held
-        and (child.last_used == node.last_used or child.lock_ref > 0)
-        and child.priority == node.priority
-        and (not child.resident or not node.absent)
-    )
-
-
-def _joined(parts: list[Slots]) -> Slots:
-    return np.concatenate(parts) if parts else NO_SLOTS

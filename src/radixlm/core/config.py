@@ -75,7 +75,8 @@ class EngineConfig:
     )
     disable_radix_cache: bool = flag(False, "Share nothing and keep nothing after a request.")
     eviction_policy: str = flag(
-        "lru", "lru, lfu, fifo, mru, filo, slru, priority, or package.module:Class of your own."
+        "lru",
+        "lru, lfu, fifo, mru, filo, slru, priority, learned, or package.module:Class of your own.",
     )
     max_pinned_tokens: int | None = flag(
         None,

@@ -79,14 +79,17 @@ class PrefixHasher:
         keys = np.frombuffer(blake2b(secret, digest_size=32).digest(), dtype=_U64)
         self._first, self._second, self._third, self._last = keys
 
-    def ids(self, tokens: Key) -> Key:
-        """(tokens.size,) from 0 to 2**31 - 1."""
+    def prefixes(self, tokens: Key, namespace: str = "") -> npt.NDArray[np.uint64]:
+        """(tokens.size,) what stands for all tokens up to each, in 64 bits."""
         places = np.arange(1, tokens.size + 1, dtype=_U64)
         own = _mixed(tokens.astype(_U64) * (self._first | _U64(1)) + self._second)
         placed = _mixed(own ^ _mixed(places * _GOLDEN + self._third))
-        hashed: Key = (_mixed(np.cumsum(placed, dtype=_U64) ^ self._last) >> _U64(33)).astype(
-            np.int32
-        )
+        begin = int(self.name(namespace) or "0", 16)
+        return _mixed((np.cumsum(placed, dtype=_U64) + _U64(begin)) ^ self._last)
+
+    def ids(self, tokens: Key) -> Key:
+        """(tokens.size,) from 0 to 2**31 - 1."""
+        hashed: Key = (self.prefixes(tokens) >> _U64(33)).astype(np.int32)
         return hashed
 
     def name(self, text: str) -> str:

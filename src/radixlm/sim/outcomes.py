@@ -39,8 +39,8 @@ class Outcome:
 
     left_out: lines and calls with which something was wrong. queued_ms: from arrival to the first
     step. duration_s: of the trace, by the virtual clock. wall_s: what the run itself took. bounds:
-    hit rates beside which this one stands, by their names. imbalance: tokens that the replica with
-    most of them computed, over the mean.
+    hit rates beside which this one stands, by their names: see bounds. imbalance: tokens that the
+    replica with most of them computed, over the mean.
     """
 
     trace: str
@@ -99,6 +99,7 @@ def measure(run: Run, done: Callable[[], object] = lambda: None) -> Done:
         done=done,
     )
     replay.run(sessions)
+    wall_s = round(time.perf_counter() - began, 3)
     stats = [machine.core.stats() for machine in replay.machines]
     prompts, cached, computed = (
         [getattr(each, name) for each in stats]
@@ -129,7 +130,8 @@ def measure(run: Run, done: Callable[[], object] = lambda: None) -> Done:
         retractions=sum(each.retractions for each in stats),
         steps=sum(each.steps for each in stats),
         imbalance=round(max(computed) / mean, 3) if mean else 1.0,
-        wall_s=round(time.perf_counter() - began, 3),
+        bounds=replay.history.bounds(replay.capacity),
+        wall_s=wall_s,
     )
     return Done(outcome, problems)
 

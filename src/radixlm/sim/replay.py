@@ -14,6 +14,7 @@ from radixlm.core.errors import InvalidRequestError
 from radixlm.core.request import GenerateRequest, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineCore
+from radixlm.sim.bounds import History
 from radixlm.sim.calls import Call, Problems, Session
 from radixlm.sim.costs import Costs
 from radixlm.sim.machine_choice import Alone, ByTokens, Routing
@@ -68,7 +69,7 @@ class Replay:
     without a time go on at once. scale: tokens that one of a prompt stands for. problems: gets the
     calls that the engine refuses. disk: a tier below the pool. replicas: how many; routing: which
     of them takes a call. done: called after each call. calls: that were answered. generated: tokens
-    of their answers.
+    of their answers. history: what was asked for, in order.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class Replay:
             Machine(config, costs, self._coming_to, scale=scale, disk=disk) for _ in range(replicas)
         ]
         self.routing = (routing or (Alone if replicas == 1 else ByTokens))(self.machines)
+        self.history = History(self.machines[0].core.cache.page_size)
         self._numbers = count()
         # Calls that are going to come: time, number, session, place.
         self._due: list[tuple[float, int, Session, int]] = []
@@ -111,6 +113,11 @@ class Replay:
         """The only replica's."""
         (machine,) = self.machines
         return machine.core
+
+    @property
+    def capacity(self) -> int:
+        """Of all replicas."""
+        return sum(machine.core.cache.capacity for machine in self.machines)
 
     @property
     def seconds(self) -> float:
@@ -186,6 +193,8 @@ class Replay:
             self.times.queued.append(output.queued)
             self._first_tokens[name] = now
             self.routing.began(name)
+            call = under_way.call
+            self.history.note(call.prompt, call.answer, call.namespace)
         if not output.finished:
             return
         first, tokens = self._first_tokens.pop(name), under_way.call.answer.size

@@ -207,7 +207,7 @@ class TestNames:
         [
             (
                 "lrru",
-                "'lrru' is not one of lru, lfu, fifo, mru, filo, slru, priority, nor has it the",
+                "'lrru' is not one of lru, lfu, fifo, mru, filo, slru, priority, learned, nor",
             ),
             ("", "'' is not one of"),
             ("no_such_module_here:Thing", "no_such_module_here"),

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from radixlm.core.errors import ConfigError, QueueFullError
 from radixlm.core.keys import Key
 from radixlm.core.request import Namespace
@@ -24,6 +27,9 @@ _NEWEST_ANSWER = 0.05
 # computed lately. Four replicas on Mooncake's trace, hit rate / one cache of the size of all: 0.87
 # with 0, 0.93 with 1, 0.96 with 3, 0.98 with 10, which leaves queues longer.
 _CHURN = 3.0
+_MOST_GROWTH = 1e100
+
+Numbers = npt.NDArray[np.float64]
 
 
 class Why(StrEnum):
@@ -76,7 +82,7 @@ class Choice:
 
 class Offer(NamedTuple):
     """What a prompt would cost a replica, in its tokens. cached: expected to be there, `coming` of
-    it still computed for others. lately: what it computed lately.
+    it still computed for others.
     """
 
     replica: str
@@ -84,28 +90,77 @@ class Offer(NamedTuple):
     coming: int
     queue: float
     cost: float
-    lately: float
+
+
+class _Looked(NamedTuple):
+    """The same of all replicas, by number; an infinite cost for those that may not be chosen."""
+
+    candidates: int
+    cached: Numbers
+    coming: Numbers
+    queues: Numbers
+    costs: Numbers
+    lately: Numbers
+
+    def cheapest(self) -> int:
+        """Of equals that with more of the prompt, then that which computed less lately."""
+        [ties] = np.nonzero(self.costs == self.costs.min())
+        if ties.size > 1:
+            ties = ties[np.lexsort((self.lately[ties], -self.cached[ties]))]
+        return int(ties[0])
+
+    def fullest(self) -> int:
+        """That with most of the prompt; of equals that with the least queue."""
+        there = np.where(np.isfinite(self.costs), self.cached, -1.0)
+        [ties] = np.nonzero(there == there.max())
+        return int(ties[0] if ties.size == 1 else ties[self.queues[ties].argmin()])
 
 
 @dataclass(slots=True)
 class _Replica:
-    """What is known of one. ahead: tokens to compute for requests that have not begun to answer.
-    answering: tokens that those which have begun may still generate. lately: tokens computed, older
-    ones count less. seen: by its feed, epoch and the next number; None before its first snapshot.
+    """What is known of one. seen: by its feed, epoch and the next number; None before its first
+    snapshot.
     """
 
     name: str
     number: int
     capacity: int
-    ahead: int = 0
-    answering: float = 0.0
-    lately: float = 0.0
     seen: tuple[str, int] | None = None
     requests: set[str] = field(default_factory=set)
 
-    @property
-    def queue(self) -> float:
+
+class _Loads:
+    """What replicas have to do, by their numbers, as arrays: a choice looks at all of them.
+
+    ahead: tokens to compute for requests that have not begun to answer. answering: tokens that
+    those which have begun may still generate. lately: tokens computed, older ones count less: it is
+    the new ones that count more, by `_growth`.
+    """
+
+    def __init__(self) -> None:
+        self.ahead, self.answering, self.lately = np.zeros(0), np.zeros(0), np.zeros(0)
+        self._growth = 1.0
+
+    def add(self, number: int, lately: float) -> None:
+        if number == self.ahead.size:
+            self.ahead, self.answering, self.lately = (
+                np.append(each, 0.0) for each in (self.ahead, self.answering, self.lately)
+            )
+        self.ahead[number] = self.answering[number] = 0.0
+        self.lately[number] = lately
+
+    def queues(self) -> Numbers:
+        """(replicas,)"""
         return self.ahead + TOKENS_PER_ANSWER_TOKEN * self.answering
+
+    def send(self, number: int, tokens: int, capacity: int) -> None:
+        """So much is to be computed; what was before counts half after as much as `capacity`."""
+        self.ahead[number] += tokens
+        self._growth *= 2.0 ** (tokens / max(capacity, 1))
+        self.lately[number] += tokens * self._growth
+        if self._growth > _MOST_GROWTH:
+            self.lately /= self._growth
+            self._growth = 1.0
 
 
 @dataclass(slots=True)
@@ -132,7 +187,9 @@ class Router:
     def __init__(self) -> None:
         self.tree = ReplicaTree()
         self._replicas: dict[str, _Replica] = {}
-        self._numbers: set[int] = set()
+        self._by_number: dict[int, _Replica] = {}
+        self._loads = _Loads()
+        self._capacity = 0
         self._sent: dict[str, _Sent] = {}
         self._answer_tokens = _FIRST_ANSWER_TOKENS
 
@@ -144,10 +201,11 @@ class Router:
         """A replica may be chosen. capacity: tokens that it can hold. Raises ConfigError."""
         if name in self._replicas:
             raise ConfigError(f"a replica {name!r} is known already")
-        number = next(n for n in range(len(self._numbers) + 1) if n not in self._numbers)
-        self._numbers.add(number)
-        fewest = min((each.lately for each in self._replicas.values()), default=0.0)
-        self._replicas[name] = _Replica(name, number, capacity, lately=fewest)
+        number = next(n for n in range(len(self._by_number) + 1) if n not in self._by_number)
+        others = [each.number for each in self._replicas.values()]
+        self._loads.add(number, min(self._loads.lately[others], default=0.0))
+        self._replicas[name] = self._by_number[number] = _Replica(name, number, capacity)
+        self._capacity += capacity
 
     def leave(self, name: str) -> Sequence[str]:
         """A replica is gone; the requests that were sent to it and have not ended."""
@@ -155,7 +213,8 @@ class Router:
         if replica is None:
             return ()
         self.tree.forget(replica.number)
-        self._numbers.discard(replica.number)
+        del self._by_number[replica.number]
+        self._capacity -= replica.capacity
         for request_id in replica.requests:
             del self._sent[request_id]
         return tuple(replica.requests)
@@ -172,24 +231,26 @@ class Router:
         """Where a request goes; it counts as sent. among: those that may be chosen. Raises
         QueueFullError where there is none.
         """
-        offers = self.offers(namespace, key, among)
-        if not offers:
+        looked = self._look(namespace, key, among)
+        if not looked.candidates:
             raise QueueFullError("no replica can take a request now")
-        chosen = min(offers, key=_rank)
-        best = max(offers, key=lambda offer: (offer.cached, -offer.queue))
+        chosen = looked.cheapest()
+        best = looked.fullest()
+        replica = self._by_number[chosen]
+        there, coming = int(looked.cached[chosen]), int(looked.coming[chosen])
+        most = int(looked.cached[best])
         choice = Choice(
-            chosen.replica,
-            _why(len(offers), chosen, best),
+            replica.name,
+            _why(looked.candidates, there, most, coming),
             prompt=key.size,
-            cached=chosen.cached,
-            coming=chosen.coming,
-            missing=key.size - chosen.cached,
-            queue=chosen.queue,
-            best_cached=best.cached,
-            best_queue=best.queue,
-            candidates=len(offers),
+            cached=there,
+            coming=coming,
+            missing=key.size - there,
+            queue=float(looked.queues[chosen]),
+            best_cached=most,
+            best_queue=float(looked.queues[best]),
+            candidates=looked.candidates,
         )
-        replica = self._replicas[chosen.replica]
         self._send(request_id, replica, namespace, key, choice.missing, max_tokens)
         return choice
 
@@ -197,18 +258,39 @@ class Router:
         self, namespace: Namespace, key: Key, among: Collection[str] | None = None
     ) -> list[Offer]:
         """What a prompt would cost each replica now; changes nothing."""
-        candidates = [r for r in self._replicas.values() if among is None or r.name in among]
-        held, coming = self.tree.find(namespace, key)
-        size = key.size
-        mean = sum([r.lately for r in candidates]) / max(len(candidates), 1)
-        weight = _CHURN / mean if mean else 0.0
-        offers = []
-        for replica in candidates:
-            there, queue = coming.get(replica.number, 0), replica.queue
-            shared, missing = there - held.get(replica.number, 0), size - there
-            cost = missing + queue - shared + weight * missing * replica.lately
-            offers.append(Offer(replica.name, there, shared, queue, cost, replica.lately))
-        return offers
+        looked = self._look(namespace, key, among)
+        return [
+            Offer(
+                replica.name,
+                int(looked.cached[replica.number]),
+                int(looked.coming[replica.number]),
+                float(looked.queues[replica.number]),
+                float(looked.costs[replica.number]),
+            )
+            for replica in self._replicas.values()
+            if np.isfinite(looked.costs[replica.number])
+        ]
+
+    def _look(self, namespace: Namespace, key: Key, among: Collection[str] | None) -> _Looked:
+        found, loads, size = self.tree.find(namespace, key), self._loads, key.size
+        cached, held, absent = (np.zeros(loads.ahead.size) for _ in range(3))
+        for number, tokens in found.coming.items():
+            cached[number] = tokens
+        for number, tokens in found.held.items():
+            held[number] = tokens
+        names = self._replicas.keys() if among is None else among
+        absent.fill(np.inf)
+        count = 0
+        for name in names:
+            if (replica := self._replicas.get(name)) is not None:
+                absent[replica.number] = 0.0
+                count += 1
+        queues, missing, coming = loads.queues(), size - cached, cached - held
+        lately = loads.lately
+        mean = lately[absent == 0.0].sum() / max(count, 1)
+        churn = (_CHURN / mean if mean else 0.0) * missing * lately
+        costs = missing + queues - coming + churn + absent
+        return _Looked(count, cached, coming, queues, costs, lately)
 
     def began(self, request_id: str) -> None:
         """A request has its first token: its prompt is computed."""
@@ -217,8 +299,8 @@ class Router:
             return
         sent.begun = True
         replica = sent.replica
-        replica.ahead -= sent.missing
-        replica.answering += sent.answer
+        self._loads.ahead[replica.number] -= sent.missing
+        self._loads.answering[replica.number] += sent.answer
         self.tree.arrive(replica.number, sent.namespace, sent.key, computed=True)
 
     def ended(self, request_id: str, answer_tokens: int | None = None) -> None:
@@ -229,9 +311,9 @@ class Router:
         replica = sent.replica
         replica.requests.discard(request_id)
         if sent.begun:
-            replica.answering -= sent.answer
+            self._loads.answering[replica.number] -= sent.answer
         else:
-            replica.ahead -= sent.missing
+            self._loads.ahead[replica.number] -= sent.missing
             self.tree.arrive(replica.number, sent.namespace, sent.key, computed=False)
         if answer_tokens is not None:
             self._answer_tokens += _NEWEST_ANSWER * (answer_tokens - self._answer_tokens)
@@ -265,7 +347,11 @@ class Router:
 
     def loads(self) -> dict[str, tuple[int, float]]:
         """By replica: requests under way, and what is queued there, in tokens."""
-        return {name: (len(r.requests), r.queue) for name, r in self._replicas.items()}
+        queues = self._loads.queues()
+        return {
+            name: (len(each.requests), float(queues[each.number]))
+            for name, each in self._replicas.items()
+        }
 
     def _apply(self, replica: _Replica, changes: Sequence[Change]) -> None:
         for change in changes:
@@ -287,28 +373,15 @@ class Router:
         self.ended(request_id)  # one that is sent again
         self._sent[request_id] = _Sent(replica, namespace, key, missing, answer)
         replica.requests.add(request_id)
-        replica.ahead += missing
-        self._age(replica, missing)
+        self._loads.send(replica.number, missing, self._capacity)
         self.tree.send(replica.number, namespace, key)
 
-    def _age(self, replica: _Replica, computed: int) -> None:
-        """What was computed lately counts half after as much as fits into the replicas."""
-        capacity = sum(each.capacity for each in self._replicas.values())
-        factor = 0.5 ** (computed / max(capacity, 1))
-        for each in self._replicas.values():
-            each.lately *= factor
-        replica.lately += computed
 
-
-def _rank(offer: Offer) -> tuple[float, int, float]:
-    return offer.cost, -offer.cached, offer.lately
-
-
-def _why(candidates: int, chosen: Offer, best: Offer) -> Why:
+def _why(candidates: int, there: int, most: int, coming: int) -> Why:
     if candidates == 1:
         return Why.ONLY
-    if chosen.cached < best.cached:
+    if there < most:
         return Why.SPILLED
-    if not chosen.cached:
+    if not there:
         return Why.LEAST_LOADED
-    return Why.IN_FLIGHT if chosen.coming else Why.LONGEST_PREFIX
+    return Why.IN_FLIGHT if coming else Why.LONGEST_PREFIX

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
+import pickle
 from typing import Any
 
 import numpy as np
 import pytest
 
 from radixlm.core.config import EngineConfig
-from radixlm.core.errors import ConfigError, InvalidKeyError, InvalidRequestError
+from radixlm.core.errors import (
+    ConfigError,
+    InvalidKeyError,
+    InvalidRequestError,
+    RequestTooLargeError,
+)
 from radixlm.core.grammar import MAX_GRAMMAR_LENGTH, Grammar
 from radixlm.core.keys import as_key, common_prefix
-from radixlm.core.request import FinishReason, Piece, RequestOutput
+from radixlm.core.request import FinishReason, GenerateRequest, Namespace, Piece, RequestOutput
 from radixlm.core.sampling import SamplingParams
 
 
@@ -135,3 +141,15 @@ def test_outputs_join() -> None:
     assert list(again.as_it_came()) == [
         Piece(part.token_ids, part.text) for part in (first, last, last)
     ]
+
+
+def test_requests_and_errors_survive_pickling() -> None:
+    params = SamplingParams(temperature=0.5, logit_bias={3: 1.5}, stop_token_ids=frozenset({7}))
+    request = GenerateRequest("1", as_key([1, 2]), params, namespace=Namespace(cache_salt="s"))
+    again = pickle.loads(pickle.dumps(request))  # noqa: S301 - its own
+    assert again.params == params
+    assert again.key.tolist() == [1, 2]
+    assert again.namespace == request.namespace
+    error = RequestTooLargeError("long", param="prompt", prompt_tokens=9, longest_prompt=5)
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301
+    assert (str(again), again.param, again.longest_prompt) == ("long", "prompt", 5)

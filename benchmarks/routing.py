@@ -1,0 +1,215 @@
+"""Routing by tokens: hit rates of replicas beside one cache and beside other routers, the pace of a
+decision, a burst with one cold prefix, and a prefix that half of all requests have.
+
+    python -m benchmarks.routing [--trace mooncake_conversation_trace.jsonl] [--only hits]
+
+Replicas are simulated, by the product's engine core, cache and router; see docs/simulator.md. Ends
+in one JSON line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.routing_rivals import (
+    CacheAware,
+    PowerOfTwo,
+    PrefixCacheAffinity,
+    RoundRobin,
+)
+from benchmarks.rows import show_rows
+from radixlm.core.config import EngineConfig
+from radixlm.core.keys import as_key
+from radixlm.core.request import Namespace
+from radixlm.routing import News, Router
+from radixlm.sim.calls import Call, Problems, Session
+from radixlm.sim.costs import made_up
+from radixlm.sim.machine_choice import Alone, ByTokens, Routing
+from radixlm.sim.replay import Replay
+from radixlm.sim.sim_machine import Machine
+from radixlm.sim.sources import Source
+
+Make = Callable[[Sequence[Machine]], Routing]
+ROUTERS: dict[str, Make] = {
+    "tokens": ByTokens,
+    "round robin": RoundRobin,
+    "power of two": PowerOfTwo,
+    "prefix affinity": PrefixCacheAffinity,
+    "cache_aware": CacheAware,
+}
+_HERE = Namespace()
+
+
+class Workload(NamedTuple):
+    """tokens: of all pools together. per_block: tokens that stand for a block of a trace."""
+
+    place: str
+    tokens: int
+    costs: str
+    limit: int | None = None
+    users: int = 32
+    per_block: int = 512
+
+
+def workloads(trace: str | None) -> dict[str, Workload]:
+    made = {
+        "chats": Workload("chats", 100_000, "node", 400),
+        "agents": Workload("agents", 400_000, "node", 100),
+        "few-shot": Workload("few-shot", 60_000, "node", 400),
+    }
+    if trace is not None:
+        made["conversation trace"] = Workload(trace, 5_120_000, "none", per_block=1)
+    return made
+
+
+def hit_rate(work: Workload, replicas: int, make: Make) -> tuple[float, float]:
+    """And what the busiest replica computed, by the mean."""
+    problems = Problems()
+    source = Source(work.place, tokens_per_block=work.per_block, limit=work.limit)
+    sessions = source.open(problems)
+    config = EngineConfig(kv_tokens=work.tokens // replicas)
+    replay = Replay(
+        config,
+        made_up(work.costs),
+        problems,
+        users=work.users,
+        scale=sessions.scale,
+        replicas=replicas,
+        routing=make,
+    )
+    replay.run(sessions)
+    stats = [machine.core.stats() for machine in replay.machines]
+    computed = [each.computed_tokens for each in stats]
+    cached = sum(each.cached_tokens for each in stats)
+    prompts = sum(each.prompt_tokens for each in stats)
+    return cached / max(prompts, 1), max(computed) * len(computed) / max(sum(computed), 1)
+
+
+def hits(trace: str | None, counts: Sequence[int], routers: Sequence[str]) -> list[dict[str, Any]]:
+    """Hit rates over that of one cache as large as all together."""
+    rows = []
+    for name, work in workloads(trace).items():
+        alone, _ = hit_rate(work, 1, Alone)
+        for replicas in counts:
+            row: dict[str, Any] = {"workload": name, "replicas": replicas, "one cache": alone}
+            for router in routers:
+                rate, imbalance = hit_rate(work, replicas, ROUTERS[router])
+                row[router] = rate / alone
+                if router == "tokens":
+                    row["imbalance"] = imbalance
+            print(json.dumps(row), flush=True)
+            rows.append(row)
+    return rows
+
+
+def decision(nodes: int = 100_000, replicas: int = 64, asked: int = 2_000) -> dict[str, float]:
+    """Microseconds of one decision, and of taking it back."""
+    router, chosen = Router(), random.Random(0)
+    names = [f"replica-{n}" for n in range(replicas)]
+    for name in names:
+        router.join(name, 1_000_000)
+        router.take(name, News(name, 0, whole=True, changes=[]))
+    stems = [np.arange(1_000 * n, 1_000 * n + 500, dtype=np.int32) for n in range(200)]
+    prompts = []
+    while router.tree.nodes < nodes:
+        key = np.concatenate(
+            (chosen.choice(stems), np.array(chosen.choices(range(9_000_000), k=40), np.int32))
+        )
+        router.tree.hold(chosen.randrange(replicas), _HERE, as_key(key))
+        prompts.append(as_key(np.append(key, np.int32(7))))
+    spent = []
+    for number, key in enumerate(chosen.choices(prompts, k=asked)):
+        begun = time.perf_counter()
+        router.choose(str(number), _HERE, key)
+        spent.append(time.perf_counter() - begun)
+        router.ended(str(number))
+    cut = statistics.quantiles(spent, n=100)
+    return {"nodes": router.tree.nodes, "median_us": 1e6 * cut[49], "p99_us": 1e6 * cut[98]}
+
+
+def burst(replicas: int = 4, requests: int = 64, prefix: int = 2_000) -> float:
+    """Tokens computed over the fewest possible: a cold prefix, all at once."""
+    shared = list(range(prefix))
+    calls = [
+        Session((Call(as_key([*shared, 9_000 + n]), as_key([1] * 8)),), at=0.0)
+        for n in range(requests)
+    ]
+    replay = Replay(EngineConfig(kv_tokens=20_000), made_up("node"), Problems(), replicas=replicas)
+    replay.run(calls)
+    computed = sum(machine.core.stats().computed_tokens for machine in replay.machines)
+    return computed / (prefix + requests * (1 + 7))
+
+
+class _Watched(ByTokens):
+    """Looks at the queues at each arrival."""
+
+    def __init__(self, machines: Sequence[Machine]) -> None:
+        super().__init__(machines)
+        self.seen: list[float] = []
+
+    def choose(self, name: str, call: Call, /) -> Machine:
+        machine = super().choose(name, call)
+        loads = [queue for _, queue in self.router.loads().values()]
+        self.seen.append(max(loads) / (sum(loads) / len(loads)) if sum(loads) else 1.0)
+        return machine
+
+
+def skew(replicas: int = 4, requests: int = 2_000) -> float:
+    """Largest queue over the mean, the mean of all arrivals: half of them have one prefix."""
+    chosen, watched = random.Random(1), []
+    stems = [np.arange(10_000 * n, 10_000 * n + 2_000, dtype=np.int32) for n in range(64)]
+    sessions = []
+    for n in range(requests):
+        stem = stems[0] if n % 2 else chosen.choice(stems)
+        own = np.arange(3_000_000 + 100 * n, 3_000_100 + 100 * n, dtype=np.int32)
+        call = Call(as_key(np.concatenate((stem, own))), as_key([1] * 64))
+        sessions.append(Session((call,), at=n / 200))
+
+    def make(machines: Sequence[Machine]) -> Routing:
+        watched.append(_Watched(machines))
+        return watched[0]
+
+    Replay(
+        EngineConfig(kv_tokens=60_000),
+        made_up("node"),
+        Problems(),
+        replicas=replicas,
+        routing=make,
+    ).run(sessions)
+    return statistics.mean(watched[0].seen[100:])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trace", help="Mooncake's conversation trace")
+    parser.add_argument("--only", choices=("hits", "many", "decision", "burst", "skew"))
+    args = parser.parse_args()
+    found: dict[str, Any] = {}
+    parts: dict[str, Callable[[], Any]] = {
+        "decision": decision,
+        "burst": burst,
+        "skew": skew,
+        "many": lambda: hits(args.trace, (64,), ["tokens"]),
+        "hits": lambda: hits(args.trace, (2, 4), list(ROUTERS)),
+    }
+    for name, part in parts.items():
+        if args.only in (None, name):
+            found[name] = part()
+            if not isinstance(found[name], list):
+                print(name, found[name], flush=True)
+    for name in ("hits", "many"):
+        if name in found:
+            show_rows("hit rate / that of one cache as large", found[name])
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""Replicas report, and requests are sent where they are heard of."""
+
+from __future__ import annotations
+
+import pytest
+
+from radixlm.core.clock import VirtualClock
+from radixlm.core.errors import QueueFullError
+from radixlm.core.keys import as_key
+from radixlm.core.request import Namespace
+from radixlm.routing import FrontDesk, Held, News, Report
+from radixlm.routing.front_desk import GONE_SECONDS, LOST_SECONDS, SILENT_SECONDS
+
+HERE = Namespace()
+PROMPT = as_key(range(100))
+
+
+class Scene:
+    def __init__(self, *names: str) -> None:
+        self.clock = VirtualClock()
+        self.desk = FrontDesk(self.clock)
+        self.names = names
+        self.speak(*names, news=[News("epoch", 0, whole=True, changes=[])])
+
+    def speak(self, *names: str, **what) -> list[bool]:
+        return [self.desk.report(Report(name, 1_000, **what)) for name in names]
+
+    def choose(self, request_id: str = "1"):
+        return self.desk.choose(request_id, HERE, PROMPT, 8, self.names)
+
+    def requests(self) -> dict[str, int]:
+        return {each.replica: each.requests for each in self.desk.replicas()}
+
+
+def test_a_replica_that_is_not_known_must_report_all_it_holds():
+    scene = Scene("a")
+    change = News("epoch", 0, whole=False, changes=[Held(HERE, PROMPT)])
+    assert scene.speak("a", news=[change]) == [True]
+    assert scene.choose().cached == 100
+    restarted = Scene()
+    assert restarted.speak("a", news=[change._replace(number=1)]) == [False]
+    assert restarted.speak("a") == [False]
+    assert restarted.speak("a", news=[News("epoch", 2, whole=True, changes=[])]) == [True]
+
+
+def test_who_is_silent_is_not_chosen_and_then_forgotten():
+    scene = Scene("a", "b")
+    first = scene.choose()
+    other = ({"a", "b"} - {first.replica}).pop()
+    scene.clock.advance(SILENT_SECONDS + 1)
+    scene.speak(other)
+    assert scene.choose("2").replica == other
+    scene.clock.advance(GONE_SECONDS)
+    scene.speak(other)
+    assert set(scene.requests()) == {other}
+    assert scene.choose("3").candidates == 1
+    scene.clock.advance(SILENT_SECONDS + 1)
+    assert scene.choose("4").replica == other, "better than nobody"
+
+
+def test_what_began_and_ended_is_taken_from_reports():
+    scene = Scene("a", "b")
+    name = scene.choose().replica
+    assert scene.requests()[name] == 1
+    scene.speak(name, began=["1"], ended=[("1", 4)])
+    assert scene.requests() == {"a": 0, "b": 0}
+    [there] = [each for each in scene.desk.replicas() if each.replica == name]
+    assert sum(there.chosen.values()) == 1
+    assert scene.choose("2").cached == 100
+
+
+def test_requests_that_never_came_are_taken_back():
+    scene = Scene("a", "b")
+    name = scene.choose().replica
+    scene.clock.advance(LOST_SECONDS - 1)
+    scene.speak("a", "b", under_way=[])
+    assert scene.requests()[name] == 1
+    scene.clock.advance(2)
+    scene.speak("a", "b", under_way=["1"])
+    assert scene.requests()[name] == 1
+    scene.speak("a", "b", under_way=[])
+    assert scene.requests()[name] == 0
+
+
+def test_a_replica_that_leaves_takes_its_requests_with_it():
+    scene = Scene("a", "b")
+    name = scene.choose().replica
+    scene.desk.leave(name)
+    scene.desk.leave(name)
+    assert set(scene.requests()) == {"a", "b"} - {name}
+    assert scene.speak(name) == [False]
+    with pytest.raises(QueueFullError):
+        scene.desk.choose("2", HERE, PROMPT, 8, ["nobody"])
+
+
+def test_offers_change_nothing():
+    scene = Scene("a", "b")
+    name = scene.choose().replica
+    offers = {each.replica: each for each in scene.desk.offers(HERE, PROMPT)}
+    assert offers[name].coming == 100
+    assert offers == {each.replica: each for each in scene.desk.offers(HERE, PROMPT, ["a", "b"])}
+    assert sum(scene.requests().values()) == 1

@@ -103,3 +103,12 @@ def test_a_salt_is_a_secret_among_those_who_share_a_key(engine):
         told = shown(key, **flags)
         assert "nobody knows" in told
         assert "behind a salt" in told
+
+
+@pytest.mark.parametrize(
+    "path", ["/cache/tree?", "/cache/events?", "/cache/node/1?", "/cache/search?q=a&"]
+)
+def test_one_engine_has_no_replicas(fake, path):
+    answer = fake.request("GET", f"{path}replica=x")
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "replica"

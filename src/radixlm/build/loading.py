@@ -83,7 +83,7 @@ class ModelInfo:
     threads: that compute, where that is the CPU.
     deterministic: whether a request has the same bits in any company.
     kv_cache_dtype: what keys and values are kept in. quantization: what weights were made when they
-    were loaded; empty: they are as they were stored.
+    were loaded; empty: they are as they were stored. routed: it is one of several, or may be.
     """
 
     name: str
@@ -107,6 +107,7 @@ class ModelInfo:
     host_tokens: int = 0
     disk_cache: str = ""
     disk_tokens: int = 0
+    routed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

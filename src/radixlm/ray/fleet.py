@@ -61,7 +61,7 @@ class Fleet:
         chat_template: ChatTemplate | None,
     ) -> None:
         self.config: EngineConfig = described.config
-        self.info, self.limits = described.info, described.limits
+        self.info, self.limits = replace(described.info, routed=True), described.limits
         self.tokenizer, self.chat_template = tokenizer, chat_template
         self._handle, self._desk = handle, desk
         self._under_way: set[str] = set()

@@ -58,6 +58,12 @@ class TreeParams(Body):
     replica: Replica = None
 
 
+class NodeParams(Body):
+    """GET /cache/node/{node_id}."""
+
+    replica: Replica = None
+
+
 class SearchParams(Body):
     """GET /cache/search."""
 
@@ -243,12 +249,15 @@ async def cache_events(request: Request, params: Annotated[TreeParams, Query()])
     response_model=tree_nodes.NodeWhole,
     responses=noted(*_LOOKING, NotFoundError, admin=True),
 )
-async def cache_node(request: Request, node_id: str) -> Response:
+async def cache_node(
+    request: Request, node_id: str, params: Annotated[NodeParams, Query()]
+) -> Response:
     """One node, with all of its text."""
     service = service_of(request)
     if not _NODE_ID.fullmatch(node_id):
         raise NotFoundError(f"there is no node {node_id!r:.80}", param="node_id")
     query = replace(seen_by(request), node=int(node_id), max_depth=0, max_nodes=1)
+    query = replace(query, replica=params.replica)
     tree = (await service.engine.look(query)).tree
     writer = tree_nodes.NodeWriter(
         service.engine.tokenizer,

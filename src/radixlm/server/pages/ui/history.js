@@ -26,6 +26,12 @@ export class History {
     this.#trim(time);
   }
 
+  /** Forget all: what comes is of another tree. */
+  clear() {
+    [this.#events, this.#wholes, this.samples] = [[], [], []];
+    this.#dropped = this.#weight = 0;
+  }
+
   /** The first moment that is still known. */
   get since() {
     return this.#wholes[0]?.time ?? Infinity;

@@ -11,6 +11,7 @@ import { setUpLoads } from "./loads.js";
 import { showMiss } from "./misses.js";
 import { followNode, sayNode, showNode, showPath, showTable, showTip } from "./nodes.js";
 import { countSaved, showNumbers, spoken } from "./numbers.js";
+import { ofReplica, setUpReplicas } from "./replicas.js";
 import { setUpSearch } from "./search.js";
 import { follow } from "./stream.js";
 import { byId } from "./text.js";
@@ -62,7 +63,16 @@ function open(id) {
   live.path = above < 0 ? live.path : live.path.slice(0, above); // up again works before the answer is here
   page.stop();
   const node = id === undefined ? "" : `&node=${id}`;
-  page.stop = follow(`cache/events?max_nodes=${MOST_NODES}${node}`, { event: take, state: showLink, refused });
+  page.stop = follow(ofReplica(`cache/events?max_nodes=${MOST_NODES}${node}`), { event: take, state: showLink, refused });
+}
+
+/** Another tree: its ids mean other nodes. */
+function startAnew() {
+  look(undefined);
+  choose(undefined);
+  page.watched = undefined;
+  history.clear();
+  open(undefined);
 }
 
 function refused(error) {
@@ -261,9 +271,10 @@ async function start() {
     byId("canvas").focus(); // the list that was chosen from is gone
   });
   await pass();
-  open(undefined);
+  const { served_model_name: name, routed } = await getJson("get_model_info");
+  if (routed) await setUpReplicas(startAnew);
+  else open(undefined);
   setUpRounds();
-  const { served_model_name: name } = await getJson("get_model_info");
   byId("model").textContent = name;
   const explains = await showAdvice();
   if (explains) setInterval(showAdvice, ADVICE_MS);

@@ -1,6 +1,7 @@
 // What is told of single nodes: where the pointer is, the one that is selected, the heaviest.
 
 import { getJson } from "./api.js";
+import { ofReplica } from "./replicas.js";
 import { byId, count, counted, element, manyLines, oneLine } from "./text.js";
 
 const HEAVIEST = 20;
@@ -54,7 +55,7 @@ export async function showNode(node, tree) {
   followNode(tree);
   byId("node-text").textContent = manyLines(node.text ?? "") + (node.cut ? "…" : "");
   try {
-    const whole = await getJson(`cache/node/${node.id}`);
+    const whole = await getJson(ofReplica(`cache/node/${node.id}`));
     if (panel.dataset.id === String(node.id)) {
       byId("node-text").textContent = manyLines(whole.text ?? "") + (whole.cut ? "…" : "");
     }

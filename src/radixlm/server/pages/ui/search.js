@@ -1,6 +1,7 @@
 // Finds the node of a text.
 
 import { getJson } from "./api.js";
+import { ofReplica } from "./replicas.js";
 import { byId, element, oneLine } from "./text.js";
 
 const QUIET_MS = 250;
@@ -24,7 +25,7 @@ export function setUpSearch(chosen) {
     const text = field.value;
     if (!text.trim()) return close();
     try {
-      const found = await getJson(`cache/search?q=${encodeURIComponent(text)}`, control.signal);
+      const found = await getJson(ofReplica(`cache/search?q=${encodeURIComponent(text)}`), control.signal);
       list.replaceChildren(...found.matches.map((match) => result(match, pick)));
       if (!found.matches.length) list.append(element("p", "Nothing in the cache holds this text."));
       else if (!found.complete) list.append(element("p", "There may be more."));

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 
+from benchmarks.deployed import REPLICA, ROUTER, Deployed, serving, until
 from radixlm.build import Engine
 from radixlm.core.sampling import SamplingParams
 
@@ -29,82 +21,13 @@ STORY = "Once upon a time there was a little girl who lived in a village near th
 START_SECONDS = 180
 
 
-class Deployment:
-    """A running `radixlm deploy`, and a client of it."""
-
-    def __init__(self, url: str, process: subprocess.Popen[str]) -> None:
-        self.client = httpx.Client(base_url=url, timeout=120)
-        self._process = process
-
-    def complete(self, prompt: str | list[str], **fields: Any) -> httpx.Response:
-        body = {"prompt": prompt, "max_tokens": 12, "temperature": 0, "cache_report": True}
-        return self.client.post("/v1/completions", json=body | fields)
-
-    def replicas(self) -> dict[str, Any]:
-        found = self.client.get("/router/replicas").json()["replicas"]
-        return {each["replica"]: each for each in found}
-
-    def pids(self, name: str) -> list[int]:
-        """Its processes whose titles begin like this."""
-        return [pid for pid, title in self._processes() if title.startswith(name)]
-
-    def _processes(self) -> Iterator[tuple[int, str]]:
-        parents, titles = {}, {}
-        for folder in Path("/proc").iterdir():
-            with suppress(OSError, ValueError):
-                pid = int(folder.name)
-                status = (folder / "status").read_text()
-                parents[pid] = int(re.findall(r"PPid:\s+(\d+)", status)[0])
-                titles[pid] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-        for pid, title in titles.items():
-            at = pid
-            while at in parents and at != self._process.pid:
-                at = parents[at]
-            if at == self._process.pid:
-                yield pid, title
-
-
-@contextmanager
-def deployed(*flags: str) -> Iterator[Deployment]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    command = [sys.executable, "-c", "from radixlm.cli.start import main; main()", "deploy"]
-    process = subprocess.Popen(  # noqa: S603 - this repository's own command
-        [*command, "--port", port, *flags], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()  # when it is ready, or has failed
-        assert "RadixLM serves" in line, line
-        made = Deployment(f"http://127.0.0.1:{port}", process)
-        with made.client:
-            yield made
-    finally:
-        process.send_signal(signal.SIGINT)
-        try:
-            process.communicate(timeout=60)
-        finally:
-            process.kill()
-
-
 @pytest.fixture(scope="module")
-def two() -> Iterator[Deployment]:
-    with deployed("--replicas", "2", "--kv-tokens", "3000") as made:
+def two() -> Iterator[Deployed]:
+    with serving("deploy", "--replicas", "2", "--kv-tokens", "3000") as made:
         yield made
 
 
-def until(holds: Callable[[], bool], seconds: float = 60) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        with suppress(httpx.HTTPError, KeyError):
-            if holds():
-                return True
-        time.sleep(0.2)
-    return False
-
-
-def test_replicas_serve_as_one_server(two: Deployment):
+def test_replicas_serve_as_one_server(two: Deployed):
     assert two.client.get("/health").status_code == 200
     with Engine(kv_tokens=3000) as engine:
         [alone] = engine.generate(STORY, SamplingParams(max_tokens=12, temperature=0))
@@ -132,7 +55,10 @@ def test_replicas_serve_as_one_server(two: Deployment):
     assert STORY[:20] in trees[0].text
     assert STORY[:20] not in trees[1].text
     assert two.client.get("/cache/tree", params={"replica": "x"}).status_code == 400
-    assert until(lambda: f'radixlm:replica_cached_tokens{{replica="{home}"}}' in metrics(two))
+    assert (
+        until(lambda: f'radixlm:replica_cached_tokens{{replica="{home}"}}' in metrics(two), 30)
+        is not None
+    )
     assert 'router_decisions_total{replica="' in metrics(two)
 
     too_long = two.complete("x", max_tokens=100_000)
@@ -144,18 +70,18 @@ def test_replicas_serve_as_one_server(two: Deployment):
     assert two.complete(STORY).json()["cache_report"]["cached_tokens"]["device"] == 0
 
 
-def metrics(of: Deployment) -> str:
+def metrics(of: Deployed) -> str:
     return of.client.get("/metrics").text
 
 
-def test_nothing_is_lost_when_processes_die(two: Deployment):
+def test_nothing_is_lost_when_processes_die(two: Deployed):
     before = set(two.replicas())
     [expected] = [each["text"] for each in two.complete(STORY).json()["choices"]]
     with ThreadPoolExecutor(8) as pool:
         answers = []
         for victims in (
-            two.pids("ray::FrontDesk"),
-            two.pids("ray::ServeReplica:radixlm:replica")[:1],
+            two.pids(ROUTER),
+            two.pids(REPLICA)[:1],
         ):
             assert len(victims) == 1
             answers += [pool.submit(two.complete, STORY, max_tokens=12) for _ in range(16)]
@@ -169,11 +95,7 @@ def test_nothing_is_lost_when_processes_die(two: Deployment):
         else:  # it had begun to answer
             assert "is gone" in body["error"]["message"]
     assert sum(reply.status_code == 200 for reply in replies) >= len(replies) - 16
-    assert until(lambda: len(before ^ set(live(two))) == 2, START_SECONDS)
-    assert all(each["requests"] == 0 for each in live(two).values())
+    assert until(lambda: len(before ^ set(two.replicas())) == 2, START_SECONDS) is not None
+    assert all(each["requests"] == 0 for each in two.replicas().values())
     again = two.complete(STORY).json()["cache_report"]
     assert again["cached_tokens"]["device"] > 0 or again["replica"] not in before
-
-
-def live(of: Deployment) -> dict[str, Any]:
-    return {name: each for name, each in of.replicas().items() if each["silent_seconds"] < 3}

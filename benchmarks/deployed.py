@@ -1,0 +1,95 @@
+"""A running `radixlm deploy`, its client, and its processes."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+REPLICA, ROUTER = "ray::ServeReplica:radixlm:replica", "ray::FrontDesk"
+INGRESS, PROXY = "ray::ServeReplica:radixlm:ingress", "ray::ProxyActor"
+_RADIXLM = (sys.executable, "-c", "from radixlm.cli.start import main; main()")
+_SILENT_SECONDS = 3.0
+
+
+class Deployed:
+    """client: of its HTTP address."""
+
+    def __init__(self, url: str, pid: int) -> None:
+        self.client = httpx.Client(base_url=url, timeout=120)
+        self._pid = pid
+
+    def complete(self, prompt: str | list[str], **fields: Any) -> httpx.Response:
+        """A greedy completion with its report."""
+        body = {"prompt": prompt, "max_tokens": 12, "temperature": 0, "cache_report": True}
+        return self.client.post("/v1/completions", json=body | fields)
+
+    def replicas(self) -> dict[str, dict[str, Any]]:
+        """Those that report, by name."""
+        found = self.client.get("/router/replicas").json()["replicas"]
+        return {each["replica"]: each for each in found if each["silent_seconds"] < _SILENT_SECONDS}
+
+    def pids(self, name: str) -> list[int]:
+        """Its processes whose titles begin like this."""
+        parents, titles = {}, {}
+        for folder in Path("/proc").iterdir():
+            with suppress(OSError, ValueError):
+                pid = int(folder.name)
+                status = (folder / "status").read_text()
+                parents[pid] = int(re.findall(r"PPid:\s+(\d+)", status)[0])
+                titles[pid] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        return [
+            pid
+            for pid, title in titles.items()
+            if title.startswith(name) and self._pid in _line(pid, parents)
+        ]
+
+
+def _line(pid: int, parents: dict[int, int]) -> Iterator[int]:
+    while pid in parents:
+        yield pid
+        pid = parents[pid]
+
+
+@contextmanager
+def serving(command: str, *flags: str) -> Iterator[Deployed]:
+    """command: `deploy`, or `serve`. On the demo model, unless flags say otherwise."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    process = subprocess.Popen(
+        [*_RADIXLM, command, "--port", port, *flags], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        line = process.stdout.readline() if process.stdout else ""  # when it is ready, or failed
+        if "RadixLM serves" not in line:
+            raise RuntimeError(f"radixlm {command} did not start")
+        made = Deployed(f"http://127.0.0.1:{port}", process.pid)
+        with made.client:
+            yield made
+    finally:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.communicate(timeout=60)
+        finally:
+            process.kill()
+
+
+def until(holds: Callable[[], bool], seconds: float) -> float | None:
+    """In how many seconds it holds; None where it does not."""
+    begun = time.monotonic()
+    while time.monotonic() - begun < seconds:
+        with suppress(httpx.HTTPError, KeyError, ValueError):
+            if holds():
+                return time.monotonic() - begun
+        time.sleep(0.1)
+    return None

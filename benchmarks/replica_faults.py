@@ -1,0 +1,137 @@
+"""Processes of a deployment die or hang under load: what becomes of requests, and of the cache.
+
+    python -m benchmarks.replica_faults [--kills 30]
+
+Threads ask for the same few prompts again and again. Each answer is compared with the one of the
+start. A request that had begun to answer may end with an error that says so; where the ingress or
+the proxy dies, connections may break. Ends in one JSON line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from functools import partial
+
+import httpx
+
+from benchmarks.deployed import INGRESS, PROXY, REPLICA, ROUTER, Deployed, serving, until
+
+_PROMPTS = [
+    f"{name} lived in a village near the forest. One day {name} went to the market and"
+    for name in ("Anna", "Ben", "Clara", "David", "Emma", "Fritz")
+]
+_WITHIN_SECONDS = 60.0
+_HANG_SECONDS = 20.0
+
+
+class Load:
+    """Threads that ask until it is closed. outcomes: how many of each kind."""
+
+    def __init__(self, deployed: Deployed, threads: int = 6) -> None:
+        self.outcomes: Counter[str] = Counter()
+        self._deployed = deployed
+        self._wanted = {prompt: self._text(prompt) for prompt in _PROMPTS}
+        self._end = threading.Event()
+        self._threads = [threading.Thread(target=self._ask) for _ in range(threads)]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        self._end.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _text(self, prompt: str) -> str:
+        text: str = self._deployed.complete(prompt).json()["choices"][0]["text"]
+        return text
+
+    def _ask(self) -> None:
+        chosen = random.Random(threading.get_ident())
+        while not self._end.is_set():
+            prompt = chosen.choice(_PROMPTS)
+            try:
+                answer = self._deployed.complete(prompt)
+                body = answer.json()
+            except httpx.TransportError:
+                self.outcomes["connection broke"] += 1
+                time.sleep(0.2)
+                continue
+            except ValueError:  # the proxy's own words
+                self.outcomes[f"status {answer.status_code}, no JSON"] += 1
+                continue
+            if answer.status_code == 200:
+                right = body["choices"][0]["text"] == self._wanted[prompt]
+                self.outcomes["right" if right else "WRONG"] += 1
+            elif "is gone" in body["error"]["message"]:
+                self.outcomes["had begun, ended with an error"] += 1
+            else:
+                self.outcomes[f"LOST: {body['error']['message'][:80]}"] += 1
+
+
+def faults(deployed: Deployed, kills: int) -> dict[str, object]:
+    """Each kind of fault, then what was seen; seconds until all is as before."""
+    found: dict[str, object] = {}
+    plan = [("replica", REPLICA, kills), ("router", ROUTER, max(kills // 5, 1))]
+    plan += [("ingress", INGRESS, max(kills // 10, 1)), ("proxy", PROXY, max(kills // 10, 1))]
+    for name, title, times in plan:
+        load, back = Load(deployed), []
+        for _ in range(times):
+            count = len(deployed.pids(title))
+            [victim, *_] = deployed.pids(title)
+            os.kill(victim, signal.SIGKILL)
+            seconds = until(partial(_whole, deployed, title, count, victim), _WITHIN_SECONDS)
+            back.append(seconds)
+        time.sleep(1)
+        load.close()
+        found[name] = _seen(load, times, back)
+        print(name, json.dumps(found[name]), flush=True)
+    load = Load(deployed)
+    [victim, *_] = deployed.pids(REPLICA)
+    os.kill(victim, signal.SIGSTOP)
+    time.sleep(_HANG_SECONDS)
+    if victim in deployed.pids(REPLICA):
+        os.kill(victim, signal.SIGCONT)
+    seconds = until(lambda: len(deployed.replicas()) == 2, _WITHIN_SECONDS)
+    load.close()
+    found["hang"] = _seen(load, 1, [seconds])
+    print("hang", json.dumps(found["hang"]), flush=True)
+    return found
+
+
+def _whole(deployed: Deployed, title: str, count: int, gone: int) -> bool:
+    pids = deployed.pids(title)
+    reported = deployed.replicas()
+    return gone not in pids and len(pids) == count and len(reported) == 2
+
+
+def _seen(load: Load, times: int, back: list[float | None]) -> dict[str, object]:
+    known = sorted(each for each in back if each is not None)
+    return {
+        "times": times,
+        "outcomes": dict(load.outcomes),
+        "not back": sum(each is None for each in back),
+        "median_seconds": round(known[len(known) // 2], 1) if known else None,
+        "most_seconds": round(known[-1], 1) if known else None,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=30)
+    args = parser.parse_args()
+    with serving("deploy", "--replicas", "2", "--kv-tokens", "3000") as deployed:
+        found = faults(deployed, args.kills)
+        requests = {name: each["requests"] for name, each in deployed.replicas().items()}
+        found["requests left in the router's books"] = requests
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

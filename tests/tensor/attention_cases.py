@@ -241,13 +241,16 @@ def random_shapes(rng: np.random.Generator) -> list[tuple[int, int]]:
 class DenseAttend:
     """Causal attention among one sequence's tokens, each step all of them: no cache at all."""
 
-    def __init__(self, n_kv_heads: int) -> None:
-        self._n_kv_heads = n_kv_heads
+    def __init__(self, n_kv_heads: int, windows: Sequence[int | None] = ()) -> None:
+        self._n_kv_heads, self._windows = n_kv_heads, windows
 
     def __call__(
         self, layer: int, qkv: Tensor, rotation: Rotation, norm: QueryKeyNorm | None
     ) -> Tensor:
         parts = parts_of(qkv, self._n_kv_heads, rotation, norm)
         q, k, v = (x.transpose(0, 1)[None] for x in parts)
-        out = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        count = q.shape[2]
+        window = (self._windows[layer] if self._windows else None) or count
+        seen = torch.ones(count, count, dtype=torch.bool).tril().triu(1 - window)
+        out = functional.scaled_dot_product_attention(q, k, v, seen, enable_gqa=True)
         return out[0].transpose(0, 1).flatten(1)

@@ -46,6 +46,8 @@ from radixlm.layers.tile_products import TILE_VECTORS, make_tile_rows
 Form = Literal["tiles", "vectors"]
 # Vectors of a panel; sums of a strip, such that they stay in registers.
 _STRIP_VECTORS, _SUMS = 3, 24 if processor_has("avx512f") else 12
+# The same of a strip of so few rows that memory is what it waits for.
+_FEW_SUMS = 6
 # Rows of a unit; fewer where threads would have fewer units than this.
 _ROWS_PER_UNIT, _LEAST_ROWS_PER_UNIT = 256, 32
 _UNITS_PER_THREAD, _LEAST_UNITS = 2, 4
@@ -183,9 +185,12 @@ def _packed(weight: Tensor, bias: Tensor | None, lanes: int, numbers: int) -> tu
 
 def _make_vector_rows(vectors: int, *, pairs: bool, halves: bool, gated: bool) -> Any:
     """rows(args, begin, count, first, last, ahead): see `product_kernel`."""
-    strip = _make_vector_strip(vectors, pairs=pairs, halves=halves, gated=gated)
     lanes, element, height = vectors * VECTOR_LANES, 2 if halves else 4, _SUMS // vectors
-    columns = lanes // 2 if gated else lanes
+    columns, low = lanes // 2 if gated else lanes, max(_FEW_SUMS // vectors, 1)
+    tall, short = (
+        _make_vector_strip(vectors, each, pairs=pairs, halves=halves, gated=gated)
+        for each in (height, low)
+    )
 
     @inner
     def rows(args: Any, begin: int, count: int, first: int, last: int, _ahead: int) -> None:
@@ -197,19 +202,21 @@ def _make_vector_rows(vectors: int, *, pairs: bool, halves: bool, gated: bool) -
             for row in range(begin, begin + count, height):
                 x, into = args.x + row * args.x_stride, args.into + row * stride + column * element
                 beyond = begin + count - 1 - row
-                strip(x, args.x_stride, beyond, weights, args.units, bias, into, stride)
+                if beyond < low:
+                    short(x, args.x_stride, beyond, weights, args.units, bias, into, stride)
+                else:
+                    tall(x, args.x_stride, beyond, weights, args.units, bias, into, stride)
 
     return rows
 
 
-def _make_vector_strip(vectors: int, *, pairs: bool, halves: bool, gated: bool) -> Any:
-    """strip(x, x_stride, last, panel, units, bias, into, stride): a strip's rows at x times a
-    panel; rows beyond the `last` one are that one again, and leave the same result in the same
-    place.
+def _make_vector_strip(vectors: int, height: int, *, pairs: bool, halves: bool, gated: bool) -> Any:
+    """strip(x, x_stride, last, panel, units, bias, into, stride): `height` rows at x times a panel;
+    rows beyond the `last` one are that one again, and leave the same result in the same place.
 
     pairs: units are pairs of bfloat16 numbers; halves: results are bfloat16.
     """
-    panel_row, height = vectors * VECTOR_LANES * UNIT_BYTES, _SUMS // vectors
+    panel_row = vectors * VECTOR_LANES * UNIT_BYTES
 
     @emitted(types.void, *[types.int64] * 8)
     def strip(builder: ir.IRBuilder, *values: Any) -> None:

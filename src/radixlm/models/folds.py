@@ -75,7 +75,7 @@ def _attention_folds(config: ModelConfig) -> dict[str, Fold]:
     order, factor = _order(config), 1.0
     if traits.attention is not None:
         factor = traits.attention * math.sqrt(config.head_dim)
-    if order is None and factor == 1:
+    if order is None and factor == 1 and not (traits.qk_norm and traits.norms.base):
         return {}
     made: dict[str, Fold]
     at_norms = traits.qk_norm is not None
@@ -105,7 +105,9 @@ def _norm_folds(
     for name, count, its, by in zip(
         norms.names, (config.n_heads, config.n_kv_heads), rows, (factor, 1.0), strict=True
     ):
-        fold = Fold(by, 0, its if norms.kind == "row" else order, last=True)
+        fold = Fold(
+            by, by * config.traits.norms.base, its if norms.kind == "row" else order, last=True
+        )
         each = [name.format(head) for head in range(count)] if "{}" in name else [name]
         made |= {f"self_attn.{one}": fold for one in each}
     return made

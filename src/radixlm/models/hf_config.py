@@ -69,11 +69,13 @@ class HFConfig(EndTokens):
     activations: that `hidden_act` may name, the first if it does not.
     default_share: of a head's dimensions that turn, where the config does not say it; None: all
         turn, and it must not say anything else. long_ropes: names of rope types that mean LongRoPE.
+    is_stretched: `max_position_embeddings` counts what a stretched rope brings.
     """
 
     activations: ClassVar[tuple[str, ...]] = ("silu",)
     default_share: ClassVar[float | None] = None
     long_ropes: ClassVar[frozenset[str]] = frozenset()
+    is_stretched: ClassVar[bool] = False
     hidden_act: Any = None
     num_experts: Count = 0
     num_local_experts: Count = 0

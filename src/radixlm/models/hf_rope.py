@@ -97,7 +97,7 @@ def _scaling(config: HFConfig, rope: RopeFields, place: str) -> tuple[Scaling | 
             scaling = LinearScaling(read(_Linear, rope.model_extra, place).factor)
             if scaling.factor < 1:
                 raise unsupported(f"{place}factor", scaling.factor, "1 or more")
-            length = int(length * scaling.factor)
+            length = length if config.is_stretched else int(length * scaling.factor)
         case "llama3":
             scaling = _llama3(read(_Llama3, rope.model_extra, place), place, original)
         case "yarn":

@@ -34,6 +34,13 @@ ARCHITECTURES = {
     "qwen3_moe": transformers.Qwen3MoeConfig,
     "olmoe": transformers.OlmoeConfig,
     "granitemoe": transformers.GraniteMoeConfig,
+    "gemma3_text": transformers.Gemma3TextConfig,
+    "cohere2": transformers.Cohere2Config,
+    "olmo3": transformers.Olmo3Config,
+}
+_WINDOWS = {
+    "sliding_window": 24,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
 }
 # What a family's checkpoints have beside the sizes: what sets it apart, and nothing that hides it.
 _FIELDS: Mapping[str, Mapping[str, Any]] = {
@@ -74,6 +81,9 @@ _FIELDS: Mapping[str, Mapping[str, Any]] = {
         "num_local_experts": 5,
     },
     "internlm3": {"attention_bias": True, "mlp_bias": True},
+    "gemma3_text": {**_WINDOWS, "query_pre_attn_scalar": 24},
+    "cohere2": _WINDOWS,
+    "olmo3": {**_WINDOWS, "pad_token_id": None},
 }
 
 

@@ -160,6 +160,9 @@ WINDOWED = {"sliding_window": 64, "use_sliding_window": True}
             hf("qwen3", **WINDOWED, layer_types=["sliding_attention"] + ["full_attention"] * 2),
             (64, None, None),
         ),
+        (hf("gemma3_text", sliding_window=64, sliding_window_pattern=2), (64, None, 64)),
+        (hf("cohere2", sliding_window=64, sliding_window_pattern=3), (64, 64, None)),
+        (hf("olmo3", sliding_window=64, num_hidden_layers=4), (64, 64, 64, None)),
         (
             hf("qwen2", **{**WINDOWED, "sliding_window": 2048}, max_window_layers=0)
             | {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
@@ -208,6 +211,22 @@ YARN = {"rope_type": "yarn", "factor": 4.0}
             hf("smollm3", use_sliding_window=True, sliding_window=8, layer_types=["other"]),
             "layer_types",
             "other",
+        ),
+        (hf("gemma3_text", sliding_window=0), "sliding_window", "0"),
+        (hf("gemma3_text", layer_types=["full_attention"]), "layer_types", "each of 3 layers"),
+        (hf("gemma3_text", layer_types=["chunked"] * 3), "layer_types", "chunked"),
+        (hf("gemma3_text", final_logit_softcapping=30.0), "final_logit_softcapping", "30.0"),
+        (hf("cohere2", sliding_window_pattern=0), "sliding_window_pattern", "0"),
+        (hf("olmo3", layer_types=[]), "layer_types", "each of 3 layers"),
+        (
+            hf("olmo3", rope_parameters={"full_attention": {}, "other": {}}),
+            "rope_parameters",
+            "other",
+        ),
+        (
+            hf("olmo3", rope_parameters={"sliding_attention": {"rope_type": "yarn"}}),
+            "rope_parameters.sliding_attention.rope_type",
+            "yarn",
         ),
         (hf("granite", logits_scaling=0), "logits_scaling", "0"),
         (hf("gemma", use_bidirectional_attention=True), "use_bidirectional_attention", "True"),

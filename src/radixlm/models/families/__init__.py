@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from radixlm.models.families.cohere import Cohere
-from radixlm.models.families.gemma import Gemma
+from radixlm.models.families.cohere import Cohere, Cohere2
+from radixlm.models.families.gemma import Gemma, Gemma3
 from radixlm.models.families.glm import Glm, Glm4
 from radixlm.models.families.granite import Granite, GraniteMoe
 from radixlm.models.families.internlm import InternLM3
 from radixlm.models.families.llama import Llama, Mistral
 from radixlm.models.families.mixtral import Mixtral
 from radixlm.models.families.nemotron import Nemotron
-from radixlm.models.families.olmo import Olmo2, Olmoe
+from radixlm.models.families.olmo import Olmo2, Olmo3, Olmoe
 from radixlm.models.families.phi import Phi3
 from radixlm.models.families.qwen import Qwen2, Qwen3
 from radixlm.models.families.qwen_moe import Qwen2Moe, Qwen3Moe
@@ -45,5 +45,8 @@ ARCHITECTURES: Mapping[str, type[HFConfig]] = MappingProxyType(
         "qwen3_moe": Qwen3Moe,
         "olmoe": Olmoe,
         "granitemoe": GraniteMoe,
+        "gemma3_text": Gemma3,
+        "cohere2": Cohere2,
+        "olmo3": Olmo3,
     }
 )

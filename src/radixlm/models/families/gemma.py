@@ -1,12 +1,14 @@
-"""Gemma 1: norms store their weight less 1, the gate is a gelu, embeddings are multiplied."""
+"""Gemma 1 and 3: norms store their weight less 1, the gate is a gelu, embeddings are multiplied."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-from radixlm.models.config_fields import Flag, Size, supported
+from radixlm.layers.rotary import RopeConfig
+from radixlm.models.config_fields import Flag, Number, Size, supported
+from radixlm.models.families.windowed import TwoRopes, windowed_of
 from radixlm.models.hf_config import HFConfig
-from radixlm.models.traits import Norms, Traits
+from radixlm.models.traits import Norms, QueryKeyNorms, Traits
 
 
 class Gemma(HFConfig):
@@ -28,3 +30,35 @@ class Gemma(HFConfig):
             activation="gelu_tanh",
             embedding=self.hidden_size**0.5,
         )
+
+
+class Gemma3(TwoRopes, Gemma):
+    """Gemma 3's text: a norm for each head of queries and keys, norms before and after attention
+    and the MLP. Five of six layers have the window, and a base of their own.
+    """
+
+    is_stretched: ClassVar[bool] = True
+    sliding_window_pattern: Size = 6
+    rope_theta: Number = 1_000_000.0
+    rope_local_base_freq: Number = 10_000.0
+    query_pre_attn_scalar: Number = 256.0
+    attn_logit_softcapping: Annotated[None, supported("null")] = None
+    final_logit_softcapping: Annotated[None, supported("null")] = None
+    hidden_activation: Annotated[Literal["gelu_pytorch_tanh"], supported("gelu_pytorch_tanh")] = (
+        "gelu_pytorch_tanh"
+    )
+
+    def _windowed(self) -> list[bool]:
+        return windowed_of(self, self.layer_types, self.sliding_window_pattern)
+
+    def traits(self) -> Traits:
+        after = ("post_attention_layernorm", "pre_feedforward_layernorm")
+        return Gemma.traits(self)._replace(
+            norms=Norms("input_layernorm", *after, "post_feedforward_layernorm", base=1.0),
+            qk_norm=QueryKeyNorms(),
+            attention=self.query_pre_attn_scalar**-0.5,
+            windows=tuple(self.sliding_window if w else None for w in self._windowed()),
+        )
+
+    def ropes(self, rope: RopeConfig) -> tuple[RopeConfig | None, ...]:
+        return self.two_ropes(rope, self._windowed(), self.rope_local_base_freq)

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from radixlm.layers.rotary import RopeConfig
 from radixlm.models.config_fields import Count, Flag, Number, Size, supported
+from radixlm.models.families.windowed import TwoRopes, windowed_of
 from radixlm.models.hf_config import HFConfig
 from radixlm.models.traits import Experts, Norms, QueryKeyNorms, Traits
 
@@ -38,3 +40,17 @@ class Olmoe(HFConfig):
         )
         bias = self.attention_bias
         return Traits(bias, bias, qk_norm=QueryKeyNorms("row"), experts=experts)
+
+
+class Olmo3(TwoRopes, Olmo2):
+    """OLMo 2 with a window in three of four layers."""
+
+    rope_theta: Number = 500_000.0
+
+    def traits(self) -> Traits:
+        windowed = windowed_of(self, self.layer_types, 4)
+        windows = tuple(self.sliding_window if w else None for w in windowed)
+        return Olmo2.traits(self)._replace(windows=windows)
+
+    def ropes(self, rope: RopeConfig) -> tuple[RopeConfig | None, ...]:
+        return self.two_ropes(rope, windowed_of(self, self.layer_types, 4), self.rope_theta)

@@ -6,8 +6,9 @@ Blocks of 128 tokens of a pool of the shape. Both write 16 values a transaction,
 end; the values in LMDB are contiguous, ours are the pool's slots. Read is each block once, into the
 pool's slots, in the order of its path: out of LMDB's map by the copy that host memory is copied
 back with, and by what the server reads with, which also compares paths and sums. They take turns.
-`get` is the first time that a process reads the blocks, `get_again` the second: LMDB's map costs
-page faults once. What is read lies in the page cache, so that reading is the processor's work:
+`get_cold` is from the disk, what the system holds of the files forgotten before (`pages_held`: the
+shares that it holds all the same); `get` out of its memory, by a process that has read nothing yet,
+`get_again` the second time: LMDB's map costs page faults once. Both are the processor's work:
 `get_work` has its time in the place of wall time, which says the same on a quiet machine, and more
 on a busy one. Ratios are medians of the runs' ratios. Ends in one JSON line.
 """
@@ -29,6 +30,7 @@ import numpy as np
 import torch
 import xxhash
 
+from benchmarks.disk_servers import drop_pages
 from benchmarks.rows import show_rows
 from benchmarks.served import median
 from radixlm.core.keys import Slots, as_key
@@ -70,6 +72,9 @@ class Sides:
     def clear(self) -> None:
         for name in ("lmdb", "store"):
             shutil.rmtree(self.folder / name, ignore_errors=True)
+        self.open()
+
+    def open(self) -> None:
         size = 2 * self.blocks * self.nbytes + (64 << 20)
         self.lmdb = lmdb.open(str(self.folder / "lmdb"), map_size=size)
         store = DiskStore.open(
@@ -84,6 +89,13 @@ class Sides:
     def close(self) -> None:
         self.lmdb.close()
         self.moves.close()
+
+    def forget(self) -> list[float | None]:
+        """Have the system hold nothing of either side's files; the shares that it holds."""
+        self.close()
+        held = [drop_pages(self.folder / name) for name in ("lmdb", "store")]
+        self.open()
+        return held
 
     def from_slots(self, number: int) -> Slots:
         return self.slots[number * _TOKENS : (number + 1) * _TOKENS]
@@ -146,6 +158,7 @@ def measured(options: argparse.Namespace, root: Path) -> dict[str, Any]:
     sides = Sides(root, options.shape, blocks)
     seconds: dict[str, list[float]] = {}
     worked: dict[str, list[float]] = {}
+    held: list[float | None] = []
 
     def take(name: str, work: Callable[[], None]) -> None:
         started, before = time.perf_counter(), time.process_time()
@@ -159,7 +172,11 @@ def measured(options: argparse.Namespace, root: Path) -> dict[str, Any]:
         turns = ("lmdb", "store") if number % 2 else ("store", "lmdb")
         for side in turns:
             take(f"put_{side}", getattr(sides, f"put_{side}"))
-        for times in ("get", "get_again"):
+        held += sides.forget()
+        for times in ("get_cold", "get", "get_again"):
+            if times == "get":  # a process that has read nothing yet
+                sides.close()
+                sides.open()
             for side in turns:
                 take(f"{times}_{side}", getattr(sides, f"get_{side}"))
         take("get_again_lmdb_summed", sides.get_lmdb_summed)
@@ -175,6 +192,7 @@ def measured(options: argparse.Namespace, root: Path) -> dict[str, Any]:
         ]
         for name, took, times in (
             ("put", seconds, "put"),
+            ("get_cold", seconds, "get_cold"),
             ("get", seconds, "get"),
             ("get_again", seconds, "get_again"),
             ("get_work", worked, "get"),
@@ -187,6 +205,7 @@ def measured(options: argparse.Namespace, root: Path) -> dict[str, Any]:
         **{f"{name}_gb_s": round(nbytes / median(each) / 1e9, 2) for name, each in seconds.items()},
         **{f"{times}_over_lmdb": round(median(each), 3) for times, each in ratios.items()},
         **{f"all_{times}": [round(one, 2) for one in each] for times, each in ratios.items()},
+        "pages_held": held,
         "disk_over_kv": round(disk / nbytes, 4),
     }
 

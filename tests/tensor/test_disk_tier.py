@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -89,13 +90,18 @@ def test_half_from_disk(tmp_path: Path) -> None:
     check_restarts(model, disk, bits(cold), [48, 45, 0], **EXACT)
 
 
-def test_other_weights_types_and_salts_are_apart(tmp_path: Path) -> None:
+def test_other_weights_ropes_types_and_salts_are_apart(tmp_path: Path) -> None:
     model, disk = make_checkpoint(tmp_path / "model", "llama"), tmp_path / "disk"
     other = make_checkpoint(tmp_path / "other" / "model", "llama", seed=1)
+    turned = make_checkpoint(tmp_path / "turned" / "model", "llama")
+    config = json.loads((turned / "config.json").read_text())
+    scaled = {"rope_type": "linear", "factor": 2.0}
+    (turned / "config.json").write_text(json.dumps({**config, "rope_scaling": scaled}))
     with opened(model, disk, dtype="bfloat16") as engine:
         engine.generate(LONG, PARAMS)
     for folder, flags in (
         (other, {"dtype": "bfloat16"}),
+        (turned, {"dtype": "bfloat16"}),
         (model, {"dtype": "float32"}),
         (model, {"dtype": "bfloat16", "kv_cache_dtype": "int8"}),
         (model, {"dtype": "bfloat16", "page_size": 2}),

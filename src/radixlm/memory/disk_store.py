@@ -6,7 +6,7 @@ Layout and reasons: docs/adr/0030-the-disk-store.md.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -171,25 +171,30 @@ class DiskStore:
         """Reads the blocks of a path one by one; start: where the first begins."""
         return Reader(self, path, start // self.block_tokens)
 
-    def read(
-        self, path: StoredPath, keys: Sequence[bytes], number: int, into: Parts | None
-    ) -> bool:
-        """As `get`, for the block `number` of a path, whose `keys_of` are given. into: None
-        compares only what the index says.
+    def find(self, path: StoredPath, keys: Sequence[bytes], number: int) -> Row | None:
+        """What the index says of the block `number` of a path, whose `keys_of` are given; None
+        where it is not stored, or that is damaged.
         """
         parent, key = keys[number : number + 2]
+        row = self._index.row(self._identity, key)
+        if row is None or key in self._unreadable:
+            return None
         size = self.block_tokens
         tokens = path.tokens[number * size : (number + 1) * size].tobytes()
+        namespace = b"" if number else path.namespace
+        if (row.parent, row.namespace, row.tokens) != (parent, namespace, tokens):
+            self._lose(key, row)
+            return None
+        return row
+
+    def read(self, path: StoredPath, keys: Sequence[bytes], number: int, into: Parts) -> bool:
+        """As `get`, for the block `number`."""
+        key = keys[number + 1]
         for _ in range(_TRIES):
-            row = self._index.row(self._identity, key)
-            if row is None or key in self._unreadable:
+            row = self.find(path, keys, number)
+            if row is None:
                 return False
-            namespace = b"" if number else path.namespace
-            sound = (row.parent, row.namespace, row.tokens) == (parent, namespace, tokens)
-            if sound and into is None:
-                return True
-            if sound and into is not None and self._sum(row, key, into) == row.sum:
-                self.stats.read_blocks += 1
+            if self.fetch(row, key, into):
                 return True
             # Another process may have given the slot to another block meanwhile.
             if self._index.row(self._identity, key) == row:
@@ -197,10 +202,19 @@ class DiskStore:
                 return False
         return False
 
-    def _sum(self, row: Row, key: bytes, into: Parts) -> bytes | None:
+    def fetch(self, row: Row, key: bytes, into: Parts, *, waits: bool = True) -> bool:
+        """Read the bytes of a row. False: they are not what was written, or, where it does not wait
+        for the disk, not in the system's memory.
+        """
+        if self._sum(row, key, into, waits=waits) != row.sum:
+            return False
+        self.stats.read_blocks += 1
+        return True
+
+    def _sum(self, row: Row, key: bytes, into: Parts, *, waits: bool = True) -> bytes | None:
         if not isinstance(row.slot, int) or not 0 <= row.slot < 2**31:
             return None
-        return self._file.read(row.slot, key, into)
+        return self._file.read(row.slot, key, into, waits=waits)
 
     def _lose(self, key: bytes, row: Row) -> None:
         """A damaged block: deleted, so that it is written again; if need be only forgotten."""
@@ -276,20 +290,31 @@ class Reader:
         self._compared = False
 
     def next(self, into: Parts) -> bool:
-        """Read the next block; False: it is not stored, nor is what follows."""
-        if self._number + 1 >= len(self._keys):
-            return False
-        if not self._compared:
-            if not all(self._read(number, None) for number in range(self._number)):
-                return False
-            self._compared = True
-        if not self._read(self._number, into):
+        """See Reader of `stores`."""
+        if not self._begun() or not self._store.read(self._path, self._keys, self._number, into):
             return False
         self._number += 1
         return True
 
-    def _read(self, number: int, into: Parts | None) -> bool:
-        return self._store.read(self._path, self._keys, number, into)
+    def at_hand(self) -> Callable[[Parts], bool] | None:
+        """See Reader of `stores`."""
+        row = self._store.find(self._path, self._keys, self._number) if self._begun() else None
+        return None if row is None else lambda into: self._fetch(row, into)
+
+    def _fetch(self, row: Row, into: Parts) -> bool:
+        if not self._store.fetch(row, self._keys[self._number + 1], into, waits=False):
+            return False
+        self._number += 1
+        return True
+
+    def _begun(self) -> bool:
+        """Whether there is a next block on the path, and those before it are stored."""
+        if self._number + 1 >= len(self._keys):
+            return False
+        if not self._compared:
+            before = range(self._number)
+            self._compared = all(self._store.find(self._path, self._keys, at) for at in before)
+        return self._compared
 
 
 def blocks_path(folder: Path, identity: Identity) -> Path:

@@ -55,6 +55,10 @@ class HostStore:
         """See Carrier."""
         return slots
 
+    def place(self, slots: Slots) -> Slots:
+        """See Carrier."""
+        return slots
+
     def target(self) -> Slots:
         """See Carrier: there is nothing between."""
         return np.empty(0, dtype=np.int32)
@@ -147,3 +151,6 @@ class HostReader:
         self._at += self._store.block_tokens
         self._store.found = self._held.row
         return True
+
+    def at_hand(self) -> None:
+        """See Reader: what is found needs no reading."""

@@ -15,6 +15,9 @@ from torch import Tensor
 from radixlm.core.keys import Slots
 from radixlm.memory.pools import KVPool
 
+# Where the first row begins. numpy's own memory begins 16 bytes behind a page, to which an AMD EPYC
+# (Zen 4) copies what a file holds at 2.7 GB/s instead of 6.3.
+_PAGE = 4096
 # Runs of slots that a block may lie in, to be read and written where it lies.
 _MOST_RUNS = 4
 
@@ -37,7 +40,7 @@ class PoolBlocks:
         self._widths = [rows.shape[1] for rows in self._rows]
         self.nbytes = block_tokens * sum(self._widths)
         on_cpu = self._device.type == "cpu"
-        self._memory = [rows.numpy() for rows in self._rows] if on_cpu else []
+        self._memory = [rows.numpy().data.cast("B") for rows in self._rows] if on_cpu else []
         on_gpu = self._device.type == "cuda"
         # Copies pass what is computed. Never run on a GPU.
         self._stream = torch.cuda.Stream(self._device) if on_gpu else None
@@ -49,7 +52,10 @@ class PoolBlocks:
         """
         if self._stream is not None:
             return torch.empty((count, self.nbytes), dtype=torch.uint8, pin_memory=True)
-        return torch.from_numpy(np.zeros((count, self.nbytes), dtype=np.uint8))
+        memory = np.zeros(count * self.nbytes + _PAGE, dtype=np.uint8)
+        start = -memory.ctypes.data % _PAGE
+        rows = memory[start : start + count * self.nbytes]
+        return torch.from_numpy(rows.reshape(count, self.nbytes))
 
     def source(self, slots: Slots) -> Sequence[memoryview]:
         """The bytes of a block in its order, until the next call."""
@@ -58,6 +64,10 @@ class PoolBlocks:
             self._pack(slots, self._staged)
             parts = [self._staged.numpy().data]
         return parts
+
+    def place(self, slots: Slots) -> Sequence[memoryview] | None:
+        """See Carrier."""
+        return self._in_place(slots)
 
     def target(self) -> Sequence[memoryview]:
         """Where to put a block's bytes in their order; then call `land`. Never the pool itself:
@@ -122,10 +132,14 @@ class PoolBlocks:
             return None
         starts = slots[ends[:-1]].tolist()
         runs = [
-            slice(at, at + stop - start)
+            (at, at + stop - start)
             for at, start, stop in zip(starts, ends[:-1], ends[1:], strict=True)
         ]
-        return [rows[run].data.cast("B") for rows in self._memory for run in runs]
+        return [
+            rows[start * width : stop * width]
+            for rows, width in zip(self._memory, self._widths, strict=True)
+            for start, stop in runs
+        ]
 
 
 def _cut(row: Tensor, parts: Sequence[memoryview]) -> Iterator[npt.NDArray[np.uint8]]:

@@ -127,12 +127,22 @@ class BlockFile:
                 at += wanted
         return total.digest()
 
-    def read(self, slot: int, key: bytes, parts: Sequence[memoryview]) -> bytes | None:
-        """The sum of what was read into the parts; None where the file ends before."""
+    def read(
+        self, slot: int, key: bytes, parts: Sequence[memoryview], *, waits: bool = True
+    ) -> bytes | None:
+        """The sum of what was read into the parts; None where the file ends before. waits: for the
+        disk; else only what the system holds in memory is read, and None may mean that it does not.
+        """
         total, at = xxhash.xxh3_128(key), slot * self.slot_bytes
+        flags = 0 if waits else os.RWF_NOWAIT
         with _errors_of(self.path):
             for piece, wanted in _pieces(parts, self.block_bytes):
-                if os.preadv(self._fd, piece, at) != wanted:
+                try:
+                    if os.preadv(self._fd, piece, at, flags) != wanted:
+                        return None
+                except OSError as error:
+                    if waits or error.errno not in (errno.EAGAIN, errno.EOPNOTSUPP):
+                        raise
                     return None
                 for part in piece:
                     total.update(part)

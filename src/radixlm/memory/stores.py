@@ -6,7 +6,7 @@ own affair, P: memory to read from and write to, or the slots themselves.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from radixlm.core.keys import Key, Slots
@@ -34,6 +34,9 @@ class Carrier(Protocol[P_co]):
     def source(self, slots: Slots, /) -> P_co:
         """The block in these slots, until the next call."""
 
+    def place(self, slots: Slots, /) -> P_co | None:
+        """These slots themselves, for a reader that does not wait; None where they cannot be."""
+
     def target(self) -> P_co:
         """Where a reader puts a block; then call `land`."""
 
@@ -46,6 +49,11 @@ class Reader(Protocol[P_contra]):
 
     def next(self, into: P_contra, /) -> bool:
         """Read the next block; False: it is not stored, nor is what follows."""
+
+    def at_hand(self) -> Callable[[P_contra], bool] | None:
+        """What reads the next block, as `next` does, without waiting for a disk; False where only
+        `next` can tell. None: nothing does.
+        """
 
 
 class Store(Protocol[P_contra]):

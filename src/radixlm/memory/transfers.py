@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Generic
 
 from radixlm.core.errors import DiskStoreError
+from radixlm.core.keys import Slots
 from radixlm.core.moves import (
     Damaged,
     Drop,
@@ -25,7 +26,7 @@ from radixlm.core.moves import (
     StoredPath,
     Write,
 )
-from radixlm.memory.stores import Block, Carrier, P, Store
+from radixlm.memory.stores import Block, Carrier, P, Reader, Store
 
 _logger = logging.getLogger("radixlm.memory")
 
@@ -182,12 +183,22 @@ class Transfers(threading.Thread, Generic[P]):
         reader = self._store.reader(StoredPath(job.namespace, job.tokens), job.start)
         for at in range(0, job.slots.size, size):
             slots = job.slots[at : at + size]
-            if not reader.next(self._blocks.target()):
-                return
-            with self._touching:
-                self._check(job)
-                self._blocks.land(slots)
+            if not self._at_hand(job, reader, slots):
+                if not reader.next(self._blocks.target()):
+                    return
+                with self._touching:
+                    self._check(job)
+                    self._blocks.land(slots)
             yield job.start + at + size
+
+    def _at_hand(self, job: Read, reader: Reader[P], slots: Slots) -> bool:
+        """Whether the next block was there without waiting, and went to its slots at once."""
+        read, place = reader.at_hand(), self._blocks.place(slots)
+        if read is None or place is None:
+            return False
+        with self._touching:
+            self._check(job)
+            return read(place)
 
     def _write(self, job: Write) -> Iterator[int]:
         size = self._blocks.block_tokens

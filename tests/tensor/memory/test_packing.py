@@ -65,3 +65,12 @@ def test_the_order_of_bytes_does_not_hang_on_the_slots() -> None:
         blocks.pack(at, packed)
         assert packed.numpy().tobytes() == b"".join(blocks.source(at))
         assert packed[: 4 * 2 * 4 * 4].view(torch.float32).view(4, 2, 4).equal(pool.keys[0][slots])
+
+
+def test_rows_begin_at_a_page() -> None:
+    blocks = PoolBlocks(filled(torch.float32, False), 4)
+    for count in (1, 3):
+        rows = blocks.rows(count)
+        assert rows.shape == (count, blocks.nbytes)
+        assert rows.data_ptr() % 4096 == 0
+        assert not rows.any()

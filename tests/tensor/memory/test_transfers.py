@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 import numpy as np
 import pytest
@@ -81,9 +84,11 @@ class Stuck:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
         self.asked, self.may = threading.Event(), threading.Event()
         self._real = getattr(BlockFile, what)
-        monkeypatch.setattr(BlockFile, what, lambda *args: self.wait(*args))
+        monkeypatch.setattr(BlockFile, what, lambda *args, **how: self.wait(*args, **how))
 
-    def wait(self, *args: object) -> object:
+    def wait(self, *args: object, waits: bool = True) -> object:
+        if not waits:
+            return None  # it holds nothing in memory
         answer = self._real(*args)
         self.asked.set()
         assert self.may.wait(10)
@@ -295,3 +300,46 @@ def test_damaged_blocks_are_told(disk: Disk, tmp_path: Path) -> None:
     assert report == Damaged(1)
     assert disk.until_ended(2) == [Ended(2, 0, absent=True)]
     assert disk.read(path(2), slots_of(2)) == Ended(2, 0, absent=True)
+
+
+def test_what_the_system_holds_goes_to_its_slots_at_once(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk.start()
+    fill(disk.pool, slots_of(3))
+    disk.write(path(3), slots_of(3))
+    waited: list[bool] = []
+    real = BlockFile.read
+
+    def read(*args: Any, waits: bool = True) -> bytes | None:
+        waited.append(waits)
+        return real(*args, waits=waits)
+
+    monkeypatch.setattr(BlockFile, "read", read)
+    assert disk.read(path(3), slots_of(3, first=8)) == Ended(2, 12)
+    assert same(disk.pool, slots_of(3), slots_of(3, first=8))
+    if True in waited:
+        pytest.skip("this file system does not say what is held")
+    assert waited == [False] * 3
+    scattered = np.arange(20 * TOKENS, CAPACITY, 3, dtype=np.int32)[: 3 * TOKENS]
+    assert disk.read(path(3), scattered) == Ended(2, 12)
+    assert same(disk.pool, slots_of(3), scattered)
+    assert waited == [False] * 6
+
+
+def test_what_the_system_does_not_hold_is_waited_for(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk.start()
+    fill(disk.pool, slots_of(3))
+    disk.write(path(3), slots_of(3))
+    real = os.preadv
+
+    def preadv(file: int, parts: Sequence[memoryview], at: int, flags: int = 0) -> int:
+        if flags & os.RWF_NOWAIT:
+            raise BlockingIOError(errno.EAGAIN, "not in memory")
+        return real(file, parts, at)
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    assert disk.read(path(3), slots_of(3, first=8)) == Ended(2, 12)
+    assert same(disk.pool, slots_of(3), slots_of(3, first=8))

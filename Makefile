@@ -26,7 +26,7 @@ endef
 # Where bytecode may not be kept, every process compiles all that it imports: ten seconds each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install develop serve test check lint types quick bench wheel lint-deploy clients sglang-frontend clean
+.PHONY: install develop serve deploy test check lint types quick bench wheel lint-deploy clients sglang-frontend clean
 
 install: $(SERVING)
 
@@ -48,6 +48,14 @@ $(DEVELOPING): $(SERVING)
 
 serve: $(SERVING)
 	$(BIN)/radixlm serve $(ARGS)
+
+# Two replicas of the demo model on Ray Serve.
+deploy: .venv/.ray
+	$(BIN)/radixlm deploy $(ARGS)
+
+.venv/.ray: $(SERVING)
+	$(INSTALL) --constraint constraints.txt --no-build-isolation --editable '.[ray]'
+	touch $@
 
 test: $(DEVELOPING)
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(ARGS)

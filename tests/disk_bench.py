@@ -59,6 +59,9 @@ class FakeDisk:
     def cancel(self, ticket: int) -> None:
         self._cancelled.add(ticket)
 
+    def abandon(self, ticket: int) -> None:
+        self._cancelled.add(ticket)
+
     def work(self) -> list[Report]:
         """Move a block of the first job, or end it."""
         if not self.jobs:

@@ -1,4 +1,4 @@
-"""benchmarks/disk_cache.py and disk_faults.py: what they count, and that they run."""
+"""benchmarks/disk_cache.py, disk_kills.py, disk_faults.py: what they count, and that they run."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import disk_cache, disk_faults
-from benchmarks.disk_faults import Score
+from benchmarks import disk_cache, disk_faults, disk_kills
+from benchmarks.disk_lab import Score
 from benchmarks.disk_restart import WINDOW, Seen
 from benchmarks.disk_servers import Model, disk_over_kv, drop_pages, fill, hit_rate, plain_read
 from benchmarks.peer_client import Reply
@@ -87,9 +87,21 @@ def test_all_parts_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
 
 
 @pytest.mark.slow
-def test_a_kill_and_a_fault(capsys: pytest.CaptureFixture[str]):
+def test_a_fault(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as ended:
-        disk_faults.main(["--kills", "1", "--faults", "full"])
+        disk_faults.main(["--faults", "full"])
     report = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert ended.value.code == int(report["killed"]["empty"] == 1), report
-    assert report["killed"]["answers_right"] == 24
+    assert ended.value.code == 0, report
+
+
+@pytest.mark.slow
+def test_kills_add_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    counts = tmp_path / "counts"
+    for kills in (2, 3):
+        with pytest.raises(SystemExit):
+            disk_kills.main(["--kills", str(kills), "--so-far", str(counts)])
+        report = json.loads(capsys.readouterr().out.splitlines()[-1])
+        assert report["kills"] == kills
+        assert report["answers_wrong"] == report["answers_lost"] == 0
+    assert (report["runs"], report["checked_rounds"]) == (2, 1)
+    assert report["answers_right"] == 24

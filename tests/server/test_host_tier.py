@@ -38,6 +38,22 @@ def metric(client: Client, name: str) -> int:
     return int(float(value))
 
 
+def tree_at_rest(client: Client) -> dict[str, Any]:
+    """The tree, of a moment in which nothing was being copied: the metric said the same before and
+    after.
+    """
+    told: dict[str, Any] = {}
+
+    def at_rest() -> bool:
+        before = metric(client, "hicache_host_used_tokens")
+        told.update(client.get("/cache/tree").json())
+        after = metric(client, "hicache_host_used_tokens")
+        return before == told["totals"]["host"] == after
+
+    assert until(at_rest, 30), told["totals"]
+    return told
+
+
 def asked(client: Client, prompt: str) -> dict[str, Any]:
     fields = {"cache_report": True, "return_cached_tokens_details": True}
     return client.complete(prompt=prompt, max_tokens=1, temperature=0, **fields).json()
@@ -57,8 +73,7 @@ def test_what_is_in_host_memory_is_said_everywhere():
             assert until(
                 lambda there=there: metric(client, "hicache_host_used_tokens") >= there, 30
             )
-        told = client.get("/cache/tree").json()
-        assert told["totals"]["host"] == metric(client, "hicache_host_used_tokens")
+        told = tree_at_rest(client)
         held = sum(node["on_host"] for node in told["nodes"])
         assert 3 * STORED <= held <= told["totals"]["host"]  # a block that parts counts twice
         assert "host" in {node["state"] for node in told["nodes"]}

@@ -102,10 +102,15 @@ def test_other_weights_types_and_salts_are_apart(tmp_path: Path) -> None:
     ):
         with opened(folder, disk, **flags) as engine:
             assert engine.generate(LONG, PARAMS)[0].cached_tokens == 0
-    with opened(model, disk, dtype="bfloat16") as engine:
-        salted = engine.generate(LONG, PARAMS, namespace=Namespace(cache_salt="a"))
-        assert salted[0].cached_tokens == 0
-        assert engine.generate(LONG, PARAMS)[0].cached_tokens > 0
+    found = []
+    for _ in range(10):  # on a busy machine some is computed, since that is faster
+        with opened(model, disk, dtype="bfloat16", disk_write_policy="off") as engine:
+            salted = engine.generate(LONG, PARAMS, namespace=Namespace(cache_salt="a"))
+            assert salted[0].cached_tokens == 0
+            found.append(engine.generate(LONG, PARAMS)[0].cached_tokens)
+        if found[-1]:
+            return
+    pytest.fail(f"cached were {found}")
 
 
 def test_a_folder_that_is_lost_ends_only_the_writing(

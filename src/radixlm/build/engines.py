@@ -11,12 +11,13 @@ from tqdm import tqdm
 from radixlm.build.loading import Loaded, load
 from radixlm.cache import Pin
 from radixlm.core.config import EngineConfig
+from radixlm.core.errors import InvalidRequestError
 from radixlm.core.keys import Key
 from radixlm.core.misses import Explained
 from radixlm.core.reports import MAX_WAITING, TreeQuery, TreeSnapshot
 from radixlm.core.request import GenerateRequest, Namespace, RequestOutput
 from radixlm.core.sampling import SamplingParams
-from radixlm.engine import EngineCore, EngineStats, collect
+from radixlm.engine import EngineCore, EngineStats, Limits, collect
 from radixlm.engine.input_processor import (
     Prompt,
     Prompts,
@@ -144,6 +145,21 @@ class AsyncEngine(_LocalEngine):
     def model_name(self) -> str:
         return self.info.name
 
+    @property
+    def limits(self) -> Limits:
+        """The sizes that requests must keep to."""
+        return self.client.processor.limits
+
+    def check_room(self) -> None:
+        """As EngineClient.check_room."""
+        self.client.check_room()
+
+    def stream_all(
+        self, requests: Sequence[GenerateRequest]
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """As EngineClient.stream."""
+        return self.client.stream(requests)
+
     async def generate(
         self, prompt: Prompt, params: SamplingParams, **fields: Unpack[RequestFields]
     ) -> RequestOutput:
@@ -177,12 +193,14 @@ class AsyncEngine(_LocalEngine):
 
     async def look(self, query: TreeQuery) -> Scene:
         """What a query shows, of one moment. Raises NodeGoneError, QueueFullError."""
+        _check_alone(query)
         return await asyncio.wrap_future(self.client.look(query))
 
     def watch(
         self, query: TreeQuery, *, max_waiting: int = MAX_WAITING, own: bool = False
     ) -> Viewer:
         """As EngineClient.watch."""
+        _check_alone(query)
         return self.client.watch(query, max_waiting=max_waiting, own=own)
 
     async def explain(
@@ -203,6 +221,12 @@ class AsyncEngine(_LocalEngine):
     async def close(self) -> None:
         """Stop the engine; requests under way end with an error."""
         await asyncio.to_thread(self.client.close)
+
+
+def _check_alone(query: TreeQuery) -> None:
+    if query.replica is not None:
+        text = f"there is one engine here, and no replica {query.replica!r:.80}"
+        raise InvalidRequestError(text, param="replica")
 
 
 def _with_bar(outputs: Iterator[RequestOutput], count: int) -> Iterator[RequestOutput]:

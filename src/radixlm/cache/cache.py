@@ -203,7 +203,7 @@ class RadixCache:
                 tier.note(node, found=match.length)
         reason = MissReason.DISABLED if ending is None else ending.reason
         self.tree.stats.endings[reason] += 1
-        lease = Lease(self, array, node, ending, size, priority, expected)
+        lease = Lease(self, array, node, ending, size, priority, known, expected)
         self.leases[lease] = None
         return lease
 
@@ -358,7 +358,7 @@ class RadixCache:
         )
         self._private -= upto - inserted.already_there
         for tier in self.tiers:
-            tier.note(inserted.node)
+            tier.note(inserted.node, found=min(lease.known, upto))
         return inserted
 
     def give_back(self, slots: Slots) -> None:

@@ -46,7 +46,8 @@ class Lease:
 
     key: the tokens, prompt first; it may be a longer buffer that the caller fills as tokens come.
     node: where the committed tokens end. reserve: slots in whole pages, for the next tokens, so
-    that they lie in long runs; it can be taken back. expected: tokens that pools of POOL_SCALES
+    that they lie in long runs; it can be taken back. known: tokens that had been computed before it
+    was acquired, wherever they were by then. expected: tokens that pools of POOL_SCALES
     times the size would have had cached, or host memory and the disk.
     """
 
@@ -58,11 +59,13 @@ class Lease:
         ending: Ending | None,
         wanted: int,
         priority: int = 0,
+        known: int = 0,
         expected: tuple[int, ...] = (),
     ) -> None:
         self.key = key
         self.wanted = wanted
         self.priority = priority
+        self.known = known
         self.expected = expected
         self.cached = self.committed = self.length = node.end
         self._keeper = keeper

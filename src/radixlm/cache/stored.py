@@ -190,7 +190,7 @@ class StoredTier:
         self._make_room(self.usage().free + self.usage().evictable)
 
     def note(self, node: TreeNode, *, found: int = 0) -> None:
-        """A path that ends in a node was committed, or its first tokens were `found`."""
+        """A path ends in a node, committed or found; its first `found` tokens were known before."""
         self._queue.note(node, found)
 
     def to_write(self, policy: DiskWritePolicy, n_tokens: int) -> list[Blocks]:

@@ -10,8 +10,6 @@ from radixlm.cache.stored_parts import Blocks, StoredParts, path_tokens
 from radixlm.cache.tree import RadixTree
 from radixlm.core.config import DiskWritePolicy
 
-# How often a prefix has been found when `selective` takes it: it was computed for another use.
-FOUND_OFTEN = 1
 # `evict` writes while more of the pool than this is in the tree.
 FULL = 3 / 4
 # Paths that one call looks at, and paths that are remembered; the oldest is given up.
@@ -21,8 +19,9 @@ _MOST_PATHS = 16_384
 
 class WriteQueue:
     """Nodes in which paths ended that were committed or found, oldest first, and how many tokens of
-    each were found: a node may grow, and passes its hits on to what it is joined with. The tree is
-    never walked for what is new.
+    each were used a second time: found in the pool, or computed again though they had been known,
+    evicted or on disk. A node's hits would not say: it may grow, and passes them on to what it is
+    joined with. The tree is never walked for what is new.
     """
 
     def __init__(self, tree: RadixTree, parts: StoredParts, pool_tokens: int) -> None:
@@ -33,7 +32,7 @@ class WriteQueue:
         parts.taken_over = self._take_over
 
     def note(self, node: TreeNode, found: int = 0) -> None:
-        """A path that ends in `node` was committed, or its first tokens were `found`."""
+        """A path ends in `node`, committed or found; its first `found` tokens were known before."""
         self._nodes[node] = max(found, self._nodes.get(node, 0))
         if len(self._nodes) > _MOST_PATHS:
             del self._nodes[next(iter(self._nodes))]
@@ -68,17 +67,14 @@ class WriteQueue:
         self, nodes: Iterable[TreeNode], n_tokens: int, *, found_only: bool = False
     ) -> list[Blocks]:
         floor, found = self._parts.floor, []
-        least = FOUND_OFTEN if found_only else 0
         ends: dict[TreeNode, int] = {}  # how far what was found reaches, at each node it touches
         for node in nodes:
+            reach = self._nodes[node] if found_only else node.end
             path = list(upward(node))
-            while path[0].hits < least or not path[0].resident:
-                if path[0].is_root:
-                    break
+            while not path[0].is_root and (path[0].start >= reach or not path[0].resident):
                 del path[0]
             top = path[0]
-            end = top.start + top.resident
-            end = floor(min(end, self._nodes[node]) if found_only else end)
+            end = floor(min(top.start + top.resident, reach))
             start = 0
             for at in path:
                 start = max(start, floor(self._parts.end(at)))

@@ -20,6 +20,7 @@ _NUMBA_SETTINGS = Path(".numba_config.yaml")
 # Where each click command is, and its line in `radixlm --help`.
 SUBCOMMANDS = {
     "serve": ("cli.model_commands:serve", "Serve a model over HTTP, as OpenAI's API."),
+    "deploy": ("cli.deploy_command:command", "Serve a model by several replicas, on Ray Serve."),
     "chat": ("cli.model_commands:chat", "Talk to a model in the terminal."),
     "generate": ("cli.model_commands:generate", "Continue prompts and print the answers."),
     "explain": ("cli.explain_command:command", "Tell where two requests stop sharing a prefix."),

@@ -58,7 +58,7 @@ def serve(model: str | None, model_path: str | None, **flags: Any) -> None:
         **{item.name: flags.pop(item.name) for item, _ in flags_of(ServerConfig)}
     )
     config = EngineConfig.from_flags(model=model or model_path, **flags)
-    _log_to_stderr(settings.log_format)
+    log_to_stderr(settings.log_format)
     with checked(config, settings) as listener:
         run_server(config, settings, listener)
 
@@ -75,7 +75,7 @@ def checked(config: EngineConfig, settings: ServerConfig) -> Iterator[socket.soc
         yield listener
 
 
-def _log_to_stderr(log_format: LogFormat) -> None:
+def log_to_stderr(log_format: LogFormat) -> None:
     handler = logging.StreamHandler()
     plain = logging.Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S")
     handler.setFormatter(JsonFormatter() if log_format == "json" else plain)

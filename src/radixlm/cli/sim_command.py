@@ -61,6 +61,13 @@ _PER_BLOCK = [str(2**bits) for bits in range(BLOCK_TOKENS.bit_length())]
     show_default=True,
     help="Tokens a second that the disk reads or writes.",
 )
+@click.option(
+    "--replicas",
+    type=click.IntRange(1, 256),
+    multiple=True,
+    default=[1],
+    help="Servers with such a pool each, behind the router by tokens; repeatable.",
+)
 @click.option("--model", help="Model whose measured costs are taken, and which tokenizes text.")
 @options_of_engine(*FLAGS)
 @click.option(
@@ -169,9 +176,10 @@ def _simulate(source: Source, options: dict[str, Any]) -> None:
     costs = _costs(options)
     sizes = [DiskSize(tokens, options["disk_rate"]) for tokens in options["disk_tokens"]]
     runs = [
-        Run(source, config, costs, options["users"], disk if disk.tokens else None)
+        Run(source, config, costs, options["users"], disk if disk.tokens else None, replicas)
         for config in _configs(options)
         for disk in sizes
+        for replicas in options["replicas"]
     ]
     variants = [Variation("", run) for run in runs]
     if options["advise"]:

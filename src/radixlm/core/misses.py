@@ -45,6 +45,7 @@ class MissReport:
         computed_because: why they were not.
     from_host, from_disk: of `cached`, how many were read from there for it; None where there is no
         such store.
+    replica, routed_because: of several replicas, which one it was, and why.
     """
 
     prompt_tokens: int
@@ -64,6 +65,8 @@ class MissReport:
     computed_because: str = ""
     from_host: int | None = None
     from_disk: int | None = None
+    replica: str = ""
+    routed_because: str = ""
 
     @property
     def cached_continuation(self) -> tuple[int, ...]:

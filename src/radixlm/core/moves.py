@@ -112,5 +112,12 @@ class Failed:
     error: str
 
 
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """How many blocks were found damaged since the start: none of them is read again."""
+
+    blocks: int
+
+
 Job = Read | Write | Drop
-Report = Moved | Ended | News | Failed
+Report = Moved | Ended | News | Failed | Damaged

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, fields
+from itertools import zip_longest
 from typing import Any, Literal, NamedTuple
 
 from radixlm.core.keys import Slots
@@ -19,6 +20,11 @@ class Tally(NamedTuple):
 
     by_bits: tuple[int, ...]
     total: int
+
+    def plus(self, other: Tally) -> Tally:
+        """Both together."""
+        pairs = zip_longest(self.by_bits, other.by_bits, fillvalue=0)
+        return Tally(tuple(here + there for here, there in pairs), self.total + other.total)
 
 
 class Exported(NamedTuple):
@@ -56,6 +62,7 @@ class TreeQuery:
     node: only that one and the nodes below it. max_nodes: keep this many, the heaviest by tokens in
     them and below; of very many children only the newest are looked at, twice as many in all.
     within: only namespaces whose cache_salt begins with this. salted: also where it goes on.
+    replica: whose tree, where there are several; None: the first one's.
     """
 
     max_depth: int | None = None
@@ -64,6 +71,7 @@ class TreeQuery:
     max_nodes: int | None = None
     within: str | None = None
     salted: bool = True
+    replica: str | None = None
 
     def admits(self, namespace: Hashable) -> bool:
         """Whether a namespace may be seen."""

@@ -5,7 +5,7 @@ A field is declared here alone: HTTP bodies, the schemas and the commands' optio
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -105,6 +105,11 @@ class SamplingParams:
                 f"grammar must be a Grammar, got {self.grammar!r:.80}", param="grammar"
             )
 
+    def __reduce__(self) -> tuple[Callable[..., SamplingParams], tuple[Any, ...]]:
+        """As pickle keeps it; checked again where it is read."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return _restored, (values | {"logit_bias": dict(self.logit_bias)},)
+
     @property
     def greedy(self) -> bool:
         return self.temperature == 0.0
@@ -149,6 +154,10 @@ class SamplingParams:
         for token, bias in self.logit_bias.items():
             _check("logit_bias", token, TOKEN_IDS, whole=True)
             _check("logit_bias", bias, BIASES, whole=False)
+
+
+def _restored(values: Mapping[str, Any]) -> SamplingParams:
+    return SamplingParams(**values)
 
 
 # The fields that hold numbers, each with its type as it is written above.

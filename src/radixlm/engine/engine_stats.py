@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from operator import add
+from typing import Any
 
 from radixlm.core.clock import Clock
 from radixlm.core.misses import MissReason
@@ -50,6 +53,9 @@ class EngineStats(Counters):
     host_slow_reads: int = counter(
         "num_slow_host_reads", "Times copying back was given up, as it was slower than computing."
     )
+    host_hung: int = counter(
+        "num_hung_host_transfers", "Copies that were given up: nothing came of them in 10 s."
+    )
     host_writing_off: int = gauge(
         "host_writing_off", "1 once a copy has failed: nothing is copied to host memory any more."
     )
@@ -72,6 +78,12 @@ class EngineStats(Counters):
     disk_slow_reads: int = counter(
         "num_slow_disk_reads", "Times reading was given up, since it was slower than computing."
     )
+    disk_hung: int = counter(
+        "num_hung_disk_transfers", "Reads and writes given up: nothing came of them in 10 s."
+    )
+    disk_damaged: int = counter(
+        "num_damaged_disk_blocks", "Blocks that were read and found damaged; none is read again."
+    )
     disk_writing_off: int = gauge(
         "disk_writing_off", "1 once the disk has failed: nothing is written to it any more."
     )
@@ -93,6 +105,17 @@ class EngineStats(Counters):
     )
     endings: Mapping[MissReason, int] = field(default_factory=dict)
 
+    @classmethod
+    def summed(cls, parts: Iterable[EngineStats]) -> EngineStats:
+        """Of several engines together."""
+        total = cls()
+        for part in parts:
+            for item in fields(cls):
+                here, there = getattr(total, item.name), getattr(part, item.name)
+                setattr(total, item.name, _sum(here, there))
+        total.hit_rate = total.cached_tokens / max(total.prompt_tokens, 1)
+        return total
+
     @property
     def kv_in_use(self) -> int:
         """Slots that running requests hold."""
@@ -102,6 +125,17 @@ class EngineStats(Counters):
     def token_usage(self) -> float:
         """Share of the slots that running requests hold."""
         return self.kv_in_use / max(self.kv_capacity, 1)
+
+
+def _sum(here: Any, there: Any) -> Any:
+    match here:
+        case Tally():
+            return here.plus(there)
+        case tuple():
+            return tuple(map(add, here, there))
+        case Mapping():
+            return Counter(here) + Counter(there)
+    return here + there
 
 
 class StepLog:

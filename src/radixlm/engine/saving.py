@@ -12,6 +12,7 @@ from radixlm.cache.stored import StoredTier
 from radixlm.cache.stored_parts import Blocks, StoredPart
 from radixlm.core.clock import Clock
 from radixlm.core.config import DiskWritePolicy
+from radixlm.core.keys import Key, common_prefix
 from radixlm.core.moves import Drop, Ended, Moved, News, Place, StoredPath, Write
 from radixlm.core.request import Namespace
 from radixlm.scheduler.restoring import Mover
@@ -118,6 +119,28 @@ class Saving:
         """End all writes soon."""
         for ticket in self.under_way:
             self._mover.cancel(ticket)
+
+    def discard(self, key: Key, namespace: Namespace, keep: int) -> None:
+        """End the writes of what comes after the first `keep` tokens of a key, before anything else
+        becomes of it, and delete what of it was written.
+        """
+        for ticket, saved in list(self.under_way.items()):
+            own, tokens, _ = saved.blocks
+            if own == namespace and common_prefix(tokens, key) > keep:
+                self._abandon(ticket)
+                start = max(keep - keep % self._tier.block_tokens, saved.blocks.start)
+                self._to_drop.append(Blocks(own, tokens, start))
+
+    def abandon_all(self) -> list[int]:
+        """Let go of all slots without waiting for the jobs, whose tickets these are."""
+        tickets = list(self.under_way)
+        for ticket in tickets:
+            self._abandon(ticket)
+        return tickets
+
+    def _abandon(self, ticket: int) -> None:
+        self._mover.abandon(ticket)
+        self._end(self.under_way.pop(ticket))
 
     def turn_off(self, error: str) -> None:
         """Write nothing any more, where there is an error."""

@@ -13,8 +13,10 @@ from radixlm.cache import RadixCache
 from radixlm.cache.stored import StoredTier
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.config import DiskWritePolicy
+from radixlm.core.keys import Key
 from radixlm.core.misses import MissReport
-from radixlm.core.moves import Ended, Failed, Moved, News, Report
+from radixlm.core.moves import Damaged, Ended, Failed, Moved, News, Place, Report
+from radixlm.core.request import Namespace
 from radixlm.engine.saving import Saving
 from radixlm.scheduler import Scheduler
 from radixlm.scheduler.restoring import Mover, Pace, Restoring
@@ -24,6 +26,11 @@ from radixlm.scheduler.state import RequestState
 PATIENCE = 0.1
 # What becomes known of a place holds up a step by this much, seconds.
 SECONDS_PER_TURN = 0.005
+# A read or a write of which nothing is heard for so long is given up, seconds. A disk that is only
+# slow has written a transaction in that time.
+SECONDS_TO_ANSWER = 10.0
+# After that it is asked once more: this process may have stood still, not the disk.
+SECONDS_OF_GRACE = 1.0
 
 
 class Store(NamedTuple):
@@ -38,15 +45,55 @@ class Store(NamedTuple):
 
 
 class _Floor:
-    """A store with what is read from it and written to it. failed_reads: reads that ended early,
-    though nobody ended them.
+    """A store with what is read from it and written to it.
+
+    failed_reads: reads that ended early, though nobody ended them. hung: reads and writes that were
+    given up without an answer. damaged: blocks. lost: tickets of which no answer has come.
     """
 
     def __init__(self, tier: StoredTier, restoring: Restoring, saving: Saving) -> None:
         self.tier = tier
         self.restoring = restoring
         self.saving = saving
-        self.failed_reads = 0
+        self.failed_reads = self.hung = self.damaged = 0
+        self.lost: set[int] = set()
+        self._heard = 0.0
+        self._late: float | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether slots are held for copies."""
+        return bool(self.restoring.under_way or self.saving.under_way)
+
+    def hear(self, now: float) -> None:
+        """Something was reported, or there is nothing to report."""
+        self._heard, self._late = now, None
+
+    def watch(self, now: float) -> None:
+        """Let go of everything where nothing has been heard for too long."""
+        if not self.busy:
+            self.hear(now)
+        elif now >= self._heard + SECONDS_TO_ANSWER:
+            self._late = now if self._late is None else self._late
+            if now >= self._late + SECONDS_OF_GRACE:
+                given_up = [*self.restoring.abandon_all(), *self.saving.abandon_all()]
+                self.lost.update(given_up)
+                self.hung += len(given_up)
+                silence = now - self._heard
+                self.saving.turn_off(f"a read or a write has not ended in {silence:.0f} s")
+
+    def seconds_left(self, now: float) -> float | None:
+        """In how many seconds `watch` may have something to do."""
+        if not self.busy:
+            return None
+        late = self._heard + SECONDS_TO_ANSWER if self._late is None else self._late
+        return max(late - now, SECONDS_OF_GRACE / 2)
+
+    def answered(self, ticket: int) -> None:
+        """A job that was given up has ended all the same."""
+        self.lost.discard(ticket)
+        if not self.lost:
+            self.restoring.answered()
 
     def figures(self) -> dict[str, Any]:
         """Those of EngineStats."""
@@ -60,8 +107,11 @@ class _Floor:
             "failed_reads": self.failed_reads,
             "failed_writes": self.saving.failed,
             "slow_reads": self.restoring.too_slow,
+            "hung": self.hung,
             "writing_off": int(bool(self.saving.error)),
         }
+        if self.tier.place is Place.DISK:
+            found["damaged"] = self.damaged
         return {f"{self.tier.place.name.lower()}_{name}": found[name] for name in found}
 
 
@@ -100,7 +150,7 @@ class Tiering:
     @property
     def holds(self) -> bool:
         """Whether slots are held for copies."""
-        return any(floor.restoring.under_way or floor.saving.under_way for floor in self.floors)
+        return any(floor.busy for floor in self.floors)
 
     def begin(self, state: RequestState) -> bool:
         """See Tiers."""
@@ -115,6 +165,12 @@ class Tiering:
     def figures(self) -> dict[str, Any]:
         """Those of EngineStats."""
         return {name: value for floor in self.floors for name, value in floor.figures().items()}
+
+    def discard(self, key: Key, namespace: Namespace, keep: int) -> None:
+        """See Tiers."""
+        for floor in self.floors:
+            floor.restoring.discard(key, namespace, keep)
+            floor.saving.discard(key, namespace, keep)
 
     def give_way(self, *, alone: bool) -> bool:
         """See Tiers."""
@@ -147,14 +203,20 @@ class Tiering:
                 self.floors[-1].saving.waits.append(report)
             case Failed():
                 self.floors[-1].saving.turn_off(report.error)
+            case Damaged():
+                self.floors[-1].damaged = report.blocks
         if not self.holds:
             self._asked = None
 
     def _moved(self, report: Moved | Ended) -> None:
         for floor in self.floors:
+            if report.ticket in floor.lost and isinstance(report, Ended):
+                floor.answered(report.ticket)
+                return
             of_read = report.ticket in floor.restoring.under_way
             if not of_read and report.ticket not in floor.saving.under_way:
                 continue
+            floor.hear(self._clock.now())
             job = floor.restoring if of_read else floor.saving
             if isinstance(report, Moved):
                 job.moved(report)
@@ -170,6 +232,7 @@ class Tiering:
         self.due = False
         until = self._clock.now() + SECONDS_PER_TURN
         for floor in self.floors:
+            floor.watch(self._clock.now())
             floor.restoring.tend()
             self.due |= floor.saving.turn(until)
 
@@ -177,7 +240,9 @@ class Tiering:
         """In how many seconds a turn is due at the latest; None while nothing is to be done."""
         if self.due or any(floor.saving.waits for floor in self.floors):
             return 0.0
-        waits = [floor.restoring.seconds_left() for floor in self.floors]
+        now = self._clock.now()
+        waits = [floor.seconds_left(now) for floor in self.floors]
+        waits += [floor.restoring.seconds_left() for floor in self.floors]
         return min((each for each in waits if each is not None), default=None)
 
     def save_all(self) -> None:

@@ -1,4 +1,5 @@
-"""Calls of workers, taken down while they are made once, and made again in one go.
+"""Calls of workers in one go: those that were taken down while they were made once, made again; and
+those that do not need each other's results.
 
     the first time   norm | product | place | attend | product | ...    each one started from Python
     then             norm . product . place . attend . product . ...    one start; threads meet (.)
@@ -64,6 +65,22 @@ class Chain:
         self._worker()
 
 
+class Together:
+    """Makes calls that do not need each other's results: a thread that finds no work left in one
+    goes on with the next.
+    """
+
+    def __init__(self) -> None:
+        self._worker = Worker(chain_kernel(), calls=0, count=0, meet=0)
+
+    def __call__(self, workers: Sequence[Worker]) -> None:
+        """What one keeps while it computes is its own."""
+        threads = team().size
+        calls = np.array([(each.code, each.address, threads) for each in workers], dtype=np.int64)
+        self._worker.arguments.calls, self._worker.arguments.count = calls.ctypes.data, len(calls)
+        self._worker()
+
+
 @emitted(types.void, types.int64, types.int64)
 def _call(builder: ir.IRBuilder, code: Any, arguments: Any) -> None:
     kind = ir.FunctionType(ir.VoidType(), [_INT64])
@@ -82,7 +99,8 @@ _Arguments = namedtuple("_Arguments", "counters calls count meet")
 @compiled(_Arguments)
 def chain_kernel() -> Callable[[Any], None]:
     """calls: (count, 3) addresses of code and arguments, and threads. meet: the address of a
-    function that all threads have called when it returns; 0: there is one thread.
+    function that all threads have called when it returns; 0: there is one thread, or they need not
+    meet.
     """
 
     def chain(args: _Arguments) -> None:

@@ -157,6 +157,12 @@ class Worker:
         return self._kernel.address
 
     @property
+    def address(self) -> int:
+        """Of its arguments, with nothing of their work done yet."""
+        self.arguments.units_taken = self.arguments.threads_seen = 0
+        return self._at
+
+    @property
     def fields(self) -> list[str]:
         """What its arguments are, counters included."""
         return [name for name, _ in self.arguments._fields_]
@@ -166,5 +172,4 @@ class Worker:
         threads = threads or self._team.size
         if self._team.calls is not None:
             self._team.calls.append(Call(self, bytes(self.arguments), threads))
-        self.arguments.units_taken = self.arguments.threads_seen = 0
-        self._team.run(self._kernel.address, self._at, threads)
+        self._team.run(self._kernel.address, self.address, threads)

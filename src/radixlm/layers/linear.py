@@ -55,7 +55,13 @@ class Linear:
     @property
     def is_compiled(self) -> bool:
         """Whether it is one call of a worker."""
-        return isinstance(self._packed, PanelProduct | QuantizedProduct)
+        return self.product is not None
+
+    @property
+    def product(self) -> PanelProduct | QuantizedProduct | None:
+        """The call, if it is one of a worker."""
+        its = self._packed
+        return its if isinstance(its, PanelProduct | QuantizedProduct) else None
 
     def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         """(tokens, in_features) -> (tokens, sum of the parts), half as many if gated. out: memory
@@ -154,27 +160,6 @@ class Linear:
             if self.bias is not None:
                 yield f"{name}.bias", self.bias[start : start + size]
             start += size
-
-
-class GatedMLP:
-    """down(silu(gate(x)) * up(x)), with gate and up as one product."""
-
-    def __init__(
-        self, hidden_size: int, intermediate_size: int, options: TensorOptions, *, bias: bool
-    ) -> None:
-        both = {"gate_proj": intermediate_size, "up_proj": intermediate_size}
-        self.gate_up = Linear(hidden_size, both, options, bias=bias, gated=True)
-        self.down = Linear(intermediate_size, {"down_proj": hidden_size}, options, bias=bias)
-
-    def __call__(self, x: Tensor, gated: Tensor | None = None, out: Tensor | None = None) -> Tensor:
-        """(tokens, hidden_size) -> (tokens, hidden_size). gated, out: where what is between and the
-        result are to be, see `Linear`.
-        """
-        return self.down(self.gate_up(x, gated), out)
-
-    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        yield from self.gate_up.named_weights()
-        yield from self.down.named_weights()
 
 
 class RMSNorm:

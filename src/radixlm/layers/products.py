@@ -97,8 +97,8 @@ class PanelProduct:
         gated: bool = False,
     ) -> None:
         outputs, inputs = weight.shape
-        self._outputs = outputs // 2 if gated else outputs
-        self._dtype = dtype
+        self.outputs = outputs // 2 if gated else outputs
+        self.result = dtype
         self._form_for = form_for
         forms, pairs = forms_of(weight, gated=gated), weight.dtype == torch.bfloat16
         vectors = TILE_VECTORS if gated or "tiles" in forms else _STRIP_VECTORS
@@ -116,7 +116,7 @@ class PanelProduct:
                     form, vectors, pairs=pairs, halves=dtype == torch.bfloat16, gated=gated
                 ),
                 units=inputs // numbers,
-                outputs=self._outputs,
+                outputs=self.outputs,
                 panels=self._panels.data_ptr(),
                 bias=self._bias.data_ptr(),
             )
@@ -127,10 +127,20 @@ class PanelProduct:
         """(tokens, in) -> (tokens, out). x: strided over tokens. out: where that is to be, if not
         in new memory.
         """
-        rows = x.shape[0]
-        made = x.new_empty((rows, self._outputs), dtype=self._dtype) if out is None else out
+        made = x.new_empty((x.shape[0], self.outputs), dtype=self.result) if out is None else out
         if x.stride(1) != 1:
             x = x.contiguous()
+        self.prepared(x, made)()
+        return made
+
+    @staticmethod
+    def room(_rows: int) -> int:
+        """Bytes of scratch that a call takes."""
+        return 0
+
+    def prepared(self, x: Tensor, out: Tensor, _scratch: int = 0) -> Worker:
+        """What computes it when it is called. x: contiguous within a token."""
+        rows = x.shape[0]
         form = self._form_for(rows)
         worker = self._workers[form]
         arguments = worker.arguments
@@ -139,9 +149,8 @@ class PanelProduct:
             rows, self._panels.shape[0], self._most[form], self._team.size
         )
         arguments.x, arguments.x_stride = x.data_ptr(), x.stride(0) * x.element_size()
-        arguments.into = made.data_ptr()
-        worker()
-        return made
+        arguments.into = out.data_ptr()
+        return worker
 
 
 @functools.lru_cache(maxsize=1 << 14)

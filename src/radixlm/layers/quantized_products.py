@@ -94,8 +94,8 @@ class QuantizedProduct:
         if dtype not in DTYPES or result not in (dtype, torch.float32):
             raise ValueError(f"no rows of {dtype} with results of {result}")
         outputs, self._inputs = weight.shape
-        self._outputs = outputs // 2 if gated else outputs
-        self._result = result
+        self.outputs = outputs // 2 if gated else outputs
+        self.result = result
         group, forms = _group_of(weight), forms_of(weight)
         kind = Kind(
             weight.bits,
@@ -116,7 +116,7 @@ class QuantizedProduct:
             form: Worker(
                 quantized_kernel(form, kind),
                 inputs=self._inputs,
-                outputs=self._outputs,
+                outputs=self.outputs,
                 groups=self._groups,
                 panels=self._panels.data_ptr(),
                 panel_bytes=self._panels.stride(0),
@@ -130,18 +130,28 @@ class QuantizedProduct:
         in new memory.
         """
         rows = x.shape[0]
-        made = x.new_empty((rows, self._outputs), dtype=self._result) if out is None else out
+        made = x.new_empty((rows, self.outputs), dtype=self.result) if out is None else out
         if x.stride(1) != 1:
             x = x.contiguous()
+        self.prepared(x, made, self._team.scratch(self.room(rows)))()
+        return made
+
+    def room(self, rows: int) -> int:
+        """Bytes of scratch that a call of that many rows takes."""
         if (rows, self._team.size) != self._ready:
             self._prepare(rows, self._team.size)
+        return self._room
+
+    def prepared(self, x: Tensor, out: Tensor, scratch: int) -> Worker:
+        """What computes it when it is called, after `room` of as many rows. x: contiguous within a
+        token. scratch: the address of that much.
+        """
         worker = self._worker
         arguments = worker.arguments
         arguments.x, arguments.x_stride = x.data_ptr(), x.stride(0) * x.element_size()
-        arguments.into = made.data_ptr()
-        arguments.scratch = -(-self._team.scratch(self._room) // LINE) * LINE
-        worker()
-        return made
+        arguments.into = out.data_ptr()
+        arguments.scratch = -(-scratch // LINE) * LINE
+        return worker
 
     def _prepare(self, rows: int, threads: int) -> None:
         """For calls with that many rows and threads, until there are others."""

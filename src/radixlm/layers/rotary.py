@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from radixlm.layers.compiled import TensorOptions
 
@@ -98,25 +99,57 @@ class FactorScaling:
         return plain_frequencies(theta, head_dim) / torch.tensor(self.factors)
 
 
-Scaling = LinearScaling | Llama3Scaling | YarnScaling | FactorScaling
+@dataclass(frozen=True, slots=True)
+class LongScaling:
+    """Factors for short contexts and for long ones (LongRoPE, Ding et al., 2024). Keys that were
+    turned by the others would be wrong, so all have those of the longest context that is served.
+
+    short, long: half as many as the dimensions that turn. attention_factor: as YarnScaling's.
+    """
+
+    short: tuple[float, ...]
+    long: tuple[float, ...]
+    original_length: int
+    attention_factor: float
+
+    def frequencies(self, theta: float, head_dim: int, context_length: int = 0) -> Tensor:
+        exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
+        factors = self.long if context_length > self.original_length else self.short
+        return 1.0 / (torch.tensor(factors) * theta**exponents)
+
+
+Scaling = LinearScaling | Llama3Scaling | YarnScaling | FactorScaling | LongScaling
 
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
-    """Base of the frequencies, and how they are stretched; None: not at all."""
+    """Base of the frequencies, and how they are stretched; None: not at all. share: of a head's
+    dimensions, from the first, that turn.
+    """
 
     theta: float
     scaling: Scaling | None = None
+    share: float = 1.0
 
-    def frequencies(self, head_dim: int) -> Tensor:
-        """(head_dim / 2,) float32 radians per position."""
+    def turned(self, head_dim: int) -> int:
+        """How many dimensions of a head turn."""
+        return int(head_dim * self.share)
+
+    def frequencies(self, head_dim: int, context_length: int = 0) -> Tensor:
+        """(head_dim / 2,) float32 radians per position; of what does not turn, at the end, 0."""
+        turned = self.turned(head_dim)
         if self.scaling is None:
-            return plain_frequencies(self.theta, head_dim)
-        return self.scaling.frequencies(self.theta, head_dim)
+            made = plain_frequencies(self.theta, turned)
+        elif isinstance(self.scaling, LongScaling):
+            made = self.scaling.frequencies(self.theta, turned, context_length)
+        else:
+            made = self.scaling.frequencies(self.theta, turned)
+        return functional.pad(made, (0, (head_dim - turned) // 2))
 
     @property
     def attention_factor(self) -> float:
-        return self.scaling.attention_factor if isinstance(self.scaling, YarnScaling) else 1.0
+        its = self.scaling
+        return its.attention_factor if isinstance(its, YarnScaling | LongScaling) else 1.0
 
 
 class Rotation(NamedTuple):
@@ -136,20 +169,27 @@ class Rotation(NamedTuple):
 
 
 class Rotary:
-    """cos and sin of every position below `context_length`, computed once in float32."""
+    """cos and sin of every position below `context_length`, computed once in float32. rope: None:
+    nothing turns.
+    """
 
     def __init__(
-        self, rope: RopeConfig, head_dim: int, context_length: int, options: TensorOptions
+        self, rope: RopeConfig | None, head_dim: int, context_length: int, options: TensorOptions
     ) -> None:
-        positions = torch.arange(context_length, dtype=torch.float32)
-        angles = torch.outer(positions, rope.frequencies(head_dim))
+        half = head_dim // 2
+        turned = 0 if rope is None else rope.turned(head_dim) // 2
+        frequencies = (
+            torch.zeros(half) if rope is None else rope.frequencies(head_dim, context_length)
+        )
+        angles = torch.outer(torch.arange(context_length, dtype=torch.float32), frequencies)
         table = torch.empty(context_length, head_dim)
-        for function, half in zip((torch.cos, torch.sin), table.chunk(2, dim=-1), strict=True):
+        for function, part in zip((torch.cos, torch.sin), table.chunk(2, dim=-1), strict=True):
             # MKL picks its code in the first call; of several threads that come first at once
             # one may be given a coarse one (pytorch issue 188792).
             function(angles[:1, :1])
-            function(angles, out=half)
-        table.mul_(rope.attention_factor)
+            function(angles, out=part)
+            if rope is not None:
+                part[:, :turned].mul_(rope.attention_factor)
         self._table = table.to(dtype=options.dtype, device=options.device)
 
     def at(self, positions: Tensor, out: Tensor | None = None) -> Rotation:

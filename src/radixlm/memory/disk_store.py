@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from radixlm.core.errors import ConfigError
+from radixlm.core.errors import ConfigError, DiskStoreError
 from radixlm.core.moves import News, StoredPath
 from radixlm.memory.store_files import BlockFile, private_folder
 from radixlm.memory.store_identity import StoreIdentity
@@ -31,7 +31,7 @@ StoredBlock = Block[Parts]
 
 @dataclass
 class StoreStats:
-    """Since the store was opened. damaged: blocks that were found so, and deleted."""
+    """Since the store was opened. damaged: blocks that were found so, and are never read again."""
 
     read_blocks: int = 0
     written_blocks: int = 0
@@ -61,6 +61,8 @@ class DiskStore:
         self.block_tokens = identity.block_tokens
         self.block_bytes = identity.block_bytes
         self.stats = StoreStats()
+        # Damaged ones that the disk did not let us delete.
+        self._unreadable: set[bytes] = set()
 
     @classmethod
     def open(
@@ -103,6 +105,10 @@ class DiskStore:
             )
         return store
 
+    @property
+    def damaged(self) -> int:
+        return self.stats.damaged
+
     def __len__(self) -> int:
         return self._index.count(self._identity)
 
@@ -140,6 +146,9 @@ class DiskStore:
     def _put(self, block: StoredBlock, keys: list[bytes]) -> bool:
         *_, parent, key = keys
         first = len(keys) == 2
+        if key in self._unreadable:
+            self._index.drop(self._identity, key)
+            self._unreadable.discard(key)
         if self._index.row(self._identity, key) is not None:
             return True
         if not first and self._index.row(self._identity, parent) is None:
@@ -173,7 +182,7 @@ class DiskStore:
         tokens = path.tokens[number * size : (number + 1) * size].tobytes()
         for _ in range(_TRIES):
             row = self._index.row(self._identity, key)
-            if row is None:
+            if row is None or key in self._unreadable:
                 return False
             namespace = b"" if number else path.namespace
             sound = (row.parent, row.namespace, row.tokens) == (parent, namespace, tokens)
@@ -184,7 +193,7 @@ class DiskStore:
                 return True
             # Another process may have given the slot to another block meanwhile.
             if self._index.row(self._identity, key) == row:
-                self._lose(key)
+                self._lose(key, row)
                 return False
         return False
 
@@ -193,12 +202,17 @@ class DiskStore:
             return None
         return self._file.read(row.slot, key, into)
 
-    def _lose(self, key: bytes) -> None:
-        """A damaged block: deleted, so that it is written again."""
-        with self._index.writing():
-            lost = self._index.drop(self._identity, key)
+    def _lose(self, key: bytes, row: Row) -> None:
+        """A damaged block: deleted, so that it is written again; if need be only forgotten."""
         self.stats.damaged += 1
-        _logger.warning("the disk cache has a damaged block: %d blocks are computed again", lost)
+        try:
+            with self._index.writing():
+                lost = self._index.drop(self._identity, key)
+            then = f"{lost} blocks are deleted, and computed again"
+        except DiskStoreError as error:
+            self._unreadable.add(key)
+            then = f"it is computed again, and cannot be deleted: {error}"
+        _logger.warning("a damaged block in %s, slot %s: %s", self._file.path, row.slot, then)
 
     def sound(self, key: bytes, into: Parts) -> bool:
         """Whether a block is as it was written, and a path leads to it. Changes nothing."""
@@ -220,8 +234,8 @@ class DiskStore:
             path = self._index.path_of(self._identity, key)
             if path is not None:
                 yield path
-            elif self._index.row(self._identity, key) is not None:
-                self._lose(key)
+            elif (row := self._index.row(self._identity, key)) is not None:
+                self._lose(key, row)
 
     def news(self) -> News:
         """What other processes changed since the last call, or since the store was opened. Where

@@ -29,7 +29,8 @@ class HostStore:
         memory    (capacity, nbytes) uint8: a row for each block, see `PoolBlocks.rows`
         root -> block -> block ...    by namespace and tokens: whole paths are compared
 
-    capacity: blocks. nbytes, block_bytes: of one.
+    capacity: blocks. nbytes, block_bytes: of one. damaged: see Store; nobody else writes here.
+    found: the row that `land` copies.
     """
 
     def __init__(self, blocks: PoolBlocks, capacity: int) -> None:
@@ -41,6 +42,11 @@ class HostStore:
         self._memory = blocks.rows(capacity)
         self._free = list(range(capacity))[::-1]
         self._root = _Held(-1)
+        self.found = -1
+
+    @property
+    def damaged(self) -> int:
+        return 0
 
     def __len__(self) -> int:
         return self.capacity - len(self._free)
@@ -49,12 +55,13 @@ class HostStore:
         """See Carrier."""
         return slots
 
-    def target(self, slots: Slots) -> Slots:
-        """See Carrier."""
-        return slots
+    def target(self) -> Slots:
+        """See Carrier: there is nothing between."""
+        return np.empty(0, dtype=np.int32)
 
     def land(self, slots: Slots) -> None:
-        """See Carrier."""
+        """See Carrier: what a reader has found last is copied."""
+        self._blocks.unpack(self._memory[self.found], slots)
 
     def put(self, blocks: Iterable[Block[Slots]]) -> int:
         """See Store."""
@@ -83,10 +90,6 @@ class HostStore:
     def reader(self, path: StoredPath, start: int) -> HostReader:
         """See Store."""
         return HostReader(self, path, start)
-
-    def copy(self, held: _Held, into: Slots) -> None:
-        """A block into its slots."""
-        self._blocks.unpack(self._memory[held.row], into)
 
     def delete(self, paths: Sequence[StoredPath]) -> int:
         """See Store."""
@@ -135,12 +138,12 @@ class HostReader:
         self._at = start
         self._held = store.find(path, start)
 
-    def next(self, into: Slots) -> bool:
+    def next(self, _: Slots) -> bool:
         """See Reader."""
         name = self._store.name(self._path, self._at)
         self._held = None if self._held is None else self._held.after.get(name)
         if self._held is None:
             return False
         self._at += self._store.block_tokens
-        self._store.copy(self._held, into)
+        self._store.found = self._held.row
         return True

@@ -59,13 +59,14 @@ class PoolBlocks:
             parts = [self._staged.numpy().data]
         return parts
 
-    def target(self, slots: Slots) -> Sequence[memoryview]:
-        """Where to put a block's bytes in their order; then call `land` with the same slots."""
-        return self._in_place(slots) or [self._staged.numpy().data]
+    def target(self) -> Sequence[memoryview]:
+        """Where to put a block's bytes in their order; then call `land`. Never the pool itself:
+        what a disk brings late would come where something else is by then.
+        """
+        return [self._staged.numpy().data]
 
     def land(self, slots: Slots) -> None:
-        if self._in_place(slots) is None:
-            self._unpack(self._staged, slots)
+        self.unpack(self._staged, slots)
 
     def pack(self, slots: Slots, into: Tensor) -> None:
         """Copy a block out of the pool. into: one of `rows`. Returns when it is there."""

@@ -30,7 +30,7 @@ LOG_ROWS = 4096
 _KEY_BYTES = 32
 _APPLICATION = 0x52584C4D
 # Another process writes 16 blocks meanwhile.
-_WAIT_SECONDS = 30.0
+WAIT_SECONDS = 30.0
 _SCHEMA = """
 CREATE TABLE identities (id INTEGER PRIMARY KEY, digest TEXT UNIQUE, facts TEXT,
   block_tokens INTEGER, block_bytes INTEGER, slots INTEGER);
@@ -80,7 +80,7 @@ class StoreIndex:
             if not self.path.exists():  # SQLite gives its journal the same mode
                 os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             self._base = sqlite3.connect(
-                self.path, timeout=_WAIT_SECONDS, isolation_level=None, check_same_thread=False
+                self.path, timeout=WAIT_SECONDS, isolation_level=None, check_same_thread=False
             )
         try:
             with self._errors():

@@ -34,10 +34,11 @@ class Carrier(Protocol[P_co]):
     def source(self, slots: Slots, /) -> P_co:
         """The block in these slots, until the next call."""
 
-    def target(self, slots: Slots, /) -> P_co:
-        """Where to put a block; then call `land` with the same slots."""
+    def target(self) -> P_co:
+        """Where a reader puts a block; then call `land`."""
 
-    def land(self, slots: Slots, /) -> None: ...
+    def land(self, slots: Slots, /) -> None:
+        """The block that was read enters its slots, which are not touched before."""
 
 
 class Reader(Protocol[P_contra]):
@@ -52,6 +53,10 @@ class Store(Protocol[P_contra]):
 
     block_tokens: int
     block_bytes: int
+
+    @property
+    def damaged(self) -> int:
+        """Blocks that were found so since it was opened. None is read a second time."""
 
     def put(self, blocks: Iterable[Block[P_contra]], /) -> int:
         """Store blocks, each after those before it on its path. Returns how many, from the first

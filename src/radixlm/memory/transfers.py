@@ -12,6 +12,7 @@ from typing import Generic
 
 from radixlm.core.errors import DiskStoreError
 from radixlm.core.moves import (
+    Damaged,
     Drop,
     Ended,
     Failed,
@@ -36,6 +37,10 @@ MOST_WAITING = 1024
 _PATHS = 64
 NEWS_SECONDS = 1.0
 _READS, _LOAD, _WRITES = range(3)
+
+
+class _AbandonedError(Exception):
+    """The slots of the job at hand are others' by now."""
 
 
 class Transfers(threading.Thread, Generic[P]):
@@ -69,6 +74,10 @@ class Transfers(threading.Thread, Generic[P]):
         self._writes: deque[Write | Drop] = deque()
         self._tickets: set[int] = set()
         self._cancelled: set[int] = set()
+        # Held while slots are touched that may be abandoned, never while a disk is waited for.
+        self._touching = threading.Lock()
+        self._abandoned: set[int] = set()
+        self._damaged = 0
         self._stopping = False
         # What is under way, by precedence: each is advanced by a block, a transaction, some paths.
         self._lanes: list[Iterator[None] | None] = [None, self._load(), None]
@@ -92,6 +101,14 @@ class Transfers(threading.Thread, Generic[P]):
         with self._changed:
             if ticket in self._tickets:
                 self._cancelled.add(ticket)
+
+    def abandon(self, ticket: int) -> None:
+        """When this returns the job's slots are not read or written any more, even where a disk
+        does not answer. What it has not reported yet may be stored. It reports `Ended`, some day.
+        """
+        with self._touching:
+            if ticket in self._tickets:
+                self._abandoned.add(ticket)
 
     def stop(self, seconds: float = 10.0) -> bool:
         """End when the jobs that were submitted are done; False where they take longer."""
@@ -133,7 +150,7 @@ class Transfers(threading.Thread, Generic[P]):
     def _moves(self, job: Read | Write) -> Iterator[None]:
         """Run a job, reporting; each turn is a block or a transaction."""
         upto, end, error = job.start, job.start + job.slots.size, ""
-        cancelled = job.ticket in self._cancelled
+        cancelled = job.ticket in self._cancelled | self._abandoned
         try:
             moved = self._read(job) if isinstance(job, Read) else self._write(job)
             while not cancelled:
@@ -143,15 +160,20 @@ class Transfers(threading.Thread, Generic[P]):
                     break
                 self._send(Moved(job.ticket, upto, time.perf_counter() - started))
                 yield
-                cancelled = job.ticket in self._cancelled
+                cancelled = job.ticket in self._cancelled | self._abandoned
+        except _AbandonedError:
+            cancelled = True
         except DiskStoreError as failed:
             error = str(failed)
         except Exception as failed:
             _logger.exception("a transfer crashed")
             error = f"{type(failed).__name__}: {failed}"
-        with self._changed:
-            self._tickets.discard(job.ticket)
-            self._cancelled.discard(job.ticket)
+        with self._changed, self._touching:
+            for tickets in (self._tickets, self._cancelled, self._abandoned):
+                tickets.discard(job.ticket)
+        if self._store.damaged != self._damaged:
+            self._damaged = self._store.damaged
+            self._send(Damaged(self._damaged))
         absent = upto < end and not cancelled and not error
         self._send(Ended(job.ticket, upto, absent, cancelled, error))
 
@@ -160,9 +182,11 @@ class Transfers(threading.Thread, Generic[P]):
         reader = self._store.reader(StoredPath(job.namespace, job.tokens), job.start)
         for at in range(0, job.slots.size, size):
             slots = job.slots[at : at + size]
-            if not reader.next(self._blocks.target(slots)):
+            if not reader.next(self._blocks.target()):
                 return
-            self._blocks.land(slots)
+            with self._touching:
+                self._check(job)
+                self._blocks.land(slots)
             yield job.start + at + size
 
     def _write(self, job: Write) -> Iterator[int]:
@@ -170,18 +194,32 @@ class Transfers(threading.Thread, Generic[P]):
         most = size * max(1, min(MOST_BLOCKS, MOST_BYTES // self._blocks.nbytes))
         for first in range(0, job.slots.size, most):
             stop = min(first + most, job.slots.size)
-            stored = self._store.put(
-                Block(
-                    job.namespace,
-                    job.tokens[: job.start + at + size],
-                    self._blocks.source(job.slots[at : at + size]),
-                )
-                for at in range(first, stop, size)
-            )
+            try:
+                stored = self._store.put(self._sources(job, range(first, stop, size)))
+            except _AbandonedError:
+                # A store without transactions may have one with other tokens' values.
+                path = job.tokens[: job.start + first + size]
+                self._store.delete([StoredPath(job.namespace, path)])
+                raise
             if stored:
                 yield job.start + first + stored * size
             if first + stored * size < stop:
                 return
+
+    def _sources(self, job: Write, starts: range) -> Iterator[Block[P]]:
+        """The blocks there; it ends with an error where one of them may not have been what the
+        slots held for this job.
+        """
+        size = self._blocks.block_tokens
+        for at in starts:
+            self._check(job)
+            tokens = job.tokens[: job.start + at + size]
+            yield Block(job.namespace, tokens, self._blocks.source(job.slots[at : at + size]))
+        self._check(job)
+
+    def _check(self, job: Read | Write) -> None:
+        if job.ticket in self._abandoned:
+            raise _AbandonedError
 
     def _drop(self, job: Drop) -> Iterator[None]:
         try:

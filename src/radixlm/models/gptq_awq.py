@@ -11,7 +11,7 @@ from torch import Tensor
 
 from radixlm.core.errors import UnsupportedModelError
 from radixlm.layers.quantized import QuantizedWeight
-from radixlm.models.hf_config import Fields, Flag, read, supported, unsupported
+from radixlm.models.config_fields import Fields, Flag, read, supported, unsupported
 from radixlm.models.quantized_parts import (
     PLACE,
     Bits,

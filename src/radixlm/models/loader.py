@@ -14,6 +14,7 @@ from radixlm.layers.linear import Linear, Quantize
 from radixlm.layers.quantized import QuantizedWeight
 from radixlm.layers.ways import Choose
 from radixlm.models.decoder import CausalLM
+from radixlm.models.folds import Folded
 from radixlm.models.model_config import ModelConfig
 from radixlm.models.safetensors_files import Checkpoint
 
@@ -44,6 +45,7 @@ def load_model(
     before any data is read, but of biases that the model has not, which may be zeros. Raises
     CheckpointError that names the tensor or the file.
     """
+    checkpoint = Folded(checkpoint, config)
     wanted = _matched(checkpoint, config)
     try:
         model = CausalLM(config, dtype=dtype, device=device)
@@ -125,6 +127,12 @@ def _described(config: ModelConfig, stored: int) -> dict[str, Tensor]:
         raise CheckpointError(
             f"the model's config asks for {config.n_layers} layers (num_hidden_layers), "
             f"but the files hold {stored} tensors"
+        )
+    experts = config.traits.experts
+    if experts is not None and experts.number > stored:
+        raise CheckpointError(
+            f"the model's config asks for {experts.number} experts, but the files hold weights of "
+            f"at most {stored}"
         )
     nowhere = torch.device("meta")
     try:

@@ -12,8 +12,8 @@ from radixlm.core.errors import CheckpointError
 from radixlm.core.files import read_json_object
 from radixlm.layers.quantized import QuantizedWeight
 from radixlm.models.compressed_tensors import compressed_tensors
+from radixlm.models.config_fields import unsupported
 from radixlm.models.gptq_awq import awq, gptq
-from radixlm.models.hf_config import unsupported
 from radixlm.models.quantized_parts import PLACE, Packing, Types
 from radixlm.models.safetensors_files import FLOATS, PlainCheckpoint, StoredTensor, survey
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from radixlm.core.errors import CheckpointError
 from radixlm.layers.quantized import MIDDLE, QuantizedWeight
-from radixlm.models.hf_config import Size, supported
+from radixlm.models.config_fields import Size, supported
 
 # Where the fields stand in config.json.
 PLACE = "quantization_config."

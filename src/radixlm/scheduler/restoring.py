@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Protocol
 
 from radixlm.cache import Lease, RadixCache
 from radixlm.cache.stored import StoredTier
 from radixlm.cache.stored_parts import StoredPart
 from radixlm.core.clock import Clock
-from radixlm.core.keys import Key
+from radixlm.core.keys import Key, common_prefix
 from radixlm.core.misses import MissReport
 from radixlm.core.moves import Ended, Job, Moved, Place, Read
 from radixlm.core.request import Namespace
@@ -31,6 +32,7 @@ PARTS = 4
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 64.0
 _SLOWER = "reading was slower than computing a moment ago"
 _FAILED = {Place.HOST: "a copy failed", Place.DISK: "the disk failed"}
+_SILENT = {Place.HOST: "copies do not end", Place.DISK: "the disk does not answer"}
 
 
 class Tiers(Protocol):
@@ -41,6 +43,11 @@ class Tiers(Protocol):
 
     def reported(self, state: RequestState, miss: MissReport) -> MissReport:
         """The report of a request that is admitted, with what is known of the other places."""
+
+    def discard(self, key: Key, namespace: Namespace, keep: int) -> None:
+        """Neither read nor write what comes after the first `keep` tokens of a key: it is spoiled.
+        It is unlocked when this returns.
+        """
 
     def give_way(self, *, alone: bool) -> bool:
         """Let go of all slots that are held for copies; whether it is worth the wait, or `alone`:
@@ -56,6 +63,11 @@ class Mover(Protocol):
 
     def cancel(self, ticket: int, /) -> None:
         """End a job soon; it sends `Ended` all the same, and until then uses its slots."""
+
+    def abandon(self, ticket: int, /) -> None:
+        """The same, and its slots are not used any more when this returns, whatever it waits for.
+        What it did not report yet may have been moved.
+        """
 
 
 class Pace:
@@ -193,13 +205,13 @@ class Restoring:
         """A block, or several, are in their slots."""
         self._heard = self._clock.now()
         made = self.under_way[report.ticket]
-        before = made.lease.committed
+        before, known = made.lease.committed, self._cache.tree.stats.inserted_tokens
         self.read += self._tier.block_tokens
         self.pace.learn_read(self._tier.block_tokens, report.seconds)
         if not made.computing:
             return
         made.lease.commit(report.upto)
-        self.restored += made.lease.committed - before
+        self.restored += self._cache.tree.stats.inserted_tokens - known
         self._room.committed(made, before, made.lease.committed)
         if not made.left:
             self._pause = FIRST_PAUSE
@@ -208,14 +220,43 @@ class Restoring:
     def ended(self, report: Ended) -> None:
         """The job does not use its slots any more."""
         self._heard = self._clock.now()
-        made = self.under_way.pop(report.ticket)
-        self._tier.unlock(made.stored)
-        self._room.stop_computing(made, made.lease.committed)
-        made.lease.release()
+        made = self.under_way[report.ticket]
+        self._end(made)
         if report.absent:
             self._tier.gone(made.known, made.namespace, report.upto)
         if report.error:
             self._rest(_FAILED[self._tier.place])
+
+    def discard(self, key: Key, namespace: Namespace, keep: int) -> None:
+        """See Tiers."""
+        for made in list(self.under_way.values()):
+            if made.namespace == namespace and common_prefix(made.known, key) > keep:
+                self._abandon(made)
+
+    def abandon_all(self) -> list[int]:
+        """Let go of all slots without waiting for their jobs, whose tickets these are. Begin no
+        other restoration before `answered`.
+        """
+        tickets = list(self.under_way)
+        for made in list(self.under_way.values()):
+            self._abandon(made)
+        self._rest_until, self._rests_because = inf, _SILENT[self._tier.place]
+        return tickets
+
+    def answered(self) -> None:
+        """The mover goes on."""
+        self._rest(_SLOWER)
+
+    def _abandon(self, made: Restoration) -> None:
+        self._mover.abandon(made.ticket)
+        self._end(made)
+
+    def _end(self, made: Restoration) -> None:
+        """Its slots are used no more; what has arrived stays in the cache."""
+        del self.under_way[made.ticket]
+        self._tier.unlock(made.stored)
+        self._room.stop_computing(made, made.lease.committed)
+        made.lease.release()
 
     def tend(self) -> None:
         """Stop what nobody waits for any more, and all when it does not pay any more."""
@@ -233,8 +274,9 @@ class Restoring:
 
     def stop_all(self) -> None:
         """Let all followers go, and begin no other restoration for a while."""
-        self._rest_until = self._clock.now() + self._pause
-        self._rests_because = "memory is short"
+        if self._rest_until < inf:
+            self._rest_until = self._clock.now() + self._pause
+            self._rests_because = "memory is short"
         for made in self.under_way.values():
             self._stop(made)
 

@@ -360,7 +360,9 @@ class Scheduler:
         state.computed = failure.sound
         self.counters.requests_finished += 1
         self._finish(state, FinishReason.ERROR)
-        self._cache.discard(state.known, state.request.namespace, failure.sound)
+        if self.tiers is not None:
+            self.tiers.discard(state.known, state.namespace, failure.sound)
+        self._cache.discard(state.known, state.namespace, failure.sound)
         return state.output(NewTokens((), error=failure.reason), FinishReason.ERROR)
 
     def _finish(self, state: RequestState, reason: FinishReason) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 
 from fastapi import FastAPI
+from prometheus_client.core import Metric
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
-from radixlm.build import AsyncEngine
 from radixlm.server.anthropic.messages_routes import router as messages_router
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.explain import router as explain_router
@@ -21,6 +22,7 @@ from radixlm.server.openai.openai_routes import router
 from radixlm.server.pages.tree_routes import router as cache_router
 from radixlm.server.pages.ui_routes import router as ui_router
 from radixlm.server.pipeline.recorder import Recorder
+from radixlm.server.pipeline.served_engine import ServedEngine
 from radixlm.server.pipeline.service import Service
 from radixlm.server.responses.response_store import ResponseStore
 from radixlm.server.responses.responses_routes import router as responses_router
@@ -41,13 +43,15 @@ API_ROUTES = [route for each in _ROUTERS for route in each.routes if isinstance(
 
 
 def create_app(
-    engine: AsyncEngine,
+    engine: ServedEngine,
     *,
     served_model_name: str,
     config: ServerConfig | None = None,
     responses: ResponseStore | None = None,
     kv_events: KVEventCounts | None = None,
     recorder: Recorder | None = None,
+    more_routes: Sequence[Route] = (),
+    more_metrics: Callable[[], Iterable[Metric]] = tuple,
 ) -> ASGIApp:
     """The routes over `engine`, which stays the caller's to close.
 
@@ -55,6 +59,7 @@ def create_app(
     it; without one, the flags' defaults. responses: the stored ones, which stay the caller's to
     close; without it they are kept in memory. kv_events: what was published, for the metrics.
     recorder: takes requests that have ended, and is the caller's to close.
+    more_routes, more_metrics: of an engine that is several.
     Raises ModelError for sampling that the model recommends and no request could have.
     """
     config = config or ServerConfig()
@@ -66,10 +71,12 @@ def create_app(
         config,
         lambda: [counted for each in described for counted in each()],
         recorder=recorder,
+        more_metrics=more_metrics,
     )
+    api_routes = [*API_ROUTES, *more_routes]
     served = Served(served_model_name, engine.info.vocab_size, service.longest)
     app = FastAPI(title="RadixLM", docs_url=None, redoc_url=None)
-    app.openapi = cache(lambda: document(API_ROUTES, config, served))  # type: ignore[method-assign]
+    app.openapi = cache(lambda: document(api_routes, config, served))  # type: ignore[method-assign]
     app.state.service = service
     in_memory = replace(config, response_store=None)
     app.state.responses = responses or ResponseStore.from_config(in_memory)
@@ -77,9 +84,9 @@ def create_app(
         service.max_request_bytes, config.body_timeout, config.strict_fields
     )
     # As they are: FastAPI's include_router would make all their schemas anew for each application.
-    app.router.routes.extend(API_ROUTES)
+    app.router.routes.extend(api_routes)
     app.router.routes.extend(ui_router.routes)  # a page is no part of the API
-    install_error_handlers(app, API_ROUTES, service.retry_after)
+    install_error_handlers(app, api_routes, service.retry_after)
     wrapped = Envelope(app, config, service.keys, service.clock)
     if not config.cors_origin:
         return wrapped

@@ -155,6 +155,7 @@ async def _played(
     outcome = Outcome(
         trace=source.name,
         costs=str(client.base_url),
+        replicas=1,
         disk_tokens=0,
         **settings,
         calls=player.calls,
@@ -171,6 +172,7 @@ async def _played(
         restored_tokens=0,
         retractions=0,
         steps=0,
+        imbalance=1.0,
         wall_s=round(time.perf_counter() - began, 3),
     )
     return Done(outcome, problems)

@@ -23,13 +23,14 @@ _SECONDS_TO_LOOK = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One setting. config: with kv_tokens; its model is not read."""
+    """One setting. config: of each replica, with kv_tokens; its model is not read."""
 
     source: Source
     config: EngineConfig
     costs: Costs
     users: int
     disk: DiskSize | None = None
+    replicas: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +39,13 @@ class Outcome:
 
     left_out: lines and calls with which something was wrong. queued_ms: from arrival to the first
     step. duration_s: of the trace, by the virtual clock. wall_s: what the run itself took. bounds:
-    hit rates beside which this one stands, by their names: see bounds.
+    hit rates beside which this one stands, by their names, see bounds; of replicas, as if their
+    pools were one. imbalance: tokens that the replica with most of them computed, over the mean.
     """
 
     trace: str
     costs: str
+    replicas: int
     kv_tokens: int
     disk_tokens: int
     page_size: int
@@ -67,6 +70,7 @@ class Outcome:
     restored_tokens: int
     retractions: int
     steps: int
+    imbalance: float
     wall_s: float
     bounds: Mapping[str, float] = field(default_factory=dict)
 
@@ -91,14 +95,21 @@ def measure(run: Run, done: Callable[[], object] = lambda: None) -> Done:
         users=run.users,
         scale=scale,
         disk=run.disk,
+        replicas=run.replicas,
         done=done,
     )
     replay.run(sessions)
     wall_s = round(time.perf_counter() - began, 3)
-    stats, times, seconds = replay.core.stats(), replay.times, replay.clock.now()
+    stats = [machine.core.stats() for machine in replay.machines]
+    prompts, cached, computed = (
+        [getattr(each, name) for each in stats]
+        for name in ("prompt_tokens", "cached_tokens", "computed_tokens")
+    )
+    seconds, mean = replay.seconds, sum(computed) / len(computed)
     outcome = Outcome(
         trace=run.source.name,
         costs=run.costs.name,
+        replicas=run.replicas,
         kv_tokens=run.config.kv_tokens or 0,
         disk_tokens=0 if run.disk is None else run.disk.tokens,
         page_size=run.config.page_size,
@@ -106,19 +117,20 @@ def measure(run: Run, done: Callable[[], object] = lambda: None) -> Done:
         schedule_policy=run.config.schedule_policy,
         calls=replay.calls,
         left_out=problems.count,
-        prompt_tokens=scale * stats.prompt_tokens,
-        cached_tokens=scale * stats.cached_tokens,
+        prompt_tokens=scale * sum(prompts),
+        cached_tokens=scale * sum(cached),
         output_tokens=replay.generated,
-        hit_rate=round(stats.hit_rate, 6),
-        **percentiles(times),
+        hit_rate=round(sum(cached) / max(sum(prompts), 1), 6),
+        **percentiles(replay.times),
         output_tokens_per_s=rate(replay.generated, seconds),
-        prompt_tokens_per_s=rate(scale * stats.prompt_tokens, seconds),
+        prompt_tokens_per_s=rate(scale * sum(prompts), seconds),
         duration_s=round(seconds, 3),
-        evicted_tokens=scale * stats.evicted_tokens,
-        restored_tokens=scale * stats.disk_restored,
-        retractions=stats.retractions,
-        steps=stats.steps,
-        bounds=replay.history.bounds(replay.core.cache.capacity),
+        evicted_tokens=scale * sum(each.evicted_tokens for each in stats),
+        restored_tokens=scale * sum(each.disk_restored for each in stats),
+        retractions=sum(each.retractions for each in stats),
+        steps=sum(each.steps for each in stats),
+        imbalance=round(max(computed) / mean, 3) if mean else 1.0,
+        bounds=replay.history.bounds(sum(each.core.cache.capacity for each in replay.machines)),
         wall_s=wall_s,
     )
     return Done(outcome, problems)

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
 
-from radixlm.cache import make_policy
-from radixlm.core.clock import VirtualClock
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.request import GenerateRequest, RequestOutput
 from radixlm.core.sampling import SamplingParams
-from radixlm.engine.assembly import make_cache, make_core, resolve_pin_budget
+from radixlm.engine import EngineCore
 from radixlm.sim.bounds import History
 from radixlm.sim.calls import Call, Problems, Session
-from radixlm.sim.cost_runner import CostRunner
 from radixlm.sim.costs import Costs
-from radixlm.sim.sim_disk import DiskSize, SimDisk
+from radixlm.sim.machine_choice import Alone, ByTokens, Routing
+from radixlm.sim.sim_disk import DiskSize
+from radixlm.sim.sim_machine import Machine, busy_until, earliest
 
 # Where a token stands for many, a step has room for as many requests all the same.
 LEAST_BUDGET = 64
@@ -66,10 +65,11 @@ class Replay:
     """One run of a trace, from `run` on; then its figures can be read. Raises ConfigError for a
     config that the cache refuses.
 
-    config: kv_tokens is needed; the model is not read. users: how many sessions without a time go
-    on at once. scale: tokens that one of a prompt stands for. problems: gets the calls that the
-    engine refuses. disk: a tier below the pool. done: called after each call. calls: that were
-    answered. generated: tokens of their answers. history: what was asked for, in order.
+    config: of each replica; kv_tokens is needed, the model is not read. users: how many sessions
+    without a time go on at once. scale: tokens that one of a prompt stands for. problems: gets the
+    calls that the engine refuses. disk: a tier below the pool. replicas: how many; routing: which
+    of them takes a call. done: called after each call. calls: that were answered. generated: tokens
+    of their answers. history: what was asked for, in order.
     """
 
     def __init__(
@@ -81,27 +81,22 @@ class Replay:
         users: int = 8,
         scale: int = 1,
         disk: DiskSize | None = None,
+        replicas: int = 1,
+        routing: Callable[[Sequence[Machine]], Routing] | None = None,
         done: Callable[[], object] = lambda: None,
     ) -> None:
         config = scaled(config, scale)
-        capacity = config.kv_tokens or 0
-        self.clock = VirtualClock()
         self.times = Times()
         self.calls = self.generated = 0
         self._problems = problems
         self._users = users
         self._done = done
-        self._overhead = costs.overhead
-        self._most = config.max_queued_requests
-        budget = config.chunked_prefill_size
-        self._runner = CostRunner(costs, self.clock, self, budget=budget, scale=scale)
-        pins = resolve_pin_budget(config, capacity, config.context_length or capacity)
-        policy = make_policy(config.eviction_policy)
-        cache = make_cache(config, policy, capacity, pins, self.clock)
-        self._disk = SimDisk(self.clock, config, disk, scale) if disk is not None else None
-        tiering = None if self._disk is None else self._disk.tiering
-        self.history = History(cache.page_size)
-        self.core = make_core(config, cache, self._runner, None, tiering=tiering, clock=self.clock)
+        self._most = config.max_queued_requests * replicas
+        self.machines = [
+            Machine(config, costs, self._coming_to, scale=scale, disk=disk) for _ in range(replicas)
+        ]
+        self.routing = (routing or (Alone if replicas == 1 else ByTokens))(self.machines)
+        self.history = History(self.machines[0].core.cache.page_size)
         self._numbers = count()
         # Calls that are going to come: time, number, session, place.
         self._due: list[tuple[float, int, Session, int]] = []
@@ -110,50 +105,36 @@ class Replay:
         self._coming: Iterator[Session] = iter(())
         self._next: Session | None = None
         self._open = 0
+        self._now = 0.0
         self._knows_next_time = False
 
     @property
-    def waiting(self) -> int:
-        return self.core.waiting
+    def core(self) -> EngineCore:
+        """The only replica's."""
+        (machine,) = self.machines
+        return machine.core
 
     @property
-    def room(self) -> int:
-        return self.core.cache.available
-
-    def next_arrival(self) -> float:
-        due = self._due[0][0] if self._due else inf
-        return due if self._disk is None else min(due, self._disk.next_read)
+    def seconds(self) -> float:
+        """From the trace's begin to the last answer."""
+        return max(machine.clock.now() for machine in self.machines)
 
     def run(self, sessions: Iterable[Session]) -> None:
         """All of them, to the last answer. Those with times must come in their order."""
         self._coming = iter(sessions)
         self._next = next(self._coming, None)
         self._look_ahead()
-        while self._due or self.core.has_work:
-            idle = not self.core.has_work
-            while self._due and self._due[0][0] <= self.clock.now():
+        while (machine := earliest(self.machines)) is not None or self._due:
+            if machine is None or (self._due and self._due[0][0] <= machine.clock.now()):
                 self._arrive()
-            if self.core.has_work:
-                if idle:
-                    self.clock.advance(self._overhead)
-                self._step()
-            elif self._due:
-                self._wait(self._due[0][0])
+                continue
+            for output in machine.step():
+                self._take(machine, output)
+            self.routing.stepped(machine)
 
-    def _step(self) -> None:
-        if self._disk is not None:
-            self._disk.work()
-        for output in self.core.step():
-            self._take(output)
-        if self.core.stuck and self._disk is not None:
-            self._wait(min(self.next_arrival(), self._disk.until))
-
-    def _wait(self, until: float) -> None:
-        """Nothing is computed meanwhile; the disk works."""
-        while self._disk is not None and self._disk.until < until:
-            self.clock.advance(max(self._disk.until - self.clock.now(), 0.0))
-            self._disk.work()
-        self.clock.advance(max(until - self.clock.now(), 0.0))
+    def _coming_to(self, machine: Machine) -> float:
+        due = self._due[0][0] if self._due else inf
+        return due if len(self.machines) == 1 else min(due, busy_until(self.machines, machine))
 
     def _look_ahead(self) -> None:
         """Know the next session with a time, or as many without as there are users."""
@@ -162,7 +143,7 @@ class Replay:
                 if self._open >= self._users:
                     return
                 self._open += 1
-                self._push(self.clock.now(), session, 0)
+                self._push(self._now, session, 0)
             else:
                 if self._knows_next_time:
                     return
@@ -180,24 +161,33 @@ class Replay:
             self._look_ahead()
         under_way = _UnderWay(session, place, at)
         name, call = str(number), session.calls[place]
-        self._runner.answers[name] = call.answer
+        self._now = at
+        if len(self._under_way) >= self._most:
+            self._refuse(under_way, f"more than --max-queued-requests {self._most}")
+            return
+        machine = self.routing.choose(name, call)
+        machine.rest(at)
+        machine.runner.answers[name] = call.answer
         try:
-            if len(self._under_way) >= self._most:
-                raise InvalidRequestError(f"more than --max-queued-requests {self._most}")
-            self.core.add(_request(name, call), waited=self.clock.now() - at)
+            machine.core.add(_request(name, call), waited=machine.clock.now() - at)
         except InvalidRequestError as error:
-            self._runner.forget(name)
-            self._problems.add(call.where, "the engine refuses it", str(error))
-            self._go_on(under_way)
+            machine.runner.forget(name)
+            self.routing.ended(name, None)
+            self._refuse(under_way, str(error))
             return
         self._under_way[name] = under_way
 
-    def _take(self, output: RequestOutput) -> None:
-        name, now = output.request_id, self.clock.now()
+    def _refuse(self, under_way: _UnderWay, why: str) -> None:
+        self._problems.add(under_way.call.where, "the engine refuses it", why)
+        self._go_on(under_way)
+
+    def _take(self, machine: Machine, output: RequestOutput) -> None:
+        name, now = output.request_id, machine.clock.now()
         under_way = self._under_way[name]
         if output.queued is not None:
             self.times.queued.append(output.queued)
             self._first_tokens[name] = now
+            self.routing.began(name)
             call = under_way.call
             self.history.note(call.prompt, call.answer, call.namespace)
         if not output.finished:
@@ -208,8 +198,10 @@ class Replay:
             self.times.between.append((now - first) / (tokens - 1))
         self.calls += 1
         self.generated += tokens
+        self._now = now
         del self._under_way[name]
-        self._runner.forget(name)
+        machine.runner.forget(name)
+        self.routing.ended(name, tokens)
         self._go_on(under_way)
 
     def _go_on(self, under_way: _UnderWay) -> None:
@@ -217,7 +209,7 @@ class Replay:
         self._done()
         session, place = under_way.session, under_way.place + 1
         if place < len(session.calls):
-            self._push(self.clock.now() + session.calls[place].gap, session, place)
+            self._push(self._now + session.calls[place].gap, session, place)
         elif session.at is None:
             self._open -= 1
             self._look_ahead()

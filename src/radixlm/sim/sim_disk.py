@@ -79,6 +79,9 @@ class SimDisk:
     def cancel(self, ticket: int) -> None:
         self._cancelled.add(ticket)
 
+    def abandon(self, ticket: int) -> None:
+        self._cancelled.add(ticket)
+
     def work(self) -> None:
         """Report what has happened until now, and take what is to be done."""
         if self._tiering is None:

@@ -14,6 +14,7 @@ from radixlm.sim.variations import Gain
 
 # What a run is with, by its field, and how a picture says it; the pool is always shown.
 _SETTINGS: Mapping[str, tuple[str, str]] = {
+    "replicas": ("replicas", "{} replicas"),
     "kv_tokens": ("pool", "{:,} tokens"),
     "disk_tokens": ("disk", "disk of {:,}"),
     "page_size": ("page", "pages of {}"),
@@ -26,6 +27,7 @@ _FIGURES = (
     *(("output_tokens_per_s", "out tok/s"), ("evicted_tokens", "evicted")),
     *(("restored_tokens", "restored"), ("retractions", "retracted")),
 )
+_OF_FLEETS = ("imbalance", "most/mean")
 
 
 def show(outcomes: Sequence[Outcome]) -> None:
@@ -34,8 +36,10 @@ def show(outcomes: Sequence[Outcome]) -> None:
     """
     first, varied, bounds = outcomes[0], _varied(outcomes), _bounds(outcomes)
     figures = [(name, text) for name, text in _FIGURES if any(getattr(o, name) for o in outcomes)]
+    if any(o.replicas > 1 for o in outcomes):
+        figures.append(_OF_FLEETS)
     if all(o.output_tokens == o.calls for o in outcomes):  # no answers, only first tokens
-        figures.remove(("output_tokens_per_s", "out tok/s"))
+        figures = [figure for figure in figures if figure[0] != "output_tokens_per_s"]
     columns = [
         *(_SETTINGS[name][0] for name in varied),
         *("hit %", *(text for _, text in figures), *bounds),

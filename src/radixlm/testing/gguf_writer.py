@@ -129,7 +129,7 @@ def _config_entries(config: ModelConfig, architecture: str) -> dict[str, Any]:
         "attention.head_count_kv": config.n_kv_heads,
         "attention.key_length": config.head_dim,
         "attention.value_length": config.head_dim,
-        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+        "attention.layer_norm_rms_epsilon": config.norm_eps,
         "attention.sliding_window": window,
         "rope.freq_base": config.rope.theta,
         "rope.dimension_count": config.head_dim if architecture == "llama" else None,

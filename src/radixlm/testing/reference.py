@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,63 @@ ARCHITECTURES = {
     "mistral": transformers.MistralConfig,
     "qwen2": transformers.Qwen2Config,
     "qwen3": transformers.Qwen3Config,
+    "phi3": transformers.Phi3Config,
+    "granite": transformers.GraniteConfig,
+    "olmo2": transformers.Olmo2Config,
+    "smollm3": transformers.SmolLM3Config,
+    "gemma": transformers.GemmaConfig,
+    "stablelm": transformers.StableLmConfig,
+    "starcoder2": transformers.Starcoder2Config,
+    "glm": transformers.GlmConfig,
+    "glm4": transformers.Glm4Config,
+    "cohere": transformers.CohereConfig,
+    "nemotron": transformers.NemotronConfig,
+    "internlm3": transformers.InternLM3Config,
+    "mixtral": transformers.MixtralConfig,
+    "qwen2_moe": transformers.Qwen2MoeConfig,
+    "qwen3_moe": transformers.Qwen3MoeConfig,
+    "olmoe": transformers.OlmoeConfig,
+    "granitemoe": transformers.GraniteMoeConfig,
+}
+# What a family's checkpoints have beside the sizes: what sets it apart, and nothing that hides it.
+_FIELDS: Mapping[str, Mapping[str, Any]] = {
+    "mistral": {"sliding_window": None},
+    "phi3": {"pad_token_id": None, "partial_rotary_factor": 0.75},
+    "granite": {
+        "embedding_multiplier": 3.0,
+        "residual_multiplier": 0.4,
+        "attention_multiplier": 0.2,
+        "logits_scaling": 1.7,
+    },
+    "olmo2": {"pad_token_id": None},
+    "smollm3": {"pad_token_id": None, "no_rope_layers": [1, 0, 1]},
+    "stablelm": {"use_qkv_bias": True, "partial_rotary_factor": 0.5},
+    "glm": {"pad_token_id": None},
+    "glm4": {"pad_token_id": None},
+    "mixtral": {"num_local_experts": 6},
+    "qwen2_moe": {
+        "num_experts": 6,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 48,
+        "mlp_only_layers": [1],
+    },
+    "qwen3_moe": {
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 2,
+    },
+    "olmoe": {"num_experts": 8, "num_experts_per_tok": 3, "pad_token_id": None},
+    "granitemoe": {
+        "embedding_multiplier": 3.0,
+        "residual_multiplier": 0.4,
+        "attention_multiplier": 0.2,
+        "logits_scaling": 1.7,
+        "num_local_experts": 5,
+    },
+    "internlm3": {"attention_bias": True, "mlp_bias": True},
 }
 
 
@@ -48,8 +105,7 @@ def make_checkpoint(
         "bos_token_id": None,
         "dtype": "float32",
     }
-    if architecture == "mistral":
-        fields["sliding_window"] = None
+    fields |= _FIELDS.get(architecture, {})
     config = ARCHITECTURES[architecture](**(fields | overrides))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -15,7 +15,6 @@ from radixlm.cache import POLICIES, Lease, RadixCache, make_policy
 from radixlm.cache.node import upward
 from radixlm.cache.stored import StoredTier
 from radixlm.cache.stored_parts import Blocks, StoredPart, StoredParts, path_tokens
-from radixlm.cache.write_queue import FOUND_OFTEN
 from radixlm.core.clock import VirtualClock
 from radixlm.core.config import DiskWritePolicy
 from radixlm.core.keys import Key, as_key
@@ -126,6 +125,7 @@ class StoredMachine(RuleBasedStateMachine):
             self.sides[place] = Side(tier, self.cache.tree.parts[-1])
             self._watch(self.sides[place].parts)
         self.leases: list[Lease] = []
+        self.again: set[Path] = set()  # what a request has used that was known before
 
     def _watch(self, parts: StoredParts) -> None:
         """Each time that a leaf goes, it is the first by the policy's key."""
@@ -153,6 +153,8 @@ class StoredMachine(RuleBasedStateMachine):
     def serve(self, pages: list[int], namespace: str | None, keeps: bool, priority: int) -> None:
         key = self._key(pages)
         host, disk = (self.sides[place].prefix(key[:-1], namespace) for place in Place)
+        _, known = self.cache.tree.place(key[:-1], namespace)
+        self.again.add((namespace, tuple(key[:known].tolist())))
         lease = self.cache.acquire(key, namespace, priority=priority)
         why = lease.why()
         if why.reason is MissReason.EVICTED:
@@ -225,12 +227,12 @@ class StoredMachine(RuleBasedStateMachine):
         assert sum(item.tokens.size - item.start for item in found) <= tokens
         planned = set(side.blocks)
         for item in found:
-            node, known = tree.place(item.tokens, item.namespace)
+            _, known = tree.place(item.tokens, item.namespace)
             assert known == item.tokens.size
             assert tree.match_prefix(item.tokens, item.namespace).length == known
             if policy == "selective" and not at_stop:
-                assert node is not None
-                assert node.hits >= FOUND_OFTEN
+                path = (item.namespace, tuple(item.tokens.tolist()))
+                assert any(before(path, used) for used in self.again)
             new = side.paths(item.tokens, item.namespace, item.start, known)
             assert new
             assert not planned & set(new)

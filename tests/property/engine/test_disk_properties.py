@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from radixlm.core.config import DiskWritePolicy
 from radixlm.core.request import Namespace
+from radixlm.engine.tiering import SECONDS_TO_ANSWER
 from tests.disk_bench import BLOCK, DiskBench
 from tests.engines import ORDERS, make_request
 from tests.invariants import check
@@ -50,7 +51,7 @@ PLANS = st.builds(
     priority=st.sampled_from([0, 0, 2]),
     aborted=st.one_of(st.none(), st.none(), st.integers(0, 6)),
     what=st.sampled_from(
-        ["", "flush", "flush", "flush", "lose", "stall", "go on", "break", "time"]
+        ["", "flush", "flush", "flush", "lose", "stall", "hang", "go on", "break", "time"]
     ),
     which=st.integers(0, 50),
     waits=st.sampled_from([0, 1, 3, 30, 30]),
@@ -126,6 +127,11 @@ def happen(bench: DiskBench, plan: Plan) -> None:
                 del place.blocks[names[plan.which // 2 % len(names)]]
         case "stall":
             bench.moves = 0
+        case "hang":
+            bench.moves = 0
+            for _ in range(3):
+                bench.tiering.turn()
+                bench.time.advance(SECONDS_TO_ANSWER)
         case "go on":
             bench.moves = 2
         case "break":

@@ -6,13 +6,13 @@ from torch.nn import functional
 
 from radixlm.layers.compiled import TensorOptions
 from radixlm.layers.linear import (
-    GatedMLP,
     Linear,
     LMHead,
     QueryKeyNorm,
     RMSNorm,
     TokenEmbedding,
 )
+from radixlm.layers.mlps import MLP
 from radixlm.layers.rotary import LinearScaling, RopeConfig, Rotary, YarnScaling
 
 CPU = torch.device("cpu")
@@ -34,7 +34,7 @@ def test_a_fused_projection_equals_its_parts(bias: bool) -> None:
 
 
 def test_gated_mlp() -> None:
-    mlp = GatedMLP(8, 6, TensorOptions(F32, CPU), bias=False)
+    mlp = MLP(8, 6, TensorOptions(F32, CPU), bias=False)
     weights = dict(mlp.named_weights())
     for view in weights.values():
         view.normal_()

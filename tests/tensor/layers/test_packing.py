@@ -13,7 +13,8 @@ from torch.nn import functional
 from radixlm.core.errors import ModelError
 from radixlm.kernels.jit import KernelStore
 from radixlm.layers.compiled import TensorOptions
-from radixlm.layers.linear import GatedMLP, Linear, LMHead, TokenEmbedding
+from radixlm.layers.linear import Linear, LMHead, TokenEmbedding
+from radixlm.layers.mlps import MLP
 from radixlm.layers.ways import LAYOUTS, Choice, ProductTable, Way, one_way, ways_of
 
 CPU = torch.device("cpu")
@@ -153,7 +154,7 @@ def test_nor_does_its_gate(dtype: torch.dtype, size: int) -> None:
 @pytest.mark.parametrize("size", [16, 80, 200])
 def test_a_gated_product(size: int, dtype: torch.dtype, close: float, bias: bool, way: Way) -> None:
     torch.manual_seed(0)
-    mlp = GatedMLP(96, size, TensorOptions(dtype, CPU), bias=bias)
+    mlp = MLP(96, size, TensorOptions(dtype, CPU), bias=bias)
     for _, weight in mlp.named_weights():
         weight.normal_(std=0.3)
     if way not in ways_of(mlp.gate_up.weight, gated=True):

@@ -12,7 +12,8 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from radixlm.core.errors import CheckpointError
 from radixlm.layers.compiled import TensorOptions
-from radixlm.layers.linear import GatedMLP, Linear
+from radixlm.layers.linear import Linear
+from radixlm.layers.mlps import MLP
 from radixlm.layers.quantized import FP4_ZERO, QuantizedWeight, from_mxfp4, quantize, stacked
 from radixlm.layers.quantized_products import QuantizedProduct, forms_of
 from radixlm.layers.ways import Choice, ProductTable, one_way
@@ -164,7 +165,7 @@ def test_parts_of_several_kinds_lie_side_by_side(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("bits", [8, 4])
 def test_what_is_quantized_when_it_is_packed(bits: int) -> None:
-    mlp = GatedMLP(64, 96, TensorOptions(torch.float32, CPU), bias=False)
+    mlp = MLP(64, 96, TensorOptions(torch.float32, CPU), bias=False)
     for _, weight in mlp.named_weights():
         weight.normal_(std=0.1)
     parts = dict(mlp.named_weights())

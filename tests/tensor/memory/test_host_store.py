@@ -52,7 +52,8 @@ def found(store: HostStore, tokens: Key, start: int = 0, namespace: bytes = b"")
     """How many blocks of a path are read from one on."""
     reader, into = store.reader(StoredPath(namespace, tokens), start), np.arange(40, 40 + TOKENS)
     count = 0
-    while reader.next(into.astype(np.int32)):
+    while reader.next(store.target()):
+        store.land(into.astype(np.int32))
         count += 1
     return count
 
@@ -70,7 +71,8 @@ def test_a_block_comes_back_with_its_bits(runs: str, dtype: torch.dtype, coded: 
     elsewhere = np.arange(40, 40 + 3 * TOKENS, dtype=np.int32)
     reader = store.reader(StoredPath(b"", PATH), 0)
     for at in range(0, PATH.size, TOKENS):
-        assert reader.next(elsewhere[at : at + TOKENS])
+        assert reader.next(store.target())
+        store.land(elsewhere[at : at + TOKENS])
     for ours, theirs in zip(bits(pool, elsewhere), before, strict=True):
         assert torch.equal(ours.view(torch.uint8), theirs.view(torch.uint8))
 

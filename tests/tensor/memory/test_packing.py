@@ -34,7 +34,7 @@ def test_a_block_comes_back_bit_by_bit(slots: list[int], dtype: torch.dtype, cod
     landing, elsewhere = PoolBlocks(other, 4), np.array([11, 0, 5, 2], dtype=np.int32)
     for at in (elsewhere, np.array(slots, dtype=np.int32)):
         start = 0
-        for part in landing.target(at):
+        for part in landing.target():
             part[:] = stored[start : start + part.nbytes]
             start += part.nbytes
         landing.land(at)

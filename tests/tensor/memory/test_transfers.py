@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
@@ -10,10 +11,22 @@ import pytest
 import torch
 
 from radixlm.core.keys import Key, Slots
-from radixlm.core.moves import Drop, Ended, Failed, Moved, News, Read, Report, StoredPath, Write
+from radixlm.core.moves import (
+    Damaged,
+    Drop,
+    Ended,
+    Failed,
+    Moved,
+    News,
+    Read,
+    Report,
+    StoredPath,
+    Write,
+)
 from radixlm.memory.disk_store import DiskStore
 from radixlm.memory.packing import PoolBlocks
 from radixlm.memory.pools import KVPool
+from radixlm.memory.store_files import BlockFile
 from radixlm.memory.transfers import MOST_BLOCKS, MOST_WAITING, Transfers
 from tests.store_support import IDENTITY, TOKENS, path
 
@@ -60,6 +73,21 @@ class Disk:
 
     def read(self, tokens: Key, slots: Slots, start: int = 0, ticket: int = 2) -> Ended:
         return ended(self.run(Read(ticket, b"", tokens, start, slots)))
+
+
+class Stuck:
+    """A disk that says when it is asked, and does not answer before it may."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+        self.asked, self.may = threading.Event(), threading.Event()
+        self._real = getattr(BlockFile, what)
+        monkeypatch.setattr(BlockFile, what, lambda *args: self.wait(*args))
+
+    def wait(self, *args: object) -> object:
+        answer = self._real(*args)
+        self.asked.set()
+        assert self.may.wait(10)
+        return answer
 
 
 def ended(told: list[Moved | Ended]) -> Ended:
@@ -200,3 +228,70 @@ def test_a_crash_in_a_job_ends_that_job(disk: Disk, caplog: pytest.LogCaptureFix
     assert result.error
     assert "a transfer crashed" in caplog.text
     assert disk.write(path(1), slots_of(1)) == Ended(1, 4)
+
+
+def test_slots_of_a_read_that_hangs_are_not_touched_once_it_is_abandoned(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk.start()
+    fill(disk.pool, slots_of(2))
+    disk.write(path(2), slots_of(2))
+    stuck, into = Stuck(monkeypatch, "read"), slots_of(2, first=8)
+    assert disk.thread.submit(Read(2, b"", path(2), 0, into))
+    assert stuck.asked.wait(10)
+    disk.thread.abandon(2)
+    fill(disk.pool, into)
+    before = [part.clone() for part in (*disk.pool.keys, *disk.pool.values)]
+    stuck.may.set()
+    assert disk.until_ended(2) == [Ended(2, 0, cancelled=True)]
+    after = (*disk.pool.keys, *disk.pool.values)
+    assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize("what", ["write", "sync"])
+def test_a_write_that_hangs_stores_nothing_once_its_slots_are_others(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    disk.start()
+    fill(disk.pool, slots_of(2))
+    before = [part[: 2 * TOKENS].clone() for part in disk.pool.keys]
+    stuck = Stuck(monkeypatch, what)
+    assert disk.thread.submit(Write(1, b"", path(2), 0, slots_of(2)))
+    assert stuck.asked.wait(10)
+    disk.thread.abandon(1)
+    fill(disk.pool, slots_of(2))
+    stuck.may.set()
+    told = disk.until_ended(1)
+    stored = disk.read(path(2), slots_of(2, first=8)).upto
+    if what == "write":
+        assert told == [Ended(1, 0, cancelled=True)]
+        assert stored == 0
+    else:  # all had been read from the slots by then
+        assert stored == 2 * TOKENS
+        there = [part[8 * TOKENS : 10 * TOKENS] for part in disk.pool.keys]
+        assert all(torch.equal(one, other) for one, other in zip(before, there, strict=True))
+
+
+def test_a_job_that_waits_is_abandoned_too(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    disk.thread.submit(Write(1, b"", path(1), 0, slots_of(1)))
+    disk.thread.abandon(1)
+    disk.thread.abandon(77)
+    disk.thread.start()
+    assert disk.until_ended(1) == [Ended(1, 0, cancelled=True)]
+    assert disk.write(path(1), slots_of(1)) == Ended(1, 4)
+    assert disk.thread.stop(10)
+
+
+def test_damaged_blocks_are_told(disk: Disk, tmp_path: Path) -> None:
+    disk.start()
+    fill(disk.pool, slots_of(2))
+    disk.write(path(2), slots_of(2))
+    [file] = tmp_path.glob("*.blocks")
+    file.write_bytes(bytes(file.stat().st_size))
+    disk.thread.submit(Read(2, b"", path(2), 0, slots_of(2)))
+    while not isinstance(report := disk.reports.get(timeout=10), Damaged):
+        assert isinstance(report, News)
+    assert report == Damaged(1)
+    assert disk.until_ended(2) == [Ended(2, 0, absent=True)]
+    assert disk.read(path(2), slots_of(2)) == Ended(2, 0, absent=True)

@@ -35,6 +35,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
+# Ray has it.
+@pytest.mark.filterwarnings("ignore:Using extra keyword arguments on `Field`")
 def test_what_commands_import_when_they_run_is_there():
     places = [
         place
@@ -150,7 +152,7 @@ def test_commands_that_help_stand_alone_on_their_lines(monkeypatch, capsys):
         (["serve", "--port", "99999"], 2, "--port is a number from 0 to 65535, got 99999"),
         (["serve", "--host", "1.2.3.4"], 2, "cannot listen on 1.2.3.4 port 30000"),
         (["serv"], 2, "there is no command serv; did you mean serve?"),
-        (["xyzzy"], 2, "there is no command xyzzy; there are serve, chat"),
+        (["xyzzy"], 2, "there is no command xyzzy; there are serve, deploy"),
     ],
 )
 def test_errors_from_the_shell_come_before_torch(arguments, code, text):

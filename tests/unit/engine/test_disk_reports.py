@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from radixlm.core.misses import MissReason, MissReport
+from radixlm.core.moves import Damaged
 from radixlm.core.request import RequestOutput
 from radixlm.scheduler.restoring import MOST_AT_ONCE
 from tests.disk_bench import BLOCK, DiskBench
@@ -124,3 +125,10 @@ def test_too_many_reads_at_once_are_named() -> None:
     [output] = bench.step()
     assert output.request_id == "again"
     assert miss_of(output).computed_because == f"{MOST_AT_ONCE} others are being read"
+
+
+def test_damaged_blocks_are_counted_as_the_store_counts_them() -> None:
+    bench = written()
+    for blocks in (1, 3):
+        bench.tiering.take(Damaged(blocks))
+    assert bench.core.stats().disk_damaged == 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -13,6 +14,9 @@ from pathlib import Path
 import pytest
 
 from radixlm.core.errors import ConfigError, DiskStoreError
+from radixlm.memory import store_index
+from radixlm.memory.store_files import BlockFile
+from radixlm.memory.store_index import FILE
 from tests.store_support import blocks_of, found, open_store, path
 
 BLOCKS = 8
@@ -151,3 +155,29 @@ def test_a_folder_that_is_gone_fails(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "store")
     with pytest.raises(DiskStoreError):
         store.put(blocks_of(path(3)))
+
+
+def test_a_damaged_block_that_cannot_be_deleted_is_not_read_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(tmp_path)
+    store.put(blocks_of(path(3)))
+    [file] = tmp_path.glob("*.blocks")
+    content = bytearray(file.read_bytes())
+    content[5] ^= 1
+    file.write_bytes(content)
+    monkeypatch.setattr(store_index, "WAIT_SECONDS", 0.1)
+    locked = open_store(tmp_path)
+    blocker = sqlite3.connect(tmp_path / FILE, isolation_level=None)
+    blocker.execute("BEGIN IMMEDIATE")  # others' writes fail, once they have waited
+    assert found(locked, path(3)) == 0
+    assert (locked.damaged, len(locked)) == (1, 3)
+    [told] = [each.getMessage() for each in caplog.records if "damaged" in each.getMessage()]
+    assert "cannot be deleted" in told
+    monkeypatch.setattr(BlockFile, "read", None)
+    assert found(locked, path(3)) == 0
+    assert locked.damaged == 1
+    monkeypatch.undo()
+    blocker.close()
+    assert locked.put(blocks_of(path(3))) == 3, "written again"
+    assert found(locked, path(3)) == 3

@@ -38,7 +38,7 @@ LLAMA3 = {
 def test_defaults() -> None:
     config = ModelConfig.from_hf(hf())
     assert (config.n_kv_heads, config.head_dim, config.context_length) == (4, 16, 2048)
-    assert config.rms_norm_eps == 1e-6
+    assert config.norm_eps == 1e-6
     assert config.rope == RopeConfig(10_000.0)
     assert config.dtype == torch.float32
     assert not config.tie_word_embeddings
@@ -108,7 +108,7 @@ def test_yarn_attention_factor(fields: dict[str, Any], expected: float) -> None:
 )
 def test_what_sets_architectures_apart(config: dict[str, Any], traits: tuple[bool, ...]) -> None:
     made = ModelConfig.from_hf(config).traits
-    assert (made.qkv_bias, made.output_bias, made.mlp_bias, made.qk_norm) == traits
+    assert (made.qkv_bias, made.output_bias, made.mlp_bias, made.qk_norm is not None) == traits
 
 
 def test_qwen3_names_its_head_dim_or_has_128() -> None:
@@ -180,10 +180,46 @@ YARN = {"rope_type": "yarn", "factor": 4.0}
     ("config", "field", "value"),
     [
         (hf("gpt2"), "model_type", "gpt2"),
-        (hf("qwen3_moe"), "model_type", "qwen3_moe"),
+        (hf("gpt_oss"), "model_type", "gpt_oss"),
         (hf(model_type=["llama"]), "model_type", "llama"),
         (hf(hidden_act="gelu"), "hidden_act", "gelu"),
         (hf(num_local_experts=8), "num_local_experts", "8"),
+        (hf("gemma", num_experts=8), "num_experts", "8"),
+        (hf("mixtral"), "num_experts", "missing"),
+        (hf("mixtral", num_local_experts=-1), "num_local_experts", "-1"),
+        (
+            hf("qwen3_moe", num_experts=4, num_experts_per_tok=5),
+            "num_experts_per_tok",
+            "at most its 4 experts",
+        ),
+        (hf("qwen2_moe", mlp_only_layers=[3]), "mlp_only_layers", "below 3"),
+        (hf("qwen2_moe", mlp_only_layers=["0"]), "mlp_only_layers", "'0'"),
+        (hf("qwen3_moe", decoder_sparse_step=0), "decoder_sparse_step", "0"),
+        (hf("olmoe", clip_qkv=8.0), "clip_qkv", "8.0"),
+        (hf("gemma", hidden_act="silu"), "hidden_act", "gelu_pytorch_tanh"),
+        (hf("nemotron", hidden_act=3), "hidden_act", "relu2"),
+        (hf("starcoder2", norm_epsilon="small"), "norm_epsilon", "small"),
+        (hf("cohere", layer_norm_eps=-1), "layer_norm_eps", "-1"),
+        (hf("glm", partial_rotary_factor=1.5), "partial_rotary_factor", "1.5"),
+        (hf("glm", head_dim=16, partial_rotary_factor=0.2), "partial_rotary_factor", "0.2"),
+        (hf("smollm3", no_rope_layers=[1, 2, 1]), "no_rope_layers", "[1, 2, 1]"),
+        (hf("smollm3", no_rope_layers=[1, 0]), "no_rope_layers", "one for each of 3 layers"),
+        (
+            hf("smollm3", use_sliding_window=True, sliding_window=8, layer_types=["other"]),
+            "layer_types",
+            "other",
+        ),
+        (hf("granite", logits_scaling=0), "logits_scaling", "0"),
+        (hf("gemma", use_bidirectional_attention=True), "use_bidirectional_attention", "True"),
+        (hf("phi3", rope_scaling={"type": "longrope"}), "rope_scaling.short_factor", "missing"),
+        (
+            hf(
+                "phi3",
+                rope_scaling={"type": "su", "short_factor": [1.0], "long_factor": [1.0] * 8},
+            ),
+            "rope_scaling.short_factor",
+            "8 numbers",
+        ),
         (hf(architectures=["LlamaForSequenceClassification"]), "architectures", "Sequence"),
         (hf(architectures=5), "architectures", "5"),
         (hf(rms_norm_eps=10**400), "rms_norm_eps", "1000"),

@@ -43,6 +43,10 @@ _NODE_ID = re.compile(r"[0-9]{1,18}", re.ASCII)
 _LOOKING = (InvalidRequestError, QueueFullError, EngineDeadError)
 
 
+# Whose tree; see TreeQuery.
+Replica = Annotated[str, Field(min_length=1, max_length=64)] | None
+
+
 class TreeParams(Body):
     """GET /cache/tree and /cache/events."""
 
@@ -51,6 +55,7 @@ class TreeParams(Body):
     node: Annotated[int, Field(ge=1, le=2**62), DIGITS] | None = None
     max_nodes: Annotated[int, Field(ge=1, le=MOST_NODES), DIGITS] = DEFAULT_NODES
     text: Literal["true", "false"] = "true"
+    replica: Replica = None
 
 
 class SearchParams(Body):
@@ -58,6 +63,7 @@ class SearchParams(Body):
 
     q: Annotated[str, Field(min_length=1, max_length=200)]
     limit: Annotated[int, Field(ge=1, le=100), DIGITS] = 20
+    replica: Replica = None
 
 
 def seen_by(request: Request) -> TreeQuery:
@@ -79,6 +85,7 @@ def _shown(request: Request, params: TreeParams) -> tuple[TreeQuery, tree_nodes.
         min_tokens=params.min_tokens,
         node=params.node,
         max_nodes=params.max_nodes,
+        replica=params.replica,
     )
     tokenizer = service_of(request).engine.tokenizer
     return query, tree_nodes.NodeWriter(tokenizer, texts=params.text == "true", within=query.within)
@@ -262,7 +269,7 @@ async def cache_node(request: Request, node_id: str) -> Response:
 async def cache_search(request: Request, params: Annotated[SearchParams, Query()]) -> Response:
     """Nodes by their text."""
     service = service_of(request)
-    query = replace(seen_by(request), max_nodes=SEARCHED_NODES)
+    query = replace(seen_by(request), max_nodes=SEARCHED_NODES, replica=params.replica)
     nodes = (await service.engine.look(query)).tree.nodes
     found = await asyncio.to_thread(
         tree_nodes.search,

@@ -157,7 +157,7 @@ async def run(service: Service, generation: Generation) -> AsyncGenerator[Part, 
         times = [RequestTimes(service.metrics) for _ in places]
         answers: list[list[int]] = [[] for _ in places]
         began = time.time()
-        async with aclosing(service.engine.client.stream(generation.requests)) as outputs:
+        async with aclosing(service.engine.stream_all(generation.requests)) as outputs:
             async for output in outputs:
                 choice = places[output.request_id]
                 part = Part(choice, output)
@@ -189,9 +189,7 @@ def _recorded(
         namespace="" if request.namespace == Namespace() else str(request.namespace),
         tenant=request.tenant,
         priority=request.priority,
-        max_tokens=service.engine.client.processor.limits.resolve_max_tokens(
-            request.key, request.params
-        ),
+        max_tokens=service.engine.limits.resolve_max_tokens(request.key, request.params),
         breakpoints=request.breakpoints,
     )
 
@@ -284,7 +282,7 @@ class _PromptScores:
             request_id=f"{first.request_id}-scores",
             params=replace(first.params, max_tokens=1, min_tokens=0),
         )
-        async with aclosing(self.service.engine.client.stream([alone])) as outputs:
+        async with aclosing(self.service.engine.stream_all([alone])) as outputs:
             return (await anext(outputs)).prompt_logprobs
 
     def _shown(self, part: Part) -> Part:

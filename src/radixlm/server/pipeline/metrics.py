@@ -77,7 +77,8 @@ class Metrics(Collector):
 
     time_to_first_token, queue_time, inter_token_latency, request_latency: in seconds, observed by
     the routes.
-    more: what other parts count. names: whose prefix they have.
+    more: what other parts count. families: whole ones, with labels of their own.
+    names: whose prefix they have.
     """
 
     def __init__(
@@ -87,10 +88,12 @@ class Metrics(Collector):
         clock: Clock,
         *,
         more: Callable[[], Iterable[Counted]] = tuple,
+        families: Callable[[], Iterable[Metric]] = tuple,
         names: MetricsNames = "radixlm",
     ) -> None:
         self.clock = clock
         self._stats, self._more, self._names = stats, more, names
+        self._families = families
         self._model_name = model_name
         self._looked_at, self._tokens, self._throughput = clock.now(), 0, 0.0
         self._registry = CollectorRegistry(auto_describe=False)
@@ -148,6 +151,7 @@ class Metrics(Collector):
             yield self._family(_GAUGE, name, text, {(): value})
         for name, text, total in self._more():
             yield self._family(_COUNTER, name, text, {(): total})
+        yield from self._families()
         expected = zip(POOL_SCALES, stats.expected_tokens, strict=True)
         yield self._family(
             _COUNTER,

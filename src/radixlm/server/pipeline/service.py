@@ -13,8 +13,9 @@ from types import MappingProxyType
 
 import numpy as np
 from fastapi import Request
+from prometheus_client.core import Metric
 
-from radixlm.build import AsyncEngine, ModelInfo
+from radixlm.build import ModelInfo
 from radixlm.core import errors
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.keys import Key, as_key
@@ -28,6 +29,7 @@ from radixlm.server.pipeline.advice import MissWindow
 from radixlm.server.pipeline.answer_memory import AnswerMemory, Span
 from radixlm.server.pipeline.metrics import Counted, Metrics
 from radixlm.server.pipeline.recorder import Recorder
+from radixlm.server.pipeline.served_engine import ServedEngine
 
 # The longest body, unless a flag says otherwise: text takes 4 to 24 bytes a token, ids up to 9.
 BYTES_PER_TOKEN = 64
@@ -129,20 +131,24 @@ class Service:
 
     def __init__(
         self,
-        engine: AsyncEngine,
+        engine: ServedEngine,
         model_name: str,
         config: ServerConfig,
         more: Callable[[], Iterable[Counted]] = tuple,
         recorder: Recorder | None = None,
+        more_metrics: Callable[[], Iterable[Metric]] = tuple,
     ) -> None:
-        """more: what other parts count. recorder: takes requests that have ended. Raises ModelError
+        """more: what other parts count. more_metrics: whole ones, with labels of their own.
+        recorder: takes requests that have ended. Raises ModelError
         for sampling that the model recommends and no request could have.
         """
         info, self.clock = engine.info, WallClock()
         self.engine, self.model_name, self.config = engine, model_name, config
         self.created = int(time.time())
         names = config.metrics_names
-        self.metrics = Metrics(engine.stats, model_name, self.clock, more=more, names=names)
+        self.metrics = Metrics(
+            engine.stats, model_name, self.clock, more=more, families=more_metrics, names=names
+        )
         self.sampling_defaults = _sampling_defaults(info, config)
         bits = "deterministic" if info.deterministic else ""
         types = (info.dtype, info.kv_cache_dtype, info.quantization)
@@ -316,7 +322,7 @@ def check_room(request: Request) -> None:
     refused, EngineDeadError: refusing must cost next to nothing, so it comes before the reading.
     """
     service = service_of(request)
-    service.engine.client.check_room()
+    service.engine.check_room()
     service.under_way.check(tenant_of(request))
 
 

@@ -170,6 +170,7 @@ class CacheReport(TypedDict):
     same in a sentence. evicted_tokens, evicted_seconds_ago, hits: of what is, or was, there.
     on_host, on_disk: of what was evicted, what could have been read, and was computed instead;
     what is in both is named once.
+    replica, routed_because: where there are several.
     """
 
     index: int
@@ -186,6 +187,8 @@ class CacheReport(TypedDict):
     hits: NotRequired[int]
     on_host: NotRequired[Unread]
     on_disk: NotRequired[Unread]
+    replica: NotRequired[str]
+    routed_because: NotRequired[str]
 
 
 class CacheReported(TypedDict, total=False):
@@ -254,6 +257,9 @@ def as_report(index: int, miss: MissReport, found: Finding, *, shows_text: bool)
             "read_seconds": miss.read_seconds,
             "computed_because": miss.computed_because,
         }
+    if miss.replica:
+        report["replica"] = miss.replica
+        report["routed_because"] = miss.routed_because
     return report
 
 

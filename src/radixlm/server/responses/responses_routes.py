@@ -83,7 +83,7 @@ async def count_input_tokens(request: Request, body: bodies.ResponseBody) -> Res
     service, tenant = service_of(request), tenant_of(request)
     chat, _ = await response_task(service, store_of(request), body, tenant)
     # Nothing is submitted, which would check them.
-    service.engine.client.processor.limits.check_ids(chat.generation.requests[0].params)
+    service.engine.limits.check_ids(chat.generation.requests[0].params)
     tokens = chat.prompt.key.size
     return JSONResponse(wire.InputTokens(object="response.input_tokens", input_tokens=tokens))
 

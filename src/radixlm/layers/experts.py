@@ -1,0 +1,123 @@
+"""Layers that choose some of many MLPs for each token (Shazeer et al., 2017).
+
+chosen    token 0: 3 1    token 1: 1 7    token 2: 3 0      by the router, with weights
+sorted    0: [2]   1: [0 1]   3: [0 2]   7: [1]             tokens of each expert
+          an expert's weights are read once for all of its tokens; those of others not at all
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from radixlm.kernels.chain import Together
+from radixlm.kernels.openmp import team
+from radixlm.layers.compiled import TensorOptions
+from radixlm.layers.linear import Linear
+from radixlm.layers.mlps import MLP, named, place_of
+
+
+class Router:
+    """Chooses for each token, by a softmax over the scores of all experts.
+
+    chosen: how many. renormalised: their weights sum to 1. scale: of all weights.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        experts: int,
+        options: TensorOptions,
+        *,
+        name: str,
+        chosen: int,
+        renormalised: bool,
+        scale: float = 1.0,
+    ) -> None:
+        self._scores = Linear(hidden_size, {name.rpartition(".")[2]: experts}, options, bias=False)
+        self._place = place_of(name)
+        self._chosen, self._renormalised, self._scale = chosen, renormalised, scale
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(tokens, hidden_size) -> weights, float32, and numbers of experts, (tokens, chosen)."""
+        shares = self._scores(x).softmax(dim=-1, dtype=torch.float32)
+        weights, chosen = shares.topk(self._chosen, dim=-1)
+        if self._renormalised:
+            weights.div_(weights.sum(dim=-1, keepdim=True))
+        return weights if self._scale == 1 else weights.mul_(self._scale), chosen
+
+    def linears(self) -> Iterator[tuple[str, Linear]]:
+        yield self._place, self._scores
+
+
+class SharedExpert:
+    """An MLP for all tokens, weighted by the sigmoid of a gate."""
+
+    def __init__(self, mlp: MLP, hidden_size: int, options: TensorOptions, *, gate: str) -> None:
+        self._mlp = mlp
+        self._gate = Linear(hidden_size, {gate: 1}, options, bias=False)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._mlp(x).mul_(self._gate(x).sigmoid())
+
+    def linears(self) -> Iterator[tuple[str, Linear]]:
+        yield from self._mlp.linears()
+        yield "", self._gate
+
+
+class ExpertMLP:
+    """The sum of the chosen experts' results, weighted, and of a shared one's, if there is one."""
+
+    is_compiled = False
+
+    def __init__(
+        self, router: Router, experts: Sequence[MLP], shared: SharedExpert | None = None
+    ) -> None:
+        self._router, self._experts, self._shared = router, experts, shared
+
+    def __call__(
+        self, x: Tensor, _gated: Tensor | None = None, _out: Tensor | None = None
+    ) -> Tensor:
+        """(tokens, hidden_size) -> (tokens, hidden_size), new."""
+        weights, chosen = self._router(x)
+        of_pair = chosen.flatten()
+        order = of_pair.argsort(stable=True)
+        tokens = order // chosen.shape[1]
+        counts = enumerate(of_pair.bincount().tolist())
+        parts = {self._experts[expert]: count for expert, count in counts if count}
+        first = _products({mlp.gate_up: n for mlp, n in parts.items()}, x.index_select(0, tokens))
+        between = self._experts[0].between(first)
+        made = _products({mlp.down: n for mlp, n in parts.items()}, between)
+        made.mul_(weights.flatten().index_select(0, order).unsqueeze(1))
+        total = torch.zeros_like(x) if self._shared is None else self._shared(x)
+        return total.index_add_(0, tokens, made)
+
+    def linears(self) -> Iterator[tuple[str, Linear]]:
+        """See `MLP`."""
+        yield from self._router.linears()
+        for expert in self._experts:
+            yield from expert.linears()
+        if self._shared is not None:
+            yield from self._shared.linears()
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        yield from named(self.linears())
+
+
+def _products(linears: Mapping[Linear, int], x: Tensor) -> Tensor:
+    """Each of its number of rows of x, one after the other: (rows, in) -> (rows, out)."""
+    counts = list(linears.values())
+    parts, products = x.split(counts), [linear.product for linear in linears]
+    known = [product for product in products if product is not None]
+    if len(known) < len(products):
+        pairs = zip(linears, parts, strict=True)
+        return torch.cat([linear(part) for linear, part in pairs])
+    made = x.new_empty(x.shape[0], known[0].outputs, dtype=known[0].result)
+    rooms = [product.room(count) for product, count in zip(known, counts, strict=True)]
+    starts = itertools.accumulate(rooms, initial=team().scratch(sum(rooms)))
+    calls = zip(known, parts, made.split(counts), starts, strict=False)
+    Together()([product.prepared(*call) for product, *call in calls])
+    return made

@@ -1,0 +1,95 @@
+"""What is between attention and attention: two products, with a gate or an activation between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+
+from torch import Tensor
+from torch.nn import functional
+
+from radixlm.layers.compiled import TensorOptions
+from radixlm.layers.linear import Linear
+
+
+def _relu2(x: Tensor) -> Tensor:
+    return functional.relu(x).square_()
+
+
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
+    {
+        "silu": functional.silu,
+        "gelu_tanh": partial(functional.gelu, approximate="tanh"),
+        "relu2": _relu2,
+    }
+)
+
+
+class MLP:
+    """down(act(gate(x)) * up(x)), gate and up being one product, or down(act(up(x))) without gates.
+
+    gate_up: the names of gate and up, of one tensor with both, or of up alone, in one place. A gate
+    of silu is part of the product.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        size: int,
+        options: TensorOptions,
+        *,
+        bias: bool,
+        gate_up: Sequence[str] = ("gate_proj", "up_proj"),
+        down: str = "down_proj",
+        gated: bool = True,
+        activation: str = "silu",
+    ) -> None:
+        rows = (2 * size if gated else size) // len(gate_up)
+        fused = gated and activation == "silu"
+        parts = {name.rpartition(".")[2]: rows for name in gate_up}
+        self.gate_up = Linear(hidden_size, parts, options, bias=bias, gated=fused)
+        self.down = Linear(size, {down.rpartition(".")[2]: hidden_size}, options, bias=bias)
+        self._places = place_of(gate_up[0]), place_of(down)
+        self._gated = gated
+        self._between = None if fused else ACTIVATIONS[activation]
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether it is nothing but calls of workers."""
+        return self._between is None and self.gate_up.is_compiled and self.down.is_compiled
+
+    def __call__(self, x: Tensor, gated: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+        """(tokens, hidden_size) -> (tokens, hidden_size). gated, out: where what is between and the
+        result are to be, see `Linear`.
+        """
+        if self._between is None:
+            return self.down(self.gate_up(x, gated), out)
+        return self.down(self.between(self.gate_up(x)))
+
+    def between(self, made: Tensor) -> Tensor:
+        """What the second product takes of what the first one gives."""
+        if self._between is None:
+            return made
+        if not self._gated:
+            return self._between(made)
+        gate, up = made.chunk(2, dim=-1)
+        return self._between(gate).mul_(up)
+
+    def linears(self) -> Iterator[tuple[str, Linear]]:
+        """In the order in which they are computed, and where their names begin."""
+        yield from zip(self._places, (self.gate_up, self.down), strict=True)
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        yield from named(self.linears())
+
+
+def named(linears: Iterator[tuple[str, Linear]]) -> Iterator[tuple[str, Tensor]]:
+    """The weights of products, with where their names begin."""
+    for place, linear in linears:
+        yield from ((place + name, weight) for name, weight in linear.named_weights())
+
+
+def place_of(name: str) -> str:
+    """`experts.3.` of `experts.3.down_proj`."""
+    return name[: name.rfind(".") + 1]

@@ -1,0 +1,102 @@
+"""Norms that some architectures have, by torch; `RMSNorm` and `QueryKeyNorm` are in `linear`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor
+from torch.nn import functional
+
+from radixlm.layers.compiled import TensorOptions
+
+
+class LayerNorm:
+    """(x - mean) / deviation * weight + bias over the last dimension, called as `RMSNorm`."""
+
+    is_compiled = False
+
+    def __init__(self, size: int, eps: float, options: TensorOptions, *, bias: bool) -> None:
+        self.eps = eps
+        self.weight = options.empty(size)
+        self.bias = options.empty(size) if bias else None
+
+    def __call__(
+        self, x: Tensor, added: Tensor | None = None, _out: Tensor | None = None
+    ) -> Tensor:
+        """Add `added` to x, in place, and norm the sum: (tokens, size) -> the same, new."""
+        if added is not None:
+            x.add_(added)
+        return functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        yield "weight", self.weight
+        if self.bias is not None:
+            yield "bias", self.bias
+
+
+class NoNorm:
+    """Where others have a norm: the sum as it is."""
+
+    is_compiled = False
+
+    def __call__(
+        self, x: Tensor, added: Tensor | None = None, _out: Tensor | None = None
+    ) -> Tensor:
+        """Add `added` to x, in place. Returns x itself."""
+        return x if added is None else x.add_(added)
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        yield from ()
+
+
+class RowNorm:
+    """RMSNorm of all query heads of a token together, and of all its key heads."""
+
+    def __init__(
+        self, sizes: tuple[int, int], eps: float, options: TensorOptions, names: tuple[str, str]
+    ) -> None:
+        """sizes, names: of queries and keys."""
+        self._eps, self._names = eps, names
+        self._weights = [options.empty(size) for size in sizes]
+
+    def __call__(self, qkv: Tensor) -> None:
+        """(tokens, queries, then keys, then values), in place."""
+        sizes = [weight.numel() for weight in self._weights]
+        for part, weight in zip(
+            qkv[:, : sum(sizes)].split(sizes, dim=1), self._weights, strict=True
+        ):
+            part.copy_(functional.rms_norm(part, weight.shape, weight, self._eps))
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        yield from zip(self._names, self._weights, strict=True)
+
+
+class HeadNorms:
+    """LayerNorm without bias of each query and key head, with a weight for each of them."""
+
+    def __init__(
+        self,
+        heads: tuple[int, int],
+        head_dim: int,
+        eps: float,
+        options: TensorOptions,
+        names: tuple[str, str],
+    ) -> None:
+        """heads: of queries and of keys. names: with {} if each head's weight has a name."""
+        self._eps, self._names = eps, names
+        self._weight = options.empty(sum(heads), head_dim)
+        self._parts = self._weight.split(heads)
+
+    def __call__(self, qkv: Tensor) -> None:
+        """(tokens, queries, then keys, then values), in place."""
+        head_dim = self._weight.shape[1]
+        heads = qkv.unflatten(1, (-1, head_dim))[:, : self._weight.shape[0]]
+        normed = functional.layer_norm(heads.float(), (head_dim,), None, None, self._eps)
+        heads.copy_(normed.mul_(self._weight))
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        for name, part in zip(self._names, self._parts, strict=True):
+            if "{}" in name:
+                yield from ((name.format(head), weight) for head, weight in enumerate(part))
+            else:
+                yield name, part

@@ -1,0 +1,196 @@
+"""One layer of a decoder: attention and an MLP or experts, put together as its traits say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from radixlm.attention.attend import Attend
+from radixlm.layers.compiled import TensorOptions
+from radixlm.layers.experts import ExpertMLP, Router, SharedExpert
+from radixlm.layers.few_tokens import ANYWHERE, Places
+from radixlm.layers.linear import Linear, QueryKeyNorm, RMSNorm
+from radixlm.layers.mlps import MLP
+from radixlm.layers.norms import HeadNorms, LayerNorm, NoNorm, RowNorm
+from radixlm.layers.rotary import Rotation
+from radixlm.models.model_config import ModelConfig
+from radixlm.models.traits import Experts
+
+NamedWeights = Iterator[tuple[str, Tensor]]
+Norm = RMSNorm | LayerNorm | NoNorm
+
+
+def make_norm(config: ModelConfig, options: TensorOptions) -> RMSNorm | LayerNorm:
+    """Of all of a token."""
+    kind = config.traits.norms
+    if kind.kind == "layer":
+        return LayerNorm(config.hidden_size, config.norm_eps, options, bias=kind.bias)
+    return RMSNorm(config.hidden_size, config.norm_eps, options)
+
+
+class SelfAttention:
+    """Projections around the attention of one layer."""
+
+    def __init__(self, config: ModelConfig, layer: int, options: TensorOptions) -> None:
+        self.layer = layer
+        q, kv = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
+        traits, hidden = config.traits, config.hidden_size
+        sizes = (q, kv, kv) if len(traits.qkv) == 3 else (q + 2 * kv,)
+        parts = dict(zip(traits.qkv, sizes, strict=True))
+        self.qkv = Linear(hidden, parts, options, bias=traits.qkv_bias)
+        self.output = Linear(q, {"o_proj": hidden}, options, bias=traits.output_bias)
+        # The norm that attention knows, and what is done before it.
+        self.norm: QueryKeyNorm | None = None
+        self.before: RowNorm | HeadNorms | None = None
+        heads, eps = (config.n_heads, config.n_kv_heads), config.norm_eps
+        match traits.qk_norm:
+            case ("head", _):
+                self.norm = QueryKeyNorm(heads[0], config.head_dim, eps, options)
+            case ("row", names):
+                self.before = RowNorm((q, kv), eps, options, names)
+            case (_, names):
+                self.before = HeadNorms(heads, config.head_dim, eps, options, names)
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether it is nothing but calls of workers, attention left out."""
+        return self.before is None and self.qkv.is_compiled and self.output.is_compiled
+
+    def __call__(
+        self, x: Tensor, rotation: Rotation, attend: Attend, at: Places = ANYWHERE
+    ) -> Tensor:
+        """(tokens, hidden_size) -> (tokens, hidden_size). at: where it computes."""
+        qkv = self.qkv(x, at.qkv)
+        if self.before is not None:
+            self.before(qkv)
+        return self.output(attend(self.layer, qkv, rotation, self.norm), at.part)
+
+    def named_weights(self) -> NamedWeights:
+        yield from self.qkv.named_weights()
+        yield from self.output.named_weights()
+        for norm in (self.norm, self.before):
+            if norm is not None:
+                yield from norm.named_weights()
+
+
+class DecoderLayer:
+    """x + attention(norm(x)), then x + mlp(norm(x)); or both at once, x + attention(y) + mlp(y) of
+    y = norm(x). What they give may have a norm, too.
+    """
+
+    def __init__(self, config: ModelConfig, layer: int, options: TensorOptions) -> None:
+        self._traits = traits = config.traits
+        names = traits.norms
+        self.attention = SelfAttention(config, layer, options)
+        self.mlp = _mlp(config, layer, options)
+        norm, mlp_norm = (
+            make_norm(config, options) if name else NoNorm()
+            for name in (names.attention, names.mlp)
+        )
+        self.attention_norm: Norm = norm
+        self.mlp_norm: Norm = mlp_norm
+        self.after_attention, self.after_mlp = (
+            make_norm(config, options) if name else None
+            for name in (names.after_attention, names.after_mlp)
+        )
+        self._parallel = traits.parallel
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether it is nothing but calls of workers, attention left out."""
+        norms = (self.attention_norm, self.mlp_norm, self.after_attention, self.after_mlp)
+        parts = (self.attention, self.mlp, *(norm for norm in norms if norm is not None))
+        return not self._parallel and all(part.is_compiled for part in parts)
+
+    def __call__(
+        self,
+        hidden: Tensor,
+        part: Tensor | None,
+        rotation: Rotation,
+        attend: Attend,
+        at: Places = ANYWHERE,
+    ) -> Tensor:
+        """Take `part`, which the layer before computed, into `hidden` (tokens, hidden_size), in
+        place; the same for attention's. Returns the MLP's part, for the next to take in: a norm
+        adds on the way. at: where it computes, if it is compiled.
+        """
+        normed = self.attention_norm(hidden, part, at.normed)
+        part = self.attention(normed, rotation, attend, at)
+        if self._parallel:
+            return self.mlp(normed).add_(part)
+        if self.after_attention is not None:
+            part = self.after_attention(part, None, at.part)
+        part = self.mlp(self.mlp_norm(hidden, part, at.normed), at.gated, at.part)
+        return part if self.after_mlp is None else self.after_mlp(part, None, at.part)
+
+    def linears(self) -> Iterator[tuple[str, Linear]]:
+        """All products, in the order in which they are computed, and where their names begin."""
+        yield "self_attn.", self.attention.qkv
+        yield "self_attn.", self.attention.output
+        for place, linear in self.mlp.linears():
+            yield f"{self._traits.mlp}.{place}", linear
+
+    def named_weights(self) -> NamedWeights:
+        names = self._traits.norms
+        yield from under(names.attention, self.attention_norm.named_weights())
+        yield from under("self_attn", self.attention.named_weights())
+        if self.after_attention is not None:
+            yield from under(names.after_attention, self.after_attention.named_weights())
+        yield from under(names.mlp, self.mlp_norm.named_weights())
+        yield from under(self._traits.mlp, self.mlp.named_weights())
+        if self.after_mlp is not None:
+            yield from under(names.after_mlp, self.after_mlp.named_weights())
+
+
+def _mlp(config: ModelConfig, layer: int, options: TensorOptions) -> MLP | ExpertMLP:
+    traits = config.traits
+    experts = traits.experts
+    if experts is not None and (not experts.layers or experts.layers[layer]):
+        return _experts(config, experts, options)
+    return MLP(
+        config.hidden_size,
+        config.intermediate_size,
+        options,
+        bias=traits.mlp_bias,
+        gate_up=traits.gate_up,
+        down=traits.down,
+        gated=traits.gated,
+        activation=traits.activation,
+    )
+
+
+def _experts(config: ModelConfig, traits: Experts, options: TensorOptions) -> ExpertMLP:
+    hidden, act = config.hidden_size, config.traits.activation
+
+    def mlp(size: int, gate_up: tuple[str, ...], down: str) -> MLP:
+        return MLP(hidden, size, options, bias=False, gate_up=gate_up, down=down, activation=act)
+
+    router = Router(
+        hidden,
+        traits.number,
+        options,
+        name=traits.router,
+        chosen=traits.chosen,
+        renormalised=traits.renormalised,
+        scale=config.traits.residual,
+    )
+    experts = [
+        mlp(
+            traits.size,
+            tuple(name.format(number) for name in traits.gate_up),
+            traits.down.format(number),
+        )
+        for number in range(traits.number)
+    ]
+    shared = None
+    if traits.shared:
+        place = "shared_expert."
+        its = mlp(traits.shared, (f"{place}gate_proj", f"{place}up_proj"), f"{place}down_proj")
+        shared = SharedExpert(its, hidden, options, gate="shared_expert_gate")
+    return ExpertMLP(router, experts, shared)
+
+
+def under(prefix: str, weights: NamedWeights) -> NamedWeights:
+    """Named as what lies under `prefix`."""
+    return ((f"{prefix}.{name}", tensor) for name, tensor in weights)

@@ -1,0 +1,49 @@
+"""The architectures, by the config's `model_type`: a class for each, a file for those of a kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from radixlm.models.families.cohere import Cohere
+from radixlm.models.families.gemma import Gemma
+from radixlm.models.families.glm import Glm, Glm4
+from radixlm.models.families.granite import Granite, GraniteMoe
+from radixlm.models.families.internlm import InternLM3
+from radixlm.models.families.llama import Llama, Mistral
+from radixlm.models.families.mixtral import Mixtral
+from radixlm.models.families.nemotron import Nemotron
+from radixlm.models.families.olmo import Olmo2, Olmoe
+from radixlm.models.families.phi import Phi3
+from radixlm.models.families.qwen import Qwen2, Qwen3
+from radixlm.models.families.qwen_moe import Qwen2Moe, Qwen3Moe
+from radixlm.models.families.smollm import SmolLM3
+from radixlm.models.families.stablelm import StableLM
+from radixlm.models.families.starcoder import Starcoder2
+from radixlm.models.hf_config import HFConfig
+
+ARCHITECTURES: Mapping[str, type[HFConfig]] = MappingProxyType(
+    {
+        "llama": Llama,
+        "mistral": Mistral,
+        "qwen2": Qwen2,
+        "qwen3": Qwen3,
+        "phi3": Phi3,
+        "granite": Granite,
+        "olmo2": Olmo2,
+        "smollm3": SmolLM3,
+        "gemma": Gemma,
+        "stablelm": StableLM,
+        "starcoder2": Starcoder2,
+        "glm": Glm,
+        "glm4": Glm4,
+        "cohere": Cohere,
+        "nemotron": Nemotron,
+        "internlm3": InternLM3,
+        "mixtral": Mixtral,
+        "qwen2_moe": Qwen2Moe,
+        "qwen3_moe": Qwen3Moe,
+        "olmoe": Olmoe,
+        "granitemoe": GraniteMoe,
+    }
+)

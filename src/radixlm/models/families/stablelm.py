@@ -1,0 +1,31 @@
+"""StableLM 2 and 3B: LayerNorm, a quarter of each head turns; some have attention and MLP parallel,
+some a norm for each head of queries and keys.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from radixlm.models.config_fields import Flag, Number
+from radixlm.models.hf_config import HFConfig
+from radixlm.models.traits import Norms, QueryKeyNorms, Traits
+
+_NORMS = QueryKeyNorms("heads", ("q_layernorm.norms.{}.weight", "k_layernorm.norms.{}.weight"))
+
+
+class StableLM(HFConfig):
+    default_share = 0.25
+    rms_norm_eps: Number = Field(1e-5, validation_alias="layer_norm_eps")
+    use_qkv_bias: Flag = False
+    qk_layernorm: Flag = False
+    use_parallel_residual: Flag = False
+
+    def traits(self) -> Traits:
+        parallel = self.use_parallel_residual
+        norms = Norms(kind="layer", bias=True)
+        return Traits(
+            qkv_bias=self.use_qkv_bias,
+            qk_norm=_NORMS if self.qk_layernorm else None,
+            norms=norms._replace(mlp="") if parallel else norms,
+            parallel=parallel,
+        )

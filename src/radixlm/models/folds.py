@@ -1,0 +1,189 @@
+"""What is done to weights once, when they are read, so that layers need not know of it.
+
+traits                        weights
+interleaved, share of rope    rows of queries and keys: what turns together stands half a head apart
+attention, residual           queries, or their norms, and what layers add are multiplied
+norms.base                    is added
+experts.stacked               (experts, out, in) is a tensor for each expert
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from radixlm.layers.quantized import QuantizedWeight
+from radixlm.models.model_config import ModelConfig
+from radixlm.models.safetensors_files import Checkpoint
+
+
+class Fold(NamedTuple):
+    """order: of the first dimension, or of the last. factors: of all, or of each row."""
+
+    factors: float | Tensor = 1.0
+    base: float = 0.0
+    order: Tensor | None = None
+    last: bool = False
+
+    def __call__(self, weight: Tensor | QuantizedWeight) -> Tensor | QuantizedWeight:
+        if isinstance(weight, QuantizedWeight):
+            return _multiplied(
+                weight if self.order is None else weight.rows(self.order), self.factors
+            )
+        if self.order is not None:
+            weight = weight.index_select(weight.dim() - 1 if self.last else 0, self.order)
+        if isinstance(self.factors, Tensor):
+            return weight.float() * self.factors.view(-1, *[1] * (weight.dim() - 1))
+        if self.factors != 1 or self.base:
+            return weight.float() * self.factors + self.base
+        return weight
+
+
+def _multiplied(weight: QuantizedWeight, factors: float | Tensor) -> QuantizedWeight:
+    if isinstance(factors, float) and factors == 1:
+        return weight
+    by = factors.view(-1, 1) if isinstance(factors, Tensor) else factors
+    offsets = None if weight.offsets is None else weight.offsets * by
+    return replace(weight, scales=weight.scales * by, offsets=offsets)
+
+
+def folds_of(config: ModelConfig) -> dict[str, Fold]:
+    """By the names of weights; empty for Llama and its like."""
+    traits, norms = config.traits, config.traits.norms
+    of_layer = _attention_folds(config)
+    if traits.residual != 1:
+        # What experts give is multiplied by their router.
+        for name in ("self_attn.o_proj", f"{traits.mlp}.{traits.down}"):
+            of_layer |= dict.fromkeys((f"{name}.weight", f"{name}.bias"), Fold(traits.residual))
+    made: dict[str, Fold] = {}
+    if norms.base:
+        names = (norms.attention, norms.after_attention, norms.mlp, norms.after_mlp)
+        of_layer |= {f"{name}.weight": Fold(base=norms.base) for name in names if name}
+        made["model.norm.weight"] = Fold(base=norms.base)
+    for layer in range(config.n_layers):
+        made |= {f"model.layers.{layer}.{name}": fold for name, fold in of_layer.items()}
+    return made
+
+
+def _attention_folds(config: ModelConfig) -> dict[str, Fold]:
+    traits, heads = config.traits, (config.n_heads, config.n_kv_heads)
+    order, factor = _order(config), 1.0
+    if traits.attention is not None:
+        factor = traits.attention * math.sqrt(config.head_dim)
+    if order is None and factor == 1:
+        return {}
+    made: dict[str, Fold]
+    at_norms = traits.qk_norm is not None
+    rows = [_of_heads(order, config.head_dim, count) for count in heads]
+    factors = [1.0 if at_norms else factor, 1.0]
+    if len(traits.qkv) == 1:
+        made = {traits.qkv[0]: _together(rows, factors, config)}
+    else:
+        made = {
+            name: Fold(by, 0, its) for name, by, its in zip(traits.qkv, factors, rows, strict=False)
+        }
+    found = {
+        f"self_attn.{name}.{kind}": fold
+        for name, fold in made.items()
+        for kind in ("weight", "bias")
+    }
+    return found | _norm_folds(config, order, rows, factor)
+
+
+def _norm_folds(
+    config: ModelConfig, order: Tensor | None, rows: list[Tensor | None], factor: float
+) -> dict[str, Fold]:
+    norms = config.traits.qk_norm
+    if norms is None:
+        return {}
+    made: dict[str, Fold] = {}
+    for name, count, its, by in zip(
+        norms.names, (config.n_heads, config.n_kv_heads), rows, (factor, 1.0), strict=True
+    ):
+        fold = Fold(by, 0, its if norms.kind == "row" else order, last=True)
+        each = [name.format(head) for head in range(count)] if "{}" in name else [name]
+        made |= {f"self_attn.{one}": fold for one in each}
+    return made
+
+
+def _order(config: ModelConfig) -> Tensor | None:
+    """Which dimension of a head as it is stored comes where; None: they stay."""
+    head_dim, turned = config.head_dim, config.rope.turned(config.head_dim)
+    if config.traits.interleaved:
+        pairs = torch.arange(turned).view(-1, 2).t()
+    else:
+        pairs = torch.arange(turned).view(2, -1)
+    rest = torch.arange(turned, head_dim).view(2, -1)
+    order = torch.cat((pairs, rest), dim=1).flatten()
+    return None if torch.equal(order, torch.arange(head_dim)) else order
+
+
+def _of_heads(order: Tensor | None, head_dim: int, heads: int) -> Tensor | None:
+    """The order of all rows of `heads` heads."""
+    if order is None:
+        return None
+    return (torch.arange(heads)[:, None] * head_dim + order).flatten()
+
+
+def _together(rows: list[Tensor | None], factors: list[float], config: ModelConfig) -> Fold:
+    """Of one tensor with queries, keys and values."""
+    q, kv = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
+    order = None
+    if rows[0] is not None and rows[1] is not None:
+        order = torch.cat((rows[0], rows[1] + q, torch.arange(q + kv, q + 2 * kv)))
+    if factors[0] == 1:
+        return Fold(order=order)
+    each = torch.ones(q + 2 * kv)
+    each[:q] = factors[0]
+    return Fold(each, 0, order)
+
+
+def _stacks(config: ModelConfig) -> tuple[str, ...]:
+    """Ends of names of tensors with all experts' weights."""
+    experts = config.traits.experts
+    if experts is None or not experts.stacked:
+        return ()
+    return tuple(f".{name.removesuffix('.{}')}.weight" for name in (*experts.gate_up, experts.down))
+
+
+class Folded:
+    """See `Checkpoint`: one whose weights are what the layers of this model expect."""
+
+    def __init__(self, checkpoint: Checkpoint, config: ModelConfig) -> None:
+        self.where, self.is_quantized = checkpoint.where, checkpoint.is_quantized
+        self._checkpoint, self._config = checkpoint, config
+        stacks = _stacks(config)
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self._parts: dict[str, tuple[str, int]] = {}
+        # What was read last, of which more may be wanted.
+        self._stack: tuple[str, Tensor | QuantizedWeight] | None = None
+        for name, shape in checkpoint.shapes.items():
+            if stacks and name.endswith(stacks) and len(shape) == 3:
+                for part in range(shape[0]):
+                    own = f"{name.removesuffix('weight')}{part}.weight"
+                    self.shapes[own], self._parts[own] = shape[1:], (name, part)
+            else:
+                self.shapes[name] = shape
+
+    def read(self, name: str) -> Tensor | QuantizedWeight:
+        weight = self._checkpoint.read(name) if name not in self._parts else self._part(name)
+        fold = self._folds.get(name)
+        return weight if fold is None else fold(weight)
+
+    @cached_property
+    def _folds(self) -> dict[str, Fold]:
+        """Not before something is read: until its shapes are checked, a config can say anything."""
+        return folds_of(self._config)
+
+    def _part(self, name: str) -> Tensor | QuantizedWeight:
+        stored, part = self._parts[name]
+        if self._stack is None or self._stack[0] != stored:
+            self._stack = None
+            self._stack = stored, self._checkpoint.read(stored)
+        weight = self._stack[1]
+        return weight[part] if isinstance(weight, Tensor) else weight

@@ -1,0 +1,92 @@
+"""What a decoder may do differently from Llama, as its family's file reads it from the config."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+
+class Norms(NamedTuple):
+    """The names of a layer's norms, before and after attention and the MLP; empty: there is none.
+
+    kind: by root mean square, or by mean and variance. bias: they have one. base: what is added to
+    their stored weights. mlp is left empty where attention and MLP are parallel.
+    """
+
+    attention: str = "input_layernorm"
+    after_attention: str = ""
+    mlp: str = "post_attention_layernorm"
+    after_mlp: str = ""
+    kind: Literal["rms", "layer"] = "rms"
+    bias: bool = False
+    base: float = 0.0
+
+
+class QueryKeyNorms(NamedTuple):
+    """What is done to queries and keys before they turn.
+
+    kind: of each head, one weight for all (head); of each head with a weight of its own, by mean
+        and variance (heads); of all heads together (row).
+    names: with {} where each head's weight is a tensor.
+    """
+
+    kind: Literal["head", "heads", "row"] = "head"
+    names: tuple[str, str] = ("q_norm.weight", "k_norm.weight")
+
+
+class Experts(NamedTuple):
+    """Of layers that choose some of many MLPs for each token.
+
+    number, chosen: how many there are, and how many a token gets. size: of each.
+    renormalised: the chosen ones' weights sum to 1.
+    shared: the size of one more, which all tokens get, weighted by a gate of its own; 0: none.
+    layers: which ones have experts; empty: all.
+    router, gate_up, down: names of weights, with {} for an expert's number. stacked: one tensor
+        holds those of all experts.
+    """
+
+    number: int
+    chosen: int
+    size: int
+    renormalised: bool
+    shared: int = 0
+    layers: tuple[bool, ...] = ()
+    router: str = "gate"
+    gate_up: tuple[str, ...] = ("experts.{}.gate_proj", "experts.{}.up_proj")
+    down: str = "experts.{}.down_proj"
+    stacked: bool = False
+
+
+class Traits(NamedTuple):
+    """What sets an architecture apart.
+
+    qkv_bias, output_bias, mlp_bias: which projections add a bias.
+    qkv, mlp, gate_up, down: names. gate_up: two, or one tensor with both. gated: the MLP's first
+        half is a gate of the second; otherwise gate_up is one, and there is no gate.
+    qk_norm: None: there is none.
+    windows: of each layer how many tokens a token sees, itself included; None: all before it.
+        Empty: no layer has one.
+    interleaved: neighbours (2i, 2i + 1) turn together, not i and i + half.
+    parallel: attention and MLP take the same input.
+    embedding, residual, logits: what they are multiplied by; residual: what layers add.
+    attention: what scores are multiplied by; None: 1 / sqrt(head_dim).
+    """
+
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: QueryKeyNorms | None = None
+    windows: tuple[int | None, ...] = ()
+    norms: Norms = Norms()
+    qkv: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
+    mlp: str = "mlp"
+    gate_up: tuple[str, ...] = ("gate_proj", "up_proj")
+    down: str = "down_proj"
+    gated: bool = True
+    activation: str = "silu"
+    experts: Experts | None = None
+    interleaved: bool = False
+    parallel: bool = False
+    embedding: float = 1.0
+    residual: float = 1.0
+    logits: float = 1.0
+    attention: float | None = None

@@ -1,0 +1,117 @@
+"""`radixlm deploy`: an application on a Ray of its own, or on a cluster that is there."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import ray
+from ray import serve
+from ray.serve.config import HTTPOptions
+from ray.serve.schema import LoggingConfig
+
+from radixlm.core.config import EngineConfig
+from radixlm.core.errors import ConfigError, counted
+from radixlm.ray.deployment import APP, build, on_one_machine
+from radixlm.ray.desk import Desk
+from radixlm.server.config.server_config import ServerConfig
+
+_logger = logging.getLogger("radixlm.ray")
+
+_LOOPBACK = "127.0.0.1"
+
+
+@contextmanager
+def deployed(
+    config: EngineConfig,
+    settings: ServerConfig,
+    *,
+    replicas: int,
+    max_replicas: int | None = None,
+    address: str | None = None,
+) -> Iterator[str]:
+    """Serve while the block lasts; yields the address for clients.
+
+    address: of a Ray cluster; without one, Ray is started on this machine, for it alone, and ends
+    with the block. Raises ConfigError, and what the replicas raise when they start.
+    """
+    processors = len(os.sched_getaffinity(0))
+    if address is None:
+        config = on_one_machine(config, max_replicas or replicas, processors)
+    cpus = float(config.threads or 1)
+    app = build(
+        config,
+        settings,
+        replicas=replicas,
+        max_replicas=max_replicas,
+        # Of its own machine Ray need not count processors: they are shared out already.
+        cpus=cpus if address else 0.0,
+        gpus=1.0 if config.device == "cuda" else 0.0,
+    )
+    _connect(address)
+    try:
+        serve.start(
+            http_options=HTTPOptions(
+                host=settings.host,
+                port=settings.port,
+                ssl_keyfile=settings.ssl_keyfile,
+                ssl_certfile=settings.ssl_certfile,
+            ),
+            logging_config=LoggingConfig(log_level="WARNING", enable_access_log=False),
+        )
+        _logger.info("starting %s", counted(replicas, "replica"))
+        serve.run(app, name=APP, route_prefix=settings.root_path or "/")
+        scheme = "http" if settings.ssl_certfile is None else "https"
+        host = _LOOPBACK if settings.host == "0.0.0.0" else settings.host  # noqa: S104
+        yield f"{scheme}://{host}:{settings.port}"
+    finally:
+        if address is None:
+            serve.shutdown()
+        else:
+            serve.delete(APP)
+        Desk(APP).end()
+        ray.shutdown()
+
+
+def deploy(
+    config: EngineConfig,
+    settings: ServerConfig,
+    *,
+    replicas: int,
+    max_replicas: int | None,
+    address: str | None,
+) -> None:
+    """The same until a signal comes."""
+    with deployed(
+        config, settings, replicas=replicas, max_replicas=max_replicas, address=address
+    ) as url:
+        name = settings.served_model_name or config.model or "the demo model"
+        print(
+            f"RadixLM serves {name} on {url}, with {counted(replicas, 'replica')}\n"
+            f"  page     {url}/ui\n"
+            f"  router   {url}/router/replicas\n"
+            f"try:\n  curl {url}/v1/completions "
+            '-d \'{"prompt": "Once upon a time", "max_tokens": 32}\'',
+            flush=True,
+        )
+        threading.Event().wait()
+
+
+def _connect(address: str | None) -> None:
+    """Raises ConfigError where no cluster is there."""
+    try:
+        if address is not None:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+            return
+        ray.init(
+            address="local",
+            include_dashboard=False,
+            _node_ip_address=_LOOPBACK,
+            log_to_driver=False,
+            logging_level=logging.WARNING,
+        )
+    except (ConnectionError, ValueError) as error:
+        raise ConfigError(f"--ray-address {address!r}: {error}") from None

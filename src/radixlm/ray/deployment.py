@@ -1,0 +1,108 @@
+"""The application that Ray Serve runs: an ingress over replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ray import serve
+from ray.serve.config import AutoscalingConfig
+from ray.serve.deployment import Application
+
+from radixlm.core.config import EngineConfig
+from radixlm.core.errors import ConfigError
+from radixlm.core.flags import flags_of
+from radixlm.ray.ingress import Ingress
+from radixlm.ray.replica import Replica
+from radixlm.ray.request_router import TokenRouter
+from radixlm.server.config.server_config import ServerConfig
+
+APP = "radixlm"
+MOST_REPLICAS = 256
+# Ours are the limits: see --max-queued-requests. Ray's are above all that these let in.
+_BEYOND = 2
+_HEALTH_EVERY_SECONDS, _HEALTH_PATIENCE_SECONDS = 2.0, 10.0
+_DRAIN_SECONDS = 600.0
+
+
+def build(
+    config: EngineConfig,
+    settings: ServerConfig,
+    *,
+    replicas: int = 1,
+    max_replicas: int | None = None,
+    cpus: float = 1.0,
+    gpus: float = 0.0,
+) -> Application:
+    """cpus, gpus: of each replica. max_replicas: how many queues may add. Raises ConfigError."""
+    most = max_replicas or replicas
+    if not 1 <= replicas <= most <= MOST_REPLICAS:
+        raise ConfigError(f"there may be 1 to {MOST_REPLICAS} replicas, got {replicas} to {most}")
+    for name in ("kv_events", "uds"):
+        if getattr(settings, name) is not None:
+            flag = "kv-events-config" if name == "kv_events" else name
+            raise ConfigError(f"--{flag} is of one server; it has no use with replicas")
+    if config.disable_radix_cache:
+        raise ConfigError("--disable-radix-cache leaves nothing to route by")
+    room = _BEYOND * config.max_queued_requests
+    scaled: dict[str, Any] = {"num_replicas": replicas}
+    if most > replicas:
+        scaled = {
+            "autoscaling_config": AutoscalingConfig(
+                min_replicas=replicas,
+                max_replicas=most,
+                target_ongoing_requests=config.max_running_requests or 8,
+            )
+        }
+    deployed: Any = serve.deployment  # its types know the decorator alone
+    replica = deployed(Replica).options(
+        name="replica",
+        max_ongoing_requests=room,
+        ray_actor_options={"num_cpus": cpus, "num_gpus": gpus},
+        health_check_period_s=_HEALTH_EVERY_SECONDS,
+        health_check_timeout_s=_HEALTH_PATIENCE_SECONDS,
+        graceful_shutdown_timeout_s=_DRAIN_SECONDS,
+        graceful_shutdown_wait_loop_s=0.5,
+        request_router_config={
+            "request_router_class": f"{TokenRouter.__module__}:{TokenRouter.__name__}",
+            "request_router_kwargs": {"app": APP},
+        },
+        **scaled,
+    )
+    ingress = deployed(serve.ingress()(Ingress)).options(
+        name="ingress",
+        max_ongoing_requests=room * most,
+        ray_actor_options={"num_cpus": 0},
+        graceful_shutdown_timeout_s=_DRAIN_SECONDS,
+        graceful_shutdown_wait_loop_s=0.5,
+    )
+    bound: Application = ingress.bind(replica.bind(config, APP), settings, APP)
+    return bound
+
+
+def app(args: Mapping[str, Any]) -> Application:
+    """For `serve run radixlm.ray:app model=... replicas=2` and config files: the flags of `radixlm
+    serve` by their names, and `replicas`, `max_replicas`, `cpus`, `gpus`. Raises ConfigError.
+    """
+    given = {name.replace("-", "_"): value for name, value in args.items()}
+    scale: dict[str, Any] = {
+        name: kind(given.pop(name))
+        for name, kind in (
+            ("replicas", int),
+            ("max_replicas", int),
+            ("cpus", float),
+            ("gpus", float),
+        )
+        if name in given
+    }
+    served = {item.name for item, _ in flags_of(ServerConfig)}
+    settings = ServerConfig(**{name: given.pop(name) for name in served & given.keys()})
+    return build(EngineConfig.from_flags(**given), settings, **scale)
+
+
+def on_one_machine(config: EngineConfig, replicas: int, processors: int) -> EngineConfig:
+    """The processors are shared out among the replicas, unless a flag says otherwise."""
+    if config.threads is not None:
+        return config
+    return replace(config, threads=max(processors // replicas, 1))

@@ -1,0 +1,48 @@
+"""The router's actor: one for each application, found by its name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError
+
+from radixlm.routing import FrontDesk
+
+_NAMESPACE = "radixlm"
+
+
+class Desk:
+    """A handle of the actor, which is started where there is none.
+
+    It outlives who started it, and is restarted where it dies; then it knows nothing, and asks
+    replicas for all they hold. app: the application's name.
+    """
+
+    def __init__(self, app: str) -> None:
+        self.name = f"router of {app}"
+        self._actor: Any = None
+
+    async def ask(self, method: str, *arguments: Any) -> Any:
+        """Call a method of FrontDesk. Raises what it raises, RayActorError where it is away."""
+        try:
+            return await getattr(self._handle(), method).remote(*arguments)
+        except RayActorError:
+            self._actor = None  # it may have ended for good
+            raise
+
+    def end(self) -> None:
+        """Stop the actor, wherever it is used."""
+        try:
+            ray.kill(ray.get_actor(self.name, namespace=_NAMESPACE))
+        except ValueError:  # there is none
+            return
+
+    def _handle(self) -> Any:
+        if self._actor is None:
+            options = {"name": self.name, "namespace": _NAMESPACE, "get_if_exists": True}
+            made = ray.remote(FrontDesk).options(
+                **options, lifetime="detached", max_restarts=-1, num_cpus=0
+            )
+            self._actor = made.remote()
+        return self._actor

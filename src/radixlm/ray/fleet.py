@@ -1,0 +1,314 @@
+"""Several replicas as one engine: what an ingress serves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from ray.exceptions import RayError
+from ray.serve.exceptions import RayServeException
+from ray.serve.handle import DeploymentHandle
+
+from radixlm.core.config import EngineConfig
+from radixlm.core.errors import (
+    EngineDeadError,
+    InvalidRequestError,
+    QueueFullError,
+    RadixLMError,
+    counted,
+)
+from radixlm.core.keys import Key
+from radixlm.core.misses import Explained
+from radixlm.core.reports import MAX_WAITING, TreeQuery
+from radixlm.core.request import GenerateRequest, Namespace, RequestOutput
+from radixlm.core.sampling import SamplingParams
+from radixlm.engine import EngineStats
+from radixlm.engine.input_processor import Prompt, new_request, prompt_key
+from radixlm.engine.watching import Scene, SceneChange
+from radixlm.ray.desk import Desk
+from radixlm.ray.replica import Described, Placed
+from radixlm.routing import Offer, Reported
+from radixlm.text.chat_template import ChatTemplate
+from radixlm.text.tokenizer import Tokenizer
+
+_logger = logging.getLogger("radixlm.ray")
+
+# A request that has sent nothing goes on to another replica this many times.
+_MOST_TRIES = 5
+_SECONDS_TO_NEXT_TRY = 0.5
+_SECONDS_BETWEEN_LOOKS, _SECONDS_AT_START = 1.0, 0.1
+_SILENT_SECONDS = 30.0
+
+
+class Fleet:
+    """As AsyncEngine, over all replicas of a deployment. Belongs to one event loop.
+
+    A request whose replica dies before it has sent anything is sent again; after that it ends with
+    EngineDeadError. Sizes (`info`, `limits`) are those of one replica, `stats` are sums.
+    """
+
+    def __init__(
+        self,
+        handle: DeploymentHandle[Any],
+        desk: Desk,
+        described: Described,
+        tokenizer: Tokenizer,
+        chat_template: ChatTemplate | None,
+    ) -> None:
+        self.config: EngineConfig = described.config
+        self.info, self.limits = described.info, described.limits
+        self.tokenizer, self.chat_template = tokenizer, chat_template
+        self._handle, self._desk = handle, desk
+        self._under_way: set[str] = set()
+        self._replicas: list[Reported] = []
+        self._looked = 0.0
+        self._aborting: set[asyncio.Task[list[Any]]] = set()
+        self._looking = asyncio.create_task(self._look_at_replicas())
+
+    # Requests
+
+    def check_room(self, count: int = 1) -> None:
+        """As EngineClient.check_room; each replica adds its own room."""
+        self.health()
+        most = self.config.max_queued_requests * max(len(self._replicas), 1)
+        if len(self._under_way) + count > most:
+            raise QueueFullError(
+                f"{counted(len(self._under_way), 'request')} under way and {count} more exceed "
+                f"--max-queued-requests {self.config.max_queued_requests} of "
+                f"{counted(len(self._replicas), 'replica')}; try again later"
+            )
+
+    async def stream_all(
+        self, requests: Sequence[GenerateRequest]
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """As EngineClient.stream; each request goes where the router says."""
+        for request in requests:
+            self.limits.resolve_max_tokens(request.key, request.params)
+        self.check_room(len(requests))
+        streams = [self._outputs(request) for request in requests]
+        merged = streams[0] if len(streams) == 1 else _merged(streams)
+        try:
+            async for output in merged:
+                yield output
+        finally:
+            await merged.aclose()
+
+    async def generate(self, prompt: Prompt, params: SamplingParams) -> RequestOutput:
+        """Run a request to its end."""
+        request = new_request(self._key(prompt), params)
+        return RequestOutput.joined([output async for output in self.stream_all([request])])
+
+    def abort(self, request_ids: Iterable[str] | None) -> int:
+        """As AsyncEngine.abort, of requests that came through here."""
+        wanted = self._under_way if request_ids is None else set(request_ids) & self._under_way
+        if wanted:
+            aborting = self._handle.broadcast("abort", frozenset(wanted)).results_async()
+            task = asyncio.create_task(aborting)
+            self._aborting.add(task)
+            task.add_done_callback(self._aborting.discard)
+        return len(wanted)
+
+    async def _outputs(self, request: GenerateRequest) -> AsyncGenerator[RequestOutput, None]:
+        self._under_way.add(request.request_id)
+        try:
+            for left in reversed(range(_MOST_TRIES)):
+                begun = False
+                try:
+                    async for output in self._streamed(request):
+                        begun = begun or bool(output.token_ids)
+                        yield output
+                except (RayError, RayServeException, EngineDeadError) as error:
+                    if begun:
+                        raise EngineDeadError(
+                            "the replica that computed this answer is gone; please ask again"
+                        ) from error
+                    if not left:
+                        raise EngineDeadError(f"no replica answers: {error}") from error
+                    _logger.warning("%s is sent again: %s", request.request_id, error)
+                    await asyncio.sleep(_SECONDS_TO_NEXT_TRY)
+                else:
+                    return
+        finally:
+            self._under_way.discard(request.request_id)
+
+    async def _streamed(self, request: GenerateRequest) -> AsyncGenerator[RequestOutput, None]:
+        placed = Placed("", None)
+        async for item in _streamed(self._handle.generate, request):
+            if isinstance(item, Placed):
+                placed = item
+            elif item.miss is None:
+                yield item
+            else:
+                because = "the router was away" if placed.choice is None else str(placed.choice)
+                miss = replace(item.miss, replica=placed.replica, routed_because=because)
+                yield replace(item, miss=miss)
+
+    # What is known of replicas
+
+    def replicas(self) -> list[Reported]:
+        """As of the last second."""
+        return self._replicas
+
+    def stats(self) -> EngineStats:
+        return EngineStats.summed(each.stats for each in self._replicas if each.stats is not None)
+
+    def health(self) -> None:
+        """Raise EngineDeadError when no replica is heard of."""
+        silent = asyncio.get_running_loop().time() - self._looked
+        alive = [each for each in self._replicas if each.silent + silent < _SILENT_SECONDS]
+        if self._looked and not alive:
+            raise EngineDeadError("no replica is alive")
+
+    async def offers(self, namespace: Namespace, key: Key) -> list[Offer]:
+        """What a prompt would cost each replica now."""
+        try:
+            found: list[Offer] = await self._desk.ask("offers", namespace, key)
+        except RayError as error:
+            raise EngineDeadError(f"the router is away: {error}") from None
+        return found
+
+    async def ready(self) -> None:
+        """Wait until a replica is heard of."""
+        while not self._replicas:
+            await asyncio.sleep(_SECONDS_AT_START)
+
+    async def _look_at_replicas(self) -> None:
+        while True:
+            with suppress(RayError):
+                self._replicas = await self._desk.ask("replicas")
+                self._looked = asyncio.get_running_loop().time()
+            await asyncio.sleep(_SECONDS_BETWEEN_LOOKS if self._replicas else _SECONDS_AT_START)
+
+    # Caches
+
+    async def flush_cache(self) -> bool:
+        """As AsyncEngine.flush_cache, of all replicas."""
+        return all(await self._handle.broadcast("flush_cache").results_async())
+
+    async def look(self, query: TreeQuery) -> Scene:
+        """As AsyncEngine.look, of the replica that the query names."""
+        scene: Scene = _sound(
+            await self._handle.look.remote(replace(query, replica=None), replica=self._named(query))
+        )
+        return scene
+
+    def watch(
+        self,
+        query: TreeQuery,
+        *,
+        max_waiting: int = MAX_WAITING,
+        own: bool = False,  # noqa: ARG002 - of those who are in the replica's process
+    ) -> FleetViewer:
+        """As AsyncEngine.watch, of the replica that the query names."""
+        named, alone = self._named(query), replace(query, replica=None)
+        return FleetViewer(_streamed(self._handle.watch, alone, max_waiting, replica=named))
+
+    async def explain(
+        self, prompt: Prompt, *, namespace: Namespace | None = None, everywhere: bool = False
+    ) -> Explained:
+        """As AsyncEngine.explain, by the replica that has most of the prompt."""
+        key, own = self._key(prompt), namespace or Namespace()
+        offers = await self.offers(own, key)
+        best = max(offers, key=lambda offer: offer.cached).replica if offers else None
+        explained: Explained = _sound(
+            await self._handle.explain.remote(key, own, everywhere=everywhere, replica=best)
+        )
+        return explained
+
+    async def close(self) -> None:
+        self._looking.cancel()
+        await asyncio.gather(self._looking, return_exceptions=True)
+
+    def _named(self, query: TreeQuery) -> str:
+        names = sorted(each.replica for each in self._replicas)
+        if not names:
+            raise EngineDeadError("no replica is alive")
+        if query.replica is None:
+            return names[0]
+        if query.replica not in names:
+            raise InvalidRequestError(
+                f"there is no replica {query.replica!r:.80}, there are {', '.join(names)}",
+                param="replica",
+            )
+        return query.replica
+
+    def _key(self, prompt: Prompt) -> Key:
+        return prompt_key(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
+
+
+class FleetViewer:
+    """Follows one replica's tree. dropped: not counted here; the replica shows a whole scene."""
+
+    def __init__(self, updates: AsyncGenerator[Scene | SceneChange, None]) -> None:
+        self.dropped = 0
+        self._updates = updates
+        self._next: asyncio.Task[Scene | SceneChange] | None = None
+
+    async def next(self) -> Scene | SceneChange:
+        """Wait for the next update; being cancelled loses none. Raises EngineDeadError."""
+        if self._next is None:
+            self._next = asyncio.ensure_future(anext(self._updates))
+        try:
+            update = await asyncio.shield(self._next)
+        except asyncio.CancelledError:
+            raise
+        except (StopAsyncIteration, RayError, RayServeException) as error:
+            raise EngineDeadError(f"the replica is gone: {error}") from None
+        self._next = None
+        return update
+
+    def close(self) -> None:
+        """Watch no longer."""
+        if self._next is not None:
+            self._next.cancel()
+
+
+async def _streamed(method: Any, *arguments: Any, **named: Any) -> AsyncGenerator[Any, None]:
+    """What a replica's method streams; closing it ends the call. Raises errors that it streams.
+
+    Called in a context of its own: calls for one HTTP request share an id in Ray Serve, and
+    TokenRouter must tell them apart.
+    """
+    call: Callable[..., Any] = method.options(stream=True).remote
+    response = contextvars.Context().run(call, *arguments, **named)
+    ended = False
+    try:
+        async for item in response:
+            yield _sound(item)
+        ended = True
+    finally:
+        if not ended:
+            response.cancel()
+
+
+def _sound(item: Any) -> Any:
+    if isinstance(item, RadixLMError):
+        raise item
+    return item
+
+
+async def _merged(
+    streams: Sequence[AsyncGenerator[RequestOutput, None]],
+) -> AsyncGenerator[RequestOutput, None]:
+    """Outputs of all streams as they come. Raises the first error, and closes the rest."""
+    pending = {asyncio.ensure_future(anext(stream)): stream for stream in streams}
+    try:
+        while pending:
+            done, _ = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                stream = pending.pop(task)
+                with suppress(StopAsyncIteration):
+                    output = task.result()
+                    pending[asyncio.ensure_future(anext(stream))] = stream
+                    yield output
+    finally:
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+        for stream in streams:
+            await stream.aclose()

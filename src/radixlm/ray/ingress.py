@@ -1,0 +1,65 @@
+"""The way in: our server's routes over a fleet, as Ray Serve runs them."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+from ray.serve.handle import DeploymentHandle
+from starlette.types import ASGIApp
+
+from radixlm.core.config import EngineConfig
+from radixlm.core.model_files import files_of
+from radixlm.ray.desk import Desk
+from radixlm.ray.fleet import Fleet
+from radixlm.ray.replica import Described
+from radixlm.ray.router_routes import ROUTES, replica_metrics
+from radixlm.server.app import create_app
+from radixlm.server.config.server_config import ServerConfig
+from radixlm.server.pipeline.recorder import recording
+from radixlm.server.serve import stored_responses
+from radixlm.text.chat_template import ChatTemplate
+from radixlm.text.model_folder import resolve_model
+from radixlm.text.tokenizer import Tokenizer
+
+
+class Ingress:
+    """Has the tokenizer and the chat template; the model is in the replicas."""
+
+    async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
+        self, replicas: DeploymentHandle[Any], settings: ServerConfig, app: str
+    ) -> None:
+        """Raises ConfigError, ModelError."""
+        described: Described = await replicas.describe.remote()
+        tokenizer, template = _texts(described.config)
+        self._settings = settings
+        self._fleet = Fleet(replicas, Desk(app), described, tokenizer, template)
+        await self._fleet.ready()
+        self._ending = contextlib.ExitStack()
+
+    def __serve_build_asgi_app__(self) -> ASGIApp:
+        settings, fleet = self._settings, self._fleet
+        return create_app(
+            fleet,
+            served_model_name=settings.served_model_name or fleet.info.name,
+            config=settings,
+            responses=self._ending.enter_context(stored_responses(settings)),
+            recorder=self._ending.enter_context(recording(settings)),
+            more_routes=ROUTES,
+            more_metrics=lambda: replica_metrics(fleet.replicas()),
+        )
+
+    async def __del__(self) -> None:
+        if hasattr(self, "_ending"):
+            self._ending.close()
+            await self._fleet.close()
+
+
+def _texts(config: EngineConfig) -> tuple[Tokenizer, ChatTemplate | None]:
+    files = files_of(resolve_model(config.model))
+    tokenizer, template = config.tokenizer, config.chat_template
+    return (
+        Tokenizer.load(Path(tokenizer) if tokenizer else files),
+        ChatTemplate.load(files, Path(template) if template else None),
+    )

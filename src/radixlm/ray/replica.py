@@ -1,0 +1,125 @@
+"""One engine of several, as Ray Serve runs it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, closing
+from typing import NamedTuple
+
+from ray import serve
+
+from radixlm.build import AsyncEngine, ModelInfo
+from radixlm.core.config import EngineConfig
+from radixlm.core.errors import EngineDeadError, RadixLMError
+from radixlm.core.misses import Explained
+from radixlm.core.reports import TreeQuery
+from radixlm.core.request import GenerateRequest, Namespace, RequestOutput
+from radixlm.engine import Limits
+from radixlm.engine.input_processor import Prompt
+from radixlm.engine.watching import Scene, SceneChange
+from radixlm.ray.desk import Desk
+from radixlm.ray.reporter import Reporter
+from radixlm.routing import Choice
+
+
+class Described(NamedTuple):
+    """What an ingress must know of the model to take requests for it."""
+
+    config: EngineConfig
+    info: ModelInfo
+    limits: Limits
+
+
+class Placed(NamedTuple):
+    """Where a request is, the first of what is streamed of it. choice: None while the router was
+    away.
+    """
+
+    replica: str
+    choice: Choice | None
+
+
+class Replica:
+    """Streams of requests and of views; an error of ours is streamed as the last item.
+
+    `replica`, of calls that have it, is for TokenRouter alone.
+    """
+
+    async def __init__(self, config: EngineConfig, app: str) -> None:  # type: ignore[misc]
+        """Raises ConfigError, ModelError."""
+        self.name = serve.get_replica_context().replica_id.unique_id
+        self._engine = AsyncEngine.from_config(config)
+        self._reporter = Reporter(self.name, self._engine, Desk(app))
+        self._reporter.start()
+
+    def check_health(self) -> None:
+        """Raises EngineDeadError: Ray Serve replaces the replica."""
+        self._engine.health()
+
+    def describe(self) -> Described:
+        return Described(self._engine.config, self._engine.info, self._engine.limits)
+
+    async def generate(
+        self, request: GenerateRequest, choice: Choice | None = None
+    ) -> AsyncGenerator[Placed | RequestOutput | RadixLMError, None]:
+        name, tokens, done = request.request_id, 0, False
+        self._reporter.arrived(name)
+        yield Placed(self.name, choice)
+        try:
+            async with aclosing(self._engine.stream_all([request])) as outputs:
+                async for output in outputs:
+                    if output.token_ids and not tokens:
+                        self._reporter.began(name)
+                    tokens += len(output.token_ids)
+                    done = output.finished
+                    yield output
+        except EngineDeadError:
+            raise  # the replica is no more: the request may go to another one
+        except RadixLMError as error:
+            yield error
+        finally:
+            self._reporter.ended(name, tokens if done else None)
+
+    def abort(self, request_ids: frozenset[str]) -> int:
+        return self._engine.abort(request_ids)
+
+    async def watch(
+        self,
+        query: TreeQuery,
+        max_waiting: int,
+        replica: str | None = None,  # noqa: ARG002
+    ) -> AsyncGenerator[Scene | SceneChange | RadixLMError, None]:
+        try:
+            with closing(self._engine.watch(query, max_waiting=max_waiting)) as viewer:
+                while True:
+                    yield await viewer.next()
+        except RadixLMError as error:
+            yield error
+
+    async def look(self, query: TreeQuery, replica: str | None = None) -> Scene | RadixLMError:  # noqa: ARG002
+        try:
+            return await self._engine.look(query)
+        except RadixLMError as error:
+            return error
+
+    async def explain(
+        self,
+        prompt: Prompt,
+        namespace: Namespace | None,
+        *,
+        everywhere: bool,
+        replica: str | None = None,  # noqa: ARG002
+    ) -> Explained | RadixLMError:
+        try:
+            return await self._engine.explain(prompt, namespace=namespace, everywhere=everywhere)
+        except RadixLMError as error:
+            return error
+
+    async def flush_cache(self) -> bool:
+        return await self._engine.flush_cache()
+
+    async def __del__(self) -> None:
+        if hasattr(self, "_reporter"):
+            self._reporter.close()
+            await asyncio.shield(self._engine.close())

@@ -1,0 +1,76 @@
+"""How Ray Serve's handles find a replica: they ask the router's actor."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+
+from ray.exceptions import RayError
+from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
+
+from radixlm.core.errors import QueueFullError
+from radixlm.core.request import GenerateRequest
+from radixlm.ray.desk import Desk
+
+_logger = logging.getLogger("radixlm.ray")
+
+_PATIENCE_SECONDS = 1.0
+
+
+class TokenRouter(RequestRouter):
+    """Sends a GenerateRequest where the router says, and the router's Choice with it, as `choice`.
+
+    A call that names a `replica` goes there; where that is gone, and for all other calls, to any.
+    While the router is away requests go to the less busy one of two.
+    """
+
+    def initialize_state(self, *, app: str) -> None:  # type: ignore[override]
+        """app: of which the router is."""
+        self._desk = Desk(app)
+
+    async def choose_replicas(
+        self,
+        candidate_replicas: list[RunningReplica],
+        pending_request: PendingRequest | None = None,
+    ) -> list[list[RunningReplica]]:
+        by_name = {each.replica_id.unique_id: each for each in candidate_replicas}
+        chosen = None if pending_request is None else await self._choose(pending_request, by_name)
+        if chosen in by_name:
+            return [[by_name[chosen]]]
+        return [random.sample(candidate_replicas, min(2, len(candidate_replicas)))]
+
+    async def _choose(
+        self, pending: PendingRequest, by_name: dict[str, RunningReplica]
+    ) -> str | None:
+        named: str | None = pending.kwargs.get("replica")
+        request = pending.args[0] if pending.args else None
+        if named is not None or not isinstance(request, GenerateRequest):
+            return named
+        asked = self._desk.ask(
+            "choose",
+            request.request_id,
+            request.namespace,
+            request.key,
+            request.params.max_tokens,
+            list(by_name),
+        )
+        try:
+            choice = await asyncio.wait_for(asked, _PATIENCE_SECONDS)
+        except (RayError, TimeoutError, QueueFullError) as error:
+            _logger.warning("the router does not answer, so any replica is taken: %s", error)
+            pending.kwargs["choice"] = None
+            return None
+        pending.kwargs["choice"] = choice
+        return str(choice.replica)
+
+    def on_replica_actor_died(self, replica_id: ReplicaID) -> None:
+        """The router forgets it at once."""
+        super().on_replica_actor_died(replica_id)
+        self._event_loop.create_task(self._leave(replica_id.unique_id))
+
+    async def _leave(self, name: str) -> None:
+        try:
+            await self._desk.ask("leave", name)
+        except RayError as error:
+            _logger.warning("the router does not know that replica %s died: %s", name, error)

@@ -1,0 +1,151 @@
+"""What the router knows: its routes, and metrics by replica."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, cast
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from pydantic import Field
+from starlette.responses import Response
+from typing_extensions import TypedDict
+
+from radixlm.core.errors import EngineDeadError
+from radixlm.ray.fleet import Fleet
+from radixlm.routing import Reported
+from radixlm.server.http.routes import Route, noted
+from radixlm.server.pipeline.metrics import PREFIX
+from radixlm.server.pipeline.protocol import CacheFields
+from radixlm.server.pipeline.service import service_of, tenant_of
+
+
+class ReplicaOut(TypedDict):
+    """silent_seconds: since its last report. requests, queue_tokens: what was sent to it and has
+    not ended. chosen: how often, by why. The rest is what it has reported of its cache.
+    """
+
+    replica: str
+    silent_seconds: float
+    requests: int
+    queue_tokens: float
+    chosen: dict[str, int]
+    cached_tokens: int
+    capacity_tokens: int
+    hit_rate: float
+    running: int
+    waiting: int
+
+
+class ReplicasOut(TypedDict):
+    replicas: list[ReplicaOut]
+
+
+class OfferOut(TypedDict):
+    """cached_tokens: that it holds or is computing; coming_tokens: those that it is computing.
+    queue_tokens: what is ahead of it. cost: the least one is chosen.
+    """
+
+    replica: str
+    cached_tokens: int
+    coming_tokens: int
+    queue_tokens: float
+    cost: float
+
+
+class OffersOut(TypedDict):
+    prompt_tokens: int
+    offers: list[OfferOut]
+
+
+class RouteBody(CacheFields):
+    """A prompt to be routed: text, or token ids."""
+
+    prompt: Annotated[str | list[int], Field(min_length=1)]
+
+
+router = APIRouter(route_class=Route)
+
+
+@router.get("/router/replicas", response_model=ReplicasOut, responses=noted(admin=True))
+async def replicas(request: Request) -> Response:
+    """All replicas, and what is queued and cached there."""
+    service = service_of(request)
+    service.check_admin(request)
+    fleet = cast("Fleet", service.engine)
+    return JSONResponse({"replicas": [_replica_out(each) for each in fleet.replicas()]})
+
+
+@router.post(
+    "/router/explain",
+    response_model=OffersOut,
+    responses=noted(EngineDeadError, example={"prompt": "The capital of France is"}),
+)
+async def explain(request: Request, body: RouteBody) -> Response:
+    """Where a prompt would go now, and what it would cost each replica; it is not run."""
+    service, tenant = service_of(request), tenant_of(request)
+    key = service.key(body.prompt, add_special_tokens=True, param="prompt")
+    namespace = service.isolated(body.namespace, tenant)
+    offers = await cast("Fleet", service.engine).offers(namespace, key)
+    out: OffersOut = {
+        "prompt_tokens": key.size,
+        "offers": [
+            {
+                "replica": offer.replica,
+                "cached_tokens": offer.cached,
+                "coming_tokens": offer.coming,
+                "queue_tokens": offer.queue,
+                "cost": offer.cost,
+            }
+            for offer in sorted(offers, key=lambda offer: offer.cost)
+        ],
+    }
+    return JSONResponse(out)
+
+
+ROUTES: Sequence[Route] = [route for route in router.routes if isinstance(route, Route)]
+
+
+def _replica_out(each: Reported) -> ReplicaOut:
+    stats = each.stats
+    return {
+        "replica": each.replica,
+        "silent_seconds": each.silent,
+        "requests": each.requests,
+        "queue_tokens": each.queue,
+        "chosen": {str(why): count for why, count in each.chosen.items()},
+        "cached_tokens": stats.kv_locked + stats.kv_evictable if stats else 0,
+        "capacity_tokens": stats.kv_capacity if stats else 0,
+        "hit_rate": stats.hit_rate if stats else 0.0,
+        "running": stats.running if stats else 0,
+        "waiting": stats.waiting if stats else 0,
+    }
+
+
+def replica_metrics(replicas: Iterable[Reported]) -> Iterator[Metric]:
+    """With a label for the replica."""
+    known = list(replicas)
+    for name, text, value in (
+        (
+            "router_replica_requests",
+            "Requests that were sent there and have not ended.",
+            "requests",
+        ),
+        ("router_replica_queue_tokens", "Tokens that are to be computed there.", "queue_tokens"),
+        ("replica_cached_tokens", "Tokens in a replica's cache.", "cached_tokens"),
+        ("replica_cache_hit_rate", "Cached prompt tokens / prompt tokens.", "hit_rate"),
+        ("replica_num_running_reqs", "Requests that run in a replica.", "running"),
+        ("replica_num_queue_reqs", "Requests that wait in a replica.", "waiting"),
+    ):
+        family = GaugeMetricFamily(PREFIX + name, text, labels=["replica"])
+        for each in known:
+            family.add_metric([each.replica], cast("dict[str, float]", _replica_out(each))[value])
+        yield family
+    chosen = CounterMetricFamily(
+        PREFIX + "router_decisions", "Requests by replica and why.", labels=["replica", "why"]
+    )
+    for each in known:
+        for why, count in each.chosen.items():
+            chosen.add_metric([each.replica, str(why)], count)
+    yield chosen

@@ -1,0 +1,271 @@
+"""One radix tree over what all replicas hold."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import NamedTuple
+
+from radixlm.core.keys import Key, first_difference
+
+_TOKEN_BYTES = 4
+
+
+class Branch:
+    """The tokens on the edge into it, and who has all of them.
+
+    holders: bit r is set where replica r holds them. coming: by replica, how many of the requests
+    that were sent to it and have not begun to answer bring them.
+    """
+
+    __slots__ = ("children", "coming", "edge", "end", "holders", "parent")
+
+    def __init__(self, edge: bytes, parent: Branch | None) -> None:
+        self.edge = edge
+        self.parent = parent
+        size = len(edge) // _TOKEN_BYTES
+        self.end: int = size if parent is None else parent.end + size
+        self.children: dict[int, Branch] = {}
+        self.holders = 0
+        self.coming: dict[int, int] = {}
+
+    @property
+    def start(self) -> int:
+        return self.end - len(self.edge) // _TOKEN_BYTES
+
+    @property
+    def wanted(self) -> bool:
+        return bool(self.holders or self.coming or self.children)
+
+
+class Found(NamedTuple):
+    """How many of a prompt's tokens replicas have: the longest prefix that each one holds, and
+    that it holds or is about to compute. A replica with none of it is not named.
+    """
+
+    held: dict[int, int]
+    coming: dict[int, int]
+
+
+class ReplicaTree:
+    """Who holds which prefix, token by token; a replica is a small number.
+
+        root ── [system prompt]  held by 0 1 2 ─┬─ [question 1]  held by 0
+                                                └─ [question 2]  coming to 2
+
+    An edge is split wherever a holding ends, so all tokens of a node have the same holders; who
+    holds a node holds all nodes above it. Nodes that nobody holds are gone, and what need not be
+    apart is joined. Namespaces never share.
+    Every method costs the path; `forget` costs the tree. roots: by namespace. nodes: without these.
+
+    >>> from radixlm.core.keys import as_key
+    >>> tree = ReplicaTree()
+    >>> tree.hold(0, "", as_key([1, 2, 3, 4]))
+    >>> tree.hold(1, "", as_key([1, 2, 9]))
+    >>> tree.find("", as_key([1, 2, 3, 5])).held
+    {0: 3, 1: 2}
+    >>> tree.drop(0, "", as_key([1, 2, 3, 4]), kept=1)
+    >>> tree.find("", as_key([1, 2, 3, 5])).held
+    {1: 2, 0: 1}
+    """
+
+    def __init__(self) -> None:
+        self.roots: dict[Hashable, Branch] = {}
+        self.nodes = 0
+
+    def find(self, namespace: Hashable, key: Key) -> Found:
+        """O(matched bytes + nodes on the path + replicas named). Changes nothing."""
+        root = self.roots.get(namespace)
+        held: dict[int, int] = {}
+        coming: dict[int, int] = {}
+        if root is None:
+            return Found(held, coming)
+        branch, length = _descend(root, key.data)
+        seen = 0
+        at: Branch | None = branch
+        while at is not None:
+            end = min(length, at.end)
+            fresh = at.holders & ~seen
+            if fresh:
+                seen |= fresh
+                for replica in _bits(fresh):
+                    held[replica] = end
+                    coming.setdefault(replica, end)
+            for replica in at.coming:
+                coming.setdefault(replica, end)
+            at = at.parent
+        return Found(held, coming)
+
+    def hold(self, replica: int, namespace: Hashable, key: Key) -> None:
+        """A replica holds these tokens."""
+        bit = 1 << replica
+        end = self._reach(namespace, key)
+        for branch in _path(end):
+            if branch.holders & bit:
+                break
+            branch.holders |= bit
+        self._tidy(end)
+
+    def send(self, replica: int, namespace: Hashable, key: Key) -> None:
+        """A replica was sent a request that will compute these tokens, until `arrive`."""
+        end = self._reach(namespace, key)
+        for branch in _path(end):
+            branch.coming[replica] = branch.coming.get(replica, 0) + 1
+        self._tidy(end)
+
+    def arrive(self, replica: int, namespace: Hashable, key: Key, *, computed: bool) -> None:
+        """Take back a `send`. computed: the replica holds these tokens now."""
+        if computed:
+            self.hold(replica, namespace, key)
+        end, length = self._find_end(namespace, key)
+        if end is None or length < key.size:
+            return
+        for branch in _path(end):
+            left = branch.coming.get(replica, 0) - 1
+            if left > 0:
+                branch.coming[replica] = left
+            else:
+                branch.coming.pop(replica, None)
+        self._tidy(end)
+
+    def drop(self, replica: int, namespace: Hashable, key: Key, kept: int) -> None:
+        """Of what begins with `key` a replica holds no more than the first `kept` tokens."""
+        top, length = self._find_end(namespace, key)
+        if top is None or length <= kept:
+            return
+        while top.parent is not None and top.parent.end > kept:
+            top = top.parent
+        if kept > top.start:
+            self._split(top, kept)
+        self._clear(top, 1 << replica)
+        self._tidy(top)
+
+    def clear(self, replica: int) -> None:
+        """A replica holds nothing any more; what was sent to it may still come."""
+        for root in self.roots.values():
+            self._clear(root, 1 << replica)
+
+    def forget(self, replica: int) -> None:
+        """A replica is gone, and all that was sent to it."""
+        for root in self.roots.values():
+            branches = list(below(root))
+            for branch in branches:
+                branch.coming.pop(replica, None)
+                branch.holders &= ~(1 << replica)
+            for branch in branches:
+                self._tidy(branch)
+
+    def _find_end(self, namespace: Hashable, key: Key) -> tuple[Branch | None, int]:
+        root = self.roots.get(namespace)
+        return (None, 0) if root is None else _descend(root, key.data)
+
+    def _reach(self, namespace: Hashable, key: Key) -> Branch:
+        """The node that ends where `key` does, made where there is none."""
+        root = self.roots.get(namespace)
+        if root is None:
+            root = self.roots[namespace] = Branch(b"", None)
+        tokens = key.data
+        branch, length = _descend(root, tokens)
+        if length < branch.end:
+            branch = self._split(branch, length)
+        if length == key.size:
+            return branch
+        leaf = Branch(tokens[length:].tobytes(), branch)
+        branch.children[tokens[length]] = leaf
+        self.nodes += 1
+        return leaf
+
+    def _split(self, lower: Branch, at: int) -> Branch:
+        """Cut the edge before the token at depth `at`; the new node above."""
+        parent = lower.parent
+        assert parent is not None  # noqa: S101 - a root has no tokens
+        cut = (at - parent.end) * _TOKEN_BYTES
+        upper = Branch(lower.edge[:cut], parent)
+        upper.holders, upper.coming = lower.holders, dict(lower.coming)
+        parent.children[_first(upper.edge)] = upper
+        lower.edge, lower.parent = lower.edge[cut:], upper
+        upper.children[_first(lower.edge)] = lower
+        self.nodes += 1
+        return upper
+
+    def _clear(self, top: Branch, bit: int) -> None:
+        """Take a holder from a node and all below it."""
+        stack, seen = [top], []
+        while stack:
+            branch = stack.pop()
+            if branch.holders & bit or branch.parent is None:
+                branch.holders &= ~bit
+                seen.append(branch)
+                stack.extend(branch.children.values())
+        for branch in seen:
+            self._tidy(branch)
+
+    def _tidy(self, branch: Branch) -> None:
+        """From a node up, take out what nobody wants and join what need not be apart; the node
+        itself may be joined with what is below it.
+        """
+        at: Branch | None = _only_child(branch) or branch
+        while at is not None and (above := at.parent) is not None:
+            if not at.wanted:
+                del above.children[_first(at.edge)]
+                at.parent = None
+                self.nodes -= 1
+                at = _only_child(above) or above
+            elif above.parent is not None and len(above.children) == 1 and _alike(at, above):
+                at.edge, at.parent = above.edge + at.edge, above.parent
+                at.parent.children[_first(at.edge)] = at
+                above.parent = None
+                self.nodes -= 1
+            else:
+                at = above
+
+
+def _only_child(branch: Branch) -> Branch | None:
+    return next(iter(branch.children.values())) if len(branch.children) == 1 else None
+
+
+def _alike(one: Branch, other: Branch) -> bool:
+    return one.holders == other.holders and one.coming == other.coming
+
+
+def _first(edge: bytes) -> int:
+    return memoryview(edge).cast("i")[0]
+
+
+def _bits(mask: int) -> Iterator[int]:
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+def _path(branch: Branch) -> Iterator[Branch]:
+    """The node and all above it, without the root."""
+    at = branch
+    while at.parent is not None:
+        yield at
+        at = at.parent
+
+
+def below(top: Branch) -> Iterator[Branch]:
+    stack = [top]
+    while stack:
+        branch = stack.pop()
+        yield branch
+        stack.extend(branch.children.values())
+
+
+def _descend(node: Branch, tokens: memoryview) -> tuple[Branch, int]:
+    """The last node that `tokens` run into, and how many agree."""
+    at, stop = 0, len(tokens)
+    while at < stop:
+        child = node.children.get(tokens[at])
+        if child is None:
+            break
+        end = child.end
+        wanted = tokens[at:end]
+        if not child.edge.startswith(wanted):
+            return child, at + first_difference(child.edge, wanted)
+        if end > stop:
+            return child, stop
+        node, at = child, end
+    return node, at

@@ -1,0 +1,95 @@
+"""One simulated replica: an engine's core, its clock, its disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf
+
+from radixlm.cache import make_policy
+from radixlm.core.clock import VirtualClock
+from radixlm.core.config import EngineConfig
+from radixlm.core.request import RequestOutput
+from radixlm.engine.assembly import make_cache, make_core, resolve_pin_budget
+from radixlm.sim.cost_runner import CostRunner
+from radixlm.sim.costs import Costs
+from radixlm.sim.sim_disk import DiskSize, SimDisk
+
+
+class Machine:
+    """Steps by its own clock. It is what its runner knows of the world.
+
+    config: in tokens that each stand for `scale`; kv_tokens is needed. coming: when something comes
+    from outside, by the clock.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        costs: Costs,
+        coming: Callable[[Machine], float],
+        *,
+        scale: int = 1,
+        disk: DiskSize | None = None,
+    ) -> None:
+        capacity, budget = config.kv_tokens or 0, config.chunked_prefill_size
+        self.clock = VirtualClock()
+        self.runner = CostRunner(costs, self.clock, self, budget=budget, scale=scale)
+        self._coming = coming
+        self._overhead = costs.overhead
+        self._rested = True
+        pins = resolve_pin_budget(config, capacity, config.context_length or capacity)
+        policy = make_policy(config.eviction_policy)
+        cache = make_cache(config, policy, capacity, pins, self.clock)
+        self._disk = SimDisk(self.clock, config, disk, scale) if disk is not None else None
+        tiering = None if self._disk is None else self._disk.tiering
+        self.core = make_core(config, cache, self.runner, None, tiering=tiering, clock=self.clock)
+
+    @property
+    def waiting(self) -> int:
+        return self.core.waiting
+
+    @property
+    def room(self) -> int:
+        return self.core.cache.available
+
+    def next_arrival(self) -> float:
+        due = self._coming(self)
+        return due if self._disk is None else min(due, self._disk.next_read)
+
+    def step(self) -> Sequence[RequestOutput]:
+        """The next one; where there was nothing to do before, it begins later."""
+        if self._rested:
+            self.clock.advance(self._overhead)
+            self._rested = False
+        if self._disk is not None:
+            self._disk.work()
+        outputs = self.core.step()
+        if self.core.stuck and self._disk is not None:
+            self._wait(min(self.next_arrival(), self._disk.until))
+        return outputs
+
+    def rest(self, until: float) -> None:
+        """Where there is nothing to do, let the time pass."""
+        if not self.core.has_work:
+            self._rested = True
+            if until > self.clock.now():
+                self._wait(until)
+
+    def _wait(self, until: float) -> None:
+        """Nothing is computed meanwhile; the disk works."""
+        while self._disk is not None and self._disk.until < until:
+            self.clock.advance(max(self._disk.until - self.clock.now(), 0.0))
+            self._disk.work()
+        self.clock.advance(max(until - self.clock.now(), 0.0))
+
+
+def earliest(machines: Sequence[Machine]) -> Machine | None:
+    """Whose clock is furthest behind, of those that have work."""
+    busy = [machine for machine in machines if machine.core.has_work]
+    return min(busy, key=lambda machine: machine.clock.now(), default=None)
+
+
+def busy_until(machines: Sequence[Machine], but: Machine) -> float:
+    """When the first of the others that have work ends its step, at the earliest."""
+    others = (each.clock.now() for each in machines if each is not but and each.core.has_work)
+    return min(others, default=inf)

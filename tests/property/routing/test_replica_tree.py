@@ -1,0 +1,104 @@
+"""The tree over all replicas against sets of prefixes."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from radixlm.core.keys import Key, as_key
+from radixlm.routing.replica_tree import ReplicaTree, below
+
+_KEYS = st.lists(st.integers(0, 2), min_size=1, max_size=8)
+_REPLICAS = st.integers(0, 3)
+_STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("hold"), _REPLICAS, _KEYS),
+        st.tuples(st.just("send"), _REPLICAS, _KEYS),
+        st.tuples(st.just("arrive"), st.booleans(), st.integers(0, 9)),
+        st.tuples(st.just("drop"), _REPLICAS, _KEYS, st.integers(0, 8)),
+        st.tuples(st.sampled_from(["clear", "forget"]), _REPLICAS),
+    ),
+    max_size=40,
+)
+
+
+class Model:
+    """Of each replica every prefix that it holds, and every request that was sent."""
+
+    def __init__(self) -> None:
+        self.held: dict[int, set[tuple[int, ...]]] = {r: set() for r in range(4)}
+        self.sent: list[tuple[int, tuple[int, ...]]] = []
+
+    def apply(self, step, tree: ReplicaTree) -> None:
+        match step:
+            case ("hold", replica, key):
+                self.held[replica] |= _prefixes(key)
+                tree.hold(replica, "", as_key(key))
+            case ("send", replica, key):
+                self.sent.append((replica, tuple(key)))
+                tree.send(replica, "", as_key(key))
+            case ("arrive", computed, which) if self.sent:
+                replica, key = self.sent.pop(which % len(self.sent))
+                if computed:
+                    self.held[replica] |= _prefixes(key)
+                tree.arrive(replica, "", as_key(key), computed=computed)
+            case ("drop", replica, key, kept):
+                gone = tuple(key[: kept + 1])
+                if kept < len(key):
+                    held = self.held[replica]
+                    self.held[replica] = {each for each in held if each[: kept + 1] != gone}
+                tree.drop(replica, "", as_key(key), kept)
+            case ("clear", replica):
+                self.held[replica] = set()
+                tree.clear(replica)
+            case ("forget", replica):
+                self.held[replica] = set()
+                self.sent = [each for each in self.sent if each[0] != replica]
+                tree.forget(replica)
+
+    def check(self, tree: ReplicaTree, key: Key) -> None:
+        wanted = tuple(key.tolist())
+        held = {r: _longest(wanted, each) for r, each in self.held.items()}
+        coming = dict(held)
+        for replica, sent in self.sent:
+            coming[replica] = max(coming[replica], _longest(wanted, _prefixes(sent)))
+        found = tree.find("", key)
+        assert found.held == {r: n for r, n in held.items() if n}
+        assert found.coming == {r: n for r, n in coming.items() if n}
+
+
+def _prefixes(key) -> set[tuple[int, ...]]:
+    return {tuple(key[: end + 1]) for end in range(len(key))}
+
+
+def _longest(key: tuple[int, ...], prefixes: set[tuple[int, ...]]) -> int:
+    return max((end for end in range(len(key) + 1) if key[:end] in prefixes), default=0)
+
+
+@settings(max_examples=300, deadline=None)
+@given(_STEPS, st.lists(_KEYS, min_size=1, max_size=6))
+def test_it_finds_what_a_set_of_prefixes_does(steps, keys) -> None:
+    tree, model = ReplicaTree(), Model()
+    for step in steps:
+        model.apply(step, tree)
+        for key in keys:
+            model.check(tree, as_key(key))
+        _check_shape(tree)
+
+
+def _check_shape(tree: ReplicaTree) -> None:
+    """Nothing that nobody wants, nothing apart without a reason, holders hold what is above."""
+    branches = [branch for root in tree.roots.values() for branch in below(root)]
+    inner = [branch for branch in branches if branch.parent is not None]
+    assert tree.nodes == len(inner)
+    for branch in inner:
+        assert branch.wanted
+        assert branch.edge
+        parent = branch.parent
+        if parent.parent is not None:
+            assert branch.holders & ~parent.holders == 0
+            assert not Counter(branch.coming) - Counter(parent.coming)
+            alike = (branch.holders, branch.coming) == (parent.holders, parent.coming)
+            assert len(parent.children) > 1 or not alike

@@ -308,7 +308,7 @@ class Duel:
     def note(self, found: int, under_lru: int, asked: int, capacity: int) -> None:
         """Of a prompt of `asked` tokens so much was found, and would have been."""
         self.ledger += _FORGIVEN * asked + found - under_lru
-        self.ledger = min(self.ledger, _MOST_CREDIT * capacity)
+        self.ledger = max(-_LEAST * capacity, min(self.ledger, _MOST_CREDIT * capacity))
         if self.ledger < -_MOST_DEBT * capacity:
             self.won = False
         elif self.ledger >= -_DEBT_LEFT * capacity:
@@ -316,4 +316,4 @@ class Duel:
 
 
 _FORGIVEN = 0.002
-_MOST_CREDIT, _MOST_DEBT, _DEBT_LEFT = 1.0, 0.15, 0.05
+_MOST_CREDIT, _MOST_DEBT, _DEBT_LEFT, _LEAST = 1.0, 0.15, 0.05, 0.25

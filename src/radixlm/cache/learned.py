@@ -4,7 +4,7 @@ what LRU would have done.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Iterable, Mapping
 from random import Random
@@ -23,8 +23,8 @@ _TAIL = _HITS
 _TURN = 2 * _HITS
 _NEW = _TURN * _TURNS
 _KINDS = _NEW * _NEWS
-# Leaves that are drawn for each that goes, beside the best of those drawn before.
-_DRAWN, _CARRIED = 24, 24
+# Leaves that are drawn for some that go, beside the best of those drawn before.
+_DRAWN, _CARRIED, _A_DRAW = 40, 24, 3
 # Uses of the tree after which worths are computed anew, at least, and as a share of its nodes.
 _LEAST_BETWEEN, _NODES_BETWEEN = 64, 1 / 8
 # Counts fade by half within as many uses, at least, and within as many for each node.
@@ -43,6 +43,8 @@ _TAIL_FADING = 0.99
 _POWERS = 40
 
 Floats = npt.NDArray[np.float64]
+# What goes first is greatest: less worth, used earlier; then the node's id.
+Rank = tuple[float, int, int]
 _WIDTHS = np.array(WIDTHS, dtype=np.float64)
 
 
@@ -81,7 +83,9 @@ class Learned:
         self._of_unknown: list[float] = []
         self._valued_at = 0
         self._random = Random(seed).random  # noqa: S311
-        self._carried: deque[TreeNode] = deque(maxlen=2 * _CARRIED)
+        self._fresh: deque[TreeNode] = deque(maxlen=_CARRIED)
+        self._ranked: list[Rank] = []
+        self._left = 0
         self._news = 0
         self._tail = 0
         self._ends = [0.0] * _POWERS
@@ -151,7 +155,7 @@ class Learned:
         self._news = min((new.bit_length() + 2) // 3, _NEWS - 1)
         self._mean_length += (node.end - self._mean_length) * (1 - _TAIL_FADING)
         if not node.children:
-            self._carried.append(node)
+            self._fresh.append(node)
 
     def _count(self, n_tokens: int) -> None:
         self._lifetimes += 1
@@ -235,12 +239,39 @@ class Learned:
         """The leaf of least worth among some that are drawn, those of the last draw that were next,
         and what was used just now. Entries that no longer count are taken out where they are met.
         """
-        now, random = self.now, self._random
-        if now - self._valued_at >= max(_LEAST_BETWEEN, len(by_id) * _NODES_BETWEEN):
+        if self.now - self._valued_at >= max(_LEAST_BETWEEN, len(by_id) * _NODES_BETWEEN):
             self.learn(by_id.values(), len(by_id))
-        found = {
-            node.id: node for node in self._carried if is_free(node) and by_id.get(node.id) is node
-        }
+            self._left = 0
+        ranked = self._ranked
+        while True:
+            if self._left <= 0 or not ranked:
+                self._draw(entries, by_id)
+                self._left = _A_DRAW
+                if not ranked:
+                    return None
+            for node in self._fresh:
+                if by_id.get(node.id) is node and is_free(node):
+                    insort(ranked, self._rank(node))
+            self._fresh.clear()
+            self._left -= 1
+            _, last_used, node_id = ranked.pop()
+            chosen = by_id.get(node_id)
+            if chosen is not None and chosen.last_used == -last_used and is_free(chosen):
+                chosen.queued_key = None
+                return chosen
+
+    def _rank(self, node: TreeNode) -> Rank:
+        row = self._worths.get(
+            node.kind + _TAIL if node.tail and node.tail > node.absent else node.kind,
+            self._of_unknown,
+        )
+        age = bisect_right(EDGES, self.now - node.last_used) - 1
+        return -row[age], -node.last_used, node.id
+
+    def _draw(self, entries: list[int], by_id: Mapping[int, TreeNode]) -> None:
+        """Rank leaves that are drawn, and those that were next, anew."""
+        found = {rank[2] for rank in self._ranked[-_CARRIED:]}
+        random = self._random
         for _ in range(_DRAWN):
             if not entries:
                 break
@@ -253,25 +284,9 @@ class Learned:
                 if node is not None and node.queued_key == entry >> _BITS:
                     node.queued_key = None
                 continue
-            found[node.id] = node
-        if not found:
-            return None
-        rows, unknown = self._worths, self._of_unknown
-        ranked = sorted(
-            (
-                rows.get(node.kind + _TAIL * (node.tail > node.absent), unknown)[
-                    bisect_right(EDGES, now - node.last_used) - 1
-                ],
-                node.last_used,
-                node.id,
-            )
-            for node in found.values()
-        )
-        chosen = found[ranked[0][2]]
-        chosen.queued_key = None
-        self._carried.clear()
-        self._carried.extend([found[each[2]] for each in ranked[1 : _CARRIED + 1]])
-        return chosen
+            found.add(node.id)
+        nodes = [by_id[node_id] for node_id in found if node_id in by_id]
+        self._ranked[:] = sorted(self._rank(node) for node in nodes if is_free(node))
 
 
 _BITS = 64

@@ -30,6 +30,8 @@ PROMISES: dict[str, Callable[[TreeNode], tuple[int, ...]]] = {
     "filo": lambda node: (-node.created,),
     "slru": lambda node: (node.hits >= 2, node.last_used),
     "priority": lambda node: (node.priority, node.last_used),
+    # It draws some, so it only promises that what goes may go.
+    "learned": lambda node: (),
 }
 
 

@@ -7,6 +7,7 @@ with a Lease for each request that uses it.
 from radixlm.cache.allocator import SlotAllocator as SlotAllocator
 from radixlm.cache.cache import RadixCache as RadixCache
 from radixlm.cache.cache import Usage as Usage
+from radixlm.cache.eviction import NAMES as NAMES
 from radixlm.cache.eviction import POLICIES as POLICIES
 from radixlm.cache.eviction import EvictionPolicy as EvictionPolicy
 from radixlm.cache.eviction import make_policy as make_policy

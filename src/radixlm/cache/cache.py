@@ -8,6 +8,7 @@ from typing import NamedTuple
 from radixlm.cache.allocator import SlotAllocator
 from radixlm.cache.endings import Ending
 from radixlm.cache.eviction import EvictionPolicy
+from radixlm.cache.learned import Learned
 from radixlm.cache.lease import Lease, given_back, left_behind
 from radixlm.cache.node import Inserted, Match, TreeNode, upward
 from radixlm.cache.pins import Pin, PinBoard
@@ -27,6 +28,8 @@ from radixlm.core.moves import NOWHERE, Place
 EVICTION_QUANTUM = 256
 _QUANTA_IN_POOL = 64
 _SHARE_OF_RESERVES = 1 / 8
+# Evicted tokens that are remembered, in pools.
+_GHOSTS, _GHOSTS_TO_LEARN = 4, 8
 _OWN_SIZE = POOL_SCALES.index(1.0)
 
 
@@ -74,9 +77,10 @@ class RadixCache:
         clock: Clock | None = None,
     ) -> None:
         """capacity: slots. policy: LRU by default. ghost_budget: evicted tokens to remember, four
-        times the capacity by default. pin_budget: tokens that may be pinned, half the capacity by
-        default. reserve: slots that a lease is given beyond what it asks for, taken back when they
-        are needed: so the tokens of one that grows bit by bit lie in long runs. Raises ConfigError.
+        times the capacity by default, eight by a policy that learns. pin_budget: tokens that may be
+        pinned, half the capacity by default. reserve: slots that a lease is given beyond what it
+        asks for, taken back when they are needed: so the tokens of one that grows bit by bit lie in
+        long runs. Raises ConfigError.
         """
         check_page_size(page_size)
         if capacity < page_size:
@@ -86,10 +90,11 @@ class RadixCache:
         self.enabled = enabled
         self.clock = clock or WallClock()
         self._reuse = Reuse(self.capacity, page_size)
+        remembered = _GHOSTS_TO_LEARN if isinstance(policy, Learned) else _GHOSTS
         self.tree = RadixTree(
             page_size,
             policy=policy,
-            ghost_budget=4 * self.capacity if ghost_budget is None else ghost_budget,
+            ghost_budget=remembered * self.capacity if ghost_budget is None else ghost_budget,
             clock=self.clock,
             reuse=self._reuse,
         )

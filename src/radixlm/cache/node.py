@@ -65,13 +65,14 @@ class TreeNode:
     inserted. created: a number that grows from node to node.
     weight: tokens (ghosts too) and nodes, in it and below; see `tokens_in` and `nodes_in`.
     queued_key: its place in the eviction order, None while it has none. evicted_at: seconds, by the
-    tree's clock, when it last lost tokens. kind: what Learned knows it by.
+    tree's clock, when it last lost tokens. kind, tail: what Learned knows it
+    by, and how many of its last tokens are a request's tail.
     """
 
     __slots__ = (
         "_extents", "children", "created", "edge", "end", "evicted_at", "held", "hits", "id",
         "kind", "last_used", "live", "lock_ref", "namespace", "parent", "pins", "priority",
-        "queued_key", "resident", "slots", "stored", "weight",
+        "queued_key", "resident", "slots", "stored", "tail", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -104,7 +105,7 @@ class TreeNode:
         self.weight = size * TOKEN_WEIGHT + NODE_WEIGHT
         self.queued_key: int | None = None
         self.evicted_at = 0.0
-        self.kind = 0
+        self.kind = self.tail = 0
         self._extents: tuple[Extent, ...] | None = None
 
     def __len__(self) -> int:
@@ -171,6 +172,9 @@ class TreeNode:
         upper.lock_ref, upper.pins, upper.priority = self.lock_ref, self.pins, self.priority
         upper.last_used, upper.hits, upper.created = self.last_used, self.hits, self.created
         upper.evicted_at, upper.kind = self.evicted_at, self.kind
+        size = len(edge) // TOKEN_BYTES
+        upper.tail = max(self.tail - size + offset, 0)
+        self.tail = min(self.tail, size - offset)
         host, disk = self.stored
         upper.stored = min(host, offset), min(disk, offset)
         self.stored = max(host - offset, 0), max(disk - offset, 0)
@@ -184,6 +188,8 @@ class TreeNode:
 
     def join(self, upper: TreeNode) -> None:
         """Take over tokens and place of a parent without other children, but in its own parent."""
+        if self.tail == len(self):
+            self.tail += upper.tail
         self.set_edge(upper.edge + self.edge, np.concatenate((upper.slots, self.slots)))
         self.stored = self.stored[0] + upper.stored[0], self.stored[1] + upper.stored[1]
         self.parent = upper.parent
@@ -327,6 +333,7 @@ def is_mergeable(node: TreeNode) -> bool:
         not node.held
         and (child.last_used == node.last_used or child.lock_ref > 0)
         and child.priority == node.priority
+        and child.kind == node.kind
         and (not child.resident or not node.absent)
     )
 

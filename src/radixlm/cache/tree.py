@@ -230,6 +230,7 @@ class RadixTree:
         reuse, fresh, learned = self.reuse, 0, self.order.learned
         if learned is not None:
             learned.now = uses
+            learned.found(node)
         at: TreeNode | None = node
         while at is not None:  # one walk for all that is due: it is what most requests cost
             if not at.lock_ref:
@@ -371,18 +372,18 @@ class RadixTree:
     def evict(self, n_tokens: int) -> Slots:
         """Evict at least `n_tokens` from unlocked leaves, in whole pages, and return their slots.
 
-        The end of a leaf goes first; a parent left without resident children and locks is next in
-        line by its own key. O(log leaves) per leaf. Raises CacheError, and changes nothing, when
-        fewer are evictable.
+        The end of a leaf goes first; a parent left without resident children and locks is next by
+        its own key. O(log leaves) per leaf. Raises CacheError, changes nothing, when fewer are
+        evictable.
         """
         if n_tokens > self.evictable_size:
             raise CacheError(f"{n_tokens} tokens to evict, {self.evictable_size} are evictable")
-        freed = []
+        freed, learned = [], self.order.learned
         while n_tokens > 0:
             leaf = self.order.pop()
             if leaf is None:
                 raise CacheError(f"{n_tokens} tokens to evict, but no unlocked leaf is left")
-            freed.append(self.trim(leaf, n_tokens))
+            freed.append(self.trim(leaf, learned.most(leaf, n_tokens) if learned else n_tokens))
             n_tokens -= freed[-1].size
         return joined(freed)
 

@@ -39,8 +39,8 @@ class Outcome:
 
     left_out: lines and calls with which something was wrong. queued_ms: from arrival to the first
     step. duration_s: of the trace, by the virtual clock. wall_s: what the run itself took. bounds:
-    hit rates beside which this one stands, by their names: see bounds. imbalance: tokens that the
-    replica with most of them computed, over the mean.
+    hit rates beside which this one stands, by their names, see bounds; of replicas, as if their
+    pools were one. imbalance: tokens that the replica with most of them computed, over the mean.
     """
 
     trace: str

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from radixlm.cache.eviction import POLICIES
+from radixlm.cache.eviction import NAMES
 from radixlm.sim.outcomes import Outcome, Run
 from radixlm.sim.sim_disk import DiskSize
 
@@ -34,7 +34,7 @@ def variations(run: Run, disk_rate: float) -> Iterator[Variation]:
             f"a pool of {size:,} tokens, {times:g} times as large",
             replace(run, config=replace(config, kv_tokens=size)),
         )
-    for name in POLICIES:
+    for name in NAMES:
         if name != config.eviction_policy:
             yield Variation(
                 f"--eviction-policy {name}",

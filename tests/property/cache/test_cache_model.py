@@ -16,7 +16,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from radixlm.cache import POLICIES
+from radixlm.cache import NAMES
 from radixlm.core.errors import CacheError, InvalidKeyError, LeaseClosedError, PinError
 from tests.checked_cache import CheckedCache, Reader
 
@@ -35,7 +35,7 @@ class CacheMachine(RuleBasedStateMachine):
         pages=st.integers(4, 16),
         enabled=st.sampled_from([True, True, True, False]),
         ghosts=st.sampled_from([0, 3, 10, 64]),
-        policy=st.sampled_from(sorted(POLICIES)),
+        policy=st.sampled_from(sorted(NAMES)),
     )
     def start(self, page_size: int, pages: int, enabled: bool, ghosts: int, policy: str) -> None:
         self.page_size = page_size
@@ -115,7 +115,7 @@ class CacheMachine(RuleBasedStateMachine):
     def wait(self, seconds: float) -> None:
         self.checked.clock.advance(seconds)
 
-    @rule(policy=st.sampled_from(sorted(POLICIES)))
+    @rule(policy=st.sampled_from(sorted(NAMES)))
     def set_policy(self, policy: str) -> None:
         self.checked.set_policy(policy)
 

@@ -16,7 +16,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from radixlm.cache import POLICIES, RadixTree, TreeNode, make_policy
+from radixlm.cache import NAMES, RadixTree, TreeNode, make_policy
 from radixlm.core.errors import CacheError, InvalidKeyError, StaleMatchError
 from tests.cache_model import PrefixModel, Watch, codes_after, compare_tree
 from tests.invariants import check
@@ -39,7 +39,7 @@ class TreeMachine(RuleBasedStateMachine):
 
     @initialize(
         page_size=st.sampled_from([1, 4, 16]),
-        policy=st.sampled_from(sorted(POLICIES)),
+        policy=st.sampled_from(sorted(NAMES)),
         ghosts=st.sampled_from([0, 2, 8, 100]),
     )
     def start(self, page_size: int, policy: str, ghosts: int) -> None:
@@ -147,7 +147,7 @@ class TreeMachine(RuleBasedStateMachine):
         assert len(freed) - n_tokens in range(self.page_size)
         assert freed == self.watch.take_freed()
 
-    @rule(policy=st.sampled_from(sorted(POLICIES)))
+    @rule(policy=st.sampled_from(sorted(NAMES)))
     def set_policy(self, policy: str) -> None:
         self.tree.order.rebuild(self.tree.nodes(), make_policy(policy))
 

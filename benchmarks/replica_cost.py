@@ -2,8 +2,8 @@
 
     python -m benchmarks.replica_cost [--rounds 60]
 
-One server, one replica, and two: streams of a short prompt in turns, and Ray Serve's own echo,
-which is what its proxy and one handle take. Ends in one JSON line.
+One server and two replicas in turns: streams of a short prompt, and /health, which the ingress
+answers alone, so that it costs Ray's proxy and one of its calls. Ends in one JSON line.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import statistics
 import time
 
-from benchmarks.deployed import Deployed, serving
+from radixlm.testing.deployed import Deployed, serving
 
 _PROMPT = "Once upon a time there was"
 
@@ -23,12 +23,8 @@ def first_byte_ms(deployed: Deployed) -> float:
     body = {"prompt": _PROMPT, "max_tokens": 4, "temperature": 0, "stream": True}
     begun = time.perf_counter()
     with deployed.client.stream("POST", "/v1/completions", json=body) as answer:
-        for line in answer.iter_lines():
-            if line.startswith("data: "):
-                spent = 1e3 * (time.perf_counter() - begun)
-                break
-        answer.read()
-    return spent
+        came = [time.perf_counter() for line in answer.iter_lines() if line.startswith("data: ")]
+    return 1e3 * (came[0] - begun)
 
 
 def get_ms(deployed: Deployed) -> float:

@@ -21,7 +21,7 @@ from functools import partial
 
 import httpx
 
-from benchmarks.deployed import INGRESS, PROXY, REPLICA, ROUTER, Deployed, serving, until
+from radixlm.testing.deployed import INGRESS, PROXY, REPLICA, ROUTER, Deployed, serving, until
 
 _PROMPTS = [
     f"{name} lived in a village near the forest. One day {name} went to the market and"
@@ -128,6 +128,7 @@ def main() -> None:
     args = parser.parse_args()
     with serving("deploy", "--replicas", "2", "--kv-tokens", "3000") as deployed:
         found = faults(deployed, args.kills)
+        time.sleep(15)  # what never came is taken back by then
         requests = {name: each["requests"] for name, each in deployed.replicas().items()}
         found["requests left in the router's books"] = requests
     print(json.dumps(found))

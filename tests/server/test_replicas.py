@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from benchmarks.deployed import REPLICA, ROUTER, Deployed, serving, until
 from radixlm.build import Engine
 from radixlm.core.sampling import SamplingParams
+from radixlm.testing.deployed import REPLICA, ROUTER, Deployed, serving, until
 
 pytest.importorskip("ray", reason="Ray has no wheel for this platform")
 pytestmark = pytest.mark.slow

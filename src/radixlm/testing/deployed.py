@@ -66,7 +66,7 @@ def serving(command: str, *flags: str) -> Iterator[Deployed]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    process = subprocess.Popen(
+    process = subprocess.Popen(  # noqa: S603 - our own command
         [*_RADIXLM, command, "--port", port, *flags], stdout=subprocess.PIPE, text=True
     )
     try:

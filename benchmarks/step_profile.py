@@ -48,7 +48,7 @@ _HEADINGS = (
     ("attention.torch_backend.grouped", "plan"),
     ("attention.torch_backend.view_of", "plan"),
     ("attention", "attention"),
-    ("layers.linear.Gate", "activation"),
+    ("layers.compiled.Gate", "activation"),
     ("layers.linear.RMSNorm", "norms"),
     ("layers.linear.QueryKeyNorm", "norms"),
     ("layers.rotary", "rotary"),

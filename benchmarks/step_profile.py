@@ -49,6 +49,7 @@ _HEADINGS = (
     ("attention.torch_backend.view_of", "plan"),
     ("attention", "attention"),
     ("layers.compiled.Gate", "activation"),
+    ("layers.mlps", "activation"),
     ("layers.linear.RMSNorm", "norms"),
     ("layers.linear.QueryKeyNorm", "norms"),
     ("layers.rotary", "rotary"),

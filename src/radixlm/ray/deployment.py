@@ -85,7 +85,10 @@ def app(args: Mapping[str, Any]) -> Application:
     """For `serve run radixlm.ray:app model=... replicas=2` and config files: the flags of `radixlm
     serve` by their names, and `replicas`, `max_replicas`, `cpus`, `gpus`. Raises ConfigError.
     """
-    given = {name.replace("-", "_"): value for name, value in args.items()}
+    given = {
+        name.replace("-", "_"): tuple(value) if isinstance(value, list) else value
+        for name, value in args.items()
+    }
     scale: dict[str, Any] = {
         name: kind(given.pop(name))
         for name, kind in (

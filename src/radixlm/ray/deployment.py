@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from ray import serve
@@ -24,6 +25,9 @@ MOST_REPLICAS = 256
 _BEYOND = 2
 _HEALTH_EVERY_SECONDS, _HEALTH_PATIENCE_SECONDS = 2.0, 10.0
 _DRAIN_SECONDS = 600.0
+_SCALE: Mapping[str, Callable[[Any], float]] = MappingProxyType(
+    {"replicas": int, "max_replicas": int, "cpus": float, "gpus": float}
+)
 
 
 def build(
@@ -85,23 +89,24 @@ def app(args: Mapping[str, Any]) -> Application:
     """For `serve run radixlm.ray:app model=... replicas=2` and config files: the flags of `radixlm
     serve` by their names, and `replicas`, `max_replicas`, `cpus`, `gpus`. Raises ConfigError.
     """
-    given = {
+    given: dict[str, Any] = {
         name.replace("-", "_"): tuple(value) if isinstance(value, list) else value
         for name, value in args.items()
     }
     scale: dict[str, Any] = {
-        name: kind(given.pop(name))
-        for name, kind in (
-            ("replicas", int),
-            ("max_replicas", int),
-            ("cpus", float),
-            ("gpus", float),
-        )
-        if name in given
+        name: _number(name, given.pop(name)) for name in _SCALE if name in given
     }
     served = {item.name for item, _ in flags_of(ServerConfig)}
     settings = ServerConfig(**{name: given.pop(name) for name in served & given.keys()})
     return build(EngineConfig.from_flags(**given), settings, **scale)
+
+
+def _number(name: str, value: Any) -> Any:
+    """`serve run` passes text."""
+    try:
+        return _SCALE[name](value)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{name} is a number, got {value!r:.80}") from None
 
 
 def on_one_machine(config: EngineConfig, replicas: int, processors: int) -> EngineConfig:

@@ -53,6 +53,7 @@ def test_config_files_are_ray_serves_and_ours(name: str) -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
+        ({"replicas": "two"}, "replicas is a number, got 'two'"),
         ({"replicas": 0}, "there may be 1 to 256 replicas"),
         ({"replicas": 4, "max_replicas": 2}, "there may be 1 to 256 replicas"),
         ({"uds": "/run/x"}, "--uds is of one server"),

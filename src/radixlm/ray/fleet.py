@@ -180,8 +180,9 @@ class Fleet:
     async def _look_at_replicas(self) -> None:
         while True:
             with suppress(RayError):
-                self._replicas = await self._desk.ask("replicas")
-                self._looked = asyncio.get_running_loop().time()
+                found = await self._desk.ask("replicas")
+                if found:  # a router that was started again knows nobody for a moment
+                    self._replicas, self._looked = found, asyncio.get_running_loop().time()
             await asyncio.sleep(_SECONDS_BETWEEN_LOOKS if self._replicas else _SECONDS_AT_START)
 
     # Caches

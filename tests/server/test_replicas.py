@@ -55,11 +55,8 @@ def test_replicas_serve_as_one_server(two: Deployed):
     assert STORY[:20] in trees[0].text
     assert STORY[:20] not in trees[1].text
     assert two.client.get("/cache/tree", params={"replica": "x"}).status_code == 400
-    assert (
-        until(lambda: f'radixlm:replica_cached_tokens{{replica="{home}"}}' in metrics(two), 30)
-        is not None
-    )
-    assert 'router_decisions_total{replica="' in metrics(two)
+    named = (f'replica_cached_tokens{{replica="{home}"}}', 'router_decisions_total{replica="')
+    assert until(lambda: all(name in metrics(two) for name in named), 30) is not None
 
     too_long = two.complete("x", max_tokens=100_000)
     assert too_long.status_code == 400

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from ray import serve
 from ray.serve.config import HTTPOptions
 from ray.serve.schema import LoggingConfig
 
+from radixlm.build.resolve import processors_seen
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, counted
 from radixlm.ray.deployment import APP, build, on_one_machine
@@ -38,9 +38,8 @@ def deployed(
     address: of a Ray cluster; without one, Ray is started on this machine, for it alone, and ends
     with the block. Raises ConfigError, and what the replicas raise when they start.
     """
-    processors = len(os.sched_getaffinity(0))
     if address is None:
-        config = on_one_machine(config, max_replicas or replicas, processors)
+        config = on_one_machine(config, max_replicas or replicas, processors_seen())
     cpus = float(config.threads or 1)
     app = build(
         config,

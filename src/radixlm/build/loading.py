@@ -148,8 +148,7 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
     device = resolve_device(config.device)
     dtype = resolve_dtype(config, model_config, device)
     context = resolve_context(config, model_config)
-    tokenizer = Tokenizer.load(_path(config.tokenizer) or files)
-    template = ChatTemplate.load(files, _path(config.chat_template))
+    tokenizer, template = texts_of(config, files)
     reached = replace(model_config, context_length=min(context, config.kv_tokens or MOST_TOKENS))
     model = _model(config, files, reached, dtype, device, progress=progress)
     shape = (model_config.n_layers, model_config.n_kv_heads, model_config.head_dim)
@@ -211,16 +210,20 @@ def _ends(model: ModelConfig, tokenizer: Tokenizer) -> frozenset[int]:
     return model.eos_token_ids | (frozenset() if own is None else {own})
 
 
+def texts_of(config: EngineConfig, files: ModelFiles) -> tuple[Tokenizer, ChatTemplate | None]:
+    """The model's own, or those that flags name. Raises ConfigError, ModelError."""
+    tokenizer, template = (
+        Path(name) if name else None for name in (config.tokenizer, config.chat_template)
+    )
+    return Tokenizer.load(tokenizer or files), ChatTemplate.load(files, template)
+
+
 def _default_kv_tokens(
     config: EngineConfig, shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device
 ) -> int:
     """shape: as `_memory`'s."""
     coded = config.kv_cache_dtype == "int8"
     return default_kv_tokens(bytes_per_token(*shape, dtype, coded=coded), device)
-
-
-def _path(name: str | None) -> Path | None:
-    return Path(name) if name else None
 
 
 def _choice_of_products(config: EngineConfig, dtype: torch.dtype, device: torch.device) -> Choose:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 from typing import Any
 
 from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp
 
-from radixlm.core.config import EngineConfig
+from radixlm.build.loading import texts_of
 from radixlm.core.model_files import files_of
 from radixlm.ray.desk import Desk
 from radixlm.ray.fleet import Fleet
@@ -19,9 +18,7 @@ from radixlm.server.app import create_app
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.pipeline.recorder import recording
 from radixlm.server.serve import stored_responses
-from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.model_folder import resolve_model
-from radixlm.text.tokenizer import Tokenizer
 
 
 class Ingress:
@@ -32,7 +29,8 @@ class Ingress:
     ) -> None:
         """Raises ConfigError, ModelError."""
         described: Described = await replicas.describe.remote()
-        tokenizer, template = _texts(described.config)
+        files = files_of(resolve_model(described.config.model))
+        tokenizer, template = texts_of(described.config, files)
         self._settings = settings
         self._fleet = Fleet(replicas, Desk(app), described, tokenizer, template)
         await self._fleet.ready()
@@ -54,12 +52,3 @@ class Ingress:
         if hasattr(self, "_ending"):
             self._ending.close()
             await self._fleet.close()
-
-
-def _texts(config: EngineConfig) -> tuple[Tokenizer, ChatTemplate | None]:
-    files = files_of(resolve_model(config.model))
-    tokenizer, template = config.tokenizer, config.chat_template
-    return (
-        Tokenizer.load(Path(tokenizer) if tokenizer else files),
-        ChatTemplate.load(files, Path(template) if template else None),
-    )

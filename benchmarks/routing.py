@@ -29,7 +29,7 @@ from benchmarks.rows import show_rows
 from radixlm.core.config import EngineConfig
 from radixlm.core.keys import as_key
 from radixlm.core.request import Namespace
-from radixlm.routing import News, Router
+from radixlm.routing import News, Position, Router
 from radixlm.sim.calls import Call, Problems, Session
 from radixlm.sim.costs import made_up
 from radixlm.sim.machine_choice import Alone, ByTokens, Routing
@@ -116,7 +116,7 @@ def decision(nodes: int = 100_000, replicas: int = 64, asked: int = 2_000) -> di
     names = [f"replica-{n}" for n in range(replicas)]
     for name in names:
         router.join(name, 1_000_000)
-        router.take(name, News(name, 0, whole=True, changes=[]))
+        router.take(name, News(Position(name, 0, 0), whole=True, changes=[]))
     stems = [np.arange(1_000 * n, 1_000 * n + 500, dtype=np.int32) for n in range(200)]
     prompts = []
     while router.tree.nodes < nodes:

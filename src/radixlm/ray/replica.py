@@ -63,14 +63,14 @@ class Replica:
     async def generate(
         self, request: GenerateRequest, choice: Choice | None = None
     ) -> AsyncGenerator[Placed | RequestOutput | RadixLMError, None]:
-        name, tokens, done = request.request_id, 0, False
-        self._reporter.arrived(name)
+        tokens, done = 0, False
+        self._reporter.arrived(request)
         yield Placed(self.name, choice)
         try:
             async with aclosing(self._engine.stream_all([request])) as outputs:
                 async for output in outputs:
                     if output.token_ids and not tokens:
-                        self._reporter.began(name)
+                        self._reporter.began(request)
                     tokens += len(output.token_ids)
                     done = output.finished
                     yield output
@@ -79,7 +79,7 @@ class Replica:
         except RadixLMError as error:
             yield error
         finally:
-            self._reporter.ended(name, tokens if done else None)
+            self._reporter.ended(request, tokens if done else None)
 
     def abort(self, request_ids: frozenset[str]) -> int:
         return self._engine.abort(request_ids)

@@ -11,9 +11,9 @@ from ray.exceptions import RayError
 from radixlm.build import AsyncEngine
 from radixlm.core.errors import EngineDeadError
 from radixlm.core.reports import TreeQuery
-from radixlm.engine.watching import Scene
+from radixlm.core.request import GenerateRequest
 from radixlm.ray.desk import Desk
-from radixlm.routing import News, Report, TreeFeed
+from radixlm.routing import ReportBook
 
 _logger = logging.getLogger("radixlm.ray")
 
@@ -27,11 +27,8 @@ class Reporter:
     """
 
     def __init__(self, name: str, engine: AsyncEngine, desk: Desk) -> None:
-        self._name, self._engine, self._desk = name, engine, desk
-        self._news: list[News] = []
-        self._began: list[str] = []
-        self._ended: list[tuple[str, int | None]] = []
-        self._under_way: set[str] = set()
+        self._engine, self._desk = engine, desk
+        self._book = ReportBook(name, engine.info.kv_tokens)
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -43,17 +40,16 @@ class Reporter:
         for task in self._tasks:
             task.cancel()
 
-    def arrived(self, request_id: str) -> None:
-        self._under_way.add(request_id)
+    def arrived(self, request: GenerateRequest) -> None:
+        self._book.arrived(request)
 
-    def began(self, request_id: str) -> None:
+    def began(self, request: GenerateRequest) -> None:
         """It has its first token."""
-        self._began.append(request_id)
+        self._book.began(request)
         self._changed.set()
 
-    def ended(self, request_id: str, answer_tokens: int | None) -> None:
-        self._under_way.discard(request_id)
-        self._ended.append((request_id, answer_tokens))
+    def ended(self, request: GenerateRequest, answer_tokens: int | None) -> None:
+        self._book.ended(request, answer_tokens)
         self._changed.set()
 
     async def _report(self) -> None:
@@ -64,27 +60,23 @@ class Reporter:
             finally:
                 following.cancel()
                 await asyncio.gather(following, return_exceptions=True)
-                self._news.clear()
+                self._book.begin_again()
 
     async def _report_while_all_is_known(self) -> None:
         """Until something was missed."""
         loop = asyncio.get_running_loop()
-        capacity, whole_at = self._engine.info.kv_tokens, 0.0
+        whole_at = 0.0
         known = True
         while known:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), _SECONDS_AT_MOST)
             await asyncio.sleep(_SECONDS_BETWEEN)
             self._changed.clear()
-            news, self._news = self._news, []
-            began, self._began = self._began, []
-            ended, self._ended = self._ended, []
-            whole = loop.time() - whole_at >= _SECONDS_AT_MOST
-            report = Report(self._name, capacity, news, began, ended)
-            if whole:
+            if loop.time() - whole_at >= _SECONDS_AT_MOST:
                 whole_at = loop.time()
-                stats, under_way = self._engine.stats(), frozenset(self._under_way)
-                report = report._replace(under_way=under_way, stats=stats)
+                report = self._book.take_whole(self._engine.stats())
+            else:
+                report = self._book.take()
             try:
                 known = await self._desk.ask("report", report)
             except RayError as error:
@@ -94,12 +86,8 @@ class Reporter:
 
     async def _follow(self) -> None:
         """The tree, from a whole one on."""
-        feed = TreeFeed()
         with suppress(EngineDeadError), closing(self._engine.watch(TreeQuery(), own=True)) as seen:
             while True:
                 sight = await seen.next()
-                if sight.tree is not None:
-                    news = feed.take(sight.tree)
-                    if isinstance(sight, Scene) or news.changes:
-                        self._news.append(news)
-                        self._changed.set()
+                if sight.tree is not None and self._book.shown(sight.tree):
+                    self._changed.set()

@@ -1,8 +1,9 @@
 """Which replica serves a request: what each holds, is about to hold, and what it costs."""
 
-from radixlm.routing.feed import News, TreeFeed
-from radixlm.routing.front_desk import FrontDesk, Report, Reported
+from radixlm.routing.feed import News, Position, TreeFeed
+from radixlm.routing.front_desk import FrontDesk, Reported
 from radixlm.routing.replica_tree import Found, ReplicaTree
+from radixlm.routing.report_book import Report, ReportBook
 from radixlm.routing.router import Choice, Offer, Router, Why
 from radixlm.routing.tree_ledger import Dropped, Held, TreeLedger
 
@@ -14,8 +15,10 @@ __all__ = [
     "Held",
     "News",
     "Offer",
+    "Position",
     "ReplicaTree",
     "Report",
+    "ReportBook",
     "Reported",
     "Router",
     "TreeFeed",

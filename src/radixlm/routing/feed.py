@@ -1,39 +1,65 @@
-"""What a replica reports of its cache, numbered, so that a gap is seen."""
+"""What a replica reports of its cache, numbered, so that what is lost, late or doubled is seen."""
 
 from __future__ import annotations
 
-import secrets
+from collections.abc import Iterable
 from typing import NamedTuple
 
+from radixlm.core.keys import Key
 from radixlm.core.reports import TreeChange, TreeSnapshot
-from radixlm.routing.tree_ledger import Change, TreeLedger
+from radixlm.core.request import Namespace
+from radixlm.routing.tree_ledger import Change, Dropped, TreeLedger
+
+
+class Position(NamedTuple):
+    """How far a replica has reported of its cache.
+
+    process: the replica's; another one of the same name has another cache, perhaps of other
+    weights. feed: they are counted, each begins with a whole tree. number: of whole trees and
+    changes in it.
+    """
+
+    process: str
+    feed: int
+    number: int
+
+    @property
+    def next(self) -> Position:
+        return self._replace(number=self.number + 1)
 
 
 class News(NamedTuple):
-    """epoch: of the replica's process. number: of these changes; those of a whole tree are not
-    counted: the next changes have its number.
-    """
+    """at: where these changes follow; where a whole tree, which replaces all before, leads."""
 
-    epoch: str
-    number: int
+    at: Position
     whole: bool
     changes: list[Change]
 
 
 class TreeFeed:
-    """From what a viewer of the tree is shown to what a router takes."""
+    """From what a viewer of the tree is shown to what a router takes. at: how far it is."""
 
-    def __init__(self) -> None:
-        self._epoch = secrets.token_hex(8)
-        self._next = 0
+    def __init__(self, process: str, feed: int = 0) -> None:
+        self.at = Position(process, feed, 0)
         self._ledger = TreeLedger()
 
-    def take(self, shown: TreeSnapshot | TreeChange) -> News:
-        """A snapshot replaces all that was reported before."""
+    def take(self, shown: TreeSnapshot | TreeChange) -> News | None:
+        """A snapshot replaces all that was reported before. None: nothing that a router wants."""
         if isinstance(shown, TreeSnapshot):
-            changes = self._ledger.replace(shown.nodes)
-            return News(self._epoch, self._next, whole=True, changes=changes)
-        changes = self._ledger.update(shown.removed, shown.nodes)
-        news = News(self._epoch, self._next, whole=False, changes=changes)
-        self._next += 1
+            self.at = self.at.next
+            return News(self.at, whole=True, changes=self._ledger.replace(shown.nodes))
+        return self._tell(self._ledger.update(shown.removed, shown.nodes))
+
+    def settle(self, prompts: Iterable[tuple[Namespace, Key]]) -> News | None:
+        """Prompts that were computed are held, a router believes; of which that is not so: they
+        were dropped before they were shown, or never stayed.
+        """
+        held = [(namespace, key, self._ledger.held(namespace, key)) for namespace, key in prompts]
+        return self._tell([Dropped(*each) for each in held if each[2] < each[1].size])
+
+    def _tell(self, changes: list[Change]) -> News | None:
+        if not changes:
+            return None
+        news = News(self.at, whole=False, changes=changes)
+        self.at = self.at.next
         return news

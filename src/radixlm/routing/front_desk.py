@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.keys import Key
 from radixlm.core.request import Namespace
-from radixlm.routing.feed import News
+from radixlm.routing.report_book import Report
 from radixlm.routing.router import Choice, Offer, Router, Why
 
 # A replica that has reported nothing for this long is not chosen; after the longer time it is gone.
@@ -17,21 +17,6 @@ SILENT_SECONDS = 5.0
 GONE_SECONDS = 120.0
 # A request that its replica does not know this long after it was sent never got there.
 LOST_SECONDS = 10.0
-
-
-class Report(NamedTuple):
-    """What has happened in a replica since its last report. capacity: tokens of its pool. news: of
-    its cache. began, ended: requests, these with their answers' tokens. under_way: all of them, now
-    and then. stats: what others want to know of it, as it is.
-    """
-
-    replica: str
-    capacity: int
-    news: Sequence[News] = ()
-    began: Sequence[str] = ()
-    ended: Sequence[tuple[str, int | None]] = ()
-    under_way: Collection[str] | None = None
-    stats: Any = None
 
 
 class Reported(NamedTuple):
@@ -84,13 +69,18 @@ class FrontDesk:
         self._heard[name] = self._clock.now()
         if report.stats is not None:
             self._stats[name] = report.stats
+        sent = self.router.sent_to(name)  # others may have gone on to another replica
         for request_id in report.began:
-            self.router.began(request_id)
+            if request_id in sent:
+                self.router.began(request_id)
         for request_id, tokens in report.ended:
-            self._end(request_id, tokens)
+            if request_id in sent:
+                self._end(request_id, tokens)
         if report.under_way is not None:
             self._end_lost(name, report.under_way)
         taken = [self.router.take(name, news) for news in report.news]
+        if report.at is not None:
+            taken.append(self.router.follows(name, report.at))
         return self.router.knows(name) and all(taken)
 
     def leave(self, name: str) -> None:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from radixlm.core.errors import ConfigError, QueueFullError
 from radixlm.core.keys import Key
 from radixlm.core.request import Namespace
-from radixlm.routing.feed import News
+from radixlm.routing.feed import News, Position
 from radixlm.routing.replica_tree import ReplicaTree
 from radixlm.routing.tree_ledger import Change, Held
 
@@ -118,14 +118,14 @@ class _Looked(NamedTuple):
 
 @dataclass(slots=True)
 class _Replica:
-    """What is known of one. seen: by its feed, epoch and the next number; None before its first
+    """What is known of one. seen: how far its feed was taken; None before its first
     snapshot.
     """
 
     name: str
     number: int
     capacity: int
-    seen: tuple[str, int] | None = None
+    seen: Position | None = None
     requests: set[str] = field(default_factory=set)
 
 
@@ -323,17 +323,28 @@ class Router:
         replica = self._replicas.get(name)
         if replica is None:
             return False
+        at, seen = news.at, replica.seen
+        if seen is not None and seen.process == at.process and at < seen:
+            return True  # late, or sent twice
         if news.whole:
             self.tree.clear(replica.number)
-            replica.seen = news.epoch, news.number
-        elif replica.seen is None or replica.seen[0] != news.epoch or replica.seen[1] < news.number:
-            return False
-        elif replica.seen[1] > news.number:  # sent twice
-            return True
+            replica.seen = at
+        elif self.follows(name, at):
+            replica.seen = at.next
         else:
-            replica.seen = news.epoch, news.number + 1
+            return False
         self._apply(replica, news.changes)
         return True
+
+    def follows(self, name: str, at: Position) -> bool:
+        """Whether all that a replica reported until there was taken. What another process of its
+        name reported is forgotten.
+        """
+        replica = self._replicas[name]
+        if replica.seen is not None and replica.seen.process != at.process:
+            self.tree.clear(replica.number)
+            replica.seen = None
+        return replica.seen == at
 
     def knows(self, name: str) -> bool:
         """Whether what a replica holds is known."""

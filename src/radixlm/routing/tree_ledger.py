@@ -82,6 +82,10 @@ class TreeLedger:
                     changes.append(Held(node.namespace, _key(path)))
         return changes
 
+    def held(self, namespace: Namespace, key: Key) -> int:
+        """How many of a prompt's tokens are resident, from the first on. O(these)."""
+        return self._resident(namespace, key.tobytes()) // _TOKEN_BYTES
+
     def _put(self, view: NodeView) -> None:
         namespace = view.namespace if isinstance(view.namespace, Namespace) else Namespace()
         edge = view.edge[: view.resident * _TOKEN_BYTES]

@@ -46,7 +46,7 @@ class ByTokens:
         self.router = Router()
         self._machines = {f"replica-{n}": machine for n, machine in enumerate(machines)}
         self._names = {machine: name for name, machine in self._machines.items()}
-        self._feeds = {machine: TreeFeed() for machine in machines}
+        self._feeds = {machine: TreeFeed(name) for name, machine in self._machines.items()}
         for name, machine in self._machines.items():
             self.router.join(name, machine.core.cache.capacity)
             machine.core.watching.watch(_TICKET, TreeQuery(), follow=True)
@@ -67,4 +67,6 @@ class ByTokens:
         for update in machine.core.watching.turn():
             news = update.news
             if isinstance(news, Scene | SceneChange) and news.tree is not None:
-                self.router.take(self._names[machine], self._feeds[machine].take(news.tree))
+                fed = self._feeds[machine].take(news.tree)
+                if fed is not None:
+                    self.router.take(self._names[machine], fed)

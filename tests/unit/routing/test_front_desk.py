@@ -8,7 +8,7 @@ from radixlm.core.clock import VirtualClock
 from radixlm.core.errors import QueueFullError
 from radixlm.core.keys import as_key
 from radixlm.core.request import Namespace
-from radixlm.routing import FrontDesk, Held, News, Report
+from radixlm.routing import FrontDesk, Held, News, Position, Report
 from radixlm.routing.front_desk import GONE_SECONDS, LOST_SECONDS, SILENT_SECONDS
 
 HERE = Namespace()
@@ -20,7 +20,7 @@ class Scene:
         self.clock = VirtualClock()
         self.desk = FrontDesk(self.clock)
         self.names = names
-        self.speak(*names, news=[News("epoch", 0, whole=True, changes=[])])
+        self.speak(*names, news=[News(Position("epoch", 0, 0), whole=True, changes=[])])
 
     def speak(self, *names: str, **what) -> list[bool]:
         return [self.desk.report(Report(name, 1_000, **what)) for name in names]
@@ -34,13 +34,16 @@ class Scene:
 
 def test_a_replica_that_is_not_known_must_report_all_it_holds():
     scene = Scene("a")
-    change = News("epoch", 0, whole=False, changes=[Held(HERE, PROMPT)])
+    change = News(Position("epoch", 0, 0), whole=False, changes=[Held(HERE, PROMPT)])
     assert scene.speak("a", news=[change]) == [True]
     assert scene.choose().cached == 100
     restarted = Scene()
-    assert restarted.speak("a", news=[change._replace(number=1)]) == [False]
+    assert restarted.speak("a", news=[change._replace(at=change.at.next)]) == [False]
     assert restarted.speak("a") == [False]
-    assert restarted.speak("a", news=[News("epoch", 2, whole=True, changes=[])]) == [True]
+    whole = News(Position("epoch", 0, 2), whole=True, changes=[])
+    assert restarted.speak("a", news=[whole]) == [True]
+    assert restarted.speak("a", at=whole.at) == [True]
+    assert restarted.speak("a", at=whole.at.next) == [False], "a change was lost"
 
 
 def test_who_is_silent_is_not_chosen_and_then_forgotten():
@@ -91,6 +94,15 @@ def test_a_replica_that_leaves_takes_its_requests_with_it():
     assert scene.speak(name) == [False]
     with pytest.raises(QueueFullError):
         scene.desk.choose("2", HERE, PROMPT, 8, ["nobody"])
+
+
+def test_what_another_replica_says_of_a_request_that_went_on_counts_for_nothing():
+    scene = Scene("a", "b")
+    first = scene.choose().replica
+    other = ({"a", "b"} - {first}).pop()
+    assert scene.desk.choose("1", HERE, PROMPT, 8, [other]).replica == other
+    scene.speak(first, began=["1"], ended=[("1", None)])
+    assert scene.requests() == {first: 0, other: 1}
 
 
 def test_offers_change_nothing():

@@ -7,7 +7,7 @@ import pytest
 from radixlm.core.errors import ConfigError, QueueFullError
 from radixlm.core.keys import as_key
 from radixlm.core.request import Namespace
-from radixlm.routing import Dropped, Held, News, Router, Why
+from radixlm.routing import Dropped, Held, News, Position, Router, Why
 
 HERE = Namespace()
 
@@ -16,8 +16,13 @@ def router(*names: str, capacity: int = 10_000) -> Router:
     made = Router()
     for name in names or ("a", "b"):
         made.join(name, capacity)
-        made.take(name, News(name, 0, whole=True, changes=[]))
+        made.take(name, News(Position(name, 0, 0), whole=True, changes=[]))
     return made
+
+
+def changed(number: int, *changes) -> News:
+    """What replica b tells, after its whole tree."""
+    return News(Position("b", 0, number), whole=False, changes=[*changes])
 
 
 def key(*parts: range):
@@ -79,23 +84,27 @@ def test_namespaces_do_not_share():
 
 def test_what_replicas_say_is_known():
     made = router()
-    assert made.take("b", News("b", 0, whole=False, changes=[Held(HERE, key(range(40)))]))
+    assert made.take("b", changed(0, Held(HERE, key(range(40)))))
     assert made.choose("1", HERE, key(range(60))).replica == "b"
     made.ended("1")
-    assert made.take("b", News("b", 1, whole=False, changes=[Dropped(HERE, key(range(40)), 0)]))
+    assert made.take("b", changed(1, Dropped(HERE, key(range(40)), 0)))
     assert made.choose("2", HERE, key(range(60))).cached == 0
 
 
 def test_gaps_are_seen_and_what_is_said_twice_is_taken_once():
     made = router()
-    held = News("b", 0, whole=False, changes=[Held(HERE, key(range(40)))])
-    dropped = News("b", 1, whole=False, changes=[Dropped(HERE, key(range(40)), 10)])
+    held = changed(0, Held(HERE, key(range(40))))
+    dropped = changed(1, Dropped(HERE, key(range(40)), 10))
     assert not made.take("b", dropped)
     assert made.take("b", held)
     assert made.take("b", dropped)
     assert made.take("b", held)
     assert made.choose("1", HERE, key(range(60))).cached == 10
-    assert not made.take("b", held._replace(epoch="a later process", number=5))
+    made.ended("1")
+    later = Position("a later process", 0, 5)
+    assert not made.take("b", held._replace(at=later))
+    assert made.choose("2", HERE, key(range(60)), among=["b"]).cached == 0, "it has another cache"
+    assert made.take("b", News(later, whole=True, changes=[]))
     assert not made.take("nobody", held)
 
 

@@ -1,0 +1,98 @@
+"""What a replica has still to report."""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+
+from radixlm.core.keys import Key
+from radixlm.core.reports import TreeChange, TreeSnapshot
+from radixlm.core.request import GenerateRequest, Namespace
+from radixlm.routing.feed import News, Position, TreeFeed
+
+# While the router is away; of more it learns with the next whole tree.
+MOST_TO_SETTLE = 10_000
+
+
+class Report(NamedTuple):
+    """What has happened in a replica since its last report. capacity: tokens of its pool. news: of
+    its cache. began, ended: requests, these with their answers' tokens.
+
+    Now and then also: at, how far its news are with these; under_way, all requests; stats, what
+    others want to know of it, as it is.
+    """
+
+    replica: str
+    capacity: int
+    news: Sequence[News] = ()
+    began: Sequence[str] = ()
+    ended: Sequence[tuple[str, int | None]] = ()
+    at: Position | None = None
+    under_way: Collection[str] | None = None
+    stats: Any = None
+
+
+class ReportBook:
+    """What there is to report of a replica's cache and requests, until it is taken.
+
+    A prompt that was computed is held, a router believes; whether it is, is reported after its
+    request has ended, in the second whole report from then: by then a viewer has been shown it.
+    """
+
+    def __init__(self, replica: str, capacity: int) -> None:
+        self._replica, self._capacity = replica, capacity
+        self._feed = TreeFeed(secrets.token_hex(8))
+        self._whole_reported = False
+        self._news: list[News] = []
+        self._began: list[str] = []
+        self._ended: list[tuple[str, int | None]] = []
+        self._under_way: set[str] = set()
+        self._computed: deque[tuple[Namespace, Key]] = deque(maxlen=MOST_TO_SETTLE)
+        self._to_settle: Sequence[tuple[Namespace, Key]] = ()
+
+    def begin_again(self) -> None:
+        """What was reported may not have come: the next that is shown must be the whole tree."""
+        at = self._feed.at
+        self._feed = TreeFeed(at.process, at.feed + 1)
+        self._whole_reported = False
+        self._news = []
+
+    def shown(self, tree: TreeSnapshot | TreeChange) -> bool:
+        """What a viewer sees. False: there is nothing in it to report."""
+        news = self._feed.take(tree)
+        if news is None:
+            return False
+        self._whole_reported = self._whole_reported or news.whole
+        self._news.append(news)
+        return True
+
+    def arrived(self, request: GenerateRequest) -> None:
+        self._under_way.add(request.request_id)
+
+    def began(self, request: GenerateRequest) -> None:
+        """It has its first token."""
+        self._began.append(request.request_id)
+
+    def ended(self, request: GenerateRequest, answer_tokens: int | None) -> None:
+        """With an answer of that length, or without one."""
+        self._under_way.discard(request.request_id)
+        self._ended.append((request.request_id, answer_tokens))
+        self._computed.append((request.namespace, request.key))
+
+    def take(self) -> Report:
+        """What is new."""
+        report = Report(self._replica, self._capacity, self._news, self._began, self._ended)
+        self._news, self._began, self._ended = [], [], []
+        return report
+
+    def take_whole(self, stats: Any = None) -> Report:
+        """And how things stand."""
+        if self._whole_reported:
+            if (news := self._feed.settle(self._to_settle)) is not None:
+                self._news.append(news)
+            self._to_settle = tuple(self._computed)
+            self._computed.clear()
+        at = self._feed.at if self._whole_reported else None
+        return self.take()._replace(at=at, under_way=frozenset(self._under_way), stats=stats)

@@ -13,6 +13,9 @@ from radixlm.memory.store_identity import StoreIdentity
 
 TOKENS, BYTES = 4, 5000
 IDENTITY = StoreIdentity({"model": "m", "dtype": "float32"})
+# What starts a process to which rights apply, though it is root's.
+_CAPABILITIES = "-dac_override,-dac_read_search"
+BOUND = ("setpriv", f"--inh-caps={_CAPABILITIES}", f"--bounding-set={_CAPABILITIES}")
 
 
 def open_store(folder: Path, identity: StoreIdentity = IDENTITY, blocks: int = 1000) -> DiskStore:

@@ -17,6 +17,7 @@ from radixlm.memory.store_files import private_folder
 from radixlm.memory.store_identity import StoreIdentity, weights_digest
 from radixlm.memory.store_index import FILE, LOG_ROWS
 from tests.store_support import (
+    BOUND,
     BYTES,
     IDENTITY,
     TOKENS,
@@ -27,10 +28,6 @@ from tests.store_support import (
     open_store,
     path,
 )
-
-# Rights are for root, too.
-_CAPABILITIES = "-dac_override,-dac_read_search"
-BOUND = ("setpriv", f"--inh-caps={_CAPABILITIES}", f"--bounding-set={_CAPABILITIES}")
 
 
 def test_what_was_put_is_there_in_the_next_process(tmp_path: Path) -> None:

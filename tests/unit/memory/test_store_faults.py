@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import signal
 import sqlite3
+import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from radixlm.core.errors import ConfigError, DiskStoreError
 from radixlm.memory import store_index
+from radixlm.memory.disk_store import StoredBlock
 from radixlm.memory.store_files import BlockFile
 from radixlm.memory.store_index import FILE
-from tests.store_support import blocks_of, found, open_store, path
+from tests.store_support import BOUND, blocks_of, found, open_store, path
 
 BLOCKS = 8
 # A process of its own: {} is what it does with its store.
@@ -34,6 +38,7 @@ WRITES_ON = """
 while True:
     store.put(blocks_of(path(8, first=first)))
     first += 100
+    print(first, flush=True)
 """
 WRITES_20 = """
 for number in range(20):
@@ -41,8 +46,10 @@ for number in range(20):
 """
 
 
-def child(body: str, folder: Path, first: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-c", CHILD.format(body), str(folder), str(first)]
+def child(
+    body: str, folder: Path, first: int, launcher: tuple[str, ...] = ()
+) -> subprocess.Popen[bytes]:
+    command = [*launcher, sys.executable, "-c", CHILD.format(body), str(folder), str(first)]
     begun = subprocess.Popen(command, stdout=subprocess.PIPE)  # noqa: S603
     assert begun.stdout is not None
     assert begun.stdout.readline() == b"begun\n"
@@ -96,6 +103,9 @@ def test_a_killed_writer_leaves_whole_blocks(tmp_path: Path) -> None:
     draw, count = random.Random(0), 0
     for number in range(20):
         writer = child(WRITES_ON, tmp_path, number * 1_000_000)
+        assert writer.stdout is not None
+        for _ in range(number % 3):
+            writer.stdout.readline()
         time.sleep(draw.random() * 0.05)
         writer.send_signal(signal.SIGKILL)
         writer.communicate()
@@ -136,6 +146,57 @@ except DiskStoreError as error:
     store = open_store(tmp_path)
     assert found(store, path(8)) == 8
     assert store.put(blocks_of(path(8, first=900))) == 8
+
+
+def test_permission_that_is_lost_fails_and_loses_nothing(tmp_path: Path) -> None:
+    """While a process has the files open."""
+    body = """
+from radixlm.core.errors import DiskStoreError
+from tests.store_support import found
+store.put(blocks_of(path(8, first=first)))
+folder = Path(sys.argv[1])
+for file in folder.iterdir():
+    file.chmod(0)
+folder.chmod(0)
+for attempt in (lambda: store.put(blocks_of(path(9, first=first))), lambda: store.news()):
+    try:
+        attempt()
+    except DiskStoreError as error:
+        print(error)
+try:
+    print(found(store, path(8, first=first)), "read")
+except DiskStoreError as error:
+    print(error)
+"""
+    folder = tmp_path / "store"
+    text = child(body, folder, 0, BOUND if os.geteuid() == 0 else ()).communicate(timeout=60)[0]
+    assert "the disk cache's" in text.decode().splitlines()[0]
+    folder.chmod(0o700)
+    for file in folder.iterdir():
+        file.chmod(0o600)
+    store = open_store(folder)
+    assert found(store, path(8)) == 8
+    assert store.put(blocks_of(path(9))) == 9
+
+
+def test_no_file_is_ever_readable_by_others(tmp_path: Path) -> None:
+    """In the middle of a transaction, and whatever the process's mask is."""
+    modes: set[int] = set()
+
+    def blocks() -> Iterator[StoredBlock]:
+        for block in blocks_of(path(3)):
+            yield block
+            modes.update(stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir())
+
+    folder, mask = tmp_path / "store", os.umask(0)
+    try:
+        store = open_store(folder)
+        assert store.put(blocks()) == 3
+        store.close()
+    finally:
+        os.umask(mask)
+    assert modes == {0o600}
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
 def test_files_in_anothers_place_are_not_written(tmp_path: Path) -> None:

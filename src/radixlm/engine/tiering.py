@@ -152,9 +152,9 @@ class Tiering:
         """Whether slots are held for copies."""
         return any(floor.busy for floor in self.floors)
 
-    def begin(self, state: RequestState) -> bool:
+    def begin(self, state: RequestState, before: int) -> bool:
         """See Tiers."""
-        return any(floor.restoring.begin(state) for floor in self.floors)
+        return any(floor.restoring.begin(state, before) for floor in self.floors)
 
     def reported(self, state: RequestState, miss: MissReport) -> MissReport:
         """See Tiers."""

@@ -38,8 +38,10 @@ _SILENT = {Place.HOST: "copies do not end", Place.DISK: "the disk does not answe
 class Tiers(Protocol):
     """The other places for keys and values, as the scheduler sees them."""
 
-    def begin(self, state: RequestState) -> bool:
-        """Whether the request that is next waits from now on for what is being restored."""
+    def begin(self, state: RequestState, before: int) -> bool:
+        """Whether the request that is next waits from now on for what is being restored. before:
+        tokens that the step computes already, so that these come after them.
+        """
 
     def reported(self, state: RequestState, miss: MissReport) -> MissReport:
         """The report of a request that is admitted, with what is known of the other places."""
@@ -93,7 +95,8 @@ class Pace:
 @dataclass(slots=True, eq=False)
 class Restoration:
     """A Leader: tokens of `known` are being read into the lease's slots. stored: what is locked of
-    them in their place. computing: it is followed; else it only waits for the end of its job.
+    them in their place. free_at: when computing them could have begun. computing: it is followed;
+    else it only waits for the end of its job.
     """
 
     place: Place
@@ -102,6 +105,7 @@ class Restoration:
     namespace: Namespace
     lease: Lease
     stored: StoredPart | None
+    free_at: float
     computing: bool = False
 
     @property
@@ -122,7 +126,8 @@ class Restoring:
     they share it. So each goes on from what is there when it is let go.
 
     It begins when a request is next to be admitted, if to read what is stored, after all that is
-    being read already, takes less time than to compute it. The same is asked again in every step,
+    being read already, takes less time than to compute it, after all that the same step computes
+    already: one disk and one processor, each with its queue. The same is asked again in every step,
     and a reader that is silent for longer than it should be counts as that slow: then all that
     follow are let go, compute the rest, and for a while nothing is restored. So a request is later
     than without a store by a quarter of the time to compute it at most, or by a few blocks.
@@ -157,7 +162,7 @@ class Restoring:
         self.restored = 0
         self.too_slow = 0
 
-    def begin(self, state: RequestState) -> bool:
+    def begin(self, state: RequestState, before: int) -> bool:
         """Restore what the request that is next could take, if that pays; whether it follows."""
         now = self._clock.now()
         if now < self._rest_until:
@@ -172,10 +177,11 @@ class Restoring:
         if gained <= 0:
             return False
         start = state.cached - state.cached % self._tier.block_tokens
-        if not self._pays(upto - start, gained):
-            state.computed_because = self._comparison(upto - start, gained)
+        if not self._pays(upto - start, gained, before):
+            state.computed_because = self._comparison(upto - start, gained + before)
             return False
-        made = self._start(known[:upto].copy(), namespace, start)
+        free_at = now + before / self.pace.computed
+        made = self._start(known[:upto].copy(), namespace, start, free_at)
         if made is None:
             state.computed_because = "there is no room to read them into"
             return False
@@ -186,7 +192,9 @@ class Restoring:
         self._room.start_restoring(made, made.lease.cached)
         return state.follows is not None
 
-    def _start(self, known: Key, namespace: Namespace, start: int) -> Restoration | None:
+    def _start(
+        self, known: Key, namespace: Namespace, start: int, free_at: float
+    ) -> Restoration | None:
         """Read tokens[start:], whole blocks, into slots of a lease; None where there is no room.
         Of a block that is resident in part the tree's slots are used, once it is committed.
         """
@@ -197,7 +205,8 @@ class Restoring:
             job = Read(ticket, namespace.packed(), known, start, slots.copy())
             if self._mover.submit(job):
                 stored = self._tier.lock(known, namespace, known.size)
-                return Restoration(self._tier.place, ticket, known, namespace, lease, stored)
+                place = self._tier.place
+                return Restoration(place, ticket, known, namespace, lease, stored, free_at)
         lease.release(used=False)
         return None
 
@@ -260,13 +269,14 @@ class Restoring:
 
     def tend(self) -> None:
         """Stop what nobody waits for any more, and all when it does not pay any more."""
-        ahead = 0
+        ahead, now = 0, self._clock.now()
         for made in self.under_way.values():
             followers = self._room.followers.get(made, ())
             if made.computing and not any(state.follows is made for *_, state in followers):
                 self._stop(made)
             ahead += made.left
-            if made.left and ahead / self._rate() > made.left / self.pace.computed:
+            computed = max(made.free_at - now, 0.0) + made.left / self.pace.computed
+            if made.left and ahead / self._rate() > computed:
                 self.too_slow += 1
                 self.stop_all()
                 self._rest(_SLOWER)
@@ -304,15 +314,15 @@ class Restoring:
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
         self.pace.read = self.pace.first_read
 
-    def _pays(self, tokens: int, gained: int) -> bool:
+    def _pays(self, tokens: int, gained: int, before: int) -> bool:
         """Whether it is faster to read these tokens, after all that is being read, than to compute
-        those that are gained by it.
+        those that are gained by it, after those before.
         """
         seconds = gained / self.pace.computed
         if tokens / self.pace.read >= seconds and self.pace.read < self.pace.first_read:
             self._rest(_SLOWER)
             return False
-        return self._seconds_to_read(tokens) < seconds
+        return self._seconds_to_read(tokens) < seconds + before / self.pace.computed
 
     def _comparison(self, tokens: int, gained: int) -> str:
         """Why reading does not pay."""

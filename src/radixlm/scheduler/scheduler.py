@@ -272,7 +272,7 @@ class Scheduler:
         while budget > 0 and (state := self._next(before)) is not None:
             if not self._fits(state) and not self._preempt_for(state, parts):
                 break
-            if self.tiers is not None and self.tiers.begin(state):
+            if self.tiers is not None and self.tiers.begin(state, self._budget - budget):
                 continue
             slots = self._start(state, budget)
             if slots is None:

@@ -41,6 +41,7 @@ class Outcome:
     step. duration_s: of the trace, by the virtual clock. wall_s: what the run itself took. bounds:
     hit rates beside which this one stands, by their names, see bounds; of replicas, as if their
     pools were one. imbalance: tokens that the replica with most of them computed, over the mean.
+    stored_computed_tokens, unwritten_tokens, dropped_tokens: with a disk, see DiskLosses.
     """
 
     trace: str
@@ -68,6 +69,9 @@ class Outcome:
     duration_s: float
     evicted_tokens: int
     restored_tokens: int
+    stored_computed_tokens: int
+    unwritten_tokens: int
+    dropped_tokens: int
     retractions: int
     steps: int
     imbalance: float
@@ -101,6 +105,7 @@ def measure(run: Run, done: Callable[[], object] = lambda: None) -> Done:
     replay.run(sessions)
     wall_s = round(time.perf_counter() - began, 3)
     stats = [machine.core.stats() for machine in replay.machines]
+    losses = [machine.disk.losses for machine in replay.machines if machine.disk is not None]
     prompts, cached, computed = (
         [getattr(each, name) for each in stats]
         for name in ("prompt_tokens", "cached_tokens", "computed_tokens")
@@ -127,6 +132,9 @@ def measure(run: Run, done: Callable[[], object] = lambda: None) -> Done:
         duration_s=round(seconds, 3),
         evicted_tokens=scale * sum(each.evicted_tokens for each in stats),
         restored_tokens=scale * sum(each.disk_restored for each in stats),
+        stored_computed_tokens=scale * sum(each.stored_computed for each in losses),
+        unwritten_tokens=scale * sum(each.unwritten for each in losses),
+        dropped_tokens=scale * sum(each.dropped for each in losses),
         retractions=sum(each.retractions for each in stats),
         steps=sum(each.steps for each in stats),
         imbalance=round(max(computed) / mean, 3) if mean else 1.0,

@@ -195,6 +195,9 @@ class Replay:
             self.routing.began(name)
             call = under_way.call
             self.history.note(call.prompt, call.answer, call.namespace)
+            if machine.disk is not None and output.miss is not None:
+                namespace = call.namespace.packed()
+                machine.disk.losses.asked(call.prompt, namespace, output.miss)
         if not output.finished:
             return
         first, tokens = self._first_tokens.pop(name), under_way.call.answer.size

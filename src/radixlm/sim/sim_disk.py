@@ -13,6 +13,7 @@ from radixlm.core.moves import Drop, Ended, Job, Moved, Place, Read, Write
 from radixlm.engine.tiering import Store, Tiering
 from radixlm.scheduler import Scheduler
 from radixlm.scheduler.restoring import Pace
+from radixlm.sim.disk_losses import DiskLosses
 
 # Seconds that pass at least while nothing can be computed.
 _LEAST = 1e-4
@@ -28,7 +29,7 @@ class DiskSize:
 
 class SimDisk:
     """A tier and its mover: one job at a time, reads before writes, block by block. What is stored
-    the tier knows. scale: tokens that a simulated one stands for.
+    the tier knows. scale: tokens that a simulated one stands for. losses: what it could not help.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class SimDisk:
     ) -> None:
         self._clock = clock
         self._block = max(config.disk_block_tokens // scale, config.page_size)
+        self.losses = DiskLosses(self._block)
         self._room = size.tokens // scale
         self._rate = size.rate / scale
         self._policy = config.disk_write_policy
@@ -44,6 +46,7 @@ class SimDisk:
         self._writes: deque[Write] = deque()
         self._cancelled: set[int] = set()
         self._job: Read | Write | None = None
+        self._names: list[int] = []
         self._upto = 0
         self._ready = inf
         self._tiering: Tiering | None = None
@@ -89,6 +92,8 @@ class SimDisk:
         while self._job is not None and self._ready <= self._clock.now():
             job, at = self._job, self._ready
             self._upto += self._block
+            if self._names:
+                self.losses.wrote(self._names[self._upto // self._block - 1])
             self._tiering.take(Moved(job.ticket, self._upto, self._seconds))
             cancelled = job.ticket in self._cancelled
             if self._upto >= job.start + job.slots.size or cancelled:
@@ -106,3 +111,5 @@ class SimDisk:
         self._ready = inf
         if self._job is not None:
             self._upto, self._ready = self._job.start, now + self._seconds
+            wrote = isinstance(self._job, Write)
+            self._names = self.losses.names(self._job.tokens, self._job.namespace) if wrote else []

@@ -19,7 +19,7 @@ class Machine:
     """Steps by its own clock. It is what its runner knows of the world.
 
     config: in tokens that each stand for `scale`; kv_tokens is needed. coming: when something comes
-    from outside, by the clock.
+    from outside, by the clock. disk: None without one.
     """
 
     def __init__(
@@ -40,8 +40,8 @@ class Machine:
         pins = resolve_pin_budget(config, capacity, config.context_length or capacity)
         policy = make_policy(config.eviction_policy)
         cache = make_cache(config, policy, capacity, pins, self.clock)
-        self._disk = SimDisk(self.clock, config, disk, scale) if disk is not None else None
-        tiering = None if self._disk is None else self._disk.tiering
+        self.disk = SimDisk(self.clock, config, disk, scale) if disk is not None else None
+        tiering = None if self.disk is None else self.disk.tiering
         self.core = make_core(config, cache, self.runner, None, tiering=tiering, clock=self.clock)
 
     @property
@@ -54,18 +54,18 @@ class Machine:
 
     def next_arrival(self) -> float:
         due = self._coming(self)
-        return due if self._disk is None else min(due, self._disk.next_read)
+        return due if self.disk is None else min(due, self.disk.next_read)
 
     def step(self) -> Sequence[RequestOutput]:
         """The next one; where there was nothing to do before, it begins later."""
         if self._rested:
             self.clock.advance(self._overhead)
             self._rested = False
-        if self._disk is not None:
-            self._disk.work()
+        if self.disk is not None:
+            self.disk.work()
         outputs = self.core.step()
-        if self.core.stuck and self._disk is not None:
-            self._wait(min(self.next_arrival(), self._disk.until))
+        if self.core.stuck and self.disk is not None:
+            self._wait(min(self.next_arrival(), self.disk.until))
         return outputs
 
     def rest(self, until: float) -> None:
@@ -77,9 +77,9 @@ class Machine:
 
     def _wait(self, until: float) -> None:
         """Nothing is computed meanwhile; the disk works."""
-        while self._disk is not None and self._disk.until < until:
-            self.clock.advance(max(self._disk.until - self.clock.now(), 0.0))
-            self._disk.work()
+        while self.disk is not None and self.disk.until < until:
+            self.clock.advance(max(self.disk.until - self.clock.now(), 0.0))
+            self.disk.work()
         self.clock.advance(max(until - self.clock.now(), 0.0))
 
 

@@ -25,7 +25,9 @@ _FIGURES = (
     *(("ttft_ms_p50", "TTFT ms"), ("ttft_ms_p99", "p99"), ("tpot_ms_p50", "TPOT ms")),
     *(("tpot_ms_p99", "p99"), ("queued_ms_p50", "wait ms"), ("queued_ms_p99", "p99")),
     *(("output_tokens_per_s", "out tok/s"), ("evicted_tokens", "evicted")),
-    *(("restored_tokens", "restored"), ("retractions", "retracted")),
+    *(("restored_tokens", "restored"), ("stored_computed_tokens", "not read")),
+    *(("unwritten_tokens", "not written"), ("dropped_tokens", "dropped")),
+    ("retractions", "retracted"),
 )
 _OF_FLEETS = ("imbalance", "most/mean")
 

@@ -9,7 +9,7 @@ import pytest
 from radixlm.core.config import DiskWritePolicy
 from radixlm.core.request import Namespace, RequestOutput
 from radixlm.scheduler.restoring import FIRST_PAUSE
-from tests.disk_bench import BLOCK, DiskBench
+from tests.disk_bench import BLOCK, READ_RATE, DiskBench
 from tests.engines import make_request
 from tests.invariants import check
 
@@ -95,6 +95,38 @@ def test_those_that_share_follow_one_restoration() -> None:
     outputs = bench.run()
     assert {output.cached_tokens for output in outputs.values()} == {len(SHARED)}
     assert bench.restoring.restored == len(SHARED)
+
+
+def test_what_the_step_computes_already_comes_before() -> None:
+    """Reading takes 24 us, computing 12: but not after 36 tokens of another."""
+    bench = filled(budget=64)
+    bench.restoring.pace.computed = 2 * READ_RATE
+    bench.core.add(make_request("alone", [*SHARED, 50], 1))
+    miss = bench.run()["alone"].miss
+    assert miss is not None
+    assert "reading takes 0.0 ms and computing 0.0 ms" in miss.computed_because
+    bench.core.flush()
+    bench.settle()
+    bench.core.add(make_request("other", list(range(60, 96)), 2))
+    bench.core.add(make_request("r", [*SHARED, 51], 2))
+    bench.step()
+    assert bench.restoring.under_way
+    bench.tiering.turn()
+    assert bench.restoring.too_slow == 0
+    assert bench.run()["r"].cached_tokens == len(SHARED)
+
+
+def test_a_disk_that_is_late_for_that_is_given_up_too() -> None:
+    bench = filled(budget=64, moves=0)
+    bench.restoring.pace.computed = 2 * READ_RATE
+    bench.core.add(make_request("other", list(range(60, 96)), 2))
+    bench.core.add(make_request("r", [*SHARED, 51], 2))
+    bench.step()
+    assert bench.restoring.under_way
+    bench.time.advance(20e-6)  # the other is computed, and nothing has been read
+    bench.tiering.turn()
+    assert bench.restoring.too_slow == 1
+    assert bench.run()["r"].cached_tokens == 0
 
 
 def test_others_are_computed_meanwhile() -> None:

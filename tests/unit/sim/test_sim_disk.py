@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from radixlm.core.config import EngineConfig
+from radixlm.core.misses import MissReason, MissReport
 from radixlm.sim.calls import Call, Problems, Session
 from radixlm.sim.costs import Costs, Timed
+from radixlm.sim.disk_losses import DiskLosses
 from radixlm.sim.replay import Replay
 from radixlm.sim.sim_disk import DiskSize
 from tests.invariants import check
@@ -68,3 +70,35 @@ def test_many_at_once_in_a_small_pool_come_to_an_end():
     crowd = [session(n % 5, at=0.01 * (n // 4), size=300 + n % 7) for n in range(60)]
     made = replay(*crowd, kv_tokens=700)
     assert made.calls == 60
+
+
+def lost(made: Replay) -> tuple[bool, bool, bool]:
+    """Whether tokens were on disk and computed; evicted before they were written; dropped there."""
+    [machine] = made.machines
+    assert machine.disk is not None
+    losses = machine.disk.losses
+    return losses.stored_computed > 0, losses.unwritten > 0, losses.dropped > 0
+
+
+def test_what_the_disk_could_not_help_is_told_apart():
+    turns = [session(n % 3, at=2.0 * n) for n in range(9)]
+    assert lost(replay(*turns)) == (False, False, False)
+    assert lost(replay(*turns, disk=DiskSize(10_000, 500))) == (True, False, False)
+    assert lost(replay(*turns, disk_write_policy="off")) == (False, True, False)
+    many = [session(n % 6, at=2.0 * n) for n in range(24)]
+    assert lost(replay(*many, disk=DiskSize(800, 1e5))) == (False, False, True)
+
+
+def test_losses_are_of_tokens_that_could_have_been_found():
+    """In blocks of 4: 3 tokens are cached, 4 more are on disk, 4 were there once, and 4 never."""
+    losses = DiskLosses(4)
+    prompt = np.arange(18, dtype=np.int32)
+    first, later = (MissReport(18, cached, MissReason.EVICTED, 3, on_disk=5) for cached in (0, 3))
+    losses.asked(prompt, b"", first)
+    assert (losses.stored_computed, losses.unwritten, losses.dropped) == (0, 0, 0)
+    for name in losses.names(prompt, b"")[:3]:
+        losses.wrote(name)
+    losses.asked(prompt, b"", later)
+    assert (losses.stored_computed, losses.unwritten, losses.dropped) == (5, 4, 4)
+    losses.asked(prompt, b"salt", later)
+    assert (losses.stored_computed, losses.unwritten, losses.dropped) == (5, 4, 4)

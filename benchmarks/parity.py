@@ -2,7 +2,7 @@
 
     python -m benchmarks.parity [--prompts 64] [--tokens 64] [--device cuda] [--read-together]
                                 [--architecture llama ...] [--setting "cache off" ...]
-                                [--fields '{"sliding_window": 24}']
+                                [--every 3 [--first 1]] [--fields '{"sliding_window": 24}']
 
 --fields: of config.json, of all models. --read-together: every shared node is one read for all its
 rows, as it is in larger models; in these small ones it does not pay, and each row reads by itself.
@@ -45,8 +45,11 @@ def main() -> int:
     options.add_argument("--architecture", nargs="+", choices=ARCHITECTURES)
     options.add_argument("--fields", type=json.loads, default={}, metavar="JSON")
     options.add_argument("--setting", nargs="+", choices=[each.name for each in SETTINGS])
+    options.add_argument("--every", type=int, default=1, help="so many'th setting; default: 1")
+    options.add_argument("--first", type=int, default=0, help="of them; default: 0")
     args = options.parse_args()
     settings = [each for each in SETTINGS if args.setting is None or each.name in args.setting]
+    settings = settings[args.first :: args.every]
     if args.read_together:
         for kind in backends.SHARING:
             backends.SHARING[kind] = (1, 0, 1)

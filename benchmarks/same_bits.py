@@ -1,7 +1,8 @@
 """The deterministic mode: the same requests in every company, and whether any bit differs.
 
     python -m benchmarks.same_bits [--requests 1000] [--architecture llama ...] [--dtype bfloat16]
-                                   [--setting "cold" ...] [--kv-cache-dtype int8] [--without]
+                                   [--setting "cold" ...] [--every 2 [--first 1]]
+                                   [--kv-cache-dtype int8] [--without]
 
 Requests in families share up to 1,500 tokens of their prompts; half of them are drawn with a seed.
 Each is first run alone, without a cache. Then all run in each setting, and every token's
@@ -152,12 +153,15 @@ def main() -> int:
     parser.add_argument("--architecture", nargs="+", choices=ARCHITECTURES)
     parser.add_argument("--dtype", nargs="+", choices=DTYPES, default=DTYPES)
     parser.add_argument("--setting", nargs="+", choices=[each.name for each in SETTINGS])
+    parser.add_argument("--every", type=int, default=1, help="so many'th setting; default: 1")
+    parser.add_argument("--first", type=int, default=0, help="of them; default: 0")
     parser.add_argument("--kv-cache-dtype", choices=("auto", "int8"), default="auto")
     parser.add_argument("--without", action="store_true")
     args = parser.parse_args()
     if args.requests < 1:
         parser.error("--requests must be at least 1")
     settings = [each for each in SETTINGS if args.setting is None or each.name in args.setting]
+    settings = settings[args.first :: args.every]
     cases = [(each, dtype) for each in args.architecture or ARCHITECTURES for dtype in args.dtype]
     results: dict[str, list[dict[str, Any]]] = {}
     console, different = Console(stderr=True), 0

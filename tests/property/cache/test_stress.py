@@ -68,10 +68,10 @@ def test_same_seed_same_run() -> None:
 def test_long_run(capsys: pytest.CaptureFixture[str]) -> None:
     total: Counter[str] = Counter()
     for seed, setup in enumerate((*SMALL, *LARGE)):
-        total.update(Stress(seed, setup).run(20_000 if setup in SMALL else 50_000))
+        total.update(Stress(seed, setup).run(10_000 if setup in SMALL else 50_000))
     with capsys.disabled():
         print(f"\ncache stress: {dict(total)}")
-    assert total["operations"] >= 200_000
+    assert total["operations"] >= 150_000
 
 
 def test_the_model_bites() -> None:

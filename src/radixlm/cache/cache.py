@@ -371,4 +371,4 @@ class RadixCache:
         del self.leases[lease]
         if lease.private_size:
             self.give_back(lease.private_slots())
-        self.tree.dec_lock_ref(lease.node, used=used)
+        self.tree.dec_lock_ref(lease.node, used=used, hint=lease.hint.place)

@@ -18,6 +18,7 @@ from radixlm.core.clock import Clock
 from radixlm.core.errors import CacheError, LeaseClosedError
 from radixlm.core.keys import Key, Slots
 from radixlm.core.misses import MissReason, MissReport
+from radixlm.core.request import Hint
 
 
 class Keeper(Protocol):
@@ -48,7 +49,8 @@ class Lease:
     node: where the committed tokens end. reserve: slots in whole pages, for the next tokens, so
     that they lie in long runs; it can be taken back. known: tokens that had been computed before it
     was acquired, wherever they were by then. expected: tokens that pools of POOL_SCALES
-    times the size would have had cached, or host memory and the disk.
+    times the size would have had cached, or host memory and the disk. hint: what whoever holds it
+    knows of what comes after it; to be set.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Lease:
         self._tail: list[Extent] = []
         self._path: tuple[int, tuple[Segment, ...]] = (-1, ())
         self.closed = False
+        self.hint = Hint.NONE
 
     @property
     def slots(self) -> Slots:

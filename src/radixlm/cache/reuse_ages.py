@@ -44,14 +44,14 @@ def worths(hazards: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     >>> worths(np.array([[0.5, 0.0, 0.0, 0.9]])).round(3).tolist()
     [[0.667, 0.353, 0.581, 1.636]]
     """
-    bins = hazards.shape[1]
-    widths = np.array(WIDTHS[:bins])
-    found = np.empty_like(hazards)
-    for begin in range(bins):
-        here = hazards[:, begin:]
-        left = np.cumprod(1 - here, axis=1)
-        held = np.empty_like(left)
-        held[:, 0], held[:, 1:] = 1.0, left[:, :-1]
-        held = np.cumsum(widths[begin:] * held * (1 - here / 2), axis=1)
-        found[:, begin] = ((1 - left) / held).max(axis=1)
-    return found
+    rows, bins = hazards.shape
+    found = np.empty((bins, rows))
+    used, held = np.zeros((2, bins, rows))  # by the bin in which T lies
+    for begin in range(bins - 1, -1, -1):
+        here = hazards[:, begin]
+        left = 1 - here
+        for of_later, of_here in ((used, here), (held, WIDTHS[begin] * (1 - here / 2))):
+            of_later[begin:] *= left
+            of_later[begin:] += of_here
+        np.divide(used[begin:], held[begin:]).max(axis=0, out=found[begin])
+    return found.T

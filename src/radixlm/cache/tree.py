@@ -261,7 +261,7 @@ class RadixTree:
         self.lock(node)
         return node
 
-    def dec_lock_ref(self, node: TreeNode, *, used: bool = True) -> None:
+    def dec_lock_ref(self, node: TreeNode, *, used: bool = True, hint: int = 0) -> None:
         """Let go of a path, `used` until now or not. O(nodes). Raises CacheError if not held."""
         if node.held < 1:
             raise CacheError(f"node {node.id} is not locked")
@@ -278,7 +278,7 @@ class RadixTree:
             if not locks:
                 freed += at.resident
                 if learned is not None:
-                    learned.released(at, length)
+                    learned.released(at, length, hint)
                 if self.reuse is not None:
                     self.reuse.enter(at.last_used, at.resident)
                 if not at.live:

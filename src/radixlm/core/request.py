@@ -45,6 +45,37 @@ class Breakpoint(NamedTuple):
     ttl: float
 
 
+class Hint(StrEnum):
+    """What a client says of what comes after a request. It binds nobody: policies that learn learn
+    what it is worth.
+
+    tool_running: the next one comes when a tool has ended. session_end, subagent_done: none comes.
+    short_lived, long_lived: of no use after as long as SHORT_SECONDS, or longer. marked: what of it
+    is to be kept is (see Breakpoint), for as long.
+    """
+
+    NONE = "none"
+    TOOL_RUNNING = "tool_running"
+    SESSION_END = "session_end"
+    SUBAGENT_DONE = "subagent_done"
+    SHORT_LIVED = "short_lived"
+    LONG_LIVED = "long_lived"
+    MARKED = "marked"
+
+    @property
+    def place(self) -> int:
+        """Of the hint among all: 0 is none."""
+        return list(Hint).index(self)
+
+    @staticmethod
+    def of_seconds(seconds: float) -> Hint:
+        """Of a time to live."""
+        return Hint.SHORT_LIVED if seconds <= SHORT_SECONDS else Hint.LONG_LIVED
+
+
+SHORT_SECONDS = 300.0
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class GenerateRequest:
     """One prompt to be continued: the same value from the API to the scheduler.
@@ -52,6 +83,7 @@ class GenerateRequest:
     key: (prompt_tokens,) int32, at least one id. tenant: on whose behalf; they are served in turn.
     priority: higher is more important, to the schedule and the eviction policies of that name.
     breakpoints: what of the prompt is to be kept once it is computed, as far as there is room.
+    hint: what is known of what comes after it.
 
     Set by the engine's input processor: max_tokens, within the context and the pool; seed, so that
     a retracted request draws the same numbers again; stop_token_ids, with the end-of-sequence ids
@@ -68,6 +100,7 @@ class GenerateRequest:
     priority: int = 0
     tenant: str = ""
     breakpoints: tuple[Breakpoint, ...] = ()
+    hint: Hint = Hint.NONE
     constraint: Constraint | None = None
 
 

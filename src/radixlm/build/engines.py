@@ -18,6 +18,7 @@ from radixlm.core.reports import MAX_WAITING, TreeQuery, TreeSnapshot
 from radixlm.core.request import GenerateRequest, Namespace, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineCore, EngineStats, Limits, collect
+from radixlm.engine.adapter_names import Adapters
 from radixlm.engine.input_processor import (
     Prompt,
     Prompts,
@@ -45,8 +46,19 @@ class _LocalEngine:
     def request(
         self, prompt: Prompt, params: SamplingParams, **fields: Unpack[RequestFields]
     ) -> GenerateRequest:
-        """A prompt as the client takes it. Raises InvalidRequestError for what is no prompt."""
+        """A prompt as the client takes it. Raises InvalidRequestError for what is no prompt, or no
+        adapter that is loaded.
+        """
+        if (adapter := fields.pop("lora_path", None)) is not None:
+            namespace = fields.get("namespace") or Namespace()
+            named = namespace._replace(adapter_id=self.adapters.id_of(adapter))
+            fields["namespace"] = named
         return new_request(self._key(prompt), params, **fields)
+
+    @property
+    def adapters(self) -> Adapters:
+        """Those that requests may have, by name."""
+        return self.client.adapters
 
     def stream(
         self,
@@ -102,6 +114,18 @@ class Engine(_LocalEngine):
         ]
         outputs = self.client.run(depth_first(requests))
         return collect(requests, _with_bar(outputs, len(requests)) if progress else outputs)
+
+    def load_lora_adapter(self, name: str, path: str) -> None:
+        """Requests may have it from now on. Raises InvalidRequestError for a name that is taken,
+        ConfigError, ModelError.
+        """
+        self.adapters.load(name, path)
+
+    def unload_lora_adapter(self, name: str) -> None:
+        """No more requests may have it; returns when the last one has ended. Raises
+        InvalidRequestError where it is not loaded.
+        """
+        self.adapters.unload(name).result()
 
     def flush_cache(self) -> int:
         """Drop all cached tokens that no request uses; returns how many."""
@@ -213,6 +237,14 @@ class AsyncEngine(_LocalEngine):
             lambda core: core.cache.explain(key, own, everywhere=everywhere)
         )
         return await asyncio.wrap_future(explained)
+
+    async def load_lora_adapter(self, name: str, path: str) -> None:
+        """As Engine.load_lora_adapter."""
+        await asyncio.to_thread(self.adapters.load, name, path)
+
+    async def unload_lora_adapter(self, name: str) -> None:
+        """As Engine.unload_lora_adapter."""
+        await asyncio.wrap_future(self.adapters.unload(name))
 
     def health(self) -> None:
         """Raise EngineDeadError, with the reason, when the engine is gone."""

@@ -25,11 +25,12 @@ from radixlm.build.resolve import (
 )
 from radixlm.cache import RadixCache, make_policy
 from radixlm.core.config import EngineConfig
-from radixlm.core.errors import ConfigError
+from radixlm.core.errors import ConfigError, InvalidRequestError
 from radixlm.core.grammar import Grammar
 from radixlm.core.model_files import ModelFile, ModelFiles, files_of
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineClient, EngineCore, InputProcessor, Limits
+from radixlm.engine.adapter_names import Adapters, NamedPath
 from radixlm.engine.assembly import make_cache, make_core, resolve_pin_budget
 from radixlm.engine.engine_core import Runner
 from radixlm.engine.input_processor import new_request
@@ -53,6 +54,7 @@ from radixlm.models.loader import load_model
 from radixlm.models.model_config import ModelConfig, load_config, recommended_sampling
 from radixlm.models.quantized_checkpoints import open_checkpoint
 from radixlm.models.safetensors_files import Checkpoint
+from radixlm.runner.adapter_shelf import AdapterShelf
 from radixlm.runner.model_runner import ModelRunner
 from radixlm.runner.paced import PacedRunner
 from radixlm.structured_output import Compiler, MaskFiller
@@ -159,7 +161,7 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
     pool, table = _memory(config, shape, cache.capacity, limits.longest, dtype, device)
     inbox: SimpleQueue[Inbound] = SimpleQueue()
     places = open_places(config, files, pool, threads, inbox.put)
-    runner: Runner = ModelRunner(model, pool, table, device, deterministic=config.deterministic)
+    runner, adapters = _runner(config, model, pool, table, device)
     eos = _ends(model_config, tokenizer)
     info = ModelInfo(
         name=DEMO_NAME if files.path == DEMO_MODEL else files.name,
@@ -194,10 +196,33 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
         runner = PacedRunner(runner, model_config.n_layers, threads=threads)
     core = make_core(config, cache, runner, tokenizer, masks=masks, tiering=places.tiering)
     team().leave()  # from here on the engine's thread computes
+    most = config.max_queued_requests
     client = EngineClient(
-        core, processor, max_queued_requests=config.max_queued_requests, inbox=inbox, places=places
+        core, processor, max_queued_requests=most, inbox=inbox, places=places, adapters=adapters
     )
     return Loaded(config, info, tokenizer, template, client)
+
+
+def _runner(
+    config: EngineConfig,
+    model: CausalLM,
+    pool: KVPool,
+    table: ReqToTokenPool,
+    device: torch.device,
+) -> tuple[Runner, Adapters]:
+    """With the adapters of the flag, loaded. Raises ConfigError, ModelError."""
+    shelf = AdapterShelf(model, deterministic=config.deterministic)
+    adapters = Adapters(shelf)
+    for text in config.lora_paths:
+        name, path = NamedPath.of(text)
+        try:
+            adapters.load(name, path)
+        except InvalidRequestError as error:
+            raise ConfigError(f"--lora-paths {text}: {error}") from None
+    runner = ModelRunner(
+        model, pool, table, device, deterministic=config.deterministic, adapters=shelf
+    )
+    return runner, adapters
 
 
 def _name(dtype: torch.dtype) -> str:

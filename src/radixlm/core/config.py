@@ -48,6 +48,12 @@ class EngineConfig:
         "they are loaded. Checkpoints that are quantized already need no flag.",
         one_of(get_args(Quantization)),
     )
+    lora_paths: tuple[str, ...] = flag(
+        (),
+        "LoRA adapter in PEFT's format that requests may name, as NAME=FOLDER, or a folder whose "
+        "name it takes; may be given several times.",
+        Rule("is NAME=FOLDER, or a folder", lambda value: isinstance(value, str) and value != ""),
+    )
     device: str = flag("auto", "cpu, cuda, cuda:1, ...; auto takes a GPU when there is one.")
     threads: int | None = flag(
         None,

@@ -16,6 +16,7 @@ from radixlm.core.clock import Clock, WallClock
 from radixlm.core.errors import EngineDeadError, InvalidRequestError, QueueFullError, counted
 from radixlm.core.reports import MAX_WAITING, TreeQuery
 from radixlm.core.request import FinishReason, GenerateRequest, RequestOutput
+from radixlm.engine.adapter_names import Adapters, NoShelf
 from radixlm.engine.engine_core import EngineCore
 from radixlm.engine.engine_stats import EngineStats
 from radixlm.engine.input_processor import InputProcessor
@@ -60,7 +61,8 @@ class EngineClient:
 
     processor: makes requests ready; `submit` takes such as it has made. max_queued_requests: how
     many may wait or run; more are refused, so that neither queue nor memory grows without bound.
-    inbox: where `places`, threads beside the engine's, put what they report to the core.
+    inbox: where `places`, threads beside the engine's, put what they report to the core. adapters:
+    those of the runner.
     """
 
     def __init__(
@@ -72,8 +74,10 @@ class EngineClient:
         clock: Clock | None = None,
         inbox: SimpleQueue[Inbound] | None = None,
         places: Background | None = None,
+        adapters: Adapters | None = None,
     ) -> None:
         self.processor = processor
+        self.adapters = Adapters(NoShelf()) if adapters is None else adapters
         self._max_queued = max_queued_requests
         self._clock = clock or WallClock()
         # Reentrant: the collector may close an abandoned `run`, which aborts, at any allocation.
@@ -107,6 +111,7 @@ class EngineClient:
                         param="request_id",
                     )
                 added[request.request_id] = mailbox
+            self.adapters.begin(requests)
             self._mailboxes |= added
             self._inbox.put(Submit(tuple(requests), self._clock.now()))
 
@@ -259,6 +264,7 @@ class EngineClient:
                     addressed.setdefault(mailbox, []).append(output)
                     if output.finished:
                         del self._mailboxes[output.request_id]
+                        self.adapters.end(output.request_id)
         deliver_all(addressed)
 
     def _bury(self, error: EngineDeadError) -> None:

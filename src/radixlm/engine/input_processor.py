@@ -176,10 +176,12 @@ class RequestFields(TypedDict, total=False):
     """What callers of the Python interface may say of a request: see GenerateRequest.
 
     request_id: for `abort`; a fresh one, unless it is given. breakpoints: kept within
-    --max-pinned-tokens; the output with the first token says which ones are.
+    --max-pinned-tokens; the output with the first token says which ones are. lora_path: the name of
+    an adapter that is loaded; None: the model alone.
     """
 
     request_id: str | None
+    lora_path: str | None
     namespace: Namespace | None
     priority: int
     tenant: str

@@ -171,3 +171,13 @@ class Gate:
         arguments.gate_up, arguments.out = gate_up.data_ptr(), out.data_ptr()
         self._worker(threads_for(rows, ROWS_PER_UNIT))
         return out
+
+
+class Gated:
+    """A product and its gate."""
+
+    def __init__(self, ungated: Callable[[Tensor], Tensor], gate: Gate) -> None:
+        self.ungated, self.gate = ungated, gate
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.gate(self.ungated(x))

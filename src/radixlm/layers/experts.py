@@ -17,6 +17,7 @@ from radixlm.kernels.chain import Together
 from radixlm.kernels.openmp import team
 from radixlm.layers.compiled import TensorOptions
 from radixlm.layers.linear import Linear
+from radixlm.layers.lora import Multiply
 from radixlm.layers.mlps import MLP, named, place_of
 
 
@@ -79,7 +80,11 @@ class ExpertMLP:
         self._router, self._experts, self._shared = router, experts, shared
 
     def __call__(
-        self, x: Tensor, _gated: Tensor | None = None, _out: Tensor | None = None
+        self,
+        x: Tensor,
+        _gated: Tensor | None = None,
+        _out: Tensor | None = None,
+        multiply: Multiply = Linear.__call__,  # noqa: ARG002 - experts have no adapters
     ) -> Tensor:
         """(tokens, hidden_size) -> (tokens, hidden_size), new."""
         weights, chosen = self._router(x)

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from radixlm.core.errors import ModelError
 from radixlm.kernels.openmp import Worker, threads_for
-from radixlm.layers.compiled import ROWS_PER_UNIT, Gate, TensorOptions, norm_kernel
+from radixlm.layers.compiled import ROWS_PER_UNIT, Gate, Gated, TensorOptions, norm_kernel
 from radixlm.layers.products import PanelProduct
 from radixlm.layers.quantized import QuantizedWeight, stacked
 from radixlm.layers.quantized_products import DTYPES, QuantizedProduct
@@ -44,6 +44,7 @@ class Linear:
         gated: bool = False,
     ) -> None:
         self.parts = dict(parts)
+        self.inputs = in_features
         rows = sum(self.parts.values())
         self.weight = options.empty(rows, in_features)
         self.bias = options.empty(rows) if bias else None
@@ -71,6 +72,13 @@ class Linear:
             return self._packed(x) if out is None else self._packed(x, out)
         made = plain(x, self.weight, self.bias, self.result)
         return made if self.gate is None else self.gate(made)
+
+    def ungated(self, x: Tensor) -> Tensor:
+        """(tokens, in_features) -> (tokens, sum of the parts): what a gate takes, if it has one."""
+        its = self._packed
+        if self.gate is not None and isinstance(its, PanelProduct | QuantizedProduct | Gated):
+            return its.ungated(x)
+        return plain(x, self.weight, self.bias, self.result) if its is None else its(x)
 
     def put(self, part: str, weight: QuantizedWeight) -> None:
         """Take a part's weight as it is, instead of filling its memory; before `pack`."""
@@ -142,13 +150,11 @@ class Linear:
             choice = self._choice(piece, choose, None)
             products.append(self._product(piece, choice, bias, None))
             start = stop
-        gate = self.gate
 
         def product(x: Tensor) -> Tensor:
-            made = torch.cat([each(x) for each in products], dim=1)
-            return made if gate is None else gate(made)
+            return torch.cat([each(x) for each in products], dim=1)
 
-        return product
+        return product if self.gate is None else Gated(product, self.gate)
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Each part's `<name>.weight` and `<name>.bias`, as views of the stacked memory."""

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from radixlm.layers.compiled import TensorOptions
 from radixlm.layers.linear import Linear
+from radixlm.layers.lora import Multiply
 
 
 def _relu2(x: Tensor) -> Tensor:
@@ -59,13 +60,19 @@ class MLP:
         """Whether it is nothing but calls of workers."""
         return self._between is None and self.gate_up.is_compiled and self.down.is_compiled
 
-    def __call__(self, x: Tensor, gated: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+    def __call__(
+        self,
+        x: Tensor,
+        gated: Tensor | None = None,
+        out: Tensor | None = None,
+        multiply: Multiply = Linear.__call__,
+    ) -> Tensor:
         """(tokens, hidden_size) -> (tokens, hidden_size). gated, out: where what is between and the
-        result are to be, see `Linear`.
+        result are to be, see `Linear`. multiply: what computes products.
         """
-        if self._between is None:
-            return self.down(self.gate_up(x, gated), out)
-        return self.down(self.between(self.gate_up(x)))
+        if self._between is not None:
+            gated = out = None
+        return multiply(self.down, self.between(multiply(self.gate_up, x, gated)), out)
 
     def between(self, made: Tensor) -> Tensor:
         """What the second product takes of what the first one gives."""

@@ -16,9 +16,10 @@ Where the last panel overlaps the one before, two of them write the same numbers
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections import namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 import torch
@@ -112,12 +113,17 @@ class PanelProduct:
         fit = max(_CACHED_BYTES * self._panels.shape[0] // self._panels.nbytes, 1)
         self._most = {form: min(_PANELS_PER_UNIT[form], fit) for form in forms}
         self._team = team()
-        self._workers = {
+        self._kernel = functools.partial(
+            product_kernel, vectors=vectors, pairs=pairs, halves=dtype == torch.bfloat16
+        )
+        self._units = inputs // numbers
+        self._workers = self._workers_of(forms, gated=gated)
+
+    def _workers_of(self, forms: Iterable[Form], *, gated: bool) -> dict[Form, Worker]:
+        return {
             form: Worker(
-                product_kernel(
-                    form, vectors, pairs=pairs, halves=dtype == torch.bfloat16, gated=gated
-                ),
-                units=inputs // numbers,
+                self._kernel(form, gated=gated),
+                units=self._units,
                 outputs=self.outputs,
                 panels=self._panels.data_ptr(),
                 bias=self._bias.data_ptr(),
@@ -134,6 +140,18 @@ class PanelProduct:
             x = x.contiguous()
         self.prepared(x, made)()
         return made
+
+    @functools.cached_property
+    def _whole(self) -> PanelProduct:
+        """Of a gated one, the product alone, with the same panels."""
+        made = copy.copy(self)
+        made.outputs = 2 * self.outputs
+        made._workers = made._workers_of(self._workers, gated=False)
+        return made
+
+    def ungated(self, x: Tensor) -> Tensor:
+        """Of a gated one, (tokens, in) -> (tokens, 2 x out): what the gate takes."""
+        return gates_first(self._whole(x))
 
     @staticmethod
     def room(_rows: int) -> int:
@@ -153,6 +171,12 @@ class PanelProduct:
         arguments.x, arguments.x_stride = x.data_ptr(), x.stride(0) * x.element_size()
         arguments.into = out.data_ptr()
         return worker
+
+
+def gates_first(made: Tensor) -> Tensor:
+    """All gates, then all that they multiply, of vectors of both in turns."""
+    pairs = made.view(made.shape[0], -1, 2, VECTOR_LANES)
+    return pairs.transpose(1, 2).reshape(made.shape)
 
 
 @functools.lru_cache(maxsize=1 << 14)

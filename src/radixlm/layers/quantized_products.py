@@ -17,9 +17,10 @@ rows beside it nor on the form that computes it.
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections import namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -36,7 +37,7 @@ from radixlm.kernels.vectors import (
     take_unit,
     thread_number,
 )
-from radixlm.layers.products import Form
+from radixlm.layers.products import Form, gates_first
 from radixlm.layers.quantized import QuantizedWeight
 from radixlm.layers.quantized_strips import LANES, LINE, Kind, make_strip
 from radixlm.layers.quantized_tiles import STEP, knows_tiles, make_tile_rows
@@ -112,9 +113,13 @@ class QuantizedProduct:
         self._form_for = form_for
         self._team = team()
         self._ready, self._room = (-1, 0), 0
-        self._workers = {
+        self._kind = kind
+        self._workers = self._workers_of(forms)
+
+    def _workers_of(self, forms: Iterable[Form]) -> dict[Form, Worker]:
+        return {
             form: Worker(
-                quantized_kernel(form, kind),
+                quantized_kernel(form, self._kind),
                 inputs=self._inputs,
                 outputs=self.outputs,
                 groups=self._groups,
@@ -135,6 +140,18 @@ class QuantizedProduct:
             x = x.contiguous()
         self.prepared(x, made, self._team.scratch(self.room(rows)))()
         return made
+
+    @functools.cached_property
+    def _whole(self) -> QuantizedProduct:
+        """Of a gated one, the product alone, with the same panels."""
+        made = copy.copy(self)
+        made.outputs, made._kind = 2 * self.outputs, self._kind._replace(gated=False)
+        made._workers, made._ready = made._workers_of(self._workers), (-1, 0)
+        return made
+
+    def ungated(self, x: Tensor) -> Tensor:
+        """Of a gated one, (tokens, in) -> (tokens, 2 x out): what the gate takes."""
+        return gates_first(self._whole(x))
 
     def room(self, rows: int) -> int:
         """Bytes of scratch that a call of that many rows takes."""

@@ -32,7 +32,7 @@ from torch.nn import functional
 from radixlm.kernels.jit import KernelStore, key_of
 from radixlm.kernels.openmp import team
 from radixlm.layers import quantized_products
-from radixlm.layers.compiled import Gate, TensorOptions
+from radixlm.layers.compiled import Gate, Gated, TensorOptions
 from radixlm.layers.products import Form, PanelProduct, forms_of
 from radixlm.layers.quantized import QuantizedWeight, quantize
 from radixlm.layers.quantized_products import QuantizedProduct
@@ -195,7 +195,7 @@ def packed(
         made = partial(plain, weight=weight, bias=bias, result=result)
     if choice.block:
         made = partial(_in_blocks, made, choice.block)
-    return made if gate is None else lambda x: gate(made(x))
+    return made if gate is None else Gated(made, gate)
 
 
 def plain(x: Tensor, weight: Tensor, bias: Tensor | None, result: torch.dtype) -> Tensor:

@@ -13,6 +13,7 @@ from radixlm.attention.backends import CpuAttention
 from radixlm.layers.compiled import TensorOptions
 from radixlm.layers.few_tokens import ANYWHERE, MOST_TOKENS, FewTokens, Places
 from radixlm.layers.linear import Linear, LMHead, Quantize, TokenEmbedding
+from radixlm.layers.lora import Multiply
 from radixlm.layers.rotary import Rotary, Rotation
 from radixlm.layers.ways import Choose, Shape
 from radixlm.models.decoder_layer import DecoderLayer, make_norm, under
@@ -42,16 +43,23 @@ class CausalLM:
         self._few_tokens: FewTokens | None = None
 
     def forward(
-        self, token_ids: Tensor, positions: Tensor, attend: Attend, logit_rows: Tensor
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        attend: Attend,
+        logit_rows: Tensor,
+        adapted: Multiply | None = None,
     ) -> Tensor:
         """Compute one step's new tokens, whichever requests they belong to.
 
         token_ids, positions: (tokens,) int64; a position is below `config.context_length`.
         attend: called once per layer, in order.
         logit_rows: (n,) int64, the tokens whose next token is wanted.
+        adapted: the layers' products, where adapters add to them.
         Returns (n, vocab_size) float32 logits.
         """
-        few = self._few_tokens if token_ids.numel() <= MOST_TOKENS else None
+        small = token_ids.numel() <= MOST_TOKENS and adapted is None
+        few, multiply = self._few_tokens if small else None, adapted or Linear.__call__
         at = ANYWHERE if few is None else few.places(token_ids.numel())
         traits = self.config.traits
         hidden = self.embedding(token_ids, at.hidden)
@@ -62,7 +70,7 @@ class CausalLM:
         def through() -> Tensor | None:
             part: Tensor | None = None
             for layer, kind in zip(self.layers, self._turning, strict=True):
-                part = layer(hidden, part, rotations[kind], attend, at)
+                part = layer(hidden, part, rotations[kind], attend, at, multiply)
             return part
 
         if few is not None and isinstance(attend, CpuAttention):
@@ -100,6 +108,12 @@ class CausalLM:
             for place, linear in layer.linears():
                 yield f"model.layers.{index}.{place}", linear
         yield "", self.head
+
+    def adaptable(self) -> Iterator[tuple[str, Linear]]:
+        """Products that adapters may add to, and where their names begin."""
+        for index, layer in enumerate(self.layers):
+            for place, linear in layer.adaptable():
+                yield f"model.layers.{index}.{place}", linear
 
     def weights(self) -> dict[str, Tensor]:
         """Every weight by its checkpoint name, as the (view of) memory to be filled."""

@@ -11,6 +11,7 @@ from radixlm.layers.compiled import TensorOptions
 from radixlm.layers.experts import ExpertMLP, Router, SharedExpert
 from radixlm.layers.few_tokens import ANYWHERE, Places
 from radixlm.layers.linear import Linear, QueryKeyNorm, RMSNorm
+from radixlm.layers.lora import Multiply
 from radixlm.layers.mlps import MLP
 from radixlm.layers.norms import HeadNorms, LayerNorm, NoNorm, RowNorm
 from radixlm.layers.rotary import Rotation
@@ -58,13 +59,20 @@ class SelfAttention:
         return self.before is None and self.qkv.is_compiled and self.output.is_compiled
 
     def __call__(
-        self, x: Tensor, rotation: Rotation, attend: Attend, at: Places = ANYWHERE
+        self,
+        x: Tensor,
+        rotation: Rotation,
+        attend: Attend,
+        at: Places = ANYWHERE,
+        multiply: Multiply = Linear.__call__,
     ) -> Tensor:
-        """(tokens, hidden_size) -> (tokens, hidden_size). at: where it computes."""
-        qkv = self.qkv(x, at.qkv)
+        """(tokens, hidden_size) -> (tokens, hidden_size). at: where it computes. multiply: what
+        computes products.
+        """
+        qkv = multiply(self.qkv, x, at.qkv)
         if self.before is not None:
             self.before(qkv)
-        return self.output(attend(self.layer, qkv, rotation, self.norm), at.part)
+        return multiply(self.output, attend(self.layer, qkv, rotation, self.norm), at.part)
 
     def named_weights(self) -> NamedWeights:
         yield from self.qkv.named_weights()
@@ -110,19 +118,29 @@ class DecoderLayer:
         rotation: Rotation,
         attend: Attend,
         at: Places = ANYWHERE,
+        multiply: Multiply = Linear.__call__,
     ) -> Tensor:
         """Take `part`, which the layer before computed, into `hidden` (tokens, hidden_size), in
         place; the same for attention's. Returns the MLP's part, for the next to take in: a norm
-        adds on the way. at: where it computes, if it is compiled.
+        adds on the way. at: where it computes, if it is compiled. multiply: what computes products,
+        but for those of experts.
         """
         normed = self.attention_norm(hidden, part, at.normed)
-        part = self.attention(normed, rotation, attend, at)
+        part = self.attention(normed, rotation, attend, at, multiply)
         if self._parallel:
-            return self.mlp(normed).add_(part)
+            return self.mlp(normed, multiply=multiply).add_(part)
         if self.after_attention is not None:
             part = self.after_attention(part, None, at.part)
-        part = self.mlp(self.mlp_norm(hidden, part, at.normed), at.gated, at.part)
+        normed = self.mlp_norm(hidden, part, at.normed)
+        part = self.mlp(normed, at.gated, at.part, multiply)
         return part if self.after_mlp is None else self.after_mlp(part, None, at.part)
+
+    def adaptable(self) -> Iterator[tuple[str, Linear]]:
+        """Products that adapters may add to, see `linears`."""
+        known = [self.attention.qkv, self.attention.output]
+        if isinstance(self.mlp, MLP):
+            known += [self.mlp.gate_up, self.mlp.down]
+        return ((place, linear) for place, linear in self.linears() if linear in known)
 
     def linears(self) -> Iterator[tuple[str, Linear]]:
         """All products, in the order in which they are computed, and where their names begin."""

@@ -19,8 +19,10 @@ from radixlm.attention.backends import make_backend
 from radixlm.attention.plan import AttentionPlan, make_plan
 from radixlm.core.batch import Failure, ScheduledBatch, ScheduledRow, StepResult
 from radixlm.core.request import TokenLogprob
+from radixlm.layers.lora import Adapted
 from radixlm.memory.pools import KVPool, ReqToTokenPool
 from radixlm.models.model_config import ModelConfig
+from radixlm.runner.adapter_shelf import AdapterShelf
 from radixlm.runner.logits_processors import forbid_kernel
 from radixlm.runner.sampler import sample, token_logprobs
 
@@ -104,7 +106,12 @@ class Model(Protocol):
     def config(self) -> ModelConfig: ...
 
     def forward(
-        self, token_ids: Tensor, positions: Tensor, attend: Attend, logit_rows: Tensor
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        attend: Attend,
+        logit_rows: Tensor,
+        adapted: Adapted | None,
     ) -> Tensor:
         """(tokens,), (tokens,), ..., (n,) int64 -> (n, vocab) float32 logits."""
         ...
@@ -118,7 +125,8 @@ class ModelRunner:
     `--chunked-prefill-size` bounds them.
 
     deterministic: attention gives a token the same bits in any company; ConfigError where there is
-    no such. The same of products was decided when the model was packed.
+    no such. The same of products was decided when the model was packed. adapters: those that rows
+    may have.
     """
 
     def __init__(
@@ -129,8 +137,10 @@ class ModelRunner:
         device: torch.device | str = "cpu",
         *,
         deterministic: bool = False,
+        adapters: AdapterShelf | None = None,
     ) -> None:
         self._model = model
+        self._adapters = adapters
         self._kv_pool = kv_pool
         self._req_to_token = req_to_token
         self._device = torch.device(device)
@@ -153,8 +163,9 @@ class ModelRunner:
         forward = ForwardBatch.from_scheduled(batch, self._device)
         plan = make_plan(batch.rows, self._backend.sharing)
         attend = self._backend.prepare(plan, self._req_to_token.table, forward.slots)
+        adapted = None if self._adapters is None else self._adapters.of_step(batch.rows)
         logits = self._model.forward(
-            forward.token_ids, forward.positions, attend, forward.logit_rows
+            forward.token_ids, forward.positions, attend, forward.logit_rows, adapted
         )
         tokens, logprobs = _sampled(batch, forward, logits)
         prompt_logprobs = _prompt_logprobs(batch, forward, logits)

@@ -1,0 +1,170 @@
+"""Adapters in PEFT's format: a folder's tensors, checked against a model, as what they add to its
+products.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import NamedTuple
+
+import safetensors.torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from radixlm.core.errors import CheckpointError, UnsupportedModelError
+from radixlm.layers.linear import Linear
+from radixlm.layers.lora import Additions, LowRank
+from radixlm.models.adapter_config import CONFIG, AdapterConfig
+from radixlm.models.decoder import CausalLM
+from radixlm.models.folds import Fold, folds_of
+
+WEIGHTS = "adapter_model.safetensors"
+_PICKLE = "adapter_model.bin"
+_NAME = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
+_EMBEDDING = "model.embed_tokens"
+_SHOWN = 5
+
+
+class Adapter(NamedTuple):
+    """digest: of all that its numbers depend on, but for the model. rank: the largest."""
+
+    digest: str
+    rank: int
+    additions: Additions
+
+
+class _Place(NamedTuple):
+    """Where a module's outputs are: those of a product from `start` on."""
+
+    linear: Linear
+    start: int
+    size: int
+
+
+def load_adapter(folder: Path, model: CausalLM) -> Adapter:
+    """Read an adapter for a model. The products' own weights may be packed or quantized.
+
+    Memory: twice the file. Raises CheckpointError that names file or tensor, what is there and what
+    is wanted, and UnsupportedModelError for what is not served.
+    """
+    config = AdapterConfig.of(folder)
+    content = _content(folder)
+    digest = blake2b((folder / CONFIG).read_bytes(), digest_size=8)
+    digest.update(content)
+    found = _by_module(folder / WEIGHTS, _tensors(folder / WEIGHTS, content))
+    places = dict(_places(model))
+    _check_modules(folder, config, found, places, model)
+    folds = folds_of(model.config)
+    additions: dict[Linear, list[LowRank]] = {}
+    for name, place in places.items():
+        if name not in found:
+            continue
+        a, b = _checked(folder / WEIGHTS, name, found[name], place, config.rank_of(name))
+        b = b.float() * config.scale_of(name)
+        if isinstance(folded := folds.get(f"{name}.weight", Fold())(b), Tensor):
+            b = folded
+        kind = model.embedding.weight
+        low = LowRank(place.start, a.to(kind).contiguous(), b.to(kind).contiguous())
+        additions.setdefault(place.linear, []).append(low)
+    rank = max(low.a.shape[0] for each in additions.values() for low in each)
+    return Adapter(digest.hexdigest(), rank, additions)
+
+
+def _content(folder: Path) -> bytes:
+    path = folder / WEIGHTS
+    if not path.is_file() and (folder / _PICKLE).is_file():
+        raise CheckpointError(
+            f"{folder} has only pickled weights ({_PICKLE}), which can run code when loaded and "
+            "are refused; `save_pretrained` of peft writes safetensors"
+        )
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from None
+
+
+def _tensors(path: Path, content: bytes) -> Mapping[str, Tensor]:
+    try:
+        return safetensors.torch.load(content)
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise CheckpointError(
+            f"{path} is truncated or not a safetensors file ({error}); fetch it again"
+        ) from None
+
+
+def _by_module(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """A and B of each module by its name in the model."""
+    found: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        named = _NAME.fullmatch(name)
+        if named is None:
+            raise UnsupportedModelError(
+                f"{path}: tensor {name!r:.200} is no part of a product's adapter; those are called "
+                "base_model.model.<module>.lora_A.weight and .lora_B.weight"
+            )
+        if not tensor.is_floating_point():
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise CheckpointError(f"{path}: tensor {name!r} is of type {kind}; wanted: floats")
+        found.setdefault(named[1], {})[named[2]] = tensor
+    if not found:
+        raise CheckpointError(f"{path} holds no tensors")
+    return found
+
+
+def _places(model: CausalLM) -> Iterator[tuple[str, _Place]]:
+    """By the names of modules that may be adapted."""
+    for prefix, linear in model.adaptable():
+        start = 0
+        for part, size in linear.parts.items():
+            yield f"{prefix}{part}", _Place(linear, start, size)
+            start += size
+
+
+def _check_modules(
+    folder: Path,
+    config: AdapterConfig,
+    found: Mapping[str, Mapping[str, Tensor]],
+    places: Mapping[str, _Place],
+    model: CausalLM,
+) -> None:
+    """Raises for tensors of other modules, and for modules without tensors."""
+    others = {f"{prefix}{part}" for prefix, linear in model.linears() for part in linear.parts}
+    others = (others | {_EMBEDDING, "lm_head"}) - places.keys()
+    path = folder / WEIGHTS
+    for name in found:
+        if name in others or ".experts" in name:
+            raise UnsupportedModelError(
+                f"{path} adapts {name!r:.200}, which is not supported: only products of attention "
+                "and of MLPs without experts are"
+            )
+        if name not in places:
+            raise CheckpointError(
+                f"{path} adapts {name!r:.200}, which the model has not; it has "
+                f"{', '.join(list(places)[:_SHOWN])}, ..."
+            )
+        if not config.targets(name):
+            raise CheckpointError(
+                f"{path} adapts {name!r}, which target_modules of {CONFIG} leaves out"
+            )
+    wanted = [name for name in places if config.targets(name) and name not in found]
+    if wanted:
+        raise CheckpointError(f"{path} lacks {wanted[0]!r}, which target_modules of {CONFIG} names")
+
+
+def _checked(
+    path: Path, name: str, given: Mapping[str, Tensor], place: _Place, rank: int
+) -> tuple[Tensor, Tensor]:
+    shapes = {"A": (rank, place.linear.inputs), "B": (place.size, rank)}
+    for side, shape in shapes.items():
+        full = f"base_model.model.{name}.lora_{side}.weight"
+        if side not in given:
+            raise CheckpointError(f"{path} lacks the tensor {full!r}")
+        if tuple(given[side].shape) != shape:
+            raise CheckpointError(
+                f"{path}: tensor {full!r} has shape {tuple(given[side].shape)}, wanted {shape}: "
+                f"rank {rank} by {CONFIG}, and the sizes of the model"
+            )
+    return given["A"], given["B"]

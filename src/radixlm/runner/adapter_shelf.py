@@ -1,0 +1,54 @@
+"""The weights of adapters that are loaded, by id, and which rows of a step have which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import groupby
+from pathlib import Path
+
+from radixlm.core.batch import ScheduledRow
+from radixlm.core.errors import ConfigError
+from radixlm.layers.lora import Adapted, AdaptedRows, Additions
+from radixlm.models.adapters import load_adapter
+from radixlm.models.decoder import CausalLM
+
+
+class AdapterShelf:
+    """Filled and emptied from any thread; the engine's thread reads it.
+
+    deterministic: what adapters add is computed by torch, whose bits depend on a row's company, so
+    that there may be none.
+    """
+
+    def __init__(self, model: CausalLM, *, deterministic: bool = False) -> None:
+        self._model = model
+        self._deterministic = deterministic
+        self._additions: dict[str, Additions] = {}
+
+    def put(self, name: str, folder: Path) -> str:
+        """Read an adapter. Returns its id, which begins with its name and is another one for other
+        weights. Raises ConfigError, and what `load_adapter` does.
+        """
+        if self._deterministic:
+            raise ConfigError(
+                f"the adapter {name!r} cannot be used with --deterministic: the bits of what "
+                "adapters add depend on a step's other requests"
+            )
+        adapter = load_adapter(folder, self._model)
+        adapter_id = f"{name}@{adapter.digest}"
+        self._additions[adapter_id] = adapter.additions
+        return adapter_id
+
+    def drop(self, adapter_id: str) -> None:
+        """No row has it any more."""
+        del self._additions[adapter_id]
+
+    def of_step(self, rows: Iterable[ScheduledRow]) -> Adapted | None:
+        """The products of a step with these rows; None where no row has an adapter."""
+        found, start = [], 0
+        for adapter_id, group in groupby(rows, key=lambda row: row.request.namespace.adapter_id):
+            stop = start + sum(row.n_new for row in group)
+            if adapter_id:
+                found.append(AdaptedRows(self._additions[adapter_id], start, stop))
+            start = stop
+        return Adapted(found) if found else None

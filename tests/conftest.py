@@ -10,9 +10,15 @@ import certifi
 import pytest
 
 
+def pytest_collection() -> None:
+    """There is no garbage in imports: looking for it takes a fifth of their time."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """What is imported by now stays: looking for garbage in it takes half a second each time."""
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -19,6 +19,7 @@ QUICK = [
     "page size 16, warm",
     "namespaces",
     "small pool, pages of 16",
+    "small pool, learned",
     "preemption",
 ]
 SECOND_OF_THREE = {

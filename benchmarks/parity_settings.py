@@ -15,7 +15,7 @@ import torch
 from radixlm import Engine, Namespace, RequestOutput, SamplingParams
 from radixlm.attention.backends import make_backend
 from radixlm.attention.plan import make_plan
-from radixlm.cache import POLICIES, RadixCache
+from radixlm.cache import NAMES, RadixCache
 from radixlm.core.batch import ScheduledBatch, ScheduledRow
 from radixlm.core.config import SchedulePolicy
 from radixlm.core.keys import as_key
@@ -70,7 +70,7 @@ SETTINGS = (
     Setting("small pool, cache off", _tight(disable_radix_cache=True), retracts=True),
     *(
         Setting(f"small pool, {policy}", _tight(eviction_policy=policy), retracts=True)
-        for policy in POLICIES
+        for policy in NAMES
     ),
     *(
         Setting(f"small pool, {order}", _tight(schedule_policy=order), retracts=True)

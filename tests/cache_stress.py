@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from radixlm.cache import POLICIES
+from radixlm.cache import NAMES
 from tests.checked_cache import CheckedCache, Reader
 
 MANY_NODES = 10_000
@@ -154,7 +154,7 @@ class Stress:
         if pick.random() < self.setup.flush:
             checked.flush()
         elif pick.random() < self.setup.policy:
-            checked.set_policy(pick.choice(sorted(POLICIES)))
+            checked.set_policy(pick.choice(sorted(NAMES)))
         elif draw < 0.05:
             checked.look(self._key(), self._namespace())
         elif draw < 0.08:

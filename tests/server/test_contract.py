@@ -34,6 +34,7 @@ VARIED = (
     "POST /detokenize",
     "POST /abort_request",
     "POST /cache/explain",
+    "POST /cache/hint",
 )
 # For each of these it takes a while to make cases; the shape of their answers is seen below.
 LONG = {
@@ -43,6 +44,7 @@ LONG = {
     "POST /v1/responses",
     "POST /v1/responses/input_tokens",
     "POST /cache/explain",
+    "POST /cache/hint",
     "POST /tokenize",
     "POST /detokenize",
     "PUT /generate",

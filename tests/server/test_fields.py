@@ -25,6 +25,7 @@ SHORT: dict[str, dict[str, Any]] = {
     "/detokenize": {"tokens": [1]},
     "/abort_request": {"rid": "a"},
     "/cache/explain": {"prompt": "hi"},
+    "/cache/hint": {"prompt": "hi", "cache_hint": "session_end"},
 }
 # What sglang-router 0.3.2 and vllm-router 0.1.17 make of requests that have none of it.
 ROUTED: list[tuple[str, dict[str, Any]]] = [

@@ -27,11 +27,12 @@ BODIES = {
     "/detokenize": {"tokens": [1]},
     "/abort_request": {"rid": "mine"},
     "/cache/explain": {"prompt": "hello"},
+    "/cache/hint": {"prompt": "hello", "cache_hint": "session_end"},
 }
-# Each route's own schema; /cache/explain has one for each route whose body it takes.
+# Each route's own schema; these have one for each route whose body they take.
 SCHEMAS = {path: [body] for path, body in BODIES.items()} | {
-    "/cache/explain": [
-        {**BODIES[path], "route": path}
+    about: [
+        {**BODIES[path], **hint, "route": path}
         for path in (
             "/v1/chat/completions",
             "/v1/completions",
@@ -40,6 +41,7 @@ SCHEMAS = {path: [body] for path, body in BODIES.items()} | {
             "/generate",
         )
     ]
+    for about, hint in (("/cache/explain", {}), ("/cache/hint", {"cache_hint": "session_end"}))
 }
 QUICK = {"/v1/responses"}
 

@@ -18,6 +18,7 @@ ONE_OF_EACH_KIND = [
     "page size 16, warm",
     "namespaces",
     "small pool, pages of 16",
+    "small pool, learned",
     "preemption",
 ]
 SECOND_OF_THREE = {

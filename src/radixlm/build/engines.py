@@ -15,7 +15,7 @@ from radixlm.core.errors import InvalidRequestError
 from radixlm.core.keys import Key
 from radixlm.core.misses import Explained
 from radixlm.core.reports import MAX_WAITING, TreeQuery, TreeSnapshot
-from radixlm.core.request import GenerateRequest, Namespace, RequestOutput
+from radixlm.core.request import GenerateRequest, Hint, Namespace, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineCore, EngineStats, Limits, collect
 from radixlm.engine.adapter_names import Adapters
@@ -245,6 +245,12 @@ class AsyncEngine(_LocalEngine):
     async def unload_lora_adapter(self, name: str) -> None:
         """As Engine.unload_lora_adapter."""
         await asyncio.wrap_future(self.adapters.unload(name))
+
+    async def hint(self, prompt: Prompt, hint: Hint, *, namespace: Namespace | None = None) -> int:
+        """Say what comes after a prompt that was answered; returns how much of it is cached."""
+        key, own = self._key(prompt), namespace or Namespace()
+        hinted = self.client.ask(lambda core: core.cache.hint(key, own, hint))
+        return await asyncio.wrap_future(hinted)
 
     def health(self) -> None:
         """Raise EngineDeadError, with the reason, when the engine is gone."""

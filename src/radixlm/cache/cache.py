@@ -21,6 +21,7 @@ from radixlm.core.errors import ConfigError, InvalidKeyError, PinError
 from radixlm.core.keys import Key, KeyLike, Slots, as_trusted_key
 from radixlm.core.misses import POOL_SCALES, Explained, MissReason, MissReport
 from radixlm.core.moves import NOWHERE, Place
+from radixlm.core.request import Hint
 
 # Trimming a leaf copies what is left of it, so decoding under pressure must not do it per token,
 # and what is freed together is a longer run. A quantum is a small share of the pool, and so are
@@ -277,6 +278,18 @@ class RadixCache:
         """Let go of a pin. Raises PinError when there is no such pin (any more)."""
         self.pins.expire()
         self.pins.remove(pin_id)
+
+    def hint(self, key: KeyLike, namespace: Hashable, hint: Hint) -> int:
+        """Tell a policy that learns what comes after requests for `key`, which are over; returns of
+        how many cached tokens. What running requests hold is theirs. O(nodes on the path).
+        """
+        match, learned = self.tree.match_prefix(key, namespace), self.tree.order.learned
+        if match.node is not None and learned is not None:
+            learned.now = self.tree.uses
+            for node in upward(match.node):
+                if not node.lock_ref and node.end:
+                    learned.hinted(node, hint.place)
+        return match.length
 
     def holders(self, key: KeyLike) -> dict[Hashable, int]:
         """How many tokens of `key` each namespace holds: for operators, not for requests."""

@@ -49,8 +49,8 @@ class Lease:
     node: where the committed tokens end. reserve: slots in whole pages, for the next tokens, so
     that they lie in long runs; it can be taken back. known: tokens that had been computed before it
     was acquired, wherever they were by then. expected: tokens that pools of POOL_SCALES
-    times the size would have had cached, or host memory and the disk. hint: what its holder
-    knows of what comes after it; to be set.
+    times the size would have had cached, or host memory and the disk. hint: what is known
+    of what comes after it; set by its owner.
     """
 
     def __init__(

@@ -121,6 +121,7 @@ _PER_BLOCK = [str(2**bits) for bits in range(BLOCK_TOKENS.bit_length())]
     is_flag=True,
     help="Change one thing at a time (pool, policy, order, disk), and say what pays.",
 )
+@click.option("--no-hints", is_flag=True, help="Leave out what calls say of what comes after.")
 @click.option("--url", help="Play TRACE against this server, in real time, instead.")
 @click.option("--api-key", envvar="RADIXLM_API_KEY", help="For --url.")
 @click.option("--json", "path", type=click.Path(path_type=Path), help="Write JSON lines here.")
@@ -133,15 +134,15 @@ def command(trace: str | None, **options: Any) -> None:
     a virtual clock. Flags of cache and order may be given several times: each goes with each.
 
     TRACE is a file of JSON lines (Mooncake's; what `radixlm serve --record-trace` wrote; messages),
-    a folder of such, or chats, agents, few-shot, rag or trees, which are made up. See
-    docs/simulator.md.
+    a folder of such, or chats, agents, hinted, few-shot, rag or trees, which are made up.
+    See docs/simulator.md.
     """
     if options["calibrate"]:
         _calibrate(options)
         return
     if trace is None:
         raise click.UsageError("Missing argument 'TRACE'.")
-    names = ("model", "limit", "rate", "think", "seed")
+    names = ("model", "limit", "rate", "think", "seed", "no_hints")
     source = Source(
         trace,
         tokens_per_block=int(options["tokens_per_block"]),

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from radixlm.core.keys import Key
-from radixlm.core.request import Breakpoint
+from radixlm.core.request import Breakpoint, Hint
 
 # In the first line of a trace, which holds no request: the format's version.
 HEADER = "radixlm_trace"
@@ -37,6 +37,7 @@ class Recorded:
     priority: int = 0
     max_tokens: int = 0
     breakpoints: tuple[Breakpoint, ...] = ()
+    hint: Hint = Hint.NONE
     gap: float | None = None
 
 
@@ -55,7 +56,7 @@ def trace_line(request: Recorded) -> bytes:
         "namespace": request.namespace,
         "tenant": request.tenant,
         "priority": request.priority,
-        "hints": {"breakpoints": request.breakpoints} if request.breakpoints else {},
+        "hints": _hints(request),
     }
     times = ("timestamp", "gap")
     said = {
@@ -64,6 +65,15 @@ def trace_line(request: Recorded) -> bytes:
         if value or (name in times and value is not None)
     }
     return json.dumps(said, separators=(",", ":")).encode() + b"\n"
+
+
+def _hints(request: Recorded) -> dict[str, Any]:
+    hints: dict[str, Any] = {}
+    if request.breakpoints:
+        hints["breakpoints"] = request.breakpoints
+    if request.hint is not Hint.NONE:
+        hints["next"] = request.hint
+    return hints
 
 
 class PrefixHasher:

@@ -20,7 +20,7 @@ from radixlm.core.errors import (
     counted,
 )
 from radixlm.core.keys import Key, KeyLike, as_key
-from radixlm.core.request import Breakpoint, GenerateRequest, Namespace
+from radixlm.core.request import Breakpoint, GenerateRequest, Hint, Namespace
 from radixlm.core.sampling import SamplingParams
 from radixlm.structured_output import Compiled, Compiler
 
@@ -186,6 +186,7 @@ class RequestFields(TypedDict, total=False):
     priority: int
     tenant: str
     breakpoints: Sequence[Breakpoint]
+    hint: Hint
 
 
 def new_request(
@@ -208,6 +209,7 @@ def _check_types(request: GenerateRequest) -> None:
         ("priority", int, "an integer"),
         ("tenant", str, "text"),
         ("namespace", Namespace, "a Namespace"),
+        ("hint", Hint, "a Hint"),
     ):
         value = getattr(request, name)
         if not isinstance(value, kind) or isinstance(value, bool):

@@ -25,7 +25,7 @@ from radixlm.core.errors import (
 from radixlm.core.keys import Key
 from radixlm.core.misses import Explained
 from radixlm.core.reports import MAX_WAITING, TreeQuery
-from radixlm.core.request import GenerateRequest, Namespace, RequestOutput
+from radixlm.core.request import GenerateRequest, Hint, Namespace, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineStats
 from radixlm.engine.input_processor import Prompt, new_request, prompt_key
@@ -214,12 +214,23 @@ class Fleet:
     ) -> Explained:
         """As AsyncEngine.explain, by the replica that has most of the prompt."""
         key, own = self._key(prompt), namespace or Namespace()
-        offers = await self.offers(own, key)
-        best = max(offers, key=lambda offer: offer.cached).replica if offers else None
+        best = await self._holder(own, key)
         explained: Explained = _sound(
             await self._handle.explain.remote(key, own, everywhere=everywhere, replica=best)
         )
         return explained
+
+    async def hint(self, prompt: Prompt, hint: Hint, *, namespace: Namespace | None = None) -> int:
+        """As AsyncEngine.hint, to the replica that has most of the prompt."""
+        key, own = self._key(prompt), namespace or Namespace()
+        best = await self._holder(own, key)
+        hinted: int = _sound(await self._handle.hint.remote(key, hint, namespace=own, replica=best))
+        return hinted
+
+    async def _holder(self, namespace: Namespace, key: Key) -> str | None:
+        """Which replica has most of a prompt."""
+        offers = await self.offers(namespace, key)
+        return max(offers, key=lambda offer: offer.cached).replica if offers else None
 
     async def close(self) -> None:
         self._looking.cancel()

@@ -14,7 +14,7 @@ from radixlm.core.config import EngineConfig
 from radixlm.core.errors import EngineDeadError, RadixLMError
 from radixlm.core.misses import Explained
 from radixlm.core.reports import TreeQuery
-from radixlm.core.request import GenerateRequest, Namespace, RequestOutput
+from radixlm.core.request import GenerateRequest, Hint, Namespace, RequestOutput
 from radixlm.engine import Limits
 from radixlm.engine.input_processor import Prompt
 from radixlm.engine.watching import Scene, SceneChange
@@ -113,6 +113,19 @@ class Replica:
     ) -> Explained | RadixLMError:
         try:
             return await self._engine.explain(prompt, namespace=namespace, everywhere=everywhere)
+        except RadixLMError as error:
+            return error
+
+    async def hint(
+        self,
+        prompt: Prompt,
+        hint: Hint,
+        *,
+        namespace: Namespace | None,
+        replica: str | None = None,  # noqa: ARG002
+    ) -> int | RadixLMError:
+        try:
+            return await self._engine.hint(prompt, hint, namespace=namespace)
         except RadixLMError as error:
             return error
 

@@ -314,6 +314,7 @@ class Scheduler:
             priority=state.request.priority,
             match=self.waiting_room.match(state),
         )
+        lease.hint = state.request.hint
         slots = lease.extend(min(state.n_tokens - lease.cached, budget))
         if slots is None:
             lease.release()

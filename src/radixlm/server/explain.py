@@ -1,4 +1,6 @@
-"""/cache/explain: why a prompt would miss now, said without running it."""
+"""/cache/explain: why a prompt would miss now, said without running it; /cache/hint: what comes
+after one that was run.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
-from radixlm.core.errors import EngineDeadError, QueueFullError
-from radixlm.core.request import Namespace
+from radixlm.core.errors import EngineDeadError, InvalidRequestError, QueueFullError
+from radixlm.core.request import Hint, Namespace
 from radixlm.server import explain_body as bodies
 from radixlm.server.anthropic.messages_routes import message_task
 from radixlm.server.http.body import in_callers_words
@@ -43,6 +45,12 @@ class Explanation(TypedDict):
 
     reports: list[CacheReport]
     longer_elsewhere: NotRequired[list[list[Held]]]
+
+
+class Hinted(TypedDict):
+    """cached_tokens: of each prompt, those that are cached, of which the policy knows it now."""
+
+    cached_tokens: list[int]
 
 
 async def _generation_of(request: Request, body: bodies.ExplainBody) -> Generation:
@@ -109,6 +117,34 @@ async def explain(
             holders = cast("Mapping[Namespace, int]", explained.holders)
             longer = _longer(holders, namespace, explained.report.cached)
             answer.setdefault("longer_elsewhere", []).append(longer)
+    return JSONResponse(answer)
+
+
+@router.post(
+    "/cache/hint",
+    response_model=Hinted,
+    dependencies=[Depends(check_room)],
+    responses=noted(
+        *(NotFoundError, QueueFullError, EngineDeadError),
+        example={"prompt": "The capital of France is", "cache_hint": "session_end"},
+    ),
+)
+async def hint(
+    request: Request, body: Annotated[bodies.ExplainBody, ReadAs(bodies.explain_body)]
+) -> Response:
+    """Say by cache_hint or cache_ttl what comes after a prompt that was answered; it is not run.
+
+    The body is that of a request to any route that computes a prompt. Only the request's own
+    namespace is meant.
+    """
+    said = body.hint()
+    if said is Hint.NONE:
+        raise InvalidRequestError("give cache_hint or cache_ttl", param="cache_hint")
+    generation = await _generation_of(request, body)
+    answer: Hinted = {"cached_tokens": []}
+    namespace, engine = generation.requests[0].namespace, service_of(request).engine
+    for key in generation.prompts:
+        answer["cached_tokens"].append(await engine.hint(key, said, namespace=namespace))
     return JSONResponse(answer)
 
 

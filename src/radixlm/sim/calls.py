@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from radixlm.core.keys import Key
-from radixlm.core.request import Breakpoint, Namespace
+from radixlm.core.request import Breakpoint, Hint, Namespace
 
 # Of what was wrong, as many are kept with their lines; all are counted.
 MOST_SHOWN = 20
@@ -28,6 +28,7 @@ class Call:
     tenant: str = ""
     priority: int = 0
     breakpoints: tuple[Breakpoint, ...] = ()
+    hint: Hint = Hint.NONE
     max_tokens: int = 0
     where: str = ""
 

@@ -1,6 +1,6 @@
-"""Sessions that nobody recorded: chats, agents with tools, few-shot prompts, retrieved documents,
-trees of thoughts. Equal seeds give equal tokens. Sizes in tokens; of a session only as much is kept
-as it holds.
+"""Sessions that nobody recorded: chats, agents with tools, agents that say what comes next,
+few-shot prompts, retrieved documents, trees of thoughts. Equal seeds give equal tokens. Sizes in
+tokens; of a session only as much is kept as it holds.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from types import MappingProxyType
 import numpy as np
 
 from radixlm.core.keys import Key
+from radixlm.core.request import Hint
 from radixlm.sim.calls import Call, Session
 
 VOCABULARY = 30_000
@@ -46,10 +47,12 @@ class Maker:
     def pause(self, mean: float) -> float:
         return float(self.random.exponential(mean))
 
-    def call(self, prompt: Key, low: int, high: int = 0, gap: float = 0.0) -> Call:
+    def call(
+        self, prompt: Key, low: int, high: int = 0, gap: float = 0.0, hint: Hint = Hint.NONE
+    ) -> Call:
         self._calls += 1
-        answer = self.tokens(low, high)
-        return Call(prompt, answer, gap=gap, where=f"{self._name}, call {self._calls}")
+        answer, where = self.tokens(low, high), f"{self._name}, call {self._calls}"
+        return Call(prompt, answer, gap=gap, hint=hint, where=where)
 
     def session(self, *calls: Call) -> Session:
         """It comes some time after the one before."""
@@ -79,6 +82,27 @@ def agents(make: Maker) -> Iterator[Session]:
         calls = list[Call]()
         for _ in range(make.size(4, 25)):
             calls.append(make.call(history, 30, 150, gap=make.pause(2.0) if calls else 0.0))
+            history = np.concatenate((history, calls[-1].answer, make.tokens(30, 800)))
+        yield make.session(*calls)
+
+
+def hinted(make: Maker) -> Iterator[Session]:
+    """Agents as above, chats of people, and sub-agents that are asked once or a few times; each
+    call says truly whether a tool runs, or nothing comes after it. People say nothing.
+    """
+    prompts = [make.tokens(1_000) for _ in range(4)]
+    while True:
+        kind = make.size(0, 2)
+        turns = (make.size(4, 25), make.size(1, 6), make.size(1, 4))[kind]
+        last = (Hint.SESSION_END, Hint.SESSION_END, Hint.SUBAGENT_DONE)[kind]
+        inner = (Hint.TOOL_RUNNING, Hint.NONE, Hint.TOOL_RUNNING)[kind]
+        pause = (2.0, 30.0, 2.0)[kind]
+        history = np.concatenate((prompts[make.size(0, 3)], make.tokens(100, 1_500)))
+        calls = list[Call]()
+        for turn in range(turns):
+            hint = last if turn == turns - 1 else inner
+            gap = make.pause(pause) if calls else 0.0
+            calls.append(make.call(history, 30, 150, gap=gap, hint=hint))
             history = np.concatenate((history, calls[-1].answer, make.tokens(30, 800)))
         yield make.session(*calls)
 
@@ -115,5 +139,12 @@ def trees(make: Maker) -> Iterator[Session]:
 
 
 GENERATORS: Mapping[str, Callable[[Maker], Iterator[Session]]] = MappingProxyType(
-    {"chats": chats, "agents": agents, "few-shot": few_shot, "rag": rag, "trees": trees}
+    {
+        "chats": chats,
+        "agents": agents,
+        "hinted": hinted,
+        "few-shot": few_shot,
+        "rag": rag,
+        "trees": trees,
+    }
 )

@@ -237,4 +237,5 @@ def _request(name: str, call: Call) -> GenerateRequest:
         priority=call.priority,
         tenant=call.tenant,
         breakpoints=call.breakpoints,
+        hint=call.hint,
     )

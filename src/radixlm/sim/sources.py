@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from radixlm.core.errors import ConfigError
+from radixlm.core.request import Hint
 from radixlm.core.trace_lines import Recorded, header, trace_line
 from radixlm.sim.calls import Problems, Session
 from radixlm.sim.generators import GENERATORS, Maker
@@ -27,6 +28,7 @@ class Source:
     model: whose tokenizer and template make tokens of text. tokens_per_block: see TraceFile. limit:
     most sessions; None is all. rate: times as many a second as in the trace. think: seconds between
     an answer and its session's next call, where the trace does not say. seed: for generators.
+    no_hints: as if nobody had given any.
     """
 
     place: str
@@ -36,6 +38,7 @@ class Source:
     rate: float = 1.0
     think: float = 0.0
     seed: int = 0
+    no_hints: bool = False
 
     @property
     def name(self) -> str:
@@ -43,6 +46,10 @@ class Source:
 
     def open(self, problems: Problems) -> Sessions:
         """Raises ConfigError for a place that holds no trace, ModelError."""
+        opened = self._open(problems)
+        return replace(opened, all=_Unhinted(opened.all)) if self.no_hints else opened
+
+    def _open(self, problems: Problems) -> Sessions:
         if self.place in GENERATORS:
             made = _Generated(self.place, self.seed)
             return Sessions(made, self.limit or GENERATED, self.rate)
@@ -109,6 +116,7 @@ def write_trace(path: Path, sessions: Iterable[Session]) -> int:
                     priority=call.priority,
                     max_tokens=call.max_tokens,
                     breakpoints=call.breakpoints,
+                    hint=call.hint,
                     gap=call.gap if place else None,
                 )
                 file.write(trace_line(recorded))
@@ -123,6 +131,16 @@ class _Generated:
 
     def __iter__(self) -> Iterator[Session]:
         return GENERATORS[self.name](Maker(self.name, self.seed))
+
+
+@dataclass(frozen=True, slots=True)
+class _Unhinted:
+    all: Iterable[Session]
+
+    def __iter__(self) -> Iterator[Session]:
+        for session in self.all:
+            calls = tuple(replace(call, hint=Hint.NONE) for call in session.calls)
+            yield replace(session, calls=calls)
 
 
 @dataclass(frozen=True, slots=True)

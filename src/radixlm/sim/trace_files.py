@@ -18,7 +18,7 @@ import numpy as np
 
 from radixlm.core.errors import ConfigError
 from radixlm.core.keys import Key
-from radixlm.core.request import Breakpoint, Namespace
+from radixlm.core.request import Breakpoint, Hint, Namespace
 from radixlm.core.trace_lines import HEADER
 from radixlm.sim.calls import Call, Problems, Session
 
@@ -203,6 +203,7 @@ def exact_call(fields: Mapping[str, Any], where: str) -> Call:
         tenant=_text(fields, "tenant"),
         priority=_integer(fields, "priority", -_MOST_ID, _MOST_ID, 0),
         breakpoints=_breakpoints(fields, prompt.size),
+        hint=_hint(fields),
         max_tokens=_integer(fields, "max_tokens", 0, MOST_TOKENS, 0),
         where=where,
     )
@@ -269,6 +270,15 @@ def _ids(fields: Mapping[str, Any], name: str, most: int) -> Any:
         odd = int(ids.min() if ids.min() < 0 else ids.max())
         raise BadLineError(f"{name} are no integers up to {most:,}", str(odd))
     return ids
+
+
+def _hint(fields: Mapping[str, Any]) -> Hint:
+    """hints.next: one of Hint."""
+    hints = fields.get("hints", {})
+    given = hints.get("next", Hint.NONE) if isinstance(hints, dict) else None
+    if given not in list(Hint):
+        raise BadLineError(f"next is not one of {', '.join(Hint)}", f"{given!r:.40}")
+    return Hint(given)
 
 
 def _breakpoints(fields: Mapping[str, Any], most: int) -> tuple[Breakpoint, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from radixlm.core.request import Breakpoint
+from radixlm.core.request import Breakpoint, Hint
 from radixlm.sim import trace_files
 from radixlm.sim.calls import MOST_SHOWN, Problems
 from radixlm.sim.sources import Source
@@ -114,7 +114,7 @@ def test_recorded_requests_have_all_that_matters(read):
             tenant="b",
             priority=2,
             max_tokens=7,
-            hints={"breakpoints": [[2, 300]]},
+            hints={"breakpoints": [[2, 300]], "next": "tool_running"},
         )
     )
     (call,) = session.calls
@@ -123,6 +123,7 @@ def test_recorded_requests_have_all_that_matters(read):
     assert (call.namespace.cache_salt, call.tenant, call.priority) == ("a", "b", 2)
     assert call.max_tokens == 7
     assert call.breakpoints == (Breakpoint(2, 300),)
+    assert call.hint is Hint.TOOL_RUNNING
 
 
 @pytest.mark.parametrize(
@@ -132,6 +133,7 @@ def test_recorded_requests_have_all_that_matters(read):
         ({"namespace": 3}, "namespace is no text: 3"),
         ({"hints": []}, "hints are no object"),
         ({"hints": {"breakpoints": [[0, 1]]}}, "a breakpoint is no [tokens, seconds]: [0, 1]"),
+        ({"hints": {"next": 7}}, "next is not one of none, tool_running, "),
         ({"hints": {"breakpoints": [7]}}, "a breakpoint is no [tokens, seconds]: 7"),
         ({"priority": "high"}, "priority is not from"),
     ],

@@ -94,6 +94,7 @@ class Generation:
                 priority=fields.priority or 0,
                 tenant=tenant,
                 breakpoints=breakpoints,
+                hint=fields.hint(breakpoints),
             )
             for prompt, (key, own) in enumerate(zip(keys, params, strict=True))
             for place in range(n)
@@ -191,6 +192,7 @@ def _recorded(
         priority=request.priority,
         max_tokens=service.engine.limits.resolve_max_tokens(request.key, request.params),
         breakpoints=request.breakpoints,
+        hint=request.hint,
     )
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from radixlm.core.errors import wrong
-from radixlm.core.request import Namespace
+from radixlm.core.request import Breakpoint, Hint, Namespace
 from radixlm.core.sampling import MAX_LOGIT_BIAS, MAX_LOGPROBS, NUMBERS, SamplingParams
 from radixlm.server.http.body import Body, ListOf, named
 from radixlm.server.http.fields import MESSAGE_ECHOES, MESSAGE_NO_OPS, REQUEST_NO_OPS, TOKEN_KEY
@@ -89,7 +89,8 @@ class SamplingFields(TokenFields, answers.GrammarFields):
 
 class CacheFields(Body):
     """Whose cache a request may share, and how urgent it is. cache_report: tell beside the usage
-    why no more of its prompt was cached.
+    why no more of its prompt was cached. cache_hint: what comes after it. cache_ttl: after as many
+    seconds what was computed for it is of no use; a hint as well.
     """
 
     # Bounded, for it is kept as long as a single token that was cached under it.
@@ -97,6 +98,16 @@ class CacheFields(Body):
     extra_key: Annotated[str, Field(max_length=MAX_SALT_LENGTH)] | None = None
     priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
     cache_report: bool | None = None
+    cache_hint: Literal["tool_running", "session_end", "subagent_done"] | None = None
+    cache_ttl: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+
+    def hint(self, breakpoints: Sequence[Breakpoint] = ()) -> Hint:
+        """What the policy learns: what is said, else how long, else that something is marked."""
+        if self.cache_hint is not None:
+            return Hint(self.cache_hint)
+        if self.cache_ttl is not None:
+            return Hint.of_seconds(self.cache_ttl)
+        return Hint.MARKED if breakpoints else Hint.NONE
 
     @property
     def namespace(self) -> Namespace:

@@ -9,7 +9,7 @@ from radixlm.build import ModelInfo
 from radixlm.core.config import EngineConfig
 from radixlm.core.misses import Explained
 from radixlm.core.reports import MAX_WAITING, TreeQuery
-from radixlm.core.request import GenerateRequest, Namespace, RequestOutput
+from radixlm.core.request import GenerateRequest, Hint, Namespace, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineStats, Limits
 from radixlm.engine.input_processor import Prompt
@@ -56,3 +56,6 @@ class ServedEngine(Protocol):
     async def explain(
         self, prompt: Prompt, *, namespace: Namespace | None = None, everywhere: bool = False
     ) -> Explained: ...
+    async def hint(
+        self, prompt: Prompt, hint: Hint, *, namespace: Namespace | None = None
+    ) -> int: ...

@@ -97,6 +97,8 @@ class CacheFields(Body):
     extra_key: Annotated[str, Field(max_length=MAX_SALT_LENGTH)] | None = None
     priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
     cache_report: bool | None = None
+    # The name of an adapter that is loaded.
+    lora_path: str | None = None
 
     @property
     def namespace(self) -> Namespace:

@@ -9,8 +9,10 @@ import json
 import socket
 import threading
 import time
+import zlib
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,8 +24,10 @@ from radixlm.build import AsyncEngine, Loaded, ModelInfo
 from radixlm.cache import RadixCache
 from radixlm.core.batch import ScheduledBatch, ScheduledRow, StepResult
 from radixlm.core.config import EngineConfig
+from radixlm.core.errors import CheckpointError
 from radixlm.core.request import GenerateRequest, RequestOutput
 from radixlm.engine import EngineClient, EngineCore, InputProcessor, Limits
+from radixlm.engine.adapter_names import Adapters
 from radixlm.engine.engine_core import Runner
 from radixlm.engine.watching import Journal
 from radixlm.scheduler import Scheduler, make_order
@@ -83,6 +87,24 @@ class SlowRunner:
         return self._runner.execute(batch)
 
 
+class FolderShelf:
+    """Adapters without weights: an id is by what a folder's adapter_config.json holds."""
+
+    def __init__(self) -> None:
+        self.ids: set[str] = set()
+
+    def put(self, name: str, folder: Path) -> str:
+        path = folder / "adapter_config.json"
+        if not path.is_file():
+            raise CheckpointError(f"{folder} has no adapter_config.json")
+        adapter_id = f"{name}@{zlib.crc32(path.read_bytes()):08x}"
+        self.ids.add(adapter_id)
+        return adapter_id
+
+    def drop(self, adapter_id: str) -> None:
+        self.ids.remove(adapter_id)
+
+
 def fake_engine(
     *,
     seconds: float = 0.0,
@@ -132,6 +154,7 @@ def fake_engine(
         EngineCore(scheduler, cache, runner, tokenizer, masks=masks, journal=journal),
         InputProcessor(limits, frozenset(eos), grammars),
         max_queued_requests=config.max_queued_requests,
+        adapters=Adapters(FolderShelf()),
     )
     info = ModelInfo(
         name=NAME,

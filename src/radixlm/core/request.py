@@ -21,6 +21,15 @@ class Namespace(NamedTuple):
     cache_salt: str = ""
     extra_key: str = ""
 
+    @property
+    def adapter(self) -> str:
+        """Its name: an id ends with a digest of its weights.
+
+        >>> Namespace(adapter_id="fr@1f00").adapter
+        'fr'
+        """
+        return self.adapter_id.rpartition("@")[0] or self.adapter_id
+
     def packed(self) -> bytes:
         """As a store on disk keeps it.
 

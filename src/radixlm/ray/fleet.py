@@ -21,6 +21,7 @@ from radixlm.core.errors import (
     QueueFullError,
     RadixLMError,
     counted,
+    wrong,
 )
 from radixlm.core.keys import Key
 from radixlm.core.misses import Explained
@@ -28,6 +29,7 @@ from radixlm.core.reports import MAX_WAITING, TreeQuery
 from radixlm.core.request import GenerateRequest, Hint, Namespace, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineStats
+from radixlm.engine.adapter_names import AdapterNames
 from radixlm.engine.input_processor import Prompt, new_request, prompt_key
 from radixlm.engine.watching import Scene, SceneChange
 from radixlm.ray.desk import Desk
@@ -43,6 +45,7 @@ _MOST_TRIES = 5
 _SECONDS_TO_NEXT_TRY = 0.5
 _SECONDS_BETWEEN_LOOKS, _SECONDS_AT_START = 1.0, 0.1
 _SILENT_SECONDS = 30.0
+_FIXED = "replicas have the adapters of --lora-paths; deploy with others there"
 
 
 class Fleet:
@@ -63,6 +66,7 @@ class Fleet:
         self.config: EngineConfig = described.config
         self.info, self.limits = replace(described.info, routed=True), described.limits
         self.tokenizer, self.chat_template = tokenizer, chat_template
+        self.adapters = AdapterNames(described.adapters)
         self._handle, self._desk = handle, desk
         self._under_way: set[str] = set()
         self._replicas: list[Reported] = []
@@ -190,6 +194,14 @@ class Fleet:
     async def flush_cache(self) -> bool:
         """As AsyncEngine.flush_cache, of all replicas."""
         return all(await self._handle.broadcast("flush_cache").results_async())
+
+    async def load_lora_adapter(self, name: str, path: str) -> None:  # noqa: ARG002
+        """Replicas that are started later would not have it. Raises InvalidRequestError."""
+        raise wrong("lora_name", f"{name!r:.80}: {_FIXED}")
+
+    async def unload_lora_adapter(self, name: str) -> None:
+        """As load_lora_adapter."""
+        raise wrong("lora_name", f"{name!r:.80}: {_FIXED}")
 
     async def look(self, query: TreeQuery) -> Scene:
         """As AsyncEngine.look, of the replica that the query names."""

@@ -16,6 +16,7 @@ from radixlm.core.misses import Explained
 from radixlm.core.reports import TreeQuery
 from radixlm.core.request import GenerateRequest, Hint, Namespace, RequestOutput
 from radixlm.engine import Limits
+from radixlm.engine.adapter_names import Adapter
 from radixlm.engine.input_processor import Prompt
 from radixlm.engine.watching import Scene, SceneChange
 from radixlm.ray.desk import Desk
@@ -29,6 +30,7 @@ class Described(NamedTuple):
     config: EngineConfig
     info: ModelInfo
     limits: Limits
+    adapters: dict[str, Adapter]
 
 
 class Placed(NamedTuple):
@@ -58,7 +60,8 @@ class Replica:
         self._engine.health()
 
     def describe(self) -> Described:
-        return Described(self._engine.config, self._engine.info, self._engine.limits)
+        adapters = dict(self._engine.adapters.named)
+        return Described(self._engine.config, self._engine.info, self._engine.limits, adapters)
 
     async def generate(
         self, request: GenerateRequest, choice: Choice | None = None

@@ -86,7 +86,7 @@ async def explain(request: Request, body: RouteBody) -> Response:
     """Where a prompt would go now, and what it would cost each replica; it is not run."""
     service, tenant = service_of(request), tenant_of(request)
     key = service.key(body.prompt, add_special_tokens=True, param="prompt")
-    namespace = service.isolated(body.namespace, tenant)
+    namespace = service.isolated(service.namespace_of(body), tenant)
     offers = await cast("Fleet", service.engine).offers(namespace, key)
     out: OffersOut = {
         "prompt_tokens": key.size,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import lru_cache
+from typing import Any
 
 from fastapi import FastAPI
 from prometheus_client.core import Metric
@@ -26,6 +27,7 @@ from radixlm.server.pipeline.served_engine import ServedEngine
 from radixlm.server.pipeline.service import Service
 from radixlm.server.responses.response_store import ResponseStore
 from radixlm.server.responses.responses_routes import router as responses_router
+from radixlm.server.sglang.adapter_routes import router as adapter_router
 from radixlm.server.sglang.sglang_routes import router as native_router
 from radixlm.server.sglang.tokenize import router as tokenize_router
 
@@ -34,6 +36,7 @@ _ROUTERS = (
     responses_router,
     messages_router,
     native_router,
+    adapter_router,
     tokenize_router,
     explain_router,
     cache_router,
@@ -74,9 +77,14 @@ def create_app(
         more_metrics=more_metrics,
     )
     api_routes = [*API_ROUTES, *more_routes]
-    served = Served(served_model_name, engine.info.vocab_size, service.longest)
     app = FastAPI(title="RadixLM", docs_url=None, redoc_url=None)
-    app.openapi = cache(lambda: document(api_routes, config, served))  # type: ignore[method-assign]
+
+    @lru_cache(maxsize=1)
+    def document_for(names: tuple[str, ...]) -> dict[str, Any]:
+        served = Served(names, engine.info.vocab_size, service.longest)
+        return document(api_routes, config, served)
+
+    app.openapi = lambda: document_for(service.model_names)  # type: ignore[method-assign]
     app.state.service = service
     in_memory = replace(config, response_store=None)
     app.state.responses = responses or ResponseStore.from_config(in_memory)

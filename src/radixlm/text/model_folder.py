@@ -112,8 +112,7 @@ def _adapter(folder: Path) -> UnsupportedModelError:
     whose = f" for the model {base!r:.200}" if base else ""
     return UnsupportedModelError(
         f"{str(folder)!r} is a LoRA adapter{whose}, not a model (it has an adapter_config.json); "
-        "adapters are not supported yet. Merge it into its model (`merge_and_unload` of peft, then "
-        "`save_pretrained`) and serve the result, or serve the model without it",
+        f"serve that with --lora-paths {shlex.quote(str(folder))}",
         commands=fetching(known) if known else (),
     )
 

@@ -23,7 +23,7 @@ OURS = {
         ("--max-model-len", "--context-length is ours"),
         ("--tensor-parallel-size", "one device"),
         ("--tp-size=2", "one device"),
-        ("--enable-lora", "adapters are not supported yet"),
+        ("--enable-lora", "--lora-paths NAME=FOLDER is ours"),
         ("--gpu-memory-utilization", "--kv-tokens"),
         ("--mem-fraction-static", "--kv-tokens"),
         ("--max-num-seqs", "--max-running-requests is ours"),

@@ -105,6 +105,7 @@ def test_an_adapter_names_its_model(tmp_path):
     known = {"adapter_config.json": {"base_model_name_or_path": "Qwen/Qwen3-0.6B"}}
     error = refused(folder_with(tmp_path / "hub", known))
     assert "is a LoRA adapter for the model 'Qwen/Qwen3-0.6B'" in error.message
+    assert f"--lora-paths {tmp_path / 'hub'}" in error.message
     assert "hf download Qwen/Qwen3-0.6B --local-dir ~/models/Qwen3-0.6B" in error.commands[0]
     local = {"adapter_config.json": {"base_model_name_or_path": "/models/base"}}
     error = refused(folder_with(tmp_path / "local", local))

@@ -81,7 +81,7 @@ def message_task(
     with in_callers_words(NAMES):
         chat, applied = _edited(service, body)
         params, use = params_of(body, service.sampling_defaults), use_of(body)
-        prompt = chat_prompt(service, chat, whose=(tenant, *body.namespace))
+        prompt = chat_prompt(service, chat, whose=(tenant, *service.namespace_of(body)))
         task = task_of(
             *(service, prompt, use, params, body, tenant),
             request_id=new_id("msg"),

@@ -307,7 +307,7 @@ class MessageWriter:
             "id": self._generation.request_id,
             "type": "message",
             "role": "assistant",
-            "model": self._service.model_name,
+            "model": self._generation.adapter or self._service.model_name,
             "content": self._writer.blocks,
             **self._ended(),
             "diagnostics": None,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
@@ -81,7 +81,7 @@ NOT_YET: NotYet = {
     **_with("stop_regex", [], ""),
     **_with("chat_template_content_format", "auto"),
     **_with("tool_call_id moderation audio prediction web_search_options prompt_cache_breakpoint"),
-    **_with("guided_whitespace_pattern lora_path image_url input_audio file structural_tag"),
+    **_with("guided_whitespace_pattern image_url input_audio file structural_tag"),
     **_with("custom_logit_processor prompt_logprobs allowed_token_ids truncate_prompt_tokens"),
     **_with("thinking_token_budget token_ids_logprob input_embeds image_data audio_data"),
     **_with("video_data chat_template"),
@@ -162,10 +162,13 @@ def describe_body(schema: Schema, model: type[BaseModel]) -> None:
     schema[_BODY] = {"strict": strict, "answered": getattr(model, "answered", True)}
 
 
-def fit_schema(schema: Schema, name: str, vocab_size: int, longest: int, *, strict: bool) -> None:
-    """Narrow a body's `schema` to a model: its name, its token ids, prompts and answers that fit.
+def fit_schema(
+    schema: Schema, names: Sequence[str], vocab_size: int, longest: int, *, strict: bool
+) -> None:
+    """Narrow a body's `schema` to a model: its names, its token ids, prompts and answers that fit.
 
-    longest: tokens that prompt and answer may have together. strict: --strict-fields.
+    names: the model's, then those of its adapters. longest: tokens that prompt and answer may have
+    together. strict: --strict-fields.
     """
     body = schema.pop(_BODY, None)
     if body is None:
@@ -177,12 +180,14 @@ def fit_schema(schema: Schema, name: str, vocab_size: int, longest: int, *, stri
         for part in _parts(described):
             _narrow(field, part)
     if "model" in fields:
-        fields["model"] = {"enum": [name, None], "default": None}
+        fields["model"] = {"enum": [*names, None], "default": None}
+    if "lora_path" in fields and "lora_name" not in fields:
+        fields["lora_path"] = {"enum": [*names[1:], None], "default": None}
     limits = {_PROMPTS: vocab_size - 1}
     if body["answered"]:
         limits |= {_STOPS: vocab_size - 1, _LENGTHS: longest - 1}
-    for names, most in limits.items():
-        for field in names & fields.keys():
+    for kinds, most in limits.items():
+        for field in kinds & fields.keys():
             for part in _parts(fields[field]):
                 # One of another width says of itself how much it takes.
                 if part.get("maximum") == _RANGES[field].high:

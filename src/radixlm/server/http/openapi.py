@@ -48,9 +48,11 @@ _SCHEMES: Json = {
 
 
 class Served(NamedTuple):
-    """The model. longest: tokens that prompt and answer may have together."""
+    """names: of the model, then of its adapters. longest: tokens that prompt and answer may have
+    together.
+    """
 
-    name: str
+    names: tuple[str, ...]
     vocab_size: int
     longest: int
 

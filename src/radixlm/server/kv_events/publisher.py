@@ -210,7 +210,7 @@ def events_of(change: Stored | Removed, block_size: int) -> Iterator[Event]:
         "block_size": block_size,
         "lora_id": None,
         "medium": MEDIUM,
-        "lora_name": namespace.adapter_id or None,
+        "lora_name": namespace.adapter or None,
     }
     keys = [_extra_keys(namespace, change.first + at) for at in range(len(change.hashes))]
     if any(keys):

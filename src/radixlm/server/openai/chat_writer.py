@@ -118,7 +118,7 @@ class OpenAIWriter(ABC):
             "id": self._generation.request_id,
             "object": kind,
             "created": self._created,
-            "model": self._service.model_name,
+            "model": self._generation.adapter or self._service.model_name,
             "system_fingerprint": self._service.fingerprint,
         }
 

@@ -26,7 +26,9 @@ from radixlm.server.pipeline.service import Service, check_room, service_of, ten
 
 
 class ModelCard(TypedDict):
-    """created: in seconds since 1970. max_model_len: tokens of prompt and answer."""
+    """created: in seconds since 1970. max_model_len: tokens of prompt and answer. parent: the model
+    that an adapter adds to.
+    """
 
     id: str
     object: Literal["model"]
@@ -34,6 +36,7 @@ class ModelCard(TypedDict):
     owned_by: str
     shutdown_date: None
     max_model_len: int
+    parent: str | None
 
 
 class ModelList(TypedDict):
@@ -64,13 +67,13 @@ class ModelPage(TypedDict):
     last_id: str
 
 
-def model_info(service: Service) -> AnthropicModel:
-    """The model that is served, as Anthropic shapes it."""
+def model_info(service: Service, name: str) -> AnthropicModel:
+    """The model that is served, alone or with an adapter, as Anthropic shapes it."""
     length = service.longest
     return {
         "type": "model",
-        "id": service.model_name,
-        "display_name": service.model_name,
+        "id": name,
+        "display_name": name,
         "created_at": datetime.fromtimestamp(service.created, UTC).isoformat(),
         "lifecycle": "active",
         "line": None,
@@ -82,15 +85,16 @@ def model_info(service: Service) -> AnthropicModel:
     }
 
 
-def model_card(service: Service) -> ModelCard:
-    """The model that is served, as OpenAI shapes it."""
+def model_card(service: Service, name: str) -> ModelCard:
+    """The model that is served, alone or with an adapter, as OpenAI shapes it."""
     return {
-        "id": service.model_name,
+        "id": name,
         "object": "model",
         "created": service.created,
         "owned_by": "radixlm",
         "shutdown_date": None,
         "max_model_len": service.engine.info.context_length,
+        "parent": None if name == service.model_name else service.model_name,
     }
 
 
@@ -144,12 +148,16 @@ async def completions(request: Request, body: CompletionBody) -> Response:
     responses=noted(error=Error | MessagesError),
 )
 async def models(request: Request) -> Response:
-    """The one model that is served, as a list: OpenAI's, or Anthropic's to its clients."""
+    """The model that is served, alone and with each adapter: OpenAI's list, or Anthropic's to its
+    clients.
+    """
     service = service_of(request)
+    names = service.model_names
     if for_anthropic(request.scope):
-        page = {"has_more": False, "first_id": service.model_name, "last_id": service.model_name}
-        return JSONResponse({"data": [model_info(service)], **page})
-    return JSONResponse({"object": "list", "data": [model_card(service)]})
+        page = {"has_more": False, "first_id": names[0], "last_id": names[-1]}
+        return JSONResponse({"data": [model_info(service, name) for name in names], **page})
+    cards = [model_card(service, name) for name in names]
+    return JSONResponse({"object": "list", "data": cards})
 
 
 @router.get(
@@ -162,5 +170,5 @@ async def model(request: Request, name: str) -> Response:
     service = service_of(request)
     service.check_model(name)
     if for_anthropic(request.scope):
-        return JSONResponse(model_info(service))
-    return JSONResponse(model_card(service))
+        return JSONResponse(model_info(service, name))
+    return JSONResponse(model_card(service, name))

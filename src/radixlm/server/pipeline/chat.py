@@ -58,7 +58,7 @@ def chat_task(service: Service, body: ChatBody, tenant: str) -> ChatTask:
     names = body.names
     with in_callers_words(names):
         params, use = body.to_params(service.sampling_defaults), use_of(body)
-        prompt = chat_prompt(service, chat_of(body), whose=(tenant, *body.namespace))
+        prompt = chat_prompt(service, chat_of(body), whose=(tenant, *service.namespace_of(body)))
         return task_of(
             *(service, prompt, use, params, body, tenant),
             request_id=f"chatcmpl-{uuid.uuid4().hex}",

@@ -84,7 +84,7 @@ class Generation:
             )
         if any(not key.size for key in keys):
             raise InvalidRequestError("a prompt has no tokens", param="prompt")
-        namespace = service.isolated(fields.namespace, tenant)
+        namespace = service.isolated(service.namespace_of(fields), tenant)
         requests = [
             GenerateRequest(
                 f"{request_id}-{prompt * n + place}",
@@ -104,6 +104,11 @@ class Generation:
     @property
     def tenant(self) -> str:
         return self.requests[0].tenant
+
+    @property
+    def adapter(self) -> str:
+        """The name of the one that computes it; empty: the model alone."""
+        return self.requests[0].namespace.adapter
 
     @property
     def params(self) -> SamplingParams:

@@ -100,6 +100,8 @@ class CacheFields(Body):
     cache_report: bool | None = None
     cache_hint: Literal["tool_running", "session_end", "subagent_done"] | None = None
     cache_ttl: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    # The name of an adapter that is loaded.
+    lora_path: str | None = None
 
     def hint(self, breakpoints: Sequence[Breakpoint] = ()) -> Hint:
         """What the policy learns: what is said, else how long, else that something is marked."""

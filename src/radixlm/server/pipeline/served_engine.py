@@ -12,6 +12,7 @@ from radixlm.core.reports import MAX_WAITING, TreeQuery
 from radixlm.core.request import GenerateRequest, Hint, Namespace, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineStats, Limits
+from radixlm.engine.adapter_names import AdapterNames
 from radixlm.engine.input_processor import Prompt
 from radixlm.engine.watching import Scene, SceneChange
 from radixlm.text.chat_template import ChatTemplate
@@ -53,6 +54,10 @@ class ServedEngine(Protocol):
     def watch(
         self, query: TreeQuery, *, max_waiting: int = MAX_WAITING, own: bool = False
     ) -> Watched: ...
+    @property
+    def adapters(self) -> AdapterNames: ...
+    async def load_lora_adapter(self, name: str, path: str) -> None: ...
+    async def unload_lora_adapter(self, name: str) -> None: ...
     async def explain(
         self, prompt: Prompt, *, namespace: Namespace | None = None, everywhere: bool = False
     ) -> Explained: ...

@@ -28,6 +28,7 @@ from radixlm.server.http.http_errors import ModelNotFoundError
 from radixlm.server.pipeline.advice import MissWindow
 from radixlm.server.pipeline.answer_memory import AnswerMemory, Span
 from radixlm.server.pipeline.metrics import Counted, Metrics
+from radixlm.server.pipeline.protocol import CacheFields
 from radixlm.server.pipeline.recorder import Recorder
 from radixlm.server.pipeline.served_engine import ServedEngine
 
@@ -140,8 +141,12 @@ class Service:
     ) -> None:
         """more: what other parts count. more_metrics: whole ones, with labels of their own.
         recorder: takes requests that have ended. Raises ModelError
-        for sampling that the model recommends and no request could have.
+        for sampling that the model recommends and no request could have, ConfigError for an adapter
+        with the model's name.
         """
+        if model_name in engine.adapters.named:
+            text = f"--lora-paths: an adapter can not have the model's name {model_name!r:.80}"
+            raise errors.ConfigError(f"{text}; give it another as NAME=FOLDER")
         info, self.clock = engine.info, WallClock()
         self.engine, self.model_name, self.config = engine, model_name, config
         self.created = int(time.time())
@@ -168,11 +173,30 @@ class Service:
         self.recorder = recorder
 
     def check_model(self, name: str | None) -> None:
-        """Raise ModelNotFoundError when a request names another model."""
-        if name is not None and name != self.model_name:
+        """Raise ModelNotFoundError when a request names another model, and no adapter either."""
+        if name not in (None, *self.model_names):
+            served = " and ".join(map(repr, self.model_names))
+            verb = "are" if len(self.model_names) > 1 else "is"
             raise ModelNotFoundError(
-                f"the model {name!r:.80} is not served here; {self.model_name!r} is", param="model"
+                f"the model {name!r:.80} is not served here; {served} {verb}", param="model"
             )
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """What `model` may be: the model, and it with each adapter."""
+        return (self.model_name, *self.engine.adapters.named)
+
+    def namespace_of(self, fields: CacheFields) -> Namespace:
+        """What a request says of what it may share, with the adapter that it names as `lora_path`,
+        or as its model. Raises InvalidRequestError for one that is not loaded.
+        """
+        named = fields.lora_path
+        model = getattr(fields, "model", None)  # not every such body names one
+        if named is None and model in self.engine.adapters.named:
+            named = model
+        if named is None:
+            return fields.namespace
+        return fields.namespace._replace(adapter_id=self.engine.adapters.id_of(named))
 
     @property
     def longest(self) -> int:

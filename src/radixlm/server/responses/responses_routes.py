@@ -289,7 +289,8 @@ def _task(
     with in_callers_words(chats.NAMES):
         params, use = chats.params_of(body, service.sampling_defaults), chats.use_of(body)
         chat = chats.conversation_of(body, _items_of(turns))
-        prompt_of = partial(chat_prompt, service, whose=(tenant, *body.namespace))
+        whose = (tenant, *service.namespace_of(body))
+        prompt_of = partial(chat_prompt, service, whose=whose)
         if body.truncation == "auto":
             reserved = min(body.max_output_tokens or 1, service.longest // 2)
             prompt = _cut_to_fit(prompt_of, chat, service.longest - reserved)

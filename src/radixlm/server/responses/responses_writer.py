@@ -260,7 +260,7 @@ class ResponseWriter:
             "max_output_tokens": body.max_output_tokens,
             "max_tool_calls": None,
             "metadata": body.metadata or {},
-            "model": self._service.model_name,
+            "model": self._generation.adapter or self._service.model_name,
             "output": self._writer.items,
             "parallel_tool_calls": body.parallel_tool_calls is not False,
             "previous_response_id": body.previous_response_id,

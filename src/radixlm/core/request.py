@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
@@ -52,6 +52,7 @@ class GenerateRequest:
     key: (prompt_tokens,) int32, at least one id. tenant: on whose behalf; they are served in turn.
     priority: higher is more important, to the schedule and the eviction policies of that name.
     breakpoints: what of the prompt is to be kept once it is computed, as far as there is room.
+    trace: W3C's headers, by which the span is named that it is part of.
 
     Set by the engine's input processor: max_tokens, within the context and the pool; seed, so that
     a retracted request draws the same numbers again; stop_token_ids, with the end-of-sequence ids
@@ -69,6 +70,7 @@ class GenerateRequest:
     tenant: str = ""
     breakpoints: tuple[Breakpoint, ...] = ()
     constraint: Constraint | None = None
+    trace: Mapping[str, str] = field(default_factory=dict)
 
 
 class FinishReason(StrEnum):

@@ -35,6 +35,7 @@ from radixlm.server import serve as serving
 from radixlm.server.app import create_app
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.listen import bind, listening
+from radixlm.server.http.tracing import Tracing
 from radixlm.server.kv_events.publisher import KVEventCounts
 from radixlm.server.pipeline.answer import Writer
 from radixlm.server.pipeline.recorder import Recorder
@@ -202,7 +203,7 @@ class Client:
     """Sends requests to an application in this process, one at a time.
 
     responses: the stored ones. kv_events: what was published. recorder: takes requests that ended.
-    flags: ServerConfig's.
+    tracing: their spans. flags: ServerConfig's.
     """
 
     def __init__(
@@ -212,6 +213,7 @@ class Client:
         responses: ResponseStore | None = None,
         kv_events: KVEventCounts | None = None,
         recorder: Recorder | None = None,
+        tracing: Tracing | None = None,
         **flags: Any,
     ) -> None:
         self.engine = engine
@@ -222,6 +224,7 @@ class Client:
             responses=responses,
             kv_events=kv_events,
             recorder=recorder,
+            tracing=tracing,
         )
 
     def request(self, method: str, path: str, **options: Any) -> httpx.Response:

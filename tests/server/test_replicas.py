@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from radixlm.build import Engine
 from radixlm.core.sampling import SamplingParams
 from radixlm.testing.deployed import REPLICA, ROUTER, Deployed, serving, until
+from tests.otlp_collector import Collector, attributes
 
 pytest.importorskip("ray", reason="Ray has no wheel for this platform")
 pytestmark = pytest.mark.slow
@@ -22,8 +24,16 @@ START_SECONDS = 180
 
 
 @pytest.fixture(scope="module")
-def two() -> Iterator[Deployed]:
-    with serving("deploy", "--replicas", "2", "--kv-tokens", "3000") as made:
+def collector() -> Iterator[Collector]:
+    made = Collector()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def two(collector: Collector) -> Iterator[Deployed]:
+    flags = ("--kv-tokens", "3000", "--otlp-endpoint", collector.url)
+    with serving("deploy", "--replicas", "2", *flags) as made:
         yield made
 
 
@@ -65,6 +75,28 @@ def test_replicas_serve_as_one_server(two: Deployed):
     assert explained["cached_tokens"]["device"] > 0
     assert two.client.post("/flush_cache").status_code == 200
     assert two.complete(STORY).json()["cache_report"]["cached_tokens"]["device"] == 0
+
+
+def test_a_trace_goes_from_the_client_to_the_replica(two: Deployed, collector: Collector):
+    trace, above = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    headers = {"traceparent": f"00-{trace}-{above}-01"}
+    body = {"prompt": STORY, "max_tokens": 3, "cache_report": True}
+    answer = two.client.post("/v1/completions", json=body, headers=headers).json()
+
+    def own(name: str) -> Span | None:
+        spans = collector.spans.get(name, [])
+        return next((each for each in spans if each.trace_id.hex() == trace), None)
+
+    names = ("POST /v1/completions", "llm_request", "engine", "decode")
+    assert until(lambda: all(own(name) is not None for name in names), 30) is not None
+    server, request, engine, decode = (own(name) for name in names)
+    assert server.parent_span_id.hex() == above
+    assert request.parent_span_id == server.span_id
+    assert engine.parent_span_id == request.span_id
+    assert decode.parent_span_id == engine.span_id
+    replica = answer["cache_report"]["replica"]
+    assert attributes(request)["radixlm.replica"] == replica
+    assert replica in [each.get("service.instance.id") for each in collector.resources]
 
 
 def metrics(of: Deployed) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
@@ -93,6 +93,7 @@ class GenerateRequest:
     priority: higher is more important, to the schedule and the eviction policies of that name.
     breakpoints: what of the prompt is to be kept once it is computed, as far as there is room.
     hint: what is known of what comes after it.
+    trace: W3C's headers, by which the span is named that it is part of.
 
     Set by the engine's input processor: max_tokens, within the context and the pool; seed, so that
     a retracted request draws the same numbers again; stop_token_ids, with the end-of-sequence ids
@@ -111,6 +112,7 @@ class GenerateRequest:
     breakpoints: tuple[Breakpoint, ...] = ()
     hint: Hint = Hint.NONE
     constraint: Constraint | None = None
+    trace: Mapping[str, str] = field(default_factory=dict)
 
 
 class FinishReason(StrEnum):

@@ -81,7 +81,9 @@ def build(
         graceful_shutdown_timeout_s=_DRAIN_SECONDS,
         graceful_shutdown_wait_loop_s=0.5,
     )
-    bound: Application = ingress.bind(replica.bind(config, APP), settings, APP)
+    bound: Application = ingress.bind(
+        replica.bind(config, APP, settings.otlp_endpoint), settings, APP
+    )
     return bound
 
 

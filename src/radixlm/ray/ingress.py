@@ -16,6 +16,7 @@ from radixlm.ray.replica import Described
 from radixlm.ray.router_routes import ROUTES, replica_metrics
 from radixlm.server.app import create_app
 from radixlm.server.config.server_config import ServerConfig
+from radixlm.server.http.tracing import traced
 from radixlm.server.pipeline.recorder import recording
 from radixlm.server.serve import stored_responses
 from radixlm.text.model_folder import resolve_model
@@ -44,6 +45,7 @@ class Ingress:
             config=settings,
             responses=self._ending.enter_context(stored_responses(settings)),
             recorder=self._ending.enter_context(recording(settings)),
+            tracing=self._ending.enter_context(traced(settings)),
             more_routes=ROUTES,
             more_metrics=lambda: replica_metrics(fleet.replicas()),
         )

@@ -22,6 +22,7 @@ from radixlm.engine.watching import Scene, SceneChange
 from radixlm.ray.desk import Desk
 from radixlm.ray.reporter import Reporter
 from radixlm.routing import Choice
+from radixlm.server.http.tracing import Tracing
 
 
 class Described(NamedTuple):
@@ -48,9 +49,12 @@ class Replica:
     `replica`, of calls that have it, is for TokenRouter alone.
     """
 
-    async def __init__(self, config: EngineConfig, app: str) -> None:  # type: ignore[misc]
+    async def __init__(  # type: ignore[misc]
+        self, config: EngineConfig, app: str, otlp_endpoint: str | None
+    ) -> None:
         """Raises ConfigError, ModelError."""
         self.name = serve.get_replica_context().replica_id.unique_id
+        self._tracing = otlp_endpoint and Tracing(otlp_endpoint, instance=self.name)
         self._engine = AsyncEngine.from_config(config)
         self._reporter = Reporter(self.name, self._engine, Desk(app))
         self._reporter.start()
@@ -70,7 +74,7 @@ class Replica:
         self._reporter.arrived(request)
         yield Placed(self.name, choice)
         try:
-            async with aclosing(self._engine.stream_all([request])) as outputs:
+            async with aclosing(self._stream(request)) as outputs:
                 async for output in outputs:
                     if output.token_ids and not tokens:
                         self._reporter.began(request)
@@ -83,6 +87,17 @@ class Replica:
             yield error
         finally:
             self._reporter.ended(request, tokens if done else None)
+
+    def _stream(self, request: GenerateRequest) -> AsyncGenerator[RequestOutput, None]:
+        if not self._tracing:
+            return self._engine.stream_all([request])
+        return self._tracing.stream(
+            self._engine.stream_all,
+            [request],
+            model=self._engine.model_name,
+            operation="text_completion",
+            phases=True,
+        )
 
     def abort(self, request_ids: frozenset[str]) -> int:
         return self._engine.abort(request_ids)
@@ -139,3 +154,5 @@ class Replica:
         if hasattr(self, "_reporter"):
             self._reporter.close()
             await asyncio.shield(self._engine.close())
+            if self._tracing:
+                self._tracing.close()

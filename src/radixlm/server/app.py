@@ -18,6 +18,7 @@ from radixlm.server.explain import router as explain_router
 from radixlm.server.http.envelope import Envelope
 from radixlm.server.http.openapi import Served, document
 from radixlm.server.http.routes import ReadLimits, Route, install_error_handlers
+from radixlm.server.http.tracing import Tracing
 from radixlm.server.kv_events.publisher import KVEventCounts
 from radixlm.server.openai.openai_routes import router
 from radixlm.server.pages.tree_routes import router as cache_router
@@ -53,6 +54,7 @@ def create_app(
     responses: ResponseStore | None = None,
     kv_events: KVEventCounts | None = None,
     recorder: Recorder | None = None,
+    tracing: Tracing | None = None,
     more_routes: Sequence[Route] = (),
     more_metrics: Callable[[], Iterable[Metric]] = tuple,
 ) -> ASGIApp:
@@ -61,7 +63,7 @@ def create_app(
     served_model_name: the name that clients ask for. config: keys, limits and logs are taken from
     it; without one, the flags' defaults. responses: the stored ones, which stay the caller's to
     close; without it they are kept in memory. kv_events: what was published, for the metrics.
-    recorder: takes requests that have ended, and is the caller's to close.
+    recorder: takes requests that have ended; tracing: their spans; the caller's to close, both.
     more_routes, more_metrics: of an engine that is several.
     Raises ModelError for sampling that the model recommends and no request could have.
     """
@@ -74,6 +76,7 @@ def create_app(
         config,
         lambda: [counted for each in described for counted in each()],
         recorder=recorder,
+        tracing=tracing,
         more_metrics=more_metrics,
     )
     api_routes = [*API_ROUTES, *more_routes]
@@ -95,7 +98,7 @@ def create_app(
     app.router.routes.extend(api_routes)
     app.router.routes.extend(ui_router.routes)  # a page is no part of the API
     install_error_handlers(app, api_routes, service.retry_after)
-    wrapped = Envelope(app, config, service.keys, service.clock)
+    wrapped = Envelope(app, config, service.keys, service.clock, tracing)
     if not config.cors_origin:
         return wrapped
     return CORSMiddleware(  # around it: a browser must be allowed to read refusals, too

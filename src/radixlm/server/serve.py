@@ -33,6 +33,7 @@ from radixlm.server.app import create_app
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.connection import connection_with
 from radixlm.server.http.envelope import UNLOGGED
+from radixlm.server.http.tracing import Tracing, traced
 from radixlm.server.kv_events.publisher import Outlet, Publisher, published
 from radixlm.server.pipeline.recorder import Recorder, recording
 from radixlm.server.responses.response_store import ResponseStore
@@ -119,13 +120,14 @@ def serve(config: EngineConfig, settings: ServerConfig, listener: socket.socket)
     with contextlib.ExitStack() as ending:
         responses = ending.enter_context(stored_responses(settings))
         recorder = ending.enter_context(recording(settings))
+        tracing = ending.enter_context(traced(settings))
         outlet = None
         if settings.kv_events is not None:
             outlet = ending.enter_context(contextlib.closing(Outlet(settings.kv_events)))
         engine = AsyncEngine.from_config(config)
         ending.callback(lambda: asyncio.run(engine.close()))
         publisher = ending.enter_context(published(engine, outlet))
-        _serve(engine, listener, settings, responses, publisher, recorder)
+        _serve(engine, listener, settings, responses, publisher, recorder, tracing)
 
 
 def _serve(
@@ -135,6 +137,7 @@ def _serve(
     responses: ResponseStore,
     publisher: Publisher | None,
     recorder: Recorder | None,
+    tracing: Tracing | None,
 ) -> None:
     name = settings.served_model_name or engine.model_name
     app = create_app(
@@ -144,6 +147,7 @@ def _serve(
         responses=responses,
         kv_events=None if publisher is None else publisher.counts,
         recorder=recorder,
+        tracing=tracing,
     )
     http = http_config(app, settings)
 

@@ -34,6 +34,7 @@ _KEY = written(
 _ORIGIN = written(
     r"\*|https?://[^/\s]+", "is * or an origin like https://example.org, without a path"
 )
+_COLLECTOR = written(r"https?://[^/\s]+(/\S*)?", "is a URL like http://127.0.0.1:4318")
 _ROOT_PATH = written(
     r"(/[\w.~%!$&'()*+,;=:@-]+)*", "is a path like /llm, with a / in front and none behind"
 )
@@ -295,6 +296,12 @@ class ServerConfig:
     )
     record_trace_mb: float = flag(
         1_000.0, "Most megabytes (10^6 bytes) of --record-trace.", number(0.001, 1e9)
+    )
+    otlp_endpoint: str | None = flag(
+        None,
+        "Where spans of requests are sent, by OpenTelemetry over HTTP, as in "
+        "http://127.0.0.1:4318. Default: nowhere.",
+        _COLLECTOR,
     )
     disable_access_log: bool = flag(False, "Do not log a line for each request.", heading="Logs")
     log_health: bool = flag(False, "Log requests for /health that find all well, too.")

@@ -28,6 +28,7 @@ from radixlm.server.http.http_errors import (
     shape_of,
     timed_out,
 )
+from radixlm.server.http.tracing import Tracing
 
 _SCOPE_KEY = "radixlm.exchange"
 # Source: https://www.w3.org/TR/trace-context/#traceparent-header
@@ -153,13 +154,21 @@ class Envelope:
     Plain ASGI: chunks pass one by one as they come, and the client's leaving is seen inside.
     """
 
-    def __init__(self, app: ASGIApp, config: ServerConfig, keys: Keyring, clock: Clock) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        config: ServerConfig,
+        keys: Keyring,
+        clock: Clock,
+        tracing: Tracing | None = None,
+    ) -> None:
         self._app = app
         self._keys = keys
         self._limit = config.request_timeout or None
         self._logs = not config.disable_access_log
         self._unlogged = () if config.log_health else (OPEN_PATH, config.root_path + OPEN_PATH)
         self._clock = clock
+        self._tracing = tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -168,17 +177,26 @@ class Envelope:
         begun = self._clock.now()
         exchange = Exchange(scope, send, begun)
         try:
-            refusal = self._keys.refusal(scope, exchange.tenant)
-            if refusal is None:
-                await self._in_time(exchange, scope, receive)
-            else:
-                await error_response(refusal, exchange.errors.body)(scope, receive, exchange.send)
+            with self._span(exchange, scope):
+                await self._answer(exchange, scope, receive)
         finally:
             exchange.forget()
             # A probe every few seconds that finds all well would bury what is worth reading.
             routine = exchange.status == _OK and exchange.path in self._unlogged
             if self._logs and UNLOGGED not in scope and not routine:
                 log_access(exchange, self._clock.now() - begun)
+
+    def _span(self, exchange: Exchange, scope: Scope) -> contextlib.AbstractContextManager[None]:
+        if self._tracing is None or UNLOGGED in scope:
+            return contextlib.nullcontext()
+        return self._tracing.of_http(scope, exchange.request_id, lambda: exchange.status)
+
+    async def _answer(self, exchange: Exchange, scope: Scope, receive: Receive) -> None:
+        refusal = self._keys.refusal(scope, exchange.tenant)
+        if refusal is None:
+            await self._in_time(exchange, scope, receive)
+        else:
+            await error_response(refusal, exchange.errors.body)(scope, receive, exchange.send)
 
     async def _in_time(self, exchange: Exchange, scope: Scope, receive: Receive) -> None:
         """Cancelling the application aborts its requests in the engine."""

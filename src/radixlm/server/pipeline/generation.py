@@ -163,7 +163,8 @@ async def run(service: Service, generation: Generation) -> AsyncGenerator[Part, 
         times = [RequestTimes(service.metrics) for _ in places]
         answers: list[list[int]] = [[] for _ in places]
         began = time.time()
-        async with aclosing(service.engine.stream_all(generation.requests)) as outputs:
+        chat = generation.outline is not None
+        async with aclosing(service.stream(generation.requests, chat=chat)) as outputs:
             async for output in outputs:
                 choice = places[output.request_id]
                 part = Part(choice, output)

@@ -5,7 +5,15 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager
 from hashlib import blake2b
 from importlib.metadata import version
@@ -19,12 +27,13 @@ from radixlm.build import ModelInfo
 from radixlm.core import errors
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.keys import Key, as_key
-from radixlm.core.request import Namespace
+from radixlm.core.request import GenerateRequest, Namespace, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from radixlm.parsers.style import AnswerStyle
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.envelope import Keyring, exchange_of
 from radixlm.server.http.http_errors import ModelNotFoundError
+from radixlm.server.http.tracing import Tracing
 from radixlm.server.pipeline.advice import MissWindow
 from radixlm.server.pipeline.answer_memory import AnswerMemory, Span
 from radixlm.server.pipeline.metrics import Counted, Metrics
@@ -138,9 +147,11 @@ class Service:
         more: Callable[[], Iterable[Counted]] = tuple,
         recorder: Recorder | None = None,
         more_metrics: Callable[[], Iterable[Metric]] = tuple,
+        *,
+        tracing: Tracing | None = None,
     ) -> None:
         """more: what other parts count. more_metrics: whole ones, with labels of their own.
-        recorder: takes requests that have ended. Raises ModelError
+        recorder: takes requests that have ended. tracing: their spans. Raises ModelError
         for sampling that the model recommends and no request could have, ConfigError for an adapter
         with the model's name.
         """
@@ -171,6 +182,22 @@ class Service:
         self.under_way = UnderWay(self.clock, config.max_queued_requests_per_key)
         self.misses = MissWindow(self.clock)
         self.recorder = recorder
+        self._tracing = tracing
+
+    def stream(
+        self, requests: Sequence[GenerateRequest], *, chat: bool
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """As the engine's stream_all. chat: whether it is a conversation."""
+        stream = self.engine.stream_all
+        if self._tracing is None:
+            return stream(requests)
+        return self._tracing.stream(
+            stream,
+            requests,
+            model=self.model_name,
+            operation="chat" if chat else "text_completion",
+            phases=not self.engine.info.routed,
+        )
 
     def check_model(self, name: str | None) -> None:
         """Raise ModelNotFoundError when a request names another model, and no adapter either."""

@@ -242,7 +242,8 @@ def _model(
 ) -> Model:
     """reached: the model's shape, with the context that will be used."""
     if by_transformers(config, files):
-        return load_foreign(files, reached, dtype, device)
+        choose = _choice_of_products(config, dtype, device)
+        return load_foreign(files, reached, dtype, device, choose)
     checkpoint = _checkpoint(files, reached)
     if config.quantization and device.type != "cpu":
         raise ConfigError("--quantization is for CPUs; on a GPU weights would only lose precision")

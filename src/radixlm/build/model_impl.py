@@ -10,6 +10,7 @@ import torch
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, UnsupportedModelError
 from radixlm.core.model_files import ModelFile, ModelFiles
+from radixlm.layers.ways import Choose
 from radixlm.models.families import ARCHITECTURES
 from radixlm.models.model_config import ModelConfig, load_config
 from radixlm.models.transformers_model import (
@@ -47,10 +48,14 @@ def config_of(config: EngineConfig, files: ModelFiles) -> ModelConfig:
 
 
 def load_foreign(
-    files: ModelFiles, shape: ModelConfig, dtype: torch.dtype, device: torch.device
+    files: ModelFiles,
+    shape: ModelConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    choose: Choose,
 ) -> TransformersModel:
     """The model, by transformers. shape: as `config_of` gives it. Raises ModelError."""
-    return load_transformers(_library(files), files.path, shape, dtype, device)
+    return load_transformers(_library(files), files.path, shape, dtype, device, choose)
 
 
 def _library(files: ModelFiles) -> Any:

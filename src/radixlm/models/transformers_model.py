@@ -20,11 +20,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from radixlm.attention.attend import Attend
 from radixlm.core.errors import CheckpointError, UnsupportedModelError
+from radixlm.layers.compiled import TensorOptions
+from radixlm.layers.linear import Linear
 from radixlm.layers.rotary import RopeConfig, Rotation
+from radixlm.layers.ways import Choose
 from radixlm.models.config_fields import read, unsupported
 from radixlm.models.hf_config import EndTokens
 from radixlm.models.model_config import ModelConfig
@@ -118,6 +121,36 @@ def _attention(
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     bridge: _Bridge = module.radixlm
     return bridge(module.layer_idx, query, key, value, scale, more), None
+
+
+class _Packed(nn.Module):
+    """One of transformers' products, in the way that is fastest on this machine."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, choose: Choose) -> None:
+        super().__init__()
+        outputs, inputs = weight.shape
+        options = TensorOptions(weight.dtype, weight.device)
+        self._linear = Linear(inputs, {"product": outputs}, options, bias=bias is not None)
+        self._linear.weight.copy_(weight)
+        if self._linear.bias is not None and bias is not None:
+            self._linear.bias.copy_(bias)
+        self._linear.pack(choose)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = self._linear(x.reshape(-1, x.shape[-1]))
+        return made.view(*x.shape[:-1], made.shape[-1])
+
+
+@torch.no_grad()
+def _pack(model: nn.Module, choose: Choose) -> None:
+    """Replace its products, one by one: a product's memory is freed before the next is packed."""
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) is nn.Linear:
+                setattr(parent, name, _Packed(child.weight, child.bias, choose))
+            elif type(child).__name__ == "Conv1D":  # GPT-2's: (in, out)
+                its: Any = child
+                setattr(parent, name, _Packed(its.weight.t(), its.bias, choose))
 
 
 class TransformersModel:
@@ -219,9 +252,14 @@ def transformers_config(library: Any, folder: Path, ends: Mapping[str, Any]) -> 
 
 
 def load_transformers(
-    library: Any, folder: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device
+    library: Any,
+    folder: Path,
+    config: ModelConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    choose: Choose,
 ) -> TransformersModel:
-    """Of a folder with safetensors files. Raises ModelError."""
+    """Of a folder with safetensors files. choose: how products are packed. Raises ModelError."""
     of_model = _hf_config(library, folder)
     kind = library.MODEL_FOR_CAUSAL_LM_MAPPING[type(of_model)]
     library.AttentionInterface.register(_NAME, _attention)
@@ -241,7 +279,9 @@ def load_transformers(
         if found.get(what):
             names = ", ".join(sorted(map(str, found[what]))[:5])
             raise CheckpointError(f"the checkpoint {str(folder)!r} has {what}: {names}")
-    return TransformersModel(model.eval().to(device), config)
+    model = model.eval().to(device)
+    _pack(model, choose)
+    return TransformersModel(model, config)
 
 
 def _hf_config(library: Any, folder: Path) -> Any:

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
 from radixlm.core.errors import CheckpointError, UnsupportedModelError
@@ -198,7 +199,18 @@ def serve(folder: Path) -> None:
     )
     rows = torch.arange(min(3, config.vocab_size, config.context_length))
     width = config.n_heads * config.head_dim
-    model.forward(rows, rows, lambda _layer, qkv, _rotation, _norm: qkv[:, :width], rows)
+
+    model.forward(rows, rows, _Nothing(width), rows)
+
+
+class _Nothing:
+    """In place of attention: the queries, `width` numbers of each token."""
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+
+    def __call__(self, layer: int, qkv: Tensor, *args: Any, **kwargs: Any) -> Tensor:  # noqa: ARG002
+        return qkv[:, : self._width]
 
 
 def outcome(folder: Path) -> str:

@@ -238,7 +238,8 @@ def largest_logit_difference(folder: Path, prompts: Sequence[Sequence[int]], dev
         row = ScheduledRow(request, 0, key, 0, key.size, slots, (), lease.segments(), True)
         table.apply(row)
         batch = ForwardBatch.from_scheduled(ScheduledBatch((row,)), where)
-        backend = make_backend(pool, config.n_heads, windows=config.windows)
+        cap = config.traits.score_cap
+        backend = make_backend(pool, config.n_heads, windows=config.windows, cap=cap)
         plan = make_plan((row,))
         attend = backend.prepare(plan, table.table, batch.slots)
         every = torch.arange(key.size, device=where)

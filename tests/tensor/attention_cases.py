@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from radixlm.attention.attend import Attend
 from radixlm.attention.backends import Backend, CpuBackend
@@ -184,20 +183,24 @@ def run(
     sharing: Sharing | None = None,
     backend: str = "torch",
     window: int | None = None,
+    cap: float = 0.0,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """window: of the layer that is computed; the one before it has none."""
     plan = make_plan(case.rows, sharing)
-    made = BACKENDS[backend](case.pool, case.q.shape[1], windows=(None, window))
-    return attention(made.prepare(plan, case.table, case.slots), case)
+    made = BACKENDS[backend](case.pool, case.q.shape[1], windows=(None, window), cap=cap)
+    return attention(made.prepare(plan, case.table, case.slots), case, sinks=sinks)
 
 
-def attention(attend: Attend, case: Case, new: slice = slice(None)) -> Tensor:
+def attention(
+    attend: Attend, case: Case, new: slice = slice(None), sinks: Tensor | None = None
+) -> Tensor:
     """Of these tokens, (tokens, n_heads, head_dim): nothing is normed or turned."""
     parts = [part[new] for part in (case.q, case.k, case.v)]
     qkv = torch.cat(parts, dim=1).flatten(1)
     # One strided tensor, as a wider projection would give it.
     qkv = torch.cat((qkv, qkv), dim=1)[:, : qkv.shape[1]]
-    return attend(1, qkv, unturned(case.q[new]), None).view(parts[0].shape)
+    return attend(1, qkv, unturned(case.q[new]), None, sinks).view(parts[0].shape)
 
 
 def unturned(x: Tensor) -> Rotation:
@@ -206,7 +209,9 @@ def unturned(x: Tensor) -> Rotation:
     return Rotation(torch.cat((half, 0 * half), dim=1))
 
 
-def reference(case: Case, window: int | None = None) -> Tensor:
+def reference(
+    case: Case, window: int | None = None, cap: float = 0.0, sinks: Tensor | None = None
+) -> Tensor:
     """After `run`: reads the pool by the rows' slots; plain scores, softmax, sum, in float64."""
     out = []
     token = 0
@@ -219,13 +224,24 @@ def reference(case: Case, window: int | None = None) -> Tensor:
         )
         queries = case.q[token : token + row.n_new].double()
         scores = torch.einsum("nhd,thd->nht", queries, keys) * queries.shape[-1] ** -0.5
+        if cap:
+            scores = cap * (scores / cap).tanh()
         position = torch.arange(row.stop, device=slots.device)
         since = position[row.start :, None] - position
         hidden = (since < 0) | (since >= (window or row.stop))
-        weights = scores.masked_fill(hidden[:, None], float("-inf")).softmax(-1)
+        scores = scores.masked_fill(hidden[:, None], float("-inf"))
+        weights = softmax_with(scores, sinks)
         out.append(torch.einsum("nht,thd->nhd", weights, values))
         token += row.n_new
     return torch.cat(out)
+
+
+def softmax_with(scores: Tensor, sinks: Tensor | None) -> Tensor:
+    """Of scores (tokens, heads, context), beside which each head has a sink, if there are any."""
+    if sinks is None:
+        return scores.softmax(-1)
+    beside = sinks.to(scores)[None, :, None].expand(scores.shape[0], -1, 1)
+    return torch.cat((scores, beside), dim=-1).softmax(-1)[..., :-1]
 
 
 def random_shapes(rng: np.random.Generator) -> list[tuple[int, int]]:
@@ -241,16 +257,27 @@ def random_shapes(rng: np.random.Generator) -> list[tuple[int, int]]:
 class DenseAttend:
     """Causal attention among one sequence's tokens, each step all of them: no cache at all."""
 
-    def __init__(self, n_kv_heads: int, windows: Sequence[int | None] = ()) -> None:
-        self._n_kv_heads, self._windows = n_kv_heads, windows
+    def __init__(
+        self, n_kv_heads: int, windows: Sequence[int | None] = (), cap: float = 0.0
+    ) -> None:
+        self._n_kv_heads, self._windows, self._cap = n_kv_heads, windows, cap
 
     def __call__(
-        self, layer: int, qkv: Tensor, rotation: Rotation, norm: QueryKeyNorm | None
+        self,
+        layer: int,
+        qkv: Tensor,
+        rotation: Rotation,
+        norm: QueryKeyNorm | None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         parts = parts_of(qkv, self._n_kv_heads, rotation, norm)
-        q, k, v = (x.transpose(0, 1)[None] for x in parts)
-        count = q.shape[2]
+        q, k, v = parts
+        count = q.shape[0]
         window = (self._windows[layer] if self._windows else None) or count
         seen = torch.ones(count, count, dtype=torch.bool).tril().triu(1 - window)
-        out = functional.scaled_dot_product_attention(q, k, v, seen, enable_gqa=True)
-        return out[0].transpose(0, 1).flatten(1)
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
+        scores = torch.einsum("nhd,thd->nht", q, k) * q.shape[-1] ** -0.5
+        if self._cap:
+            scores = self._cap * (scores / self._cap).tanh()
+        scores = scores.masked_fill(~seen[:, None], float("-inf"))
+        return torch.einsum("nht,thd->nhd", softmax_with(scores, sinks), v).flatten(1)

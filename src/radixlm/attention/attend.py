@@ -20,12 +20,18 @@ class Attend(Protocol):
         values as the projection gives them; contiguous within a token, and overwritten.
     norm, rotation: what is done to queries and keys first, in this order. Then keys and values are
         written to the pool at this step's slots, before anything is read.
+    sinks: (n_heads,) float32, of each head a score that has a weight in the softmax and no value.
 
     Scores are scaled by 1 / sqrt(head_dim). Returns (tokens, n_heads x head_dim), as qkv's type.
     """
 
     def __call__(
-        self, layer: int, qkv: Tensor, rotation: Rotation, norm: QueryKeyNorm | None
+        self,
+        layer: int,
+        qkv: Tensor,
+        rotation: Rotation,
+        norm: QueryKeyNorm | None,
+        sinks: Tensor | None = None,
     ) -> Tensor: ...
 
 
@@ -54,6 +60,11 @@ class _ByLayer:
         self._attends = attends
 
     def __call__(
-        self, layer: int, qkv: Tensor, rotation: Rotation, norm: QueryKeyNorm | None
+        self,
+        layer: int,
+        qkv: Tensor,
+        rotation: Rotation,
+        norm: QueryKeyNorm | None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
-        return self._attends[layer](layer, qkv, rotation, norm)
+        return self._attends[layer](layer, qkv, rotation, norm, sinks)

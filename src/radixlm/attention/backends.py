@@ -48,7 +48,7 @@ _LISTS = ("token", "first", "parts_of")
 _OF_A_CALL = {
     *COUNTERS,
     *("qkv", "stride", "table", "q", "q_stride", "keys", "values", "scales", "answers"),
-    *("q_weight", "k_weight", "eps"),
+    *("q_weight", "k_weight", "eps", "sinks"),
 }
 # Contexts are cut while a thread has fewer units of work than this, or reads of single tokens.
 _UNITS_PER_THREAD, _READS_PER_THREAD = 8, 4
@@ -76,7 +76,8 @@ class Backend(Protocol):
 class CpuBackend:
     """Attention with code compiled for the pool's shape.
 
-    n_heads: of queries. windows: see `by_layer`. least_queries: of a row's new tokens and one key
+    n_heads: of queries. windows: see `by_layer`. cap: of scores, see `dots.capped`; 0: none.
+    least_queries: of a row's new tokens and one key
     head, from which on what it reads by itself is computed in tiles; of fewer a strip is not full.
     deterministic: the bits of a token's result depend on nothing but its context.
     """
@@ -87,6 +88,7 @@ class CpuBackend:
         n_heads: int,
         *,
         windows: Sequence[int | None] = (),
+        cap: float = 0.0,
         least_queries: int = STRIP,
         deterministic: bool = False,
     ) -> None:
@@ -110,7 +112,7 @@ class CpuBackend:
         bfloat16 = pool.dtype == torch.bfloat16
         tiles = bfloat16 and has_tiles()
         self._shape = Shape(
-            queries, pool.head_dim, bfloat16, tiles, deterministic and tiles, pool.coded
+            queries, pool.head_dim, bfloat16, tiles, deterministic and tiles, pool.coded, cap
         )
         self._tiles = make_tile_kernel(self._shape)
         self._place = make_place_kernel(pool.head_dim, bfloat16=bfloat16, coded=pool.coded)
@@ -123,7 +125,7 @@ class CpuBackend:
         known = not pool.coded or has_code_dots(pool.head_dim)
         if queries < least_queries and known and not (deterministic and in_tiles_alone):
             self._direct = make_direct_kernel(
-                queries, pool.head_dim, bfloat16=bfloat16, coded=pool.coded
+                queries, pool.head_dim, bfloat16=bfloat16, coded=pool.coded, cap=cap
             )
 
     def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> Attend:
@@ -274,7 +276,12 @@ class CpuAttention:
         return [name for name in worker.fields if name not in _OF_A_CALL]
 
     def __call__(
-        self, layer: int, qkv: Tensor, rotation: Rotation, norm: QueryKeyNorm | None
+        self,
+        layer: int,
+        qkv: Tensor,
+        rotation: Rotation,
+        norm: QueryKeyNorm | None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """See `Attend`."""
         answers = self.answers
@@ -289,15 +296,17 @@ class CpuAttention:
         arguments.keys, arguments.values, arguments.scales = keys, values, scales
         arguments.q_weight, arguments.k_weight = (0, 0) if norm is None else norm.addresses
         arguments.eps = 0 if norm is None else norm.eps_bits
+        sinks_at = 0 if sinks is None else sinks.data_ptr()
         self._placing(threads_for(arguments.rows, ROWS_PER_UNIT))
         for place, worker in enumerate(self._workers):
             arguments = worker.arguments
             arguments.q, arguments.q_stride = at, stride if place < self._forward else -stride
             arguments.keys, arguments.values, arguments.scales = keys, values, scales
-            arguments.answers = answers.data_ptr()
+            arguments.answers, arguments.sinks = answers.data_ptr(), sinks_at
             worker(self._threads)
         if self._merge is not None:
-            self._merge.arguments.answers = answers.data_ptr()
+            arguments = self._merge.arguments
+            arguments.answers, arguments.sinks = answers.data_ptr(), sinks_at
             self._merge()
         return answers
 
@@ -307,11 +316,12 @@ def make_backend(
     n_heads: int,
     *,
     windows: Sequence[int | None] = (),
+    cap: float = 0.0,
     deterministic: bool = False,
 ) -> Backend:
     """The CPU's own where all of its parts know pools of this type, else torch's.
 
-    n_heads: of queries. windows: see `by_layer`. deterministic: see `CpuBackend`. Raises
+    n_heads: of queries. windows, cap, deterministic: see `CpuBackend`. Raises
     ConfigError where it is not known.
     """
     if deterministic:
@@ -322,8 +332,8 @@ def make_backend(
                 f"{min(filter(None, windows))} they do not matter"
             )
     if _is_compiled(pool.dtype, pool.device):
-        return CpuBackend(pool, n_heads, windows=windows, deterministic=deterministic)
-    return TorchBackend(pool, n_heads, windows=windows)
+        return CpuBackend(pool, n_heads, windows=windows, cap=cap, deterministic=deterministic)
+    return TorchBackend(pool, n_heads, windows=windows, cap=cap)
 
 
 def check_deterministic(dtype: torch.dtype, device: torch.device) -> None:

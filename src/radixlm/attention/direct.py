@@ -11,7 +11,6 @@ would stand in each other's way.
 
 from __future__ import annotations
 
-import math
 from collections import namedtuple
 from collections.abc import Callable
 from functools import partial
@@ -36,7 +35,6 @@ from radixlm.kernels.dots import (
 from radixlm.kernels.jit import compiled
 from radixlm.kernels.strips import VECTOR_LANES
 from radixlm.kernels.vectors import (
-    LOG2_E,
     MOST_LANES,
     clear,
     inner,
@@ -59,26 +57,26 @@ _Ahead = tuple[int, int, int]
 _Arguments = namedtuple(
     "_Arguments",
     "counters items key_heads q q_stride keys values scales slots reads answers parts states "
-    "scratch",
+    "scratch sinks",
 )
 
 
 @compiled(_Arguments)
 def make_direct_kernel(
-    queries: int, head_dim: int, *, bfloat16: bool, coded: bool
+    queries: int, head_dim: int, *, bfloat16: bool, coded: bool, cap: float = 0.0
 ) -> Callable[[Any], None]:
     """The kernel for a shape: `queries` per key head. Takes a second to compile, once.
 
     coded: the pool is, and `has_code_dots`; scales: its own. reads: address of rows of int64, see
     `Read`; of one token each. slots: address of int32; after a read's own there are `MORE_SLOTS`.
-    scratch: see `scratch_bytes`.
+    scratch: see `scratch_bytes`. cap: of scores; 0: none.
     """
     pairs = has_pairs(head_dim, bfloat16=bfloat16) and not coded
     score_tile, mix_tile = _make_passes(
         queries, head_dim, bfloat16=bfloat16, pairs=pairs, coded=coded
     )
     own = _make_coded if coded else partial(_make_plain, pairs=pairs)
-    take_queries, weigh_rows, values_of = own(queries, head_dim, bfloat16=bfloat16)
+    take_queries, weigh_rows, values_of = own(queries, head_dim, bfloat16=bfloat16, cap=cap)
     take_in = _make_take_in(head_dim)
     write = make_write(head_dim, bfloat16=bfloat16)
     element = 1 if coded else 2 if bfloat16 else 4
@@ -124,13 +122,13 @@ def make_direct_kernel(
 
 
 def _make_plain(
-    queries: int, head_dim: int, *, bfloat16: bool, pairs: bool
+    queries: int, head_dim: int, *, bfloat16: bool, pairs: bool, cap: float
 ) -> tuple[Any, Any, Any]:
     """take_queries(q, heads, room, scales): where a token's queries are, as they are multiplied.
     weigh_rows(args, slots, count, scores, states, scales): scores of a tile become weights, in
     place. values_of(mixed, heads, scales): mixed values of a tile become float32, in order.
     """
-    weigh = make_weigh(LOG2_E / math.sqrt(head_dim), bfloat16=pairs)
+    weigh = make_weigh(head_dim**-0.5, bfloat16=pairs, cap=cap)
     widened = bfloat16 and not pairs
 
     @inner
@@ -157,10 +155,10 @@ def _make_plain(
     return take_queries, weigh_rows, values_of
 
 
-def _make_coded(queries: int, head_dim: int, *, bfloat16: bool) -> tuple[Any, Any, Any]:
+def _make_coded(queries: int, head_dim: int, *, bfloat16: bool, cap: float) -> tuple[Any, Any, Any]:
     """The same where the pool is coded."""
     take, values_of = make_code_queries(head_dim, bfloat16=bfloat16), make_code_values(head_dim)
-    weigh = make_code_weigh(queries, head_dim, _SCORES)
+    weigh = make_code_weigh(queries, head_dim, _SCORES, cap)
 
     @inner
     def take_queries(q: int, heads: int, room: int, scales: int) -> int:

@@ -6,7 +6,6 @@ Where one of a head's numbers is not finite its scale is NaN, and so are scores,
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from radixlm.attention.tile_layout import TILE
 from radixlm.kernels.bytes import make_quantize
 from radixlm.kernels.code_dots import make_unscale, scale_scores, scale_weights, turn_codes
 from radixlm.kernels.dots import make_weigh
-from radixlm.kernels.vectors import LOG2_E, MOST_LANES, floats, inner, integers
+from radixlm.kernels.vectors import MOST_LANES, floats, inner, integers
 
 
 def make_code_queries(head_dim: int, *, bfloat16: bool) -> Any:
@@ -32,15 +31,15 @@ def make_code_queries(head_dim: int, *, bfloat16: bool) -> Any:
     return take
 
 
-def make_code_weigh(queries: int, head_dim: int, row_numbers: int) -> Any:
+def make_code_weigh(queries: int, head_dim: int, row_numbers: int, cap: float) -> Any:
     """weigh(pool_scales, slots, count, scores, states, key_heads, scales): a tile's scores, rows of
     `row_numbers`, become weights of 16 bits in place.
 
     pool_scales, slots: of the tile. states: each row's largest score and the sum of its weights.
     scales: address of each row's query's; they are followed by room for what each row's weights
-    stand for, and for two scales of a tile's tokens.
+    stand for, and for two scales of a tile's tokens. cap: of scores; 0: none.
     """
-    weigh_row = make_weigh(LOG2_E / math.sqrt(head_dim), bfloat16=False)
+    weigh_row = make_weigh(head_dim**-0.5, bfloat16=False, cap=cap)
     quantize = make_quantize(bfloat16=False, bits=16)
 
     @inner

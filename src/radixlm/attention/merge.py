@@ -90,7 +90,7 @@ def make_fold(head_dim: int) -> Any:
 
 def make_write(head_dim: int, *, bfloat16: bool) -> Any:
     """write(args, mixed, state, token, part, head, heads): one head's answer, or its part. args: a
-    kernel's, with answers, parts and states.
+    kernel's, with answers, parts, states and sinks.
     """
     put, put_part = _make_put_answer(head_dim, bfloat16=bfloat16), make_put(bfloat16=False)
 
@@ -99,7 +99,7 @@ def make_write(head_dim: int, *, bfloat16: bool) -> Any:
         args: Any, mixed: int, state: int, token: int, part: int, head: int, heads: int
     ) -> None:
         if part == ANSWER:
-            put(mixed, state, args.answers, token * heads + head)
+            put(mixed, state, args.answers, token * heads + head, args.sinks, head)
         else:
             at = part * heads + head
             put_part(mixed, np.float32(1), head_dim, args.parts + at * head_dim * 4)
@@ -109,19 +109,45 @@ def make_write(head_dim: int, *, bfloat16: bool) -> Any:
 
 
 def _make_put_answer(head_dim: int, *, bfloat16: bool) -> Any:
-    """put_answer(mixed, state, answers, place)."""
+    """put_answer(mixed, state, answers, place, sinks, head). sinks: address of a float32 of each
+    head, a score that has a weight and no value (Xiao et al., 2023); 0: there are none. They come
+    in here, where all of a context is known.
+    """
     put, element = make_put(bfloat16=bfloat16), 2 if bfloat16 else 4
+    inverse = _make_inverse(head_dim)
 
     @inner
-    def put_answer(mixed: int, state: int, answers: int, place: int) -> None:
-        factor = np.float32(1) / floats(state)[1]
+    def put_answer(mixed: int, state: int, answers: int, place: int, sinks: int, head: int) -> None:
+        if sinks == 0:
+            factor = np.float32(1) / floats(state)[1]
+        else:
+            factor = inverse(state, floats(sinks)[head])
         put(mixed, factor, head_dim, answers + place * head_dim * element)
 
     return put_answer
 
 
+def _make_inverse(head_dim: int) -> Any:
+    """inverse(state, sink): 1 over the sum of weights with that of a sink, measured from `top`.
+    None of the powers is above 1, whichever is larger.
+    """
+    scale = LOG2_E / math.sqrt(head_dim)
+
+    @emitted(types.float32, types.int64, types.float32)
+    def inverse(builder: ir.IRBuilder, state: Any, sink: Any) -> Any:
+        ops = Lanes(builder, MOST_LANES)
+        top = builder.fmul(ops.load_one(state, 0), ops.all(scale))
+        other = builder.fmul(ops.spread(sink), ops.all(LOG2_E))
+        most = ops.larger(top, other)
+        powers = [ops.exp2(builder.fsub(one, most), MOST_EXACT) for one in (top, other)]
+        total = ops.multiply_add(ops.load_one(state, 1), powers[0], powers[1])
+        return builder.extract_element(builder.fdiv(powers[0], total), ir.Constant(_INT32, 0))
+
+    return inverse
+
+
 _Arguments = namedtuple(
-    "_Arguments", "counters rows heads token first parts_of parts states answers"
+    "_Arguments", "counters rows heads token first parts_of parts states answers sinks"
 )
 
 
@@ -147,6 +173,7 @@ def make_merge_kernel(head_dim: int, *, bfloat16: bool) -> Callable[[Any], None]
                     args.parts + 4 * other * head_dim,
                     args.states + STATE_BYTES * other,
                 )
-            put(mixed, state, args.answers, words(args.token)[row] * args.heads + head)
+            place = words(args.token)[row] * args.heads + head
+            put(mixed, state, args.answers, place, args.sinks, head)
 
     return over_rows(merge, 1)

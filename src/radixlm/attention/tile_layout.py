@@ -39,7 +39,8 @@ _BLOCK_QUERIES = 384
 class Shape(NamedTuple):
     """queries: that share a key head, of one token. tiles: whether AMX multiplies. ordered: whether
     a context that is read in pieces, cut at tiles, is to give the same bits as read at once, which
-    it does anyway where vectors multiply. coded: whether the pool is.
+    it does anyway where vectors multiply. coded: whether the pool is. cap: of scores, see
+    `dots.capped`; 0: none.
     """
 
     queries: int
@@ -48,6 +49,7 @@ class Shape(NamedTuple):
     tiles: bool
     ordered: bool = False
     coded: bool = False
+    cap: float = 0.0
 
     @property
     def head_bytes(self) -> int:

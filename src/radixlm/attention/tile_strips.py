@@ -24,7 +24,7 @@ from numba.core import cgutils
 from radixlm.attention.merge import STATE_BYTES, begin, make_fold
 from radixlm.attention.tile_layout import SUM_BYTES, Shape, places_of
 from radixlm.kernels.amx import TILE_ROWS, TILE_UNITS, TileStrip, make_tile_product
-from radixlm.kernels.dots import row_largest
+from radixlm.kernels.dots import capped, row_largest
 from radixlm.kernels.strips import UNIT_BYTES
 from radixlm.kernels.vectors import (
     LOG2_E,
@@ -101,13 +101,13 @@ def make_tile_strip(shape: Shape) -> tuple[Any, Any]:
 def _make_set_bases(shape: Shape, states_at: Any) -> Any:
     """set_bases(base, row, rows, seen): by the first token, whose scores are in the first room."""
     places, queries = places_of(shape), shape.queries
-    scale = np.float32(LOG2_E / math.sqrt(shape.head_dim))
+    scale, cap_one = np.float32(LOG2_E / math.sqrt(shape.head_dim)), _make_cap_one(shape)
 
     @inner
     def set_bases(base: int, row: int, rows: int, seen: int) -> None:
         for r in range(row, row + rows):
             if seen + r // queries > 0:
-                top = floats(base + places.scores + (r - row) * _ROW_BYTES)[0]
+                top = cap_one(floats(base + places.scores + (r - row) * _ROW_BYTES)[0])
                 floats(states_at(base, row) + (r - row) * STATE_BYTES)[0] = top
                 floats(base + places.bases)[r] = top * scale
 
@@ -252,6 +252,8 @@ def _weigh_row(builder: ir.IRBuilder, shape: Shape, waiting: Any, r: Any, *, mas
     total = ops.load(total_at, 0)
     for v in range(2):
         x = ops.load(read, v * MOST_LANES)
+        if shape.cap:
+            x = capped(ops, builder, x, shape.head_dim**-0.5, shape.cap)
         exponent = ops.multiply_add(x, ops.all(scale), builder.fneg(base))
         power = ops.exp2_coarse(exponent)
         if masked:
@@ -297,6 +299,7 @@ def _make_rebase(shape: Shape, results: tuple[Any, Any], score: Any) -> Any:
     places, queries, width = places_of(shape), shape.queries, shape.width
     scale = np.float32(LOG2_E / math.sqrt(shape.head_dim))
     put, (mixed_at, states_at) = make_put(bfloat16=False), results
+    cap_one = _make_cap_one(shape)
 
     @inner
     def move(base: int, row: int, r: int, top: float) -> None:
@@ -328,7 +331,7 @@ def _make_rebase(shape: Shape, results: tuple[Any, Any], score: Any) -> Any:
         for r in range(rows):
             top = floats(found + r * SUM_BYTES)
             if top[1] == 0:
-                move(base, row, r, top[0])
+                move(base, row, r, cap_one(top[0]))
 
     return rebase
 
@@ -371,6 +374,20 @@ def _power(builder: ir.IRBuilder, x: Any) -> Any:
     """2^x of a number <= 0."""
     ops = Lanes(builder, MOST_LANES)
     return builder.extract_element(ops.exp2(ops.spread(x), MOST_EXACT), ir.Constant(_INT32, 0))
+
+
+def _make_cap_one(shape: Shape) -> Any:
+    """cap_one(x): one score as `capped` has it."""
+
+    @emitted(types.float32, types.float32)
+    def cap_one(builder: ir.IRBuilder, x: Any) -> Any:
+        if not shape.cap:
+            return x
+        ops = Lanes(builder, MOST_LANES)
+        made = capped(ops, builder, ops.spread(x), shape.head_dim**-0.5, shape.cap)
+        return builder.extract_element(made, ir.Constant(_INT32, 0))
+
+    return cap_one
 
 
 def _number(value: int) -> Any:

@@ -17,7 +17,6 @@ other from a counter.
 
 from __future__ import annotations
 
-import math
 from collections import namedtuple
 from collections.abc import Callable
 from typing import Any
@@ -32,7 +31,6 @@ from radixlm.kernels.dots import make_weigh
 from radixlm.kernels.jit import compiled
 from radixlm.kernels.strips import UNIT_BYTES, make_product
 from radixlm.kernels.vectors import (
-    LOG2_E,
     MOST_LANES,
     floats,
     inner,
@@ -48,7 +46,7 @@ _Ahead = tuple[int, int, int, int]
 _Arguments = namedtuple(
     "_Arguments",
     "counters items key_heads q q_stride keys values scales slots reads answers parts states "
-    "scratch",
+    "scratch sinks",
 )
 
 
@@ -135,7 +133,7 @@ def _make_vector_strip(shape: Shape) -> tuple[Any, Any]:
     height, step, width = shape.strip, shape.step, shape.width * UNIT_BYTES
     scores, mix = make_product(height, shape.vectors, pairs=pairs), _make_mix(shape)
     fold = make_fold(shape.head_dim)
-    weigh = make_weigh(LOG2_E / math.sqrt(shape.head_dim), bfloat16=pairs)
+    weigh = make_weigh(shape.head_dim**-0.5, bfloat16=pairs, cap=shape.cap)
     q_bytes, panel_bytes = units * UNIT_BYTES, lanes * UNIT_BYTES
     row_bytes, weight_bytes = shape.score_bytes, shape.weight_bytes
 

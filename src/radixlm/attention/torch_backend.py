@@ -86,8 +86,8 @@ class _Group(NamedTuple):
 
 
 class TorchBackend:
-    """Attention on any device. n_heads: of queries; windows: see `by_layer`; group_tokens: the most
-    padded tokens that a group reads, unless it is one row.
+    """Attention on any device. n_heads: of queries; windows: see `by_layer`; cap: of scores, 0:
+    none; group_tokens: the most padded tokens that a group reads, unless it is one row.
     """
 
     def __init__(
@@ -96,9 +96,10 @@ class TorchBackend:
         n_heads: int,
         *,
         windows: Sequence[int | None] = (),
+        cap: float = 0.0,
         group_tokens: int | None = None,
     ) -> None:
-        self._pool, self._windows = pool, windows
+        self._pool, self._windows, self._cap = pool, windows, cap
         budget = _CPU_GROUP_ELEMENTS if pool.device.type == "cpu" else _GPU_GROUP_ELEMENTS
         self._group_tokens = group_tokens or budget // (2 * pool.n_kv_heads * pool.head_dim)
         saved = _LEAST_SAVED // (n_heads * pool.head_dim)
@@ -111,7 +112,7 @@ class TorchBackend:
         return by_layer(
             plan,
             self._windows,
-            partial(TorchAttention, self._pool, table, slots, self._group_tokens),
+            partial(TorchAttention, self._pool, table, slots, self._group_tokens, self._cap),
         )
 
 
@@ -137,7 +138,7 @@ class TorchAttention:
         .  .  .  .  .  .          ('.' may be read, x not)
 
     pool: receives the new tokens' keys and values, then is read.
-    table, slots: see `Backend`. window: see `by_layer`.
+    table, slots: see `Backend`. group_tokens, cap: see `TorchBackend`. window: see `by_layer`.
     """
 
     def __init__(
@@ -146,10 +147,11 @@ class TorchAttention:
         table: Tensor,
         slots: Tensor,
         group_tokens: int,
+        cap: float,
         plan: AttentionPlan,
         window: int | None,
     ) -> None:
-        self._pool = pool
+        self._pool, self._cap = pool, cap
         self._slots = slots
         several = [span for span in plan.rows if span.n_new > 1]
         self._chunks = list(_chunks(several, table, pool, window))
@@ -161,27 +163,36 @@ class TorchAttention:
         self._sources = Sources(pool, sources)
 
     def __call__(
-        self, layer: int, qkv: Tensor, rotation: Rotation, norm: QueryKeyNorm | None
+        self,
+        layer: int,
+        qkv: Tensor,
+        rotation: Rotation,
+        norm: QueryKeyNorm | None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """See `Attend`."""
         q, k, v = parts_of(qkv, self._pool.n_kv_heads, rotation, norm)
         self._pool.write(layer, self._slots, k, v)
-        dtype = torch.float32 if self._shared else q.dtype
+        in_parts = bool(self._shared) or sinks is not None
+        dtype = torch.float32 if in_parts else q.dtype
         out = torch.empty(q.shape, dtype=dtype, device=q.device)
-        lse = out.new_empty(q.shape[:2]) if self._shared else None
+        lse = out.new_empty(q.shape[:2]) if in_parts else None
         for chunk in self._chunks:
             keys, values = self._sources.read(layer, chunk.source)
             new = chunk.new
-            _attend_chunk(q[new], keys, values, chunk, out[new], None if lse is None else lse[new])
+            its_lse = None if lse is None else lse[new]
+            _attend_chunk(q[new], keys, values, chunk, out[new], its_lse, self._cap)
         for group in self._groups:
             keys, values = self._sources.read(layer, group.source)
             single = q.index_select(0, group.tokens)
-            part, part_lse = _attend_group(single, keys, values, group, lse is not None)
+            part, part_lse = _attend_group(single, keys, values, group, lse is not None, self._cap)
             out.index_copy_(0, group.tokens, part.to(dtype))
             if lse is not None and part_lse is not None:
                 lse.index_copy_(0, group.tokens, part_lse)
         if lse is not None:
             self._merge_shared(layer, q, out, lse)
+            if sinks is not None:
+                out.mul_((lse - sinks).sigmoid_().unsqueeze(2))
         return out.to(q.dtype).flatten(1)
 
     def _merge_shared(self, layer: int, q: Tensor, out: Tensor, lse: Tensor) -> None:
@@ -198,7 +209,7 @@ class TorchAttention:
             keys, values = self._sources.read(layer, source)
             rows = slice(read.first, read.stop)
             theirs = queries[:, rows]
-            part, part_lse = attend_all(theirs.flatten(1, 2), keys, values)
+            part, part_lse = attend_all(theirs.flatten(1, 2), keys, values, self._cap)
             part, part_lse = part.view_as(theirs), part_lse.view(theirs.shape[:3])
             merge(out[rows], lse[rows], part.transpose(0, 1), part_lse.transpose(0, 1))
 
@@ -215,16 +226,22 @@ def parts_of(
 
 
 def _attend(
-    q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, with_lse: bool
+    q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, with_lse: bool, cap: float
 ) -> tuple[Tensor, Tensor | None]:
-    """As `attend_part`; without an lse it is torch's fastest."""
-    if with_lse:
-        return attend_part(q, keys, values, mask, q.shape[-1] ** -0.5)
+    """As `attend_part`; without an lse or a cap it is torch's fastest."""
+    if with_lse or cap:
+        return attend_part(q, keys, values, mask, q.shape[-1] ** -0.5, cap)
     return scaled_dot_product_attention(q, keys, values, mask), None
 
 
 def _attend_chunk(
-    q: Tensor, keys: Tensor, values: Tensor, chunk: _Chunk, out: Tensor, lse: Tensor | None
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    chunk: _Chunk,
+    out: Tensor,
+    lse: Tensor | None,
+    cap: float,
 ) -> None:
     """One row's new tokens, (n, n_heads, head_dim), over its context (tokens, n_kv_heads, …), into
     out and lse.
@@ -239,7 +256,7 @@ def _attend_chunk(
     for first, stop, read, mask in chunk.blocks:
         block = queries[:, :, first:stop]
         part, part_lse = _attend(
-            block, keys[:, :, :read], values[:, :, :read], mask, lse is not None
+            block, keys[:, :, :read], values[:, :, :read], mask, lse is not None, cap
         )
         out[:, :, first:stop] = part
         if lse is not None and part_lse is not None:
@@ -247,7 +264,7 @@ def _attend_chunk(
 
 
 def _attend_group(
-    q: Tensor, keys: Tensor, values: Tensor, group: _Group, with_lse: bool
+    q: Tensor, keys: Tensor, values: Tensor, group: _Group, with_lse: bool, cap: float
 ) -> tuple[Tensor, Tensor | None]:
     """Single tokens, (rows, n_heads, head_dim), each over its own `width` tokens of keys."""
     rows, _, head_dim = q.shape
@@ -258,6 +275,7 @@ def _attend_group(
         values.view(context).transpose(1, 2),
         group.mask,
         with_lse,
+        cap,
     )
     return part.flatten(1, 2), None if lse is None else lse.flatten(1, 2)
 

@@ -18,40 +18,44 @@ _LEAST_PIECE = 256
 
 
 def attend_part(
-    q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float
+    q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float, cap: float = 0.0
 ) -> tuple[Tensor, Tensor]:
     """Attention over one part of the context.
 
     q: (b, heads, queries, head_dim); keys, values: (b, heads, tokens, head_dim), any strides.
-    mask: added to the scores, broadcast to (b, heads, queries, tokens).
+    mask: added to the scores, broadcast to (b, heads, queries, tokens). cap: scaled scores s are
+    cap tanh(s / cap), before the mask; 0: they stay.
     Returns the result, shaped and typed like q, and the lse, (b, heads, queries) float32.
     """
-    if q.device.type == "cpu":
+    if q.device.type == "cpu" and not cap:
         # What scaled_dot_product_attention calls on the CPU, which then drops the second result.
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             q, keys, values, attn_mask=mask, scale=scale
         )
         return out, lse
-    return plain_part(q, keys, values, mask, scale)
+    return plain_part(q, keys, values, mask, scale, cap)
 
 
 def plain_part(
-    q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float
+    q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float, cap: float = 0.0
 ) -> tuple[Tensor, Tensor]:
     """The same on any device, as it is written in books; scores are float32."""
     scores = torch.matmul(q, keys.transpose(-1, -2)).float().mul_(scale)
+    if cap:
+        scores.div_(cap).tanh_().mul_(cap)
     if mask is not None:
         scores += mask
     lse = scores.logsumexp(-1)
     return torch.matmul(scores.sub_(lse[..., None]).exp_().to(values.dtype), values), lse
 
 
-def attend_all(q: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+def attend_all(q: Tensor, keys: Tensor, values: Tensor, cap: float = 0.0) -> tuple[Tensor, Tensor]:
     """All queries over all tokens, without a mask.
 
         tokens   | piece | piece | piece | piece | rest |     pieces: one call, as a batch
 
-    q: (heads, queries, head_dim), already scaled; keys, values: (tokens, heads, head_dim).
+    q: (heads, queries, head_dim), already scaled; keys, values: (tokens, heads, head_dim). cap: see
+    `attend_part`.
     Returns the result (heads, queries, head_dim) and the lse (heads, queries) float32.
     """
     length = keys.shape[0] // _PIECES
@@ -66,6 +70,7 @@ def attend_all(q: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]
         values[:whole].view(cut).transpose(1, 2),
         None,
         1.0,
+        cap,
     )
     if pieces == 1:
         return out[0], lse[0]
@@ -73,7 +78,7 @@ def attend_all(q: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]
     made = torch.mul(out, (lse - total).exp_()[..., None]).sum(0)
     if whole < keys.shape[0]:
         rest = slice(whole, None)
-        merge(made, total, *attend_all(q, keys[rest], values[rest]))
+        merge(made, total, *attend_all(q, keys[rest], values[rest], cap))
     return made, total
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from radixlm.attention.backends import check_deterministic
+from radixlm.build.model_impl import by_transformers, config_of, load_foreign
 from radixlm.build.places import open_places
 from radixlm.build.resolve import (
     resolve_context,
@@ -48,14 +49,13 @@ from radixlm.memory.pools import (
     default_kv_tokens,
 )
 from radixlm.memory.store_files import private_folder
-from radixlm.models.decoder import CausalLM
 from radixlm.models.gguf_checkpoint import GGUFCheckpoint
 from radixlm.models.loader import load_model
-from radixlm.models.model_config import ModelConfig, load_config, recommended_sampling
+from radixlm.models.model_config import ModelConfig, recommended_sampling
 from radixlm.models.quantized_checkpoints import open_checkpoint
 from radixlm.models.safetensors_files import Checkpoint
 from radixlm.runner.adapter_shelf import AdapterShelf
-from radixlm.runner.model_runner import ModelRunner
+from radixlm.runner.model_runner import Model, ModelRunner
 from radixlm.runner.paced import PacedRunner
 from radixlm.structured_output import Compiler, MaskFiller
 from radixlm.text.chat_template import ChatTemplate
@@ -146,14 +146,14 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
     if config.disk_cache is not None:  # said before the model is loaded
         private_folder(Path(config.disk_cache))
     files = files_of(resolve_model(config.model))
-    model_config = load_config(files)
+    model_config = config_of(config, files)
     device = resolve_device(config.device)
     dtype = resolve_dtype(config, model_config, device)
     context = resolve_context(config, model_config)
     tokenizer, template = texts_of(config, files)
     reached = replace(model_config, context_length=min(context, config.kv_tokens or MOST_TOKENS))
     model = _model(config, files, reached, dtype, device, progress=progress)
-    shape = (model_config.n_layers, model_config.n_kv_heads, model_config.head_dim)
+    shape = (reached.n_layers, model.config.n_kv_heads, model.config.head_dim)
     capacity = config.kv_tokens or _default_kv_tokens(config, shape, dtype, device)
     pin_budget = resolve_pin_budget(config, capacity, context)
     cache = make_cache(config, policy, capacity, pin_budget)
@@ -205,7 +205,7 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
 
 def _runner(
     config: EngineConfig,
-    model: CausalLM,
+    model: Model,
     pool: KVPool,
     table: ReqToTokenPool,
     device: torch.device,
@@ -267,8 +267,11 @@ def _model(
     device: torch.device,
     *,
     progress: bool,
-) -> CausalLM:
+) -> Model:
     """reached: the model's shape, with the context that will be used."""
+    if by_transformers(config, files):
+        choose = _choice_of_products(config, dtype, device)
+        return load_foreign(files, reached, dtype, device, choose)
     checkpoint = _checkpoint(files, reached)
     if config.quantization and device.type != "cpu":
         raise ConfigError("--quantization is for CPUs; on a GPU weights would only lose precision")

@@ -11,6 +11,7 @@ from radixlm.core.flags import Rule, check_flags, flag, integer, number, one_of,
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
 Quantization = Literal["int8", "int4"]
 KVCacheDtype = Literal["auto", "int8"]
+ModelImpl = Literal["auto", "radixlm", "transformers"]
 DiskWritePolicy = Literal["selective", "evict", "all", "off"]
 SchedulePolicy = Literal[
     "lpm", "fcfs", "dfs-weight", "lof", "shortest-prefill-first", "random", "priority"
@@ -63,6 +64,12 @@ class EngineConfig:
     )
     context_length: int | None = flag(
         None, "Longest prompt plus answer. Default: the model's.", integer(2)
+    )
+    model_impl: ModelImpl = flag(
+        "auto",
+        "Whose code computes the model: radixlm's, transformers' with attention over this cache; "
+        "auto takes transformers' for architectures that radixlm has no file for.",
+        one_of(get_args(ModelImpl)),
     )
     kv_tokens: int | None = flag(
         None,

@@ -13,7 +13,7 @@ from radixlm.core.errors import CheckpointError
 
 MOST_BYTES = 64 * 2**20
 # What quantizes the checkpoints that are read, by config.json's `quant_method`.
-QUANTIZERS = ("compressed-tensors", "gptq", "awq")
+QUANTIZERS = ("compressed-tensors", "gptq", "awq", "mxfp4")
 
 
 def read_text(path: Path, most: int = MOST_BYTES) -> str:

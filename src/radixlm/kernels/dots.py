@@ -27,6 +27,7 @@ from numba.core import cgutils
 
 from radixlm.kernels.strips import VECTOR_LANES, turned
 from radixlm.kernels.vectors import (
+    LOG2_E,
     MOST_EXACT,
     MOST_LANES,
     Lanes,
@@ -276,14 +277,46 @@ def make_row_weights(*, bfloat16: bool) -> Any:
     return row_weights
 
 
-def make_weigh(scale: float, *, bfloat16: bool) -> Any:
-    """weigh(row, count, weights, width, state): scores become weights, see `make_row_weights`; of
-    them the largest score and the weights' sum are written at `state`, two float32.
+def capped(ops: Lanes, builder: ir.IRBuilder, x: Any, scale: float, cap: float) -> Any:
+    """cap tanh(scale x / cap) / scale: scores that are scaled later, none of them above the cap. Of
+    e^-2|y|, which never overflows; NaN stays NaN.
     """
-    row_weights, factor = make_row_weights(bfloat16=bfloat16), np.float32(scale)
+    y = builder.fmul(x, ops.all(scale / cap))
+    minus = builder.fsub(ops.all(0), y)
+    least = builder.select(builder.fcmp_ordered("<", y, minus), y, minus)
+    power = ops.exp(builder.fmul(least, ops.all(2)))
+    size = builder.fdiv(builder.fsub(ops.all(1), power), builder.fadd(ops.all(1), power))
+    below = builder.fcmp_ordered("<", y, ops.all(0))
+    signed = builder.select(below, builder.fsub(ops.all(0), size), size)
+    return builder.fmul(signed, ops.all(cap / scale))
+
+
+def make_cap_row(scale: float, cap: float) -> Any:
+    """cap_row(row, count): see `capped`, in place, of whole vectors. cap: 0: they stay."""
+
+    @emitted(types.void, types.int64, types.int64)
+    def cap_row(builder: ir.IRBuilder, row: Any, count: Any) -> None:
+        if not cap:
+            return
+        ops = Lanes(builder, MOST_LANES)
+        for index, _ in _vectors(builder, ir.Constant(_INT64, 0), count, count):
+            here = offset(builder, row, index, 4)
+            ops.store(capped(ops, builder, ops.load(here, 0), scale, cap), here, 0)
+
+    return cap_row
+
+
+def make_weigh(scale: float, *, bfloat16: bool, cap: float = 0.0) -> Any:
+    """weigh(row, count, weights, width, state): scores become weights, see `make_row_weights`; of
+    them the largest score and the weights' sum are written at `state`, two float32. scale: of
+    scores, whose exponents are powers of e. cap: of scaled ones; 0: none.
+    """
+    row_weights, factor = make_row_weights(bfloat16=bfloat16), np.float32(LOG2_E * scale)
+    cap_row = make_cap_row(scale, cap)
 
     @inner
     def weigh(row: int, count: int, weights: int, width: int, state: int) -> None:
+        cap_row(row, count)
         top, made = row_largest(row, count), floats(state)
         made[0] = top
         made[1] = row_weights(row, count, factor, top, weights, width)

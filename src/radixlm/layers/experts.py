@@ -36,9 +36,10 @@ class Router:
         name: str,
         chosen: int,
         renormalised: bool,
+        bias: bool = False,
         scale: float = 1.0,
     ) -> None:
-        self._scores = Linear(hidden_size, {name.rpartition(".")[2]: experts}, options, bias=False)
+        self._scores = Linear(hidden_size, {name.rpartition(".")[2]: experts}, options, bias=bias)
         self._place = place_of(name)
         self._chosen, self._renormalised, self._scale = chosen, renormalised, scale
 

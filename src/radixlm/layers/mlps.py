@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
+from typing import NamedTuple
 
 from torch import Tensor
 from torch.nn import functional
@@ -27,6 +28,32 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
 )
 
 
+class Clamped(NamedTuple):
+    """gate sigmoid(alpha gate) (up + 1), the gate at most `limit`, up from -limit to limit."""
+
+    alpha: float
+    limit: float
+
+    def __call__(self, gate: Tensor, up: Tensor) -> Tensor:
+        gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
+        return gate.mul_((gate * self.alpha).sigmoid_()).mul_(up.add_(1))
+
+
+def _between(activation: str | Clamped, *, gated: bool) -> Callable[[Tensor], Tensor]:
+    """Of both halves of a row, or of all of it."""
+    if isinstance(activation, Clamped):
+        return lambda made: activation(*made.chunk(2, dim=-1))
+    of_gate = ACTIVATIONS[activation]
+    if not gated:
+        return of_gate
+
+    def between(made: Tensor) -> Tensor:
+        gate, up = made.chunk(2, dim=-1)
+        return of_gate(gate).mul_(up)
+
+    return between
+
+
 class MLP:
     """down(act(gate(x)) * up(x)), gate and up being one product, or down(act(up(x))) without gates.
 
@@ -44,7 +71,7 @@ class MLP:
         gate_up: Sequence[str] = ("gate_proj", "up_proj"),
         down: str = "down_proj",
         gated: bool = True,
-        activation: str = "silu",
+        activation: str | Clamped = "silu",
     ) -> None:
         rows = (2 * size if gated else size) // len(gate_up)
         fused = gated and activation == "silu"
@@ -52,8 +79,7 @@ class MLP:
         self.gate_up = Linear(hidden_size, parts, options, bias=bias, gated=fused)
         self.down = Linear(size, {down.rpartition(".")[2]: hidden_size}, options, bias=bias)
         self._places = place_of(gate_up[0]), place_of(down)
-        self._gated = gated
-        self._between = None if fused else ACTIVATIONS[activation]
+        self._between = None if fused else _between(activation, gated=gated)
 
     @property
     def is_compiled(self) -> bool:
@@ -76,12 +102,7 @@ class MLP:
 
     def between(self, made: Tensor) -> Tensor:
         """What the second product takes of what the first one gives."""
-        if self._between is None:
-            return made
-        if not self._gated:
-            return self._between(made)
-        gate, up = made.chunk(2, dim=-1)
-        return self._between(gate).mul_(up)
+        return made if self._between is None else self._between(made)
 
     def linears(self) -> Iterator[tuple[str, Linear]]:
         """In the order in which they are computed, and where their names begin."""

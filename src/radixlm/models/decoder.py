@@ -79,7 +79,10 @@ class CausalLM:
             part = through()
         last = None if part is None else part.index_select(0, logit_rows)
         logits = self.head(self.norm(hidden.index_select(0, logit_rows), last))
-        return logits if traits.logits == 1 else logits.mul_(traits.logits)
+        if traits.logits != 1:
+            logits.mul_(traits.logits)
+        cap = traits.logits_cap
+        return logits.div_(cap).tanh_().mul_(cap) if cap else logits
 
     def _rotations(self, positions: Tensor, at: Places) -> list[Rotation]:
         """Of each kind of layer."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor
 
 from radixlm.attention.attend import Attend
@@ -44,6 +45,8 @@ class SelfAttention:
         # The norm that attention knows, and what is done before it.
         self.norm: QueryKeyNorm | None = None
         self.before: RowNorm | HeadNorms | None = None
+        exact = TensorOptions(torch.float32, options.device)
+        self.sinks = exact.empty(config.n_heads) if traits.sinks else None
         heads, eps = (config.n_heads, config.n_kv_heads), config.norm_eps
         match traits.qk_norm:
             case ("head", _):
@@ -72,7 +75,8 @@ class SelfAttention:
         qkv = multiply(self.qkv, x, at.qkv)
         if self.before is not None:
             self.before(qkv)
-        return multiply(self.output, attend(self.layer, qkv, rotation, self.norm), at.part)
+        answers = attend(self.layer, qkv, rotation, self.norm, self.sinks)
+        return multiply(self.output, answers, at.part)
 
     def named_weights(self) -> NamedWeights:
         yield from self.qkv.named_weights()
@@ -80,6 +84,8 @@ class SelfAttention:
         for norm in (self.norm, self.before):
             if norm is not None:
                 yield from norm.named_weights()
+        if self.sinks is not None:
+            yield "sinks", self.sinks
 
 
 class DecoderLayer:
@@ -182,7 +188,8 @@ def _experts(config: ModelConfig, traits: Experts, options: TensorOptions) -> Ex
     hidden, act = config.hidden_size, config.traits.activation
 
     def mlp(size: int, gate_up: tuple[str, ...], down: str) -> MLP:
-        return MLP(hidden, size, options, bias=False, gate_up=gate_up, down=down, activation=act)
+        bias = traits.bias
+        return MLP(hidden, size, options, bias=bias, gate_up=gate_up, down=down, activation=act)
 
     router = Router(
         hidden,
@@ -191,6 +198,7 @@ def _experts(config: ModelConfig, traits: Experts, options: TensorOptions) -> Ex
         name=traits.router,
         chosen=traits.chosen,
         renormalised=traits.renormalised,
+        bias=traits.bias,
         scale=config.traits.residual,
     )
     experts = [

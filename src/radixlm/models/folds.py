@@ -4,7 +4,8 @@ traits                        weights
 interleaved, share of rope    rows of queries and keys: what turns together stands half a head apart
 attention, residual           queries, or their norms, and what layers add are multiplied
 norms.base                    is added
-experts.stacked               (experts, out, in) is a tensor for each expert
+experts.stacked               one tensor is one for each expert
+experts.paired                rows of gates come first, then those of up
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import cached_property
+from itertools import product
 from typing import NamedTuple
 
 import torch
@@ -60,6 +62,11 @@ def folds_of(config: ModelConfig) -> dict[str, Fold]:
         # What experts give is multiplied by their router.
         for name in ("self_attn.o_proj", f"{traits.mlp}.{traits.down}"):
             of_layer |= dict.fromkeys((f"{name}.weight", f"{name}.bias"), Fold(traits.residual))
+    if traits.experts is not None and traits.experts.paired:
+        order = torch.arange(2 * traits.experts.size).view(-1, 2).t().flatten()
+        for number, name in product(range(traits.experts.number), traits.experts.gate_up):
+            place = f"{traits.mlp}.{name.format(number)}"
+            of_layer |= dict.fromkeys((f"{place}.weight", f"{place}.bias"), Fold(order=order))
     made: dict[str, Fold] = {}
     if norms.base:
         names = (norms.attention, norms.after_attention, norms.mlp, norms.after_mlp)
@@ -145,12 +152,26 @@ def _together(rows: list[Tensor | None], factors: list[float], config: ModelConf
     return Fold(each, 0, order)
 
 
-def _stacks(config: ModelConfig) -> tuple[str, ...]:
-    """Ends of names of tensors with all experts' weights."""
+class _Stack(NamedTuple):
+    """Of tensors with all experts': what each one's is, how many sizes there are, and whether each
+    is (in, out).
+    """
+
+    kind: str
+    sizes: int
+    turned: bool
+
+
+def _stacks(config: ModelConfig) -> dict[str, _Stack]:
+    """By the ends of their names."""
     experts = config.traits.experts
     if experts is None or not experts.stacked:
-        return ()
-    return tuple(f".{name.removesuffix('.{}')}.weight" for name in (*experts.gate_up, experts.down))
+        return {}
+    names = [name.removesuffix(".{}") for name in (*experts.gate_up, experts.down)]
+    if experts.stacked == "rows":
+        return {f".{name}.weight": _Stack("weight", 3, turned=False) for name in names}
+    weights = {f".{name}": _Stack("weight", 3, turned=True) for name in names}
+    return weights | {f".{name}_bias": _Stack("bias", 2, turned=False) for name in names}
 
 
 class Folded:
@@ -161,16 +182,20 @@ class Folded:
         self._checkpoint, self._config = checkpoint, config
         stacks = _stacks(config)
         self.shapes: dict[str, tuple[int, ...]] = {}
-        self._parts: dict[str, tuple[str, int]] = {}
+        self._parts: dict[str, tuple[str, int, bool]] = {}
         # What was read last, of which more may be wanted.
         self._stack: tuple[str, Tensor | QuantizedWeight] | None = None
         for name, shape in checkpoint.shapes.items():
-            if stacks and name.endswith(stacks) and len(shape) == 3:
-                for part in range(shape[0]):
-                    own = f"{name.removesuffix('weight')}{part}.weight"
-                    self.shapes[own], self._parts[own] = shape[1:], (name, part)
-            else:
+            end = next((end for end in stacks if name.endswith(end)), None)
+            if end is None or len(shape) != stacks[end].sizes:
                 self.shapes[name] = shape
+                continue
+            kind, _, turned = stacks[end]
+            place = name.removesuffix(".weight").removesuffix("_bias")
+            for part in range(shape[0]):
+                own = f"{place}.{part}.{kind}"
+                self.shapes[own] = shape[:0:-1] if turned else shape[1:]
+                self._parts[own] = name, part, turned
 
     def read(self, name: str) -> Tensor | QuantizedWeight:
         weight = self._checkpoint.read(name) if name not in self._parts else self._part(name)
@@ -183,9 +208,11 @@ class Folded:
         return folds_of(self._config)
 
     def _part(self, name: str) -> Tensor | QuantizedWeight:
-        stored, part = self._parts[name]
+        stored, part, turned = self._parts[name]
         if self._stack is None or self._stack[0] != stored:
             self._stack = None
             self._stack = stored, self._checkpoint.read(stored)
         weight = self._stack[1]
-        return weight[part] if isinstance(weight, Tensor) else weight
+        if not isinstance(weight, Tensor):
+            return weight
+        return weight[part].t() if turned else weight[part]

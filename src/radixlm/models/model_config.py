@@ -67,7 +67,8 @@ class ModelConfig:
         name = config.get("model_type")
         architecture = ARCHITECTURES.get(str(name))
         if architecture is None:
-            raise unsupported("model_type", name, ", ".join(ARCHITECTURES))
+            others = "; for others there is --model-impl transformers"
+            raise unsupported("model_type", name, ", ".join(ARCHITECTURES) + others)
         hf: HFConfig = read(architecture, config)
         if hf.architectures and not any(n.endswith("ForCausalLM") for n in hf.architectures):
             raise unsupported("architectures", hf.architectures, "...ForCausalLM")

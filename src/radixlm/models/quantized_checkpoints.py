@@ -14,9 +14,12 @@ from radixlm.layers.quantized import QuantizedWeight
 from radixlm.models.compressed_tensors import compressed_tensors
 from radixlm.models.config_fields import unsupported
 from radixlm.models.gptq_awq import awq, gptq
+from radixlm.models.mxfp4 import MXFP4Checkpoint
 from radixlm.models.quantized_parts import PLACE, Packing, Types
 from radixlm.models.safetensors_files import FLOATS, PlainCheckpoint, StoredTensor, survey
 
+# Has a class of its own: one tensor has the weights of all experts.
+_MXFP4 = "mxfp4"
 _INTEGERS = ("I8", "I32", "I64")
 # By `quant_method`: of `quantization_config`.
 _METHODS: Mapping[str, Callable[[Mapping[str, Any]], Packing]] = {
@@ -26,7 +29,7 @@ _METHODS: Mapping[str, Callable[[Mapping[str, Any]], Packing]] = {
 }
 
 
-def open_checkpoint(folder: Path) -> PlainCheckpoint | QuantizedCheckpoint:
+def open_checkpoint(folder: Path) -> PlainCheckpoint | QuantizedCheckpoint | MXFP4Checkpoint:
     """By the folder's config.json. Raises UnsupportedModelError that names its field,
     CheckpointError that names the tensor or the file.
     """
@@ -36,8 +39,10 @@ def open_checkpoint(folder: Path) -> PlainCheckpoint | QuantizedCheckpoint:
     if not isinstance(section, Mapping):
         raise unsupported("quantization_config", section, "an object or null")
     method = str(section.get("quant_method")).lower()
+    if method == _MXFP4:
+        return MXFP4Checkpoint(folder)
     if method not in _METHODS:
-        raise unsupported(f"{PLACE}quant_method", method, ", ".join(_METHODS))
+        raise unsupported(f"{PLACE}quant_method", method, ", ".join((*_METHODS, _MXFP4)))
     return QuantizedCheckpoint(folder, _METHODS[method](section))
 
 

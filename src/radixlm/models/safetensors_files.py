@@ -55,6 +55,12 @@ class StoredTensor(NamedTuple):
             tensor: Tensor = file.get_tensor(name)
             return tensor
 
+    def read_part(self, name: str, part: int) -> Tensor:
+        """Of the first size."""
+        with open_shard(self.shard) as file:
+            tensor: Tensor = file.get_slice(name)[part]
+            return tensor
+
 
 class PlainCheckpoint:
     """A folder of safetensors files with weights in floats, see `Checkpoint`."""

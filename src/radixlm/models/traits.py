@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from radixlm.layers.mlps import Clamped
+
 
 class Norms(NamedTuple):
     """The names of a layer's norms, before and after attention and the MLP; empty: there is none.
@@ -40,8 +42,10 @@ class Experts(NamedTuple):
     renormalised: the chosen ones' weights sum to 1.
     shared: the size of one more, which all tokens get, weighted by a gate of its own; 0: none.
     layers: which ones have experts; empty: all.
-    router, gate_up, down: names of weights, with {} for an expert's number. stacked: one tensor
-        holds those of all experts.
+    router, gate_up, down: names of weights, with {} for an expert's number. bias: all have one.
+    stacked: one tensor has all experts' of a name: (experts, out, in) in rows; (experts, in, out),
+        without `.weight`, and biases beside it with `_bias`, in columns.
+    paired: rows of gate and up take turns.
     """
 
     number: int
@@ -53,7 +57,9 @@ class Experts(NamedTuple):
     router: str = "gate"
     gate_up: tuple[str, ...] = ("experts.{}.gate_proj", "experts.{}.up_proj")
     down: str = "experts.{}.down_proj"
-    stacked: bool = False
+    bias: bool = False
+    stacked: Literal["", "rows", "columns"] = ""
+    paired: bool = False
 
 
 class Traits(NamedTuple):
@@ -69,6 +75,8 @@ class Traits(NamedTuple):
     parallel: attention and MLP take the same input.
     embedding, residual, logits: what they are multiplied by; residual: what layers add.
     attention: what scores are multiplied by; None: 1 / sqrt(head_dim).
+    score_cap, logits_cap: neither is above it, see `capped` of `kernels.dots`; 0: there is none.
+    sinks: each head has a score that gives its weight to nothing.
     """
 
     qkv_bias: bool = False
@@ -82,7 +90,7 @@ class Traits(NamedTuple):
     gate_up: tuple[str, ...] = ("gate_proj", "up_proj")
     down: str = "down_proj"
     gated: bool = True
-    activation: str = "silu"
+    activation: str | Clamped = "silu"
     experts: Experts | None = None
     interleaved: bool = False
     parallel: bool = False
@@ -90,3 +98,6 @@ class Traits(NamedTuple):
     residual: float = 1.0
     logits: float = 1.0
     attention: float | None = None
+    score_cap: float = 0.0
+    logits_cap: float = 0.0
+    sinks: bool = False

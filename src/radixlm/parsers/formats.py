@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from radixlm.parsers import json_formats
+from radixlm.parsers.harmony import CHANNEL, HARMONY
 from radixlm.parsers.json_formats import HERMES, HERMES_BEGIN, HERMES_END
 from radixlm.parsers.steps import Steps, begun
 from radixlm.parsers.tool_calls import CallFormat, CallParser, Fields
@@ -290,6 +291,8 @@ FORMATS: Final[Mapping[str, CallFormat]] = {
     "llama4_pythonic": PYTHONIC,
     "qwen3_coder": QWEN_CODER,
     "qwen3_xml": QWEN_CODER,
+    "gpt-oss": HARMONY,
+    "openai": HARMONY,
     "json": json_formats.JSON,
 }
 _TOOLS = re.compile(r"\btools\b")
@@ -306,6 +309,8 @@ def format_named(name: str, template: str) -> CallFormat:
 
 def format_in(template: str) -> CallFormat:
     """JSON where the template knows no tools, or writes calls in no known format."""
+    if CHANNEL in template:
+        return HARMONY
     if not _TOOLS.search(template):
         return json_formats.JSON
     if HERMES_BEGIN in template:

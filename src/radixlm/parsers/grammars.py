@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.grammar import ANY_OBJECT, JSON_STYLE, Grammar, GrammarKind
-from radixlm.parsers import steps
+from radixlm.parsers import harmony, steps
 from radixlm.parsers.tool_calls import CallFormat, Fields
 from radixlm.parsers.tools import REMARKS, Calling, Choices, Tool, ToolUse, choices, types_of
 
@@ -60,6 +60,35 @@ def answer_grammar(
     return "\n".join(lines) + "\n"
 
 
+def channel_grammar(
+    use: ToolUse, *, special: Mapping[str, int], wanted: Grammar | None = None
+) -> str:
+    """The same for answers in channels, see `harmony`: any thoughts, and then text, or one call."""
+    writer = _AnswerWriter(harmony.HARMONY, use, special)
+    channel, message, constrain, start = map(
+        writer.marker, (harmony.CHANNEL, harmony.MESSAGE, harmony.CONSTRAIN, harmony.START)
+    )
+    text = f'{channel} "final" {message} {"ANYTHING" if wanted is None else "final"}'
+    ways = [] if use.calling is Calling.REQUIRED and use.may_call else [text]
+    if use.may_call:
+        for tool in use.tools:
+            followed = tool.strict or use.calling is Calling.REQUIRED
+            written = _json(tool.parameters if followed else ANY_OBJECT, lenient=not tool.strict)
+            to = _quoted(f"commentary to=functions.{tool.name} ")
+            ways.append(f'{channel} {to} {constrain} "json" {message} {written}')
+    lines = [
+        "%llguidance {}",
+        "start: thoughts? answer",
+        f'thoughts: {channel} "analysis" {message} rest {start} "assistant"',
+        f"answer: {' | '.join(ways)}",
+        writer.up_to("rest", harmony.END),
+        "ANYTHING: /(?s:.*)/",
+    ]
+    if wanted is not None:
+        lines.append(f"final: {_within(wanted)}")
+    return "\n".join(lines) + "\n"
+
+
 class _AnswerWriter(NamedTuple):
     form: CallFormat
     use: ToolUse
@@ -69,7 +98,7 @@ class _AnswerWriter(NamedTuple):
         """What comes before the answer, spaces included."""
         if opened is None:
             return ""
-        begin = self._marker(steps.BEGIN)
+        begin = self.marker(steps.BEGIN)
         return f"({begin})? rest SPACES " if opened else f"({begin} rest SPACES)? "
 
     def answer(self, with_final: bool) -> str:
@@ -102,12 +131,12 @@ class _AnswerWriter(NamedTuple):
         if form.join is not None and self.use.parallel:
             calls = f"{first} ({_quoted(form.join)} one)*"
         head = "head" if form.begin else ""
-        parts = (head, calls, _quoted(form.closes), self._marker(form.end))
+        parts = (head, calls, _quoted(form.closes), self.marker(form.end))
         lines = [f"block: {' '.join(filter(None, parts))}"]
         if among_text and form.begin:
             lines.append(self.up_to("head", form.begin))
         elif form.begin:
-            lines.append(f"head: {self._marker(form.begin)}")
+            lines.append(f"head: {self.marker(form.begin)}")
         lines.append("one: " + " | ".join(f"tool_{place}" for place in range(len(tools))))
         for place, tool in enumerate(tools):
             lines += self._call(f"tool_{place}", tool)
@@ -120,7 +149,7 @@ class _AnswerWriter(NamedTuple):
     def up_to(self, rule: str, marker: str) -> str:
         """A rule: any text up to a marker, the marker included."""
         if marker in self.special:
-            return f"{rule}: ANYTHING {self._marker(marker)}"
+            return f"{rule}: ANYTHING {self.marker(marker)}"
         return _up_to(rule, marker)
 
     def _call(self, rule: str, tool: Tool) -> list[str]:
@@ -133,7 +162,7 @@ class _AnswerWriter(NamedTuple):
             return fields.rules(rule, lead=form.opens)
         if form.names:
             written = _json(arguments, lenient=not tool.strict)
-            return [f"{rule}: {_quoted(tool.name)} {self._marker(form.names)} {written}"]
+            return [f"{rule}: {_quoted(tool.name)} {self.marker(form.names)} {written}"]
         call = {
             "type": "object",
             "properties": {
@@ -145,7 +174,7 @@ class _AnswerWriter(NamedTuple):
         }
         return [f"{rule}: {_json(call, lenient=not tool.strict)}"]
 
-    def _marker(self, marker: str) -> str:
+    def marker(self, marker: str) -> str:
         token = self.special.get(marker)
         return _quoted(marker) if token is None else f"<[{token}]>"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from radixlm.core.grammar import Grammar
 from radixlm.parsers import AnswerParser, PlainParser, steps
 from radixlm.parsers.formats import AUTO, format_named
-from radixlm.parsers.grammars import answer_grammar
+from radixlm.parsers.grammars import answer_grammar, channel_grammar
 from radixlm.parsers.json_formats import JSON
 from radixlm.parsers.steps import THINKING, ReasoningParser, Thinking
 from radixlm.parsers.tool_calls import CallFormat
@@ -35,8 +35,9 @@ class AnswerStyle:
     def parser(self, use: ToolUse, prompt: str) -> AnswerParser:
         """For one answer to `prompt`, as the template wrote it."""
         parser: AnswerParser = PlainParser()
-        if use.may_call:
-            tools = {tool.name: tool.parameters for tool in use.tools}
+        if use.may_call or self.calls.channels:
+            callable_ = use.tools if use.may_call else ()
+            tools = {tool.name: tool.parameters for tool in callable_}
             most = None if use.parallel else 1
             parser = self.calls.parser(tools, self.calls.new_id, most=most)
         if self.thinking is Thinking.NEVER:
@@ -52,6 +53,9 @@ class AnswerStyle:
         """
         if wanted is None and not use.constrained:
             return None
+        if self.calls.channels:
+            text = channel_grammar(use, special=self._special(tokenizer), wanted=wanted)
+            return Grammar.lark(text, param="tools" if wanted is None else wanted.param)
         opened = None if self.thinking is Thinking.NEVER else self.thinking.opened_by(prompt)
         if wanted is not None and not use.may_call and opened is None:
             return wanted
@@ -61,7 +65,7 @@ class AnswerStyle:
 
     def shown(self, use: ToolUse, tokenizer: Tokenizer) -> frozenset[int]:
         """Special tokens that must show in an answer's text, so that its parser sees them."""
-        hidden = () if use.may_call else self.calls.markers
+        hidden = () if use.may_call or self.calls.channels else self.calls.markers
         special = self._special(tokenizer)
         return frozenset(token for marker, token in special.items() if marker not in hidden)
 

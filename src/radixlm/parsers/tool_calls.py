@@ -154,6 +154,7 @@ class CallFormat:
     markers: of these the ones that are special tokens must show in the text.
     id_prefix, id_length: of a call's id: the length is that of its random part.
     described: the model's own template describes the tools; else our text does.
+    channels: all of an answer is messages in channels, reasoning among them: see `harmony`.
     """
 
     parser: type[CallParser]
@@ -171,6 +172,7 @@ class CallFormat:
     id_prefix: str = "call_"
     id_length: int = 24
     described: bool = True
+    channels: bool = False
 
     def new_id(self) -> str:
         """A fresh id for a call."""

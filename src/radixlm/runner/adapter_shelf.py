@@ -16,11 +16,11 @@ from radixlm.models.decoder import CausalLM
 class AdapterShelf:
     """Filled and emptied from any thread; the engine's thread reads it.
 
-    deterministic: what adapters add is computed by torch, whose bits depend on a row's company, so
-    that there may be none.
+    model: adapters are for a CausalLM. deterministic: there may be none, for what they add is
+    computed by torch, whose bits depend on a row's company.
     """
 
-    def __init__(self, model: CausalLM, *, deterministic: bool = False) -> None:
+    def __init__(self, model: object, *, deterministic: bool = False) -> None:
         self._model = model
         self._deterministic = deterministic
         self._additions: dict[str, Additions] = {}
@@ -29,6 +29,11 @@ class AdapterShelf:
         """Read an adapter. Returns its id, which begins with its name and is another one for other
         weights. Raises ConfigError, and what `load_adapter` does.
         """
+        if not isinstance(self._model, CausalLM):
+            raise ConfigError(
+                f"the adapter {name!r} cannot be used: transformers computes this model, and "
+                "adapters are for those with a file here"
+            )
         if self._deterministic:
             raise ConfigError(
                 f"the adapter {name!r} cannot be used with --deterministic: the bits of what "

@@ -148,7 +148,11 @@ class ModelRunner:
         config = model.config
         self._windows = config.windows or (None,)
         self._backend = make_backend(
-            kv_pool, config.n_heads, windows=config.windows, deterministic=deterministic
+            kv_pool,
+            config.n_heads,
+            windows=config.windows,
+            cap=config.traits.score_cap,
+            deterministic=deterministic,
         )
         if self._device.type == "cpu":
             forbid_kernel()  # not in the first step that needs it: others are in it

@@ -81,13 +81,7 @@ def create_app(
     )
     api_routes = [*API_ROUTES, *more_routes]
     app = FastAPI(title="RadixLM", docs_url=None, redoc_url=None)
-
-    @lru_cache(maxsize=1)
-    def document_for(names: tuple[str, ...]) -> dict[str, Any]:
-        served = Served(names, engine.info.vocab_size, service.longest)
-        return document(api_routes, config, served)
-
-    app.openapi = lambda: document_for(service.model_names)  # type: ignore[method-assign]
+    app.openapi = _documented(service, api_routes)  # type: ignore[method-assign]
     app.state.service = service
     in_memory = replace(config, response_store=None)
     app.state.responses = responses or ResponseStore.from_config(in_memory)
@@ -108,3 +102,14 @@ def create_app(
         allow_headers=["*"],
         expose_headers=["x-request-id", "request-id", "retry-after"],
     )
+
+
+def _documented(service: Service, routes: Sequence[Route]) -> Callable[[], dict[str, Any]]:
+    """What gives /openapi.json, which names the adapters that are loaded."""
+
+    @lru_cache(maxsize=1)
+    def document_for(names: tuple[str, ...]) -> dict[str, Any]:
+        served = Served(names, service.engine.info.vocab_size, service.longest)
+        return document(routes, service.config, served)
+
+    return lambda: document_for(service.model_names)

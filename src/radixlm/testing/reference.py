@@ -34,9 +34,11 @@ ARCHITECTURES = {
     "qwen3_moe": transformers.Qwen3MoeConfig,
     "olmoe": transformers.OlmoeConfig,
     "granitemoe": transformers.GraniteMoeConfig,
+    "gemma2": transformers.Gemma2Config,
     "gemma3_text": transformers.Gemma3TextConfig,
     "cohere2": transformers.Cohere2Config,
     "olmo3": transformers.Olmo3Config,
+    "gpt_oss": transformers.GptOssConfig,
 }
 _WINDOWS = {
     "sliding_window": 24,
@@ -81,6 +83,25 @@ _FIELDS: Mapping[str, Mapping[str, Any]] = {
         "num_local_experts": 5,
     },
     "internlm3": {"attention_bias": True, "mlp_bias": True},
+    "gemma2": {
+        **_WINDOWS,
+        "query_pre_attn_scalar": 24,
+        "attn_logit_softcapping": 2.0,
+        "final_logit_softcapping": 6.0,
+    },
+    "gpt_oss": {
+        **_WINDOWS,
+        "num_local_experts": 6,
+        "num_experts_per_tok": 3,
+        "swiglu_limit": 1.5,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "factor": 8.0,
+            "truncate": False,
+            "original_max_position_embeddings": 256,
+            "rope_theta": 10_000.0,
+        },
+    },
     "gemma3_text": {**_WINDOWS, "query_pre_attn_scalar": 24},
     "cohere2": _WINDOWS,
     "olmo3": {**_WINDOWS, "pad_token_id": None},
@@ -116,18 +137,26 @@ def make_checkpoint(
         "dtype": "float32",
     }
     fields |= _FIELDS.get(architecture, {})
-    config = ARCHITECTURES[architecture](**(fields | overrides))
+    config = _config(architecture, fields | overrides)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         for name, parameter in model.named_parameters():
-            if parameter.dim() == 1:
+            if parameter.dim() == 1 or name.endswith("_bias"):
                 mean = 0.0 if name.endswith("bias") else 1.0
                 torch.nn.init.normal_(parameter, mean, 0.3)
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder, max_shard_size=max_shard_size)
     write_byte_tokenizer(folder, config.vocab_size, config.max_position_embeddings)
     return folder
+
+
+def _config(architecture: str, fields: Mapping[str, Any]) -> Any:
+    """Of one that we have, or of any that transformers has, by its `model_type`."""
+    kind = ARCHITECTURES.get(architecture)
+    if kind is not None:
+        return kind(**fields)
+    return transformers.AutoConfig.for_model(architecture, **fields)
 
 
 def load_reference(folder: Path) -> transformers.PreTrainedModel:

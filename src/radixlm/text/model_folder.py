@@ -21,7 +21,7 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*\w", re.ASCII)
 _MOST_OF_CARD = 2**20  # bytes
 _SPLIT = re.compile(r"-\d{5}-of-\d{5}\.gguf\Z", re.ASCII)
 _SHOWN = 10
-_QUANTIZERS = ("FP8", "bitsandbytes", "MXFP4", "HQQ", "torchao", "ModelOpt", "Quark")
+_QUANTIZERS = ("FP8", "bitsandbytes", "HQQ", "torchao", "ModelOpt", "Quark")
 # What a model card says that its model was made from.
 _MADE_FROM = re.compile(r"^base_model:\s*(?:-\s*)?[\"']?([\w.-]+/[\w.-]+)", re.MULTILINE)
 _SERVED = f"weights in float32, bfloat16, float16, and by {', '.join(QUANTIZERS)} are"

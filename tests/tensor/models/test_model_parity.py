@@ -30,7 +30,8 @@ def load(folder: Path, dtype: torch.dtype = torch.float32) -> CausalLM:
 @torch.inference_mode()
 def logits(model: CausalLM, token_ids: list[int], first_position: int = 0) -> Tensor:
     rows = torch.arange(len(token_ids))
-    attend = DenseAttend(model.config.n_kv_heads, model.config.windows)
+    config = model.config
+    attend = DenseAttend(config.n_kv_heads, config.windows, config.traits.score_cap)
     return model.forward(torch.tensor(token_ids), rows + first_position, attend, rows)
 
 

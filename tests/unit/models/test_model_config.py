@@ -162,6 +162,8 @@ WINDOWED = {"sliding_window": 64, "use_sliding_window": True}
         ),
         (hf("gemma3_text", sliding_window=64, sliding_window_pattern=2), (64, None, 64)),
         (hf("cohere2", sliding_window=64, sliding_window_pattern=3), (64, 64, None)),
+        (hf("gemma2", sliding_window=64), (64, None, 64)),
+        (hf("gpt_oss", sliding_window=64), (64, None, 64)),
         (hf("olmo3", sliding_window=64, num_hidden_layers=4), (64, 64, 64, None)),
         (
             hf("qwen2", **{**WINDOWED, "sliding_window": 2048}, max_window_layers=0)
@@ -183,7 +185,13 @@ YARN = {"rope_type": "yarn", "factor": 4.0}
     ("config", "field", "value"),
     [
         (hf("gpt2"), "model_type", "gpt2"),
-        (hf("gpt_oss"), "model_type", "gpt_oss"),
+        (hf("gpt_oss", sliding_window=0), "sliding_window", "0"),
+        (hf("gpt_oss", num_local_experts=2), "num_experts_per_tok", "at most its 2 experts"),
+        (hf("gpt_oss", swiglu_limit=-1.0), "swiglu_limit", "-1.0"),
+        (hf("gpt_oss", layer_types=["full_attention"]), "layer_types", "each of 3 layers"),
+        (hf("gemma2", attn_logit_softcapping=0), "attn_logit_softcapping", "0"),
+        (hf("gemma2", final_logit_softcapping="30"), "final_logit_softcapping", "30"),
+        (hf("gemma2", query_pre_attn_scalar=-1), "query_pre_attn_scalar", "-1"),
         (hf(model_type=["llama"]), "model_type", "llama"),
         (hf(hidden_act="gelu"), "hidden_act", "gelu"),
         (hf(num_local_experts=8), "num_local_experts", "8"),

@@ -39,7 +39,6 @@ def quantized(method: str) -> dict[str, Any]:
     [
         (quantized("fp8"), "quantized with FP8"),
         (quantized("bitsandbytes"), "quantized with bitsandbytes"),
-        (quantized("mxfp4"), "quantized with MXFP4"),
         (quantized("hqq"), "quantized with HQQ"),
         (quantized("new"), "quantized with 'new'"),
         ({"config.json": {"quantization_config": []}}, "quantized with an unnamed method"),
@@ -51,7 +50,7 @@ def test_each_kind_is_named_with_the_command_for_another(tmp_path, files, what):
     assert what in error.message
     assert "not supported yet" in error.message
     if "quantized" in what:
-        assert "float16, and by compressed-tensors, gptq, awq are" in error.message
+        assert "float16, and by compressed-tensors, gptq, awq, mxfp4 are" in error.message
     download, serve = error.commands
     assert "hf download OWNER/NAME --local-dir ~/models/NAME" in download
     assert serve.endswith("radixlm serve ~/models/NAME")

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from radixlm.models.families.cohere import Cohere, Cohere2
-from radixlm.models.families.gemma import Gemma, Gemma3
+from radixlm.models.families.gemma import Gemma, Gemma2, Gemma3
 from radixlm.models.families.glm import Glm, Glm4
+from radixlm.models.families.gpt_oss import GptOss
 from radixlm.models.families.granite import Granite, GraniteMoe
 from radixlm.models.families.internlm import InternLM3
 from radixlm.models.families.llama import Llama, Mistral
@@ -45,8 +46,10 @@ ARCHITECTURES: Mapping[str, type[HFConfig]] = MappingProxyType(
         "qwen3_moe": Qwen3Moe,
         "olmoe": Olmoe,
         "granitemoe": GraniteMoe,
+        "gemma2": Gemma2,
         "gemma3_text": Gemma3,
         "cohere2": Cohere2,
         "olmo3": Olmo3,
+        "gpt_oss": GptOss,
     }
 )

@@ -1,4 +1,4 @@
-"""Gemma 1 and 3: norms store their weight less 1, the gate is a gelu, embeddings are multiplied."""
+"""Gemma 1 to 3: norms store their weight less 1, the gate is a gelu, embeddings are multiplied."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from typing import Annotated, ClassVar, Literal
 
 from radixlm.layers.rotary import RopeConfig
 from radixlm.models.config_fields import Flag, Number, Size, supported
-from radixlm.models.families.windowed import TwoRopes, windowed_of
+from radixlm.models.families.windowed import Kinds, TwoRopes, windowed_of
 from radixlm.models.hf_config import HFConfig
 from radixlm.models.traits import Norms, QueryKeyNorms, Traits
+
+_Activation = Annotated[Literal["gelu_pytorch_tanh"], supported("gelu_pytorch_tanh")]
 
 
 class Gemma(HFConfig):
@@ -32,6 +34,37 @@ class Gemma(HFConfig):
         )
 
 
+def _wrapped(traits: Traits) -> Traits:
+    """With norms after attention and the MLP, too."""
+    after = ("post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
+    return traits._replace(norms=Norms("input_layernorm", *after, base=1.0))
+
+
+class Gemma2(Gemma):
+    """Scores and logits have caps, every other layer from the first a window. A null means no cap,
+    a field that is missing transformers' default.
+    """
+
+    nullable: ClassVar[frozenset[str]] = frozenset(
+        {"attn_logit_softcapping", "final_logit_softcapping"}
+    )
+    sliding_window: Size = 4096
+    layer_types: Kinds = None
+    query_pre_attn_scalar: Number = 256.0
+    attn_logit_softcapping: Number | None = 50.0
+    final_logit_softcapping: Number | None = 30.0
+    hidden_activation: _Activation = "gelu_pytorch_tanh"
+
+    def traits(self) -> Traits:
+        windowed = windowed_of(self, self.layer_types, 2)
+        return _wrapped(super().traits())._replace(
+            attention=self.query_pre_attn_scalar**-0.5,
+            windows=tuple(self.sliding_window if its else None for its in windowed),
+            score_cap=self.attn_logit_softcapping or 0.0,
+            logits_cap=self.final_logit_softcapping or 0.0,
+        )
+
+
 class Gemma3(TwoRopes, Gemma):
     """Gemma 3's text: a norm for each head of queries and keys, norms before and after attention
     and the MLP. Five of six layers have the window, and a base of their own.
@@ -44,17 +77,13 @@ class Gemma3(TwoRopes, Gemma):
     query_pre_attn_scalar: Number = 256.0
     attn_logit_softcapping: Annotated[None, supported("null")] = None
     final_logit_softcapping: Annotated[None, supported("null")] = None
-    hidden_activation: Annotated[Literal["gelu_pytorch_tanh"], supported("gelu_pytorch_tanh")] = (
-        "gelu_pytorch_tanh"
-    )
+    hidden_activation: _Activation = "gelu_pytorch_tanh"
 
     def _windowed(self) -> list[bool]:
         return windowed_of(self, self.layer_types, self.sliding_window_pattern)
 
     def traits(self) -> Traits:
-        after = ("post_attention_layernorm", "pre_feedforward_layernorm")
-        return Gemma.traits(self)._replace(
-            norms=Norms("input_layernorm", *after, "post_feedforward_layernorm", base=1.0),
+        return _wrapped(Gemma.traits(self))._replace(
             qk_norm=QueryKeyNorms(),
             attention=self.query_pre_attn_scalar**-0.5,
             windows=tuple(self.sliding_window if w else None for w in self._windowed()),

@@ -42,6 +42,6 @@ class GraniteMoe(Granite):
             router="router.layer",
             gate_up=("input_linear.{}",),
             down="output_linear.{}",
-            stacked=True,
+            stacked="rows",
         )
         return super().traits()._replace(mlp="block_sparse_moe", experts=experts)

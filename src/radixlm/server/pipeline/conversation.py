@@ -106,6 +106,8 @@ class Conversation:
         if not style.calls.described:
             plain = tools_as_text(plain, known, takes_system=template.takes_system)
             known = []
+        if style.calls.channels:
+            plain = [_with_thinking(message) for message in plain]
         continued = bool(self.variables.get("continue_final_message"))
         return template.render(
             as_plain_text(plain, tokenizer, mark, continue_final_message=continued),
@@ -128,6 +130,14 @@ class Conversation:
                 wishes.append(Wish(place._replace(of=fresh[place.of]), ttl))
         messages = [self.messages[place] for place in places]
         return replace(self, messages=messages, wishes=wishes)
+
+
+def _with_thinking(message: Json) -> Json:
+    """What gpt-oss's template calls reasoning. With a call it takes either that or content."""
+    thoughts = message.get("reasoning_content")
+    if thoughts is None or (message.get("content") and message.get("tool_calls")):
+        return message
+    return {**message, "thinking": thoughts}
 
 
 class Thread:

@@ -1,0 +1,99 @@
+"""gpt-oss as it is published: experts in MXFP4."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from radixlm.core.errors import ModelError
+from radixlm.layers.quantized import from_mxfp4
+from radixlm.layers.ways import PLAIN
+from radixlm.models import PlainCheckpoint, load_config, load_model, open_checkpoint
+from radixlm.models.safetensors_files import Checkpoint
+from radixlm.testing.reference import make_checkpoint
+from tests.tensor.attention_cases import DenseAttend
+
+PRODUCTS = ("gate_up_proj", "down_proj")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A checkpoint in blocks, and one with the weights that these stand for."""
+    plain = make_checkpoint(tmp_path_factory.mktemp("plain"), "gpt_oss")
+    tensors = load_file(plain / "model.safetensors")
+    blocked: dict[str, Tensor] = {}
+    generator = torch.Generator().manual_seed(0)
+    for name, tensor in list(tensors.items()):
+        if not name.endswith(PRODUCTS):
+            blocked[name] = tensor
+            continue
+        experts, inputs, outputs = tensor.shape
+        shape = (experts, outputs, inputs // 32)
+        blocks = torch.randint(0, 256, (*shape, 16), dtype=torch.uint8, generator=generator)
+        scales = torch.randint(122, 125, shape, dtype=torch.uint8, generator=generator)
+        blocked |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+        tensors[name] = torch.stack(
+            [from_mxfp4(*each).dequantized().t() for each in zip(blocks, scales, strict=True)]
+        )
+    save_file(tensors, plain / "model.safetensors", metadata={"format": "pt"})
+    quantized = tmp_path_factory.mktemp("quantized")
+    save_file(blocked, quantized / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((plain / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": []}
+    (quantized / "config.json").write_text(json.dumps(config))
+    return plain, quantized
+
+
+@torch.inference_mode()
+def logits(folder: Path, checkpoint: Checkpoint) -> Tensor:
+    config, cpu = load_config(folder), torch.device("cpu")
+    model = load_model(
+        checkpoint,
+        config,
+        dtype=torch.float32,
+        device=cpu,
+        choose=lambda *_: PLAIN,
+        progress=False,
+    )
+    rows = torch.arange(40)
+    return model.forward(rows * 7, rows, DenseAttend(config.n_kv_heads, config.windows), rows)
+
+
+def test_blocks_are_the_weights_that_they_stand_for(folders: tuple[Path, Path]) -> None:
+    plain, quantized = folders
+    expected = logits(plain, PlainCheckpoint(plain))
+    found = logits(quantized, open_checkpoint(quantized))
+    assert (found - expected).abs().max() <= 1e-4
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "said"),
+    [
+        ("down_proj_scales", None, "is missing"),
+        ("down_proj_scales", lambda scales: scales[:, :-1], "should be"),
+        ("down_proj_scales", lambda scales: scales.float(), "is of type F32"),
+        ("down_proj_scales", lambda scales: scales.fill_(255), "not all numbers"),
+        ("down_proj_blocks", lambda blocks: blocks[..., :8], "has shape"),
+        ("down_proj_blocks", None, "has no blocks"),
+        ("down_proj_blocks", lambda blocks: blocks[1:], "should be"),
+        ("gate_up_proj_bias", None, "lacks"),
+    ],
+)
+def test_what_is_damaged_is_named(
+    folders: tuple[Path, Path], tmp_path: Path, part: str, change: object, said: str
+) -> None:
+    name = f"model.layers.1.mlp.experts.{part}"
+    tensors = load_file(folders[1] / "model.safetensors")
+    found = tensors.pop(name)
+    if callable(change):
+        tensors[name] = change(found).contiguous()
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    (tmp_path / "config.json").write_text((folders[1] / "config.json").read_text())
+    with pytest.raises(ModelError, match=said) as raised:
+        logits(tmp_path, open_checkpoint(tmp_path))
+    assert "down_proj" in str(raised.value) or "gate_up_proj" in str(raised.value)

@@ -1,0 +1,130 @@
+"""Architectures that transformers computes, with attention over our pool and tree."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from radixlm import Engine, SamplingParams
+from radixlm.core.errors import ConfigError, ModelError
+from radixlm.testing.reference import load_reference, make_checkpoint
+
+STEPS = 12
+PARAMS = SamplingParams(max_tokens=STEPS, temperature=0, ignore_eos=True)
+FLAGS: dict[str, Any] = {"kv_tokens": 600, "dtype": "float32"}
+# Of two families, whose prompts begin alike.
+PROMPTS = [
+    [*range(start, start + 25), *range(7 * i, 7 * i + 3 + i)] for start in (9, 90) for i in range(3)
+]
+
+
+@torch.inference_mode()
+def expected(folder: Path) -> list[list[int]]:
+    model = load_reference(folder)
+    made = []
+    for prompt in PROMPTS:
+        ids = torch.tensor([prompt])
+        out = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=STEPS,
+            min_new_tokens=STEPS,
+            eos_token_id=None,
+            pad_token_id=0,
+        )
+        made.append(out[0, len(prompt) :].tolist())
+    return made
+
+
+def answers(engine: Engine) -> list[list[int]]:
+    return [list(output.token_ids) for output in engine.generate(PROMPTS, PARAMS)]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "fields"),
+    [
+        ("gpt2", {}),
+        ("gpt_neox", {}),
+        ("qwen3", {}),
+        ("mistral", {"sliding_window": 17}),
+        ("gpt_oss", {}),
+        *(
+            pytest.param(name, {}, marks=pytest.mark.slow)
+            for name in ("phi", "opt", "gpt_bigcode", "persimmon", "olmo", "helium", "gemma2")
+        ),
+    ],
+)
+def test_the_tokens_of_transformers(
+    tmp_path: Path, architecture: str, fields: dict[str, Any]
+) -> None:
+    folder = make_checkpoint(tmp_path, architecture, **fields)
+    wanted = expected(folder)
+    flags = FLAGS | {"model": str(folder), "model_impl": "transformers"}
+    for more in ({}, {"chunked_prefill_size": 16}, {"page_size": 16}):
+        with Engine(**(flags | more)) as engine:
+            assert answers(engine) == wanted
+            before = engine.stats().cached_tokens
+            assert answers(engine) == wanted
+            assert engine.stats().cached_tokens > before
+            assert engine.stats().leaks == 0
+
+
+@pytest.mark.parametrize(
+    ("architecture", "fields", "said"),
+    [
+        ("falcon", {}, "can not be replaced"),
+        ("bloom", {}, "can not be replaced"),
+        ("mamba", {}, "can not be replaced"),
+        ("t5", {}, "no causal language model"),
+        ("unheard_of", {}, "unheard_of"),
+        (
+            "gpt_neox",
+            {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}},
+            "'dynamic'",
+        ),
+    ],
+)
+def test_what_it_can_not_do_is_refused_by_name(
+    tmp_path: Path, architecture: str, fields: dict[str, Any], said: str
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": architecture} | fields))
+    with pytest.raises(ModelError, match=said):
+        Engine(str(tmp_path), **FLAGS)
+
+
+def test_missing_weights_are_named(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path, "gpt2")
+    config = transformers.AutoConfig.from_pretrained(folder)
+    config.n_layer = 4
+    config.save_pretrained(folder)
+    with pytest.raises(ModelError, match=r"missing_keys: .*h\.3"):
+        Engine(str(folder), **FLAGS)
+
+
+def test_without_transformers_the_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_checkpoint(tmp_path, "gpt2")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ModelError, match=r"'gpt2'.*radixlm\[transformers\]"):
+        Engine(str(folder), **FLAGS)
+
+
+@pytest.mark.parametrize("flag", [{"quantization": "int8"}, {"deterministic": True}])
+def test_flags_that_need_our_own_code(tmp_path: Path, flag: dict[str, Any]) -> None:
+    folder = make_checkpoint(tmp_path, "gpt2")
+    with pytest.raises(ConfigError, match=next(iter(flag))):
+        Engine(str(folder), **FLAGS, **flag)
+
+
+def test_our_own_code_alone_does_not_know_it(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path, "gpt2")
+    with pytest.raises(ModelError, match="--model-impl transformers"):
+        Engine(str(folder), model_impl="radixlm", **FLAGS)

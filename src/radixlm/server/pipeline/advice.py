@@ -26,6 +26,8 @@ _LISTED = 20
 _NO_ADVICE = frozenset({Cause.NOTHING_MISSED, Cause.HELD_BACK})
 _SAMPLE_SECONDS = 15.0
 _MILLION = 1e6
+# Of the hit rate: less than that is worth no change.
+_POINT = 0.01
 _THOUSAND = 10_000
 
 
@@ -58,7 +60,7 @@ class Advice(TypedDict):
     """window_seconds, requests: what it is made of. hit_rate: of these requests.
 
     capacity: predicted for all requests of the window, of all keys; empty before the first
-    request.
+    request. pays: which other pool, policy or tier that speaks for, in words.
     """
 
     window_seconds: float
@@ -68,6 +70,7 @@ class Advice(TypedDict):
     hit_rate: float
     advice: list[AdviceEntry]
     capacity: list[PoolSize]
+    pays: list[str]
 
 
 @dataclass(slots=True, eq=False)
@@ -149,6 +152,7 @@ class MissWindow:
         entries = [e for e in self._entries if tenant is None or e.group.tenant == tenant]
         prompt = sum(entry.prompt for entry in entries)
         computed = prompt - sum(entry.cached for entry in entries)
+        capacity = self._capacity(stats)
         return {
             "window_seconds": WINDOW_SECONDS,
             "requests": len(entries),
@@ -156,7 +160,8 @@ class MissWindow:
             "computed_tokens": computed,
             "hit_rate": 1 - computed / prompt if prompt else 0.0,
             "advice": _listed(entries, computed),
-            "capacity": self._capacity(stats),
+            "capacity": capacity,
+            "pays": self._paying(stats, capacity),
         }
 
     def _capacity(self, stats: EngineStats) -> list[PoolSize]:
@@ -173,6 +178,39 @@ class MissWindow:
             }
             for scale, expected, before in pairs
         ]
+
+    def _paying(self, stats: EngineStats, capacity: list[PoolSize]) -> list[str]:
+        """What brings a point of the hit rate or more, and whether half the pool would do. Only
+        LRU's pools are known of all sizes: it is what others are measured by.
+        """
+        if not capacity:
+            return []
+        _, first = self._samples[0]
+        rate = (stats.cached_tokens - first.cached_tokens) / (
+            stats.prompt_tokens - first.prompt_tokens
+        )
+        by_scale = {size["scale"]: size for size in capacity}
+        own, found, last = by_scale[1.0]["hit_rate"], list[str](), rate
+        if own >= rate + _POINT:
+            found.append(f"--eviction-policy lru: {_gain(own, rate)}")
+        for scale, size in by_scale.items():
+            if scale > 1 and size["hit_rate"] >= max(last, own) + _POINT:
+                last = size["hit_rate"]
+                pool = f"--kv-tokens {size['tokens']}, {scale:g} times the pool"
+                found.append(f"{pool}: {_gain(last, rate)}")
+        if last > rate and not stats.host_capacity and not stats.disk_capacity:
+            more = max(size["tokens"] for size in capacity) - stats.kv_capacity
+            found.append(
+                f"--host-kv-tokens {more}, or --disk-cache: up to {_gain(last, rate)}, where "
+                "reading takes less time than computing"
+            )
+        half = by_scale[min(by_scale)]
+        if not found and half["hit_rate"] > rate - _POINT:
+            found.append(
+                f"a smaller pool would do, --kv-tokens {half['tokens']}: "
+                f"{_gain(half['hit_rate'], rate)}"
+            )
+        return found
 
     def _forget(self, now: float) -> None:
         entries = self._entries
@@ -239,6 +277,10 @@ def _sentence(found: Finding, requests: int, tokens: int, share: float, places: 
     where = token if found.spot is None else f"{found.spot}, {token}"
     verb = "diverge" if requests > 1 else "diverges"
     return f"{who} {verb} at {where}: {found.what}; {cost} ({share:.0%} of all){end}"
+
+
+def _gain(rate: float, now: float) -> str:
+    return f"hit rate {rate:.1%} ({100 * (rate - now):+.1f} points)"
 
 
 def _short(tokens: int) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from weakref import WeakSet
+
+import pytest
 
 from radixlm.core.clock import VirtualClock
 from radixlm.core.misses import MissReason, MissReport
@@ -116,3 +119,26 @@ def test_capacity_is_of_the_window() -> None:
         window.sample(now)
     rates = [round(size["hit_rate"], 2) for size in window.advice(now, None)["capacity"]]
     assert rates == [0.1, 0.2, 0.3, 0.4]
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "pays"),
+    [
+        (300, (200, 300, 400, 405), ["--kv-tokens 16", "--host-kv-tokens 24"]),
+        (300, (200, 400, 400, 400), ["--eviction-policy lru"]),
+        (300, (295, 300, 301, 302), ["a smaller pool would do, --kv-tokens 4"]),
+        (300, (200, 300, 305, 309), []),
+    ],
+)
+def test_what_pays_is_said(found: int, expected: tuple[int, ...], pays: list[str]) -> None:
+    window = MissWindow(VirtualClock())
+    now = EngineStats(
+        kv_capacity=8, prompt_tokens=1_000, cached_tokens=found, expected_tokens=expected
+    )
+    said = window.advice(now, None)["pays"]
+    assert [text.startswith(begin) for text, begin in zip(said, pays, strict=True)] == [
+        True for _ in pays
+    ]
+    with_host = window.advice(replace(now, host_capacity=9), None)["pays"]
+    assert not any("--host" in text for text in with_host)
+    assert MissWindow(VirtualClock()).advice(EngineStats(), None)["pays"] == []

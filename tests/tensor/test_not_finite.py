@@ -33,9 +33,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _torch_backend(
-    pool: KVPool, n_heads: int, *, windows: Sequence[int | None], deterministic: bool
+    pool: KVPool, n_heads: int, *, windows: Sequence[int | None], cap: float, deterministic: bool
 ) -> TorchBackend:
-    return TorchBackend(pool, n_heads, windows=windows)
+    return TorchBackend(pool, n_heads, windows=windows, cap=cap)
 
 
 @pytest.fixture(params=["cpu", "torch"])

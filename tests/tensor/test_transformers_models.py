@@ -128,3 +128,16 @@ def test_our_own_code_alone_does_not_know_it(tmp_path: Path) -> None:
     folder = make_checkpoint(tmp_path, "gpt2")
     with pytest.raises(ModelError, match="--model-impl transformers"):
         Engine(str(folder), model_impl="radixlm", **FLAGS)
+
+
+def test_what_our_own_code_stored_is_not_read(tmp_path: Path) -> None:
+    """GLM's heads have their numbers in another order there."""
+    folder = make_checkpoint(tmp_path / "model", "glm")
+    disk = {"disk_cache": str(tmp_path / "disk"), "disk_block_tokens": 8, "disk_cache_gb": 0.1}
+    disk |= {"disk_write_policy": "all"}
+    outputs = []
+    for model_impl in ("radixlm", "transformers"):
+        with Engine(str(folder), model_impl=model_impl, **FLAGS, **disk) as engine:
+            outputs += engine.generate(PROMPTS[:1], PARAMS)
+    assert outputs[0].token_ids == outputs[1].token_ids
+    assert outputs[1].cached_tokens == 0

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from radixlm.build.model_impl import by_transformers
 from radixlm.cache import RadixCache
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, DiskStoreError
@@ -48,7 +49,7 @@ class Disk:
         try:
             store = DiskStore.open(
                 Path(folder),
-                StoreIdentity.of_model(files, **_facts(config, pool, threads)),
+                StoreIdentity.of_model(files, **_facts(config, files, pool, threads)),
                 block_tokens=config.disk_block_tokens,
                 block_bytes=blocks.nbytes,
                 limit_bytes=int(config.disk_cache_gb * 1e9),
@@ -87,9 +88,12 @@ class Disk:
         return Store(tier, self._thread, self._policy, Pace(self._rate))
 
 
-def _facts(config: EngineConfig, pool: KVPool, threads: int) -> dict[str, Fact]:
+def _facts(config: EngineConfig, files: ModelFiles, pool: KVPool, threads: int) -> dict[str, Fact]:
     """What keys and values depend on that the model's files do not say."""
+    # Heads that transformers computes have their numbers in another order than ours.
+    foreign = {"model_impl": "transformers"} if by_transformers(config, files) else {}
     return {
+        **foreign,
         "dtype": str(pool.dtype),
         "kv_cache_dtype": str(pool.keys[0].dtype),
         "quantization": config.quantization,

@@ -14,7 +14,15 @@ from radixlm.text.model_folder import DEMO_NAME
 
 FOLDER = Path("~/.cache/radixlm/costs")
 # Flags that change what a step takes.
-FLAGS = ("device", "dtype", "kv_cache_dtype", "quantization", "threads", "deterministic")
+FLAGS = (
+    "device",
+    "dtype",
+    "kv_cache_dtype",
+    "quantization",
+    "threads",
+    "deterministic",
+    "model_impl",
+)
 
 
 def costs_path(config: EngineConfig, folder: Path = FOLDER) -> Path:

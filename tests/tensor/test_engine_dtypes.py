@@ -26,7 +26,7 @@ def answers(folder: Path, **flags: Any) -> list[list[int]]:
         return [list(o.token_ids) for _ in range(2) for o in engine.generate(PROMPTS, params)]
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen3"])
+@pytest.mark.parametrize("architecture", ["llama", pytest.param("qwen3", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("flags", FORMATS, ids=lambda flags: "-".join(map(str, flags.values())))
 def test_the_cache_changes_nothing(
     tmp_path: Path, flags: dict[str, Any], architecture: str

@@ -108,6 +108,7 @@ def test_all_compiled_code(name: str, tmp_path: Path) -> None:
     environment = {**os.environ, **processor}
     made = arrived(environment)
     assert made == [*(f"avx512{each}" in features for each in ("f", "bf16", "vnni")), False]
-    if plugin is None and made == arrived(os.environ):
+    native = arrived(os.environ)
+    if (made == native) if plugin is None else native[-1]:
         pytest.skip("the suite itself runs with these")
     run(name, environment)

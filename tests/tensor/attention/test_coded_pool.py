@@ -46,14 +46,20 @@ def test_all_that_reads_a_pool_reads_codes(
 
 
 @pytest.mark.slow  # each shape is compiled
-@pytest.mark.parametrize(("dtype", "near"), DTYPES)
 @pytest.mark.parametrize("backend", WAYS)
 @pytest.mark.parametrize(
-    "heads",
-    [Heads(12, 1, 80), Heads(32, 1, 96), Heads(8, 2, 128), Heads(4, 2, 8), Heads(5, 1, 20)],
+    ("heads", "kind"),
+    [
+        (Heads(12, 1, 80), 0),
+        (Heads(32, 1, 96), 1),
+        (Heads(8, 2, 128), 0),
+        (Heads(4, 2, 8), 1),
+        (Heads(5, 1, 20), 1),
+    ],
     ids=str,
 )
-def test_any_shape_of_heads(dtype: torch.dtype, near: float, backend: str, heads: Heads) -> None:
+def test_any_shape_of_heads(backend: str, heads: Heads, kind: int) -> None:
+    dtype, near = DTYPES[kind]
     case = make_case([(70, 1), (3, 9), (0, 140)], heads, dtype, "cpu", seed=1, scattered=True)
     assert _off(in_codes(case), backend) < near
 
@@ -71,9 +77,11 @@ def test_shared_reads_and_pieces(dtype: torch.dtype, near: float, backend: str) 
 
 
 @pytest.mark.parametrize("backend", WAYS)
-def test_sums_of_extreme_codes_fit(backend: str) -> None:
+@pytest.mark.parametrize("head_dim", [64, pytest.param(256, marks=pytest.mark.slow)])
+def test_sums_of_extreme_codes_fit(backend: str, head_dim: int) -> None:
     """All codes the largest ones, of queries too, and all weights of a tile alike."""
-    case = make_case([(511, 1)], Heads(1, 1, 256), torch.float32, "cpu", seed=3, scattered=False)
+    heads = Heads(3, 1, head_dim)
+    case = make_case([(511, 1)], heads, torch.float32, "cpu", seed=3, scattered=False)
     for tensor in (case.pool.keys[1], case.pool.values[1], case.k, case.v):
         tensor.fill_(3.0)
     case.q.fill_(5.0)
@@ -86,22 +94,22 @@ def test_sums_of_extreme_codes_fit(backend: str) -> None:
 @pytest.mark.parametrize("side", ["keys", "values"])
 def test_broken_numbers_are_seen(dtype: torch.dtype, backend: str, context: int, side: str) -> None:
     """They must reach the logits, where they are refused."""
-    case = make_case([(context, 1)], Heads(4, 2, 16), dtype, "cpu", seed=5, scattered=False)
+    case = make_case([(context, 1)], Heads(6, 2, 10), dtype, "cpu", seed=5, scattered=False)
     slot = case.table[1, 3].long()
     getattr(case.pool, side)[1][slot, 1, 7] = float("inf")
     broken = run(in_codes(case), backend=backend).isfinite().logical_not()
-    assert bool(broken[:, 2:].all())
-    assert not broken[:, :2].any()
-    case = make_case([(context, 1)], Heads(4, 2, 16), dtype, "cpu", seed=5, scattered=False)
+    assert bool(broken[:, 3:].all())
+    assert not broken[:, :3].any()
+    case = make_case([(context, 1)], Heads(6, 2, 10), dtype, "cpu", seed=5, scattered=False)
     case.q.fill_(float("nan"))
     assert bool(run(in_codes(case), backend=backend).isnan().all())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("head_dim", [20, 64])
+@pytest.mark.parametrize("head_dim", [10, 64])
 def test_codes_are_written_as_torch_does_it(dtype: torch.dtype, head_dim: int) -> None:
     """And of each head alone, whatever is in the others."""
-    case = make_case([(7, 33)], Heads(6, 3, head_dim), dtype, "cpu", seed=0, scattered=True)
+    case = make_case([(7, 33)], Heads(9, 3, head_dim), dtype, "cpu", seed=0, scattered=True)
     case.k[3] = 0
     case.v[4] *= 1e20
     case.k[5] *= 1e-36
@@ -111,7 +119,7 @@ def test_codes_are_written_as_torch_does_it(dtype: torch.dtype, head_dim: int) -
     pools = []
     for backend in (make_backend, TorchBackend):
         pool = KVPool(2, case.pool.capacity, 3, head_dim, dtype, coded=True)
-        attend = backend(pool, 6).prepare(make_plan(case.rows), case.table, case.slots)
+        attend = backend(pool, 9).prepare(make_plan(case.rows), case.table, case.slots)
         attend(1, qkv.clone(), unturned(case.q), None)
         pools.append(pool)
     ours, theirs = pools
@@ -127,7 +135,7 @@ def test_codes_are_written_as_torch_does_it(dtype: torch.dtype, head_dim: int) -
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_what_is_written_does_not_hang_on_the_step(dtype: torch.dtype) -> None:
-    case = make_case([(7, 40)], Heads(6, 3, 64), dtype, "cpu", seed=0, scattered=True)
+    case = make_case([(7, 40)], Heads(9, 3, 64), dtype, "cpu", seed=0, scattered=True)
     qkv = torch.cat((case.q, case.k, case.v), dim=1).flatten(1)
     [row] = case.rows
     slots, pools = case.table[row.row].numpy(), []
@@ -136,7 +144,7 @@ def test_what_is_written_does_not_hang_on_the_step(dtype: torch.dtype) -> None:
         for first in range(0, 40, size):
             part, stop = slice(first, min(first + size, 40)), 7 + min(first + size, 40)
             cut = make_row([1] * stop, slots=slots[:stop], start=7 + first, table_row=row.row)
-            backend = CpuBackend(pool, 6)
+            backend = CpuBackend(pool, 9)
             attend = backend.prepare(make_plan([cut]), case.table, case.slots[part])
             attend(1, qkv[part].clone(), unturned(case.q[part]), None)
         pools.append(pool)

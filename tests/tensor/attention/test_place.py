@@ -21,14 +21,14 @@ CPU = torch.device("cpu")
 
 @pytest.mark.parametrize("tokens", [1, 5, 40])
 @pytest.mark.parametrize(("dtype", "near"), [(torch.float32, 1e-5), (torch.bfloat16, 3e-2)])
-@pytest.mark.parametrize("head_dim", [20, 64])
+@pytest.mark.parametrize(("n_heads", "head_dim"), [(12, 20), (9, 64)])
 @pytest.mark.parametrize("normed", [False, True])
 def test_as_torch_does_it(
-    tokens: int, dtype: torch.dtype, near: float, head_dim: int, normed: bool
+    tokens: int, dtype: torch.dtype, near: float, n_heads: int, head_dim: int, normed: bool
 ) -> None:
-    heads = Heads(6, 3, head_dim)
+    heads = Heads(n_heads, 3, head_dim)
     case = make_case([(7, tokens)], heads, dtype, "cpu", seed=0, scattered=True)
-    norm = QueryKeyNorm(6, head_dim, 1e-6, TensorOptions(dtype, CPU))
+    norm = QueryKeyNorm(n_heads, head_dim, 1e-6, TensorOptions(dtype, CPU))
     for _, weight in norm.named_weights():
         weight.normal_(1.0, 0.3)
     angles = torch.randn(tokens, head_dim // 2)
@@ -40,7 +40,7 @@ def test_as_torch_does_it(
         for side in ("keys", "values"):
             getattr(pool, side)[0].copy_(getattr(case.pool, side)[0])
             getattr(pool, side)[1].copy_(getattr(case.pool, side)[1])
-        attend = backend(pool, 6).prepare(make_plan(case.rows), case.table, case.slots)
+        attend = backend(pool, n_heads).prepare(make_plan(case.rows), case.table, case.slots)
         answers.append(attend(1, qkv.clone(), rotation, norm if normed else None))
         pools.append(pool)
     ours, theirs = pools
@@ -57,8 +57,8 @@ def test_as_torch_does_it(
 
 
 def test_keys_that_are_not_turned_are_copied() -> None:
-    case = make_case([(7, 5)], Heads(3, 3, 20), torch.bfloat16, "cpu", seed=0, scattered=True)
-    attend = CpuBackend(case.pool, 3).prepare(make_plan(case.rows), case.table, case.slots)
+    case = make_case([(7, 5)], Heads(12, 3, 20), torch.bfloat16, "cpu", seed=0, scattered=True)
+    attend = CpuBackend(case.pool, 12).prepare(make_plan(case.rows), case.table, case.slots)
     qkv = torch.cat((case.q, case.k, case.v), dim=1).flatten(1)
     attend(1, qkv, unturned(case.q), None)
     assert torch.equal(case.pool.keys[1][case.slots], case.k)
@@ -66,8 +66,8 @@ def test_keys_that_are_not_turned_are_copied() -> None:
 
 @pytest.mark.parametrize("slot", [-1, 64])
 def test_a_slot_outside_the_pool_raises(slot: int) -> None:
-    case = make_case([(7, 2)], Heads(1, 1, 16), torch.float32, "cpu", seed=0, scattered=False)
-    backend = make_backend(KVPool(1, 64, 1, 16, torch.float32), 1)
+    case = make_case([(7, 2)], Heads(2, 1, 16), torch.float32, "cpu", seed=0, scattered=False)
+    backend = make_backend(KVPool(1, 64, 1, 16, torch.float32), 2)
     qkv = torch.cat((case.q, case.k, case.v), dim=1).flatten(1)
     with pytest.raises((IndexError, RuntimeError)):
         backend.prepare(make_plan(case.rows), case.table, torch.tensor([3, slot]))(

@@ -32,7 +32,7 @@ def test_a_token_sees_its_window(
 ) -> None:
     rng = np.random.default_rng(window)
     shapes = [*random_shapes(rng), (700, 1), (900, 600), (0, 40)]
-    case = make_case(shapes, Heads(6, 2, 16), dtype, "cpu", seed=window, scattered=window % 2 > 0)
+    case = make_case(shapes, Heads(6, 3, 16), dtype, "cpu", seed=window, scattered=window % 2 > 0)
     out = run(case, backend=backend, window=window)
     assert (out.double() - reference(case, window)).abs().max().item() < near
 
@@ -43,7 +43,7 @@ def test_shared_nodes_in_windows(backend: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     page = int(rng.choice([0, 1, 4]))
     paths = random_tree(rng, depth=4, page=page)
-    case = make_tree_case(paths, Heads(4, 2, 8), torch.float32, "cpu", seed=seed, page=page)
+    case = make_tree_case(paths, Heads(6, 3, 16), torch.float32, "cpu", seed=seed, page=page)
     window = int(rng.choice([3, 17, 60]))
     out = run(case, EVERYTHING, backend, window)
     assert (out.double() - reference(case, window)).abs().max().item() < 5e-6
@@ -53,7 +53,7 @@ def test_shared_nodes_in_windows(backend: str, seed: int) -> None:
 def test_windows_of_a_coded_pool(backend: str) -> None:
     shapes = [(200, 1), (150, 90)]
     case = in_codes(
-        make_case(shapes, Heads(4, 2, 64), torch.bfloat16, "cpu", seed=3, scattered=True)
+        make_case(shapes, Heads(6, 2, 64), torch.bfloat16, "cpu", seed=3, scattered=True)
     )
     out = run(case, backend=backend, window=50)
     assert (out.double() - reference(case, 50)).abs().max().item() < 5e-2

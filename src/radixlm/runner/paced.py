@@ -23,6 +23,10 @@ _IDLE_SECONDS = 0.5
 # other processes ran meanwhile: HTTP's thread and the engine's get in each other's way, too. One
 # busy process beside two spinning threads makes it 0.6, and half of that when they sleep.
 _CROWDED, _CALM = 0.25, 0.1
+# Before anything was computed nobody has waited. Processors that others used meanwhile, of those
+# that this process will want: so much is taken for a crowd, so that its first request does not
+# spin against them until they are noticed.
+_TAKEN = 0.5
 # What others do for a moment is no crowd: this much of the past counts.
 _MEMORY_SECONDS = 0.3
 # It has to be calm for this long, at first and at most: a try costs a tenth of a second where the
@@ -64,6 +68,8 @@ def seconds_of_others() -> float:
 class Crowd:
     """Looked at before each step. A crowd is noticed within a fifth of a second, or a step that
     takes longer; that it has gone is believed the later the more often it came back at once.
+
+    spare: processors that this process leaves to others.
     """
 
     def __init__(
@@ -71,11 +77,14 @@ class Crowd:
         waited: Callable[[], Mapping[str, float]] = seconds_waited,
         others: Callable[[], float] = seconds_of_others,
         clock: Clock | None = None,
+        *,
+        spare: int = 0,
     ) -> None:
+        self._spare = spare
         self._waited = waited
         self._others = others
         self._clock = clock or WallClock()
-        self._crowded, self._share = False, 0.0
+        self._crowded, self._share, self._tried = False, 0.0, False
         self._looked = self._stepped = self._clock.now()
         self._before, self._others_before = waited(), others()
         self._changed = self._crowded_last = -math.inf
@@ -95,11 +104,14 @@ class Crowd:
                 self._decide(min(sum(gone_by), theirs) / passed, passed, now)
             elif not theirs / passed >= _CROWDED:  # while this one was idle, so were they
                 self._crowded, self._share = False, 0.0
+            elif not self._tried and theirs / passed >= self._spare + _TAKEN:
+                self._crowded, self._share = True, _CROWDED
+                self._changed = self._crowded_last = now
         return self._crowded
 
     def stepped(self) -> None:
         """A step has just ended."""
-        self._stepped = self._clock.now()
+        self._stepped, self._tried = self._clock.now(), True
 
     def _decide(self, share: float, passed: float, now: float) -> None:
         self._share += min(passed / _MEMORY_SECONDS, 1) * (share - self._share)
@@ -137,7 +149,7 @@ class PacedRunner:
     ) -> None:
         self._runner = runner
         self._most = threads
-        self._crowd = crowd or Crowd()
+        self._crowd = crowd or Crowd(spare=(os.cpu_count() or threads) - threads)
         self._team = own_team or team()
         self._seconds = seconds
         self._small = _WORTH_A_THREAD * layers

@@ -15,12 +15,12 @@ from radixlm.runner.paced import Crowd, seconds_of_others, seconds_waited
 class Machine:
     """Threads that wait a share of the time."""
 
-    def __init__(self) -> None:
+    def __init__(self, spare: int = 0) -> None:
         self.clock = VirtualClock()
         self._waited = {"1": 0.0, "2": 50.0}
         self._others = 7.0
         self.looked = 0
-        self.crowd = Crowd(self.read, lambda: self._others, self.clock)
+        self.crowd = Crowd(self.read, lambda: self._others, self.clock, spare=spare)
 
     def read(self) -> dict[str, float]:
         self.looked += 1
@@ -105,7 +105,7 @@ def test_one_that_comes_back_at_once_is_waited_for_longer() -> None:
 def test_idle_time_says_nothing() -> None:
     """One thread that waited while no step was computed is not a crowd."""
     machine = Machine()
-    assert not machine.run(30, 0.9, step=10, idle=True)
+    assert not machine.run(30, 0.9, step=10, others=0.3, idle=True)
 
 
 @pytest.mark.parametrize(("others", "crowded"), [(0.1, False), (0.6, True)])
@@ -137,3 +137,21 @@ def test_every_thread_of_this_process_is_counted() -> None:
     assert waited
     assert all(seconds >= 0 for seconds in waited.values())
     assert math.isfinite(seconds_of_others())
+
+
+@pytest.mark.parametrize(
+    ("spare", "others", "crowded"),
+    [(0, 0.9, True), (0, 0.3, False), (1, 1.3, False), (1, 1.9, True)],
+)
+def test_at_first_it_counts_what_others_take(spare: int, others: float, crowded: bool) -> None:
+    machine = Machine(spare)
+    assert machine.run(3, 0, step=1.0, others=others, idle=True) == crowded
+    if crowded:
+        assert machine.run(0.3, 0)
+        assert not machine.run(0.5, 0), "nobody waited"
+
+
+def test_who_has_computed_knows_better() -> None:
+    machine = Machine(0)
+    machine.run(0.01, 0)
+    assert not machine.run(3, 0, step=1.0, others=2.0, idle=True)

@@ -3,7 +3,8 @@
 tokens     0  1  2 | 3 | 4  5 | 6      rows of a step; neighbours with one adapter together
 adapter    none    | a | b    | a
 product    computed for all of them at once
-+ x A^T B^T        by adapter, on its rows alone
++ x A^T B^T        by adapter, on its rows alone: one product by A for all parts of a product
+                   that are stacked (q, k and v), then one by each part's own B
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from radixlm.layers.linear import Linear
@@ -30,8 +32,26 @@ class LowRank(NamedTuple):
     b: Tensor
 
 
+class Addition:
+    """What an adapter adds to a product. parts: of different outputs."""
+
+    def __init__(self, parts: Sequence[LowRank]) -> None:
+        self._down = torch.cat([part.a for part in parts]).t()
+        self._ranks = [part.a.shape[0] for part in parts]
+        self._up = [(part.start, part.start + part.b.shape[0], part.b.t()) for part in parts]
+
+    def add(self, x: Tensor, made: Tensor) -> None:
+        """(rows, in) -> (rows, out), in place."""
+        small = torch.mm(x, self._down)
+        if len(self._up) == 1 and self._up[0][2].shape[1] == made.shape[1]:
+            made.addmm_(small, self._up[0][2])
+            return
+        for (start, stop, up), part in zip(self._up, small.split(self._ranks, 1), strict=True):
+            made[:, start:stop].addmm_(part, up)
+
+
 # What an adapter adds to each of a model's products.
-Additions = Mapping[Linear, Sequence[LowRank]]
+Additions = Mapping[Linear, Addition]
 
 
 class AdaptedRows(NamedTuple):
@@ -55,7 +75,6 @@ class Adapted:
             return linear(x, out)
         made = linear.ungated(x)
         for additions, start, stop in self._rows:
-            rows, of_rows = x[start:stop], made[start:stop]
-            for first, a, b in additions.get(linear, ()):
-                of_rows[:, first : first + b.shape[0]] += rows @ a.t() @ b.t()
+            if (addition := additions.get(linear)) is not None:
+                addition.add(x[start:stop], made[start:stop])
         return made if linear.gate is None else linear.gate(made)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from radixlm.core.errors import CheckpointError, UnsupportedModelError
 from radixlm.layers.linear import Linear
-from radixlm.layers.lora import Additions, LowRank
+from radixlm.layers.lora import Addition, Additions, LowRank
 from radixlm.models.adapter_config import CONFIG, AdapterConfig
 from radixlm.models.decoder import CausalLM
 from radixlm.models.folds import Fold, folds_of
@@ -29,10 +29,9 @@ _SHOWN = 5
 
 
 class Adapter(NamedTuple):
-    """digest: of all that its numbers depend on, but for the model. rank: the largest."""
+    """digest: of all that its numbers depend on, but for the model."""
 
     digest: str
-    rank: int
     additions: Additions
 
 
@@ -58,7 +57,7 @@ def load_adapter(folder: Path, model: CausalLM) -> Adapter:
     places = dict(_places(model))
     _check_modules(folder, config, found, places, model)
     folds = folds_of(model.config)
-    additions: dict[Linear, list[LowRank]] = {}
+    parts: dict[Linear, list[LowRank]] = {}
     for name, place in places.items():
         if name not in found:
             continue
@@ -67,10 +66,10 @@ def load_adapter(folder: Path, model: CausalLM) -> Adapter:
         if isinstance(folded := folds.get(f"{name}.weight", Fold())(b), Tensor):
             b = folded
         kind = model.embedding.weight
-        low = LowRank(place.start, a.to(kind).contiguous(), b.to(kind).contiguous())
-        additions.setdefault(place.linear, []).append(low)
-    rank = max(low.a.shape[0] for each in additions.values() for low in each)
-    return Adapter(digest.hexdigest(), rank, additions)
+        low = LowRank(place.start, a.to(kind), b.to(kind))
+        parts.setdefault(place.linear, []).append(low)
+    additions = {linear: Addition(of_linear) for linear, of_linear in parts.items()}
+    return Adapter(digest.hexdigest(), additions)
 
 
 def _content(folder: Path) -> bytes:

@@ -35,6 +35,8 @@ VARIED = (
     "POST /abort_request",
     "POST /cache/explain",
     "POST /cache/hint",
+    "POST /load_lora_adapter",
+    "POST /unload_lora_adapter",
 )
 # For each of these it takes a while to make cases; the shape of their answers is seen below.
 LONG = {
@@ -45,6 +47,8 @@ LONG = {
     "POST /v1/responses/input_tokens",
     "POST /cache/explain",
     "POST /cache/hint",
+    "POST /load_lora_adapter",
+    "POST /unload_lora_adapter",
     "POST /tokenize",
     "POST /detokenize",
     "PUT /generate",

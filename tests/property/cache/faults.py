@@ -178,26 +178,26 @@ def merge_forgets_who_used_the_upper_half(merge, self, node):
 
 
 @around(RadixTree, "dec_lock_ref")
-def unlock_skips_the_parent(dec, self, node, *, used=True):
+def unlock_skips_the_parent(dec, self, node, **how):
     if node.parent is not None and not node.parent.is_root:
         node.parent.lock_ref += 1
-    dec(self, node, used=used)
+    dec(self, node, **how)
 
 
 @around(RadixTree, "dec_lock_ref")
-def unlock_stops_below_the_root(dec, self, node, *, used=True):
+def unlock_stops_below_the_root(dec, self, node, **how):
     root = node
     while root.parent is not None:
         root = root.parent
     root.lock_ref += 1
-    dec(self, node, used=used)
+    dec(self, node, **how)
 
 
 @around(RadixTree, "dec_lock_ref")
-def unlock_skips_the_end(dec, self, node, *, used=True):
+def unlock_skips_the_end(dec, self, node, **how):
     if not node.is_root:
         node.lock_ref += 1
-    dec(self, node, used=used)
+    dec(self, node, **how)
 
 
 @around(RadixTree, "settle")
@@ -207,9 +207,9 @@ def unlock_does_not_offer_the_leaf_for_eviction(settle, self, node):
 
 
 @around(RadixTree, "dec_lock_ref")
-def unlock_does_not_touch(dec, self, node, *, used=True):
+def unlock_does_not_touch(dec, self, node, **how):
     before = {at: at.last_used for at in self.nodes()}
-    dec(self, node, used=used)
+    dec(self, node, **how)
     for at in self.nodes():
         at.last_used = before.get(at, at.last_used)
 

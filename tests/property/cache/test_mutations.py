@@ -133,7 +133,7 @@ def test_nothing_is_caught_without_a_fault() -> None:
 def test_a_fault_that_is_wrong_itself_proves_nothing(
     caught: Callable[[], str | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(RadixTree, "dec_lock_ref", lambda _tree, *, used=True: None)
+    monkeypatch.setattr(RadixTree, "dec_lock_ref", lambda _tree, **_how: None)
     with pytest.raises(TypeError, match="1 positional argument but 2"):
         caught()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Literal, NotRequired
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
@@ -26,8 +26,8 @@ from radixlm.server.pipeline.service import Service, check_room, service_of, ten
 
 
 class ModelCard(TypedDict):
-    """created: in seconds since 1970. max_model_len: tokens of prompt and answer. parent: the model
-    that an adapter adds to.
+    """created: in seconds since 1970. max_model_len: tokens of prompt and answer. parent: of an
+    adapter's, the model that it adds to.
     """
 
     id: str
@@ -36,7 +36,7 @@ class ModelCard(TypedDict):
     owned_by: str
     shutdown_date: None
     max_model_len: int
-    parent: str | None
+    parent: NotRequired[str]
 
 
 class ModelList(TypedDict):
@@ -87,15 +87,15 @@ def model_info(service: Service, name: str) -> AnthropicModel:
 
 def model_card(service: Service, name: str) -> ModelCard:
     """The model that is served, alone or with an adapter, as OpenAI shapes it."""
-    return {
+    card: ModelCard = {
         "id": name,
         "object": "model",
         "created": service.created,
         "owned_by": "radixlm",
         "shutdown_date": None,
         "max_model_len": service.engine.info.context_length,
-        "parent": None if name == service.model_name else service.model_name,
     }
+    return card if name == service.model_name else {**card, "parent": service.model_name}
 
 
 router = APIRouter(route_class=Route)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import get_args
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -58,7 +59,7 @@ PLANS = st.builds(
 )
 
 
-@given(
+RUNS = given(
     plans=st.lists(PLANS, min_size=1, max_size=14),
     page_size=st.sampled_from([1, 1, 4]),
     policy=st.sampled_from(ORDERS),
@@ -70,8 +71,9 @@ PLANS = st.builds(
     host=st.sampled_from([0, 3 * BLOCK, 8 * BLOCK]),
     moves=st.integers(1, 4),
 )
-@settings(max_examples=150, deadline=None)
-def test_right_tokens_and_no_slot_lost(plans: list[Plan], moves: int, **options: object) -> None:
+
+
+def right_tokens_and_no_slot_lost(plans: list[Plan], moves: int, **options: object) -> None:
     bench = DiskBench(CAPACITY, moves=moves, vocab_size=3, **options)
     requests = {}
     tokens: dict[str, list[int]] = {}
@@ -114,6 +116,14 @@ def test_right_tokens_and_no_slot_lost(plans: list[Plan], moves: int, **options:
         stored = tier.usage()
         assert (stored.private, stored.locked) == (0, 0)
     check(bench.scheduler)
+
+
+test_right_tokens_and_no_slot_lost = settings(max_examples=20, deadline=None)(
+    RUNS(right_tokens_and_no_slot_lost)
+)
+test_right_tokens_and_no_slot_lost_at_length = pytest.mark.slow(
+    settings(max_examples=120, deadline=None)(RUNS(right_tokens_and_no_slot_lost))
+)
 
 
 def happen(bench: DiskBench, plan: Plan) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,29 @@ from tests.tensor.attention_cases import DenseAttend
 
 CPU = torch.device("cpu")
 KINDS = ["F32", "F16", "BF16", *DECODERS]
-ARCHITECTURES = ["llama", "mistral", "qwen2", "qwen3"]
+QUICK = ["F32", "Q8_0", "Q4_K"]
 SIZES = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64, "num_hidden_layers": 2}
 # What rounding activations to bytes may change, as a part of all logits' size.
 ROUNDING = 0.05
 _BY_NAME = {kind.name: kind for kind in TYPES.values()}
+
+
+Make = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Make:
+    """Makes a folder with a model of these fields, once for all tests, which only read it."""
+    folders: dict[str, Path] = {}
+
+    def find(architecture: str, **fields: Any) -> Path:
+        key = repr((architecture, sorted(fields.items())))
+        if key not in folders:
+            place = tmp_path_factory.mktemp(architecture)
+            folders[key] = make_checkpoint(place, architecture, **SIZES | fields)
+        return folders[key]
+
+    return find
 
 
 def load(path: Path, choose: Choose | None = None) -> CausalLM:
@@ -73,10 +92,20 @@ def test_any_block_is_what_llama_cpp_reads_in_it(kind: str) -> None:
     assert int(made.codes.max()) < 1 << made.bits
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("kind", KINDS)
-def test_each_weight_is_the_file_s(tmp_path: Path, architecture: str, kind: str) -> None:
-    folder = make_checkpoint(tmp_path / "m", architecture, **SIZES)
+@pytest.mark.parametrize(
+    ("architecture", "kind"),
+    [
+        *(
+            pytest.param("llama", kind, marks=[] if kind in QUICK else pytest.mark.slow)
+            for kind in KINDS
+        ),
+        *((name, kind) for name in ("mistral", "qwen2", "qwen3") for kind in ("F16", "Q8_0")),
+    ],
+)
+def test_each_weight_is_the_file_s(
+    checkpoint: Make, tmp_path: Path, architecture: str, kind: str
+) -> None:
+    folder = checkpoint(architecture)
     wanted = write_gguf(folder, tmp_path / "m.gguf", kind)
     weights = load(tmp_path / "m.gguf").weights()
     assert weights.keys() == wanted.keys()
@@ -97,27 +126,37 @@ def test_each_weight_is_the_file_s(tmp_path: Path, architecture: str, kind: str)
     ],
 )
 def test_logits_equal_transformers(
-    tmp_path: Path, architecture: str, overrides: dict[str, Any]
+    checkpoint: Make, tmp_path: Path, architecture: str, overrides: dict[str, Any]
 ) -> None:
-    folder = make_checkpoint(tmp_path / "m", architecture, **SIZES | overrides)
+    folder = checkpoint(architecture, **overrides)
     weights = write_gguf(folder, tmp_path / "m.gguf", "Q8_0")
     made = logits(load(tmp_path / "m.gguf"), tokens(40))
     assert torch.allclose(made, expected_logits(folder, weights), atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K"])
-def test_packed_products_differ_by_rounding(tmp_path: Path, kind: str, tied: bool) -> None:
-    folder = make_checkpoint(tmp_path / "m", "qwen3", **SIZES, tie_word_embeddings=tied)
+@pytest.mark.parametrize(
+    ("kind", "tied"),
+    [
+        ("Q8_0", True),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (("Q4_0", False), ("Q4_K", True), ("Q5_K", False), ("Q6_K", True))
+        ),
+    ],
+)
+def test_packed_products_differ_by_rounding(
+    checkpoint: Make, tmp_path: Path, kind: str, tied: bool
+) -> None:
+    folder = checkpoint("qwen3", tie_word_embeddings=tied)
     weights = write_gguf(folder, tmp_path / "m.gguf", kind)
     made = logits(load(tmp_path / "m.gguf", one_way), tokens(40))
     wanted = expected_logits(folder, weights)
     assert (made - wanted).norm() < ROUNDING * wanted.norm()
 
 
-def test_a_tied_head_takes_the_embedding_s_codes(tmp_path: Path) -> None:
+def test_a_tied_head_takes_the_embedding_s_codes(checkpoint: Make, tmp_path: Path) -> None:
     """In full precision it would be read at four times the bytes."""
-    folder = make_checkpoint(tmp_path / "m", "llama", **SIZES, tie_word_embeddings=True)
+    folder = checkpoint("llama", tie_word_embeddings=True)
     write_gguf(folder, tmp_path / "m.gguf", "Q8_0")
     seen: list[type] = []
 
@@ -130,9 +169,9 @@ def test_a_tied_head_takes_the_embedding_s_codes(tmp_path: Path) -> None:
     assert len(seen) == 1 + 4 * SIZES["num_hidden_layers"]
 
 
-def test_parts_of_several_types(tmp_path: Path) -> None:
+def test_parts_of_several_types(checkpoint: Make, tmp_path: Path) -> None:
     """llama.cpp's mixtures give values more bits than keys."""
-    folder = make_checkpoint(tmp_path / "m", "llama", **SIZES)
+    folder = checkpoint("llama")
     own = {"blk.0.attn_v.weight": "Q6_K", "blk.1.ffn_up.weight": "F16", "output.weight": "Q6_K"}
     weights = write_gguf(folder, tmp_path / "m.gguf", "Q4_K", kinds=own)
     made = logits(load(tmp_path / "m.gguf", one_way), tokens(40))
@@ -140,9 +179,9 @@ def test_parts_of_several_types(tmp_path: Path) -> None:
     assert (made - wanted).norm() < ROUNDING * wanted.norm()
 
 
-def test_queries_and_keys_are_put_back_in_order(tmp_path: Path) -> None:
+def test_queries_and_keys_are_put_back_in_order(checkpoint: Make, tmp_path: Path) -> None:
     """Against the converter's own words, LlamaModel.permute."""
-    folder = make_checkpoint(tmp_path / "m", "llama", **SIZES)
+    folder = checkpoint("llama")
     wanted = write_gguf(folder, tmp_path / "m.gguf", "F32")
     stored = GGUFFile(tmp_path / "m.gguf").data("blk.1.attn_k.weight").view(np.float32)
     name = "model.layers.1.self_attn.k_proj.weight"
@@ -156,10 +195,10 @@ def test_queries_and_keys_are_put_back_in_order(tmp_path: Path) -> None:
     assert torch.equal(load(tmp_path / "m.gguf").weights()[name], wanted[name])
 
 
-def test_factors_of_llama_3_s_frequencies(tmp_path: Path) -> None:
+def test_factors_of_llama_3_s_frequencies(checkpoint: Make, tmp_path: Path) -> None:
     scaling = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     rope = {"rope_type": "llama3", "original_max_position_embeddings": 256} | scaling
-    folder = make_checkpoint(tmp_path / "m", "llama", **SIZES, rope_scaling=rope)
+    folder = checkpoint("llama", rope_scaling=rope)
     scaled = Llama3Scaling(8.0, 1.0, 4.0, 256).frequencies(10_000.0, 64)
     factors = (plain_frequencies(10_000.0, 64) / scaled).numpy()
     weights = write_gguf(folder, tmp_path / "m.gguf", "F32", tensors={"rope_freqs.weight": factors})
@@ -177,23 +216,23 @@ def test_factors_of_llama_3_s_frequencies(tmp_path: Path) -> None:
         (np.full(32, np.nan, np.float32), "factors"),
     ],
 )
-def test_factors_that_can_not_be(tmp_path: Path, factors: Any, text: str) -> None:
-    folder = make_checkpoint(tmp_path / "m", "llama", **SIZES)
+def test_factors_that_can_not_be(checkpoint: Make, tmp_path: Path, factors: Any, text: str) -> None:
+    folder = checkpoint("llama")
     write_gguf(folder, tmp_path / "m.gguf", "F16", tensors={"rope_freqs.weight": factors})
     with pytest.raises((CheckpointError, UnsupportedModelError), match=text):
         load(tmp_path / "m.gguf")
 
 
-def test_a_quantized_norm_is_read_all_the_same(tmp_path: Path) -> None:
-    folder = make_checkpoint(tmp_path / "m", "llama", **SIZES)
+def test_a_quantized_norm_is_read_all_the_same(checkpoint: Make, tmp_path: Path) -> None:
+    folder = checkpoint("llama")
     wanted = write_gguf(folder, tmp_path / "m.gguf", "F16", kinds={"output_norm.weight": "Q8_0"})
     assert torch.equal(
         load(tmp_path / "m.gguf").weights()["model.norm.weight"], wanted["model.norm.weight"]
     )
 
 
-def test_a_tensor_that_no_model_has(tmp_path: Path) -> None:
-    folder = make_checkpoint(tmp_path / "m", "llama", **SIZES)
+def test_a_tensor_that_no_model_has(checkpoint: Make, tmp_path: Path) -> None:
+    folder = checkpoint("llama")
     extra = {"blk.0.attn_sinks.weight": np.zeros(4, np.float32)}
     write_gguf(folder, tmp_path / "m.gguf", "F16", tensors=extra)
     with pytest.raises(CheckpointError, match=r"tensor 'blk\.0\.attn_sinks\.weight'"):
@@ -201,8 +240,8 @@ def test_a_tensor_that_no_model_has(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("value", "what"), [(np.inf, "not all finite"), (0.0, "are all 0")])
-def test_scales_that_can_not_be(tmp_path: Path, value: float, what: str) -> None:
-    folder, path = make_checkpoint(tmp_path / "m", "llama", **SIZES), tmp_path / "m.gguf"
+def test_scales_that_can_not_be(checkpoint: Make, tmp_path: Path, value: float, what: str) -> None:
+    folder, path = checkpoint("llama"), tmp_path / "m.gguf"
     write_gguf(folder, path, "Q8_0")
     tensor, content = GGUFFile(path).tensors["blk.0.ffn_up.weight"], bytearray(path.read_bytes())
     half = np.float16(value).tobytes()
@@ -215,8 +254,8 @@ def test_scales_that_can_not_be(tmp_path: Path, value: float, what: str) -> None
         load(path)
 
 
-def test_a_layer_that_is_missing(tmp_path: Path) -> None:
-    folder = make_checkpoint(tmp_path / "m", "llama", **SIZES)
+def test_a_layer_that_is_missing(checkpoint: Make, tmp_path: Path) -> None:
+    folder = checkpoint("llama")
     write_gguf(folder, tmp_path / "m.gguf", "F16", further={"llama.block_count": 3})
     with pytest.raises(CheckpointError, match=r"lacks 9 tensors: model\.layers\.2\."):
         load(tmp_path / "m.gguf")

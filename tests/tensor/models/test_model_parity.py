@@ -20,6 +20,8 @@ from tests.tensor.attention_cases import DenseAttend
 
 CPU = torch.device("cpu")
 TOLERANCE = 1e-4
+# One of each kind; the others are left out of `make check`.
+QUICK = ("llama", "qwen3", "cohere2", "mixtral")
 
 
 def load(folder: Path, dtype: torch.dtype = torch.float32) -> CausalLM:
@@ -42,19 +44,15 @@ def tokens(n: int) -> list[int]:
 @pytest.mark.parametrize(
     ("architecture", "overrides"),
     [
-        ("llama", {}),
-        ("llama", {"num_key_value_heads": 1}),
-        ("llama", {"num_key_value_heads": 4}),
-        ("llama", {"attention_bias": True, "mlp_bias": True}),
-        ("llama", {"tie_word_embeddings": True}),
-        ("llama", {"head_dim": 32}),
+        ("llama", {"num_key_value_heads": 1, "attention_bias": True, "mlp_bias": True}),
+        ("llama", {"num_key_value_heads": 4, "head_dim": 32, "tie_word_embeddings": True}),
         ("llama", {"rms_norm_eps": 1e-2}),
-        ("mistral", {}),
         ("mistral", {"head_dim": 32, "sliding_window": 2048}),
-        ("qwen2", {}),
         ("qwen2", {"tie_word_embeddings": True}),
-        ("qwen3", {}),
-        *((name, {}) for name in ARCHITECTURES),
+        *(
+            pytest.param(name, {}, marks=[] if name in QUICK else pytest.mark.slow)
+            for name in ARCHITECTURES
+        ),
         ("qwen3", {"head_dim": 32, "attention_bias": True, "tie_word_embeddings": True}),
     ],
 )
@@ -74,8 +72,8 @@ def test_logits_equal_transformers(
     ("rope", "first_position"),
     [
         ({"rope_type": "default", "rope_theta": 500_000.0}, 1800),
-        ({"rope_type": "linear", "factor": 4.0}, 8000),
-        ({"rope_type": "dynamic", "factor": 4.0}, 1850),
+        pytest.param({"rope_type": "linear", "factor": 4.0}, 8000, marks=pytest.mark.slow),
+        pytest.param({"rope_type": "dynamic", "factor": 4.0}, 1850, marks=pytest.mark.slow),
         (
             {
                 "rope_type": "llama3",

@@ -128,7 +128,15 @@ def test_weights_of_one_word(tmp_path: Path, form: Any, symmetric: bool) -> None
         assert torch.equal(weight, whole[name]), name
 
 
-@pytest.mark.parametrize("recipe", [PACKED, INT8, GPTQ, AWQ, Recipe("gptq_v2", bits=8)], ids=str)
+# Each has kernels of its own.
+COMPILED = (INT8, GPTQ, AWQ, Recipe("gptq_v2", bits=8))
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [PACKED, *(pytest.param(recipe, marks=pytest.mark.slow) for recipe in COMPILED)],
+    ids=str,
+)
 def test_logits_are_those_of_the_weights(plain: Path, tmp_path: Path, recipe: Recipe) -> None:
     whole = quantize_folder(plain, tmp_path / "q", recipe)
     reference = load_reference(write_plain(plain, tmp_path / "whole", whole))
@@ -138,6 +146,7 @@ def test_logits_are_those_of_the_weights(plain: Path, tmp_path: Path, recipe: Re
     assert (rough - expected).norm() <= ROUNDING * expected.norm()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", [PACKED, INT8, GPTQ, AWQ], ids=str)
 def test_an_engine_answers_alike_cold_and_cached(
     plain: Path, tmp_path: Path, recipe: Recipe

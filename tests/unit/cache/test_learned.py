@@ -11,6 +11,7 @@ from radixlm.cache import RadixCache, make_policy
 from radixlm.cache.learned import Duel, Learned
 
 CAPACITY, TOKENS = 2_000, 20
+QUICK = ("a scan", "a window", "lies")
 
 
 def hit_rate(trace: list[int], policy: str) -> float:
@@ -90,9 +91,18 @@ def traces() -> dict[str, list[int]]:
     }
 
 
-@pytest.mark.parametrize("name", sorted(traces()))
+TRACES = traces()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
+        for name in sorted(TRACES)
+    ],
+)
 def test_it_comes_near_the_better_of_two_and_not_below_lru(name: str) -> None:
-    trace = traces()[name]
+    trace = TRACES[name]
     lru, mru, learned = (hit_rate(trace, policy) for policy in ("lru", "mru", "learned"))
     assert learned >= lru - 0.5
     # How long a loop of five times the pool is takes longest to learn.

@@ -114,7 +114,7 @@ def test_other_weights_ropes_types_and_namespaces_are_apart(tmp_path: Path) -> N
     found = []
     for _ in range(10):  # on a busy machine some is computed, since that is faster
         with opened(model, disk, dtype="bfloat16", disk_write_policy="off") as engine:
-            for field in Namespace._fields:
+            for field in ("cache_salt", "extra_key"):  # adapters: test_adapter_engine.py
                 others = Namespace(**{field: "a"})
                 assert engine.generate(LONG, PARAMS, namespace=others)[0].cached_tokens == 0
             found.append(engine.generate(LONG, PARAMS)[0].cached_tokens)

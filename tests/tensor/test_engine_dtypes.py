@@ -40,8 +40,8 @@ def test_the_cache_changes_nothing(
 
 @pytest.mark.parametrize("quantization", [None, "int8"])
 def test_float16_on_request(tmp_path: Path, quantization: str | None) -> None:
-    """Where the processor has none of it, bfloat16. Bytes are for other types' rows, so weights are
-    taken out of their codes there.
+    """Where the processor has none of it, bfloat16, which is coarser. Bytes are for other types'
+    rows, so weights are taken out of their codes there.
     """
     folder = make_checkpoint(tmp_path, "llama")
     params = SamplingParams(max_tokens=1, temperature=0, ignore_eos=True, logprobs=5)
@@ -52,4 +52,4 @@ def test_float16_on_request(tmp_path: Path, quantization: str | None) -> None:
             [output] = engine.generate(PROMPTS[:1], params)
         assert output.logprobs is not None
         found.append(output.logprobs[0].top[0][1])
-    assert found[0] == pytest.approx(found[1], abs=0.1)
+    assert found[0] == pytest.approx(found[1], abs=0.1 if quantization is None else 0.3)

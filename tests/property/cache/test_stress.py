@@ -30,12 +30,12 @@ OFF = next(setup for setup in SMALL if not setup.enabled)
 )
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_cache_agrees_with_the_model_after_every_operation(setup, seed: int) -> None:
-    counts = Stress(seed, setup).run(1_500, check_every=1)
+    counts = Stress(seed, setup).run(2_000, check_every=1)
     rare = ["splits", "merges", "evicted", "trims", "remaps", "duplicates", "aborts", "pins",
             "pins expired", "pins refused", "forgotten", "orders compared"]  # fmt: skip
     if setup.ghosts:
         rare += ["revived", "why evicted"]
-    assert all(counts[name] > 0 for name in rare), counts
+    assert not [name for name in rare if not counts[name]], counts
 
 
 def test_every_reason_is_told() -> None:

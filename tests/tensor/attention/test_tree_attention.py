@@ -60,7 +60,8 @@ def test_large_scores_do_not_overflow_when_merged(backend: str) -> None:
     )
     case = case._replace(q=case.q * 300)
     shared = run(case, EVERYTHING, backend)
-    torch.testing.assert_close(shared, run(case), atol=1e-5, rtol=0)
+    # Scores are hundreds: their own last bits are 1e-5, on whatever processor.
+    torch.testing.assert_close(shared, run(case), atol=2e-4, rtol=0)
 
 
 @pytest.mark.parametrize("masked", [False, True])

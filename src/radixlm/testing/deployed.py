@@ -79,7 +79,7 @@ def serving(command: str, *flags: str) -> Iterator[Deployed]:
     finally:
         process.send_signal(signal.SIGINT)
         try:
-            process.communicate(timeout=60)
+            process.communicate(timeout=180)
         finally:
             process.kill()
 

@@ -7,6 +7,7 @@ from sys import maxsize
 from radixlm.cache import RadixTree
 from radixlm.cache.tree_stats import Changes
 from radixlm.core.reports import TreeQuery, TreeSnapshot
+from radixlm.core.request import Namespace
 from radixlm.observe.picture import Picture
 
 
@@ -29,3 +30,16 @@ def take_changes(tree: RadixTree) -> Changes | None:
     if changes is not None:
         tree.changes = Changes()
     return changes
+
+
+def resident_prefixes(tree: RadixTree) -> set[tuple[Namespace, tuple[int, ...]]]:
+    """Every prefix of which all is resident, node by node."""
+    found = set()
+    paths: dict[int | None, tuple[int, ...]] = {None: ()}
+    for view in tree_snapshot(tree).nodes:
+        above = paths[view.parent_id]
+        paths[view.id] = above + view.tokens
+        there = above + view.tokens[: view.resident]
+        assert isinstance(view.namespace, Namespace)
+        found |= {(view.namespace, there[:n]) for n in range(len(above) + 1, len(there) + 1)}
+    return found

@@ -21,6 +21,11 @@ from radixlm.layers.rotary import Rotation
 from radixlm.memory.pools import KVPool, ReqToTokenPool
 from tests.tensor.rows import extents_of, make_row
 
+# With how near sums in them come to those in float64.
+DTYPES = [(torch.float32, 5e-6), (torch.bfloat16, 3e-2)]
+# Shares whatever can be shared.
+EVERYTHING = Sharing(largest=99, fewest=1, shortest=0, least_saved=1, least_view=8)
+
 
 class Heads(NamedTuple):
     n_heads: int

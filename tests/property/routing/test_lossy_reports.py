@@ -18,7 +18,7 @@ from radixlm.core.sampling import SamplingParams
 from radixlm.routing import FrontDesk, Report, ReportBook
 from radixlm.routing.front_desk import LOST_SECONDS
 from radixlm.routing.replica_tree import below
-from tests.tree_pictures import take_changes, tree_snapshot, watched
+from tests.tree_pictures import resident_prefixes, take_changes, watched
 
 NAMES = ("a", "b")
 NAMESPACES = [Namespace(), Namespace(cache_salt="a")]
@@ -74,15 +74,8 @@ class Replica:
             self.end()
 
     def resident(self) -> set[Prefix]:
-        """The truth, node by node."""
-        found = set()
-        paths: dict[int | None, tuple[int, ...]] = {None: ()}
-        for view in tree_snapshot(self.cache.tree).nodes:
-            above = paths[view.parent_id]
-            paths[view.id] = above + view.tokens
-            there = above + view.tokens[: view.resident]
-            found |= {(view.namespace, there[:n]) for n in range(len(above) + 1, len(there) + 1)}
-        return found
+        """The truth."""
+        return resident_prefixes(self.cache.tree)
 
 
 class World:

@@ -10,7 +10,7 @@ from radixlm.core.reports import TreeQuery
 from radixlm.core.request import Namespace
 from radixlm.routing import Dropped, ReplicaTree, TreeLedger
 from radixlm.routing.replica_tree import below
-from tests.tree_pictures import take_changes, tree_snapshot, watched
+from tests.tree_pictures import resident_prefixes, take_changes, tree_snapshot, watched
 
 NAMESPACES = [Namespace(), Namespace(cache_salt="a")]
 
@@ -55,17 +55,7 @@ class Followed:
         self._take(self._ledger.replace(tree_snapshot(self.cache.tree).nodes))
 
     def check(self) -> None:
-        assert _prefixes(self._told) == self._resident()
-
-    def _resident(self) -> set[tuple[Namespace, tuple[int, ...]]]:
-        found = set()
-        paths: dict[int | None, tuple[int, ...]] = {None: ()}
-        for view in tree_snapshot(self.cache.tree).nodes:
-            above = paths[view.parent_id]
-            paths[view.id] = above + view.tokens
-            there = above + view.tokens[: view.resident]
-            found |= {(view.namespace, there[:n]) for n in range(len(above) + 1, len(there) + 1)}
-        return found
+        assert _prefixes(self._told) == resident_prefixes(self.cache.tree)
 
     def _take(self, changes) -> None:
         for change in changes:

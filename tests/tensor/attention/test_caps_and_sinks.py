@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from radixlm.attention.plan import Sharing
 from tests.tensor.attention_cases import (
     BACKENDS,
+    DTYPES,
+    EVERYTHING,
     Heads,
     in_codes,
     make_case,
@@ -20,8 +21,6 @@ from tests.tensor.attention_cases import (
     run,
 )
 
-DTYPES = [(torch.float32, 5e-6), (torch.bfloat16, 3e-2)]
-EVERYTHING = Sharing(largest=99, fewest=1, shortest=0, least_saved=1, least_view=8)
 # Far above, near, and far below all scores of these cases.
 SINKS = torch.tensor([-300.0, -1.0, 0.5, 4.0, 40.0, 300.0])
 

@@ -16,6 +16,7 @@ from radixlm.kernels.openmp import team
 from radixlm.memory.pools import KVPool
 from tests.tensor.attention_cases import (
     BACKENDS,
+    DTYPES,
     Heads,
     Path,
     attention,
@@ -25,7 +26,6 @@ from tests.tensor.attention_cases import (
     run,
 )
 
-DTYPES = [(torch.float32, 5e-6), (torch.bfloat16, 3e-2)]
 WAYS = ["direct", "tiles"]
 CPU = torch.device("cpu")
 

@@ -13,6 +13,7 @@ from radixlm.attention.backends import CpuBackend
 from radixlm.attention.plan import make_plan
 from radixlm.core.batch import ScheduledRow
 from tests.tensor.attention_cases import (
+    DTYPES,
     Case,
     Heads,
     Path,
@@ -22,7 +23,6 @@ from tests.tensor.attention_cases import (
     reference,
 )
 
-DTYPES = [(torch.float32, 5e-6), (torch.bfloat16, 3e-2)]
 HEADS = [
     Heads(9, 3, 64),
     Heads(4, 1, 20),

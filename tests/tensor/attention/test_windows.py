@@ -7,9 +7,11 @@ import pytest
 import torch
 
 from radixlm.attention.backends import CpuBackend
-from radixlm.attention.plan import Sharing, make_plan
+from radixlm.attention.plan import make_plan
 from tests.tensor.attention_cases import (
     BACKENDS,
+    DTYPES,
+    EVERYTHING,
     Heads,
     in_codes,
     make_case,
@@ -19,9 +21,6 @@ from tests.tensor.attention_cases import (
     reference,
     run,
 )
-
-DTYPES = [(torch.float32, 5e-6), (torch.bfloat16, 3e-2)]
-EVERYTHING = Sharing(largest=99, fewest=1, shortest=0, least_saved=1, least_view=8)
 
 
 @pytest.mark.parametrize("window", [1, 2, 5, 64, 300, 5000])

@@ -150,7 +150,12 @@ def test_a_full_disk_ends_only_the_writing(
 
 @pytest.mark.parametrize("what", ["read", "write"])
 def test_a_disk_that_hangs_lets_go(
-    what: str, model: Path, tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch
+    what: str,
+    model: Path,
+    tmp_path: Path,
+    files: Files,
+    monkeypatch: pytest.MonkeyPatch,
+    always_read: None,
 ) -> None:
     right = filled(model, tmp_path / "disk")
     monkeypatch.setattr(tiering, "SECONDS_TO_ANSWER", 0.3)
@@ -169,7 +174,7 @@ def test_a_disk_that_hangs_lets_go(
 
 
 def test_a_clock_that_jumps_changes_nothing(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, always_read: None
 ) -> None:
     """The time of day; what is measured is measured by a clock that does not go back."""
     right = filled(model, tmp_path / "disk")

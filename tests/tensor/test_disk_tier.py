@@ -13,15 +13,23 @@ from radixlm import Engine, SamplingParams
 from radixlm.core.errors import ConfigError
 from radixlm.core.request import Namespace, RequestOutput
 from radixlm.testing.reference import make_checkpoint
+from tests.server_support import until
 
 BLOCK = 8
 LONG = [2 + number * 7 % 60 for number in range(90)]
 PROMPTS = [LONG, [*LONG[:45], *range(2, 40)], [7, 8, 9]]
 PARAMS = SamplingParams(max_tokens=10, temperature=0, ignore_eos=True, logprobs=2)
+# Tokens on disk of the three prompts and their answers: 96, 48 beyond the shared 40, 8.
+STORED = 152
 # Beside llama: what a store sees of a model are layers, heads and types. With windows the bits
 # depend on chunks.
 OTHERS = ("mistral", "qwen2", "qwen3", "olmoe")
 EXACT: dict[str, Any] = {"dtype": "bfloat16", "deterministic": True}
+
+
+@pytest.fixture(autouse=True)
+def reading_pays(always_read: None) -> None:
+    """In all of them."""
 
 
 def opened(model: Path, disk: Path | None, **flags: Any) -> Engine:
@@ -44,21 +52,11 @@ def cached(outputs: list[RequestOutput]) -> list[int]:
     return [output.cached_tokens for output in outputs]
 
 
-def check_restarts(
-    model: Path, disk: Path, bits_of: list[object], wanted: list[int], **flags: Any
-) -> None:
-    """Restart until as much is read as is stored: on a busy machine some is computed instead, since
-    that is faster. The bits are the same each time.
-    """
-    seen = []
-    for _ in range(10):
-        with opened(model, disk, **{**flags, "disk_write_policy": "off"}) as engine:
-            read = answers(engine)
-        assert bits(read) == bits_of
-        seen.append(cached(read))
-        if seen[-1] == wanted:
-            return
-    pytest.fail(f"cached were {seen}, never {wanted}")
+def restarted(model: Path, disk: Path, stored: int, **flags: Any) -> list[RequestOutput]:
+    """The answers of an engine that has found this many tokens on disk."""
+    with opened(model, disk, **{**flags, "disk_write_policy": "off"}) as engine:
+        assert until(lambda: engine.stats().disk_tokens == stored, 30), engine.stats().disk_tokens
+        return answers(engine)
 
 
 @pytest.mark.parametrize("kept", ["auto", "int8"])
@@ -80,7 +78,9 @@ def test_the_same_bits_from_everywhere(tmp_path: Path, architecture: str, kept: 
         warm = answers(engine)
         assert bits(warm) == bits(cold)
         assert cached(warm) == [89, 82, 2]
-    check_restarts(model, disk, bits(cold), [88, 80, 0], **flags)
+    read = restarted(model, disk, STORED, **flags)
+    assert bits(read) == bits(cold)
+    assert cached(read) == [88, 80, 0]
 
 
 def test_half_from_disk(tmp_path: Path) -> None:
@@ -90,7 +90,9 @@ def test_half_from_disk(tmp_path: Path) -> None:
         cold = answers(engine)
     with opened(model, disk, **EXACT) as engine:
         engine.generate(LONG[:50], PARAMS)
-    check_restarts(model, disk, bits(cold), [48, 45, 0], **EXACT)
+    read = restarted(model, disk, 56, **EXACT)
+    assert bits(read) == bits(cold)
+    assert cached(read) == [48, 45, 0]
 
 
 def test_other_weights_ropes_types_and_namespaces_are_apart(tmp_path: Path) -> None:
@@ -111,16 +113,12 @@ def test_other_weights_ropes_types_and_namespaces_are_apart(tmp_path: Path) -> N
     ):
         with opened(folder, disk, **flags) as engine:
             assert engine.generate(LONG, PARAMS)[0].cached_tokens == 0
-    found = []
-    for _ in range(10):  # on a busy machine some is computed, since that is faster
-        with opened(model, disk, dtype="bfloat16", disk_write_policy="off") as engine:
-            for field in ("cache_salt", "extra_key"):  # adapters: test_adapter_engine.py
-                others = Namespace(**{field: "a"})
-                assert engine.generate(LONG, PARAMS, namespace=others)[0].cached_tokens == 0
-            found.append(engine.generate(LONG, PARAMS)[0].cached_tokens)
-        if found[-1]:
-            return
-    pytest.fail(f"cached were {found}")
+    with opened(model, disk, dtype="bfloat16", disk_write_policy="off") as engine:
+        assert until(lambda: engine.stats().disk_tokens == 96, 30)
+        for field in ("cache_salt", "extra_key"):  # adapters: test_adapter_engine.py
+            others = Namespace(**{field: "a"})
+            assert engine.generate(LONG, PARAMS, namespace=others)[0].cached_tokens == 0
+        assert engine.generate(LONG, PARAMS)[0].cached_tokens == 88
 
 
 def test_a_folder_that_is_lost_ends_only_the_writing(

@@ -23,8 +23,8 @@ from numba.core.codegen import get_host_cpu_features
 
 from radixlm.kernels.vectors import FAST
 
-# A model of one type has about ten.
-_MOST_FILES = 256
+# A model of one type has about ten, of 20 KB each; the tests need some hundreds.
+_MOST_FILES = 1024
 _DIGEST_BYTES = hashlib.sha256().digest_size
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 

@@ -75,7 +75,7 @@ class EngineThread(threading.Thread):
     """Runs an EngineCore. Messages take effect between steps, so an abort within one step.
 
     A crash ends the thread with a Died message, never silently. send: called with what comes of it.
-    stats: as of the last step; read from any thread.
+    stats: as of the last turn; read from any thread.
     """
 
     def __init__(
@@ -107,6 +107,8 @@ class EngineThread(threading.Thread):
                     self._log.record(self.stats)
                     if outputs:
                         self._send(Outputs(tuple(outputs)))
+                else:  # what the tiers have let go of
+                    self.stats = self._core.stats()
                 for seen in self._core.watching.turn():
                     self._send(seen)
             self._save()
@@ -139,7 +141,6 @@ class EngineThread(threading.Thread):
                 with self._log.idle():
                     message = self._inbox.get(timeout=self._core.seconds_left())
             except Empty:  # watchers or tiers have their turn first
-                self.stats = self._core.stats()
                 return
             self._handle(message, ended)
         while not self._stopping:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from queue import SimpleQueue
+
 import pytest
 
+from radixlm.engine.loop import EngineThread, Inbound, Stop
 from radixlm.engine.tiering import SECONDS_OF_GRACE, SECONDS_TO_ANSWER
 from radixlm.scheduler.restoring import FIRST_PAUSE
 from tests.disk_bench import BLOCK, DiskBench
 from tests.engines import make_request
 from tests.invariants import check
+from tests.server_support import until
 
 PROMPT = list(range(18))
 ON_DISK = 16
@@ -54,6 +58,23 @@ def test_a_write_that_hangs_lets_go(caplog: pytest.LogCaptureFixture) -> None:
     bench.settle()
     assert not bench.disk.blocks, "its slots may hold other tokens by now"
     assert bench.core.stats().disk_tokens == 0
+
+
+def test_an_idle_engine_says_that_it_let_go() -> None:
+    """It waits for ever afterwards: nothing else would make it look."""
+    bench = DiskBench(moves=0)
+    answered(bench, "first")
+    bench.tiering.turn()
+    bench.time.advance(SECONDS_TO_ANSWER)
+    bench.tiering.turn()
+    bench.time.advance(SECONDS_OF_GRACE)
+    inbox: SimpleQueue[Inbound] = SimpleQueue()
+    thread = EngineThread(bench.core, inbox, lambda _: None, bench.time)
+    thread.start()
+    assert until(lambda: thread.stats.disk_hung == 1, 30)
+    assert thread.stats.kv_locked == 0
+    inbox.put(Stop())
+    thread.join(30)
 
 
 def test_a_read_that_hangs_lets_go_and_none_follows_until_it_ends() -> None:

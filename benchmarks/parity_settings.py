@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -28,6 +30,9 @@ from radixlm.testing.reference import load_reference, reference_logits
 # Two tokens whose reference logits are closer than this are equally good.
 TIE = 1e-5
 SMALL_POOL = 480
+BLOCK = 8
+# Seconds.
+COPIES_TAKE = 10.0
 WAVES = 4
 
 
@@ -38,7 +43,8 @@ class Setting:
     again: take the second of two runs, the cache being warm. retracts: it must run out of memory.
     pinned: prefixes that are pinned between two runs. salted: every other prompt has a namespace
     of its own kind. ranked: the prompts come in waves, each of higher priority than the last, and
-    some must be preempted.
+    some must be preempted. place: where `share` of each prompt from its front was stored before
+    by another engine ("disk"), or by this one before it was evicted ("host").
     """
 
     name: str
@@ -48,11 +54,16 @@ class Setting:
     pinned: int = 0
     salted: bool = False
     ranked: bool = False
+    place: str = ""
+    share: float = 1.0
 
 
 def _tight(**flags: Any) -> dict[str, Any]:
     return {"kv_tokens": SMALL_POOL, "schedule_conservativeness": 0.0, **flags}
 
+
+# So small a pool that most of it is copied.
+_HOSTED = {"kv_tokens": 128, "host_kv_tokens": 20_000, "max_running_requests": 1}
 
 SETTINGS = (
     Setting("cache off", {"disable_radix_cache": True}),
@@ -88,6 +99,10 @@ SETTINGS = (
     ),
     Setting("small pool, pins", _tight(max_pinned_tokens=96), retracts=True, pinned=3),
     Setting("small pool, namespaces", _tight() | {"kv_tokens": 240}, retracts=True, salted=True),
+    Setting("from host memory", _HOSTED, place="host"),
+    Setting("three quarters from host memory", _HOSTED, place="host", share=0.75),
+    Setting("from disk", {}, place="disk"),
+    Setting("half from disk", {}, place="disk", share=0.5),
 )
 
 
@@ -156,7 +171,7 @@ def run_setting(
     steps = len(expected.tokens[0])
     params = SamplingParams(max_tokens=steps, temperature=0, ignore_eos=True)
     flags = {"kv_tokens": 20_000, "dtype": "float32", "device": device} | setting.flags
-    with Engine(str(folder), **flags) as engine:
+    with _stored(folder, setting, prompts, flags) as engine:
         run = _salted if setting.salted else _ranked if setting.ranked else _plain
         outputs = run(engine, prompts, params)
         for prompt in prompts[: 8 * setting.pinned : 8]:
@@ -164,11 +179,17 @@ def run_setting(
             engine.pin(prompt[:24])
         if setting.again or setting.pinned:
             outputs = run(engine, prompts, params)
-        stats = engine.stats()
+        end = time.monotonic() + COPIES_TAKE
+        while (stats := engine.stats()).kv_locked > stats.kv_pinned and time.monotonic() < end:
+            time.sleep(0.01)
     assert stats.leaks == 0
     assert stats.kv_free + stats.kv_evictable + stats.kv_pinned == stats.kv_capacity
     assert (stats.kv_pinned > 0) == (setting.pinned > 0)
     assert (stats.preemptions > 0) == setting.ranked
+    assert (stats.host_restored > 0, stats.disk_restored > 0) == (
+        setting.place == "host",
+        setting.place == "disk",
+    )
     equal = ties = different = 0
     for output, tokens, gaps in zip(outputs, expected.tokens, expected.gaps, strict=True):
         given = list(output.token_ids)
@@ -183,6 +204,45 @@ def run_setting(
             different += 1
     counts = stats.retractions, stats.preemptions, stats.cached_tokens
     return Outcome(setting.name, equal, ties, different, *counts)
+
+
+@contextmanager
+def _stored(
+    folder: Path, setting: Setting, prompts: list[list[int]], flags: dict[str, Any]
+) -> Iterator[Engine]:
+    """An engine that knows what the setting wants stored. From host memory comes what the last of
+    the beginnings drove out of the pool.
+    """
+    if not setting.place:
+        with Engine(str(folder), **flags) as engine:
+            yield engine
+        return
+    begun = [prompt[: max(BLOCK, round(setting.share * len(prompt)))] for prompt in prompts]
+    params = SamplingParams(max_tokens=1, temperature=0)
+    flags = flags | {"disk_block_tokens": BLOCK}
+    with tempfile.TemporaryDirectory() as scratch:
+        if setting.place == "disk":
+            flags |= {"disk_cache": scratch, "disk_cache_gb": 0.1}
+            with Engine(str(folder), **flags, disk_write_policy="all") as engine:
+                engine.generate(begun, params)
+                known = _settled(lambda: engine.stats().disk_tokens)
+        with Engine(str(folder), **flags) as engine:
+            if setting.place == "disk":
+                assert _settled(lambda: engine.stats().disk_tokens) >= known
+            else:
+                engine.generate(begun, params)
+                _settled(lambda: engine.stats().host_tokens)
+            yield engine
+
+
+def _settled(count: Callable[[], int]) -> int:
+    """Once it is above zero and has not grown for a moment."""
+    before, end = 0, time.monotonic() + COPIES_TAKE
+    while not before or count() > before:
+        assert time.monotonic() < end, "nothing is stored"
+        before = count()
+        time.sleep(0.3)
+    return before
 
 
 def _plain(engine: Engine, prompts: list[list[int]], params: SamplingParams) -> list[RequestOutput]:

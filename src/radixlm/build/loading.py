@@ -25,7 +25,7 @@ from radixlm.build.resolve import (
     resolve_threads,
 )
 from radixlm.build.windows import Windows
-from radixlm.cache import RadixCache, make_policy
+from radixlm.cache import EvictionPolicy, RadixCache, make_policy
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, InvalidRequestError
 from radixlm.core.grammar import Grammar
@@ -157,8 +157,7 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
     shape = (reached.n_layers, model.config.n_kv_heads, model.config.head_dim)
     windows = Windows.of(config, model.config)
     capacity = config.kv_tokens or _default_kv_tokens(config, shape, windows, dtype, device)
-    pin_budget = resolve_pin_budget(config, capacity, context)
-    cache = make_cache(config, policy, capacity, pin_budget, windows=windows.size(config, capacity))
+    cache = _cache(config, policy, windows, capacity, context)
     limits = Limits(context, cache.largest_request, model_config.vocab_size)
     pool, table = _memory(config, shape, cache, windows, limits.longest, dtype, device)
     inbox: SimpleQueue[Inbound] = SimpleQueue()
@@ -177,7 +176,7 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
         dtype=_name(dtype),
         device=str(device),
         eos_token_ids=tuple(sorted(eos)),
-        max_pinned_tokens=pin_budget,
+        max_pinned_tokens=cache.pins.budget,
         recommended_sampling=recommended_sampling(files),
         broken_prefixes=_checked_prefixes(template, tokenizer),
         threads=threads,
@@ -191,9 +190,8 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
     masks = MaskFiller(limits.vocab_size)
     if warm:
         begun = grammars.submit(_ANY_GRAMMAR)  # its process starts beside the rest
-        warm_up(
-            make_core(config, throwaway_cache(cache), runner, tokenizer, masks=masks), processor
-        )
+        small = throwaway_cache(cache)
+        warm_up(make_core(config, small, runner, tokenizer, masks=masks), processor)
         futures.wait([begun])
     if device.type == "cpu":  # not before: the grammars' process is no crowd that stays
         runner = PacedRunner(runner, model_config.n_layers, threads=threads)
@@ -244,6 +242,14 @@ def texts_of(config: EngineConfig, files: ModelFiles) -> tuple[Tokenizer, ChatTe
         Path(name) if name else None for name in (config.tokenizer, config.chat_template)
     )
     return Tokenizer.load(tokenizer or files), ChatTemplate.load(files, template)
+
+
+def _cache(
+    config: EngineConfig, policy: EvictionPolicy, windows: Windows, capacity: int, context: int
+) -> RadixCache:
+    pin_budget = resolve_pin_budget(config, capacity, context)
+    size = windows.size(config, capacity)
+    return make_cache(config, policy, capacity, pin_budget, windows=size)
 
 
 def _default_kv_tokens(

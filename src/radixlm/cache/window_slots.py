@@ -111,6 +111,7 @@ class WindowSlots:
         self.held = self.pinned = 0
         self.evicted_tokens = 0
         self._tree = tree
+        tree.window_slots = self.of
         self._allocator = SlotAllocator(size.capacity, tree.page_size)
         self._owner: Slots = np.full(size.capacity, NONE, dtype=np.int32)
         self._locks: Slots = np.zeros(size.capacity, dtype=np.int32)
